@@ -1,0 +1,7 @@
+//! Compiles the C shim: what cannot be written in Rust 1.95 (C-variadic
+//! definitions, initial-exec thread-locals).
+
+fn main() {
+    println!("cargo::rerun-if-changed=src/shim.c");
+    cc::Build::new().file("src/shim.c").flag("-std=gnu11").warnings(true).compile("memlane_shim");
+}

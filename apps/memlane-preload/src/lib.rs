@@ -1,0 +1,404 @@
+//! The LD_PRELOAD library: the table of hooked calls and nothing else.
+//!
+//! Each line of the table is one libc name and the body that answers it
+//! (`memlane-socket`, `calls` and `wait`). No allocation, no locks, no calls to
+//! hooked names; a test checks the built file for that (`nm -D`).
+#![no_std]
+#![allow(missing_docs)] // the names are libc's: their manual pages document them
+
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    timeval,
+};
+use memlane_core::reason::Reason;
+use memlane_socket::calls::{io, life, opts, pass, signals};
+use memlane_socket::thread::Thread;
+use memlane_socket::wait::{epoll, poll as polls};
+use memlane_socket::{process, real};
+
+const _: () = assert!(size_of::<Thread>() <= 2048 && align_of::<Thread>() <= 64); // see shim.c
+
+static READY: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    fn memlane_thread() -> *mut Thread;
+    fn __register_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+        dso: *const c_void,
+    ) -> c_int;
+    static environ: *const *const u8;
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    memlane_sys::proc::write_stderr(b"memlane: internal error; please report it. MEMLANE_DISABLE=1 switches memlane off.\n");
+    // SAFETY: ends the process; there is no state that could be trusted any more.
+    unsafe { libc::abort() }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+
+extern "C" fn start() {
+    ready();
+}
+
+extern "C" fn end() {
+    process::at_exit();
+}
+
+/// Constructors of other libraries may call hooks before ours has run.
+#[inline(always)]
+fn ready() {
+    if !READY.load(Ordering::Acquire) {
+        initialise();
+    }
+}
+
+#[cold]
+fn initialise() {
+    // Idempotent: two threads that get here together store the same values.
+    real::TABLE.fill(|name| {
+        // SAFETY: `name` is NUL-terminated.
+        unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+    });
+    memlane_socket::thread::set_locator(memlane_thread);
+    process::start();
+    if !READY.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
+        unsafe { __register_atfork(before_fork, after_fork_parent, after_fork_child, core::ptr::null()) };
+        // SAFETY: the name is NUL-terminated.
+        if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"io_uring_queue_init".as_ptr()) }.is_null() {
+            process::freeze(Reason::IO_URING);
+        }
+    }
+}
+
+extern "C" fn before_fork() {
+    process::before_fork();
+}
+extern "C" fn after_fork_parent() {
+    process::after_fork_parent();
+}
+extern "C" fn after_fork_child() {
+    process::after_fork_child();
+}
+
+/// `fn name(args) -> ret => body;` — one hooked call.
+macro_rules! hooks {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty => $body:expr;)+) => {
+        $(
+            /// # Safety
+            /// As libc's function of this name.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+                ready();
+                $body
+            }
+        )+
+    };
+}
+
+/// `name => target;` — a name whose arguments the C shim has to unpack first.
+macro_rules! shims {
+    ($($name:ident => $target:literal;)+) => {
+        $(
+            /// # Safety
+            /// As libc's function of this name.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(concat!("jmp ", $target));
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(concat!("b ", $target));
+            }
+        )+
+    };
+}
+
+hooks! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int => life::socket(domain, kind, protocol);
+    fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int => life::connect(fd, to, len);
+    fn listen(fd: c_int, backlog: c_int) -> c_int => life::listen(fd, backlog);
+    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => life::accept(fd, addr, len);
+    fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int => life::accept4(fd, addr, len, flags);
+    fn shutdown(fd: c_int, how: c_int) -> c_int => life::shutdown(fd, how);
+    fn close(fd: c_int) -> c_int => life::close(fd);
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => life::close_range(first, last, flags);
+    fn closefrom(first: c_int) -> () => life::closefrom(first);
+    fn dup(fd: c_int) -> c_int => life::dup(fd);
+    fn dup2(old: c_int, new: c_int) -> c_int => life::dup2(old, new);
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => life::dup3(old, new, flags);
+
+    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => io::read(fd, buf, len);
+    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t => { fits(len, room); io::read(fd, buf, len) };
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t => io::readv(fd, list, count);
+    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => io::recv(fd, buf, len, flags);
+    fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t => { fits(len, room); io::recv(fd, buf, len, flags) };
+    fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t => io::recvfrom(fd, buf, len, flags, from, from_len);
+    fn __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t => { fits(len, room); io::recvfrom(fd, buf, len, flags, from, from_len) };
+    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => io::recvmsg(fd, msg, flags);
+    fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int => io::recvmmsg(fd, list, count, flags, timeout);
+    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => io::write(fd, buf, len);
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t => io::writev(fd, list, count);
+    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => io::send(fd, buf, len, flags);
+    fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> ssize_t => io::sendto(fd, buf, len, flags, to, to_len);
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => io::sendmsg(fd, msg, flags);
+    fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => io::sendmmsg(fd, list, count, flags);
+    fn sendfile(to: c_int, from: c_int, offset: *mut i64, count: size_t) -> ssize_t => io::sendfile(to, from, offset, count);
+    fn sendfile64(to: c_int, from: c_int, offset: *mut i64, count: size_t) -> ssize_t => io::sendfile(to, from, offset, count);
+    fn splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, len: size_t, flags: c_uint) -> ssize_t => io::splice(from, off_in, to, off_out, len, flags);
+
+    fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int => polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout)));
+    fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int => { fits(n as usize * size_of::<pollfd>(), room); polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout))) };
+    fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => ppoll_body(fds, n, timeout, mask);
+    fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => { fits(n as usize * size_of::<pollfd>(), room); ppoll_body(fds, n, timeout, mask) };
+    fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int => select_body(n, r, w, e, timeout);
+    fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int => pselect_body(n, r, w, e, timeout, mask);
+    fn epoll_create(size: c_int) -> c_int => new_epoll(memlane_socket::real!(epoll_create(size)));
+    fn epoll_create1(flags: c_int) -> c_int => new_epoll(memlane_socket::real!(epoll_create1(flags)));
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int => epoll::ctl(ep, op, fd, event);
+    fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int => epoll::wait(ep, events, max, timeout, false, &|e, m, t| memlane_socket::real!(epoll_wait(ep, e, m, t)));
+    fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int => epoll::wait(ep, events, max, timeout, !mask.is_null(), &|e, m, t| memlane_socket::real!(epoll_pwait(ep, e, m, t, mask)));
+    fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int => pwait2_body(ep, events, max, timeout, mask);
+
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int => opts::getsockopt(fd, level, name, value, len);
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => opts::setsockopt(fd, level, name, value, len);
+
+    fn fdopen(fd: c_int, how: *const u8) -> *mut c_void => fdopen_body(fd, how);
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int => signals::sigaction(signal, new, old);
+    fn signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
+    fn bsd_signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
+    fn execve(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execve_body(path, argv, envp);
+    fn execv(path: *const u8, argv: *const *const u8) -> c_int => execve_body(path, argv, environment());
+    fn execvp(file: *const u8, argv: *const *const u8) -> c_int => execvpe_body(file, argv, environment());
+    fn execvpe(file: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execvpe_body(file, argv, envp);
+    fn fexecve(fd: c_int, argv: *const *const u8, envp: *const *const u8) -> c_int => exec(|| memlane_socket::real!(fexecve(fd, argv, envp)));
+    fn posix_spawn(pid: *mut c_int, path: *const u8, actions: *const c_void, attr: *const c_void, argv: *const *const u8, envp: *const *const u8) -> c_int => spawn(|| memlane_socket::real!(posix_spawn(pid, path, actions, attr, argv, envp)));
+    fn posix_spawnp(pid: *mut c_int, file: *const u8, actions: *const c_void, attr: *const c_void, argv: *const *const u8, envp: *const *const u8) -> c_int => spawn(|| memlane_socket::real!(posix_spawnp(pid, file, actions, attr, argv, envp)));
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int => spawn_dup2(actions, fd, new);
+    fn _exit(code: c_int) -> () => leave(code);
+    fn _Exit(code: c_int) -> () => leave(code);
+    fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int => unsafe_vdprintf(fd, format, args);
+    fn __vdprintf_chk(fd: c_int, _flag: c_int, format: *const c_char, args: *mut c_void) -> c_int => unsafe_vdprintf(fd, format, args);
+
+    fn memlane_fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int => opts::fcntl(fd, cmd, arg);
+    fn memlane_ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => opts::ioctl(fd, request, arg);
+    fn memlane_prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int => prctl_body(option, a, b, c, d);
+    fn memlane_syscall(nr: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize => syscall_body(nr, [a, b, c, d, e, f]);
+    fn memlane_execve(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execve_body(path, argv, envp);
+    fn memlane_execvpe(file: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execvpe_body(file, argv, envp);
+    fn memlane_is_conn(fd: c_int) -> c_int => c_int::from(process::conn_of(fd).is_some());
+    fn memlane_write_all(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => write_all(fd, buf.cast(), len);
+}
+
+shims! {
+    fcntl => "memlane_c_fcntl";
+    fcntl64 => "memlane_c_fcntl";
+    ioctl => "memlane_c_ioctl";
+    prctl => "memlane_c_prctl";
+    syscall => "memlane_c_syscall";
+    dprintf => "memlane_c_dprintf";
+    __dprintf_chk => "memlane_c_dprintf_chk";
+    execl => "memlane_c_execl";
+    execlp => "memlane_c_execlp";
+    execle => "memlane_c_execle";
+}
+
+// --- bodies that only sort arguments -----------------------------------------
+
+fn environment() -> *const *const u8 {
+    // SAFETY: libc's variable; read, as execv does.
+    unsafe { environ }
+}
+
+/// `_FORTIFY_SOURCE`: the program's buffer is smaller than what it asks for.
+fn fits(len: usize, room: usize) {
+    if len > room {
+        unsafe extern "C" {
+            fn __chk_fail() -> !;
+        }
+        // SAFETY: libc's own answer to this.
+        unsafe { __chk_fail() }
+    }
+}
+
+fn is_zero(ts: *const timespec) -> bool {
+    // SAFETY: null, or the program's structure.
+    unsafe { ts.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0)
+}
+
+fn ppoll_body(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    polls::poll(fds, n, is_zero(timeout), !mask.is_null(), || memlane_socket::real!(ppoll(fds, n, timeout, mask)))
+}
+
+fn select_body(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+    // SAFETY: null, or the program's structure.
+    let instant = unsafe { timeout.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_usec == 0);
+    polls::select(n, [r, w, e], instant, false, || memlane_socket::real!(select(n, r, w, e, timeout)))
+}
+
+fn pselect_body(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    polls::select(n, [r, w, e], is_zero(timeout), !mask.is_null(), || memlane_socket::real!(pselect(n, r, w, e, timeout, mask)))
+}
+
+fn new_epoll(fd: c_int) -> c_int {
+    if fd >= 0 && process::enabled() {
+        let keep = real::errno();
+        process::open_ep(fd);
+        real::set_errno(keep);
+    }
+    fd
+}
+
+/// Nanoseconds where the timeout is finer than `epoll_wait`'s: rounded up to ms
+/// for our own sleeps, as given for the program's.
+fn pwait2_body(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+    // SAFETY: null, or the program's structure.
+    let ms = match unsafe { timeout.as_ref() } {
+        None => -1,
+        Some(t) => c_int::try_from(t.tv_sec.saturating_mul(1000).saturating_add((t.tv_nsec + 999_999) / 1_000_000)).unwrap_or(c_int::MAX),
+    };
+    let fine = timespec { tv_sec: 0, tv_nsec: 0 };
+    epoll::wait(ep, events, max, ms, !mask.is_null(), &|e, m, t| {
+        let given = if t == ms { timeout } else { &raw const fine };
+        let short = timespec { tv_sec: i64::from(t) / 1000, tv_nsec: i64::from(t) % 1000 * 1_000_000 };
+        let given = if t > 0 && t != ms { &raw const short } else { given };
+        memlane_socket::real!(epoll_pwait2(ep, e, m, given, mask))
+    })
+}
+
+fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
+    if pass::to_stdio(fd).is_err() {
+        real::set_errno(libc::EBUSY);
+        return core::ptr::null_mut();
+    }
+    process::forget(fd);
+    match real::fdopen() {
+        // SAFETY: the program's own arguments.
+        Some(f) => unsafe { f(fd, how) },
+        None => core::ptr::null_mut(),
+    }
+}
+
+fn execve_body(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int {
+    exec(|| memlane_socket::real!(execve(path, argv, envp)))
+}
+
+fn execvpe_body(file: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int {
+    exec(|| memlane_socket::real!(execvpe(file, argv, envp)))
+}
+
+fn exec(call: impl Fn() -> c_int) -> c_int {
+    if pass::before_exec().is_err() {
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
+    pass::leaving();
+    let r = call();
+    let keep = real::errno();
+    pass::stayed();
+    real::set_errno(keep);
+    r
+}
+
+fn spawn(call: impl Fn() -> c_int) -> c_int {
+    if pass::before_exec().is_err() {
+        return libc::EBUSY;
+    }
+    call()
+}
+
+fn spawn_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    if pass::to_child(fd).is_err() {
+        return libc::EBUSY;
+    }
+    memlane_socket::real!(posix_spawn_file_actions_adddup2(actions, fd, new))
+}
+
+fn leave(code: c_int) {
+    process::at_exit();
+    // SAFETY: ends the process.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_exit_group, code) };
+}
+
+fn write_all(fd: c_int, buf: *const u8, len: usize) -> ssize_t {
+    let mut done = 0;
+    while done < len {
+        let n = io::write(fd, buf.wrapping_add(done).cast(), len - done);
+        if n <= 0 {
+            return -1;
+        }
+        done += n.cast_unsigned();
+    }
+    done.cast_signed()
+}
+
+fn unsafe_vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
+    unsafe extern "C" {
+        fn memlane_vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int;
+    }
+    // SAFETY: on both supported ABIs a `va_list` argument is passed as a pointer.
+    unsafe { memlane_vdprintf(fd, format, args) }
+}
+
+/// # Safety
+/// As vdprintf.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlane_real_vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
+    // SAFETY: the name is NUL-terminated.
+    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, c"vdprintf".as_ptr()) };
+    if at.is_null() {
+        return -1;
+    }
+    // SAFETY: libc's vdprintf; a `va_list` argument is passed as a pointer on both supported ABIs.
+    let f = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int>(at) };
+    // SAFETY: the program's own arguments.
+    unsafe { f(fd, format, args) }
+}
+
+fn prctl_body(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        process::freeze(Reason::SANDBOXED);
+    }
+    memlane_socket::real!(prctl(option, a, b, c, d))
+}
+
+/// libc's `syscall`: the calls that we hook by name are hooked by number too.
+fn syscall_body(nr: usize, a: [usize; 6]) -> isize {
+    let fd = memlane_sys::fd::as_fd(a[0]);
+    match nr as i64 {
+        libc::SYS_read => io::read(fd, a[1] as *mut c_void, a[2]),
+        libc::SYS_write => io::write(fd, a[1] as *const c_void, a[2]),
+        libc::SYS_recvfrom if a[4] == 0 => io::recv(fd, a[1] as *mut c_void, a[2], memlane_sys::fd::as_fd(a[3])),
+        libc::SYS_sendto if a[4] == 0 => io::send(fd, a[1] as *const c_void, a[2], memlane_sys::fd::as_fd(a[3])),
+        libc::SYS_readv => io::readv(fd, a[1] as *const iovec, memlane_sys::fd::as_fd(a[2])),
+        libc::SYS_writev => io::writev(fd, a[1] as *const iovec, memlane_sys::fd::as_fd(a[2])),
+        libc::SYS_recvmsg => io::recvmsg(fd, a[1] as *mut msghdr, memlane_sys::fd::as_fd(a[2])),
+        libc::SYS_sendmsg => io::sendmsg(fd, a[1] as *const msghdr, memlane_sys::fd::as_fd(a[2])),
+        libc::SYS_close => life::close(fd) as isize,
+        libc::SYS_close_range => life::close_range(a[0] as c_uint, a[1] as c_uint, memlane_sys::fd::as_fd(a[2])) as isize,
+        libc::SYS_dup3 => life::dup3(fd, memlane_sys::fd::as_fd(a[1]), memlane_sys::fd::as_fd(a[2])) as isize,
+        libc::SYS_dup => life::dup(fd) as isize,
+        libc::SYS_accept4 => life::accept4(fd, a[1] as *mut sockaddr, a[2] as *mut socklen_t, memlane_sys::fd::as_fd(a[3])) as isize,
+        libc::SYS_socket => life::socket(fd, memlane_sys::fd::as_fd(a[1]), memlane_sys::fd::as_fd(a[2])) as isize,
+        libc::SYS_epoll_ctl => epoll::ctl(fd, memlane_sys::fd::as_fd(a[1]), memlane_sys::fd::as_fd(a[2]), a[3] as *mut epoll_event) as isize,
+        _ => {
+            match nr as i64 {
+                libc::SYS_seccomp => process::freeze(Reason::SANDBOXED),
+                libc::SYS_io_uring_setup => process::freeze(Reason::IO_URING),
+                _ => {}
+            }
+            memlane_socket::real!(syscall(nr, a[0], a[1], a[2], a[3], a[4], a[5]))
+        }
+    }
+}

@@ -1,0 +1,141 @@
+/* The part of the preload library that must be C: functions with "..." in
+ * their prototypes, and one thread-local block reached without a call to
+ * __tls_get_addr. No logic: each function unpacks its arguments and hands them
+ * to Rust. The names that programs call are defined in lib.rs and jump here. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+extern char **environ;
+
+int memlane_fcntl(int fd, int cmd, size_t arg);
+int memlane_ioctl(int fd, unsigned long request, size_t arg);
+int memlane_prctl(int option, size_t a, size_t b, size_t c, size_t d);
+long memlane_syscall(size_t nr, size_t a, size_t b, size_t c, size_t d, size_t e, size_t f);
+int memlane_execve(const char *path, char *const argv[], char *const envp[]);
+int memlane_execvpe(const char *file, char *const argv[], char *const envp[]);
+int memlane_is_conn(int fd);
+ssize_t memlane_write_all(int fd, const void *buf, size_t len);
+int memlane_real_vdprintf(int fd, const char *format, va_list args);
+
+/* Room for struct Thread of memlane-socket (its size is asserted in lib.rs). */
+static __thread struct { unsigned char bytes[2048]; } state __attribute__((aligned(64), tls_model("initial-exec")));
+
+void *memlane_thread(void) { return &state; }
+
+int memlane_c_fcntl(int fd, int cmd, ...)
+{
+    va_list ap;
+    va_start(ap, cmd);
+    size_t arg = va_arg(ap, size_t);
+    va_end(ap);
+    return memlane_fcntl(fd, cmd, arg);
+}
+
+int memlane_c_ioctl(int fd, unsigned long request, ...)
+{
+    va_list ap;
+    va_start(ap, request);
+    size_t arg = va_arg(ap, size_t);
+    va_end(ap);
+    return memlane_ioctl(fd, request, arg);
+}
+
+int memlane_c_prctl(int option, ...)
+{
+    va_list ap;
+    size_t a[4];
+    va_start(ap, option);
+    for (int i = 0; i < 4; i++)
+        a[i] = va_arg(ap, size_t);
+    va_end(ap);
+    return memlane_prctl(option, a[0], a[1], a[2], a[3]);
+}
+
+long memlane_c_syscall(long nr, ...)
+{
+    va_list ap;
+    size_t a[6];
+    va_start(ap, nr);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(ap, size_t);
+    va_end(ap);
+    return memlane_syscall((size_t)nr, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* dprintf writes from inside libc, where no hook sees it. */
+int memlane_vdprintf(int fd, const char *format, va_list args)
+{
+    if (!memlane_is_conn(fd))
+        return memlane_real_vdprintf(fd, format, args);
+    char *text = NULL;
+    int len = vasprintf(&text, format, args);
+    if (len < 0)
+        return -1;
+    ssize_t done = memlane_write_all(fd, text, (size_t)len);
+    free(text);
+    return done < 0 ? -1 : len;
+}
+
+int memlane_c_dprintf(int fd, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    int r = memlane_vdprintf(fd, format, ap);
+    va_end(ap);
+    return r;
+}
+
+int memlane_c_dprintf_chk(int fd, int flag, const char *format, ...)
+{
+    (void)flag;
+    va_list ap;
+    va_start(ap, format);
+    int r = memlane_vdprintf(fd, format, ap);
+    va_end(ap);
+    return r;
+}
+
+/* Collects "arg, ..., NULL" of execl and its relatives on the stack. */
+#define COLLECT(argv, first, ap)                                  \
+    va_list count_ap;                                             \
+    va_copy(count_ap, ap);                                        \
+    size_t argc = 1;                                              \
+    while (va_arg(count_ap, char *) != NULL)                      \
+        argc++;                                                   \
+    va_end(count_ap);                                             \
+    char *argv[argc + 1];                                         \
+    argv[0] = (char *)(first);                                    \
+    for (size_t i = 1; i <= argc; i++)                            \
+        argv[i] = va_arg(ap, char *)
+
+int memlane_c_execl(const char *path, const char *arg, ...)
+{
+    va_list ap;
+    va_start(ap, arg);
+    COLLECT(argv, arg, ap);
+    va_end(ap);
+    return memlane_execve(path, argv, environ);
+}
+
+int memlane_c_execlp(const char *file, const char *arg, ...)
+{
+    va_list ap;
+    va_start(ap, arg);
+    COLLECT(argv, arg, ap);
+    va_end(ap);
+    return memlane_execvpe(file, argv, environ);
+}
+
+int memlane_c_execle(const char *path, const char *arg, ...)
+{
+    va_list ap;
+    va_start(ap, arg);
+    COLLECT(argv, arg, ap);
+    char **envp = va_arg(ap, char **);
+    va_end(ap);
+    return memlane_execve(path, argv, envp);
+}

@@ -1,0 +1,137 @@
+//! The machine and the programs that figures were taken with.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use serde::Serialize;
+
+use super::{proc, sys};
+
+/// Printed above every table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    /// `uname -r`.
+    pub(crate) kernel: String,
+    /// As /proc/cpuinfo says.
+    pub(crate) cpu: String,
+    /// CPUs that the bench may use.
+    pub(crate) cores: usize,
+    /// Memory in MiB.
+    pub(crate) memory_mib: u64,
+    /// TCP's congestion control: it shapes the TCP column, also on loopback.
+    pub(crate) congestion_control: String,
+    /// Load average when the bench began.
+    pub(crate) load: String,
+    /// Clock that Instant reads.
+    pub(crate) clocksource: String,
+    /// Programs measured, by name.
+    pub(crate) versions: BTreeMap<&'static str, String>,
+}
+
+impl Machine {
+    /// Looks around.
+    pub(crate) fn here() -> Self {
+        let line = |path: &str| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.lines().next().unwrap_or("?").trim().to_owned()
+        };
+        let field = |path: &str, name: &str| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let found = text.lines().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                (key.trim() == name).then(|| value.trim().to_owned())
+            });
+            found.unwrap_or_else(|| "?".to_owned())
+        };
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+        Machine {
+            kernel: line("/proc/sys/kernel/osrelease"),
+            cpu: field("/proc/cpuinfo", "model name"),
+            cores: sys::allowed_cpus().len(),
+            memory_mib: kib / 1024,
+            congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
+            load: line("/proc/loadavg"),
+            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            versions: versions(),
+        }
+    }
+
+    /// Whether others use the machine so much that figures will suffer.
+    pub(crate) fn is_busy(&self) -> bool {
+        let first = self.load.split(' ').next().unwrap_or_default();
+        first.parse().is_ok_and(|load: f64| load > 0.5)
+    }
+}
+
+fn versions() -> BTreeMap<&'static str, String> {
+    let asked: [(&'static str, &[&str]); 5] = [
+        ("nginx", &["-v"]),
+        ("wrk", &["-v"]),
+        ("redis-server", &["--version"]),
+        ("iperf3", &["--version"]),
+        ("sockperf", &["--version"]),
+    ];
+    let mut found = BTreeMap::from([("memlane", env!("CARGO_PKG_VERSION").to_owned())]);
+    for (name, args) in asked {
+        let Some(path) = proc::find_program(name) else {
+            continue;
+        };
+        // wrk exits 1 after printing its version; what counts is the text.
+        if let Ok(output) = Command::new(path).args(args).output() {
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            found.insert(
+                name,
+                text.lines()
+                    .next()
+                    .and_then(version_in)
+                    .unwrap_or_else(|| "?".into()),
+            );
+        }
+    }
+    found
+}
+
+/// The first word that holds a number with a point in it.
+fn version_in(line: &str) -> Option<String> {
+    line.split([' ', ',', '/', '='])
+        .map(|word| word.trim_start_matches('v'))
+        .find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_the_tools_print() {
+        let told = |line| version_in(line).expect("a version");
+        assert_eq!(told("nginx version: nginx/1.22.1"), "1.22.1");
+        assert_eq!(
+            told("wrk debian/4.1.0-3+b2 [epoll] Copyright"),
+            "4.1.0-3+b2"
+        );
+        assert_eq!(told("Redis server v=7.0.15 sha=00000000:0"), "7.0.15");
+        assert_eq!(told("iperf 3.12 (cJSON 1.7.15)"), "3.12");
+        assert_eq!(told("sockperf, version 3.7-no.git"), "3.7-no.git");
+        assert_eq!(version_in("no such thing"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel_and_a_core() {
+        let machine = Machine::here();
+        assert!(machine.kernel.contains('.') && machine.cores > 0);
+    }
+
+    #[test]
+    fn a_load_above_a_half_is_busy() {
+        let mut machine = Machine::here();
+        machine.load = "0.20 1.00 1.00 1/90 7".to_owned();
+        assert!(!machine.is_busy());
+        machine.load = "1.84 0.10 0.10 1/96 29279".to_owned();
+        assert!(machine.is_busy());
+    }
+}

@@ -1,0 +1,75 @@
+//! The few kernel calls that std has no name for.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn remember(_signal: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// From now on Ctrl-C ends the trial, so that its programs and files are cleared away.
+pub(crate) fn watch_for_interrupts() {
+    let handler: extern "C" fn(libc::c_int) = remember;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler does one store into a static atomic, which is
+        // async-signal-safe, and has the type that signal() wants.
+        unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
+    }
+}
+
+/// Whether somebody wants us to stop.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// CPUs that this process may run on, lowest first.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a live cpu_set_t of the size given; pid 0 is this thread.
+    let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if rc != 0 {
+        return vec![0];
+    }
+    (0..1024)
+        // SAFETY: CPU_ISSET only reads the set, and the index is below its 1024 bits.
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect()
+}
+
+/// Makes `command` start in its own process group, on the CPUs given, and end
+/// when the bench dies.
+pub(crate) fn confine(command: &mut Command, cpus: &[usize]) {
+    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < 1024) {
+        // SAFETY: the index is below the set's 1024 bits.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    let pin = !cpus.is_empty();
+    command.process_group(0);
+    // SAFETY: between fork and exec the closure makes two async-signal-safe
+    // system calls on memory that it owns and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            if pin {
+                // A CPU that went away leaves the program unpinned, not unstarted.
+                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Sends `signal` to the process group that `leader` started; whether anybody was there.
+pub(crate) fn signal_group(leader: u32, signal: i32) -> bool {
+    match i32::try_from(leader) {
+        // SAFETY: kill takes two integers and touches no memory.
+        Ok(pid) if pid > 1 => unsafe { libc::kill(-pid, signal) == 0 },
+        _ => false,
+    }
+}

@@ -1,0 +1,69 @@
+//! sockperf: the latency and bandwidth rows of the published tables.
+
+use crate::bench::parse;
+use crate::bench::proc::{Service, free_port};
+use crate::bench::trial::{Metric, Place, Reading, Trial, Workload};
+
+/// Messages per second asked for in ping-pong. sockperf sizes its log by this and
+/// gives up above 600,000, which a memory lane exceeds; TCP never comes near it.
+const PACE: &str = "--mps=500000";
+
+pub(crate) struct Sockperf;
+
+impl Workload for Sockperf {
+    fn group(&self) -> &'static str {
+        "sockperf"
+    }
+
+    fn rows(&self) -> Vec<&'static str> {
+        vec!["sockperf-pp", "sockperf-tp"]
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["sockperf"]
+    }
+
+    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
+        if trial.wants("sockperf-pp") {
+            let (text, lane) = client(trial, "ping-pong", "14", &[PACE])?;
+            let (p50, p99) = parse::sockperf_latency(&text)?;
+            readings.push(Reading {
+                row: "sockperf-pp",
+                values: vec![(Metric::latency("p50"), p50), (Metric::latency("p99"), p99)],
+                lane,
+            });
+        }
+        if trial.wants("sockperf-tp") {
+            let (text, lane) = client(trial, "throughput", "64000", &[])?;
+            let rate = parse::sockperf_bandwidth(&text)?;
+            readings.push(Reading {
+                row: "sockperf-tp",
+                values: vec![(Metric::throughput("MiB/s"), rate)],
+                lane,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A server of its own for each run: it keeps state about its clients.
+fn client(
+    trial: &Trial<'_>,
+    mode: &str,
+    size: &str,
+    more: &[&str],
+) -> anyhow::Result<(String, crate::bench::lane::Usage)> {
+    let port = free_port()?;
+    let server = server(trial, port)?;
+    let (number, seconds) = (port.to_string(), trial.whole_seconds());
+    let mut args = vec![mode, "--tcp", "-i", "127.0.0.1", "-p", &number];
+    args.extend(["-m", size, "-t", &seconds]);
+    args.extend(more);
+    trial.run(&server, trial.command(Place::Client, "sockperf", &args)?)
+}
+
+fn server(trial: &Trial<'_>, port: u16) -> anyhow::Result<Service> {
+    let number = port.to_string();
+    let args = ["server", "--tcp", "-i", "127.0.0.1", "-p", &number];
+    trial.serve(trial.command(Place::Server, "sockperf", &args)?, port)
+}

@@ -1,0 +1,117 @@
+//! The exit codes: one table, repeated word for word in `docs/exit-codes.md`.
+
+use std::process::ExitCode;
+
+/// How the command ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    Ok = 0,
+    Failed = 1,
+    Usage = 2,
+    Unsupported = 3,
+    PeerRefused = 4,
+    FellBack = 5,
+    Launcher = 125,
+    NotExecutable = 126,
+    NotFound = 127,
+}
+
+impl Exit {
+    /// Every code, in order.
+    #[cfg(test)]
+    pub(crate) const ALL: [Exit; 9] = [
+        Exit::Ok,
+        Exit::Failed,
+        Exit::Usage,
+        Exit::Unsupported,
+        Exit::PeerRefused,
+        Exit::FellBack,
+        Exit::Launcher,
+        Exit::NotExecutable,
+        Exit::NotFound,
+    ];
+
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    #[cfg(test)]
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Exit::Ok => "ok",
+            Exit::Failed => "failed",
+            Exit::Usage => "usage: unknown flag or wrong value",
+            Exit::Unsupported => "unsupported here: this machine or process lacks something",
+            Exit::PeerRefused => "the peer refused, or is incompatible",
+            Exit::FellBack => "fell back to TCP where the memory lane was required",
+            Exit::Launcher => "`run` only: the launcher failed before it started the command",
+            Exit::NotExecutable => "`run` only: the command was found but could not be executed",
+            Exit::NotFound => "`run` only: the command was not found",
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
+
+/// An error that wants another code than 1.
+#[derive(Debug)]
+pub(crate) struct Coded {
+    pub(crate) exit: Exit,
+    message: String,
+}
+
+impl std::fmt::Display for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Coded {}
+
+/// Makes an error that ends the command with `exit`.
+pub(crate) fn fail(exit: Exit, message: impl Into<String>) -> anyhow::Error {
+    Coded {
+        exit,
+        message: message.into(),
+    }
+    .into()
+}
+
+/// The code that an error asks for.
+pub(crate) fn code_of(error: &anyhow::Error) -> Exit {
+    error
+        .downcast_ref::<Coded>()
+        .map_or(Exit::Failed, |coded| coded.exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_table_is_the_table_in_the_code() {
+        let page = include_str!("../../../docs/exit-codes.md");
+        let documented: Vec<String> = page
+            .lines()
+            .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())
+            .map(str::to_owned)
+            .collect();
+        let coded: Vec<String> = Exit::ALL
+            .iter()
+            .map(|exit| format!("| {} | {} |", exit.code(), exit.meaning()))
+            .collect();
+        assert_eq!(documented, coded);
+    }
+
+    #[test]
+    fn a_plain_error_is_code_one_and_a_coded_one_keeps_its_code() {
+        assert_eq!(code_of(&anyhow::anyhow!("x")), Exit::Failed);
+        let error = fail(Exit::Unsupported, "x").context("while y");
+        assert_eq!(code_of(&error), Exit::Unsupported);
+    }
+}

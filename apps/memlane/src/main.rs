@@ -1,0 +1,137 @@
+//! The one binary: parses flags, prints, picks the exit code.
+
+mod bench;
+mod check;
+mod exit;
+mod inet;
+mod os;
+mod out;
+mod page;
+mod procs;
+mod run;
+mod ss;
+mod stats;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use serde::Serialize;
+
+use exit::Exit;
+
+/// TCP programs of one host talk through shared memory, without a change to them.
+#[derive(Parser, Debug)]
+#[command(name = "memlane", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Verb {
+    Run(run::Args),
+    Ss(ss::Args),
+    Stats(stats::Args),
+    Check(check::Args),
+    /// Measure memlane against plain TCP
+    Bench(bench::Args),
+    #[command(name = "__echo-server", hide = true)]
+    EchoServer,
+    #[command(name = "__echo-client", hide = true)]
+    EchoClient(check::echo::ClientArgs),
+    #[command(name = "__probe", hide = true)]
+    Probe(check::echo::ProbeArgs),
+}
+
+impl Verb {
+    fn json(&self) -> bool {
+        match self {
+            Verb::Ss(args) => args.json,
+            Verb::Stats(args) => args.json,
+            Verb::Check(args) => args.json,
+            _ => false,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error, &arguments).into(),
+    };
+    let json = cli.verb.json();
+    match dispatch(cli.verb) {
+        Ok(code) => code,
+        Err(error) => {
+            let exit = exit::code_of(&error);
+            tell(&error, exit, json);
+            exit.into()
+        }
+    }
+}
+
+fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
+    let done = |()| ExitCode::from(Exit::Ok);
+    match verb {
+        Verb::Run(args) => Err(run::run(args)),
+        Verb::Ss(args) => ss::run(&args).map(done),
+        Verb::Stats(args) => stats::run(&args).map(done),
+        Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Bench(args) => bench::run(args),
+        Verb::EchoServer => check::echo::server().map(done),
+        Verb::EchoClient(args) => check::echo::client(&args).map(done),
+        Verb::Probe(args) => check::echo::probe(&args).map(done),
+    }
+}
+
+/// Help and version go to stdout; a mistake goes to stderr. `run` keeps code 2 for its command.
+fn usage(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    let text = error.render().to_string();
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        return match out::print(&text) {
+            Ok(()) => Exit::Ok,
+            Err(_) => Exit::Failed,
+        };
+    }
+    out::stderr(&text);
+    match arguments.get(1).is_some_and(|verb| verb == "run") {
+        true => Exit::Launcher,
+        false => Exit::Usage,
+    }
+}
+
+#[derive(Serialize)]
+struct ErrorDocument {
+    schema: &'static str,
+    exit_code: u8,
+    message: String,
+}
+
+fn tell(error: &anyhow::Error, exit: Exit, json: bool) {
+    let document = ErrorDocument {
+        schema: "memlane.error/1",
+        exit_code: exit.code(),
+        message: format!("{error:#}"),
+    };
+    match out::json(&document) {
+        Ok(text) if json => out::stderr(&text),
+        _ => out::warn(&document.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,378 @@
+//! Reads a stats page. Whoever wrote it may be hostile: bytes are copied out of
+//! the file, checked, and only then believed.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+
+use memlane_core::reason::Reason;
+use memlane_core::stats::{
+    CONN_CAPACITY, CONN_ENTRY_LEN, COUNTERS, ConnEntry, ConnState, Counter, HEADER_LEN, Header,
+    MAGIC, PAGE_LEN, REASON_SLOTS, ReasonCount, SIZE_CLASSES, VERSION,
+};
+
+use crate::out::printable;
+
+/// Entries that are read in one go.
+const BATCH: usize = 256;
+/// Times that a changing entry is read before it is given up.
+const TRIES: usize = 64;
+
+/// Why a page was not believed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PageError {
+    /// The file is shorter than it says, or could not be read.
+    Short,
+    /// No magic: not (or not yet) a stats page.
+    Magic,
+    /// A version this program doesn't know.
+    Version(u32),
+    /// Lengths that can't be.
+    Lengths,
+}
+
+impl std::fmt::Display for PageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PageError::Short => f.write_str("it is shorter than it says"),
+            PageError::Magic => f.write_str("it has no magic number"),
+            PageError::Version(v) => write!(f, "it has version {v}, this program reads {VERSION}"),
+            PageError::Lengths => f.write_str("its lengths cannot be right"),
+        }
+    }
+}
+
+impl std::error::Error for PageError {}
+
+/// Something to read from: a file, or bytes in a test.
+pub(crate) trait Source {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn len(&self) -> io::Result<u64>;
+}
+
+impl Source for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buffer, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// One direction of a connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Flow {
+    pub(crate) ring_size: u32,
+    pub(crate) ring_used: u32,
+    pub(crate) ring_bytes: u64,
+    pub(crate) tcp_bytes: u64,
+    pub(crate) calls: u64,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Conn {
+    pub(crate) state: ConnState,
+    pub(crate) fd: u32,
+    pub(crate) accepted: bool,
+    /// Both addresses, where the owner has asked for them.
+    pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
+    pub(crate) inode: u64,
+    pub(crate) since_ns: u64,
+    pub(crate) peer_pid: u32,
+    pub(crate) peer_uid: u32,
+    pub(crate) reason: Reason,
+    pub(crate) peer_reason: Reason,
+    pub(crate) parked: bool,
+    pub(crate) tx: Flow,
+    pub(crate) rx: Flow,
+}
+
+/// How often one reason was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fallback {
+    pub(crate) reason: Reason,
+    pub(crate) client: u64,
+    pub(crate) server: u64,
+}
+
+/// A page, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) start_ns: u64,
+    pub(crate) gid: u64,
+    pub(crate) comm: String,
+    pub(crate) flags: u32,
+    pub(crate) ring_size: u64,
+    pub(crate) spin_us: u32,
+    pub(crate) upgrade: u32,
+    counters: [u64; COUNTERS],
+    pub(crate) fallbacks: Vec<Fallback>,
+    pub(crate) tx_sizes: [u64; SIZE_CLASSES],
+    pub(crate) rx_sizes: [u64; SIZE_CLASSES],
+    pub(crate) conns: Vec<Conn>,
+    /// Entries that held an impossible value or never stood still.
+    pub(crate) bad_entries: u64,
+}
+
+impl Page {
+    pub(crate) fn counter(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// Reads and checks a page with all its connections.
+    pub(crate) fn read(source: &impl Source) -> Result<Page, PageError> {
+        let file_len = source.len().map_err(|_| PageError::Short)?;
+        let mut header = vec![0; HEADER_LEN];
+        fill(source, &mut header, 0)?;
+        let words = Words(&header);
+        check(&words, file_len)?;
+        let entries = entry_count(&words, file_len);
+        let mut page = Page::from_header(&words);
+        page.read_conns(source, entries)?;
+        Ok(page)
+    }
+
+    fn from_header(words: &Words<'_>) -> Page {
+        let list = |start: usize, index: usize| words.u64(start + 8 * index);
+        let comm = words.bytes::<16>(offset_of!(Header, comm));
+        Page {
+            pid: words.u32(offset_of!(Header, pid)),
+            uid: words.u32(offset_of!(Header, uid)),
+            start_ns: words.u64(offset_of!(Header, start_ns)),
+            gid: words.u64(offset_of!(Header, gid)),
+            comm: printable(&comm),
+            flags: words.u32(offset_of!(Header, flags)),
+            ring_size: words.u64(offset_of!(Header, ring_size)),
+            spin_us: words.u32(offset_of!(Header, spin_us)),
+            upgrade: words.u32(offset_of!(Header, upgrade)),
+            counters: std::array::from_fn(|i| list(offset_of!(Header, counters), i)),
+            fallbacks: fallbacks(words),
+            tx_sizes: std::array::from_fn(|i| list(offset_of!(Header, tx_sizes), i)),
+            rx_sizes: std::array::from_fn(|i| list(offset_of!(Header, rx_sizes), i)),
+            conns: Vec::new(),
+            bad_entries: 0,
+        }
+    }
+
+    fn read_conns(&mut self, source: &impl Source, entries: usize) -> Result<(), PageError> {
+        let mut first = vec![0; BATCH * CONN_ENTRY_LEN];
+        let mut again = first.clone();
+        for start in (0..entries).step_by(BATCH) {
+            let len = BATCH.min(entries - start) * CONN_ENTRY_LEN;
+            let offset = HEADER_LEN + start * CONN_ENTRY_LEN;
+            fill(source, &mut first[..len], offset)?;
+            fill(source, &mut again[..len], offset)?;
+            let pairs = first[..len]
+                .chunks_exact(CONN_ENTRY_LEN)
+                .zip(again[..len].chunks_exact(CONN_ENTRY_LEN));
+            for (index, (entry, later)) in pairs.enumerate() {
+                let at = offset + index * CONN_ENTRY_LEN;
+                let verdict = match stable(&Words(entry), &Words(later)) {
+                    true => Conn::parse(&Words(entry)),
+                    false => retry(source, at)?,
+                };
+                self.take(verdict);
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Conn(conn) => self.conns.push(*conn),
+            Verdict::Free => {}
+            Verdict::Bad => self.bad_entries += 1,
+        }
+    }
+}
+
+/// What an entry turned out to be.
+enum Verdict {
+    Conn(Box<Conn>),
+    Free,
+    Bad,
+}
+
+impl Conn {
+    fn parse(words: &Words<'_>) -> Verdict {
+        let state = match words.u32(offset_of!(ConnEntry, state)) {
+            0 => return Verdict::Free,
+            1 => ConnState::New,
+            2 => ConnState::Tcp,
+            3 => ConnState::Pending,
+            4 => ConnState::Memlane,
+            5 => ConnState::Downgraded,
+            _ => return Verdict::Bad,
+        };
+        let accepted = match words.u32(offset_of!(ConnEntry, role)) {
+            0 => false,
+            1 => true,
+            _ => return Verdict::Bad,
+        };
+        Verdict::Conn(Box::new(Conn {
+            state,
+            fd: words.u32(offset_of!(ConnEntry, fd)),
+            accepted,
+            addresses: addresses(words),
+            inode: words.u64(offset_of!(ConnEntry, inode)),
+            since_ns: words.u64(offset_of!(ConnEntry, since_ns)),
+            peer_pid: words.u32(offset_of!(ConnEntry, peer_pid)),
+            peer_uid: words.u32(offset_of!(ConnEntry, peer_uid)),
+            reason: Reason(words.u32(offset_of!(ConnEntry, reason))),
+            peer_reason: Reason(words.u32(offset_of!(ConnEntry, peer_reason))),
+            parked: words.u32(offset_of!(ConnEntry, parked)) != 0,
+            tx: Flow {
+                ring_size: words.u32(offset_of!(ConnEntry, tx_ring_size)),
+                ring_used: words.u32(offset_of!(ConnEntry, tx_ring_used)),
+                ring_bytes: words.u64(offset_of!(ConnEntry, tx_ring_bytes)),
+                tcp_bytes: words.u64(offset_of!(ConnEntry, tx_tcp_bytes)),
+                calls: words.u64(offset_of!(ConnEntry, tx_calls)),
+            }
+            .bounded(),
+            rx: Flow {
+                ring_size: words.u32(offset_of!(ConnEntry, rx_ring_size)),
+                ring_used: words.u32(offset_of!(ConnEntry, rx_ring_used)),
+                ring_bytes: words.u64(offset_of!(ConnEntry, rx_ring_bytes)),
+                tcp_bytes: words.u64(offset_of!(ConnEntry, rx_tcp_bytes)),
+                calls: words.u64(offset_of!(ConnEntry, rx_calls)),
+            }
+            .bounded(),
+        }))
+    }
+}
+
+impl Flow {
+    /// A ring can't hold more than its size.
+    fn bounded(mut self) -> Flow {
+        self.ring_used = self.ring_used.min(self.ring_size);
+        self
+    }
+}
+
+/// Native-endian words in a copy of shared bytes.
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        std::array::from_fn(|i| self.0.get(offset + i).copied().unwrap_or(0))
+    }
+
+    fn u32(&self, offset: usize) -> u32 {
+        u32::from_ne_bytes(self.bytes(offset))
+    }
+
+    fn u64(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes(offset))
+    }
+}
+
+/// Reads exactly `buffer.len()` bytes.
+fn fill(source: &impl Source, buffer: &mut [u8], offset: usize) -> Result<(), PageError> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match source.read_at(&mut buffer[done..], (offset + done) as u64) {
+            Ok(0) => return Err(PageError::Short),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Err(PageError::Short),
+        }
+    }
+    Ok(())
+}
+
+fn check(words: &Words<'_>, file_len: u64) -> Result<(), PageError> {
+    if words.u64(offset_of!(Header, magic)) != MAGIC {
+        return Err(PageError::Magic);
+    }
+    match words.u32(offset_of!(Header, version)) {
+        VERSION => {}
+        other => return Err(PageError::Version(other)),
+    }
+    let page_len = words.u64(offset_of!(Header, page_len));
+    let capacity = u64::from(words.u32(offset_of!(Header, conn_capacity)));
+    let right = words.u32(offset_of!(Header, header_len)) as usize == HEADER_LEN
+        && words.u32(offset_of!(Header, conn_entry_len)) as usize == CONN_ENTRY_LEN
+        && capacity <= CONN_CAPACITY as u64
+        && page_len <= PAGE_LEN as u64
+        && page_len == HEADER_LEN as u64 + capacity * CONN_ENTRY_LEN as u64;
+    match right {
+        false => Err(PageError::Lengths),
+        true if file_len < page_len => Err(PageError::Short),
+        true => Ok(()),
+    }
+}
+
+/// Entries to look at: what the owner says, bounded by what there is.
+fn entry_count(words: &Words<'_>, file_len: u64) -> usize {
+    let there = file_len.saturating_sub(HEADER_LEN as u64) / CONN_ENTRY_LEN as u64;
+    let high = words.u32(offset_of!(Header, conn_high));
+    let capacity = words.u32(offset_of!(Header, conn_capacity));
+    let count = u64::from(high.min(capacity)).min(there);
+    usize::try_from(count).map_or(0, |n| n.min(CONN_CAPACITY))
+}
+
+fn fallbacks(words: &Words<'_>) -> Vec<Fallback> {
+    let start = offset_of!(Header, reasons);
+    (0..REASON_SLOTS)
+        .map(|slot| start + slot * size_of::<ReasonCount>())
+        .map(|at| Fallback {
+            reason: Reason(words.u32(at + offset_of!(ReasonCount, code))),
+            client: words.u64(at + offset_of!(ReasonCount, client)),
+            server: words.u64(at + offset_of!(ReasonCount, server)),
+        })
+        .filter(|f| f.reason != Reason::NONE)
+        .collect()
+}
+
+/// Was the entry left alone between the two copies?
+fn stable(first: &Words<'_>, later: &Words<'_>) -> bool {
+    let at = offset_of!(ConnEntry, seq);
+    let seq = first.u32(at);
+    seq.is_multiple_of(2) && seq == later.u32(at)
+}
+
+/// Reads one entry until it stands still; gives up on one that never does.
+fn retry(source: &impl Source, offset: usize) -> Result<Verdict, PageError> {
+    let mut first = [0; CONN_ENTRY_LEN];
+    let mut again = [0; CONN_ENTRY_LEN];
+    for _ in 0..TRIES {
+        fill(source, &mut first, offset)?;
+        fill(source, &mut again, offset)?;
+        if stable(&Words(&first), &Words(&again)) {
+            return Ok(Conn::parse(&Words(&first)));
+        }
+        std::thread::yield_now();
+    }
+    Ok(Verdict::Bad)
+}
+
+fn addresses(words: &Words<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let ports = words.u32(offset_of!(ConnEntry, ports));
+    if ports == 0 {
+        return None;
+    }
+    let [a, b, c, d] = ports.to_le_bytes();
+    let address = |offset, port| {
+        let ip = Ipv6Addr::from(words.bytes::<16>(offset));
+        SocketAddr::new(plain(ip), port)
+    };
+    Some((
+        address(offset_of!(ConnEntry, local_ip), u16::from_le_bytes([a, b])),
+        address(offset_of!(ConnEntry, remote_ip), u16::from_le_bytes([c, d])),
+    ))
+}
+
+/// A v4-mapped address is shown as the IPv4 address that it is.
+pub(crate) fn plain(ip: Ipv6Addr) -> IpAddr {
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}
+
+#[cfg(test)]
+#[path = "page_tests.rs"]
+mod tests;

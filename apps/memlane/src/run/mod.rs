@@ -1,0 +1,77 @@
+//! `memlane run`: sets the environment, names what will stay on TCP, becomes the command.
+
+pub(crate) mod elf;
+pub(crate) mod library;
+pub(crate) mod options;
+pub(crate) mod program;
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+
+use crate::exit::{Exit, fail};
+use crate::{os, out};
+use options::Options;
+
+/// Run a command so that its TCP connections to programs of this host that also
+/// run under memlane go through shared memory.
+///
+/// The command keeps its exit code. 125: the launcher failed; 126: the command
+/// could not be executed; 127: it was not found. MEMLANE_DISABLE=1 runs the
+/// command untouched.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Comes back only when the command could not be started.
+pub(crate) fn run(args: Args) -> anyhow::Error {
+    let environment = match environment(&args) {
+        Ok(environment) => environment,
+        Err(error) => return fail(Exit::Launcher, format!("{error:#}")),
+    };
+    let name = args.command[0].display();
+    let error = os::exec(&args.command, &environment);
+    let exit = match error.kind() {
+        io::ErrorKind::NotFound => Exit::NotFound,
+        _ => Exit::NotExecutable,
+    };
+    fail(exit, format!("cannot run {name}: {error}"))
+}
+
+/// Is memlane switched off? Read as the library reads it.
+pub(crate) fn disabled() -> bool {
+    env::var_os("MEMLANE_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+fn environment(args: &Args) -> anyhow::Result<Vec<(OsString, OsString)>> {
+    let mut environment: Vec<(OsString, OsString)> = env::vars_os().collect();
+    if disabled() {
+        return Ok(environment);
+    }
+    let given = args.options.variables().map_err(anyhow::Error::msg)?;
+    let library = library::find(env::var_os("MEMLANE_PRELOAD"))?;
+    let preload = library::append(env::var_os("LD_PRELOAD").as_deref(), &library);
+    for (key, value) in given {
+        options::apply(&mut environment, key, value.into());
+    }
+    for (key, value) in &environment {
+        if let (Some(key), Some(value)) = (key.to_str(), value.to_str())
+            && let Some(complaint) = options::complaint(key, value)
+        {
+            out::warn(&complaint);
+        }
+    }
+    options::apply(&mut environment, "LD_PRELOAD", preload);
+    if let Some(why) = program::stays_on_tcp(&args.command[0]) {
+        out::warn(&format!(
+            "{} stays on TCP: {why}",
+            args.command[0].display()
+        ));
+    }
+    Ok(environment)
+}

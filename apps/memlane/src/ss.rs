@@ -1,0 +1,393 @@
+//! `memlane ss`: every connection of every process under memlane.
+
+use std::net::SocketAddr;
+
+use memlane_core::reason::Reason;
+use memlane_core::stats::ConnState;
+use serde::Serialize;
+
+use crate::inet::Sockets;
+use crate::out;
+use crate::page::{Conn, Flow};
+use crate::procs::{Process, Survey};
+
+/// Longest address that is shown in full without `-w`.
+const NARROW: usize = 25;
+
+/// Show the connections of all programs that run under memlane, and which lane each is on.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Also sockets that are not connected
+    #[arg(short, long)]
+    all: bool,
+    /// Also descriptor, and the process and user at the other end
+    #[arg(short, long)]
+    processes: bool,
+    /// Wide: addresses in full, exact numbers, the reason as a sentence
+    #[arg(short, long)]
+    wide: bool,
+    /// Only this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Say what could not be read
+    #[arg(short, long)]
+    verbose: bool,
+    /// One JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let survey = match args.pid {
+        Some(pid) => Survey::of(pid)?,
+        None => Survey::take(None)?,
+    };
+    if args.verbose {
+        out::warn(&survey.unseen());
+    }
+    let rows = rows(&survey, args.all);
+    let text = match args.json {
+        true => out::json(&Document::new(&survey, &rows))?,
+        false => table(&rows, args),
+    };
+    out::print(&text)
+}
+
+/// One connection with what the kernel adds to it.
+struct Row<'a> {
+    process: &'a Process,
+    conn: &'a Conn,
+    addresses: Option<(SocketAddr, SocketAddr)>,
+    inode: u64,
+    listening: bool,
+}
+
+fn rows(survey: &Survey, all: bool) -> Vec<Row<'_>> {
+    let mut sockets = Sockets::default();
+    let mut rows = Vec::new();
+    for process in &survey.processes {
+        for conn in &process.page.conns {
+            if all || conn.state != ConnState::New {
+                rows.push(Row::new(process, conn, &mut sockets));
+            }
+        }
+    }
+    rows
+}
+
+impl<'a> Row<'a> {
+    fn new(process: &'a Process, conn: &'a Conn, sockets: &mut Sockets) -> Row<'a> {
+        let mut row = Row {
+            process,
+            conn,
+            addresses: conn.addresses,
+            inode: conn.inode,
+            listening: false,
+        };
+        if row.addresses.is_some() {
+            return row;
+        }
+        // The descriptor may have been reused since: an inode that is known must agree.
+        if let Some((inode, socket)) = sockets.find(process.pid, conn.fd)
+            && (conn.inode == 0 || conn.inode == inode)
+        {
+            row.inode = inode;
+            row.listening = socket.listening;
+            row.addresses = Some((socket.local, socket.peer));
+        }
+        row
+    }
+
+    fn state(&self) -> &'static str {
+        match self.conn.state {
+            ConnState::New if self.listening => "LISTEN",
+            ConnState::New | ConnState::Free => "INIT",
+            ConnState::Pending => "HANDSHAKE",
+            ConnState::Tcp | ConnState::Memlane => "ACTIVE",
+            ConnState::Downgraded => "DOWNGRADED",
+        }
+    }
+
+    /// An unconnected socket has no peer.
+    fn peer(&self) -> Option<SocketAddr> {
+        let connected = self.conn.state != ConnState::New;
+        self.addresses.filter(|_| connected).map(|(_, peer)| peer)
+    }
+}
+
+/// `MEMLANE`, or `TCP` with its reason (own/peer's), as smcss shows it.
+pub(crate) fn mode(conn: &Conn) -> String {
+    let (own, peer) = (conn.reason, conn.peer_reason);
+    if conn.state == ConnState::Memlane {
+        "MEMLANE".to_owned()
+    } else if own == Reason::NONE {
+        "TCP".to_owned()
+    } else if peer == Reason::NONE {
+        format!("TCP 0x{:08x} {}", own.0, own.name())
+    } else {
+        format!(
+            "TCP 0x{:08x}/0x{:08x} {}/{}",
+            own.0,
+            peer.0,
+            own.name(),
+            peer.name()
+        )
+    }
+}
+
+fn header(processes: bool, wide: bool) -> Vec<&'static str> {
+    let mut header = vec!["State", "Local", "Peer", "Process"];
+    if processes {
+        header.extend(["Fd", "Peer-Process", "Peer-Uid"]);
+    }
+    header.extend(["Mode", "Ring-Tx", "Ring-Rx"]);
+    header.extend(["Tx-Ring", "Tx-TCP", "Rx-Ring", "Rx-TCP"]);
+    if wide {
+        header.extend(["Sends", "Receives", "Parked", "Inode", "Reason"]);
+    }
+    header
+}
+
+fn table(rows: &[Row<'_>], args: &Args) -> String {
+    let header = header(args.processes, args.wide);
+    let right = [
+        "Ring-Tx", "Ring-Rx", "Tx-Ring", "Tx-TCP", "Rx-Ring", "Rx-TCP", "Fd", "Peer-Uid", "Sends",
+        "Receives", "Inode",
+    ];
+    let lines = rows.iter().map(|row| line(row, args)).collect();
+    out::columns(&header, &right, lines)
+}
+
+fn line(row: &Row<'_>, args: &Args) -> Vec<String> {
+    let conn = row.conn;
+    let number = |n: u64| match args.wide {
+        true => n.to_string(),
+        false => out::human(n),
+    };
+    let mut cells = vec![
+        row.state().to_owned(),
+        address(row.addresses.map(|(local, _)| local), args.wide),
+        address(row.peer(), args.wide),
+        format!("{}/{}", row.process.comm, row.process.pid),
+    ];
+    if args.processes {
+        cells.extend([conn.fd.to_string(), peer_process(conn), peer_uid(conn)]);
+    }
+    cells.push(mode(conn));
+    cells.extend([&conn.tx, &conn.rx].map(|flow| ring_use(flow, &number)));
+    let flows = [
+        conn.tx.ring_bytes,
+        conn.tx.tcp_bytes,
+        conn.rx.ring_bytes,
+        conn.rx.tcp_bytes,
+    ];
+    cells.extend(flows.map(number));
+    if args.wide {
+        cells.extend([
+            conn.tx.calls.to_string(),
+            conn.rx.calls.to_string(),
+            if conn.parked { "yes" } else { "no" }.to_owned(),
+            row.inode.to_string(),
+            sentence(conn),
+        ]);
+    }
+    cells
+}
+
+fn address(address: Option<SocketAddr>, wide: bool) -> String {
+    let Some(address) = address else {
+        return "-".to_owned();
+    };
+    let full = address.to_string();
+    match wide || full.len() <= NARROW {
+        true => full,
+        false => {
+            let port = format!("..:{}", address.port());
+            format!("{}{port}", &full[..NARROW - port.len()])
+        }
+    }
+}
+
+fn ring_use(flow: &Flow, number: &impl Fn(u64) -> String) -> String {
+    match flow.ring_size {
+        0 => "-".to_owned(),
+        size => format!("{}/{}", number(flow.ring_used.into()), number(size.into())),
+    }
+}
+
+fn peer_process(conn: &Conn) -> String {
+    match conn.peer_pid {
+        0 => "-".to_owned(),
+        pid => pid.to_string(),
+    }
+}
+
+/// The user is only known together with the process.
+fn peer_uid(conn: &Conn) -> String {
+    match conn.peer_pid {
+        0 => "-".to_owned(),
+        _ => conn.peer_uid.to_string(),
+    }
+}
+
+fn sentence(conn: &Conn) -> String {
+    if conn.reason == Reason::NONE || conn.state == ConnState::Memlane {
+        return "-".to_owned();
+    }
+    match conn.peer_reason {
+        Reason::NONE => conn.reason.text().to_owned(),
+        peer => format!("{}; the peer: {}", conn.reason.text(), peer.text()),
+    }
+}
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    version: &'static str,
+    processes_read: usize,
+    processes_unreadable: u64,
+    pages_skipped: usize,
+    entries_skipped: u64,
+    connections: Vec<ConnDocument>,
+}
+
+#[derive(Serialize)]
+struct ConnDocument {
+    pid: u32,
+    process: String,
+    fd: u32,
+    role: &'static str,
+    state: &'static str,
+    mode: &'static str,
+    local: Option<AddressDocument>,
+    peer: Option<AddressDocument>,
+    peer_pid: Option<u32>,
+    peer_uid: Option<u32>,
+    inode: Option<u64>,
+    since_unix_nanoseconds: u64,
+    reason: Option<ReasonDocument>,
+    peer_reason: Option<ReasonDocument>,
+    parked: bool,
+    tx: FlowDocument,
+    rx: FlowDocument,
+}
+
+#[derive(Serialize)]
+struct AddressDocument {
+    address: String,
+    port: u16,
+}
+
+/// A reason, for every JSON document.
+#[derive(Serialize, Clone, Debug)]
+pub(crate) struct ReasonDocument {
+    pub(crate) code: u32,
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+}
+
+#[derive(Serialize)]
+struct FlowDocument {
+    ring_size_bytes: u32,
+    ring_used_bytes: u32,
+    ring_bytes: u64,
+    tcp_bytes: u64,
+    calls: u64,
+}
+
+impl Document {
+    fn new(survey: &Survey, rows: &[Row<'_>]) -> Document {
+        let skipped = survey.processes.iter().map(|p| p.page.bad_entries).sum();
+        Document {
+            schema: "memlane.ss/1",
+            version: env!("CARGO_PKG_VERSION"),
+            processes_read: survey.processes.len(),
+            processes_unreadable: survey.unreadable,
+            pages_skipped: survey.bad_pages.len(),
+            entries_skipped: skipped,
+            connections: rows.iter().map(ConnDocument::new).collect(),
+        }
+    }
+}
+
+impl ConnDocument {
+    fn new(row: &Row<'_>) -> ConnDocument {
+        let conn = row.conn;
+        let memlane = conn.state == ConnState::Memlane;
+        ConnDocument {
+            pid: row.process.pid,
+            process: row.process.comm.clone(),
+            fd: conn.fd,
+            role: if conn.accepted { "server" } else { "client" },
+            state: row.state(),
+            mode: if memlane { "memlane" } else { "tcp" },
+            local: row.addresses.map(|(local, _)| local.into()),
+            peer: row.peer().map(AddressDocument::from),
+            peer_pid: (conn.peer_pid != 0).then_some(conn.peer_pid),
+            peer_uid: (conn.peer_pid != 0).then_some(conn.peer_uid),
+            inode: (row.inode != 0).then_some(row.inode),
+            since_unix_nanoseconds: conn.since_ns,
+            reason: ReasonDocument::of(conn.reason).filter(|_| !memlane),
+            peer_reason: ReasonDocument::of(conn.peer_reason).filter(|_| !memlane),
+            parked: conn.parked,
+            tx: conn.tx.into(),
+            rx: conn.rx.into(),
+        }
+    }
+}
+
+impl ReasonDocument {
+    pub(crate) fn of(reason: Reason) -> Option<ReasonDocument> {
+        (reason != Reason::NONE).then(|| ReasonDocument {
+            code: reason.0,
+            name: reason.name(),
+            text: reason.text(),
+        })
+    }
+}
+
+impl From<SocketAddr> for AddressDocument {
+    fn from(address: SocketAddr) -> AddressDocument {
+        AddressDocument {
+            address: address.ip().to_string(),
+            port: address.port(),
+        }
+    }
+}
+
+impl From<Flow> for FlowDocument {
+    fn from(flow: Flow) -> FlowDocument {
+        FlowDocument {
+            ring_size_bytes: flow.ring_size,
+            ring_used_bytes: flow.ring_used,
+            ring_bytes: flow.ring_bytes,
+            tcp_bytes: flow.tcp_bytes,
+            calls: flow.calls,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_is_explained_in_the_guide() {
+        let guide = include_str!("../../../docs/guides/seeing.md");
+        for column in header(true, true) {
+            assert!(guide.contains(&format!("| `{column}` |")), "{column}");
+        }
+    }
+
+    #[test]
+    fn a_long_address_is_cut_but_keeps_its_port() {
+        let v6: SocketAddr = "[2001:db8:1111:2222:3333:4444:5555:6666]:54321"
+            .parse()
+            .unwrap();
+        let short = address(Some(v6), false);
+        assert_eq!(short.len(), NARROW);
+        assert!(short.starts_with("[2001:db8:") && short.ends_with("..:54321"));
+        assert_eq!(address(Some(v6), true), v6.to_string());
+        assert_eq!(address(None, false), "-");
+    }
+}

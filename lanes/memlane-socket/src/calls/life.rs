@@ -1,0 +1,220 @@
+//! Birth and death of descriptors: socket, connect, accept, dup, shutdown, close.
+
+use crate::conn::SEEN_DATA;
+use crate::process::{self, conn_of};
+use crate::real;
+use crate::real::{errno, set_errno};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::{sockaddr, socklen_t};
+use memlane_core::reason::Reason;
+
+/// `socket(2)`.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = real!(socket(domain, kind, protocol));
+    if fd < 0 {
+        return fd;
+    }
+    process::forget(fd);
+    let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if tcp && process::enabled() {
+        let keep = errno();
+        if let Some(conn) = process::open_conn(fd, 0, kind & libc::SOCK_NONBLOCK != 0) {
+            crate::stats::open_entry(&conn);
+        }
+        set_errno(keep);
+    }
+    fd
+}
+
+/// `connect(2)`.
+pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    let r = real!(connect(fd, to, len));
+    let begun = r == 0 || errno() == libc::EINPROGRESS || errno() == libc::EINTR;
+    if begun
+        && let Some(conn) = conn_of(fd)
+        && conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed) & SEEN_DATA == 0
+    {
+        let keep = errno();
+        crate::stats::connected(&conn);
+        set_errno(keep);
+    }
+    r
+}
+
+/// `listen(2)`: such a socket carries no stream of its own.
+pub fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let r = real!(listen(fd, backlog));
+    if r == 0 && !process::is_borrowed() {
+        process::forget(fd);
+    }
+    r
+}
+
+/// `accept(2)`.
+pub fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let new = real!(accept(fd, addr, len));
+    accepted(new, false);
+    new
+}
+
+/// `accept4(2)`.
+pub fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let new = real!(accept4(fd, addr, len, flags));
+    accepted(new, flags & libc::SOCK_NONBLOCK != 0);
+    new
+}
+
+fn accepted(new: c_int, nonblock: bool) {
+    if new < 0 {
+        return;
+    }
+    process::forget(new);
+    if !process::enabled() {
+        return;
+    }
+    let keep = errno();
+    let domain = memlane_sys::sock::option::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+    if domain == Ok(libc::IPPROTO_TCP)
+        && let Some(conn) = process::open_conn(new, 1, nonblock)
+    {
+        crate::stats::open_entry(&conn);
+        crate::stats::connected(&conn);
+    }
+    set_errno(keep);
+}
+
+/// `shutdown(2)`: the stream's ends are TCP's.
+pub fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(conn) = conn_of(fd) {
+        super::touch(&conn);
+        if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+            crate::lane::end_tx(&conn);
+        }
+        if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+            crate::lane::end_rx(&conn);
+        }
+        let _ = conn.barred.compare_exchange(0, Reason::CLOSING.0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    real!(shutdown(fd, how))
+}
+
+/// Just before the program closes `fd` (or has something else put in its place).
+fn before_close(fd: c_int) {
+    if let Some(conn) = conn_of(fd)
+        && process::is_last(&conn)
+    {
+        let keep = errno();
+        crate::lane::closing(&conn);
+        set_errno(keep);
+    }
+}
+
+/// `close(2)`.
+pub fn close(fd: c_int) -> c_int {
+    if process::is_hidden(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if process::known(fd) && !process::is_borrowed() {
+        before_close(fd);
+        process::forget(fd);
+    }
+    real!(close(fd))
+}
+
+/// `close_range(2)`: our own descriptors stay.
+pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let borrowed = process::is_borrowed();
+    if flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() == 0 && !borrowed {
+        forget_range(first, last);
+    }
+    if borrowed {
+        return real!(close_range(first, last, flags));
+    }
+    let mut from = first;
+    while let Some(own) = process::next_hidden(i32::try_from(from).unwrap_or(i32::MAX)).map(|h| h.cast_unsigned())
+        && own <= last
+    {
+        if own > from {
+            let r = real!(close_range(from, own - 1, flags));
+            if r != 0 {
+                return r;
+            }
+        }
+        from = own + 1;
+    }
+    if from > last { 0 } else { real!(close_range(from, last, flags)) }
+}
+
+fn forget_range(first: u32, last: u32) {
+    let end = i64::from(last).saturating_add(1).min(process::fd_high());
+    for fd in i64::from(first)..end {
+        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
+        if process::known(fd) {
+            before_close(fd);
+            process::forget(fd);
+        }
+    }
+}
+
+/// `closefrom(3)`.
+pub fn closefrom(first: c_int) {
+    if close_range(first.max(0).cast_unsigned(), u32::MAX, 0) != 0 {
+        for fd in first.max(0)..65536 {
+            close(fd);
+        }
+    }
+}
+
+/// `dup(2)`.
+pub fn dup(old: c_int) -> c_int {
+    let new = real!(dup(old));
+    duplicated(old, new);
+    new
+}
+
+/// `dup2(2)`.
+pub fn dup2(old: c_int, new: c_int) -> c_int {
+    replace(old, new, || real!(dup2(old, new)))
+}
+
+/// `dup3(2)`.
+pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if old == new {
+        return real!(dup3(old, new, flags));
+    }
+    replace(old, new, || real!(dup3(old, new, flags)))
+}
+
+fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
+    if process::is_hidden(new) && !process::is_borrowed() {
+        process::evade(new);
+    }
+    if old != new && process::known(new) && !process::is_borrowed() && memlane_sys::fd::status_flags(old).is_ok() {
+        before_close(new);
+        process::forget(new);
+    }
+    let r = call();
+    if old != new {
+        duplicated(old, r);
+    }
+    r
+}
+
+/// `new` now refers to what `old` refers to.
+pub fn duplicated(old: c_int, new: c_int) {
+    if new < 0 || process::is_borrowed() {
+        return;
+    }
+    let keep = errno();
+    process::dup_entry(old, new);
+    if new <= 2
+        && let Some(conn) = conn_of(new)
+    {
+        crate::upgrade::bar(&conn, Reason::UNHOOKED_IO); // stdio writes there without asking us
+    }
+    set_errno(keep);
+}

@@ -1,0 +1,102 @@
+//! Descriptors that are passed on: to other programs by exec, to other
+//! processes by SCM_RIGHTS, to stdio by fdopen. From then on somebody whom we
+//! do not see may use them: the connection goes back to TCP.
+
+use crate::conn::{Conn, Use};
+use crate::process::{self, conn_of};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::msghdr;
+use memlane_core::reason::Reason;
+
+/// Bytes in the ring can only be read by this library: whoever gets the
+/// descriptor would miss them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnreadInRing;
+
+fn give_away(conn: &Conn, why: Reason) -> Result<(), UnreadInRing> {
+    crate::upgrade::bar(conn, why);
+    conn.cell().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
+    if crate::lane::unread(conn) > 0 { Err(UnreadInRing) } else { Ok(()) }
+}
+
+/// A message with SCM_RIGHTS: connections among its descriptors go back to TCP.
+pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
+    // SAFETY: the program's message, as it promised its call.
+    let m = unsafe { &*msg };
+    let (base, len) = (m.msg_control.cast::<u8>(), m.msg_controllen);
+    let head = size_of::<libc::cmsghdr>();
+    let mut at = 0usize;
+    while !base.is_null() && at + head <= len {
+        // SAFETY: inside the program's control data.
+        let hdr = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
+        if hdr.cmsg_len < head || at + hdr.cmsg_len > len {
+            return Ok(()); // the kernel will refuse it
+        }
+        if hdr.cmsg_level == libc::SOL_SOCKET && hdr.cmsg_type == libc::SCM_RIGHTS {
+            for i in 0..(hdr.cmsg_len - head) / 4 {
+                // SAFETY: inside this control message.
+                let fd = unsafe { base.add(at + head + 4 * i).cast::<c_int>().read_unaligned() };
+                if let Some(conn) = conn_of(fd) {
+                    give_away(&conn, Reason::PASSED_ON)?;
+                }
+            }
+        }
+        at += hdr.cmsg_len.next_multiple_of(8);
+    }
+    Ok(())
+}
+
+/// Before exec (or spawn): connections that survive it go back to TCP.
+/// `borrowed`: in the child of a vfork, whose memory is the parent's.
+pub fn before_exec() -> Result<(), UnreadInRing> {
+    let mut all = Ok(());
+    process::each_conn(0, i32::MAX, |fd, conn| {
+        if memlane_sys::fd::is_cloexec(fd) == Ok(false)
+            && let Err(e) = give_away(conn, Reason::PASSED_ON)
+        {
+            all = Err(e);
+        }
+    });
+    all
+}
+
+/// exec replaces this program: sockets that do not survive it lose a holder.
+pub fn leaving() {
+    if process::is_borrowed() {
+        return;
+    }
+    process::each_conn(0, i32::MAX, |fd, conn| {
+        if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
+            conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
+        }
+    });
+}
+
+/// exec failed: we go on.
+pub fn stayed() {
+    if process::is_borrowed() {
+        return;
+    }
+    process::each_conn(0, i32::MAX, |fd, conn| {
+        if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
+            conn.cell().procs.fetch_add(1, Ordering::AcqRel);
+        }
+    });
+}
+
+/// stdio reads and writes without asking us.
+pub fn to_stdio(fd: c_int) -> Result<(), UnreadInRing> {
+    let Some(conn) = conn_of(fd) else { return Ok(()) };
+    give_away_here(&conn)
+}
+
+fn give_away_here(conn: &Use) -> Result<(), UnreadInRing> {
+    crate::upgrade::bar(conn, Reason::UNHOOKED_IO);
+    if crate::lane::unread(conn) > 0 { Err(UnreadInRing) } else { Ok(()) }
+}
+
+/// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`).
+pub fn to_child(fd: c_int) -> Result<(), UnreadInRing> {
+    conn_of(fd).map_or(Ok(()), |conn| give_away(&conn, Reason::PASSED_ON))
+}

@@ -1,0 +1,165 @@
+//! Settings, from the `MEMLANE_*` variables that `memlane run` sets.
+//!
+//! A wrong value falls back to its default here: the launcher is where a person
+//! is told of it.
+
+use core::ffi::{CStr, c_char};
+use memlane_core::layout::{ring_size_ok, RING_MIN};
+use memlane_core::peer::Policy;
+
+/// Default ring: 256 KiB. Bulk transfer stays inside the L2 cache of current
+/// CPUs, which measured faster here than SMC's 1 MiB (see docs/decisions).
+pub const RING_DEFAULT: u32 = 256 * 1024;
+
+/// Default longest spin: twice what a cross-CPU wake-up costs (~45 µs where
+/// this was measured), so that spinning never costs more than it can save.
+pub const SPIN_DEFAULT_US: u32 = 100;
+
+/// When connections are upgraded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Upgrade {
+    /// Never.
+    Off = 0,
+    /// After 8 exchanges or 64 KiB.
+    Auto = 1,
+    /// At once.
+    Eager = 2,
+}
+
+/// Longest EID, as SMC's UEID.
+pub const EID_LEN: usize = 32;
+/// Most EIDs, as SMC.
+pub const EIDS: usize = 8;
+
+/// All settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// `MEMLANE_DISABLE`.
+    pub disabled: bool,
+    /// Ring bytes per direction.
+    pub ring: u32,
+    /// Longest spin in µs; 0 = never.
+    pub spin_us: u32,
+    /// When to upgrade.
+    pub upgrade: Upgrade,
+    /// Who may be a peer.
+    pub peer: Policy,
+    /// EIDs, space padded.
+    pub eids: [[u8; EID_LEN]; EIDS],
+    /// How many.
+    pub eid_count: usize,
+    /// Print a summary at exit.
+    pub stats_on_exit: bool,
+}
+
+impl Config {
+    /// The defaults.
+    pub const DEFAULT: Config = Config {
+        disabled: false,
+        ring: RING_DEFAULT,
+        spin_us: SPIN_DEFAULT_US,
+        upgrade: Upgrade::Auto,
+        peer: Policy::Any,
+        eids: [[b' '; EID_LEN]; EIDS],
+        eid_count: 0,
+        stats_on_exit: false,
+    };
+
+    /// Reads the environment through `get` (`getenv`).
+    pub fn read(get: impl Fn(&CStr) -> Option<&'static [u8]>) -> Config {
+        let mut c = Config::DEFAULT;
+        c.disabled = get(c"MEMLANE_DISABLE").is_some_and(|v| !v.is_empty() && v != b"0");
+        c.stats_on_exit = get(c"MEMLANE_STATS_ON_EXIT").is_some_and(|v| v == b"1");
+        if let Some(n) = get(c"MEMLANE_RING").and_then(decimal)
+            && usize::try_from(n).is_ok_and(ring_size_ok)
+            && n >= RING_MIN as u64
+        {
+            c.ring = u32::try_from(n).unwrap_or(RING_DEFAULT);
+        }
+        match get(c"MEMLANE_SPIN") {
+            Some(b"off") => c.spin_us = 0,
+            Some(v) => c.spin_us = decimal(v).and_then(|n| u32::try_from(n.min(1_000_000)).ok()).unwrap_or(c.spin_us),
+            None => {}
+        }
+        match get(c"MEMLANE_UPGRADE") {
+            Some(b"off") => c.upgrade = Upgrade::Off,
+            Some(b"eager") => c.upgrade = Upgrade::Eager,
+            _ => {}
+        }
+        if get(c"MEMLANE_PEER") == Some(b"same-uid") {
+            c.peer = Policy::SameUid;
+        }
+        if let Some(list) = get(c"MEMLANE_EID") {
+            c.add_eids(list);
+        }
+        c
+    }
+
+    fn add_eids(&mut self, list: &[u8]) {
+        for name in list.split(|&b| b == b',') {
+            if self.eid_count == EIDS || name.is_empty() || name.len() > EID_LEN {
+                continue;
+            }
+            for (dst, src) in self.eids[self.eid_count].iter_mut().zip(name) {
+                *dst = src.to_ascii_uppercase();
+            }
+            self.eid_count += 1;
+        }
+    }
+}
+
+fn decimal(v: &[u8]) -> Option<u64> {
+    if v.is_empty() || v.len() > 12 {
+        return None;
+    }
+    let mut n = 0u64;
+    for &b in v {
+        if !b.is_ascii_digit() {
+            return None;
+        }
+        n = n * 10 + u64::from(b - b'0');
+    }
+    Some(n)
+}
+
+unsafe extern "C" {
+    fn getenv(name: *const c_char) -> *const c_char;
+}
+
+/// `getenv`, as bytes.
+pub fn env(name: &CStr) -> Option<&'static [u8]> {
+    // SAFETY: `name` is NUL-terminated; the answer is NUL-terminated and lives
+    // as long as the program leaves its environment alone (we read it at start).
+    unsafe {
+        let v = getenv(name.as_ptr());
+        if v.is_null() { None } else { Some(CStr::from_ptr(v).to_bytes()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_values_fall_back_to_defaults_and_right_ones_count() {
+        let wrong = Config::read(|n| match n.to_bytes() {
+            b"MEMLANE_RING" => Some(b"100000"),
+            b"MEMLANE_SPIN" => Some(b"fast"),
+            b"MEMLANE_UPGRADE" => Some(b"always"),
+            _ => None,
+        });
+        assert_eq!((wrong.ring, wrong.spin_us, wrong.upgrade), (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto));
+        let right = Config::read(|n| match n.to_bytes() {
+            b"MEMLANE_RING" => Some(b"1048576"),
+            b"MEMLANE_SPIN" => Some(b"20"),
+            b"MEMLANE_UPGRADE" => Some(b"eager"),
+            b"MEMLANE_PEER" => Some(b"same-uid"),
+            b"MEMLANE_EID" => Some(b"blue,,TEAM-2"),
+            _ => None,
+        });
+        assert_eq!((right.ring, right.spin_us, right.upgrade), (1 << 20, 20, Upgrade::Eager));
+        assert_eq!((right.peer, right.eid_count), (Policy::SameUid, 2));
+        assert_eq!(&right.eids[1][..7], b"TEAM-2 ");
+    }
+}

@@ -1,0 +1,460 @@
+//! Link groups: all connections between this process and one other process.
+//!
+//! What is per peer process, not per connection: the memory. Each side makes
+//! **chunks** (64 DMBs each, see `memlane_core::layout`) for what it receives
+//! from that peer, and attaches the peer's. Nobody else ever gets a chunk's
+//! descriptor, so a hostile peer can disturb only its own connections.
+//!
+//! Everything here is guarded by `PROCESS.group_lock`, except what `harvest`
+//! reads (atomics).
+
+use crate::conn::{Conn, Dmb};
+use crate::process::{self, PROCESS};
+use core::cell::UnsafeCell;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use memlane_core::layout::{self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, SLOTS, TCP_ONLY};
+use memlane_core::reason::Reason;
+use memlane_core::region::Region;
+use memlane_core::ring::{Rx, Tx};
+use memlane_core::stats::Counter;
+use memlane_core::token::Token;
+use memlane_sys::fd::Fd;
+use memlane_sys::{mem, proc, time};
+
+/// Peer processes at a time.
+pub const GROUPS: usize = 1024;
+/// Chunks of our own, and attached ones, at a time.
+pub const CHUNKS: usize = 2048;
+
+/// A peer process.
+#[derive(Debug)]
+struct Group {
+    gid: u64,
+    pid: i32,
+    conns: u32,
+    idle_since: u64,
+}
+
+/// A chunk of ours.
+#[derive(Debug)]
+struct OwnChunk {
+    group: u32,
+    ring_size: u32,
+    used: u64,
+    quarantine: u64,
+    fd: i32,
+    acked: bool,
+}
+
+/// What `harvest` reads of a chunk of ours.
+#[derive(Debug)]
+struct Board {
+    base: AtomicPtr<u8>,
+    hot: AtomicU32,
+    conns: [AtomicPtr<Conn>; SLOTS],
+}
+
+/// A chunk of a peer's.
+#[derive(Debug)]
+struct PeerChunk {
+    group: u32,
+    id: u32,
+    ring_size: u32,
+    base: Option<NonNull<u8>>,
+}
+
+struct Tables {
+    groups: UnsafeCell<[Group; GROUPS]>,
+    own: UnsafeCell<[OwnChunk; CHUNKS]>,
+    peers: UnsafeCell<[PeerChunk; CHUNKS]>,
+}
+
+// SAFETY: guarded by PROCESS.group_lock.
+unsafe impl Sync for Tables {}
+
+static TABLES: Tables = Tables {
+    groups: UnsafeCell::new([const { Group { gid: 0, pid: 0, conns: 0, idle_since: 0 } }; GROUPS]),
+    own: UnsafeCell::new([const { OwnChunk { group: 0, ring_size: 0, used: 0, quarantine: 0, fd: 0, acked: false } }; CHUNKS]),
+    peers: UnsafeCell::new([const { PeerChunk { group: 0, id: 0, ring_size: 0, base: None } }; CHUNKS]),
+};
+
+static BOARDS: [Board; CHUNKS] = [const {
+    Board {
+        base: AtomicPtr::new(core::ptr::null_mut()),
+        hot: AtomicU32::new(0),
+        conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+    }
+}; CHUNKS];
+static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
+static HOT_TOTAL: AtomicI32 = AtomicI32::new(0);
+
+/// Proof that `PROCESS.group_lock` is held.
+pub struct Locked<'a>(#[allow(dead_code)] crate::thread::Held<'a>);
+
+/// Takes the lock (`None`: we interrupted ourselves in a signal handler).
+pub fn lock() -> Option<Locked<'static>> {
+    PROCESS.group_lock.lock().map(Locked)
+}
+
+impl Locked<'_> {
+    fn groups(&mut self) -> &mut [Group; GROUPS] {
+        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
+        unsafe { &mut *TABLES.groups.get() }
+    }
+    fn own(&mut self) -> &mut [OwnChunk; CHUNKS] {
+        // SAFETY: as above.
+        unsafe { &mut *TABLES.own.get() }
+    }
+    fn peers(&mut self) -> &mut [PeerChunk; CHUNKS] {
+        // SAFETY: as above.
+        unsafe { &mut *TABLES.peers.get() }
+    }
+}
+
+/// A DMB of ours, as told to the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnDmb {
+    /// Chunk index.
+    pub chunk: u32,
+    /// Slot in the chunk.
+    pub slot: u32,
+    /// Bytes of the ring.
+    pub ring_size: u32,
+    /// Its token.
+    pub token: Token,
+    /// The chunk's descriptor, if the peer may not have it yet.
+    pub fd: Option<i32>,
+}
+
+/// Finds or makes the group of the peer process (`gid`, `pid`).
+pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> {
+    let groups = locked.groups();
+    if let Some(i) = groups.iter().position(|g| g.gid == gid && g.pid == pid) {
+        return u32::try_from(i).map_err(|_| Reason::INTERNAL);
+    }
+    sweep(locked);
+    let groups = locked.groups();
+    let i = groups.iter().position(|g| g.gid == 0).ok_or(Reason::MAX_DMB)?;
+    groups[i] = Group { gid, pid, conns: 0, idle_since: time::now_ns() };
+    process::count(Counter::LinkGroups, 1);
+    u32::try_from(i).map_err(|_| Reason::INTERNAL)
+}
+
+/// Forgets groups whose process is gone and that carry nothing any more.
+fn sweep(locked: &mut Locked<'_>) {
+    let now = time::now_ns();
+    for i in 0..GROUPS {
+        let g = &locked.groups()[i];
+        // A second's grace: another thread may still be looking at a board.
+        let over = g.gid != 0 && g.conns == 0 && now.saturating_sub(g.idle_since) > 1_000_000_000;
+        if over && !proc::alive(g.pid) {
+            drop_group(locked, i as u32);
+        }
+    }
+}
+
+fn drop_group(locked: &mut Locked<'_>, group: u32) {
+    locked.groups()[group as usize] = Group { gid: 0, pid: 0, conns: 0, idle_since: 0 };
+    for (i, chunk) in locked.own().iter_mut().enumerate() {
+        if chunk.ring_size != 0 && chunk.group == group {
+            let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            process::unhide(chunk.fd);
+            if let Some(base) = NonNull::new(base) {
+                // SAFETY: the whole mapping; no connection uses it.
+                unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
+            }
+            *chunk = OwnChunk { group: 0, ring_size: 0, used: 0, quarantine: 0, fd: 0, acked: false };
+        }
+    }
+    for chunk in locked.peers().iter_mut() {
+        if let Some(base) = chunk.base.take_if(|_| chunk.group == group) {
+            // SAFETY: the whole mapping; no connection uses it.
+            unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
+            chunk.ring_size = 0;
+        }
+    }
+}
+
+/// Takes a DMB of ours for a connection with `group`; prepared and parked.
+pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnDmb, Reason> {
+    let (chunk, slot) = match free_slot(locked, group) {
+        Some(found) => found,
+        None => (new_chunk(locked, group)?, 0),
+    };
+    let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
+    let own = &mut locked.own()[chunk as usize];
+    own.used |= 1 << slot;
+    let dmb = OwnDmb { chunk, slot, ring_size: own.ring_size, token, fd: (!own.acked).then_some(own.fd) };
+    let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
+    rx.prepare(words);
+    words.rx.0.token.store(token.bits(), Ordering::Release);
+    locked.groups()[group as usize].conns += 1;
+    Ok(dmb)
+}
+
+fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
+    for i in 0..CHUNKS {
+        let chunk = &mut locked.own()[i];
+        if chunk.ring_size == 0 || chunk.group != group {
+            continue;
+        }
+        let mut waiting = chunk.quarantine;
+        while waiting != 0 {
+            let slot = waiting.trailing_zeros();
+            waiting &= waiting - 1;
+            if own_words(i as u32, slot).is_some_and(Rx::sender_detached) {
+                chunk.quarantine &= !(1 << slot);
+                chunk.used &= !(1 << slot);
+            }
+        }
+        if chunk.used != u64::MAX {
+            return Some((i as u32, chunk.used.trailing_ones()));
+        }
+    }
+    None
+}
+
+fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
+    let i = locked.own().iter().position(|c| c.ring_size == 0).ok_or(Reason::MAX_DMB)?;
+    let ring_size = process::config().ring;
+    let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false).map_err(|_| Reason::MEMORY)?;
+    let fd = process::hide(region.take_fd().ok_or(Reason::INTERNAL)?);
+    if fd < 0 {
+        return Err(Reason::MEMORY);
+    }
+    let (base, _) = region.leak();
+    // SAFETY: a page-aligned fresh mapping, larger than the header, zeroed.
+    let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
+    header.ring_size.store(ring_size, Ordering::Relaxed);
+    header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+    header.magic.store(CHUNK_MAGIC, Ordering::Release);
+    locked.own()[i] = OwnChunk { group, ring_size, used: 0, quarantine: 0, fd, acked: false };
+    BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
+    BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
+    Ok(i as u32)
+}
+
+/// Words of a DMB of ours.
+pub fn own_words(chunk: u32, slot: u32) -> Option<&'static Dmb> {
+    let base = BOARDS.get(chunk as usize)?.base.load(Ordering::Acquire);
+    if base.is_null() || slot as usize >= SLOTS {
+        return None;
+    }
+    // SAFETY: inside the chunk's mapping, aligned; consists of atomics.
+    Some(unsafe { &*base.add(DMBS_AT + slot as usize * DMB_WORDS_LEN).cast::<Dmb>() })
+}
+
+/// First byte of the ring of a DMB of ours.
+pub fn own_ring(chunk: u32, slot: u32, ring_size: u32) -> *mut u8 {
+    BOARDS[chunk as usize].base.load(Ordering::Acquire).wrapping_add(RINGS_AT + slot as usize * ring_size as usize)
+}
+
+/// Puts a connection on the board, so that `harvest` finds it.
+pub fn post(chunk: u32, slot: u32, conn: &Conn) {
+    BOARDS[chunk as usize].conns[slot as usize].store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
+}
+
+/// The peer has the chunk: its descriptor is of no more use to us.
+pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
+    let own = &mut locked.own()[chunk as usize];
+    if !own.acked {
+        own.acked = true;
+        process::unhide(core::mem::take(&mut own.fd));
+    }
+}
+
+/// Gives a DMB of ours back. It is used anew only when the sender has said that
+/// it will not touch it again (or never knew of it).
+pub fn release_dmb(locked: &mut Locked<'_>, group: u32, chunk: u32, slot: u32, told: bool) {
+    BOARDS[chunk as usize].conns[slot as usize].store(core::ptr::null_mut(), Ordering::Release);
+    if let Some(words) = own_words(chunk, slot) {
+        words.rx.0.flags.fetch_or(TCP_ONLY, Ordering::SeqCst);
+        let own = &mut locked.own()[chunk as usize];
+        if told && !Rx::sender_detached(words) {
+            own.quarantine |= 1 << slot;
+        } else {
+            own.used &= !(1 << slot);
+        }
+    }
+    let g = &mut locked.groups()[group as usize];
+    g.conns = g.conns.saturating_sub(1);
+    g.idle_since = time::now_ns();
+}
+
+/// The peer's DMB, attached.
+pub struct Attached {
+    /// Its words.
+    pub dmb: &'static Dmb,
+    /// First byte of its ring.
+    pub ring: *mut u8,
+    /// Bytes of the ring.
+    pub ring_size: u32,
+    /// The chunk's ready word.
+    pub ready: *mut AtomicU64,
+    /// Slot: bit in the ready word.
+    pub slot: u32,
+}
+
+/// What a peer tells of its DMB.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerDmb {
+    /// The peer's chunk number.
+    pub chunk: u32,
+    /// Slot in it.
+    pub slot: u32,
+    /// Bytes of each ring of the chunk.
+    pub ring_size: u32,
+    /// The DMB's token.
+    pub token: u64,
+}
+
+/// Attaches the peer's DMB; `file` is the chunk's descriptor if one came along.
+pub fn attach(locked: &mut Locked<'_>, group: u32, told: &PeerDmb, file: Option<Fd>) -> Result<Attached, Reason> {
+    if !layout::ring_size_ok(told.ring_size as usize) || told.slot as usize >= SLOTS {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    let known = locked.peers().iter().position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
+    let at = match (known, file) {
+        (Some(at), _) => at,
+        (None, Some(file)) => attach_chunk(locked, group, told, file)?,
+        (None, None) => return Err(Reason::MEMORY),
+    };
+    let chunk = &locked.peers()[at];
+    let base = chunk.base.ok_or(Reason::INTERNAL)?;
+    if chunk.ring_size != told.ring_size {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    // SAFETY: slot and ring size are checked: inside the chunk's mapping, aligned, atomics only.
+    let dmb = unsafe { base.add(DMBS_AT + told.slot as usize * DMB_WORDS_LEN).cast::<Dmb>().as_ref() };
+    if told.token == 0 || dmb.rx.0.token.load(Ordering::Acquire) != told.token {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    // SAFETY: inside the chunk's mapping.
+    let (ring, ready) = unsafe {
+        let ring = base.add(RINGS_AT + told.slot as usize * told.ring_size as usize).as_ptr();
+        let header = base.cast::<ChunkHeader>().as_ref();
+        (ring, core::ptr::from_ref(&header.ready).cast_mut())
+    };
+    Ok(Attached { dmb, ring, ring_size: told.ring_size, ready, slot: told.slot })
+}
+
+fn attach_chunk(locked: &mut Locked<'_>, group: u32, told: &PeerDmb, file: Fd) -> Result<usize, Reason> {
+    let at = locked.peers().iter().position(|c| c.base.is_none()).ok_or(Reason::MAX_DMB)?;
+    let len = layout::chunk_len(told.ring_size as usize);
+    let region = Region::attach(file, len).map_err(|_| Reason::MEMORY)?;
+    // SAFETY: a page-aligned mapping larger than the header; atomics only.
+    let header = unsafe { &*region.bytes().as_ptr().cast::<ChunkHeader>() };
+    if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC || header.version.load(Ordering::Relaxed) != LAYOUT_VERSION {
+        return Err(Reason::RELEASE);
+    }
+    let (base, _) = region.leak();
+    locked.peers()[at] = PeerChunk { group, id: told.chunk, ring_size: told.ring_size, base: Some(base) };
+    Ok(at)
+}
+
+/// A sender's last act on a peer's DMB.
+pub fn detach(dmb: &Dmb) {
+    Tx::detach(dmb);
+}
+
+// --- ready words ----------------------------------------------------------
+
+/// One more (or less) connection of this chunk is awake.
+pub fn hot(chunk: u32, up: bool) {
+    let board = &BOARDS[chunk as usize];
+    if up {
+        board.hot.fetch_add(1, Ordering::AcqRel);
+        HOT_TOTAL.fetch_add(1, Ordering::AcqRel);
+    } else {
+        board.hot.fetch_sub(1, Ordering::AcqRel);
+        HOT_TOTAL.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Is any connection of the process awake?
+#[inline(always)]
+pub fn any_hot() -> bool {
+    HOT_TOTAL.load(Ordering::Relaxed) > 0
+}
+
+/// Calls `f` for every connection whose peer has published something since the
+/// last look. Costs one load per chunk with awake connections.
+#[inline]
+pub fn harvest(mut f: impl FnMut(&'static Conn)) {
+    for i in 0..BOARD_HIGH.load(Ordering::Acquire) as usize {
+        let board = &BOARDS[i];
+        if board.hot.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let base = board.base.load(Ordering::Acquire);
+        if base.is_null() {
+            continue;
+        }
+        // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
+        let ready = unsafe { &(*base.cast::<ChunkHeader>()).ready };
+        if ready.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let mut bits = ready.swap(0, Ordering::AcqRel);
+        while bits != 0 {
+            let slot = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let conn = board.conns[slot].load(Ordering::Acquire);
+            // SAFETY: null or an address in the pool, which is never unmapped.
+            if let Some(conn) = unsafe { conn.as_ref() } {
+                f(conn);
+            }
+        }
+    }
+}
+
+/// In the child of a fork: the parent's groups are not ours. The mappings stay
+/// (inherited connections may still have bytes in them).
+pub fn forget_all() {
+    // SAFETY: the child has one thread, and nobody holds the lock.
+    unsafe {
+        for g in &mut *TABLES.groups.get() {
+            if g.gid != 0 {
+                *g = Group { gid: 0, pid: 0, conns: 0, idle_since: 0 };
+            }
+        }
+        for c in &mut *TABLES.own.get() {
+            c.ring_size = 0;
+        }
+        for c in &mut *TABLES.peers.get() {
+            c.base = None;
+        }
+    }
+    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
+        board.base.store(core::ptr::null_mut(), Ordering::Relaxed);
+        board.hot.store(0, Ordering::Relaxed);
+        for conn in &board.conns {
+            conn.store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+    BOARD_HIGH.store(0, Ordering::Relaxed);
+    HOT_TOTAL.store(0, Ordering::Relaxed);
+}
+
+/// The descriptor of a chunk of ours, if the peer may not have it yet.
+pub fn chunk_fd(locked: &mut Locked<'_>, chunk: u32) -> Option<i32> {
+    let own = &locked.own()[chunk as usize];
+    (!own.acked && own.fd > 0).then_some(own.fd)
+}
+
+/// Has any peer published anything since the last harvest? (For spin loops.)
+#[inline]
+pub fn any_ready() -> bool {
+    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
+        if board.hot.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let base = board.base.load(Ordering::Acquire);
+        // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
+        if !base.is_null() && unsafe { &(*base.cast::<ChunkHeader>()).ready }.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+    }
+    false
+}

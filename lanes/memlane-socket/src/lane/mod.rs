@@ -1,0 +1,333 @@
+//! The memory lane of a connection: opening, waking, parking, ending.
+
+pub mod recv;
+pub mod send;
+
+use crate::conn::{Cell, Conn, Dmb, mode};
+use crate::group;
+use crate::process;
+use crate::thread::Held;
+use crate::wait::epoll;
+use core::sync::atomic::Ordering;
+use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
+use memlane_core::reason::Reason;
+use memlane_core::ring::{Misbehaved, ParkCheck, Rx, Tx};
+use memlane_core::stats::{ConnState, Counter};
+use memlane_sys::sock;
+
+/// `rx_lock`, held, with the state it guards brought up to date.
+#[derive(Debug)]
+pub struct RxHeld<'a> {
+    cell: &'a Cell,
+    _held: Held<'a>,
+}
+
+impl RxHeld<'_> {
+    /// The receive state.
+    #[allow(clippy::mut_from_ref)] // the lock is the exclusivity
+    #[inline(always)]
+    pub fn rx(&self) -> &mut Rx {
+        // SAFETY: rx_lock is held, by this thread alone.
+        unsafe { &mut *self.cell.rx.get() }
+    }
+}
+
+/// Takes `rx_lock` and credits what readers without it have taken by TCP.
+/// `None`: this thread holds it already (we are in a signal handler).
+#[inline]
+pub fn lock_rx(conn: &Conn) -> Option<RxHeld<'_>> {
+    let cell = conn.cell();
+    let held = RxHeld { cell, _held: cell.rx_lock.lock()? };
+    if conn.upgraded() && cell.rx_count.load(Ordering::Relaxed) != 0 {
+        let n = cell.rx_count.swap(0, Ordering::AcqRel);
+        // SAFETY: upgraded: the DMB is mapped.
+        held.rx().took(unsafe { conn.rx_words() }, n);
+    }
+    Some(held)
+}
+
+/// `tx_lock`, held.
+#[derive(Debug)]
+pub struct TxHeld<'a> {
+    cell: &'a Cell,
+    _held: Held<'a>,
+}
+
+impl TxHeld<'_> {
+    /// The send state.
+    #[allow(clippy::mut_from_ref)] // the lock is the exclusivity
+    #[inline(always)]
+    pub fn tx(&self) -> &mut Tx {
+        // SAFETY: tx_lock is held, by this thread alone.
+        unsafe { &mut *self.cell.tx.get() }
+    }
+}
+
+/// Takes `tx_lock`. `None`: this thread holds it already (we are in a signal handler).
+#[inline]
+pub fn lock_tx(conn: &Conn) -> Option<TxHeld<'_>> {
+    let cell = conn.cell();
+    Some(TxHeld { cell, _held: cell.tx_lock.lock()? })
+}
+
+/// Opens both lanes; both locks are held and both modes are `MOVING`.
+/// `taken`/`written`: stream offsets reached by TCP.
+pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
+    let cell = conn.cell();
+    let Some(words) = group::own_words(chunk, slot) else { return };
+    conn.rx_chunk.store(chunk, Ordering::Relaxed);
+    conn.rx_size.store(process::config().ring, Ordering::Relaxed);
+    conn.rx_ring.store(group::own_ring(chunk, slot, process::config().ring), Ordering::Relaxed);
+    group::post(chunk, slot, conn);
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
+    cell.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    // Bytes on the TCP lane are wake-ups: Nagle's wait for an ACK that the ring
+    // has made unnecessary would hold them for 40 ms. The program keeps seeing its own setting.
+    let nodelay = sock::option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
+    conn.nodelay.store(u32::from(nodelay != 0), Ordering::Relaxed);
+    let _ = sock::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1i32);
+    // SAFETY: both locks are held by the caller.
+    let (rx, tx) = unsafe { (&mut *cell.rx.get(), &mut *cell.tx.get()) };
+    cell.rx_count.store(0, Ordering::Relaxed);
+    cell.rx_flight.store(0, Ordering::Relaxed);
+    cell.tx_flight.store(0, Ordering::Relaxed);
+    rx.took(words, taken);
+    conn.rx_dmb.store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
+    // SAFETY: attached before the handshake agreed.
+    tx.activate(unsafe { conn.tx_words() }, written);
+    crate::stats::show_rings(conn);
+    cell.tx_mode.store(mode::OPEN, Ordering::SeqCst);
+    cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+}
+
+/// After bytes came by TCP: from now on they may come by the ring, if nobody
+/// sleeps in the kernel on this connection.
+pub fn wake(conn: &Conn) {
+    // SAFETY: mode was COLD or later: mapped.
+    if !Rx::sender_active(unsafe { conn.rx_words() }) {
+        return;
+    }
+    let cell = conn.cell();
+    let Some(held) = lock_rx(conn) else { return };
+    if cell.rx_mode.compare_exchange(mode::COLD, mode::MOVING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    let asleep = cell.rx_inflight.load(Ordering::SeqCst) + cell.rx_pollers.load(Ordering::SeqCst);
+    let alone = asleep == 0 && epoll::may_wake(conn);
+    if !alone {
+        cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+        return;
+    }
+    // SAFETY: as above.
+    let words = unsafe { conn.rx_words() };
+    let want = if epoll::is_registered(conn) { WANT_READY } else { 0 };
+    held.rx().set_flags(words, want);
+    words.rx.0.rx_cpu.store(crate::spin::cpu_mark(), Ordering::Relaxed);
+    group::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
+    show_parked(conn, false);
+    cell.rx_mode.store(mode::HOT, Ordering::SeqCst);
+}
+
+/// The connection has just been put into an epoll set while awake.
+pub fn want_ready(conn: &Conn) {
+    let Some(held) = lock_rx(conn) else { return };
+    if conn.rx_mode() == mode::HOT {
+        let flags = held.rx().flags() | WANT_READY;
+        // SAFETY: HOT: mapped.
+        held.rx().set_flags(unsafe { conn.rx_words() }, flags);
+    }
+}
+
+/// What came of an attempt to park.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parked {
+    /// The mode is `COLD` (or already was): sleep on TCP.
+    Yes,
+    /// Something is there.
+    Data,
+    /// The peer stays in the middle of a write: sleep only for a moment.
+    Stuck,
+    /// The lane has ended.
+    Ended,
+}
+
+/// Turns that a parking receiver waits for a sender in the middle of a write.
+const WRITER_TURNS: u32 = 2000;
+/// … then so many times it lets others run.
+const WRITER_YIELDS: u32 = 50;
+
+/// `HOT` → `COLD`. `held` is `rx_lock`.
+pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
+    let cell = conn.cell();
+    match cell.rx_mode.load(Ordering::SeqCst) {
+        mode::COLD => return Parked::Yes,
+        mode::HOT => {}
+        mode::DRAIN => return Parked::Data,
+        _ => return Parked::Ended,
+    }
+    // SAFETY: HOT: mapped.
+    let words = unsafe { conn.rx_words() };
+    held.rx().begin_park(words, PARKED);
+    match settle(held.rx(), words) {
+        ParkCheck::Parked => {
+            group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+            process::count(Counter::Parks, 1);
+            show_parked(conn, true);
+            cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+            Parked::Yes
+        }
+        ParkCheck::Data => {
+            held.rx().unpark(words);
+            Parked::Data
+        }
+        ParkCheck::WriterBusy => {
+            held.rx().unpark(words);
+            Parked::Stuck
+        }
+    }
+}
+
+/// Waits out a sender that is in the middle of a write (bounded).
+fn settle(rx: &Rx, words: &Dmb) -> ParkCheck {
+    for turn in 0..WRITER_TURNS + WRITER_YIELDS {
+        match rx.check_park(words) {
+            ParkCheck::WriterBusy if turn >= WRITER_TURNS => memlane_sys::proc::yield_now(),
+            ParkCheck::WriterBusy => core::hint::spin_loop(),
+            other => return other,
+        }
+    }
+    ParkCheck::WriterBusy
+}
+
+/// Ends the memory lane: what lies in the ring is still read, everything later
+/// comes and goes by TCP.
+pub fn end(conn: &Conn, why: Reason) {
+    if !conn.upgraded() {
+        return;
+    }
+    let ended_tx = end_tx(conn);
+    let ended_rx = end_rx(conn);
+    if ended_tx || ended_rx {
+        process::show(conn, ConnState::Downgraded, why);
+        crate::stats::count_reason(conn, why);
+        process::count(Counter::Downgrades, 1);
+        if conn.nodelay.load(Ordering::Relaxed) == 0 {
+            let _ = sock::set_option(conn.fd.load(Ordering::Relaxed), libc::IPPROTO_TCP, libc::TCP_NODELAY, 0i32);
+        }
+    }
+}
+
+/// From here on, everything is sent by TCP.
+pub fn end_tx(conn: &Conn) -> bool {
+    let Some(held) = lock_tx(conn) else { return false };
+    let cell = conn.cell();
+    if cell.tx_mode.load(Ordering::SeqCst) != mode::OPEN {
+        return false;
+    }
+    // SAFETY: OPEN: attached.
+    held.tx().go_tcp_only(unsafe { conn.tx_words() });
+    cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    true
+}
+
+/// From here on, everything is to come by TCP (what is in the ring stays readable).
+pub fn end_rx(conn: &Conn) -> bool {
+    let Some(held) = lock_rx(conn) else { return false };
+    let cell = conn.cell();
+    let was = cell.rx_mode.load(Ordering::SeqCst);
+    if was != mode::HOT && was != mode::COLD {
+        return false;
+    }
+    // SAFETY: HOT or COLD: mapped.
+    let words = unsafe { conn.rx_words() };
+    held.rx().begin_park(words, PARKED | TCP_ONLY);
+    let state = settle(held.rx(), words);
+    if was == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0 {
+        group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+    }
+    let empty = was == mode::COLD || state == ParkCheck::Parked;
+    cell.rx_mode.store(if empty { mode::ENDED } else { mode::DRAIN }, Ordering::SeqCst);
+    true
+}
+
+/// Bytes that lie unread in the ring.
+pub fn unread(conn: &Conn) -> u64 {
+    if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return 0;
+    }
+    let Some(held) = lock_rx(conn) else { return 0 };
+    // SAFETY: HOT or DRAIN: mapped.
+    let words = unsafe { conn.rx_words() };
+    match held.rx().next(words, conn.rx_size.load(Ordering::Relaxed) as usize) {
+        Ok(memlane_core::ring::Next::Ring(n)) => n as u64,
+        _ => 0,
+    }
+}
+
+/// Is there something to read without asking the kernel? (Ring bytes only.)
+#[inline]
+pub fn readable(conn: &Conn) -> bool {
+    match conn.rx_mode() {
+        mode::HOT | mode::DRAIN => unread(conn) > 0,
+        _ => false,
+    }
+}
+
+/// As `readable`, without the lock and without certainty: for spin loops.
+#[inline]
+pub fn perhaps_readable(conn: &Conn) -> bool {
+    let cell = conn.cell();
+    match cell.rx_mode.load(Ordering::Relaxed) {
+        mode::HOT => {
+            // SAFETY: `rx` is plain memory of ours; a torn or stale value only makes the guess wrong.
+            let taken = unsafe { cell.rx.get().read_volatile() }.offset();
+            // SAFETY: HOT: mapped.
+            unsafe { conn.rx_words() }.published.0.load(Ordering::Relaxed) != taken
+        }
+        mode::DRAIN => true,
+        _ => false,
+    }
+}
+
+/// The last descriptor of this process is about to be closed: the peer must
+/// learn from TCP, as it would without us.
+pub fn closing(conn: &Conn) {
+    if !conn.upgraded() || conn.cell().procs.load(Ordering::Acquire) > 1 {
+        return;
+    }
+    end_rx(conn);
+    end_tx(conn);
+    if unread(conn) > 0 {
+        // The kernel answers a close with unread data by RST; it does not know
+        // of ours, so it is asked for the same.
+        let linger = [1i32, 0i32];
+        let _ = sock::set_option(conn.fd.load(Ordering::Relaxed), libc::SOL_SOCKET, libc::SO_LINGER, linger);
+    }
+}
+
+/// The connection is gone from this process.
+pub fn detach(conn: &Conn) {
+    if conn.upgraded() && conn.rx_mode() == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0 {
+        group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+    }
+}
+
+/// The peer wrote nonsense: its connection ends here, and nothing else does.
+#[cold]
+pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
+    let cell = conn.cell();
+    cell.rx_mode.store(mode::ENDED, Ordering::SeqCst);
+    cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    process::count(Counter::PeerMisbehaved, 1);
+    process::show(conn, ConnState::Downgraded, Reason::PEER_MISBEHAVED);
+    crate::stats::count_reason(conn, Reason::PEER_MISBEHAVED);
+    // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_shutdown, conn.fd.load(Ordering::Relaxed), libc::SHUT_RDWR) };
+}
+
+fn show_parked(conn: &Conn, parked: bool) {
+    if let Some(e) = process::entry(conn) {
+        e.parked.store(u32::from(parked), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,497 @@
+//! Receiving: from the ring, from TCP, or from both, at the stream's place.
+
+use super::{Parked, RxHeld, lock_rx, misbehaved, park, wake};
+use crate::conn::{Conn, Use, mode};
+use crate::iov::Cursor;
+use crate::process;
+use crate::real;
+use crate::real::{errno, fail, set_errno};
+use crate::spin::{self, Spun};
+use crate::thread;
+use core::sync::atomic::Ordering;
+use libc::{iovec, ssize_t};
+use memlane_core::ring::{Misbehaved, Next, ParkCheck};
+use memlane_core::stats::Counter;
+use memlane_sys::Errno;
+use memlane_sys::sock::{self, Peeked};
+use memlane_sys::time::ticks;
+
+/// What one turn came to.
+enum Turn {
+    /// The call's answer (errno set if −1).
+    Done(ssize_t),
+    /// Look at the mode again.
+    Again,
+    /// Nothing there: `limit` bytes of a TCP run are due next (0 = nothing is).
+    Wait { limit: usize },
+}
+
+/// One receive call of the program. `original` is the very call that the
+/// program made, on libc; it is used whenever TCP alone is concerned.
+pub fn receive(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = if flags & libc::MSG_WAITALL != 0 && conn.upgraded() && !conn.is_nonblock() && flags & (libc::MSG_DONTWAIT | libc::MSG_PEEK) == 0 {
+        receive_all(conn, buffers, flags)
+    } else {
+        receive_some(conn, buffers, flags, original)
+    };
+    crate::stats::show_rx(conn, n);
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n != 0 {
+        let keep = errno();
+        crate::upgrade::step(conn);
+        set_errno(keep);
+    }
+    n
+}
+
+/// `MSG_WAITALL`: as often as it takes.
+fn receive_all(conn: &Use, buffers: &[iovec], flags: i32) -> ssize_t {
+    let flags = flags & !libc::MSG_WAITALL;
+    let mut cursor = Cursor::new(buffers);
+    let mut total = 0;
+    while cursor.left() > 0 {
+        let (base, len) = cursor.piece();
+        let one = [iovec { iov_base: base.cast(), iov_len: len }];
+        let fd = conn.fd.load(Ordering::Relaxed);
+        let n = receive_some(conn, &one, flags, || real!(recv(fd, base.cast(), len, flags)));
+        if n <= 0 {
+            return if total > 0 { total } else { n };
+        }
+        total += n;
+        cursor.advance(n.cast_unsigned());
+    }
+    total
+}
+
+fn receive_some(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
+    loop {
+        match conn.rx_mode() {
+            mode::ENDED => return original(),
+            mode::PLAIN | mode::COLD => {
+                if let Some(n) = from_kernel(conn, flags, &original) {
+                    return n;
+                }
+            }
+            mode::MOVING => core::hint::spin_loop(),
+            _ => match from_lanes(conn, buffers, flags) {
+                Turn::Done(n) => return n,
+                Turn::Again => {}
+                Turn::Wait { limit } => {
+                    if let Turn::Done(n) = wait(conn, buffers, flags, limit) {
+                        return n;
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// Plain TCP, or parked: the program's own call. `None`: the mode changed.
+fn from_kernel(conn: &Use, flags: i32, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+    let cell = conn.cell();
+    cell.rx_inflight.fetch_add(1, Ordering::SeqCst);
+    let m = cell.rx_mode.load(Ordering::SeqCst);
+    if m != mode::PLAIN && m != mode::COLD {
+        cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
+        return None;
+    }
+    let start = if m == mode::COLD { ticks() } else { 0 };
+    let n = original();
+    if n > 0 && flags & libc::MSG_PEEK == 0 {
+        cell.rx_count.fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
+        crate::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
+    }
+    cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
+    if n > 0 && m == mode::COLD {
+        spin::slept(ticks().wrapping_sub(start));
+        wake(conn);
+    } else if m == mode::PLAIN {
+        crate::upgrade::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
+    }
+    Some(n)
+}
+
+/// Takes whatever is there, over as many changes of lane as fit.
+fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
+    let Some(held) = lock_rx(conn) else {
+        return Turn::Done(fail(if conn.is_nonblock() { Errno::AGAIN } else { Errno::INTR }));
+    };
+    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return Turn::Again;
+    }
+    if flags & libc::MSG_PEEK != 0 {
+        return peek_lanes(conn, &held, buffers, flags);
+    }
+    let mut cursor = Cursor::new(buffers);
+    let wanted = cursor.left();
+    if wanted == 0 {
+        return Turn::Done(0);
+    }
+    let turn = take(conn, held, &mut cursor, flags);
+    let got = wanted - cursor.left();
+    if got > 0 { Turn::Done(got.cast_signed()) } else { turn }
+}
+
+fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
+    let mut held = held;
+    // SAFETY: HOT or DRAIN, checked under the lock: mapped.
+    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+    let mut any = false;
+    while cursor.left() > 0 {
+        match held.rx().next(words, ring.len()) {
+            Ok(Next::Ring(n)) => {
+                take_ring(conn, &held, cursor, n, flags);
+                any = true;
+            }
+            Ok(Next::Tcp(k)) => {
+                let (next_held, turn) = take_tcp(conn, held, cursor, k);
+                match (next_held, turn) {
+                    (Some(h), Turn::Again) => {
+                        held = h;
+                        any = true;
+                    }
+                    (_, turn) => return turn,
+                }
+            }
+            Ok(Next::TcpForever) => {
+                conn.cell().rx_mode.store(mode::ENDED, Ordering::SeqCst);
+                return Turn::Again;
+            }
+            Ok(Next::Empty) if any => return Turn::Again,
+            Ok(Next::Empty) => return nothing(conn, &held),
+            Err(what) => return broken(conn, what),
+        }
+    }
+    Turn::Again
+}
+
+fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, flags: i32) {
+    // SAFETY: HOT or DRAIN, under the lock: mapped.
+    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+    let n = n.min(cursor.left());
+    if flags & libc::MSG_TRUNC != 0 {
+        cursor.skip(n); // TCP's MSG_TRUNC: taken, not copied
+    } else {
+        let (a, b) = held.rx().stretches(ring.len(), n);
+        // SAFETY: the program's buffers, as it promised its call.
+        unsafe {
+            cursor.fill_from(&ring, a);
+            cursor.fill_from(&ring, b);
+        }
+    }
+    held.rx().took(words, n as u64);
+    crate::stats::add_rx_ring(conn, n as u64);
+}
+
+/// Takes from TCP what the run at this place allows, without waiting. The lock
+/// is given up meanwhile; `Some` and `Again`: got something.
+fn take_tcp<'a>(conn: &'a Use, held: RxHeld<'a>, cursor: &mut Cursor<'_>, run: u64) -> (Option<RxHeld<'a>>, Turn) {
+    let cell = conn.cell();
+    let (base, len) = cursor.piece();
+    let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
+    let want = len.min(usize::try_from(free).unwrap_or(usize::MAX));
+    if want == 0 {
+        return (None, Turn::Wait { limit: 0 });
+    }
+    cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+    drop(held);
+    // SAFETY: the program's buffer, as it promised its call.
+    let r = unsafe {
+        memlane_sys::syscall!(libc::SYS_recvfrom, conn.fd.load(Ordering::Relaxed), base, want, libc::MSG_DONTWAIT, 0, 0)
+    };
+    let held = settle_tcp(conn, want, r.unwrap_or(0));
+    match r {
+        Ok(0) => (None, Turn::Done(0)),
+        Ok(n) => {
+            cursor.advance(n);
+            (held, Turn::Again)
+        }
+        Err(Errno::AGAIN) => (None, Turn::Wait { limit: want }),
+        Err(e) => (None, Turn::Done(fail(e))),
+    }
+}
+
+/// Books a TCP read of `n` bytes for which `want` had been set aside.
+fn settle_tcp(conn: &Use, want: usize, n: usize) -> Option<RxHeld<'_>> {
+    let held = lock_rx(conn);
+    conn.cell().rx_flight.fetch_sub(want as u64, Ordering::Relaxed);
+    if n == 0 {
+        return held;
+    }
+    crate::stats::add_rx_tcp(conn, n as u64);
+    match &held {
+        // SAFETY: upgraded: mapped.
+        Some(held) => held.rx().took(unsafe { conn.rx_words() }, n as u64),
+        None => {
+            conn.cell().rx_count.fetch_add(n as u64, Ordering::AcqRel);
+        }
+    }
+    held
+}
+
+/// Nothing published beyond our place.
+fn nothing(conn: &Use, held: &RxHeld<'_>) -> Turn {
+    let cell = conn.cell();
+    let pending = cell.pending_error.swap(0, Ordering::Relaxed);
+    if pending != 0 {
+        return Turn::Done(fail(Errno(pending)));
+    }
+    if cell.rx_mode.load(Ordering::SeqCst) == mode::DRAIN {
+        // SAFETY: DRAIN: mapped. TCP_ONLY was fenced when DRAIN began, so once no
+        // write is in progress nothing can be added to the ring any more.
+        match held.rx().check_park(unsafe { conn.rx_words() }) {
+            ParkCheck::Parked => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
+            ParkCheck::Data => {}
+            ParkCheck::WriterBusy => memlane_sys::proc::yield_now(),
+        }
+        return Turn::Again;
+    }
+    Turn::Wait { limit: 0 }
+}
+
+fn broken(conn: &Conn, what: Misbehaved) -> Turn {
+    misbehaved(conn, what);
+    Turn::Done(fail(Errno(libc::ECONNRESET)))
+}
+
+/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `COLD`).
+fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+    if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
+        return try_tcp_end(conn);
+    }
+    if limit > 0 {
+        return wait_for_run(conn, buffers, flags, limit);
+    }
+    match spin_for(conn) {
+        Spun::Ready => {
+            process::count(Counter::SpinHits, 1);
+            return Turn::Again;
+        }
+        Spun::Signal if !restarts(conn) => return Turn::Done(fail(Errno::INTR)),
+        _ => {}
+    }
+    let Some(held) = lock_rx(conn) else { return Turn::Done(fail(Errno::INTR)) };
+    match park(conn, &held) {
+        Parked::Yes => {
+            process::count(Counter::SpinMisses, 1);
+            Turn::Again
+        }
+        Parked::Data | Parked::Ended => {
+            drop(held);
+            data_without_ring(conn, buffers, flags)
+        }
+        Parked::Stuck => {
+            drop(held);
+            doze(conn);
+            Turn::Again
+        }
+    }
+}
+
+/// Something is published: ring bytes (take them), or a TCP run whose bytes are under way.
+fn data_without_ring(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
+    match from_lanes(conn, buffers, flags) {
+        Turn::Wait { limit } if limit > 0 => wait_for_run(conn, buffers, flags, limit),
+        Turn::Wait { .. } => {
+            doze(conn);
+            Turn::Again
+        }
+        other => other,
+    }
+}
+
+/// Sleeps for the bytes of a declared TCP run: at most `limit`, so that no byte
+/// of a later run can be taken before its turn.
+fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+    let cell = conn.cell();
+    let mut cursor = Cursor::new(buffers);
+    let (base, len) = cursor.piece();
+    let want = len.min(limit);
+    {
+        let Some(held) = lock_rx(conn) else { return Turn::Done(fail(Errno::INTR)) };
+        // SAFETY: upgraded: mapped.
+        let run = match held.rx().next(unsafe { conn.rx_words() }, conn.rx_size.load(Ordering::Relaxed) as usize) {
+            Ok(Next::Tcp(k)) => k,
+            _ => return Turn::Again,
+        };
+        if run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed)) < want as u64 || want == 0 {
+            drop(held);
+            doze(conn);
+            return Turn::Again;
+        }
+        cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+    }
+    let n = real!(recv(conn.fd.load(Ordering::Relaxed), base.cast(), want, flags & !libc::MSG_WAITALL));
+    let keep = errno();
+    drop(settle_tcp(conn, want, usize::try_from(n).unwrap_or(0)));
+    set_errno(keep);
+    Turn::Done(n)
+}
+
+/// Non-blocking and nothing in the ring: has TCP something to say (its end, an error)?
+fn try_tcp_end(conn: &Use) -> Turn {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let seen = sock::peek(fd);
+    if seen == Peeked::Nothing {
+        return Turn::Done(fail(Errno::AGAIN));
+    }
+    // The peer may have published to the ring just before it ended its TCP side.
+    let Some(held) = lock_rx(conn) else { return Turn::Done(fail(Errno::AGAIN)) };
+    // SAFETY: HOT or DRAIN was the mode; upgraded: mapped.
+    let next = held.rx().next(unsafe { conn.rx_words() }, conn.rx_size.load(Ordering::Relaxed) as usize);
+    match (seen, next) {
+        (_, Err(what)) => broken(conn, what),
+        (Peeked::End, Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(0),
+        (Peeked::Error(e), Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(fail(e)),
+        (Peeked::Error(e), Ok(_)) => {
+            conn.cell().pending_error.store(e.0, Ordering::Relaxed);
+            Turn::Again
+        }
+        // Bytes on TCP that nobody declared: not from an honest peer, unless the
+        // declaration has just come or another thread is taking them.
+        (Peeked::Data, Ok(Next::Empty)) => {
+            if conn.cell().rx_flight.load(Ordering::Relaxed) == 0 && sock::peek(fd) == Peeked::Data {
+                return broken(conn, Misbehaved::Run);
+            }
+            Turn::Done(fail(Errno::AGAIN))
+        }
+        (Peeked::Data, Ok(Next::Tcp(_))) if conn.cell().rx_flight.load(Ordering::Relaxed) != 0 => {
+            Turn::Done(fail(Errno::AGAIN))
+        }
+        _ => Turn::Again,
+    }
+}
+
+fn spin_for(conn: &Use) -> Spun {
+    // SAFETY: HOT was the mode; upgraded: mapped.
+    let words = unsafe { conn.rx_words() };
+    let taken = match lock_rx(conn) {
+        Some(held) => held.rx().offset(),
+        None => return Spun::Signal,
+    };
+    let budget = spin_budget(conn);
+    spin::until(budget, || {
+        words.published.0.load(Ordering::Relaxed) != taken || conn.closing.load(Ordering::Relaxed) != 0
+    })
+}
+
+/// As `spin::budget`, but nothing for a peer that was last seen on this CPU:
+/// it gets the CPU instead.
+pub fn spin_budget(conn: &Conn) -> u64 {
+    let budget = spin::budget();
+    if budget == 0 {
+        return 0;
+    }
+    // SAFETY: upgraded: mapped.
+    let words = unsafe { conn.rx_words() };
+    let mine = spin::cpu_mark();
+    words.rx.0.rx_cpu.store(mine, Ordering::Relaxed);
+    if words.tx.0.tx_cpu.load(Ordering::Relaxed) == mine {
+        memlane_sys::proc::yield_now();
+        return 0;
+    }
+    budget
+}
+
+/// Would the kernel restart the call after the handler that just ran? (Never
+/// with a receive timeout: signal(7).)
+fn restarts(conn: &Conn) -> bool {
+    if thread::current().restart.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let timeout: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    timeout == [0, 0]
+}
+
+/// A millisecond in the kernel, or until TCP has something.
+fn doze(conn: &Conn) {
+    let mut p = libc::pollfd { fd: conn.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
+    let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: both structures live over the call.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const ts, 0, 0) };
+}
+
+// --- MSG_PEEK ---------------------------------------------------------------
+
+/// Copies what is there without taking it, over up to three changes of lane:
+/// `[ring a][tcp b][ring c][tcp d]`. The TCP bytes are peeked into the tail of
+/// the program's buffer in one go and moved to their places.
+fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> Turn {
+    // SAFETY: HOT or DRAIN, under the lock: mapped.
+    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+    let mut cursor = Cursor::new(buffers);
+    let (base, len) = cursor.piece();
+    let saved = *held.rx();
+    let mut done = 0usize;
+    let mut tcp_seen = 0usize;
+    while done < len {
+        match held.rx().next(words, ring.len()) {
+            Ok(Next::Ring(n)) => {
+                let n = n.min(len - done);
+                let (a, b) = held.rx().stretches(ring.len(), n);
+                // SAFETY: done + n ≤ len, inside the program's buffer.
+                unsafe {
+                    ring.copy_out(a.at, base.add(done), a.len);
+                    ring.copy_out(b.at, base.add(done + a.len), b.len);
+                }
+                held.rx().skip(n as u64);
+                done += n;
+            }
+            Ok(Next::Tcp(k)) => {
+                let want = (len - done).min(usize::try_from(k).unwrap_or(usize::MAX));
+                let got = peek_tcp(conn, base, done, tcp_seen, want);
+                if got == 0 {
+                    break;
+                }
+                held.rx().skip(got as u64);
+                done += got;
+                tcp_seen += got;
+            }
+            Ok(Next::TcpForever) => {
+                done += peek_tcp(conn, base, done, tcp_seen, len - done);
+                break;
+            }
+            Ok(Next::Empty) => break,
+            Err(what) => return broken(conn, what),
+        }
+    }
+    *held.rx() = saved;
+    if done > 0 {
+        return Turn::Done(done.cast_signed());
+    }
+    let next = held.rx().next(words, ring.len());
+    match next {
+        Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => Turn::Wait { limit: 0 },
+        Ok(Next::Tcp(_)) => {
+            doze(conn);
+            Turn::Again
+        }
+        Ok(Next::TcpForever) => {
+            conn.cell().rx_mode.store(mode::ENDED, Ordering::SeqCst);
+            Turn::Again
+        }
+        _ => nothing(conn, held),
+    }
+}
+
+/// Peeks `want` TCP bytes that follow `seen` TCP bytes, to `base + at`. Peeking
+/// starts at the queue's head, so the earlier ones are peeked again, into a small buffer.
+fn peek_tcp(conn: &Conn, base: *mut u8, at: usize, seen: usize, want: usize) -> usize {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let mut skip = [0u8; 2048];
+    if seen > skip.len() || want == 0 {
+        return 0;
+    }
+    let list = [
+        iovec { iov_base: skip.as_mut_ptr().cast(), iov_len: seen },
+        iovec { iov_base: base.wrapping_add(at).cast(), iov_len: want },
+    ];
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = list.as_ptr().cast_mut();
+    msg.msg_iovlen = 2;
+    // SAFETY: both buffers are writable for their lengths.
+    let r = unsafe { memlane_sys::syscall!(libc::SYS_recvmsg, fd, &raw mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    r.unwrap_or(0).saturating_sub(seen)
+}

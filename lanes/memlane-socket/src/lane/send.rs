@@ -1,0 +1,308 @@
+//! Sending: into the peer's ring, or by TCP where that must be.
+
+use super::{lock_tx, misbehaved};
+use crate::conn::{Conn, Use, mode};
+use crate::iov::Cursor;
+use crate::process;
+use crate::real;
+use crate::real::{errno, fail, set_errno};
+use crate::spin::{self, Spun};
+use crate::thread::{self, OUTBOX};
+use core::sync::atomic::Ordering;
+use libc::{iovec, ssize_t};
+use memlane_core::layout::WANT_READY;
+use memlane_core::ring::{MustTcp, Room};
+use memlane_core::stats::Counter;
+use memlane_sys::Errno;
+
+/// Most bytes promised to TCP at a time: then the ring is asked again.
+const TCP_PIECE: usize = 64 * 1024;
+
+/// One send call of the program; `original` is that very call, on libc.
+pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
+    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = loop {
+        match conn.tx_mode() {
+            mode::ENDED => break original(),
+            mode::PLAIN => {
+                if let Some(n) = by_kernel(conn, &original) {
+                    break n;
+                }
+            }
+            mode::OPEN => break by_lanes(conn, &mut Cursor::new(buffers), flags),
+            _ => core::hint::spin_loop(),
+        }
+    };
+    crate::stats::show_tx(conn, n);
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
+        let keep = errno();
+        crate::upgrade::step(conn);
+        set_errno(keep);
+    }
+    n
+}
+
+/// Plain TCP: the program's own call. `None`: the mode changed.
+fn by_kernel(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+    let cell = conn.cell();
+    cell.tx_inflight.fetch_add(1, Ordering::SeqCst);
+    if cell.tx_mode.load(Ordering::SeqCst) != mode::PLAIN {
+        cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
+        return None;
+    }
+    let n = original();
+    if n > 0 {
+        let sum = cell.tx_count.fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
+        crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
+        crate::upgrade::hurry(conn, sum + n.cast_unsigned() as u64);
+    }
+    cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
+    Some(n)
+}
+
+/// What one turn came to.
+enum Turn {
+    /// Some went; look again for the rest.
+    Some,
+    /// The ring is full.
+    Full,
+    /// By TCP.
+    Tcp(MustTcp),
+    /// The lane has ended.
+    Ended,
+    /// A signal handler has interrupted this very thread's send.
+    Nested,
+    /// The peer wrote nonsense.
+    Broken,
+}
+
+fn by_lanes(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    let n = by_lanes_alone(conn, cursor, flags);
+    flush_outbox(conn);
+    n
+}
+
+fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    let wanted = cursor.left();
+    if wanted == 0 {
+        return 0;
+    }
+    let mut spun = false;
+    while cursor.left() > 0 {
+        let turn = by_ring(conn, cursor);
+        let sent = wanted - cursor.left();
+        match turn {
+            Turn::Some => {
+                spun = false;
+                continue;
+            }
+            Turn::Full if !spun => {
+                process::count(Counter::RingFull, 1);
+                spun = !spin_for_room(conn, cursor.left());
+                continue;
+            }
+            Turn::Nested => return nested(conn, cursor),
+            Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
+            Turn::Full | Turn::Ended => {}
+            Turn::Tcp(why) => {
+                if why == MustTcp::Parked {
+                    process::count(Counter::WakeupsSent, 1);
+                }
+            }
+        }
+        spun = false;
+        let limit = if matches!(turn, Turn::Ended) { cursor.left() } else { TCP_PIECE.min(cursor.left()) };
+        let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
+        if n < 0 {
+            return answer(sent, n);
+        }
+        if n.cast_unsigned() < limit && (conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 || n == 0) {
+            conn.cell().tx_blocked.store(1, Ordering::Relaxed);
+            break;
+        }
+        conn.cell().tx_blocked.store(0, Ordering::Relaxed);
+        if n.cast_unsigned() < limit {
+            break; // a signal or a timeout ended a blocking send early
+        }
+    }
+    (wanted - cursor.left()).cast_signed()
+}
+
+/// What a C call answers: bytes if any went, else the error (errno is set).
+fn answer(sent: usize, error: ssize_t) -> ssize_t {
+    if sent > 0 { sent.cast_signed() } else { error }
+}
+
+/// Puts as much as possible into the ring.
+#[inline]
+fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
+    let Some(held) = lock_tx(conn) else { return Turn::Nested };
+    let cell = conn.cell();
+    if cell.tx_mode.load(Ordering::Relaxed) != mode::OPEN {
+        return Turn::Ended;
+    }
+    // SAFETY: OPEN, under the lock: attached.
+    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
+    let tx = held.tx();
+    let n = match tx.reserve(words, ring.len(), cursor.left()) {
+        Ok(Room::Ring(n)) => n,
+        Ok(Room::Full) => return Turn::Full,
+        Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
+            tx.go_tcp_only(words);
+            cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
+            return Turn::Ended;
+        }
+        Ok(Room::Tcp(why)) => return Turn::Tcp(why),
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
+    };
+    let (a, b) = tx.stretches(ring.len(), n);
+    // SAFETY: the program's buffers, as it promised its call.
+    unsafe {
+        cursor.drain_to(&ring, a);
+        cursor.drain_to(&ring, b);
+    }
+    tx.commit(words, n);
+    if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
+        ring_ready(conn);
+    }
+    if conn.tx_calls.load(Ordering::Relaxed) % 16 == 0 {
+        words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
+    }
+    crate::stats::add_tx_ring(conn, n as u64);
+    Turn::Some
+}
+
+/// Tells the receiver's ready word; after `published`, so that whoever sees the
+/// bit sees the bytes.
+#[inline]
+fn ring_ready(conn: &Conn) {
+    let ready = conn.tx_ready.load(Ordering::Relaxed);
+    let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);
+    // SAFETY: set when the chunk was attached; chunks are not unmapped while a connection uses them.
+    let ready = unsafe { &*ready };
+    ready.fetch_or(bit, Ordering::AcqRel);
+}
+
+/// Sends up to `limit` bytes by TCP, promised beforehand.
+fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
+    let cell = conn.cell();
+    if !ended {
+        let Some(held) = lock_tx(conn) else { return fail(Errno::AGAIN) };
+        // SAFETY: OPEN (or ENDED since): attached.
+        let words = unsafe { conn.tx_words() };
+        words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
+        let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
+        held.tx().promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+    }
+    let mut list = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16];
+    let count = cursor.rest(&mut list, limit);
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = list.as_mut_ptr();
+    msg.msg_iovlen = count;
+    // MSG_MORE would hold the tail of these bytes back for the next TCP bytes,
+    // and the next bytes may go by the ring.
+    let flags = if ended { flags } else { flags & !libc::MSG_MORE };
+    let n = real!(sendmsg(conn.fd.load(Ordering::Relaxed), &raw const msg, flags));
+    let keep = errno();
+    if n > 0 {
+        cursor.skip(n.cast_unsigned());
+        crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
+    }
+    if !ended {
+        settle(conn, limit, n.max(0).cast_unsigned());
+    }
+    set_errno(keep);
+    n
+}
+
+/// Books a TCP write of `n` bytes for which `limit` had been promised.
+fn settle(conn: &Use, limit: usize, n: usize) {
+    // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
+    let Some(held) = lock_tx(conn) else { return };
+    conn.cell().tx_flight.fetch_sub(limit as u64, Ordering::Relaxed);
+    held.tx().paid(n);
+}
+
+/// The ring is full: the receiver is running and will make room in no time, or
+/// TCP's own flow control takes over.
+fn spin_for_room(conn: &Use, want: usize) -> bool {
+    let (seen, size) = {
+        let Some(held) = lock_tx(conn) else { return false };
+        (held.tx().offset() - held.tx().in_flight(), conn.tx_size.load(Ordering::Relaxed) as usize)
+    };
+    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
+    let words = unsafe { conn.tx_words() };
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark() {
+        return false;
+    }
+    // A good piece at a time: half-empty rings make long copies.
+    let enough = want.min(size / 4) as u64;
+    let spun = spin::for_room(|| {
+        words.consumed.0.load(Ordering::Relaxed).wrapping_sub(seen) >= enough
+            || words.rx.0.flags.load(Ordering::Relaxed) & !WANT_READY != 0
+    });
+    spun == Spun::Ready
+}
+
+// --- signal handlers that send ---------------------------------------------
+
+/// We are in a signal handler that interrupted a send on this connection: the
+/// bytes follow the interrupted ones.
+#[cold]
+fn nested(conn: &Use, cursor: &mut Cursor<'_>) -> ssize_t {
+    let t = thread::current();
+    let me = core::ptr::from_ref(conn.conn()) as usize;
+    let owner = t.outbox_conn.load(Ordering::Relaxed);
+    let used = t.outbox_len.load(Ordering::Relaxed) as usize;
+    let room = OUTBOX - used;
+    if (owner != 0 && owner != me) || room == 0 {
+        return fail(Errno::AGAIN);
+    }
+    t.outbox_conn.store(me, Ordering::Relaxed);
+    let mut done = 0;
+    while done < room && cursor.left() > 0 {
+        let (src, len) = cursor.piece();
+        let n = len.min(room - done);
+        // SAFETY: inside OUTBOX; the source is the program's buffer. Only this thread touches its outbox.
+        unsafe { memlane_core::access::copy(t.outbox.get().cast::<u8>().add(used + done), src, n) };
+        cursor.advance(n);
+        done += n;
+    }
+    #[allow(clippy::cast_possible_truncation)] // at most OUTBOX
+    t.outbox_len.store((used + done) as u32, Ordering::Release);
+    done.cast_signed()
+}
+
+/// Sends what handlers left while they interrupted us.
+#[inline]
+fn flush_outbox(conn: &Use) {
+    let t = thread::current();
+    if t.outbox_len.load(Ordering::Acquire) != 0 {
+        flush_outbox_slowly(conn);
+    }
+}
+
+#[cold]
+fn flush_outbox_slowly(conn: &Use) {
+    let t = thread::current();
+    if t.outbox_conn.load(Ordering::Relaxed) != core::ptr::from_ref(conn.conn()) as usize {
+        return;
+    }
+    let mut copy = [0u8; OUTBOX];
+    let len = t.outbox_len.swap(0, Ordering::AcqRel) as usize;
+    // SAFETY: both are OUTBOX long; only this thread touches its outbox.
+    unsafe { memlane_core::access::copy(copy.as_mut_ptr(), t.outbox.get().cast::<u8>(), len) };
+    t.outbox_conn.store(0, Ordering::Relaxed);
+    let list = [iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: len }];
+    let mut cursor = Cursor::new(&list);
+    for _ in 0..1000 {
+        if cursor.left() == 0 || by_lanes(conn, &mut cursor, libc::MSG_NOSIGNAL) < 0 && errno() != libc::EAGAIN {
+            return;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! When to spin, and for how long.
+//!
+//! Spinning pays when what is waited for comes sooner than a sleep and a wake-up
+//! cost. It hurts when the peer cannot run because we spin on its CPU. So:
+//! * the longest spin is about twice the cost of a wake-up (`--spin`);
+//! * spins that end in vain make the next waits skip it (1, 2, 4 … 64 waits,
+//!   then one trial); a sleep that turned out short enough brings it back;
+//! * a gap in the spin loop's own time means that somebody else wanted this CPU:
+//!   the machine is full, and this thread stops spinning for a while;
+//! * nobody spins for a peer that was last seen on this very CPU.
+
+use crate::process::{PROCESS, config};
+use crate::thread;
+use core::sync::atomic::Ordering;
+use memlane_sys::time::ticks;
+
+/// A gap this long between two turns of a spin loop is a lost CPU (a turn takes
+/// well under 1 µs; interrupts take a few µs).
+const GAP_US: u64 = 30;
+/// How long a thread that lost its CPU while spinning stays away from it.
+const FULL_US: u64 = 10_000;
+
+/// What a spin came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// It is there.
+    Ready,
+    /// Time is up (or spinning was not worth starting).
+    Nothing,
+    /// A signal handler ran meanwhile.
+    Signal,
+}
+
+/// The CPU that the calling thread is on, +1.
+#[inline]
+pub fn cpu_mark() -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut aux = 0u32;
+        // SAFETY: rdtscp exists on every x86-64 that Linux 6.1 supports in practice
+        // (2008+); Linux keeps the CPU number in its low 12 bits.
+        unsafe { core::arch::x86_64::__rdtscp(&raw mut aux) };
+        (aux & 0xfff) + 1
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        memlane_sys::proc::cpu() + 1
+    }
+}
+
+/// May this thread spin now? Budget in ticks; 0 = no.
+#[inline]
+pub fn budget() -> u64 {
+    let us = u64::from(config().spin_us);
+    if us == 0 {
+        return 0;
+    }
+    let t = thread::current();
+    let skip = t.skip.load(Ordering::Relaxed);
+    if skip > 0 {
+        t.skip.store(skip - 1, Ordering::Relaxed);
+        return 0;
+    }
+    if t.no_spin_until.load(Ordering::Relaxed) > ticks() {
+        return 0;
+    }
+    us * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+}
+
+/// Spins until `ready` says so, for at most `budget` ticks; keeps the score.
+#[inline]
+pub fn until(budget: u64, ready: impl FnMut() -> bool) -> Spun {
+    let spun = turn(budget, ready);
+    match spun {
+        Spun::Ready if budget > 0 => hit(),
+        Spun::Nothing if budget > 0 => miss(),
+        _ => {}
+    }
+    spun
+}
+
+/// Spins for room in a full ring: a running receiver makes some in a few µs, so
+/// the score of waits for data does not count here.
+pub fn for_room(ready: impl FnMut() -> bool) -> Spun {
+    let full = thread::current().no_spin_until.load(Ordering::Relaxed) > ticks();
+    let us = if full { 0 } else { u64::from(config().spin_us) };
+    turn(us * PROCESS.ticks_per_us.load(Ordering::Relaxed), ready)
+}
+
+#[inline]
+fn turn(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
+    if ready() {
+        return Spun::Ready;
+    }
+    if budget == 0 {
+        return Spun::Nothing;
+    }
+    let t = thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let start = ticks();
+    let mut last = start;
+    loop {
+        for _ in 0..16 {
+            core::hint::spin_loop();
+            if ready() {
+                return Spun::Ready;
+            }
+        }
+        if t.signals.load(Ordering::Relaxed) != signals {
+            return Spun::Signal;
+        }
+        let now = ticks();
+        if now.wrapping_sub(last) > GAP_US * per_us {
+            t.no_spin_until.store(now + FULL_US * per_us, Ordering::Relaxed);
+            return Spun::Nothing;
+        }
+        if now.wrapping_sub(start) > budget {
+            return Spun::Nothing;
+        }
+        last = now;
+    }
+}
+
+/// A spin found what it waited for.
+#[inline]
+pub fn hit() {
+    thread::current().spin_score.store(0, Ordering::Relaxed);
+}
+
+/// A spin was in vain.
+pub fn miss() {
+    let t = thread::current();
+    let score = (t.spin_score.load(Ordering::Relaxed) + 1).min(8);
+    t.spin_score.store(score, Ordering::Relaxed);
+    if score >= 2 {
+        t.skip.store(1 << (score - 2), Ordering::Relaxed);
+    }
+}
+
+/// A sleep took `took` ticks: would a spin have been better?
+pub fn slept(took: u64) {
+    let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if took < u64::from(config().spin_us) * per_us {
+        let t = thread::current();
+        t.skip.store(0, Ordering::Relaxed);
+        let score = t.spin_score.load(Ordering::Relaxed);
+        t.spin_score.store((score - 1).max(0), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,139 @@
+//! What is kept per thread, and the locks between threads.
+//!
+//! Thread state lies in the preload library's own thread-local block (initial
+//! exec: one instruction to reach, no allocation), which its C shim owns; this
+//! crate sees it through a function pointer.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use memlane_sys::proc;
+
+/// Bytes that a signal handler can send while it interrupts a send on the same
+/// connection (they follow the interrupted bytes).
+pub const OUTBOX: usize = 1024;
+
+/// One thread's state. All-zero is the initial value. Written and read by its
+/// own thread only (and by signal handlers on it).
+#[repr(C)]
+#[derive(Debug)]
+pub struct Thread {
+    /// Cached thread id; 0 = not known.
+    pub tid: AtomicI32,
+    /// Signal handlers run so far (see `calls::signals`).
+    pub signals: AtomicU32,
+    /// Did the last of them have `SA_RESTART`?
+    pub restart: AtomicU32,
+    /// Spin score: see `spin`.
+    pub spin_score: AtomicI32,
+    /// `ticks` before which this thread does not spin (the machine is full).
+    pub no_spin_until: core::sync::atomic::AtomicU64,
+    /// Waits to skip before the next trial spin.
+    pub skip: AtomicU32,
+    /// Bytes waiting in `outbox`.
+    pub outbox_len: AtomicU32,
+    /// Which connection they are for.
+    pub outbox_conn: AtomicUsize,
+    /// See `OUTBOX`.
+    pub outbox: core::cell::UnsafeCell<[u8; OUTBOX]>,
+}
+
+static LOCATE: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells where the calling thread's `Thread` is.
+pub fn set_locator(f: unsafe extern "C" fn() -> *mut Thread) {
+    LOCATE.store(f as usize, Ordering::Relaxed);
+}
+
+/// The calling thread's state.
+#[inline(always)]
+pub fn current() -> &'static Thread {
+    let f = LOCATE.load(Ordering::Relaxed);
+    // SAFETY: set_locator was called by the preload library's init with a
+    // function of this type, whose answer lives as long as the thread.
+    unsafe { &*core::mem::transmute::<usize, unsafe extern "C" fn() -> *mut Thread>(f)() }
+}
+
+/// The calling thread's id.
+#[inline(always)]
+pub fn tid() -> u32 {
+    let t = current();
+    let mut id = t.tid.load(Ordering::Relaxed);
+    if id == 0 {
+        id = proc::tid();
+        t.tid.store(id, Ordering::Relaxed);
+    }
+    id.cast_unsigned()
+}
+
+/// A lock between the threads of a process, or between a parent and the
+/// children it forked (never in memory that a peer can write). Holds the
+/// owner's thread id, so that a dead owner's lock can be taken over.
+///
+/// Critical sections only touch memory: no system call that may block is made
+/// under a lock.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Lock(AtomicU32);
+
+/// A held lock; released when dropped.
+#[derive(Debug)]
+pub struct Held<'a>(&'a Lock);
+
+impl Lock {
+    /// Takes the lock; `None` if this very thread holds it already (a signal
+    /// handler has interrupted it).
+    #[inline]
+    pub fn lock(&self) -> Option<Held<'_>> {
+        let me = tid();
+        if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return Some(Held(self));
+        }
+        self.lock_slowly(me)
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Held<'_>> {
+        self.0.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(self))
+    }
+
+    /// Forgets whoever held it (in the child of a fork).
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    #[cold]
+    fn lock_slowly(&self, me: u32) -> Option<Held<'_>> {
+        let mut turns = 0u32;
+        loop {
+            let owner = self.0.load(Ordering::Relaxed);
+            if owner == me {
+                return None;
+            }
+            let dead = turns % 4096 == 4095 && owner != 0 && !proc::alive(owner.cast_signed());
+            if (owner == 0 || dead)
+                && self.0.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Some(Held(self));
+            }
+            turns = turns.wrapping_add(1);
+            if turns % 64 == 0 {
+                proc::yield_now();
+            }
+            core::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+    }
+}
+
+impl Lock {
+    /// A free lock.
+    pub const fn new() -> Lock {
+        Lock(AtomicU32::new(0))
+    }
+}

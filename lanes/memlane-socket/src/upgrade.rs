@@ -1,0 +1,590 @@
+//! The upgrade: from plain TCP to two lanes, in mid-stream, out of band.
+//!
+//! No thread, no waiting: each side takes a step after some of the program's
+//! own calls on the connection, and a step never blocks.
+//!
+//! ```text
+//! accepting side                               connecting side
+//! Idle      bind the rendezvous name           Idle
+//! Listening ◄──────── Proposal + proof ─────── Proposed
+//! Accepted  ───────── Accept + proof + chunk ► Agreed: attach; when nobody is
+//!                                              inside a call: counts right? open
+//! Agreed    ◄──────── Confirm + chunk ──────── Open
+//! Open      (same rule)
+//! ```
+//!
+//! Opening is per side and safe at any time, because a receiver starts parked:
+//! the other side sends by TCP until it is told otherwise, and it is told only
+//! after both have opened. What goes wrong on the way leaves plain TCP.
+
+use crate::config::{EID_LEN, Upgrade};
+use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
+use crate::group::{self, PeerDmb};
+use crate::process::{self, PROCESS};
+use crate::wire::{self, Kind, Malformed, Message};
+use core::sync::atomic::Ordering;
+use memlane_core::peer;
+use memlane_core::reason::Reason;
+use memlane_core::ring::Tx;
+use memlane_core::stats::{ConnState, Counter};
+use memlane_sys::fd::{self, Fd};
+use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
+use memlane_sys::{Errno, diag, time};
+
+/// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
+pub const AUTO_OPS: u64 = 16;
+/// `--upgrade auto`: or bytes.
+pub const AUTO_BYTES: u64 = 64 * 1024;
+/// `--upgrade eager`: calls.
+pub const EAGER_OPS: u64 = 1;
+/// Tries to reach the other side before it counts as not under memlane.
+const TRIES: u32 = 12;
+/// Calls, and ns, after which an unanswered step is given up.
+const PATIENCE_OPS: u64 = 4096;
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+const IDLE: u32 = 0;
+const LISTENING: u32 = 1;
+const ACCEPTED: u32 = 2;
+const PROPOSED: u32 = 3;
+const AGREED: u32 = 4;
+const CONFIRMING: u32 = 5;
+const OPEN: u32 = 6;
+const OVER: u32 = 7;
+
+/// After a call of the program on a connection whose handshake is due.
+#[cold]
+pub fn step(conn: &Use) {
+    if PROCESS.waiting.load(Ordering::Relaxed) != 0 {
+        drain_mailbox();
+    }
+    let Some(_held) = conn.hs_lock.try_lock() else { return };
+    // SAFETY: hs_lock is held.
+    let hs = unsafe { &mut *conn.hs.get() };
+    if let Err(why) = advance(conn, hs) {
+        refuse(conn, hs, why, true);
+    }
+    let due = if matches!(hs.stage, OPEN | OVER) { u64::MAX } else { hs.next_op };
+    conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+fn advance(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    let barred = conn.barred.load(Ordering::Relaxed);
+    if barred != 0 {
+        return Err(Reason(barred));
+    }
+    hs.next_op = conn.ops() + 1;
+    match hs.stage {
+        IDLE => begin(conn, hs),
+        LISTENING => listen(conn, hs),
+        ACCEPTED | PROPOSED => wait(conn, hs),
+        AGREED => open(conn, hs),
+        CONFIRMING => confirm(conn, hs),
+        _ => Ok(()),
+    }
+}
+
+// --- first step -----------------------------------------------------------
+
+fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    if conn.cell().procs.load(Ordering::Acquire) != 1 {
+        return later(conn, hs, Reason::SHARED_FD);
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    if fd <= 2 {
+        return Err(Reason::UNHOOKED_IO); // stdio writes there without asking us
+    }
+    let tuple = learn_tuple(conn)?;
+    if hs.since == 0 {
+        hs.since = time::now_ns();
+        // A mirrored socket in this namespace, or there is nothing to upgrade to.
+        let v4 = tuple.local.is_v4() && tuple.remote.is_v4();
+        let other = tuple.mirrored();
+        let found = diag::lookup_tcp(&other, v4).or_else(|e| if v4 { diag::lookup_tcp(&other, false) } else { Err(e) });
+        match found {
+            Ok(s) if s.state == TCP_ESTABLISHED => {}
+            Ok(_) => return Err(Reason::CLOSING),
+            Err(_) => return Err(Reason::NOT_SAME_HOST),
+        }
+    }
+    if mailbox() < 0 {
+        return Err(Reason::NO_DEVICE);
+    }
+    if conn.role.load(Ordering::Relaxed) == 1 { bind_name(conn, hs, &tuple) } else { propose(conn, hs, &tuple) }
+}
+
+fn later(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
+    hs.tries += 1;
+    if hs.tries > TRIES {
+        return Err(why);
+    }
+    hs.next_op = conn.ops() + (1 << hs.tries.saturating_sub(2));
+    process::show(conn, ConnState::Tcp, Reason::TOO_YOUNG);
+    Ok(())
+}
+
+fn learn_tuple(conn: &Use) -> Result<Tuple, Reason> {
+    if conn.seen.load(Ordering::Relaxed) & SEEN_TUPLE == 0 {
+        let fd = conn.fd.load(Ordering::Relaxed);
+        let local = sock::local_addr(fd).map_err(|_| Reason::CLOSING)?;
+        let remote = sock::remote_addr(fd).map_err(|_| Reason::CLOSING)?;
+        // SAFETY: hs_lock is held; readers look at SEEN_TUPLE first.
+        unsafe { *conn.tuple.get() = Tuple { local, remote } };
+        conn.seen.fetch_or(SEEN_TUPLE, Ordering::Release);
+        crate::stats::show_tuple(conn, &Tuple { local, remote });
+    }
+    // SAFETY: written once, before SEEN_TUPLE.
+    Ok(unsafe { *conn.tuple.get() })
+}
+
+fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+    let name = UnixName::abstract_name(&wire::rendezvous_name(&tuple.mirrored())).map_err(|_| Reason::INTERNAL)?;
+    match sock::unix_datagram(Some(&name)) {
+        Ok(own) => {
+            hs.name_fd = process::hide(own);
+            if hs.name_fd < 0 {
+                return Err(Reason::NO_DEVICE);
+            }
+            hs.stage = LISTENING;
+            process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
+            Ok(())
+        }
+        Err(e) if e.0 == libc::EADDRINUSE || e.0 == libc::EMFILE => later(conn, hs, Reason::NO_DEVICE),
+        Err(_) => Err(Reason::NO_DEVICE),
+    }
+}
+
+fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+    let name = UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
+    let mut m = own_message(Kind::Proposal, conn, tuple);
+    m.eids = process::config().eids;
+    m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
+    match send(conn, &name, &m, None) {
+        Ok(()) => {
+            hs.stage = PROPOSED;
+            hs.since = time::now_ns();
+            PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
+            process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
+            Ok(())
+        }
+        Err(Sent::Later) => later(conn, hs, Reason::PEER_NO_MEMLANE),
+        Err(Sent::Never(why)) => Err(why),
+    }
+}
+
+// --- messages -------------------------------------------------------------
+
+enum Sent {
+    Later,
+    Never(Reason),
+}
+
+fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
+    let mut m = Message::new(kind, *tuple);
+    m.gid = PROCESS.gid.load(Ordering::Relaxed);
+    m.boot = [PROCESS.boot[0].load(Ordering::Relaxed), PROCESS.boot[1].load(Ordering::Relaxed)];
+    m.id = process::id_of(conn);
+    m
+}
+
+/// Sends a message with our proof, and perhaps a chunk.
+fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
+    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed)).map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
+    let fds = [proof.raw(), chunk.unwrap_or(-1)];
+    let count = if chunk.is_some() { 2 } else { 1 };
+    match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
+        Ok(()) => Ok(()),
+        Err(Errno(libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS)) => Err(Sent::Later),
+        Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
+    }
+}
+
+/// The process's mailbox; made when first needed. −1 = cannot be made.
+fn mailbox() -> i32 {
+    let have = PROCESS.mailbox.load(Ordering::Acquire);
+    if have >= 0 {
+        return have;
+    }
+    let Some(_held) = group::lock() else { return -1 };
+    let have = PROCESS.mailbox.load(Ordering::Acquire);
+    if have >= 0 {
+        return have;
+    }
+    let Ok(own) = sock::unix_datagram(None) else { return -1 };
+    let raw = process::hide(own);
+    PROCESS.mailbox.store(raw, Ordering::Release);
+    raw
+}
+
+/// Takes what lies in the mailbox and hands it to the connections it is for.
+pub fn drain_mailbox() {
+    let own = PROCESS.mailbox.load(Ordering::Acquire);
+    if own < 0 {
+        return;
+    }
+    for _ in 0..64 {
+        let mut buf = [0u8; wire::LEN + 1];
+        let Ok(got) = sock::recv_with_fds(own, &mut buf) else { return };
+        let Some(Ok(m)) = got.len.and_then(|n| buf.get(..n)).map(Message::decode) else { continue };
+        deliver(&m, got);
+    }
+}
+
+fn deliver(m: &Message, got: Received) {
+    if m.kind == Kind::Decline {
+        release_declined(m);
+    }
+    let Some(conn) = process::conn_by_id(m.echo) else { return decline_unknown(m, &got) };
+    let Some(_held) = conn.hs_lock.lock() else { return };
+    // SAFETY: hs_lock is held.
+    let hs = unsafe { &mut *conn.hs.get() };
+    // SAFETY: a connection that told its id has learnt its tuple.
+    let tuple = unsafe { *conn.tuple.get() };
+    if m.tuple != tuple.mirrored() {
+        return decline_unknown(m, &got);
+    }
+    let done = match (m.kind, hs.stage) {
+        (Kind::Accept, PROPOSED) => accepted(&conn, hs, m, got, &tuple),
+        (Kind::Confirm, ACCEPTED) => confirmed(&conn, hs, m, got, &tuple),
+        (Kind::Decline, PROPOSED | ACCEPTED | AGREED) => {
+            if let Some(e) = process::entry(&conn) {
+                e.peer_reason.store(m.reason, Ordering::Relaxed);
+            }
+            refuse(&conn, hs, Reason::PEER_DECLINED, false);
+            Ok(())
+        }
+        (Kind::Accept, _) => return decline_unknown(m, &got),
+        _ => Ok(()),
+    };
+    if let Err(why) = done {
+        refuse(&conn, hs, why, true);
+    }
+    conn.hs_due.store(if matches!(hs.stage, OPEN | OVER) { u64::MAX } else { 0 }, Ordering::Relaxed);
+}
+
+/// An Accept for a connection that is gone: say so, that the DMB may be used anew.
+fn decline_unknown(m: &Message, got: &Received) {
+    if m.kind != Kind::Accept {
+        return;
+    }
+    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    (no.echo, no.reason) = (m.id, Reason::CLOSING.0);
+    (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
+    if let Some(to) = &got.from {
+        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
+    }
+}
+
+/// The peer says that it will never use the DMB that we offered.
+fn release_declined(m: &Message) {
+    let words = group::own_words(m.chunk, u32::from(m.slot));
+    if let Some(words) = words
+        && m.token != 0
+        && words.rx.0.token.load(Ordering::Acquire) == m.token
+    {
+        Tx::detach(words);
+    }
+}
+
+// --- accepting side -------------------------------------------------------
+
+fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    let mut buf = [0u8; wire::LEN + 1];
+    match sock::recv_with_fds(hs.name_fd, &mut buf) {
+        Ok(got) => {
+            let m = got.len.and_then(|n| buf.get(..n)).ok_or(Malformed::Length).and_then(Message::decode);
+            answer(conn, hs, m, got)
+        }
+        Err(Errno::AGAIN) => be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
+        Err(_) => Err(Reason::INTERNAL),
+    }
+}
+
+fn be_patient(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
+    hs.tries += 1;
+    let waited = u64::from(hs.tries);
+    if waited > 64 {
+        hs.next_op = conn.ops() + 16;
+        if waited > 64 + PATIENCE_OPS / 16 || time::now_ns().saturating_sub(hs.since) > PATIENCE_NS {
+            return Err(why);
+        }
+    }
+    Ok(())
+}
+
+fn answer(conn: &Use, hs: &mut Handshake, m: Result<Message, Malformed>, got: Received) -> Result<(), Reason> {
+    let m = match m {
+        Ok(m) if m.kind == Kind::Proposal => m,
+        // Not a Proposal: whoever it was, the name stays open for the real one.
+        Ok(_) | Err(Malformed::Length | Malformed::EyeCatcher | Malformed::Field) => return Ok(()),
+        Err(Malformed::Version) => return Err(Reason::VERSION),
+    };
+    remember_peer(hs, &m, &got);
+    // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+    let tuple = unsafe { *conn.tuple.get() };
+    check_peer(conn, &m, &got, &tuple)?;
+    let eid = common_eid(&m)?;
+    let (dmb, group) = offer_dmb(conn, hs, &m)?;
+    let mut yes = own_message(Kind::Accept, conn, &tuple);
+    if let Some(eid) = eid {
+        (yes.eids[0], yes.eid_count) = (eid, 1);
+    }
+    fill_dmb(&mut yes, &dmb, m.id);
+    hs.group = group + 1;
+    let to = got.from.ok_or(Reason::INTERNAL)?;
+    match send(conn, &to, &yes, dmb.fd) {
+        Ok(()) => {
+            hs.stage = ACCEPTED;
+            hs.tries = 0;
+            PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
+            process::unhide(core::mem::replace(&mut hs.name_fd, -1));
+            Ok(())
+        }
+        Err(Sent::Later) => Err(Reason::TIMEOUT_AL),
+        Err(Sent::Never(why)) => Err(why),
+    }
+}
+
+fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
+    hs.peer_id = m.id;
+    hs.peer_pid = got.cred.pid;
+    hs.peer_uid = got.cred.uid;
+    if let Some(from) = &got.from {
+        let name = from.as_bytes();
+        hs.peer_name[..name.len()].copy_from_slice(name);
+        hs.peer_name_len = name.len();
+    }
+}
+
+fn check_peer(conn: &Conn, m: &Message, got: &Received, tuple: &Tuple) -> Result<(), Reason> {
+    if m.boot != [PROCESS.boot[0].load(Ordering::Relaxed), PROCESS.boot[1].load(Ordering::Relaxed)] {
+        return Err(Reason::NOT_SAME_HOST);
+    }
+    if m.tuple != tuple.mirrored() {
+        return Err(Reason::NOT_PROVEN);
+    }
+    let proof = got.fds[0].as_ref().ok_or(Reason::NOT_PROVEN)?;
+    peer::prove(tuple, conn.fd.load(Ordering::Relaxed), &got.cred, proof, process::config().peer)
+}
+
+/// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
+fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
+    let own = &process::config().eids[..process::config().eid_count];
+    if own.is_empty() && m.eids().is_empty() {
+        return Ok(None);
+    }
+    m.eids().iter().find(|e| own.contains(e)).copied().map(Some).ok_or(Reason::NO_EID)
+}
+
+fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(group::OwnDmb, u32), Reason> {
+    let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
+    let group = group::find(&mut locked, m.gid, hs.peer_pid)?;
+    // SAFETY: the receive mode is PLAIN, in which nobody but the handshake (hs_lock) touches `rx`.
+    let rx = unsafe { &mut *conn.cell().rx.get() };
+    let dmb = group::take_dmb(&mut locked, group, rx)?;
+    hs.group = group + 1;
+    hs.rx_chunk = dmb.chunk + 1;
+    hs.rx_slot = dmb.slot;
+    hs.rx_token = dmb.token.bits();
+    Ok((dmb, group))
+}
+
+fn fill_dmb(m: &mut Message, dmb: &group::OwnDmb, echo: u64) {
+    m.token = dmb.token.bits();
+    m.chunk = dmb.chunk;
+    m.slot = dmb.slot as u16;
+    m.ring_size = dmb.ring_size;
+    m.echo = echo;
+}
+
+fn confirmed(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tuple: &Tuple) -> Result<(), Reason> {
+    stop_waiting();
+    check_peer(conn, m, &got, tuple)?;
+    attach(conn, hs, m, got.fds[1].take())?;
+    if let Some(mut locked) = group::lock() {
+        group::acked(&mut locked, hs.rx_chunk - 1);
+    }
+    hs.stage = AGREED;
+    Ok(())
+}
+
+// --- connecting side ------------------------------------------------------
+
+fn accepted(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tuple: &Tuple) -> Result<(), Reason> {
+    stop_waiting();
+    remember_peer(hs, m, &got);
+    check_peer(conn, m, &got, tuple)?;
+    if process::config().eid_count > 0 {
+        common_eid(m)?;
+    }
+    offer_dmb(conn, hs, m)?;
+    attach(conn, hs, m, got.fds[1].take())?;
+    hs.stage = AGREED;
+    hs.tries = 0;
+    Ok(())
+}
+
+fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Result<(), Reason> {
+    let told = PeerDmb { chunk: m.chunk, slot: u32::from(m.slot), ring_size: m.ring_size, token: m.token };
+    let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
+    let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
+    conn.tx_ring.store(a.ring, Ordering::Relaxed);
+    conn.tx_size.store(a.ring_size, Ordering::Relaxed);
+    conn.tx_slot.store(a.slot, Ordering::Relaxed);
+    conn.tx_ready.store(a.ready, Ordering::Relaxed);
+    conn.tx_dmb.store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
+    hs.attached = true;
+    Ok(())
+}
+
+fn wait(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    let why = if hs.stage == PROPOSED { Reason::TIMEOUT_CL } else { Reason::TIMEOUT_AL };
+    be_patient(conn, hs, why)
+}
+
+fn stop_waiting() {
+    PROCESS.waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
+// --- opening --------------------------------------------------------------
+
+/// Both sides agree: open this side's lanes, if nobody is inside a call.
+fn open(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    let cell = conn.cell();
+    if cell.procs.load(Ordering::Acquire) != 1 {
+        return Err(Reason::SHARED_FD);
+    }
+    let (Some(_rx_held), Some(_tx_held)) = (cell.rx_lock.lock(), cell.tx_lock.lock()) else { return Ok(()) };
+    cell.rx_mode.store(mode::MOVING, Ordering::SeqCst);
+    cell.tx_mode.store(mode::MOVING, Ordering::SeqCst);
+    let opened = open_quiet(conn, hs);
+    if !matches!(opened, Ok(true)) {
+        cell.rx_mode.store(mode::PLAIN, Ordering::SeqCst);
+        cell.tx_mode.store(mode::PLAIN, Ordering::SeqCst);
+        opened?;
+        return be_patient(conn, hs, Reason::COUNTS);
+    }
+    process::show(conn, ConnState::Memlane, Reason::NONE);
+    process::count(Counter::Upgraded, 1);
+    crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
+    if conn.role.load(Ordering::Relaxed) == 0 {
+        hs.stage = CONFIRMING;
+        return confirm(conn, hs);
+    }
+    hs.stage = OPEN;
+    Ok(())
+}
+
+/// Both modes are `MOVING` and both locks held. `Ok(false)`: not now.
+fn open_quiet(conn: &Conn, hs: &Handshake) -> Result<bool, Reason> {
+    let cell = conn.cell();
+    if cell.rx_inflight.load(Ordering::SeqCst) != 0 || cell.tx_inflight.load(Ordering::SeqCst) != 0 {
+        return Ok(false);
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let Ok(counts) = sock::tcp_counts(fd) else { return Ok(false) };
+    if counts.state != TCP_ESTABLISHED {
+        return Err(Reason::CLOSING);
+    }
+    let syn = u64::from(conn.role.load(Ordering::Relaxed) == 0);
+    let (taken, written) = (cell.rx_count.load(Ordering::Relaxed), cell.tx_count.load(Ordering::Relaxed));
+    if counts.taken != taken || counts.written != written + syn {
+        return if hs.tries < 4 { Ok(false) } else { Err(Reason::COUNTS) };
+    }
+    crate::lane::open(conn, hs.rx_chunk - 1, hs.rx_slot, taken, written);
+    Ok(true)
+}
+
+fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    // SAFETY: learnt in `begin`.
+    let tuple = unsafe { *conn.tuple.get() };
+    let mut m = own_message(Kind::Confirm, conn, &tuple);
+    let (chunk, slot) = (hs.rx_chunk - 1, hs.rx_slot);
+    let locked = group::lock();
+    m.token = hs.rx_token;
+    m.chunk = chunk;
+    m.slot = slot as u16;
+    m.ring_size = conn.rx_size.load(Ordering::Relaxed);
+    m.echo = hs.peer_id;
+    let file = locked.and_then(|mut l| group::chunk_fd(&mut l, chunk));
+    let to = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    match send(conn, &to, &m, file) {
+        Ok(()) => hs.stage = OPEN,
+        Err(Sent::Later) => hs.next_op = conn.ops() + 1,
+        Err(Sent::Never(_)) => hs.stage = OVER,
+    }
+    Ok(())
+}
+
+// --- the end --------------------------------------------------------------
+
+/// Stays on TCP, and says why: to the stats page and, if asked, to the peer.
+fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
+    if tell && matches!(hs.stage, LISTENING | ACCEPTED | PROPOSED | AGREED) && hs.peer_name_len > 0 {
+        // SAFETY: learnt in `begin`.
+        let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
+        m.reason = why.0;
+        m.echo = hs.peer_id;
+        if let Ok(to) = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]) {
+            let _ = sock::send_with_fds(mailbox(), &to, &m.encode(), &[]);
+        }
+    }
+    if matches!(hs.stage, ACCEPTED | PROPOSED) {
+        stop_waiting();
+    }
+    let told = matches!(hs.stage, ACCEPTED);
+    give_back(conn, hs, told);
+    hs.stage = OVER;
+    let _ = conn.barred.compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
+    process::show(conn, ConnState::Tcp, why);
+    crate::stats::count_reason(conn, why);
+    process::count(Counter::Fallbacks, 1);
+}
+
+fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
+    process::unhide(core::mem::replace(&mut hs.name_fd, -1));
+    if hs.attached {
+        let dmb = conn.tx_dmb.load(Ordering::Acquire);
+        // SAFETY: attached: mapped, atomics only.
+        group::detach(unsafe { &*dmb });
+        hs.attached = false;
+    }
+    if hs.rx_chunk != 0
+        && let Some(mut locked) = group::lock()
+    {
+        group::release_dmb(&mut locked, hs.group - 1, hs.rx_chunk - 1, hs.rx_slot, told);
+        hs.rx_chunk = 0;
+    }
+}
+
+/// The connection is going away: whatever the handshake holds is given back.
+pub fn abandon(conn: &'static Conn) {
+    // SAFETY: the last hold is gone: nobody else looks at `hs` but `deliver`, which takes hs_lock.
+    let hs = unsafe { &mut *conn.hs.get() };
+    if matches!(hs.stage, ACCEPTED | PROPOSED) {
+        stop_waiting();
+    }
+    let told = matches!(hs.stage, ACCEPTED | AGREED | CONFIRMING | OPEN);
+    give_back(conn, hs, told);
+    hs.stage = OVER;
+}
+
+/// Never upgrade this connection (and end its lane if it is open).
+pub fn bar(conn: &Conn, why: Reason) {
+    if conn.barred.compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && !conn.upgraded() {
+        process::show(conn, ConnState::Tcp, why);
+        crate::stats::count_reason(conn, why);
+        process::count(Counter::Fallbacks, 1);
+    }
+    crate::lane::end(conn, why);
+}
+
+/// Has enough been moved for `--upgrade auto` to start before its count of calls?
+pub fn hurry(conn: &Conn, bytes: u64) {
+    if bytes >= AUTO_BYTES
+        && process::config().upgrade == Upgrade::Auto
+        && conn.hs_due.load(Ordering::Relaxed) == AUTO_OPS
+    {
+        conn.hs_due.store(0, Ordering::Relaxed);
+    }
+}

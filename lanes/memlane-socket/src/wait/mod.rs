@@ -1,0 +1,4 @@
+//! Waiting: epoll, poll and select over kernel descriptors and rings together.
+
+pub mod epoll;
+pub mod poll;

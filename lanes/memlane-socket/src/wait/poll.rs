@@ -1,0 +1,318 @@
+//! poll and select over two lanes.
+//!
+//! Both cost by the number of descriptors anyway, so nothing is remembered
+//! between calls: look at the rings, spin, park, sleep in the kernel.
+
+use crate::conn::{Conn, Use, mode};
+use crate::lane::{self, Parked};
+use crate::process;
+use crate::real;
+use crate::spin::{self, Spun};
+use core::sync::atomic::Ordering;
+use libc::{c_int, fd_set, nfds_t, pollfd};
+use memlane_core::reason::Reason;
+use memlane_core::stats::Counter;
+
+/// Connections that one call can have on the memory lane; more: TCP only.
+const MOST: usize = 512;
+
+const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
+const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
+
+/// The connections that a call waits on for input, held.
+struct Waited {
+    list: [Option<Use>; MOST],
+    len: usize,
+    upgraded: bool,
+}
+
+impl Waited {
+    fn new() -> Waited {
+        Waited { list: [const { None }; MOST], len: 0, upgraded: false }
+    }
+
+    fn add(&mut self, conn: Use) {
+        crate::calls::touch(&conn);
+        if self.len == MOST {
+            crate::upgrade::bar(&conn, Reason::WAIT_KIND);
+            return;
+        }
+        self.upgraded |= conn.upgraded();
+        self.list[self.len] = Some(conn);
+        self.len += 1;
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Conn> {
+        self.list[..self.len].iter().flatten().map(|u| &**u)
+    }
+
+    fn any_readable(&self) -> bool {
+        self.upgraded && self.each().any(lane::readable)
+    }
+
+    /// Counts (or uncounts) this thread as asleep on all of them.
+    fn asleep(&self, yes: bool) {
+        for conn in self.each() {
+            let pollers = &conn.cell().rx_pollers;
+            if yes { pollers.fetch_add(1, Ordering::SeqCst) } else { pollers.fetch_sub(1, Ordering::SeqCst) };
+        }
+    }
+
+    fn spin(&self) -> Spun {
+        let mut budget = spin::budget();
+        if budget == 0 || !self.each().any(|c| c.rx_mode() == mode::HOT) {
+            return Spun::Nothing;
+        }
+        if let (Some(Some(only)), 1) = (self.list.first(), self.len)
+            && only.rx_mode() == mode::HOT
+        {
+            budget = budget.min(lane::recv::spin_budget(only));
+        }
+        let spun = spin::until(budget, || self.each().any(lane::perhaps_readable));
+        process::count(if spun == Spun::Ready { Counter::SpinHits } else { Counter::SpinMisses }, 1);
+        spun
+    }
+
+    /// Parks all of them; call after `asleep(true)`.
+    fn park(&self) -> Parked {
+        for conn in self.each() {
+            if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN | mode::MOVING) {
+                continue;
+            }
+            let Some(held) = lane::lock_rx(conn) else { return Parked::Stuck };
+            let parked = lane::park(conn, &held);
+            drop(held);
+            match parked {
+                Parked::Data if lane::readable(conn) => return Parked::Data,
+                Parked::Stuck => return Parked::Stuck,
+                _ => {}
+            }
+        }
+        Parked::Yes
+    }
+}
+
+/// What a call can do besides looking at rings.
+struct Kernel<'a> {
+    /// The call with timeout 0, ring readiness merged in.
+    glance: &'a mut dyn FnMut() -> c_int,
+    /// The call as the program made it.
+    sleep: &'a mut dyn FnMut() -> c_int,
+    /// It does not wait at all.
+    instant: bool,
+    /// It comes with a signal mask, which only the kernel can honour.
+    masked: bool,
+}
+
+fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
+    if !waited.upgraded {
+        waited.asleep(true);
+        let n = (kernel.sleep)();
+        waited.asleep(false);
+        return n;
+    }
+    loop {
+        if kernel.instant || waited.any_readable() {
+            return (kernel.glance)();
+        }
+        if !kernel.masked {
+            if waited.len > 1 {
+                let n = (kernel.glance)();
+                if n != 0 {
+                    return n;
+                }
+            }
+            match waited.spin() {
+                Spun::Ready => continue,
+                Spun::Signal => {
+                    real::set_errno(libc::EINTR);
+                    return -1;
+                }
+                Spun::Nothing => {}
+            }
+        }
+        waited.asleep(true);
+        match waited.park() {
+            Parked::Data | Parked::Ended => waited.asleep(false),
+            Parked::Stuck => {
+                waited.asleep(false);
+                memlane_sys::proc::yield_now();
+                let n = (kernel.glance)();
+                if n != 0 {
+                    return n;
+                }
+            }
+            Parked::Yes => {
+                process::count(Counter::KernelWaits, 1);
+                let start = memlane_sys::time::ticks();
+                let n = (kernel.sleep)();
+                waited.asleep(false);
+                if n > 0 {
+                    spin::slept(memlane_sys::time::ticks().wrapping_sub(start));
+                }
+                return n;
+            }
+        }
+    }
+}
+
+/// `poll(2)`, `ppoll(2)`: `sleep` is the program's own call; `instant`: its
+/// timeout is 0.
+pub fn poll(fds: *mut pollfd, n: nfds_t, instant: bool, masked: bool, mut sleep: impl FnMut() -> c_int) -> c_int {
+    if fds.is_null() || !process::enabled() || process::fd_high() == 0 {
+        return sleep();
+    }
+    // SAFETY: the program's array of `n` entries, as it promised its call.
+    let list = unsafe { core::slice::from_raw_parts_mut(fds, usize::try_from(n).unwrap_or(0)) };
+    if let [one] = list
+        && let Some(done) = poll_one(one)
+    {
+        return done;
+    }
+    let mut waited = Waited::new();
+    for p in list.iter() {
+        if p.fd >= 0
+            && let Some(conn) = process::conn_of(p.fd)
+        {
+            if p.events & IN != 0 {
+                waited.add(conn);
+            }
+        }
+    }
+    if waited.len == 0 {
+        return sleep();
+    }
+    let mut glance = || {
+        // SAFETY: as above; `ts` lives over the call.
+        let r = unsafe {
+            let ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            memlane_sys::syscall!(libc::SYS_ppoll, fds, n, &raw const ts, 0, 0)
+        };
+        if let Err(e) = r {
+            real::set_errno(e.0);
+            return -1;
+        }
+        // SAFETY: as above.
+        let list = unsafe { core::slice::from_raw_parts_mut(fds, usize::try_from(n).unwrap_or(0)) };
+        for p in list.iter_mut() {
+            if p.fd >= 0 && p.events & IN != 0 && process::conn_of(p.fd).is_some_and(|c| lane::readable(&c)) {
+                p.revents |= p.events & IN;
+            }
+        }
+        c_int::try_from(list.iter().filter(|p| p.revents != 0).count()).unwrap_or(0)
+    };
+    run(&waited, Kernel { glance: &mut glance, sleep: &mut sleep, instant, masked })
+}
+
+/// One descriptor, and the ring has the answer: no system call.
+fn poll_one(p: &mut pollfd) -> Option<c_int> {
+    if p.events & IN == 0 {
+        return None;
+    }
+    let conn = process::conn_of(p.fd)?;
+    if conn.inherited.load(Ordering::Relaxed) != 0 || !lane::readable(&conn) {
+        return None;
+    }
+    p.revents = p.events & IN;
+    if conn.tx_mode() == mode::OPEN && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0 {
+        p.revents |= p.events & OUT;
+    }
+    process::count(Counter::WaitsAvoided, 1);
+    Some(1)
+}
+
+/// Words of an `fd_set`.
+const SET_WORDS: usize = 16;
+type Sets = [[u64; SET_WORDS]; 3];
+
+/// `select(2)`, `pselect(2)`: `sleep` is the program's own call.
+pub fn select(n: c_int, sets: [*mut fd_set; 3], instant: bool, masked: bool, mut sleep: impl FnMut() -> c_int) -> c_int {
+    let read = sets[0].cast::<u64>();
+    if read.is_null() || n <= 0 || !process::enabled() || process::fd_high() == 0 {
+        return sleep();
+    }
+    let count = n.cast_unsigned() as usize;
+    let words = count.div_ceil(64);
+    let mut waited = Waited::new();
+    for w in 0..words {
+        // SAFETY: the program's set covers `n` descriptors, as it promised its call.
+        let mut bits = unsafe { read.add(w).read_unaligned() };
+        while bits != 0 {
+            let fd = w * 64 + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            if fd < count
+                && let Some(conn) = process::conn_of(fd as c_int)
+            {
+                if count > SET_WORDS * 64 {
+                    crate::upgrade::bar(&conn, Reason::WAIT_KIND); // a set larger than fd_set
+                }
+                waited.add(conn);
+            }
+        }
+    }
+    if waited.len == 0 || count > SET_WORDS * 64 {
+        return sleep();
+    }
+    let asked = copy_sets(&sets, words);
+    let mut glance = || glance_select(n, &sets, &asked, words);
+    let r = run(&waited, Kernel { glance: &mut glance, sleep: &mut sleep, instant, masked });
+    if r == 0 && instant {
+        write_sets(&sets, &[[0; SET_WORDS]; 3], words);
+    }
+    r
+}
+
+fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
+    let mut copy: Sets = [[0; SET_WORDS]; 3];
+    for (to, from) in copy.iter_mut().zip(sets) {
+        if !from.is_null() {
+            for (w, word) in to.iter_mut().enumerate().take(words) {
+                // SAFETY: the program's set covers `words` words.
+                *word = unsafe { from.cast::<u64>().add(w).read_unaligned() };
+            }
+        }
+    }
+    copy
+}
+
+/// `select` with timeout 0, ring readiness merged in. On 0 the program's sets
+/// are as asked (they are looked at again), not as answered.
+fn glance_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize) -> c_int {
+    let mut answer = *asked;
+    let at = |i: usize, a: &mut Sets| if sets[i].is_null() { core::ptr::null_mut() } else { a[i].as_mut_ptr() };
+    let (r, w, e) = (at(0, &mut answer), at(1, &mut answer), at(2, &mut answer));
+    let ts = [0i64; 2];
+    // SAFETY: our copies are as long as the kernel reads for `n` ≤ 1024 descriptors.
+    let got = unsafe { memlane_sys::syscall!(libc::SYS_pselect6, n, r, w, e, ts.as_ptr(), 0) };
+    if let Err(e) = got {
+        real::set_errno(e.0);
+        return -1;
+    }
+    for word in 0..words {
+        let mut bits = asked[0][word];
+        while bits != 0 {
+            let bit = bits & bits.wrapping_neg();
+            bits &= bits - 1;
+            let fd = (word * 64 + bit.trailing_zeros() as usize) as c_int;
+            if process::conn_of(fd).is_some_and(|c| lane::readable(&c)) {
+                answer[0][word] |= bit;
+            }
+        }
+    }
+    let total: u32 = answer.iter().flatten().map(|w| w.count_ones()).sum();
+    if total > 0 {
+        write_sets(sets, &answer, words);
+    }
+    total.cast_signed()
+}
+
+fn write_sets(sets: &[*mut fd_set; 3], from: &Sets, words: usize) {
+    for (to, answer) in sets.iter().zip(from) {
+        if !to.is_null() {
+            for (w, word) in answer.iter().enumerate().take(words) {
+                // SAFETY: the program's set covers `words` words.
+                unsafe { to.cast::<u64>().add(w).write_unaligned(*word) };
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Device: the spine's one trait (SMC's `smcd_ops`, verbs' RDMA write with immediate).
+//!
+//! A lane asks a device what it can do ([`Caps`]); nothing asks what a device *is*.
+
+use crate::access::SharedBytes;
+use crate::region::Region;
+use crate::token::{Grant, Rights, Token};
+use memlane_sys::fd::Fd;
+
+/// What a device can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caps {
+    /// Both ends can map the same memory (SMC's `support_dmb_nocopy`).
+    pub attach: bool,
+    /// Bytes can be copied into a peer's region.
+    pub write: bool,
+}
+
+/// Why a device refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceError {
+    /// No such token (never given, or withdrawn).
+    UnknownToken,
+    /// Outside the bounds or rights of the token.
+    OutOfBounds,
+    /// The device's table is full (SMC: `-ENOSPC`).
+    Full,
+    /// This device cannot do that.
+    Unsupported,
+    /// The kernel refused.
+    Os(memlane_sys::Errno),
+}
+
+impl core::fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            DeviceError::UnknownToken => f.write_str("no region goes by this token"),
+            DeviceError::OutOfBounds => f.write_str("outside the bounds or rights of the token"),
+            DeviceError::Full => f.write_str("the device's table of regions is full"),
+            DeviceError::Unsupported => f.write_str("the device cannot do this"),
+            DeviceError::Os(e) => write!(f, "the kernel refused: {e}"),
+        }
+    }
+}
+
+impl core::error::Error for DeviceError {}
+
+impl From<memlane_sys::Errno> for DeviceError {
+    fn from(e: memlane_sys::Errno) -> Self {
+        DeviceError::Os(e)
+    }
+}
+
+/// Register, attach, write, signal.
+pub trait Device {
+    /// What it can do.
+    fn caps(&self) -> Caps;
+
+    /// Makes a region known; whoever is told the token may use it.
+    fn register(&mut self, region: Region, rights: Rights) -> Result<Token, DeviceError>;
+
+    /// Withdraws a token. The memory lives on for those who have attached it.
+    fn unregister(&mut self, token: Token) -> Result<Region, DeviceError>;
+
+    /// Maps a peer's region, named by a grant that came with its descriptor.
+    fn attach(&mut self, handle: Fd, grant: &Grant) -> Result<Region, DeviceError>;
+
+    /// Copies `bytes` to `offset` of the region named by `token`; then, if
+    /// asked, signals `imm` to its owner.
+    fn write(&mut self, token: Token, offset: usize, bytes: &[u8], signal: Option<u32>) -> Result<(), DeviceError>;
+
+    /// Signals `imm` to the owner of the region named by `token`.
+    fn signal(&mut self, token: Token, imm: u32) -> Result<(), DeviceError>;
+}
+
+/// Regions that one `Loopback` can hold (SMC's loopback: `SMC_LO_MAX_DMBS` 5000;
+/// ours are chunks of 64 DMBs each).
+pub const LOOPBACK_REGIONS: usize = 256;
+
+/// The loopback device: all ends are processes of this host, memory is memfds.
+#[derive(Debug)]
+pub struct Loopback {
+    regions: [Option<(Grant, Region)>; LOOPBACK_REGIONS],
+    signals: u64,
+    last_signal: u32,
+}
+
+impl Default for Loopback {
+    fn default() -> Self {
+        Loopback { regions: [const { None }; LOOPBACK_REGIONS], signals: 0, last_signal: 0 }
+    }
+}
+
+impl Loopback {
+    /// Signals delivered so far, and the last immediate.
+    pub fn signals(&self) -> (u64, u32) {
+        (self.signals, self.last_signal)
+    }
+
+    fn find(&self, token: Token) -> Result<usize, DeviceError> {
+        let is = |e: &Option<(Grant, Region)>| e.as_ref().is_some_and(|(g, _)| g.token == token);
+        self.regions.iter().position(is).ok_or(DeviceError::UnknownToken)
+    }
+
+    /// The window that a token names.
+    pub fn window(&self, token: Token) -> Result<SharedBytes, DeviceError> {
+        let at = self.find(token)?;
+        match &self.regions[at] {
+            Some((_, region)) => Ok(region.bytes()),
+            None => Err(DeviceError::UnknownToken),
+        }
+    }
+}
+
+impl Device for Loopback {
+    fn caps(&self) -> Caps {
+        Caps { attach: true, write: true }
+    }
+
+    fn register(&mut self, region: Region, rights: Rights) -> Result<Token, DeviceError> {
+        let free = self.regions.iter().position(Option::is_none).ok_or(DeviceError::Full)?;
+        let token = loop {
+            let token = Token::fresh()?;
+            if self.find(token).is_err() {
+                break token;
+            }
+        };
+        let grant = Grant { token, offset: 0, len: region.len(), rights };
+        self.regions[free] = Some((grant, region));
+        Ok(token)
+    }
+
+    fn unregister(&mut self, token: Token) -> Result<Region, DeviceError> {
+        let at = self.find(token)?;
+        self.regions[at].take().map(|(_, region)| region).ok_or(DeviceError::UnknownToken)
+    }
+
+    fn attach(&mut self, handle: Fd, grant: &Grant) -> Result<Region, DeviceError> {
+        if grant.offset != 0 {
+            return Err(DeviceError::OutOfBounds); // whole regions only
+        }
+        Ok(Region::attach(handle, grant.len)?)
+    }
+
+    fn write(&mut self, token: Token, offset: usize, bytes: &[u8], signal: Option<u32>) -> Result<(), DeviceError> {
+        let at = self.find(token)?;
+        let Some((grant, region)) = &self.regions[at] else { return Err(DeviceError::UnknownToken) };
+        if grant.rights != Rights::Write || !grant.covers(offset, bytes.len()) {
+            return Err(DeviceError::OutOfBounds);
+        }
+        // SAFETY: `bytes` is readable for its length; the window checks its own bounds.
+        let done = unsafe { region.bytes().copy_in(offset, bytes.as_ptr(), bytes.len()) };
+        if !done {
+            return Err(DeviceError::OutOfBounds);
+        }
+        signal.map_or(Ok(()), |imm| self.signal(token, imm))
+    }
+
+    fn signal(&mut self, token: Token, imm: u32) -> Result<(), DeviceError> {
+        self.find(token)?;
+        self.signals += 1;
+        self.last_signal = imm;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> Region {
+        Region::create(c"test", 8192, false).unwrap()
+    }
+
+    #[test]
+    fn a_write_lands_where_the_token_says_and_signals_once() {
+        let mut dev = Loopback::default();
+        let token = dev.register(region(), Rights::Write).unwrap();
+        dev.write(token, 100, b"abc", Some(7)).unwrap();
+        let mut out = [0u8; 3];
+        // SAFETY: three bytes are writable.
+        assert!(unsafe { dev.window(token).unwrap().copy_out(100, out.as_mut_ptr(), 3) });
+        assert_eq!((&out, dev.signals()), (b"abc", (1, 7)));
+    }
+
+    #[test]
+    fn writes_outside_bounds_or_rights_or_with_a_withdrawn_token_are_refused() {
+        let mut dev = Loopback::default();
+        let token = dev.register(region(), Rights::Write).unwrap();
+        assert_eq!(dev.write(token, 8190, b"abc", None), Err(DeviceError::OutOfBounds));
+        assert_eq!(dev.write(token, usize::MAX, b"abc", None), Err(DeviceError::OutOfBounds));
+        dev.unregister(token).unwrap();
+        assert_eq!(dev.write(token, 0, b"abc", None), Err(DeviceError::UnknownToken));
+        let read_only = dev.register(region(), Rights::Read).unwrap();
+        assert_eq!(dev.write(read_only, 0, b"abc", None), Err(DeviceError::OutOfBounds));
+    }
+
+    #[test]
+    fn the_257th_region_finds_the_table_full() {
+        let mut dev = Loopback::default();
+        for _ in 0..LOOPBACK_REGIONS {
+            dev.register(region(), Rights::Write).unwrap();
+        }
+        assert_eq!(dev.register(region(), Rights::Write).unwrap_err(), DeviceError::Full);
+    }
+}

@@ -1,0 +1,161 @@
+//! Every structure of the spine that lies in shared memory.
+//!
+//! A **chunk** is one sealed memfd with room for [`SLOTS`] DMBs of one receiver
+//! for one sender process:
+//!
+//! ```text
+//! 0      ChunkHeader (one page)
+//! 4096   SLOTS × DmbWords (1 KiB each)
+//! 69632  SLOTS × ring bytes (ring size: a power of two, ≥ 16 KiB)
+//! ```
+//!
+//! A **DMB** (direct memory buffer, SMC's term) carries one direction of one
+//! stream. Its words, who writes them and who reads them:
+//!
+//! | word | written by | read by | ordering |
+//! |---|---|---|---|
+//! | `consumed` | receiver | sender | release/acquire: the sender may overwrite what is below it + ring size |
+//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
+//! | `rx_cpu` | receiver | sender | hint |
+//! | `token` | receiver | sender, once, at attach | written before the token is told |
+//! | `published` | sender | receiver | release/acquire: payload and runs below it are visible |
+//! | `writing` | sender | receiver, when it parks | fence against `flags` |
+//! | `active` | sender | receiver | release/acquire: 1 = runs valid; 2 = the sender has detached |
+//! | `runs_declared`, `runs` | sender | receiver | before `published` |
+//! | `tx_cpu` | sender | receiver | hint |
+//!
+//! Both sides can *physically* write all of it. Neither believes a word that it
+//! wrote itself: it keeps its own copy in private memory; and what it reads of
+//! the other's words is checked against private state.
+
+use crate::sync::{Cpu, Words};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// DMBs in one chunk: one 64-bit ready word covers them.
+pub const SLOTS: usize = 64;
+/// TCP runs that a sender can have outstanding.
+pub const RUNS: usize = 16;
+/// Bytes of one `DmbWords`.
+pub const DMB_WORDS_LEN: usize = 1024;
+/// Offset of the first `DmbWords` in a chunk.
+pub const DMBS_AT: usize = 4096;
+/// Offset of the first ring in a chunk.
+pub const RINGS_AT: usize = DMBS_AT + SLOTS * DMB_WORDS_LEN;
+/// Smallest ring: SMC_BUF_MIN_SIZE (net/smc/smc_core.h).
+pub const RING_MIN: usize = 16 * 1024;
+/// Largest ring: 64 MiB (×64 slots stays far below the address space).
+pub const RING_MAX: usize = 64 * 1024 * 1024;
+
+/// `DmbWords::flags`: the receiver sleeps, or is about to: the next bytes must come by TCP.
+pub const PARKED: u32 = 1;
+/// `DmbWords::flags`: the receiver will never look at the ring again.
+pub const TCP_ONLY: u32 = 2;
+/// `DmbWords::flags`: set this DMB's bit in the chunk's ready word after publishing.
+pub const WANT_READY: u32 = 4;
+
+/// `DmbWords::active`: the sender has declared where its stream stands.
+pub const ACTIVE: u32 = 1;
+/// `DmbWords::active`: the sender has unmapped or forgotten this DMB: it may be used anew.
+pub const DETACHED: u32 = 2;
+
+/// A stretch of stream offsets that went, or will go, by TCP.
+#[repr(C)]
+pub struct Run<W: Words> {
+    /// First stream offset.
+    pub start: W::U64,
+    /// One past the last; `u64::MAX` = everything from `start` on, for ever.
+    pub end: W::U64,
+}
+
+/// The words of one DMB. Each group has 128 bytes to itself: adjacent-line
+/// prefetch makes pairs of 64-byte lines travel together.
+#[repr(C, align(128))]
+pub struct DmbWords<W: Words> {
+    /// See the table above.
+    pub consumed: Aligned<W::U64>,
+    /// See the table above.
+    pub rx: Aligned<RxWords<W>>,
+    /// See the table above.
+    pub published: Aligned<W::U64>,
+    /// See the table above.
+    pub tx: Aligned<TxWords<W>>,
+    /// See the table above.
+    pub runs: [Run<W>; RUNS],
+    /// Filler up to 1024.
+    pub reserved: Aligned<W::U64>,
+    /// Filler up to 1024.
+    pub reserved2: Aligned<W::U64>,
+}
+
+/// 128 bytes to itself.
+#[repr(C, align(128))]
+pub struct Aligned<T>(pub T);
+
+/// Words that the receiver writes rarely.
+#[repr(C)]
+pub struct RxWords<W: Words> {
+    /// `PARKED | TCP_ONLY | WANT_READY`.
+    pub flags: W::U32,
+    /// CPU that the receiver last waited on, +1; 0 = not known.
+    pub rx_cpu: W::U32,
+    /// The DMB's token; 0 = free.
+    pub token: W::U64,
+}
+
+/// Words that the sender writes beside `published`.
+#[repr(C)]
+pub struct TxWords<W: Words> {
+    /// 1 while the sender may be writing into the ring.
+    pub writing: W::U32,
+    /// CPU that the sender last sent from, +1; 0 = not known.
+    pub tx_cpu: W::U32,
+    /// 0, `ACTIVE` or `DETACHED`.
+    pub active: W::U32,
+    /// Number of runs ever declared; run `k` lies in `runs[k % RUNS]`.
+    pub runs_declared: W::U32,
+}
+
+/// First page of a chunk.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ChunkHeader {
+    /// `CHUNK_MAGIC`; written by the owner before the memfd is sent.
+    pub magic: AtomicU64,
+    /// Bytes of each ring.
+    pub ring_size: AtomicU32,
+    /// `LAYOUT_VERSION`.
+    pub version: AtomicU32,
+    /// Filler: the ready word has its own lines.
+    pub reserved: [AtomicU64; 14],
+    /// Bit n: the sender published into DMB n since the receiver last looked.
+    /// Set by the sender (after `published`), cleared by the receiver (before it reads `published`).
+    pub ready: AtomicU64,
+}
+
+/// "MLCHUNK1", little endian.
+pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
+/// Version of everything in this file.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Bytes of a chunk whose rings have `ring_size` bytes.
+pub const fn chunk_len(ring_size: usize) -> usize {
+    RINGS_AT + SLOTS * ring_size
+}
+
+/// Is this a ring size that the layout allows?
+pub const fn ring_size_ok(ring_size: usize) -> bool {
+    ring_size.is_power_of_two() && ring_size >= RING_MIN && ring_size <= RING_MAX
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<DmbWords<Cpu>>() == DMB_WORDS_LEN);
+    assert!(offset_of!(DmbWords<Cpu>, rx) == 128);
+    assert!(offset_of!(DmbWords<Cpu>, published) == 256);
+    assert!(offset_of!(DmbWords<Cpu>, tx) == 384);
+    assert!(offset_of!(DmbWords<Cpu>, runs) == 512);
+    assert!(size_of::<Run<Cpu>>() == 16);
+    assert!(offset_of!(ChunkHeader, ready) == 128);
+    assert!(size_of::<ChunkHeader>() <= DMBS_AT);
+    assert!(RINGS_AT % 4096 == 0);
+};

@@ -1,0 +1,27 @@
+//! memlane's spine: what all five lanes stand on.
+//!
+//! *Set the memory up once; after that, move only descriptors.*
+//!
+//! | room | what |
+//! |---|---|
+//! | [`region`] | memory that can be shared: sealed memfds, mapped once |
+//! | [`token`] | the 64-bit capability that names a piece of a region to a peer |
+//! | [`access`] | the one window on bytes that a peer can write |
+//! | [`layout`] | every structure that lies in shared memory |
+//! | [`ring`] | the byte stream over two lanes: published/consumed offsets, TCP runs, parking |
+//! | [`sync`] | the atomics behind the ring: the CPU's, or loom's in model checks |
+//! | [`device`] | register · attach · write · signal, and the loopback device |
+//! | [`peer`] | who the other end is, by the kernel's word |
+//! | [`stats`], [`reason`] | what a process shows of itself, and why it is on TCP |
+#![cfg_attr(not(test), no_std)]
+
+pub mod access;
+pub mod device;
+pub mod layout;
+pub mod peer;
+pub mod reason;
+pub mod region;
+pub mod ring;
+pub mod stats;
+pub mod sync;
+pub mod token;

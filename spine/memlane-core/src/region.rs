@@ -1,0 +1,150 @@
+//! Regions: memory that can be shared, mapped once.
+
+use crate::access::SharedBytes;
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use memlane_sys::fd::Fd;
+use memlane_sys::mem;
+use memlane_sys::{Errno, Result};
+
+/// A mapped memfd, ours or a peer's. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Region {
+    fd: Option<Fd>,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a Region is an address range; all access goes through SharedBytes or atomics.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// Huge page size assumed for `hugetlb` regions (x86-64's default).
+const HUGE: usize = 2 * 1024 * 1024;
+
+impl Region {
+    /// Makes a memfd of `len` bytes, seals its size for ever, maps it. With
+    /// `hugetlb`, huge pages are tried first and plain ones taken if there are none.
+    pub fn create(name: &CStr, len: usize, hugetlb: bool) -> Result<Region> {
+        if hugetlb
+            && let Ok(r) = Region::create_kind(name, len.next_multiple_of(HUGE), true)
+        {
+            return Ok(r);
+        }
+        Region::create_kind(name, len, false)
+    }
+
+    fn create_kind(name: &CStr, len: usize, hugetlb: bool) -> Result<Region> {
+        let fd = mem::memfd(name, len, hugetlb)?;
+        mem::add_seals(fd.raw(), mem::SEALS_FIXED)?;
+        let base = mem::map_shared(fd.raw(), 0, len, true)?;
+        Ok(Region { fd: Some(fd), base, len })
+    }
+
+    /// Maps a memfd that a peer handed over. Refuses one whose size is not
+    /// sealed (the peer could pull its pages from under us: SIGBUS) or is not `len`.
+    pub fn attach(fd: Fd, len: usize) -> Result<Region> {
+        if mem::seals(fd.raw())? & mem::SEALS_FIXED != mem::SEALS_FIXED {
+            return Err(Errno(libc::EPERM));
+        }
+        if memlane_sys::fd::stat(fd.raw())?.size != len as u64 {
+            return Err(Errno::INVAL);
+        }
+        let base = mem::map_shared(fd.raw(), 0, len, true)?;
+        // The mapping keeps the memory; the descriptor is of no further use.
+        Ok(Region { fd: None, base, len })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Is it empty? (Never.)
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The descriptor to hand to a peer (`None` for an attached region).
+    pub fn fd(&self) -> Option<i32> {
+        self.fd.as_ref().map(Fd::raw)
+    }
+
+    /// Gives the descriptor away (the mapping stays).
+    pub fn take_fd(&mut self) -> Option<Fd> {
+        self.fd.take()
+    }
+
+    /// The whole region as a window.
+    pub fn bytes(&self) -> SharedBytes {
+        // SAFETY: the mapping lives as long as `self`; users are bound to it by the caller.
+        unsafe { SharedBytes::new(self.base, self.len) }
+    }
+
+    /// A structure of atomics at `offset`, or `None` if it does not fit or is misaligned.
+    ///
+    /// # Safety
+    /// `T` consists of atomics only (any bytes are a valid value, and a peer may
+    /// change them), and `self` outlives the use of the pointer.
+    pub unsafe fn words<T>(&self, offset: usize) -> Option<NonNull<T>> {
+        let end = offset.checked_add(size_of::<T>())?;
+        if end > self.len || !offset.is_multiple_of(align_of::<T>()) {
+            return None;
+        }
+        // SAFETY: inside the mapping, which is page aligned.
+        Some(unsafe { self.base.add(offset) }.cast())
+    }
+
+    /// Keeps the mapping for ever (for process-wide regions that may be in use
+    /// by another thread at any time).
+    pub fn leak(self) -> (NonNull<u8>, usize) {
+        let r = (self.base, self.len);
+        core::mem::forget(self);
+        r
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping made in create/attach; `self` is going.
+        unsafe { mem::unmap(self.base, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_whose_size_is_not_sealed_is_refused() {
+        let fd = mem::memfd(c"test", 8192, false).unwrap();
+        assert_eq!(Region::attach(fd, 8192).unwrap_err(), Errno(libc::EPERM));
+    }
+
+    #[test]
+    fn a_region_of_another_size_than_told_is_refused() {
+        let mut r = Region::create(c"test", 8192, false).unwrap();
+        assert_eq!(Region::attach(r.take_fd().unwrap(), 4096).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn what_one_side_copies_in_the_other_side_copies_out() {
+        let mut owner = Region::create(c"test", 8192, false).unwrap();
+        let peer = Region::attach(owner.take_fd().unwrap(), 8192).unwrap();
+        let mut out = [0u8; 5];
+        // SAFETY: the arrays are five bytes long.
+        unsafe {
+            assert!(owner.bytes().copy_in(4000, b"hello".as_ptr(), 5));
+            assert!(peer.bytes().copy_out(4000, out.as_mut_ptr(), 5));
+        }
+        assert_eq!(&out, b"hello");
+    }
+
+    #[test]
+    fn a_sealed_region_cannot_be_truncated() {
+        let r = Region::create(c"test", 8192, false).unwrap();
+        // SAFETY: ftruncate on our own descriptor.
+        assert_eq!(unsafe { libc::ftruncate(r.fd().unwrap(), 0) }, -1);
+    }
+}

@@ -1,0 +1,88 @@
+//! The atomics behind the ring and park protocol.
+//!
+//! The protocol ([`crate::ring`]) is written over [`Words`], so that the same
+//! code runs on words that lie in mapped memory ([`Cpu`]) and in loom's model
+//! checker (`Loom`, feature `loom`), which cannot see mapped bytes.
+
+use core::sync::atomic::Ordering;
+
+/// The word types and fences that the protocol uses.
+pub trait Words {
+    /// 64-bit word.
+    type U64: Word<u64>;
+    /// 32-bit word.
+    type U32: Word<u32>;
+    /// A full fence: orders an earlier store before a later load.
+    fn full_fence();
+    /// One turn of a wait loop.
+    fn pause();
+}
+
+/// One shared word.
+pub trait Word<T> {
+    /// Loads.
+    fn load(&self, order: Ordering) -> T;
+    /// Stores.
+    fn store(&self, value: T, order: Ordering);
+}
+
+/// The CPU's own atomics; their layout is a plain integer's.
+#[derive(Debug)]
+pub struct Cpu;
+
+impl Words for Cpu {
+    type U64 = core::sync::atomic::AtomicU64;
+    type U32 = core::sync::atomic::AtomicU32;
+
+    #[inline(always)]
+    fn full_fence() {
+        core::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn pause() {
+        core::hint::spin_loop();
+    }
+}
+
+macro_rules! impl_word {
+    ($atomic:ty, $int:ty) => {
+        impl Word<$int> for $atomic {
+            #[inline(always)]
+            fn load(&self, order: Ordering) -> $int {
+                <$atomic>::load(self, order)
+            }
+            #[inline(always)]
+            fn store(&self, value: $int, order: Ordering) {
+                <$atomic>::store(self, value, order);
+            }
+        }
+    };
+}
+
+impl_word!(core::sync::atomic::AtomicU64, u64);
+impl_word!(core::sync::atomic::AtomicU32, u32);
+
+/// loom's atomics, for model checks.
+#[cfg(feature = "loom")]
+#[derive(Debug)]
+pub struct Loom;
+
+#[cfg(feature = "loom")]
+impl Words for Loom {
+    type U64 = loom::sync::atomic::AtomicU64;
+    type U32 = loom::sync::atomic::AtomicU32;
+
+    fn full_fence() {
+        loom::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    fn pause() {
+        loom::thread::yield_now();
+    }
+}
+
+#[cfg(feature = "loom")]
+impl_word!(loom::sync::atomic::AtomicU64, u64);
+#[cfg(feature = "loom")]
+impl_word!(loom::sync::atomic::AtomicU32, u32);

@@ -1,0 +1,21 @@
+//! memlane's only door to the kernel.
+//!
+//! Every call here goes straight to the kernel (`raw`), never through libc's
+//! symbols: the preload library *is* libc's `read`, `recvmsg`, `getsockopt`…
+//! for the program it sits in, so a libc call from inside it would come back
+//! to itself. The `libc` crate is used for constants and struct layouts only.
+//!
+//! `no_std`, no allocation, no locks, no thread-locals: all of it may run
+//! inside a signal handler or in the child of a `fork`.
+#![no_std]
+
+pub mod diag;
+pub mod errno;
+pub mod fd;
+pub mod mem;
+pub mod proc;
+pub mod raw;
+pub mod sock;
+pub mod time;
+
+pub use errno::{Errno, Result};

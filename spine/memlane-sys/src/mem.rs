@@ -1,0 +1,90 @@
+//! Memory that can be shared: memfd, seals, mappings.
+
+use crate::errno::{Errno, Result};
+use crate::fd::{Fd, as_fd};
+use crate::syscall;
+use core::ffi::CStr;
+use core::ptr::NonNull;
+
+/// Page size that layouts are built for (both supported architectures can run
+/// with it; a kernel with larger pages is refused by `page_size`).
+pub const PAGE: usize = 4096;
+
+/// Seals that fix the size for ever: nobody can pull pages from under a peer.
+pub const SEALS_FIXED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Creates an anonymous memory file of `len` bytes. `hugetlb` asks for huge pages.
+pub fn memfd(name: &CStr, len: usize, hugetlb: bool) -> Result<Fd> {
+    let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    if hugetlb {
+        flags |= libc::MFD_HUGETLB;
+    }
+    // SAFETY: `name` is NUL-terminated.
+    let n = unsafe { syscall!(libc::SYS_memfd_create, name.as_ptr(), flags) }?;
+    // SAFETY: the kernel just made this number for us.
+    let fd = unsafe { Fd::from_raw(as_fd(n)) };
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_ftruncate, fd.raw(), len) }?;
+    Ok(fd)
+}
+
+/// Adds seals to a memfd.
+pub fn add_seals(fd: i32, seals: i32) -> Result<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, seals) }.map(|_| ())
+}
+
+/// The seals that a memfd carries; fails on anything that is not a memfd.
+pub fn seals(fd: i32) -> Result<i32> {
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GET_SEALS, 0) }.map(as_fd)
+}
+
+/// Maps `len` bytes of `fd` from `offset`, shared.
+pub fn map_shared(fd: i32, offset: usize, len: usize, writable: bool) -> Result<NonNull<u8>> {
+    let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
+    let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, prot, libc::MAP_SHARED, fd, offset) }?;
+    NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+}
+
+/// Maps `len` zeroed bytes that cost nothing until touched. `shared` memory is
+/// seen by children of a fork too.
+pub fn map_anon(len: usize, shared: bool) -> Result<NonNull<u8>> {
+    let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
+    let addr = unsafe {
+        syscall!(
+            libc::SYS_mmap,
+            0,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1isize,
+            0
+        )
+    }?;
+    NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+}
+
+/// Unmaps a mapping.
+///
+/// # Safety
+/// `addr`/`len` is a whole mapping made here, and nobody uses it any more.
+pub unsafe fn unmap(addr: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { syscall!(libc::SYS_munmap, addr.as_ptr(), len) };
+}
+
+/// Asks that `addr..addr+len` reads as zeroes in the child of any fork.
+pub fn wipe_on_fork(addr: NonNull<u8>, len: usize) -> Result<()> {
+    // SAFETY: advice on a mapping; the contents change only in a child.
+    unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_WIPEONFORK) }.map(|_| ())
+}
+
+/// Gives the pages of `offset..offset+len` back to the kernel; they read as zero afterwards.
+pub fn punch_hole(fd: i32, offset: usize, len: usize) -> Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_fallocate, fd, mode, offset, len) }.map(|_| ())
+}

@@ -1,0 +1,66 @@
+//! Who we are and who is alive.
+
+use crate::errno::{Errno, Result};
+use crate::fd::as_fd;
+use crate::syscall;
+
+/// This process's id (by system call: right even in the child of a raw clone).
+pub fn pid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_getpid) }.map_or(0, as_fd)
+}
+
+/// This thread's id.
+pub fn tid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_gettid) }.map_or(0, as_fd)
+}
+
+/// Effective user id.
+pub fn euid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(libc::SYS_geteuid) }.map_or(u32::MAX, |u| u32::try_from(u).unwrap_or(u32::MAX))
+}
+
+/// Is there a task (thread or process) of this id?
+pub fn alive(tid: i32) -> bool {
+    // SAFETY: signal 0 only asks.
+    match unsafe { syscall!(libc::SYS_kill, tid, 0) } {
+        Ok(_) => true,
+        Err(e) => e != Errno(libc::ESRCH),
+    }
+}
+
+/// Fills `buf` with random bytes fit for tokens.
+pub fn random(buf: &mut [u8]) -> Result<()> {
+    // SAFETY: `buf` is writable for its length. 256 bytes or less are never cut short.
+    let n = unsafe { syscall!(libc::SYS_getrandom, buf.as_mut_ptr(), buf.len(), 0) }?;
+    if n == buf.len() { Ok(()) } else { Err(Errno(libc::EIO)) }
+}
+
+/// 64 random bits.
+pub fn random_u64() -> Result<u64> {
+    let mut b = [0u8; 8];
+    random(&mut b)?;
+    Ok(u64::from_le_bytes(b))
+}
+
+/// Lets another runnable thread have the CPU.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { syscall!(libc::SYS_sched_yield) };
+}
+
+/// The CPU that this thread runs on.
+pub fn cpu() -> u32 {
+    let mut c: u32 = 0;
+    // SAFETY: `c` is writable; the other two pointers may be null.
+    let _ = unsafe { syscall!(libc::SYS_getcpu, &raw mut c, 0, 0) };
+    c
+}
+
+/// Writes to descriptor 2; for last words and `--stats-on-exit`.
+pub fn write_stderr(bytes: &[u8]) {
+    // SAFETY: `bytes` is readable for its length.
+    let _ = unsafe { syscall!(libc::SYS_write, 2, bytes.as_ptr(), bytes.len()) };
+}

@@ -1,0 +1,410 @@
+//! Sockets: addresses, options, TCP's own counts, and AF_UNIX messages that
+//! carry descriptors and credentials.
+
+use crate::errno::{Errno, Result};
+use crate::fd::{Fd, as_fd};
+use crate::syscall;
+use core::mem::{MaybeUninit, size_of};
+
+/// One end of a TCP connection. IPv4 addresses (mapped ones too) are kept as
+/// `::ffff:a.b.c.d`, so that a v4-mapped socket and its v4 peer mirror each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Addr {
+    /// IPv6 or v4-mapped address, network order.
+    pub ip: [u8; 16],
+    /// Port, host order.
+    pub port: u16,
+}
+
+impl Addr {
+    /// Is this an IPv4 (or v4-mapped) address?
+    pub fn is_v4(&self) -> bool {
+        self.ip[..12] == V4_PREFIX
+    }
+}
+
+const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+/// Both ends of a TCP connection as this side sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Tuple {
+    /// This side.
+    pub local: Addr,
+    /// The other side.
+    pub remote: Addr,
+}
+
+impl Tuple {
+    /// The same connection as the other side sees it.
+    pub fn mirrored(&self) -> Tuple {
+        Tuple { local: self.remote, remote: self.local }
+    }
+}
+
+/// Address of this end.
+pub fn local_addr(fd: i32) -> Result<Addr> {
+    name_by(libc::SYS_getsockname, fd)
+}
+
+/// Address of the other end.
+pub fn remote_addr(fd: i32) -> Result<Addr> {
+    name_by(libc::SYS_getpeername, fd)
+}
+
+fn name_by(call: i64, fd: i32) -> Result<Addr> {
+    let mut ss = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    #[allow(clippy::cast_possible_truncation)] // 128
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `ss` is writable for `len` bytes.
+    unsafe { syscall!(call, fd, ss.as_mut_ptr(), &raw mut len) }?;
+    // SAFETY: all-zero was a valid value and the kernel only overwrote bytes.
+    decode_addr(unsafe { ss.assume_init_ref() })
+}
+
+fn decode_addr(ss: &libc::sockaddr_storage) -> Result<Addr> {
+    let mut addr = Addr::default();
+    match i32::from(ss.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that this is a sockaddr_in, which is smaller and no stricter aligned.
+            let sin = unsafe { &*core::ptr::from_ref(ss).cast::<libc::sockaddr_in>() };
+            addr.ip[..12].copy_from_slice(&V4_PREFIX);
+            addr.ip[12..].copy_from_slice(&sin.sin_addr.s_addr.to_ne_bytes());
+            addr.port = u16::from_be(sin.sin_port);
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that this is a sockaddr_in6, which is smaller and no stricter aligned.
+            let sin6 = unsafe { &*core::ptr::from_ref(ss).cast::<libc::sockaddr_in6>() };
+            addr.ip = sin6.sin6_addr.s6_addr;
+            addr.port = u16::from_be(sin6.sin6_port);
+        }
+        _ => return Err(Errno(libc::EAFNOSUPPORT)),
+    }
+    Ok(addr)
+}
+
+/// A socket option whose value is a plain number type.
+pub fn option<T: Copy + Default>(fd: i32, level: i32, name: i32) -> Result<T> {
+    let mut value = T::default();
+    #[allow(clippy::cast_possible_truncation)] // a few bytes
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is writable for `len` bytes; any bytes are a valid number.
+    unsafe { syscall!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len) }?;
+    if len as usize == size_of::<T>() { Ok(value) } else { Err(Errno::PROTO) }
+}
+
+/// Sets a socket option whose value is a plain number type.
+pub fn set_option<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<()> {
+    // SAFETY: `value` is readable for its size.
+    unsafe { syscall!(libc::SYS_setsockopt, fd, level, name, &raw const value, size_of::<T>()) }.map(|_| ())
+}
+
+/// The network namespace's cookie (Linux 5.14+).
+pub fn netns_cookie(fd: i32) -> Result<u64> {
+    option(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
+}
+
+/// The socket's own cookie, as sock_diag shows it.
+pub fn socket_cookie(fd: i32) -> Result<u64> {
+    option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// Is `fd` a TCP stream socket over IPv4 or IPv6?
+pub fn is_tcp(fd: i32) -> bool {
+    option::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+        && option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
+        && matches!(option::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
+}
+
+/// `TCP_ESTABLISHED` of the kernel's `include/net/tcp_states.h`.
+pub const TCP_ESTABLISHED: u8 = 1;
+
+/// What the kernel counts about a TCP stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpCounts {
+    /// `tcpi_state`.
+    pub state: u8,
+    /// Bytes that the application has taken: `tcpi_bytes_received` − `SIOCINQ`.
+    pub taken: u64,
+    /// Bytes that the application has written: `tcpi_bytes_acked` + `SIOCOUTQ`
+    /// (the connecting side's SYN counts as one: subtract it there).
+    pub written: u64,
+}
+
+/// Offset of `tcpi_bytes_acked` in the kernel's `struct tcp_info` (include/uapi/linux/tcp.h).
+const TCPI_BYTES_ACKED: usize = 120;
+/// Offset of `tcpi_bytes_received`, likewise.
+const TCPI_BYTES_RECEIVED: usize = 128;
+
+/// Reads the kernel's counts, twice until they agree: data may arrive in between.
+pub fn tcp_counts(fd: i32) -> Result<TcpCounts> {
+    for _ in 0..8 {
+        let before = (queue_len(fd, libc::FIONREAD)?, queue_len(fd, libc::TIOCOUTQ)?);
+        let mut info = [0u8; 136];
+        let mut len: libc::socklen_t = 136;
+        // SAFETY: `info` is writable for `len` bytes.
+        unsafe {
+            syscall!(libc::SYS_getsockopt, fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr(), &raw mut len)
+        }?;
+        if len != 136 {
+            return Err(Errno::NOTSUP);
+        }
+        let after = (queue_len(fd, libc::FIONREAD)?, queue_len(fd, libc::TIOCOUTQ)?);
+        if before == after {
+            let acked = u64_at(&info, TCPI_BYTES_ACKED);
+            let received = u64_at(&info, TCPI_BYTES_RECEIVED);
+            return Ok(TcpCounts {
+                state: info[0],
+                taken: received.wrapping_sub(after.0),
+                written: acked.wrapping_add(after.1),
+            });
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+fn u64_at(bytes: &[u8; 136], at: usize) -> u64 {
+    let mut b = [0u8; 8];
+    b.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(b)
+}
+
+/// Bytes in the receive (`FIONREAD`) or send (`TIOCOUTQ`) queue.
+pub fn queue_len(fd: i32, what: libc::c_ulong) -> Result<u64> {
+    let mut n: i32 = 0;
+    // SAFETY: both requests fill one int.
+    unsafe { syscall!(libc::SYS_ioctl, fd, what, &raw mut n) }?;
+    Ok(u64::try_from(n).unwrap_or(0))
+}
+
+/// What the first byte of the receive queue is, without taking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peeked {
+    /// Data is waiting.
+    Data,
+    /// Nothing yet.
+    Nothing,
+    /// The other side has ended its stream.
+    End,
+    /// The socket has an error pending (not consumed as data would be).
+    Error(Errno),
+}
+
+/// Looks at the receive queue without taking anything.
+pub fn peek(fd: i32) -> Peeked {
+    let mut byte = 0u8;
+    // SAFETY: one byte is writable.
+    let r = unsafe {
+        syscall!(libc::SYS_recvfrom, fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT, 0, 0)
+    };
+    match r {
+        Ok(0) => Peeked::End,
+        Ok(_) => Peeked::Data,
+        Err(Errno::AGAIN) => Peeked::Nothing,
+        Err(e) => Peeked::Error(e),
+    }
+}
+
+/// Credentials as the kernel vouches for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cred {
+    /// Process id in our pid namespace (0 if it has none there).
+    pub pid: i32,
+    /// User id in our user namespace.
+    pub uid: u32,
+    /// Group id likewise.
+    pub gid: u32,
+}
+
+/// Longest abstract name (`sun_path` less its leading NUL).
+pub const NAME_MAX: usize = 107;
+
+/// An abstract AF_UNIX name: scoped by network namespace, gone with its socket.
+#[derive(Clone, Copy)]
+pub struct UnixName {
+    len: usize,
+    bytes: [u8; NAME_MAX],
+}
+
+impl UnixName {
+    /// The abstract name made of `bytes` (at most `NAME_MAX`).
+    pub fn abstract_name(bytes: &[u8]) -> Result<UnixName> {
+        let mut name = UnixName { len: bytes.len(), bytes: [0; NAME_MAX] };
+        name.bytes.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+        Ok(name)
+    }
+
+    /// The name's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn sockaddr(&self) -> (libc::sockaddr_un, libc::socklen_t) {
+        // SAFETY: an all-zero sockaddr_un is a valid value.
+        let mut sun: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+        sun.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (dst, src) in sun.sun_path[1..].iter_mut().zip(self.as_bytes()) {
+            *dst = src.cast_signed();
+        }
+        #[allow(clippy::cast_possible_truncation)] // at most 110
+        let len = (size_of::<libc::sa_family_t>() + 1 + self.len) as libc::socklen_t;
+        (sun, len)
+    }
+}
+
+/// A non-blocking AF_UNIX datagram socket that learns its senders' credentials.
+/// `name`: bind there; `None`: the kernel picks an abstract name.
+pub fn unix_datagram(name: Option<&UnixName>) -> Result<Fd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let n = unsafe { syscall!(libc::SYS_socket, libc::AF_UNIX, kind, 0) }?;
+    // SAFETY: the kernel just made this number for us.
+    let fd = unsafe { Fd::from_raw(as_fd(n)) };
+    set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1i32)?;
+    let (sun, len) = match name {
+        Some(name) => name.sockaddr(),
+        None => {
+            // SAFETY: an all-zero sockaddr_un is a valid value.
+            let mut sun: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+            sun.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            (sun, size_of::<libc::sa_family_t>() as libc::socklen_t)
+        }
+    };
+    // SAFETY: `sun` is readable for `len` bytes.
+    unsafe { syscall!(libc::SYS_bind, fd.raw(), &raw const sun, len) }?;
+    Ok(fd)
+}
+
+/// The abstract name that `fd` is bound to.
+pub fn unix_name_of(fd: i32) -> Result<UnixName> {
+    // SAFETY: an all-zero sockaddr_un is a valid value.
+    let mut sun: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: `sun` is writable for `len` bytes.
+    unsafe { syscall!(libc::SYS_getsockname, fd, &raw mut sun, &raw mut len) }?;
+    unix_name_from(&sun, len as usize)
+}
+
+fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
+    let path_len = len.checked_sub(size_of::<libc::sa_family_t>()).ok_or(Errno::PROTO)?;
+    let path = sun.sun_path.get(..path_len).ok_or(Errno::PROTO)?;
+    if path.first() != Some(&0) {
+        return Err(Errno::PROTO); // not abstract: not one of ours
+    }
+    let mut name = UnixName { len: path_len - 1, bytes: [0; NAME_MAX] };
+    for (dst, src) in name.bytes.iter_mut().zip(&path[1..]) {
+        *dst = src.cast_unsigned();
+    }
+    Ok(name)
+}
+
+/// Most descriptors that one message carries.
+pub const MAX_FDS: usize = 2;
+
+const CMSG_HDR: usize = size_of::<libc::cmsghdr>();
+const CMSG_CRED: usize = CMSG_HDR + 16; // struct ucred is 12 bytes, cmsg data is padded to 8
+const CMSG_FDS: usize = CMSG_HDR + (MAX_FDS * 4).next_multiple_of(8);
+const CONTROL_LEN: usize = CMSG_CRED + CMSG_FDS + 64; // room for what a future kernel adds
+
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+/// Sends `data` with `fds` to `to`. Never blocks, never raises SIGPIPE.
+pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Result<()> {
+    if fds.len() > MAX_FDS {
+        return Err(Errno::INVAL);
+    }
+    let (mut sun, sun_len) = to.sockaddr();
+    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let mut control = Control([0; CONTROL_LEN]);
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_name = (&raw mut sun).cast();
+    msg.msg_namelen = sun_len;
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let hdr = libc::cmsghdr {
+            cmsg_len: CMSG_HDR + fds.len() * 4,
+            cmsg_level: libc::SOL_SOCKET,
+            cmsg_type: libc::SCM_RIGHTS,
+        };
+        // SAFETY: `control` is aligned for a cmsghdr and has room for it and MAX_FDS ints behind it.
+        unsafe {
+            let at = control.0.as_mut_ptr();
+            at.cast::<libc::cmsghdr>().write(hdr);
+            for (i, fd) in fds.iter().enumerate() {
+                at.add(CMSG_HDR + 4 * i).cast::<i32>().write(*fd);
+            }
+        }
+        msg.msg_control = control.0.as_mut_ptr().cast();
+        msg.msg_controllen = CMSG_HDR + (fds.len() * 4).next_multiple_of(8);
+    }
+    // SAFETY: every pointer in `msg` lives over the call and has the length stated.
+    unsafe { syscall!(libc::SYS_sendmsg, sock, &raw const msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(|_| ())
+}
+
+/// A received message's envelope.
+pub struct Received {
+    /// Bytes of the message that fitted; `None` if it was longer than the buffer.
+    pub len: Option<usize>,
+    /// Who sent it, by the kernel's word.
+    pub cred: Cred,
+    /// Where it came from, to answer to.
+    pub from: Option<UnixName>,
+    /// Descriptors that came along (closed when dropped).
+    pub fds: [Option<Fd>; MAX_FDS],
+}
+
+/// Takes one message. Never blocks. Descriptors beyond `MAX_FDS` are closed by the kernel.
+pub fn recv_with_fds(sock: i32, buf: &mut [u8]) -> Result<Received> {
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut control = Control([0; CONTROL_LEN]);
+    // SAFETY: an all-zero sockaddr_un and msghdr are valid values.
+    let (mut sun, mut msg): (libc::sockaddr_un, libc::msghdr) = unsafe { core::mem::zeroed() };
+    msg.msg_name = (&raw mut sun).cast();
+    msg.msg_namelen = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.0.as_mut_ptr().cast();
+    msg.msg_controllen = CMSG_CRED + CMSG_FDS;
+    // SAFETY: every pointer in `msg` lives over the call and has the length stated.
+    let n = unsafe { syscall!(libc::SYS_recvmsg, sock, &raw mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
+    let mut got = Received { len: Some(n), cred: Cred::default(), from: None, fds: [None, None] };
+    take_control(&control, msg.msg_controllen, &mut got);
+    if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        got.len = None;
+    }
+    got.from = unix_name_from(&sun, msg.msg_namelen as usize).ok();
+    Ok(got)
+}
+
+fn take_control(control: &Control, len: usize, got: &mut Received) {
+    let mut at = 0;
+    let mut slot = 0;
+    while at + CMSG_HDR <= len.min(CONTROL_LEN) {
+        // SAFETY: within `control`, aligned to 8 as every cmsg is.
+        let hdr = unsafe { control.0.as_ptr().add(at).cast::<libc::cmsghdr>().read() };
+        if hdr.cmsg_len < CMSG_HDR || at + hdr.cmsg_len > len.min(CONTROL_LEN) {
+            return;
+        }
+        let data = &control.0[at + CMSG_HDR..at + hdr.cmsg_len];
+        match (hdr.cmsg_level, hdr.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for raw in data.chunks_exact(4) {
+                    // SAFETY: the kernel installed this descriptor for us just now.
+                    let fd = unsafe { Fd::from_raw(i32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]])) };
+                    if let Some(place) = got.fds.get_mut(slot) {
+                        *place = Some(fd);
+                        slot += 1;
+                    }
+                }
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if data.len() >= 12 => {
+                let word = |i: usize| u32::from_ne_bytes([data[i], data[i + 1], data[i + 2], data[i + 3]]);
+                got.cred = Cred { pid: word(0).cast_signed(), uid: word(4), gid: word(8) };
+            }
+            _ => {}
+        }
+        at += hdr.cmsg_len.next_multiple_of(8);
+    }
+}

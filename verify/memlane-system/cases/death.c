@@ -1,0 +1,276 @@
+/* kill -9 of the other end: what the survivor sees. */
+#include "common.h"
+
+static char scratch[65536];
+
+static void recv_says(int fd, size_t n) {
+    long r = R(recv(fd, scratch, n, 0));
+    if (r > 0) say_bytes("got", scratch, r);
+}
+
+static void kill_peer(void) {
+    order(P_KILL, 0);
+    join_at(0);
+}
+
+static void killed_while_idle(void) {
+    int fd = pair();
+    kill_peer();
+    say("poll: %s", events(poll_for(fd, POLLIN | POLLRDHUP)));
+    recv_says(fd, 10);
+    recv_says(fd, 10);
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+    say("poll: %s", events(poll_for(fd, POLLHUP)));
+    R(send(fd, "x", 1, MSG_NOSIGNAL));
+}
+
+static void killed_while_asleep_in_recv(void) {
+    int fd = pair();
+    order(P_RECV, 10);
+    until_peer_asleep();
+    kill(peer_at(0)->pid, SIGKILL);
+    join_at(0);
+    recv_says(fd, 10);
+}
+
+static void killed_with_unread_bytes(void) {
+    int fd = pair();
+    send_n(fd, 3000, 1);
+    kill_peer();
+    say("poll: %s", events(poll_for(fd, POLLIN | POLLHUP)));
+    recv_says(fd, 10);
+    recv_says(fd, 10);
+}
+
+static void killed_after_reading_all(void) {
+    int fd = pair();
+    send_n(fd, 3000, 1);
+    tell(P_TAKE, 3000);
+    kill_peer();
+    recv_says(fd, 10);
+}
+
+static void killed_after_an_answer(void) {
+    int fd = pair();
+    tell_text("last answer");
+    kill_peer();
+    say("poll: %s", events(poll_for(fd, POLLIN | POLLRDHUP)));
+    recv_says(fd, 4);
+    recv_says(fd, 100);
+    recv_says(fd, 100);
+}
+
+static void killed_after_a_big_answer(void) {
+    int fd = pair();
+    tell(P_SEND, 60000);
+    kill_peer();
+    drain(fd);
+}
+
+static void killed_after_an_answer_with_unread_bytes(void) {
+    int fd = pair();
+    send_text(fd, "unread question");
+    tell_text("answer");
+    kill_peer();
+    say("poll: %s", events(poll_for(fd, POLLIN | POLLHUP)));
+    recv_says(fd, 100);
+    recv_says(fd, 100);
+    recv_says(fd, 100);
+}
+
+static void streams_forever(int fd) {
+    char piece[3000];
+    uint64_t at = 0;
+    for (;;) {
+        for (size_t i = 0; i < sizeof piece; i++) piece[i] = (char)pattern(at + i);
+        long n = send(fd, piece, sizeof piece, MSG_NOSIGNAL);
+        if (n < 0) break;
+        at += (uint64_t)n;
+    }
+    say("stream ended: %s", errname(errno));
+}
+
+/* Reads a pattern to its end; the amount depends on the moment, the bytes must not. */
+static void check_pattern_to_the_end(int fd, uint64_t at) {
+    for (;;) {
+        long r = recv(fd, scratch, sizeof scratch, 0);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) {
+            say("pattern held to the end: %s", r ? errname(errno) : "EOF");
+            return;
+        }
+        for (long i = 0; i < r; i++, at++)
+            if ((unsigned char)scratch[i] != pattern(at)) {
+                say("WRONG byte in the pattern");
+                return;
+            }
+    }
+}
+
+static uint64_t check_pattern(int fd, uint64_t n) {
+    uint64_t at = 0;
+    while (at < n) {
+        long r = recv(fd, scratch, sizeof scratch, 0);
+        if (r <= 0) {
+            say("pattern ended early");
+            return at;
+        }
+        for (long i = 0; i < r; i++, at++)
+            if ((unsigned char)scratch[i] != pattern(at)) say("WRONG byte in the pattern");
+    }
+    return at;
+}
+
+static void killed_in_mid_stream(void) {
+    int fd = pair();
+    order_call(streams_forever);
+    uint64_t at = check_pattern(fd, 2000000);
+    kill(peer_at(0)->pid, SIGKILL);
+    join_at(0);
+    check_pattern_to_the_end(fd, at);
+}
+
+static void killed_while_blocked_in_send(void) {
+    int fd = pair();
+    order_call(streams_forever);
+    until_peer_asleep();
+    kill(peer_at(0)->pid, SIGKILL);
+    join_at(0);
+    check_pattern_to_the_end(fd, 0);
+}
+
+static void killed_while_we_sleep_in_recv_body(int fd) {
+    long r = R(recv(fd, scratch, 10, 0));
+    (void)r;
+}
+
+static void we_sleep_in_recv_when_it_is_killed(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(5, killed_while_we_sleep_in_recv_body, fd);
+    until_asleep(5);
+    kill_peer();
+    pthread_join(t, NULL);
+}
+
+static void we_sleep_in_epoll_when_it_is_killed_body(int ep) {
+    struct epoll_event ev;
+    int n = epoll_wait(ep, &ev, 1, -1);
+    say("epoll_wait %d %s", n, events(ev.events));
+}
+
+static void we_sleep_in_epoll_when_it_is_killed(void) {
+    int fd = pair(), ep = epoll_create1(0);
+    struct epoll_event ev = {EPOLLIN | EPOLLRDHUP, {.fd = fd}};
+    R(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev));
+    pthread_t t = thread_actor(5, we_sleep_in_epoll_when_it_is_killed_body, ep);
+    until_asleep(5);
+    kill_peer();
+    pthread_join(t, NULL);
+    recv_says(fd, 10);
+}
+
+static void we_are_blocked_in_send_when_it_is_killed(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(5, streams_forever, fd);
+    until_asleep(5);
+    kill_peer();
+    pthread_join(t, NULL);
+}
+
+static void streams_until_either_error(int fd) {
+    char piece[3000];
+    memset(piece, 'z', sizeof piece);
+    while (send(fd, piece, sizeof piece, MSG_NOSIGNAL) > 0) {}
+    /* Which one depends on whether the peer had unread bytes at that moment. */
+    say("stream ended by EPIPE or ECONNRESET: %d", errno == EPIPE || errno == ECONNRESET);
+}
+
+static void killed_in_mid_reading(void) {
+    int fd = pair();
+    order(P_DRAIN, 0);
+    pthread_t t = thread_actor(5, streams_until_either_error, fd);
+    nap_ms(20);
+    kill(peer_at(0)->pid, SIGKILL);
+    join_at(0);
+    pthread_join(t, NULL);
+}
+
+static void stopped_and_continued_in_mid_stream(void) {
+    int fd = pair();
+    order(P_SEND, 4000000);
+    char *buf = malloc(4000000);
+    long got = recv_all(fd, buf, 500000);
+    kill(peer_at(0)->pid, SIGSTOP);
+    nap_ms(20);
+    kill(peer_at(0)->pid, SIGCONT);
+    got += recv_all(fd, buf + got, 3500000);
+    say_bytes("all", buf, got);
+    done();
+    exchange(fd);
+    finish();
+}
+
+static void stopped_peer_does_not_stop_us(void) {
+    int fd = pair();
+    kill(peer_at(0)->pid, SIGSTOP);
+    R(send(fd, "while you were away", 19, 0));
+    R(recv(fd, scratch, 10, MSG_DONTWAIT));
+    struct pollfd p = {fd, POLLIN, 0};
+    R(poll(&p, 1, 30));
+    kill(peer_at(0)->pid, SIGCONT);
+    tell(P_TAKE, 19);
+    exchange(fd);
+    finish();
+}
+
+static void killed_after_half_close(void) {
+    int fd = pair();
+    tell_text("all I had");
+    tell(P_SHUT, SHUT_WR);
+    kill_peer();
+    drain(fd);
+}
+
+static void abort_like_crash(int fd) { kill(getpid(), SIGSEGV); }
+
+static void peer_crashes(void) {
+    int fd = pair();
+    tell_text("before the crash");
+    order_call(abort_like_crash);
+    join_at(0);
+    drain(fd);
+}
+
+static void next_peer_is_as_good_as_new(void) {
+    int fd = pair();
+    kill_peer();
+    recv_says(fd, 10);
+    close(fd);
+    int two = pair();
+    send_text(two, "hello");
+    tell_at(1, P_TAKE, 5);
+    finish();
+}
+
+const struct one_case cases[] = {
+#define CASE(name) {#name, name, NO_THREAD}
+    CASE(killed_while_idle),
+    CASE(killed_while_asleep_in_recv),
+    CASE(killed_with_unread_bytes),
+    CASE(killed_after_reading_all),
+    CASE(killed_after_an_answer),
+    CASE(killed_after_a_big_answer),
+    CASE(killed_after_an_answer_with_unread_bytes),
+    CASE(killed_in_mid_stream),
+    CASE(killed_while_blocked_in_send),
+    CASE(we_sleep_in_recv_when_it_is_killed),
+    CASE(we_sleep_in_epoll_when_it_is_killed),
+    CASE(we_are_blocked_in_send_when_it_is_killed),
+    CASE(killed_in_mid_reading),
+    CASE(stopped_and_continued_in_mid_stream),
+    CASE(stopped_peer_does_not_stop_us),
+    CASE(killed_after_half_close),
+    CASE(peer_crashes),
+    CASE(next_peer_is_as_good_as_new),
+    {NULL, NULL, 0},
+};

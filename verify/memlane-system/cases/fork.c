@@ -1,0 +1,489 @@
+/* fork, vfork, posix_spawn, exec, system, popen with a live connection. */
+#include "common.h"
+
+enum { C = 4, D = 5 }; /* actors beside A and the peers */
+enum { GO = 0, BACK = 1 };
+
+static void child_talks(int fd) {
+    send_text(fd, "from the child");
+    take(fd, 5);
+}
+
+static void child_uses_it(void) {
+    int fd = pair();
+    int pid = fork_actor(C, child_talks, fd);
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static void waits_for_go(int fd) { await(GO); }
+
+static void parent_uses_it_while_child_holds_it(void) {
+    int fd = pair();
+    int pid = fork_actor(C, waits_for_go, fd);
+    exchange(fd);
+    exchange(fd);
+    post(GO);
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static void alternates(int fd) {
+    for (int i = 0; i < 10; i++) {
+        await(GO);
+        char text[16];
+        snprintf(text, sizeof text, "child %02d..", i);
+        send_text(fd, text);
+        if (i % 3 == 0) take(fd, 3);
+        post(BACK);
+    }
+}
+
+static void parent_and_child_take_turns(void) {
+    int fd = pair();
+    int pid = fork_actor(C, alternates, fd);
+    for (int i = 0; i < 10; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "parent %02d.", i);
+        send_text(fd, text);
+        if (i % 3 == 0) tell_text("abc");
+        post(GO);
+        await(BACK);
+        if (i % 3 == 1) {
+            tell_text("xyz");
+            take(fd, 3);
+        }
+    }
+    tell(P_TAKE, 200);
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static void closes(int fd) { R(close(fd)); }
+static void nothing(int fd) {}
+
+static void child_closes_and_exits(void) {
+    int fd = pair();
+    say_wait("child", fork_actor(C, closes, fd));
+    exchange(fd);
+    order(P_DRAIN, 0);
+    R(close(fd));
+    done();
+    finish();
+}
+
+static void child_just_exits(void) {
+    int fd = pair();
+    say_wait("child", fork_actor(C, nothing, fd));
+    exchange(fd);
+    order(P_DRAIN, 0);
+    R(close(fd));
+    done();
+    finish();
+}
+
+static void sends_last_words(int fd) {
+    await(GO);
+    send_text(fd, "last words");
+}
+
+static void parent_closes_and_child_goes_on(void) {
+    int fd = pair();
+    int pid = fork_actor(C, sends_last_words, fd);
+    send_text(fd, "first ");
+    R(close(fd));
+    order(P_DRAIN, 0); /* ends only when the child has gone too */
+    until_peer_asleep();
+    post(GO);
+    say_wait("child", pid);
+    done();
+    finish();
+}
+
+static void forks_again(int fd) {
+    int pid = fork_actor(D, child_talks, fd);
+    close(fd);
+    say_wait("grandchild", pid);
+}
+
+static void grandchild_uses_it(void) {
+    int fd = pair();
+    int pid = fork_actor(C, forks_again, fd);
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static void takes_five(int fd) { take(fd, 5); }
+
+static void unread_bytes_are_shared(void) {
+    int fd = pair();
+    tell_text("fiverest of it");
+    settle(fd, 14);
+    tell_text(" and more");
+    settle(fd, 23);
+    say_wait("child", fork_actor(C, takes_five, fd));
+    take(fd, 18);
+    exchange(fd);
+    finish();
+}
+
+static void drains(int fd) { drain(fd); }
+
+static void child_takes_over_a_stream(void) {
+    int fd = pair();
+    order(P_SEND, 1000000);
+    take(fd, 300000);
+    int pid = fork_actor(C, drains, fd);
+    done();
+    tell(P_SHUT, SHUT_WR);
+    say_wait("child", pid);
+    send_text(fd, "thanks");
+    tell(P_TAKE, 6);
+    finish();
+}
+
+static void streams_out(int fd) { send_n(fd, 400000, 9); }
+
+static void one_process_per_direction(void) {
+    int fd = pair();
+    int pid = fork_actor(C, streams_out, fd);
+    order(P_ECHO, 400000);
+    take(fd, 400000);
+    done();
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static void peer_forks(int fd) {
+    int pid = fork_actor(D, child_talks, fd);
+    say_wait("peer's child", pid);
+}
+
+static void child_of_the_peer_uses_it(void) {
+    int fd = pair();
+    order_call(peer_forks);
+    take(fd, 14);
+    send_text(fd, "reply");
+    done();
+    exchange(fd);
+    finish();
+}
+
+static void raw_fork_child_uses_it(void) {
+    int fd = pair();
+    int pid = (int)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+        as_actor(C);
+        child_talks(fd);
+        _exit(0);
+    }
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    say_wait("child", pid);
+    finish();
+}
+
+static void underscore_fork_child_uses_it(void) {
+    int fd = pair();
+    int pid = _Fork();
+    if (pid == 0) {
+        as_actor(C);
+        child_talks(fd);
+        _exit(0);
+    }
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    say_wait("child", pid);
+    finish();
+}
+
+static void vfork_and_exec(void) {
+    int fd = pair();
+    for (int i = 0; i < 3; i++) {
+        int pid = vfork();
+        if (pid == 0) {
+            execl("/bin/true", "true", (char *)NULL);
+            _exit(127);
+        }
+        say_wait("true", pid);
+        exchange(fd);
+    }
+    finish();
+}
+
+static void vfork_and_exit(void) {
+    int fd = pair();
+    int pid = vfork();
+    if (pid == 0) _exit(3);
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static void vfork_child_closes_then_execs(void) {
+    int fd = pair();
+    int pid = vfork();
+    if (pid == 0) {
+        close(fd); /* its own table: the parent's stays open */
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(127);
+    }
+    say_wait("true", pid);
+    exchange(fd);
+    finish();
+}
+
+static void _talks_on_arg(void) { child_talks((int)exec_arg()); }
+
+static void vfork_exec_inherits_it(void) {
+    int fd = pair();
+    set_exec_env(C, fd);
+    const char *path = self_path();
+    int pid = vfork();
+    if (pid == 0) {
+        execl(path, "case", "_talks_on_arg", (char *)NULL);
+        _exit(127);
+    }
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+static int spawn(char **args, posix_spawn_file_actions_t *actions) {
+    int pid = -1, e = posix_spawnp(&pid, args[0], actions, NULL, args, environ);
+    if (e) say("posix_spawn: %s", errname(e));
+    return pid;
+}
+
+static void posix_spawn_inherits_it(void) {
+    int fd = pair();
+    set_exec_env(C, fd);
+    char *args[] = {(char *)self_path(), "_talks_on_arg", NULL};
+    int pid = spawn(args, NULL);
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    say_wait("child", pid);
+    exchange(fd);
+    finish();
+}
+
+/* As inetd does: the connection becomes another program's standard input and output. */
+static void serve_with_cat(bool unread_first) {
+    int fd = pair();
+    if (unread_first) {
+        tell_text("early bytes, ");
+        settle(fd, 13);
+    }
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fd, 0);
+    posix_spawn_file_actions_adddup2(&actions, fd, 1);
+    posix_spawn_file_actions_addclose(&actions, fd);
+    char *args[] = {"cat", NULL};
+    int pid = spawn(args, &actions);
+    posix_spawn_file_actions_destroy(&actions);
+    R(close(fd));
+    tell_text("a line through cat\n");
+    tell(P_TAKE, unread_first ? 32 : 19);
+    tell(P_SEND, 100000);
+    tell(P_SHUT, SHUT_WR);
+    tell(P_DRAIN, 0);
+    say_wait("cat", pid);
+    finish();
+}
+static void posix_spawn_onto_stdin_and_stdout(void) { serve_with_cat(false); }
+static void posix_spawn_onto_stdin_with_unread_bytes(void) { serve_with_cat(true); }
+
+static void system_and_popen_beside_it(void) {
+    int fd = pair();
+    R(system("exit 3") >> 8);
+    exchange(fd);
+    FILE *f = popen("echo hello from sh", "r");
+    char line[64] = "";
+    if (!fgets(line, sizeof line, f)) say("popen: nothing");
+    say_bytes("popen", line, (long)strlen(line));
+    exchange(fd);
+    R(pclose(f));
+    exchange(fd);
+    finish();
+}
+
+static void shell_writes_to_it(void) {
+    int fd = pair();
+    char command[64];
+    snprintf(command, sizeof command, "echo words from sh >&%d", fd);
+    if (fd > 9) say("descriptor %d is too high for sh", fd);
+    R(system(command));
+    tell(P_TAKE, 14);
+    exchange(fd);
+    finish();
+}
+
+static void exec_and_go_on(void) {
+    int fd = pair();
+    exec_self("_goes_on_and_orders", 0, fd);
+}
+
+static void _goes_on_and_orders(void) {
+    int fd = (int)exec_arg();
+    peer_count = 1;
+    send_text(fd, "new program");
+    tell(P_TAKE, 11);
+    tell_text("bytes");
+    take(fd, 5);
+    exchange(fd);
+    order(P_SEND, 100000);
+    take(fd, 100000);
+    done();
+    order(P_DRAIN, 0);
+    R(close(fd));
+    done();
+    finish();
+}
+
+static void exec_with_more_unread_bytes(void) {
+    int fd = pair();
+    tell_text("bytes");
+    settle(fd, 5);
+    tell(P_SEND, 9000);
+    settle(fd, 9005);
+    exec_self("_goes_on_with_9000", 0, fd);
+}
+
+static void _goes_on_with_9000(void) {
+    int fd = (int)exec_arg(), n = -1;
+    peer_count = 1;
+    R(ioctl(fd, FIONREAD, &n));
+    say("unread: %d", n);
+    take(fd, 9005);
+    exchange(fd);
+    finish();
+}
+
+static void exec_in_mid_stream(void) {
+    int fd = pair();
+    order(P_SEND, 1500000);
+    take(fd, 200000);
+    exec_self("_takes_the_rest", 0, fd);
+}
+
+static void _takes_the_rest(void) {
+    int fd = (int)exec_arg();
+    peer_count = 1;
+    take(fd, 1300000);
+    done();
+    exchange(fd);
+    finish();
+}
+
+static void exec_closes_it(void) {
+    int fd = pair();
+    R(fcntl(fd, F_SETFD, FD_CLOEXEC));
+    send_text(fd, "before exec");
+    order(P_DRAIN, 0);
+    exec_self("_waits_for_peer", 0, fd);
+}
+
+static void _waits_for_peer(void) {
+    peer_count = 1;
+    done();
+    R(fcntl((int)exec_arg(), F_GETFD));
+    finish();
+}
+
+static void exec_fails_and_it_goes_on(void) {
+    int fd = pair();
+    R(execl("/nonexistent/program", "program", (char *)NULL));
+    exchange(fd);
+    finish();
+}
+
+static void threads_child_talks(int fd) {
+    say_wait("child", fork_actor(C, child_talks, fd));
+}
+
+static void thread_forks_while_another_reads(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(D, threads_child_talks, fd);
+    tell(P_TAKE, 14);
+    tell_text("reply");
+    pthread_join(t, NULL);
+    exchange(fd);
+    finish();
+}
+
+static void many_forks_under_traffic(void) {
+    int fd = pair();
+    for (int i = 0; i < 10; i++) {
+        int pid = fork_actor(C, nothing, fd);
+        exchange(fd);
+        say_wait("child", pid);
+    }
+    finish();
+}
+
+/* A server that forks for each connection and closes its own copy. */
+static void serves_and_exits(int fd) {
+    peer_echo(fd, 64);
+    send_text(fd, "bye");
+}
+static void forking_server_closes_its_copy(void) {
+    int fd = pair();
+    int pid = fork_actor(C, serves_and_exits, fd);
+    R(close(fd));
+    tell(P_SEND, 64);
+    tell(P_DRAIN, 0);
+    say_wait("child", pid);
+    finish();
+}
+
+const struct one_case cases[] = {
+#define CASE(name) {#name, name, NO_THREAD}
+    CASE(child_uses_it),
+    CASE(parent_uses_it_while_child_holds_it),
+    CASE(parent_and_child_take_turns),
+    CASE(child_closes_and_exits),
+    CASE(child_just_exits),
+    CASE(parent_closes_and_child_goes_on),
+    CASE(grandchild_uses_it),
+    CASE(unread_bytes_are_shared),
+    CASE(child_takes_over_a_stream),
+    CASE(one_process_per_direction),
+    CASE(child_of_the_peer_uses_it),
+    CASE(raw_fork_child_uses_it),
+    CASE(underscore_fork_child_uses_it),
+    CASE(vfork_and_exec),
+    CASE(vfork_and_exit),
+    CASE(vfork_child_closes_then_execs),
+    CASE(vfork_exec_inherits_it),
+    CASE(posix_spawn_inherits_it),
+    CASE(posix_spawn_onto_stdin_and_stdout),
+    CASE(posix_spawn_onto_stdin_with_unread_bytes),
+    CASE(system_and_popen_beside_it),
+    CASE(shell_writes_to_it),
+    CASE(exec_and_go_on),
+    CASE(exec_with_more_unread_bytes),
+    CASE(exec_in_mid_stream),
+    CASE(exec_closes_it),
+    CASE(exec_fails_and_it_goes_on),
+    CASE(thread_forks_while_another_reads),
+    CASE(many_forks_under_traffic),
+    CASE(forking_server_closes_its_copy),
+    CASE(_talks_on_arg),
+    CASE(_goes_on_and_orders),
+    CASE(_goes_on_with_9000),
+    CASE(_takes_the_rest),
+    CASE(_waits_for_peer),
+    {NULL, NULL, 0},
+};

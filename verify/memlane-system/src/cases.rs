@@ -1,0 +1,414 @@
+//! The hard-case programs (`cases/*.c`), run in every mode and compared.
+//!
+//! A program is a family of cases, each playing both ends of a connection and
+//! writing down what it saw. Plain TCP is the oracle: under memlane the
+//! transcript must be the same, line by line.
+//!
+//! `MEMLANE_CASE=text` runs only the cases whose name contains the text.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::harness::{self, Mode, Outcome};
+
+/// What a family's cases are forgiven, and why.
+#[derive(Clone, Copy, Debug)]
+pub enum Exception {
+    /// The memory lane need not have carried a byte.
+    NoLane {
+        /// The case's name.
+        case: &'static str,
+        /// Why not.
+        because: &'static str,
+    },
+    /// One line may differ. To be found in docs/limits.md too.
+    Limit {
+        /// The case's name.
+        case: &'static str,
+        /// The line, as it is on plain TCP.
+        plain: &'static str,
+        /// The same line under memlane.
+        memlane: &'static str,
+        /// Why.
+        because: &'static str,
+    },
+}
+
+/// One way to play a case.
+#[derive(Debug)]
+struct Variant {
+    name: &'static str,
+    args: &'static [&'static str],
+    fortified: bool,
+    /// The connection is upgraded by the time the case proper begins.
+    warm: bool,
+}
+
+const fn variant(name: &'static str, args: &'static [&'static str], warm: bool) -> Variant {
+    Variant {
+        name,
+        args,
+        fortified: false,
+        warm,
+    }
+}
+
+const THREAD: &str = "thread";
+const VARIANTS: &[Variant] = &[
+    variant("cold", &["--warm", "0"], false),
+    variant("warm1", &["--warm", "1"], false),
+    variant("warm20", &["--warm", "20"], true),
+    variant("swapped", &["--warm", "20", "--swap"], true),
+    variant("bulk", &["--warm", "bulk"], true),
+    variant(THREAD, &["--warm", "20", "--thread"], true),
+    Variant {
+        name: "fortified",
+        args: &["--warm", "20"],
+        fortified: true,
+        warm: true,
+    },
+];
+const ONCE: &[Variant] = &[
+    variant("once", &[], true),
+    Variant {
+        name: "fortified",
+        args: &[],
+        fortified: true,
+        warm: true,
+    },
+];
+
+/// A case as its program lists it.
+#[derive(Debug)]
+struct Case {
+    name: String,
+    root: bool,
+    no_thread: bool,
+    once: bool,
+    /// Warm variants must have used the lane.
+    lane: bool,
+}
+
+impl Case {
+    fn parse(line: &str) -> Case {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default().to_owned();
+        let flags: Vec<&str> = words.collect();
+        let once = flags.contains(&"once");
+        Case {
+            name,
+            root: flags.contains(&"root"),
+            no_thread: flags.contains(&"no-thread"),
+            once,
+            lane: !once || flags.contains(&"lane"),
+        }
+    }
+
+    fn variants(&self) -> impl Iterator<Item = &'static Variant> {
+        let no_thread = self.no_thread;
+        let all = if self.once { ONCE } else { VARIANTS };
+        all.iter()
+            .filter(move |variant| !(no_thread && variant.name == THREAD))
+    }
+}
+
+/// Runs every case of `family` in every variant and mode.
+///
+/// # Panics
+/// If one was not as on plain TCP, hung, or did not use the lane though it should have.
+pub fn compare(family: &'static str, exceptions: &[Exception]) {
+    let mut run = FamilyRun {
+        family,
+        exceptions,
+        rows: Vec::new(),
+        failures: Vec::new(),
+        hangs: 0,
+    };
+    let filter = std::env::var("MEMLANE_CASE").unwrap_or_default();
+    let cases = list(family);
+    check_names(&cases, exceptions);
+    for case in cases.iter().filter(|case| case.name.contains(&filter)) {
+        run.case(case);
+    }
+    run.print_table();
+    assert!(
+        run.failures.is_empty(),
+        "{} of family `{family}` failed:\n\n{}",
+        run.failures.len(),
+        run.failures.join("\n")
+    );
+}
+
+fn program(family: &str, fortified: bool) -> PathBuf {
+    let suffix = if fortified { "-fortified" } else { "" };
+    PathBuf::from(env!("OUT_DIR")).join(format!("{family}{suffix}"))
+}
+
+fn list(family: &str) -> Vec<Case> {
+    let mut command = harness::command(Mode::Plain, program(family, false));
+    command.arg("--list");
+    let listed = harness::run(command, Duration::from_secs(10));
+    assert!(listed.is_ok(), "{family} --list: {}", listed.report());
+    listed.stdout.lines().map(Case::parse).collect()
+}
+
+/// An exception for a case that does not exist excuses nothing: it is a mistake.
+fn check_names(cases: &[Case], exceptions: &[Exception]) {
+    for exception in exceptions {
+        let (Exception::NoLane { case, .. } | Exception::Limit { case, .. }) = exception;
+        assert!(
+            cases.iter().any(|known| known.name == *case),
+            "exception for unknown case {case}"
+        );
+    }
+}
+
+/// Milliseconds by mode, and ring bytes, over all variants of a case.
+struct Row {
+    case: String,
+    plain_ms: u128,
+    under_ms: [u128; 2],
+    ring_bytes: [u64; 2],
+    verdict: &'static str,
+}
+
+struct FamilyRun<'a> {
+    family: &'static str,
+    exceptions: &'a [Exception],
+    rows: Vec<Row>,
+    failures: Vec<String>,
+    hangs: u32,
+}
+
+impl FamilyRun<'_> {
+    fn case(&mut self, case: &Case) {
+        let mut row = Row {
+            case: case.name.clone(),
+            plain_ms: 0,
+            under_ms: [0; 2],
+            ring_bytes: [0; 2],
+            verdict: "ok",
+        };
+        let failures_before = self.failures.len();
+        if case.root && !harness::is_root() {
+            row.verdict = "SKIPPED: needs root";
+        } else {
+            for variant in case.variants() {
+                self.variant(case, variant, &mut row);
+            }
+        }
+        if self.failures.len() > failures_before {
+            row.verdict = "FAILED";
+        }
+        self.rows.push(row);
+    }
+
+    fn variant(&mut self, case: &Case, variant: &Variant, row: &mut Row) {
+        const MOST_HANGS: u32 = 8;
+        if self.hangs >= MOST_HANGS {
+            self.failures
+                .push(format!("{}: not run after {MOST_HANGS} hangs\n", case.name));
+            return;
+        }
+        let plain = self.play(case, variant, Mode::Plain);
+        row.plain_ms += plain.took.as_millis();
+        if !plain.is_ok() {
+            self.fail(case, variant, Mode::Plain, &plain.report());
+            return;
+        }
+        if harness::plain_only() {
+            return;
+        }
+        for (index, mode) in Mode::UNDER_MEMLANE.into_iter().enumerate() {
+            let outcome = self.play(case, variant, mode);
+            row.under_ms[index] += outcome.took.as_millis();
+            row.ring_bytes[index] += ring_bytes(&outcome);
+            self.judge(case, variant, mode, &plain, &outcome);
+        }
+    }
+
+    fn command_line(&self, case: &Case, variant: &Variant) -> String {
+        let program = program(self.family, variant.fortified);
+        format!(
+            "{} {} {}",
+            program.display(),
+            case.name,
+            variant.args.join(" ")
+        )
+    }
+
+    fn play(&mut self, case: &Case, variant: &Variant, mode: Mode) -> Outcome {
+        const CASE_SECONDS: u64 = 10;
+        let mut command = harness::command(mode, program(self.family, variant.fortified));
+        command.arg(&case.name).args(variant.args);
+        command.env("CASE_SECONDS", CASE_SECONDS.to_string());
+        // The program has its own time limit and then still prints its transcript.
+        let outcome = harness::run(command, Duration::from_secs(CASE_SECONDS + 10));
+        if outcome.hung || outcome.stdout.contains("HANG:") {
+            self.hangs += 1;
+        }
+        outcome
+    }
+
+    fn judge(
+        &mut self,
+        case: &Case,
+        variant: &Variant,
+        mode: Mode,
+        plain: &Outcome,
+        got: &Outcome,
+    ) {
+        let forgiven = self.forgive(&case.name, &plain.stdout, &got.stdout);
+        if !got.is_ok() || forgiven != plain.stdout {
+            let text = format!(
+                "{}\n{}--- stderr\n{}",
+                got.ending(),
+                difference(&plain.stdout, &forgiven),
+                got.stderr
+            );
+            self.fail(case, variant, mode, &text);
+        } else if variant.warm && case.lane && ring_bytes(got) == 0 && !self.may_lack_lane(case) {
+            self.fail(
+                case,
+                variant,
+                mode,
+                "same transcript, but not a byte went by the memory lane\n",
+            );
+        }
+    }
+
+    fn may_lack_lane(&self, case: &Case) -> bool {
+        let name = &case.name;
+        self.exceptions
+            .iter()
+            .any(|e| matches!(e, Exception::NoLane { case, .. } if case == name))
+    }
+
+    /// `got`, with the lines that may differ put back to what plain TCP says there.
+    fn forgive(&self, name: &str, plain: &str, got: &str) -> String {
+        let mut text = String::with_capacity(got.len());
+        let mut expected = plain.lines();
+        for line in got.lines() {
+            let original = expected.next().unwrap_or_default();
+            let is_allowed = |exception: &Exception| {
+                matches!(exception, Exception::Limit { case, plain, memlane, .. }
+                    if *case == name && *plain == original && *memlane == line)
+            };
+            let allowed = self.exceptions.iter().any(is_allowed);
+            text.push_str(if allowed { original } else { line });
+            text.push('\n');
+        }
+        text
+    }
+
+    fn fail(&mut self, case: &Case, variant: &Variant, mode: Mode, text: &str) {
+        let command = self.command_line(case, variant);
+        let name = &case.name;
+        self.failures.push(format!(
+            "### {name} / {} / {}\n{command}\n{text}",
+            variant.name,
+            mode.name()
+        ));
+    }
+
+    /// To the real standard error: also shown when the test passes.
+    fn print_table(&self) {
+        let mut text = String::new();
+        let width = self
+            .rows
+            .iter()
+            .map(|row| row.case.len())
+            .max()
+            .unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "{:width$} {:>8} {:>8} {:>8} {:>12} {:>12}",
+            self.family, "plain ms", "eager ms", "auto ms", "eager ring", "auto ring"
+        );
+        for row in &self.rows {
+            let ([eager, auto], [eager_ring, auto_ring]) = (row.under_ms, row.ring_bytes);
+            let _ = writeln!(
+                text,
+                "{:width$} {:8} {eager:8} {auto:8} {eager_ring:12} {auto_ring:12}  {}",
+                row.case, row.plain_ms, row.verdict
+            );
+        }
+        if harness::plain_only() {
+            let _ = writeln!(text, "NOT COMPARED with memlane: {}=1", harness::PLAIN_ONLY);
+        }
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+/// Sum of the last `lane tx_ring=… rx_ring=…` line of a case program.
+fn ring_bytes(outcome: &Outcome) -> u64 {
+    let lane = outcome
+        .stderr
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("lane "));
+    let numbers = lane
+        .unwrap_or_default()
+        .split(' ')
+        .filter_map(|word| word.split_once('='));
+    numbers
+        .filter_map(|(_, number)| number.parse::<u64>().ok())
+        .sum()
+}
+
+/// Where two transcripts part: `-` plain, `+` memlane.
+fn difference(plain: &str, got: &str) -> String {
+    let (plain, got): (Vec<_>, Vec<_>) = (plain.lines().collect(), got.lines().collect());
+    let same = plain.iter().zip(&got).take_while(|(a, b)| a == b).count();
+    let tail = plain[same..].iter().rev().zip(got[same..].iter().rev());
+    let same_tail = tail.take_while(|(a, b)| a == b).count();
+    let mut text = String::new();
+    let parts = [
+        (' ', &plain[..same]),
+        ('-', &plain[same..plain.len() - same_tail]),
+        ('+', &got[same..got.len() - same_tail]),
+        (' ', &plain[plain.len() - same_tail..]),
+    ];
+    for (mark, lines) in parts {
+        for line in lines {
+            let _ = writeln!(text, "{mark} {line}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_shows_only_the_lines_that_part() {
+        assert_eq!(difference("a\nb\nc\n", "a\nx\nc\n"), "  a\n- b\n+ x\n  c\n");
+        assert_eq!(difference("a\n", "a\n"), "  a\n");
+        assert_eq!(difference("a\nb\n", "a\n"), "  a\n- b\n");
+    }
+
+    #[test]
+    fn a_limit_excuses_its_own_line_and_no_other() {
+        let limit = Exception::Limit {
+            case: "kill",
+            plain: "[A] end=ECONNRESET",
+            memlane: "[A] end=EOF",
+            because: "",
+        };
+        let run = FamilyRun {
+            family: "closing",
+            exceptions: &[limit],
+            rows: Vec::new(),
+            failures: Vec::new(),
+            hangs: 0,
+        };
+        let plain = "[A] x\n[A] end=ECONNRESET\n";
+        assert_eq!(run.forgive("kill", plain, "[A] x\n[A] end=EOF\n"), plain);
+        assert_ne!(run.forgive("kill", plain, "[A] y\n[A] end=EOF\n"), plain);
+        assert_ne!(run.forgive("other", plain, "[A] x\n[A] end=EOF\n"), plain);
+        assert_ne!(run.forgive("kill", plain, "[A] x\n"), plain);
+    }
+}

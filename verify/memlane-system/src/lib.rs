@@ -1,0 +1,11 @@
+//! Black-box tests of memlane. Nothing here knows how the lane works: programs
+//! are run plain (the oracle) and under memlane, and must have seen the same.
+//!
+//! - [`harness`]: finding the built files, running a command in a [`harness::Mode`]
+//!   with a time limit, temporary directories, free ports.
+//! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
+//! - [`real`]: stock programs (nginx, redis, …).
+
+pub mod cases;
+pub mod harness;
+pub mod real;

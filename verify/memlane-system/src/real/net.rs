@@ -1,0 +1,74 @@
+//! Ports, and waiting for servers without connecting to them.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A port of 127.0.0.1 that nobody uses, below the range from which the kernel
+/// takes the ports of outgoing connections (so that no client can take it
+/// before the server does).
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(37);
+    for _ in 0..20_000 {
+        let n = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 11_000 + u16::try_from(n % 20_000).expect("small");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && TcpListener::bind(("0.0.0.0", port)).is_ok()
+        {
+            return port;
+        }
+    }
+    panic!("no free port between 11000 and 31000");
+}
+
+/// True as soon as somebody listens on `port`, by /proc/net/tcp: a trial
+/// connection would show up in the server's statistics.
+pub fn listening(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        text.lines().skip(1).any(|line| is_listener(line, port))
+    })
+}
+
+fn is_listener(line: &str, port: u16) -> bool {
+    let mut words = line.split_whitespace();
+    let (Some(local), Some(state)) = (words.nth(1), words.nth(1)) else {
+        return false;
+    };
+    state == "0A"
+        && local
+            .rsplit(':')
+            .next()
+            .is_some_and(|p| u16::from_str_radix(p, 16) == Ok(port))
+}
+
+/// Waits until somebody listens on `port`.
+pub fn wait_listening(port: u16, who: &str) {
+    let what = format!("{who} to listen on port {port}");
+    wait_until(&what, Duration::from_secs(30), || listening(port));
+}
+
+/// Waits until `done` says so.
+pub fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !done() {
+        assert!(Instant::now() < end, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_seen_and_a_free_port_is_free() {
+        let port = free_port();
+        assert!(!listening(port));
+        let socket = TcpListener::bind(("127.0.0.1", port)).expect("free");
+        assert!(listening(port));
+        assert_ne!(free_port(), port);
+        drop(socket);
+    }
+}

@@ -1,0 +1,39 @@
+//! Node's http server and client: libuv.
+
+use std::time::Duration;
+
+use memlane_system::real::{SHORT_LIVED, counts, free_port, story, wait_listening};
+
+#[test]
+fn node_answers_a_keep_alive_agent_and_streams_both_ways() {
+    story("node", &["node"], |stage| {
+        let port = free_port();
+        let mut server = stage.command("node");
+        server
+            .arg(memlane_system::real::script("node_server.js"))
+            .arg(port.to_string());
+        let server = stage.start("node-server", server);
+        wait_listening(port, "node");
+        for sockets in ["1", "8"] {
+            let mut client = stage.command("node");
+            client.arg(memlane_system::real::script("node_client.js"));
+            client.args([&port.to_string(), sockets]);
+            let done = stage.run("node-client", client, Duration::from_secs(60));
+            let text = done.stdout();
+            let counts = counts(&text);
+            assert_eq!(
+                [counts["blobs"], counts["hashes"], counts["echoes"]],
+                [140, 60, 6]
+            );
+            assert_eq!(
+                counts["sockets"],
+                sockets.parse::<u64>().unwrap(),
+                "not kept: {text}"
+            );
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+        }
+        let lane = server.lane();
+        server.stop().success();
+        lane.must_use_ring(&[SHORT_LIVED]);
+    });
+}

@@ -1,0 +1,168 @@
+//! Python's servers and clients.
+
+use std::time::Duration;
+
+use memlane_system::real::http::Site;
+use memlane_system::real::lang::{EchoServer, Load, certificate, python_echo};
+use memlane_system::real::{
+    Reason, SHORT_LIVED, Story, counts, free_port, sha256_of_bytes, story, wait_listening,
+};
+
+/// What both sides may say of a descriptor that went to another process.
+const HANDED_ON: &[Reason] = &[Reason::SHARED_FD, Reason::PASSED_ON, Reason::PEER_TCP_ONLY];
+
+#[test]
+fn urllib_fetches_from_http_server() {
+    let Some(story) = Story::new("py-http", &["python3"]) else {
+        return;
+    };
+    let site = Site::new(&story);
+    let mut files = vec![format!("big.bin={}", site.big_hash)];
+    for name in [
+        "page",
+        "mid.bin",
+        "small/0",
+        "small/1",
+        "small/77",
+        "small/199",
+    ] {
+        files.push(format!("{name}={}", sha256_of_bytes(&site.bytes(name))));
+    }
+    story.in_each_mode(|stage| {
+        for version in ["1.0", "1.1"] {
+            let port = free_port();
+            let mut server = stage.python("web_server.py");
+            server.arg(port.to_string()).arg(&site.root).arg(version);
+            let server = stage.start("http.server", server);
+            wait_listening(port, "http.server");
+            let mut client = stage.python("web_client.py");
+            client.arg(port.to_string()).args(&files);
+            let done = stage.run("urllib", client, Duration::from_secs(60));
+            assert_eq!(counts(&done.stdout())["right"], 4 * files.len() as u64);
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            let lane = server.lane();
+            server.stop().success();
+            lane.must_use_ring(&[SHORT_LIVED]);
+        }
+    });
+}
+
+#[test]
+fn asyncio_echoes_on_two_hundred_connections() {
+    let load = Load {
+        connections: 200,
+        rounds: 30,
+        most: 30_000,
+    };
+    story("py-asyncio", &["python3"], |stage| {
+        let server = EchoServer::python(stage, "asyncio", &[]);
+        python_echo(stage, server.port, load, &[])
+            .lane
+            .must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn asyncio_echoes_messages_larger_than_any_buffer() {
+    let load = Load {
+        connections: 3,
+        rounds: 6,
+        most: 12_000_000,
+    };
+    story("py-large", &["python3"], |stage| {
+        let server = EchoServer::python(stage, "asyncio", &[]);
+        python_echo(stage, server.port, load, &[])
+            .lane
+            .must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn multiprocessing_connection_carries_objects() {
+    story("py-objects", &["python3"], |stage| {
+        let port = free_port();
+        let mut server = stage.python("objects.py");
+        server.args(["server", &port.to_string()]);
+        let server = stage.start("listener", server);
+        wait_listening(port, "listener");
+        let mut client = stage.python("objects.py");
+        client.args(["client", &port.to_string()]);
+        let done = stage.run("client", client, Duration::from_secs(60));
+        assert_eq!(counts(&done.stdout())["right"], 60);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        let server = server.wait(Duration::from_secs(20)).success();
+        server.lane.must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn tls_is_carried_like_any_bytes() {
+    let Some(story) = Story::new("py-ssl", &["python3", "openssl"]) else {
+        return;
+    };
+    let (cert, key) = certificate(&story);
+    let load = Load {
+        connections: 10,
+        rounds: 30,
+        most: 300_000,
+    };
+    story.in_each_mode(|stage| {
+        let server = EchoServer::python(stage, "ssl", &[&cert, &key]);
+        python_echo(stage, server.port, load, &[&cert])
+            .lane
+            .must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn a_server_with_a_thread_for_each_connection() {
+    let load = Load {
+        connections: 40,
+        rounds: 40,
+        most: 50_000,
+    };
+    story("py-thread", &["python3"], |stage| {
+        let server = EchoServer::python(stage, "thread", &[]);
+        python_echo(stage, server.port, load, &[])
+            .lane
+            .must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn a_server_with_a_process_for_each_connection() {
+    let load = Load {
+        connections: 20,
+        rounds: 40,
+        most: 50_000,
+    };
+    story("py-fork", &["python3"], |stage| {
+        let server = EchoServer::python(stage, "fork", &[]);
+        let done = python_echo(stage, server.port, load, &[]);
+        // Later children also inherit the connections of earlier ones.
+        done.lane.must_explain(&[SHORT_LIVED, HANDED_ON]);
+        server.finish().must_explain(&[SHORT_LIVED, HANDED_ON]);
+    });
+}
+
+#[test]
+fn a_live_connection_is_handed_to_other_programs_and_back() {
+    story("py-handover", &["python3"], |stage| {
+        let port = free_port();
+        let mut server = stage.python("handover.py");
+        server.args(["server", &port.to_string()]);
+        let server = stage.start("server", server);
+        wait_listening(port, "handover.py");
+        let mut client = stage.python("handover.py");
+        client.args(["client", &port.to_string()]);
+        let done = stage.run("client", client, Duration::from_secs(60));
+        assert_eq!(counts(&done.stdout())["lines"], 206);
+        done.lane.must_explain(&[SHORT_LIVED, HANDED_ON]);
+        let server = server.wait(Duration::from_secs(20)).success();
+        server.lane.must_explain(&[SHORT_LIVED, HANDED_ON]);
+    });
+}
