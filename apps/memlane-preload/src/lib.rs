@@ -75,11 +75,22 @@ fn initialise() {
     if !READY.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
         unsafe { __register_atfork(before_fork, after_fork_parent, after_fork_child, core::ptr::null()) };
-        // SAFETY: the name is NUL-terminated.
-        if !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"io_uring_queue_init".as_ptr()) }.is_null() {
-            process::freeze(Reason::IO_URING);
-        }
+        // SAFETY: the callback has the type that the call expects.
+        unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
     }
+}
+
+/// A program that is linked with liburing does I/O that no hook sees.
+unsafe extern "C" fn look_for_io_uring(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker's own structure; the name is NUL-terminated or null.
+    let name = unsafe {
+        let name = (*info).dlpi_name;
+        if name.is_null() { c"" } else { core::ffi::CStr::from_ptr(name) }
+    };
+    if name.to_bytes().windows(11).any(|w| w == b"liburing.so") {
+        process::freeze(Reason::IO_URING);
+    }
+    0
 }
 
 extern "C" fn before_fork() {
@@ -273,7 +284,9 @@ fn pwait2_body(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const 
         let given = if t == ms { timeout } else { &raw const fine };
         let short = timespec { tv_sec: i64::from(t) / 1000, tv_nsec: i64::from(t) % 1000 * 1_000_000 };
         let given = if t > 0 && t != ms { &raw const short } else { given };
-        memlane_socket::real!(epoll_pwait2(ep, e, m, given, mask))
+        // SAFETY: the program's own arguments, or our own timeout.
+        let r = unsafe { memlane_sys::syscall!(libc::SYS_epoll_pwait2, ep, e, m, given, mask, 8) };
+        r.map_or_else(|e| real::fail(e) as c_int, memlane_sys::fd::as_fd)
     })
 }
 

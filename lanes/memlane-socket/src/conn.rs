@@ -111,8 +111,10 @@ pub struct Reg {
     pub fd: AtomicI32,
     /// Events asked for (`EPOLLIN | …`).
     pub events: AtomicU32,
-    /// Events that the kernel has been told.
+    /// Events that the kernel has been told; `STALE` = tell it in any case.
     pub kernel_events: AtomicU32,
+    /// `data` as the kernel has been told.
+    pub kernel_data: AtomicU64,
     /// The program's word.
     pub data: AtomicU64,
     /// `REG_*` bits, guarded by the set's lock.
@@ -139,6 +141,8 @@ pub const REG_DIRTY: u32 = 4;
 pub const REG_OUT_EDGE: u32 = 8;
 /// `Reg::marks`: an edge for `EPOLLIN` is due.
 pub const REG_IN_EDGE: u32 = 16;
+/// `Reg::marks`: the program has deleted it; the kernel has not been told yet.
+pub const REG_ABSENT: u32 = 32;
 
 /// Registrations that one connection can have; more: TCP only.
 pub const REGS: usize = 2;

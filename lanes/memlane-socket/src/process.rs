@@ -621,6 +621,7 @@ pub fn before_fork() {
     if !PROCESS.tables.load(Ordering::Acquire) {
         return;
     }
+    each_ep(crate::wait::epoll::flush);
     core::mem::forget(PROCESS.pool_lock.lock());
     core::mem::forget(PROCESS.group_lock.lock());
     each_ep(|ep| core::mem::forget(ep.lock.lock()));

@@ -3,7 +3,10 @@
 //! Whatever may *block* goes through these (not through a raw system call):
 //! libc's versions are cancellation points, and a thread that the program
 //! cancels must be cancellable inside them. The table is filled once, by the
-//! preload library, before any hook runs.
+//! preload library, before any hook runs. Only names that every glibc since 2.17
+//! has are in it: `dlsym` of an unknown name allocates, and the first hook may
+//! run inside an allocator's own initialisation. Younger calls (`close_range`,
+//! `epoll_pwait2`) go to the kernel directly.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -54,8 +57,6 @@ table! {
     listen: fn(c_int, c_int) -> c_int;
     shutdown: fn(c_int, c_int) -> c_int;
     close: fn(c_int) -> c_int;
-    close_range: fn(u32, u32, c_int) -> c_int;
-    closefrom: fn(c_int) -> ();
     dup: fn(c_int) -> c_int;
     dup2: fn(c_int, c_int) -> c_int;
     dup3: fn(c_int, c_int, c_int) -> c_int;
@@ -82,7 +83,6 @@ table! {
     epoll_ctl: fn(c_int, c_int, c_int, *mut epoll_event) -> c_int;
     epoll_wait: fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
     epoll_pwait: fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
-    epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int;
     getsockopt: fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
     setsockopt: fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
     fcntl: fn(c_int, c_int, usize) -> c_int;

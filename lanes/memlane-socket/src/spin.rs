@@ -14,11 +14,14 @@ use crate::thread;
 use core::sync::atomic::Ordering;
 use memlane_sys::time::ticks;
 
-/// A gap this long between two turns of a spin loop is a lost CPU (a turn takes
-/// well under 1 µs; interrupts take a few µs).
-const GAP_US: u64 = 30;
-/// How long a thread that lost its CPU while spinning stays away from it.
-const FULL_US: u64 = 10_000;
+/// A gap this long between two turns of a spin loop is a CPU lost to another
+/// task (a turn takes well under 1 µs; interrupts, and a hypervisor's, tens of µs).
+const GAP_US: u64 = 200;
+/// A thread that lost its CPU while spinning does not spin for so many times
+/// the gap …
+const FULL_TIMES: u64 = 8;
+/// … but for at most so long.
+const FULL_MOST_US: u64 = 50_000;
 
 /// What a spin came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,8 +114,10 @@ fn turn(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
             return Spun::Signal;
         }
         let now = ticks();
-        if now.wrapping_sub(last) > GAP_US * per_us {
-            t.no_spin_until.store(now + FULL_US * per_us, Ordering::Relaxed);
+        let gap = now.wrapping_sub(last);
+        if gap > GAP_US * per_us {
+            let pause = (gap * FULL_TIMES).min(FULL_MOST_US * per_us);
+            t.no_spin_until.store(now + pause, Ordering::Relaxed);
             return Spun::Nothing;
         }
         if now.wrapping_sub(start) > budget {

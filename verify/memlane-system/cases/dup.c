@@ -305,7 +305,11 @@ static void a_new_connection_takes_the_closed_number(void) {
     int fd = pair();
     R(close(fd));
     int two = pair();
-    say("same number: %d", two == fd);
+    if (two != fd) {
+        OK(dup2(two, fd));
+        close(two);
+        two = fd;
+    }
     send_text(two, "second life");
     tell_at(1, P_TAKE, 11);
     finish();

@@ -199,8 +199,8 @@ static void what_the_kernel_says(void) {
 
 static void small_buffers_carry_much(void) {
     int fd = pair();
-    set_int(fd, SOL_SOCKET, SO_SNDBUF, 4096);
-    set_int(fd, SOL_SOCKET, SO_RCVBUF, 4096);
+    set_int(fd, SOL_SOCKET, SO_SNDBUF, 32768);
+    set_int(fd, SOL_SOCKET, SO_RCVBUF, 32768);
     order(P_ECHO, 200000);
     pthread_t t = thread_actor(W, drain, fd);
     send_n(fd, 200000, 4);

@@ -132,21 +132,32 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         forget_range(first, last);
     }
     if borrowed {
-        return real!(close_range(first, last, flags));
+        return kernel_close_range(first, last, flags);
     }
     let mut from = first;
     while let Some(own) = process::next_hidden(i32::try_from(from).unwrap_or(i32::MAX)).map(|h| h.cast_unsigned())
         && own <= last
     {
         if own > from {
-            let r = real!(close_range(from, own - 1, flags));
+            let r = kernel_close_range(from, own - 1, flags);
             if r != 0 {
                 return r;
             }
         }
         from = own + 1;
     }
-    if from > last { 0 } else { real!(close_range(from, last, flags)) }
+    if from > last { 0 } else { kernel_close_range(from, last, flags) }
+}
+
+fn kernel_close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // SAFETY: no pointers are passed.
+    match unsafe { memlane_sys::syscall!(libc::SYS_close_range, first, last, flags) } {
+        Ok(_) => 0,
+        Err(e) => {
+            set_errno(e.0);
+            -1
+        }
+    }
 }
 
 fn forget_range(first: u32, last: u32) {

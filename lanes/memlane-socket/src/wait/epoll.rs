@@ -15,7 +15,7 @@
 //! parking takes `rx_lock` under the set's lock, so whoever holds `rx_lock`
 //! only *tries* a set's lock (`may_wake`).
 
-use crate::conn::{Conn, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode};
+use crate::conn::{Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode};
 use crate::group;
 use crate::lane::{self, Parked};
 use crate::process::{self, PROCESS};
@@ -34,6 +34,10 @@ const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
+
+/// `Reg::kernel_events`: an edge-triggered registration was armed anew, so the
+/// kernel must be told even if the mask is the same.
+const STALE: u32 = u32::MAX;
 
 /// While the rings keep a wait busy, the kernel's side of the set (listeners,
 /// timers, plain sockets, ends of streams) is looked at this often.
@@ -250,17 +254,25 @@ pub fn may_wake(conn: &Conn) -> bool {
 }
 
 /// Descriptor `n` of `conn` is being closed: the kernel drops its registrations
-/// when the last descriptor goes; a number that goes while others stay keeps them.
-pub fn drop_fd(conn: &Conn, _n: i32) {
-    if conn.refs.load(Ordering::Acquire) > 1 {
-        return;
-    }
+/// when the last descriptor goes; a number that goes while others stay keeps
+/// them (but not those that the program has deleted before).
+pub fn drop_fd(conn: &Conn, n: i32) {
+    let last = conn.refs.load(Ordering::Acquire) <= 1;
     for reg in &conn.regs {
         // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() } {
+        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else { continue };
+        if last {
+            remove(ep, reg);
+        } else if reg.fd.load(Ordering::Relaxed) == n && marked(reg, REG_ABSENT) {
+            kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
             remove(ep, reg);
         }
     }
+}
+
+/// Before a fork: the kernel's sets are as the program believes them to be.
+pub fn flush(ep: &Ep) {
+    flush_dirty(ep);
 }
 
 // --- epoll_ctl -----------------------------------------------------------------
@@ -278,15 +290,7 @@ pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int 
     match op {
         libc::EPOLL_CTL_ADD => add(ep, &conn, fd, event),
         libc::EPOLL_CTL_MOD => modify(ep, &conn, fd, event),
-        libc::EPOLL_CTL_DEL => {
-            let r = real!(epoll_ctl(epfd, op, fd, event));
-            if r == 0
-                && let Some(reg) = find(ep, &conn, fd)
-            {
-                remove(ep, reg);
-            }
-            r
-        }
+        libc::EPOLL_CTL_DEL => delete(ep, &conn, fd, event),
         _ => real!(epoll_ctl(epfd, op, fd, event)),
     }
 }
@@ -316,7 +320,72 @@ fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
     Some((e.events, e.u64))
 }
 
+/// May the kernel hear of a change later, before somebody next sleeps on (or
+/// asks) the set? The set's lock is held: sleepers come and go under it only.
+fn may_wait(ep: &Ep, conn: &Conn) -> bool {
+    conn.upgraded() && ep.sleepers.load(Ordering::Relaxed) == 0 && ep.inherited.load(Ordering::Relaxed) == 0
+}
+
+/// The program's view of a registration changes; the kernel is told later.
+fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
+    reg.events.store(events, Ordering::Relaxed);
+    reg.data.store(data, Ordering::Relaxed);
+    if events & ET != 0 {
+        reg.kernel_events.store(STALE, Ordering::Relaxed);
+    }
+    unmark(reg, REG_ABSENT);
+    mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
+    push_ready(ep, reg);
+    push_dirty(ep, reg);
+    process::count(Counter::CtlAvoided, 1);
+}
+
+fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    let Some(reg) = find(ep, conn, fd) else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event)) };
+    {
+        let Some(_held) = ep.lock.lock() else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event)) };
+        if marked(reg, REG_ABSENT) {
+            real::set_errno(libc::ENOENT);
+            return -1;
+        }
+        if may_wait(ep, conn) {
+            mark(reg, REG_ABSENT);
+            push_dirty(ep, reg);
+            process::count(Counter::CtlAvoided, 1);
+            return 0;
+        }
+    }
+    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+    if r == 0 {
+        remove(ep, reg);
+    }
+    r
+}
+
+/// The program adds what it has deleted a moment ago: the kernel never knew.
+fn add_again(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> Option<c_int> {
+    let reg = find(ep, conn, fd)?;
+    let (events, data) = asked(event)?;
+    let _held = ep.lock.lock()?;
+    if !marked(reg, REG_ABSENT) {
+        real::set_errno(libc::EEXIST);
+        return Some(-1);
+    }
+    if events & (ONESHOT | EXCLUSIVE | WAKEUP) == 0 && may_wait(ep, conn) {
+        change_later(ep, reg, events, data);
+        return Some(0);
+    }
+    drop(_held);
+    kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+    remove(ep, reg);
+    None
+}
+
 fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+    if let Some(done) = add_again(ep, conn, fd, event) {
+        return done;
+    }
     let r = real!(epoll_ctl(ep.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, event));
     if r != 0 {
         return r;
@@ -336,6 +405,7 @@ fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int
         reg.data.store(data, Ordering::Relaxed);
         reg.events.store(events, Ordering::Relaxed);
         reg.kernel_events.store(events, Ordering::Relaxed);
+        reg.kernel_data.store(data, Ordering::Relaxed);
         reg.marks.store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
         reg.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
         ep.regs.fetch_add(1, Ordering::Relaxed);
@@ -383,43 +453,61 @@ fn kick(ep: &Ep, reg: &Reg) {
     push_dirty(ep, reg);
 }
 
-fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) -> c_int {
-    let mut e = epoll_event { events, u64: reg.data.load(Ordering::Relaxed) };
+fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
+    kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
     reg.kernel_events.store(events, Ordering::Relaxed);
-    // SAFETY: `e` lives over the call.
-    let r = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_epoll_ctl,
-            ep.fd.load(Ordering::Relaxed),
-            libc::EPOLL_CTL_MOD,
-            reg.fd.load(Ordering::Relaxed),
-            &raw mut e
-        )
-    };
-    if r.is_ok() { 0 } else { -1 }
+    reg.kernel_data.store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) {
+    let mut e = epoll_event { events, u64: reg.data.load(Ordering::Relaxed) };
+    let (epfd, fd) = (ep.fd.load(Ordering::Relaxed), reg.fd.load(Ordering::Relaxed));
+    // SAFETY: `e` lives over the call. An error means that the program has closed one of the two: nothing to tell.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) };
+}
+
+/// Tells the kernel what it was not told yet.
+fn flush_dirty(ep: &Ep) {
+    if ep.dirty.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    loop {
+        let gone = {
+            let Some(_held) = ep.lock.lock() else { return };
+            let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else { return };
+            ep.dirty.store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+            unmark(reg, REG_DIRTY);
+            if marked(reg, REG_ABSENT) {
+                kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+                reg
+            } else {
+                let events = reg.events.load(Ordering::Relaxed);
+                let same = events == reg.kernel_events.load(Ordering::Relaxed)
+                    && reg.data.load(Ordering::Relaxed) == reg.kernel_data.load(Ordering::Relaxed);
+                if !same {
+                    tell_kernel(ep, reg, events);
+                }
+                continue;
+            }
+        };
+        remove(ep, gone);
+    }
 }
 
 fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
-    let Some(reg) = find(ep, conn, fd) else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event)) };
-    let lazy = conn.upgraded()
-        && !event.is_null()
-        && ep.sleepers.load(Ordering::Relaxed) == 0
-        && matches!(conn.rx_mode(), mode::HOT)
-        && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
-    let Some((events, data)) = asked(event) else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event)) };
-    let same_data = data == reg.data.load(Ordering::Relaxed);
+    let (Some(reg), Some((events, data))) = (find(ep, conn, fd), asked(event)) else {
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
+    };
     if events & (ONESHOT | EXCLUSIVE | WAKEUP) != 0 {
         crate::upgrade::bar(conn, Reason::WAIT_KIND);
-    } else if lazy && same_data {
-        let Some(_held) = ep.lock.lock() else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event)) };
-        // Sleepers come and go under the lock only.
-        if ep.sleepers.load(Ordering::Relaxed) == 0 {
-            reg.events.store(events, Ordering::Relaxed);
-            mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
-            push_ready(ep, reg);
-            push_dirty(ep, reg);
-            process::count(Counter::CtlAvoided, 1);
+    } else if let Some(_held) = ep.lock.lock() {
+        if marked(reg, REG_ABSENT) {
+            real::set_errno(libc::ENOENT);
+            return -1;
+        }
+        if may_wait(ep, conn) {
+            change_later(ep, reg, events, data);
             return 0;
         }
     }
@@ -427,9 +515,11 @@ fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_
     if r == 0 {
         {
             let Some(_held) = ep.lock.lock() else { return r };
-            reg.events.store(events, Ordering::Relaxed);
-            reg.kernel_events.store(events, Ordering::Relaxed);
+            for (word, value) in [(&reg.events, events), (&reg.kernel_events, events)] {
+                word.store(value, Ordering::Relaxed);
+            }
             reg.data.store(data, Ordering::Relaxed);
+            reg.kernel_data.store(data, Ordering::Relaxed);
             mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
             push_ready(ep, reg);
         }
@@ -480,7 +570,7 @@ impl Waiter<'_> {
                 return self.with_kernel(n, start);
             }
             if self.timeout == 0 {
-                self.flush_dirty();
+                flush_dirty(self.ep);
                 return (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
             }
             if !self.ep.hot.load(Ordering::Relaxed).is_null() {
@@ -518,7 +608,7 @@ impl Waiter<'_> {
             return 0;
         }
         self.ep.asked.store(now, Ordering::Relaxed);
-        self.flush_dirty();
+        flush_dirty(self.ep);
         (self.sleep)(self.out.as_mut_ptr(), self.max(), 0)
     }
 
@@ -586,7 +676,7 @@ impl Waiter<'_> {
         }
         ep.asked.store(now, Ordering::Relaxed);
         ep.unasked.store(0, Ordering::Relaxed);
-        self.flush_dirty();
+        flush_dirty(self.ep);
         let (ours, rest) = self.out.split_at_mut(n);
         let got = (self.sleep)(rest.as_mut_ptr(), c_int::try_from(rest.len()).unwrap_or(c_int::MAX), 0);
         let mut total = n;
@@ -662,7 +752,7 @@ impl Waiter<'_> {
     }
 
     fn sleep_parked(&mut self, deadline: Option<u64>) -> c_int {
-        self.flush_dirty();
+        flush_dirty(self.ep);
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
         let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), self.remaining(deadline));
@@ -684,7 +774,7 @@ impl Waiter<'_> {
         if n <= 0 || self.ep.dirty.load(Ordering::Relaxed).is_null() {
             return n;
         }
-        self.flush_dirty();
+        flush_dirty(self.ep);
         let from_rings = self.collect();
         if from_rings > 0 {
             return self.with_kernel(from_rings, 0);
@@ -697,19 +787,6 @@ impl Waiter<'_> {
         let per_ms = PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000;
         let left = deadline.saturating_sub(ticks()).div_ceil(per_ms.max(1));
         c_int::try_from(left).unwrap_or(self.timeout).min(self.timeout)
-    }
-
-    /// Tells the kernel what it was not told yet.
-    fn flush_dirty(&mut self) {
-        let Some(_held) = self.ep.lock.lock() else { return };
-        while let Some(reg) = reg_ref(self.ep.dirty.load(Ordering::Relaxed)) {
-            self.ep.dirty.store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
-            unmark(reg, REG_DIRTY);
-            let events = reg.events.load(Ordering::Relaxed);
-            if events != reg.kernel_events.load(Ordering::Relaxed) {
-                tell_kernel(self.ep, reg, events);
-            }
-        }
     }
 }
 
@@ -747,7 +824,7 @@ fn park_reg(reg: &Reg) -> ParkedReg {
 }
 
 fn wants_in(reg: &Reg) -> bool {
-    reg.events.load(Ordering::Relaxed) & IN != 0
+    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
 }
 
 fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
@@ -761,6 +838,9 @@ fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
 
 /// What the rings have to report for a registration; 0 = nothing.
 fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
+    if marked(reg, REG_ABSENT) {
+        return 0;
+    }
     let edge = asked & ET != 0;
     let mut bits = 0;
     if asked & IN != 0 && (!edge || marked(reg, REG_IN_EDGE)) && lane::readable(conn) {

@@ -1,0 +1,300 @@
+/* Several threads on one connection. */
+#include "common.h"
+
+static char scratch[65536];
+enum { T = 5, U = 6, GO = 0 };
+
+static void recv_says(int fd) {
+    char buf[100];
+    errno = 0;
+    long r = recv(fd, buf, sizeof buf, 0);
+    say_result("recv", r, errno);
+    if (r > 0) say_bytes("got", buf, r);
+}
+
+static void one_sleeps_in_recv_while_another_sends(void) {
+    int fd = pair();
+    for (int i = 0; i < 5; i++) {
+        pthread_t t = thread_actor(T, recv_says, fd);
+        until_asleep(T);
+        send_text(fd, "request");
+        tell(P_TAKE, 7);
+        tell_text("reply");
+        pthread_join(t, NULL);
+    }
+    exchange(fd);
+    finish();
+}
+
+static void poll_says(int fd) {
+    struct pollfd p = {fd, POLLIN, 0};
+    R(poll(&p, 1, -1));
+}
+
+static void one_sleeps_in_poll_another_reads(void) {
+    int fd = pair();
+    for (int i = 0; i < 3; i++) {
+        pthread_t t = thread_actor(T, poll_says, fd);
+        until_asleep(T);
+        tell_text("bytes");
+        pthread_join(t, NULL);
+        take(fd, 5);
+    }
+    finish();
+}
+
+static void epoll_forever(int fd) { /* readiness only; the main thread reads */
+    int ep = epoll_create1(0);
+    struct epoll_event ev = {EPOLLIN | EPOLLRDHUP | EPOLLET, {.fd = fd}};
+    epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev);
+    for (;;) {
+        int n = epoll_wait(ep, &ev, 1, -1);
+        if (n == 1 && ev.events & EPOLLRDHUP) break;
+        if (n == 1) post(GO);
+    }
+    say("saw the end");
+    close(ep);
+}
+
+static void one_waits_and_another_reads(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, epoll_forever, fd);
+    for (int i = 0; i < 10; i++) {
+        if (i % 2) until_asleep(T);
+        tell_text("bytes");
+        await(GO);
+        take(fd, 5);
+    }
+    tell(P_SHUT, SHUT_WR);
+    pthread_join(t, NULL);
+    finish();
+}
+
+static void reads_all(int fd) { drain(fd); }
+static void writes_all(int fd) { send_n(fd, 1500000, 3); }
+
+static void reader_and_writer_threads(void) {
+    int fd = pair();
+    order(P_ECHO, 1500000);
+    pthread_t t = thread_actor(T, reads_all, fd), u = thread_actor(U, writes_all, fd);
+    pthread_join(u, NULL);
+    done();
+    tell(P_SHUT, SHUT_WR);
+    pthread_join(t, NULL);
+    finish();
+}
+
+/* Whole records from two threads must never be torn: send() of up to a segment is atomic in practice. */
+static void writes_t(int fd) {
+    for (int i = 0; i < 3000; i++)
+        if (send(fd, "TTTTTTTTTTTTTTTT", 16, 0) != 16) say("send");
+}
+static void writes_u(int fd) {
+    for (int i = 0; i < 3000; i++)
+        if (send(fd, "UUUUUUUUUUUUUUUU", 16, 0) != 16) say("send");
+}
+static void counts_records(int fd) {
+    char r[16];
+    long t = 0, u = 0;
+    while (recv_all(fd, r, 16) == 16) {
+        for (int i = 1; i < 16; i++)
+            if (r[i] != r[0]) {
+                say("WRONG: torn record");
+                return;
+            }
+        if (r[0] == 'T') t++;
+        else if (r[0] == 'U') u++;
+    }
+    say("T %ld U %ld", t, u);
+}
+static void two_writers_of_records(void) {
+    int fd = pair();
+    order_call(counts_records);
+    pthread_t t = thread_actor(T, writes_t, fd), u = thread_actor(U, writes_u, fd);
+    pthread_join(t, NULL);
+    pthread_join(u, NULL);
+    R(shutdown(fd, SHUT_WR));
+    done();
+    finish();
+}
+
+static _Atomic uint64_t sum;
+static _Atomic long count;
+static void reads_bytes(int fd) {
+    unsigned char buf[777];
+    long r;
+    while ((r = recv(fd, buf, sizeof buf, 0)) > 0)
+        for (long i = 0; i < r; i++) {
+            sum += buf[i];
+            count++;
+        }
+}
+static void two_readers_share_a_stream(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, reads_bytes, fd), u = thread_actor(U, reads_bytes, fd);
+    tell(P_SEND, 500000);
+    tell(P_SHUT, SHUT_WR);
+    pthread_join(t, NULL);
+    pthread_join(u, NULL);
+    say("count %ld sum %llu", count, (unsigned long long)sum);
+    finish();
+}
+
+static void closed_in_one_thread_while_another_reads(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, recv_says, fd);
+    until_asleep(T);
+    R(close(fd)); /* the sleeper keeps the connection open */
+    tell_text("wakes it");
+    pthread_join(t, NULL);
+    R(recv(fd, scratch, 1, 0));
+    finish();
+}
+
+static void shutdown_wakes_a_reader(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, recv_says, fd);
+    until_asleep(T);
+    R(shutdown(fd, SHUT_RD));
+    pthread_join(t, NULL);
+    send_text(fd, "still");
+    tell(P_TAKE, 5);
+    finish();
+}
+
+static void shutdown_wakes_a_poller(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, poll_says, fd);
+    until_asleep(T);
+    R(shutdown(fd, SHUT_RDWR));
+    pthread_join(t, NULL);
+    tell(P_DRAIN, 0);
+    finish();
+}
+
+static void writes_until_error(int fd) {
+    while (send(fd, scratch, sizeof scratch, MSG_NOSIGNAL) > 0) {}
+    say("blocked send: %s", errname(errno));
+}
+static void shutdown_wakes_a_blocked_writer(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, writes_until_error, fd);
+    until_asleep(T);
+    R(shutdown(fd, SHUT_WR));
+    pthread_join(t, NULL);
+    tell_call(reads_bytes);
+    finish();
+}
+
+static void echoes_until_eof(int fd) {
+    char buf[4096];
+    long r;
+    while ((r = recv(fd, buf, sizeof buf, 0)) > 0)
+        if (send_all(fd, buf, (size_t)r) < 0) break;
+}
+static void handed_to_a_worker_thread(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, echoes_until_eof, fd);
+    for (int i = 0; i < 30; i++) tell(P_SEND, 40), tell(P_TAKE, 40);
+    tell(P_SHUT, SHUT_WR);
+    pthread_join(t, NULL);
+    finish();
+}
+
+static void both_ends_in_one_thread(void) {
+    int listener = listen_any(), port = bound_port(listener);
+    int c = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    union address a = loopback(AF_INET, port);
+    int r = connect(c, &a.any, address_len(&a));
+    say("connect %s", r < 0 ? errname(errno) : "0");
+    int s = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    poll_for(c, POLLOUT);
+    uint64_t h = HASH_START;
+    for (int i = 0; i < 100; i++) {
+        int n = 1 + i * 37 % 3000, from = i % 2 ? c : s, to = i % 2 ? s : c, have = 0;
+        fill(scratch, (size_t)n, (unsigned)i);
+        if (send(from, scratch, (size_t)n, 0) != n) say("send in round %d", i);
+        memset(scratch, 0, (size_t)n);
+        for (int tries = 0; have < n && tries < 2000; tries++) {
+            long got = recv(to, scratch + have, (size_t)(n - have), 0);
+            if (got > 0) have += (int)got;
+            else poll(&(struct pollfd){to, POLLIN, 0}, 1, 5);
+        }
+        if (have != n) say("recv in round %d", i);
+        h = hash_more(h, scratch, (size_t)n);
+    }
+    say("hash %016llx", (unsigned long long)h);
+    R(close(c));
+    say("%s", events(poll_for(s, POLLRDHUP)));
+    R(recv(s, scratch, 1, 0));
+}
+
+static void both_ends_in_one_epoll_set(void) {
+    int listener = listen_any(), ep = epoll_create1(0);
+    int c = connect_port(bound_port(listener)), s = accept_one(listener);
+    int fds[2] = {c, s};
+    for (int i = 0; i < 2; i++) {
+        struct epoll_event ev = {EPOLLIN, {.u32 = (unsigned)i}};
+        set_nonblocking(fds[i], true);
+        epoll_ctl(ep, EPOLL_CTL_ADD, fds[i], &ev);
+    }
+    send_text(c, "ball");
+    int passes = 0;
+    while (passes < 2000) {
+        struct epoll_event ev[2];
+        int n = epoll_wait(ep, ev, 2, 5000);
+        if (n <= 0) {
+            say("no event after %d", passes);
+            break;
+        }
+        for (int i = 0; i < n; i++) {
+            int at = fds[ev[i].data.u32];
+            if (recv(at, scratch, 10, 0) == 4 && send(at, scratch, 4, 0) == 4) passes++;
+            else say("pass %d", passes);
+        }
+    }
+    say("passes %d '%.4s'", passes, scratch);
+}
+
+static void many_threads_many_connections_body(int port) {
+    int fd = connect_port(port);
+    char out[100], in[100];
+    bool ok = true;
+    for (int i = 0; i < 100; i++) {
+        fill(out, sizeof out, (unsigned)i);
+        ok = ok && send_all(fd, out, 100) == 100 && recv_all(fd, in, 100) == 100 && !memcmp(in, out, 100);
+    }
+    say("ok %d", ok);
+    close(fd);
+}
+static void *thread_echo(void *fd) {
+    echoes_until_eof((int)(intptr_t)fd);
+    close((int)(intptr_t)fd);
+    return NULL;
+}
+static void a_thread_per_connection(void) {
+    int listener = listen_any(), port = bound_port(listener);
+    pthread_t clients[4], servers[4];
+    for (int i = 0; i < 4; i++) clients[i] = thread_actor(3 + i, many_threads_many_connections_body, port);
+    for (int i = 0; i < 4; i++) pthread_create(&servers[i], NULL, thread_echo, (void *)(intptr_t)accept_one(listener));
+    for (int i = 0; i < 4; i++) pthread_join(clients[i], NULL), pthread_join(servers[i], NULL);
+}
+
+const struct one_case cases[] = {
+#define CASE(name) {#name, name, 0}
+    CASE(one_sleeps_in_recv_while_another_sends),
+    CASE(one_sleeps_in_poll_another_reads),
+    CASE(one_waits_and_another_reads),
+    CASE(reader_and_writer_threads),
+    CASE(two_writers_of_records),
+    CASE(two_readers_share_a_stream),
+    CASE(closed_in_one_thread_while_another_reads),
+    CASE(shutdown_wakes_a_reader),
+    CASE(shutdown_wakes_a_poller),
+    CASE(shutdown_wakes_a_blocked_writer),
+    CASE(handed_to_a_worker_thread),
+    {"both_ends_in_one_thread", both_ends_in_one_thread, ONCE | LANE},
+    {"both_ends_in_one_epoll_set", both_ends_in_one_epoll_set, ONCE | LANE},
+    {"a_thread_per_connection", a_thread_per_connection, ONCE | LANE},
+    {NULL, NULL, 0},
+};

@@ -1,0 +1,10 @@
+//! kill -9, stop and crash of the other end.
+
+use memlane_system::cases::{Exception, compare};
+
+const EXCEPTIONS: &[Exception] = &[];
+
+#[test]
+fn survivors_see_what_tcp_would_show() {
+    compare("death", EXCEPTIONS);
+}

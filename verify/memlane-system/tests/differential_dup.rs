@@ -1,0 +1,10 @@
+//! dup, dup2, dup3, F_DUPFD, close_range, closefrom, descriptor numbers, sockets as stdin and stdout.
+
+use memlane_system::cases::{Exception, compare};
+
+const EXCEPTIONS: &[Exception] = &[];
+
+#[test]
+fn copied_swept_and_renumbered_descriptors_are_the_same_connection() {
+    compare("dup", EXCEPTIONS);
+}

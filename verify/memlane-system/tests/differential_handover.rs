@@ -1,0 +1,10 @@
+//! SCM_RIGHTS, chroot, setuid, limits.
+
+use memlane_system::cases::{Exception, compare};
+
+const EXCEPTIONS: &[Exception] = &[];
+
+#[test]
+fn connections_survive_a_change_of_hands_root_and_user() {
+    compare("handover", EXCEPTIONS);
+}
