@@ -98,6 +98,8 @@ pub struct Cell {
     pub tx_count: AtomicU64,
     /// See the module's head.
     pub tx_flight: AtomicU64,
+    /// Bytes sent by TCP because the receiver was parked, since it last was awake.
+    pub tx_to_parked: AtomicU64,
     /// Guarded by `tx_lock`.
     pub tx: UnsafeCell<Tx>,
 }
@@ -180,6 +182,8 @@ pub struct Handshake {
     pub peer_pid: i32,
     /// Likewise.
     pub peer_uid: u32,
+    /// The EID that both sides share, if any is needed.
+    pub eid: Option<[u8; crate::config::EID_LEN]>,
 }
 
 impl Handshake {
@@ -200,6 +204,7 @@ impl Handshake {
         peer_name_len: 0,
         peer_pid: 0,
         peer_uid: 0,
+        eid: None,
     };
 }
 

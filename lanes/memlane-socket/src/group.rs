@@ -123,8 +123,6 @@ pub struct OwnDmb {
     pub ring_size: u32,
     /// Its token.
     pub token: Token,
-    /// The chunk's descriptor, if the peer may not have it yet.
-    pub fd: Option<i32>,
 }
 
 /// Finds or makes the group of the peer process (`gid`, `pid`).
@@ -185,7 +183,7 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnD
     let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
     let own = &mut locked.own()[chunk as usize];
     own.used |= 1 << slot;
-    let dmb = OwnDmb { chunk, slot, ring_size: own.ring_size, token, fd: (!own.acked).then_some(own.fd) };
+    let dmb = OwnDmb { chunk, slot, ring_size: own.ring_size, token };
     let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
     rx.prepare(words);
     words.rx.0.token.store(token.bits(), Ordering::Release);

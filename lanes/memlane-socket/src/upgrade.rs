@@ -38,7 +38,7 @@ pub const AUTO_BYTES: u64 = 64 * 1024;
 /// `--upgrade eager`: calls.
 pub const EAGER_OPS: u64 = 1;
 /// Tries to reach the other side before it counts as not under memlane.
-const TRIES: u32 = 12;
+const TRIES: u32 = 8;
 /// Calls, and ns, after which an unanswered step is given up.
 const PATIENCE_OPS: u64 = 4096;
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -51,6 +51,7 @@ const AGREED: u32 = 4;
 const CONFIRMING: u32 = 5;
 const OPEN: u32 = 6;
 const OVER: u32 = 7;
+const ANSWERING: u32 = 8;
 
 /// After a call of the program on a connection whose handshake is due.
 #[cold]
@@ -77,6 +78,7 @@ fn advance(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     match hs.stage {
         IDLE => begin(conn, hs),
         LISTENING => listen(conn, hs),
+        ANSWERING => accept(conn, hs),
         ACCEPTED | PROPOSED => wait(conn, hs),
         AGREED => open(conn, hs),
         CONFIRMING => confirm(conn, hs),
@@ -323,16 +325,22 @@ fn answer(conn: &Use, hs: &mut Handshake, m: Result<Message, Malformed>, got: Re
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     check_peer(conn, &m, &got, &tuple)?;
-    let eid = common_eid(&m)?;
-    let (dmb, group) = offer_dmb(conn, hs, &m)?;
+    hs.eid = common_eid(&m)?;
+    offer_dmb(conn, hs, &m)?;
+    accept(conn, hs)
+}
+
+/// Sends the Accept; again later if the client's mailbox is full just now.
+fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+    let tuple = unsafe { *conn.tuple.get() };
     let mut yes = own_message(Kind::Accept, conn, &tuple);
-    if let Some(eid) = eid {
+    if let Some(eid) = hs.eid {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
-    fill_dmb(&mut yes, &dmb, m.id);
-    hs.group = group + 1;
-    let to = got.from.ok_or(Reason::INTERNAL)?;
-    match send(conn, &to, &yes, dmb.fd) {
+    let file = tell_dmb(&mut yes, hs);
+    let to = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    match send(conn, &to, &yes, file) {
         Ok(()) => {
             hs.stage = ACCEPTED;
             hs.tries = 0;
@@ -340,9 +348,22 @@ fn answer(conn: &Use, hs: &mut Handshake, m: Result<Message, Malformed>, got: Re
             process::unhide(core::mem::replace(&mut hs.name_fd, -1));
             Ok(())
         }
-        Err(Sent::Later) => Err(Reason::TIMEOUT_AL),
+        Err(Sent::Later) => {
+            hs.stage = ANSWERING;
+            be_patient(conn, hs, Reason::TIMEOUT_AL)
+        }
         Err(Sent::Never(why)) => Err(why),
     }
+}
+
+/// Our DMB, and the chunk's descriptor if the peer may not have it yet.
+fn tell_dmb(m: &mut Message, hs: &Handshake) -> Option<i32> {
+    m.token = hs.rx_token;
+    m.chunk = hs.rx_chunk - 1;
+    m.slot = hs.rx_slot as u16;
+    m.ring_size = process::config().ring;
+    m.echo = hs.peer_id;
+    group::lock().and_then(|mut locked| group::chunk_fd(&mut locked, hs.rx_chunk - 1))
 }
 
 fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
@@ -376,7 +397,7 @@ fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
     m.eids().iter().find(|e| own.contains(e)).copied().map(Some).ok_or(Reason::NO_EID)
 }
 
-fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(group::OwnDmb, u32), Reason> {
+fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let group = group::find(&mut locked, m.gid, hs.peer_pid)?;
     // SAFETY: the receive mode is PLAIN, in which nobody but the handshake (hs_lock) touches `rx`.
@@ -386,15 +407,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(group::Own
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;
     hs.rx_token = dmb.token.bits();
-    Ok((dmb, group))
-}
-
-fn fill_dmb(m: &mut Message, dmb: &group::OwnDmb, echo: u64) {
-    m.token = dmb.token.bits();
-    m.chunk = dmb.chunk;
-    m.slot = dmb.slot as u16;
-    m.ring_size = dmb.ring_size;
-    m.echo = echo;
+    Ok(())
 }
 
 fn confirmed(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tuple: &Tuple) -> Result<(), Reason> {
@@ -486,9 +499,8 @@ fn open_quiet(conn: &Conn, hs: &Handshake) -> Result<bool, Reason> {
     if counts.state != TCP_ESTABLISHED {
         return Err(Reason::CLOSING);
     }
-    let syn = u64::from(conn.role.load(Ordering::Relaxed) == 0);
     let (taken, written) = (cell.rx_count.load(Ordering::Relaxed), cell.tx_count.load(Ordering::Relaxed));
-    if counts.taken != taken || counts.written != written + syn {
+    if counts.taken != taken || counts.written != written {
         return if hs.tries < 4 { Ok(false) } else { Err(Reason::COUNTS) };
     }
     crate::lane::open(conn, hs.rx_chunk - 1, hs.rx_slot, taken, written);
@@ -499,14 +511,7 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);
-    let (chunk, slot) = (hs.rx_chunk - 1, hs.rx_slot);
-    let locked = group::lock();
-    m.token = hs.rx_token;
-    m.chunk = chunk;
-    m.slot = slot as u16;
-    m.ring_size = conn.rx_size.load(Ordering::Relaxed);
-    m.echo = hs.peer_id;
-    let file = locked.and_then(|mut l| group::chunk_fd(&mut l, chunk));
+    let file = tell_dmb(&mut m, hs);
     let to = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
     match send(conn, &to, &m, file) {
         Ok(()) => hs.stage = OPEN,
@@ -520,7 +525,7 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 
 /// Stays on TCP, and says why: to the stats page and, if asked, to the peer.
 fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
-    if tell && matches!(hs.stage, LISTENING | ACCEPTED | PROPOSED | AGREED) && hs.peer_name_len > 0 {
+    if tell && matches!(hs.stage, LISTENING | ANSWERING | ACCEPTED | PROPOSED | AGREED) && hs.peer_name_len > 0 {
         // SAFETY: learnt in `begin`.
         let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
         m.reason = why.0;

@@ -125,44 +125,51 @@ pub struct TcpCounts {
     pub state: u8,
     /// Bytes that the application has taken: `tcpi_bytes_received` − `SIOCINQ`.
     pub taken: u64,
-    /// Bytes that the application has written: `tcpi_bytes_acked` + `SIOCOUTQ`
-    /// (the connecting side's SYN counts as one: subtract it there).
+    /// Bytes that the application has written: `tcpi_bytes_sent` −
+    /// `tcpi_bytes_retrans` + `tcpi_notsent_bytes`.
     pub written: u64,
 }
 
-/// Offset of `tcpi_bytes_acked` in the kernel's `struct tcp_info` (include/uapi/linux/tcp.h).
-const TCPI_BYTES_ACKED: usize = 120;
-/// Offset of `tcpi_bytes_received`, likewise.
+/// Offsets in the kernel's `struct tcp_info` (include/uapi/linux/tcp.h).
 const TCPI_BYTES_RECEIVED: usize = 128;
+const TCPI_NOTSENT_BYTES: usize = 144;
+const TCPI_BYTES_SENT: usize = 200;
+const TCPI_BYTES_RETRANS: usize = 208;
+const TCP_INFO_LEN: usize = 216;
 
-/// Reads the kernel's counts, twice until they agree: data may arrive in between.
+/// Tries to see the receive queue standing still around `TCP_INFO`.
+const COUNT_TRIES: u32 = 200;
+
+/// Reads the kernel's counts. `TCP_INFO` is one consistent picture of what was
+/// written; what was taken needs the receive queue's length too, so it is read
+/// again until no data has arrived in between.
 pub fn tcp_counts(fd: i32) -> Result<TcpCounts> {
-    for _ in 0..8 {
-        let before = (queue_len(fd, libc::FIONREAD)?, queue_len(fd, libc::TIOCOUTQ)?);
-        let mut info = [0u8; 136];
-        let mut len: libc::socklen_t = 136;
+    for _ in 0..COUNT_TRIES {
+        let before = queue_len(fd, libc::FIONREAD)?;
+        let mut info = [0u8; TCP_INFO_LEN];
+        let mut len = TCP_INFO_LEN as libc::socklen_t;
         // SAFETY: `info` is writable for `len` bytes.
         unsafe {
             syscall!(libc::SYS_getsockopt, fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr(), &raw mut len)
         }?;
-        if len != 136 {
+        if len as usize != TCP_INFO_LEN {
             return Err(Errno::NOTSUP);
         }
-        let after = (queue_len(fd, libc::FIONREAD)?, queue_len(fd, libc::TIOCOUTQ)?);
-        if before == after {
-            let acked = u64_at(&info, TCPI_BYTES_ACKED);
-            let received = u64_at(&info, TCPI_BYTES_RECEIVED);
+        if queue_len(fd, libc::FIONREAD)? == before {
+            let sent = u64_at(&info, TCPI_BYTES_SENT).wrapping_sub(u64_at(&info, TCPI_BYTES_RETRANS));
+            let mut waiting = [0u8; 4];
+            waiting.copy_from_slice(&info[TCPI_NOTSENT_BYTES..TCPI_NOTSENT_BYTES + 4]);
             return Ok(TcpCounts {
                 state: info[0],
-                taken: received.wrapping_sub(after.0),
-                written: acked.wrapping_add(after.1),
+                taken: u64_at(&info, TCPI_BYTES_RECEIVED).wrapping_sub(before),
+                written: sent.wrapping_add(u64::from(u32::from_ne_bytes(waiting))),
             });
         }
     }
     Err(Errno::AGAIN)
 }
 
-fn u64_at(bytes: &[u8; 136], at: usize) -> u64 {
+fn u64_at(bytes: &[u8; TCP_INFO_LEN], at: usize) -> u64 {
     let mut b = [0u8; 8];
     b.copy_from_slice(&bytes[at..at + 8]);
     u64::from_ne_bytes(b)

@@ -195,8 +195,12 @@ impl FamilyRun<'_> {
         if case.root && !harness::is_root() {
             row.verdict = "SKIPPED: needs root";
         } else {
+            let hangs_before = self.hangs;
             for variant in case.variants() {
                 self.variant(case, variant, &mut row);
+                if self.hangs > hangs_before {
+                    break; // the other variants would only take longer to say the same
+                }
             }
         }
         if self.failures.len() > failures_before {

@@ -10,11 +10,13 @@ use crate::spin::{self, Spun};
 use crate::thread::{self, OUTBOX};
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
-use memlane_core::layout::WANT_READY;
+use memlane_core::layout::{PARKED, WANT_READY};
 use memlane_core::ring::{MustTcp, Room};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
 
+/// Times that a sender lets others run before it goes on by TCP.
+const YIELDS_FOR_ROOM: u32 = 4;
 /// Most bytes promised to TCP at a time: then the ring is asked again.
 const TCP_PIECE: usize = 64 * 1024;
 
@@ -103,12 +105,13 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
             }
             Turn::Nested => return nested(conn, cursor),
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
-            Turn::Full | Turn::Ended => {}
-            Turn::Tcp(why) => {
-                if why == MustTcp::Parked {
-                    process::count(Counter::WakeupsSent, 1);
+            Turn::Tcp(MustTcp::Parked) => {
+                if is_waking(conn, cursor.left()) {
+                    continue;
                 }
+                process::count(Counter::WakeupsSent, 1);
             }
+            Turn::Full | Turn::Ended | Turn::Tcp(_) => {}
         }
         spun = false;
         let limit = if matches!(turn, Turn::Ended) { cursor.left() } else { TCP_PIECE.min(cursor.left()) };
@@ -166,6 +169,7 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, b);
     }
     tx.commit(words, n);
+    cell.tx_to_parked.store(0, Ordering::Relaxed);
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
         ring_ready(conn);
     }
@@ -228,6 +232,27 @@ fn settle(conn: &Use, limit: usize, n: usize) {
     held.tx().paid(n);
 }
 
+/// In a bulk transfer, the receiver has got its wake-up call with the first
+/// bytes: the rest is worth a moment's wait, until it is awake and the ring can
+/// be used (else TCP's buffers, much larger than the ring, would be filled
+/// first, and the stream would never get off TCP).
+fn is_waking(conn: &Use, want: usize) -> bool {
+    let sent = &conn.cell().tx_to_parked;
+    let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
+    if before < TCP_PIECE as u64 {
+        return false;
+    }
+    sent.store(0, Ordering::Relaxed);
+    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
+    let words = unsafe { conn.tx_words() };
+    let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark() && spin::for_room(awake) == Spun::Ready {
+        return true;
+    }
+    memlane_sys::proc::yield_now();
+    awake()
+}
+
 /// The ring is full: the receiver is running and will make room in no time, or
 /// TCP's own flow control takes over.
 fn spin_for_room(conn: &Use, want: usize) -> bool {
@@ -237,16 +262,23 @@ fn spin_for_room(conn: &Use, want: usize) -> bool {
     };
     // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
     let words = unsafe { conn.tx_words() };
-    if words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark() {
-        return false;
-    }
     // A good piece at a time: half-empty rings make long copies.
     let enough = want.min(size / 4) as u64;
-    let spun = spin::for_room(|| {
+    let moved = || {
         words.consumed.0.load(Ordering::Relaxed).wrapping_sub(seen) >= enough
             || words.rx.0.flags.load(Ordering::Relaxed) & !WANT_READY != 0
-    });
-    spun == Spun::Ready
+    };
+    // A receiver on this CPU, or on a full machine, needs the CPU to make room.
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark() && spin::for_room(moved) == Spun::Ready {
+        return true;
+    }
+    for _ in 0..YIELDS_FOR_ROOM {
+        if moved() {
+            return true;
+        }
+        memlane_sys::proc::yield_now();
+    }
+    moved()
 }
 
 // --- signal handlers that send ---------------------------------------------

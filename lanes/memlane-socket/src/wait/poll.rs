@@ -123,12 +123,13 @@ fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
                 }
             }
             match waited.spin() {
-                Spun::Ready => continue,
+                // What is published may also be a TCP run under way: that is the kernel's to report.
+                Spun::Ready if waited.any_readable() => continue,
+                Spun::Ready | Spun::Nothing => {}
                 Spun::Signal => {
                     real::set_errno(libc::EINTR);
                     return -1;
                 }
-                Spun::Nothing => {}
             }
         }
         waited.asleep(true);
