@@ -272,6 +272,8 @@ pub struct Conn {
 
 /// `Conn::seen`: addresses are known.
 pub const SEEN_TUPLE: u32 = 1;
+/// `Conn::seen`: bytes of a TCP run were taken while awake.
+pub const SEEN_RUN: u32 = 4;
 /// `Conn::seen`: the connection has carried data (so it is established).
 pub const SEEN_DATA: u32 = 2;
 

@@ -245,15 +245,16 @@ pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<Use> {
     conn.role.store(role, Ordering::Relaxed);
     conn.refs.store(1, Ordering::Relaxed);
     conn.cell().nonblock.store(u32::from(nonblock), Ordering::Relaxed);
-    conn.hs_due.store(first_step(), Ordering::Relaxed);
+    conn.hs_due.store(first_step(role), Ordering::Relaxed);
     conn.holds.fetch_add(1, Ordering::AcqRel);
     put(n, core::ptr::from_ref(conn) as usize);
     Some(Use::counted(conn))
 }
 
-fn first_step() -> u64 {
+fn first_step(role: u32) -> u64 {
     match config().upgrade {
         Upgrade::Off => u64::MAX,
+        Upgrade::Auto if role == 1 => crate::upgrade::AUTO_OPS_ACCEPTING,
         Upgrade::Auto => crate::upgrade::AUTO_OPS,
         Upgrade::Eager => crate::upgrade::EAGER_OPS,
     }

@@ -35,13 +35,18 @@ use memlane_sys::{Errno, diag, time};
 pub const AUTO_OPS: u64 = 16;
 /// `--upgrade auto`: or bytes.
 pub const AUTO_BYTES: u64 = 64 * 1024;
+/// … on the accepting side, which must be ready before the other side proposes.
+pub const AUTO_OPS_ACCEPTING: u64 = 8;
 /// `--upgrade eager`: calls.
 pub const EAGER_OPS: u64 = 1;
 /// Tries to reach the other side before it counts as not under memlane.
 const TRIES: u32 = 8;
-/// Calls, and ns, after which an unanswered step is given up.
-const PATIENCE_OPS: u64 = 4096;
-const PATIENCE_NS: u64 = 10_000_000_000;
+/// … and for how long at least.
+const TRIES_NS: u64 = 300_000_000;
+/// How long a rendezvous name is kept open for a peer that may not be under memlane.
+const LISTEN_NS: u64 = 2_000_000_000;
+/// How long an answer is waited for: the peer may be inside one long call.
+const ANSWER_NS: u64 = 30_000_000_000;
 
 const IDLE: u32 = 0;
 const LISTENING: u32 = 1;
@@ -115,12 +120,13 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     if conn.role.load(Ordering::Relaxed) == 1 { bind_name(conn, hs, &tuple) } else { propose(conn, hs, &tuple) }
 }
 
+/// Not now: once more after 1, 1, 2, 4 … 256 calls, until it has been too often for too long.
 fn later(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     hs.tries += 1;
-    if hs.tries > TRIES {
+    if hs.tries > TRIES && time::now_ns().saturating_sub(hs.since) > TRIES_NS {
         return Err(why);
     }
-    hs.next_op = conn.ops() + (1 << hs.tries.saturating_sub(2));
+    hs.next_op = conn.ops() + (1 << hs.tries.saturating_sub(2).min(8));
     process::show(conn, ConnState::Tcp, Reason::TOO_YOUNG);
     Ok(())
 }
@@ -302,16 +308,15 @@ fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     }
 }
 
+/// Nothing yet: look again after the next call, later ever more rarely.
 fn be_patient(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     hs.tries += 1;
-    let waited = u64::from(hs.tries);
-    if waited > 64 {
-        hs.next_op = conn.ops() + 16;
-        if waited > 64 + PATIENCE_OPS / 16 || time::now_ns().saturating_sub(hs.since) > PATIENCE_NS {
-            return Err(why);
-        }
+    if hs.tries < 64 {
+        return Ok(());
     }
-    Ok(())
+    hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
+    let limit = if hs.stage == LISTENING { LISTEN_NS } else { ANSWER_NS };
+    if time::now_ns().saturating_sub(hs.since) > limit { Err(why) } else { Ok(()) }
 }
 
 fn answer(conn: &Use, hs: &mut Handshake, m: Result<Message, Malformed>, got: Received) -> Result<(), Reason> {
@@ -571,6 +576,11 @@ pub fn abandon(conn: &'static Conn) {
     }
     let told = matches!(hs.stage, ACCEPTED | AGREED | CONFIRMING | OPEN);
     give_back(conn, hs, told);
+    if hs.stage == IDLE && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {
+        process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);
+        crate::stats::count_reason(conn, Reason::PEER_NO_MEMLANE);
+        process::count(Counter::Fallbacks, 1);
+    }
     hs.stage = OVER;
 }
 
@@ -586,10 +596,9 @@ pub fn bar(conn: &Conn, why: Reason) {
 
 /// Has enough been moved for `--upgrade auto` to start before its count of calls?
 pub fn hurry(conn: &Conn, bytes: u64) {
-    if bytes >= AUTO_BYTES
-        && process::config().upgrade == Upgrade::Auto
-        && conn.hs_due.load(Ordering::Relaxed) == AUTO_OPS
-    {
+    let accepting = conn.role.load(Ordering::Relaxed) == 1;
+    let (least, first) = if accepting { (AUTO_BYTES / 2, AUTO_OPS_ACCEPTING) } else { (AUTO_BYTES, AUTO_OPS) };
+    if bytes >= least && process::config().upgrade == Upgrade::Auto && conn.hs_due.load(Ordering::Relaxed) == first {
         conn.hs_due.store(0, Ordering::Relaxed);
     }
 }

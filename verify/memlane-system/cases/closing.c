@@ -153,6 +153,7 @@ static void close_with_unread_bytes_resets(void) {
     tell(P_SEND, 100);
     settle(fd, 100);
     send_text(fd, "ten bytes.");
+    tell(P_SETTLE, 10);
     R(close(fd));
     tell(P_RECV, 4);
     tell(P_RECV, 100);
@@ -164,7 +165,9 @@ static void close_with_unread_bytes_resets(void) {
 static void peer_closes_with_unread_bytes(void) {
     int fd = pair();
     send_n(fd, 5000, 1);
+    tell(P_SETTLE, 5000);
     tell_text("answer");
+    settle(fd, 6);
     tell(P_CLOSE, 0);
     until_ended(fd, POLLERR | POLLHUP);
     int e = -1;
@@ -182,6 +185,7 @@ static void peer_closes_with_unread_bytes(void) {
 static void so_error_takes_the_reset(void) {
     int fd = pair();
     send_n(fd, 5000, 1);
+    tell(P_SETTLE, 5000);
     tell(P_CLOSE, 0);
     until_ended(fd, POLLERR | POLLHUP);
     int e = -1;
@@ -198,6 +202,7 @@ static void peer_read_part_and_closed(void) {
     int fd = pair();
     send_n(fd, 5000, 1);
     tell(P_TAKE, 4999);
+    tell(P_SETTLE, 1);
     tell(P_CLOSE, 0);
     until_ended(fd, POLLERR | POLLHUP);
     recv_says(fd, 10);
@@ -334,6 +339,7 @@ static void writes_until_killed(int fd) {
 static void sigpipe_kills_by_default(void) {
     int fd = pair();
     tell_text("x");
+    settle(fd, 1);
     R(close(fd)); /* unread: resets */
     order_call(writes_until_killed);
     join_at(0);

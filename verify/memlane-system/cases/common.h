@@ -50,7 +50,7 @@
 #include <unistd.h>
 
 enum { ACTORS = 8, PEERS = 4, SEMS = 32, TEXT = 48 * 1024 };
-enum { DEFAULT_SECONDS = 20 };
+enum { DEFAULT_SECONDS = 20, PATIENCE_MS = 3000 };
 
 enum case_flags {
     NEEDS_ROOT = 1,
@@ -224,7 +224,8 @@ EXPORT void until_asleep(int actor) {
 /* Until exactly n bytes wait to be read on fd. */
 EXPORT void settle(int fd, int n) {
     int have = -1;
-    for (int i = 0; i < 4000; i++) {
+    const long deadline = now_ms() + PATIENCE_MS;
+    for (int i = 0; now_ms() < deadline; i++) {
         have = -1;
         if (ioctl(fd, FIONREAD, &have) < 0 || have == n) break;
         nap_ms(i < 20 ? 0 : 1);
@@ -235,7 +236,8 @@ EXPORT void settle(int fd, int n) {
 /* Until poll() reports at least `want`; what it reports. */
 EXPORT unsigned poll_for(int fd, unsigned want) {
     struct pollfd p = {fd, (short)(POLLIN | POLLPRI | POLLOUT | POLLRDHUP), 0};
-    for (int i = 0; i < 2000; i++) {
+    const long deadline = now_ms() + PATIENCE_MS;
+    while (now_ms() < deadline) {
         p.revents = 0;
         poll(&p, 1, 2);
         if (((unsigned short)p.revents & want) == want) break;

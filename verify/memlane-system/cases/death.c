@@ -36,6 +36,7 @@ static void killed_while_asleep_in_recv(void) {
 static void killed_with_unread_bytes(void) {
     int fd = pair();
     send_n(fd, 3000, 1);
+    tell(P_SETTLE, 3000);
     kill_peer();
     say("poll: %s", events(poll_for(fd, POLLIN | POLLHUP)));
     recv_says(fd, 10);
@@ -70,7 +71,9 @@ static void killed_after_a_big_answer(void) {
 static void killed_after_an_answer_with_unread_bytes(void) {
     int fd = pair();
     send_text(fd, "unread question");
+    tell(P_SETTLE, 15);
     tell_text("answer");
+    settle(fd, 6);
     kill_peer();
     say("poll: %s", events(poll_for(fd, POLLIN | POLLHUP)));
     recv_says(fd, 100);

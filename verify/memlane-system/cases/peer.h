@@ -6,6 +6,7 @@ enum op {
     P_TAKE,      /* exactly arg bytes, written down */
     P_RECV,      /* one recv of up to arg bytes, written down */
     P_ECHO,      /* arg bytes back as they come */
+    P_SETTLE,    /* until arg bytes wait unread (Nagle may hold them back for a while) */
     P_DRAIN,     /* to the end */
     P_SHUT,      /* shutdown(arg) */
     P_CLOSE,
@@ -160,6 +161,7 @@ EXPORT void peer_obey(struct peer *p, int op, long arg) {
     case P_TAKE: take(p->fd, (size_t)arg); break;
     case P_RECV: peer_recv_once(p->fd, arg); break;
     case P_ECHO: peer_echo(p->fd, arg); break;
+    case P_SETTLE: settle(p->fd, (int)arg); break;
     case P_DRAIN: drain(p->fd); break;
     case P_SHUT:
         if (shutdown(p->fd, (int)arg) < 0) say("peer shutdown %ld: %s", arg, errname(errno));

@@ -261,6 +261,7 @@ pub fn unread(conn: &Conn) -> u64 {
     let words = unsafe { conn.rx_words() };
     match held.rx().next(words, conn.rx_size.load(Ordering::Relaxed) as usize) {
         Ok(memlane_core::ring::Next::Ring(n)) => n as u64,
+        Err(_) => 1, // the read that follows ends the connection
         _ => 0,
     }
 }

@@ -1,7 +1,7 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
 use super::{Parked, RxHeld, lock_rx, misbehaved, park, wake};
-use crate::conn::{Conn, Use, mode};
+use crate::conn::{Conn, SEEN_RUN, Use, mode};
 use crate::iov::Cursor;
 use crate::process;
 use crate::real;
@@ -35,6 +35,10 @@ pub fn receive(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() ->
     } else {
         receive_some(conn, buffers, flags, original)
     };
+    if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
+        conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
+        crate::wait::epoll::look_again(conn);
+    }
     crate::stats::show_rx(conn, n);
     if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n != 0 {
         let keep = errno();
@@ -211,8 +215,13 @@ fn take_tcp<'a>(conn: &'a Use, held: RxHeld<'a>, cursor: &mut Cursor<'_>, run: u
     }
 }
 
-/// Books a TCP read of `n` bytes for which `want` had been set aside.
+/// Books a TCP read of `n` bytes for which `want` had been set aside. What
+/// follows may lie in the ring already, reported to nobody: while the run came
+/// first, only the kernel could report.
 fn settle_tcp(conn: &Use, want: usize, n: usize) -> Option<RxHeld<'_>> {
+    if n > 0 {
+        conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
+    }
     let held = lock_rx(conn);
     conn.cell().rx_flight.fetch_sub(want as u64, Ordering::Relaxed);
     if n == 0 {

@@ -230,6 +230,18 @@ pub fn is_registered(conn: &Conn) -> bool {
     conn.regs.iter().any(|r| !r.ep.load(Ordering::Relaxed).is_null())
 }
 
+/// The next wait on a set with this connection looks at it again. No lane lock is held.
+pub fn look_again(conn: &Conn) {
+    for reg in &conn.regs {
+        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
+        if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() }
+            && let Some(_held) = ep.lock.lock()
+        {
+            push_ready(ep, reg);
+        }
+    }
+}
+
 /// May the connection wake up (`COLD` → `HOT`)? Not while a thread sleeps on a
 /// set that it is in. If so it is put on the sets' hot lists. `rx_lock` is held:
 /// the sets' locks are only tried.
