@@ -3,5 +3,9 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=src/shim.c");
-    cc::Build::new().file("src/shim.c").flag("-std=gnu11").warnings(true).compile("memlane_shim");
+    cc::Build::new()
+        .file("src/shim.c")
+        .flag("-std=gnu11")
+        .warnings(true)
+        .compile("memlane_shim");
 }

@@ -9,8 +9,8 @@
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval,
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
 };
 use memlane_core::reason::Reason;
 use memlane_socket::calls::{io, life, opts, pass, signals};
@@ -35,7 +35,9 @@ unsafe extern "C" {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    memlane_sys::proc::write_stderr(b"memlane: internal error; please report it. MEMLANE_DISABLE=1 switches memlane off.\n");
+    memlane_sys::proc::write_stderr(
+        b"memlane: internal error; please report it. MEMLANE_DISABLE=1 switches memlane off.\n",
+    );
     // SAFETY: ends the process; there is no state that could be trusted any more.
     unsafe { libc::abort() }
 }
@@ -74,18 +76,33 @@ fn initialise() {
     process::start();
     if !READY.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
-        unsafe { __register_atfork(before_fork, after_fork_parent, after_fork_child, core::ptr::null()) };
+        unsafe {
+            __register_atfork(
+                before_fork,
+                after_fork_parent,
+                after_fork_child,
+                core::ptr::null(),
+            )
+        };
         // SAFETY: the callback has the type that the call expects.
         unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
     }
 }
 
 /// A program that is linked with liburing does I/O that no hook sees.
-unsafe extern "C" fn look_for_io_uring(info: *mut libc::dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
+unsafe extern "C" fn look_for_io_uring(
+    info: *mut libc::dl_phdr_info,
+    _: size_t,
+    _: *mut c_void,
+) -> c_int {
     // SAFETY: the dynamic linker's own structure; the name is NUL-terminated or null.
     let name = unsafe {
         let name = (*info).dlpi_name;
-        if name.is_null() { c"" } else { core::ffi::CStr::from_ptr(name) }
+        if name.is_null() {
+            c""
+        } else {
+            core::ffi::CStr::from_ptr(name)
+        }
     };
     if name.to_bytes().windows(11).any(|w| w == b"liburing.so") {
         process::freeze(Reason::IO_URING);
@@ -248,18 +265,42 @@ fn is_zero(ts: *const timespec) -> bool {
     unsafe { ts.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0)
 }
 
-fn ppoll_body(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    polls::poll(fds, n, is_zero(timeout), !mask.is_null(), || memlane_socket::real!(ppoll(fds, n, timeout, mask)))
+fn ppoll_body(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    polls::poll(fds, n, is_zero(timeout), !mask.is_null(), || {
+        memlane_socket::real!(ppoll(fds, n, timeout, mask))
+    })
 }
 
-fn select_body(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+fn select_body(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
     // SAFETY: null, or the program's structure.
     let instant = unsafe { timeout.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_usec == 0);
-    polls::select(n, [r, w, e], instant, false, || memlane_socket::real!(select(n, r, w, e, timeout)))
+    polls::select(n, [r, w, e], instant, false, || {
+        memlane_socket::real!(select(n, r, w, e, timeout))
+    })
 }
 
-fn pselect_body(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    polls::select(n, [r, w, e], is_zero(timeout), !mask.is_null(), || memlane_socket::real!(pselect(n, r, w, e, timeout, mask)))
+fn pselect_body(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    polls::select(n, [r, w, e], is_zero(timeout), !mask.is_null(), || {
+        memlane_socket::real!(pselect(n, r, w, e, timeout, mask))
+    })
 }
 
 fn new_epoll(fd: c_int) -> c_int {
@@ -273,17 +314,38 @@ fn new_epoll(fd: c_int) -> c_int {
 
 /// Nanoseconds where the timeout is finer than `epoll_wait`'s: rounded up to ms
 /// for our own sleeps, as given for the program's.
-fn pwait2_body(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+fn pwait2_body(
+    ep: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     // SAFETY: null, or the program's structure.
     let ms = match unsafe { timeout.as_ref() } {
         None => -1,
-        Some(t) => c_int::try_from(t.tv_sec.saturating_mul(1000).saturating_add((t.tv_nsec + 999_999) / 1_000_000)).unwrap_or(c_int::MAX),
+        Some(t) => c_int::try_from(
+            t.tv_sec
+                .saturating_mul(1000)
+                .saturating_add((t.tv_nsec + 999_999) / 1_000_000),
+        )
+        .unwrap_or(c_int::MAX),
     };
-    let fine = timespec { tv_sec: 0, tv_nsec: 0 };
+    let fine = timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     epoll::wait(ep, events, max, ms, !mask.is_null(), &|e, m, t| {
         let given = if t == ms { timeout } else { &raw const fine };
-        let short = timespec { tv_sec: i64::from(t) / 1000, tv_nsec: i64::from(t) % 1000 * 1_000_000 };
-        let given = if t > 0 && t != ms { &raw const short } else { given };
+        let short = timespec {
+            tv_sec: i64::from(t) / 1000,
+            tv_nsec: i64::from(t) % 1000 * 1_000_000,
+        };
+        let given = if t > 0 && t != ms {
+            &raw const short
+        } else {
+            given
+        };
         // SAFETY: the program's own arguments, or our own timeout.
         let r = unsafe { memlane_sys::syscall!(libc::SYS_epoll_pwait2, ep, e, m, given, mask, 8) };
         r.map_or_else(|e| real::fail(e) as c_int, memlane_sys::fd::as_fd)
@@ -367,14 +429,23 @@ fn unsafe_vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int
 /// # Safety
 /// As vdprintf.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlane_real_vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
+pub unsafe extern "C" fn memlane_real_vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    args: *mut c_void,
+) -> c_int {
     // SAFETY: the name is NUL-terminated.
     let at = unsafe { libc::dlsym(libc::RTLD_NEXT, c"vdprintf".as_ptr()) };
     if at.is_null() {
         return -1;
     }
     // SAFETY: libc's vdprintf; a `va_list` argument is passed as a pointer on both supported ABIs.
-    let f = unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int>(at) };
+    let f = unsafe {
+        core::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int,
+        >(at)
+    };
     // SAFETY: the program's own arguments.
     unsafe { f(fd, format, args) }
 }
@@ -392,19 +463,46 @@ fn syscall_body(nr: usize, a: [usize; 6]) -> isize {
     match nr as i64 {
         libc::SYS_read => io::read(fd, a[1] as *mut c_void, a[2]),
         libc::SYS_write => io::write(fd, a[1] as *const c_void, a[2]),
-        libc::SYS_recvfrom if a[4] == 0 => io::recv(fd, a[1] as *mut c_void, a[2], memlane_sys::fd::as_fd(a[3])),
-        libc::SYS_sendto if a[4] == 0 => io::send(fd, a[1] as *const c_void, a[2], memlane_sys::fd::as_fd(a[3])),
+        libc::SYS_recvfrom if a[4] == 0 => {
+            io::recv(fd, a[1] as *mut c_void, a[2], memlane_sys::fd::as_fd(a[3]))
+        }
+        libc::SYS_sendto if a[4] == 0 => io::send(
+            fd,
+            a[1] as *const c_void,
+            a[2],
+            memlane_sys::fd::as_fd(a[3]),
+        ),
         libc::SYS_readv => io::readv(fd, a[1] as *const iovec, memlane_sys::fd::as_fd(a[2])),
         libc::SYS_writev => io::writev(fd, a[1] as *const iovec, memlane_sys::fd::as_fd(a[2])),
         libc::SYS_recvmsg => io::recvmsg(fd, a[1] as *mut msghdr, memlane_sys::fd::as_fd(a[2])),
         libc::SYS_sendmsg => io::sendmsg(fd, a[1] as *const msghdr, memlane_sys::fd::as_fd(a[2])),
         libc::SYS_close => life::close(fd) as isize,
-        libc::SYS_close_range => life::close_range(a[0] as c_uint, a[1] as c_uint, memlane_sys::fd::as_fd(a[2])) as isize,
-        libc::SYS_dup3 => life::dup3(fd, memlane_sys::fd::as_fd(a[1]), memlane_sys::fd::as_fd(a[2])) as isize,
+        libc::SYS_close_range => {
+            life::close_range(a[0] as c_uint, a[1] as c_uint, memlane_sys::fd::as_fd(a[2])) as isize
+        }
+        libc::SYS_dup3 => life::dup3(
+            fd,
+            memlane_sys::fd::as_fd(a[1]),
+            memlane_sys::fd::as_fd(a[2]),
+        ) as isize,
         libc::SYS_dup => life::dup(fd) as isize,
-        libc::SYS_accept4 => life::accept4(fd, a[1] as *mut sockaddr, a[2] as *mut socklen_t, memlane_sys::fd::as_fd(a[3])) as isize,
-        libc::SYS_socket => life::socket(fd, memlane_sys::fd::as_fd(a[1]), memlane_sys::fd::as_fd(a[2])) as isize,
-        libc::SYS_epoll_ctl => epoll::ctl(fd, memlane_sys::fd::as_fd(a[1]), memlane_sys::fd::as_fd(a[2]), a[3] as *mut epoll_event) as isize,
+        libc::SYS_accept4 => life::accept4(
+            fd,
+            a[1] as *mut sockaddr,
+            a[2] as *mut socklen_t,
+            memlane_sys::fd::as_fd(a[3]),
+        ) as isize,
+        libc::SYS_socket => life::socket(
+            fd,
+            memlane_sys::fd::as_fd(a[1]),
+            memlane_sys::fd::as_fd(a[2]),
+        ) as isize,
+        libc::SYS_epoll_ctl => epoll::ctl(
+            fd,
+            memlane_sys::fd::as_fd(a[1]),
+            memlane_sys::fd::as_fd(a[2]),
+            a[3] as *mut epoll_event,
+        ) as isize,
         _ => {
             match nr as i64 {
                 libc::SYS_seccomp => process::freeze(Reason::SANDBOXED),

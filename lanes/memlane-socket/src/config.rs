@@ -4,7 +4,7 @@
 //! is told of it.
 
 use core::ffi::{CStr, c_char};
-use memlane_core::layout::{ring_size_ok, RING_MIN};
+use memlane_core::layout::{RING_MIN, ring_size_ok};
 use memlane_core::peer::Policy;
 
 /// Default ring: 256 KiB. Bulk transfer stays inside the L2 cache of current
@@ -79,7 +79,11 @@ impl Config {
         }
         match get(c"MEMLANE_SPIN") {
             Some(b"off") => c.spin_us = 0,
-            Some(v) => c.spin_us = decimal(v).and_then(|n| u32::try_from(n.min(1_000_000)).ok()).unwrap_or(c.spin_us),
+            Some(v) => {
+                c.spin_us = decimal(v)
+                    .and_then(|n| u32::try_from(n.min(1_000_000)).ok())
+                    .unwrap_or(c.spin_us)
+            }
             None => {}
         }
         match get(c"MEMLANE_UPGRADE") {
@@ -133,7 +137,11 @@ pub fn env(name: &CStr) -> Option<&'static [u8]> {
     // as long as the program leaves its environment alone (we read it at start).
     unsafe {
         let v = getenv(name.as_ptr());
-        if v.is_null() { None } else { Some(CStr::from_ptr(v).to_bytes()) }
+        if v.is_null() {
+            None
+        } else {
+            Some(CStr::from_ptr(v).to_bytes())
+        }
     }
 }
 
@@ -149,7 +157,10 @@ mod tests {
             b"MEMLANE_UPGRADE" => Some(b"always"),
             _ => None,
         });
-        assert_eq!((wrong.ring, wrong.spin_us, wrong.upgrade), (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto));
+        assert_eq!(
+            (wrong.ring, wrong.spin_us, wrong.upgrade),
+            (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto)
+        );
         let right = Config::read(|n| match n.to_bytes() {
             b"MEMLANE_RING" => Some(b"1048576"),
             b"MEMLANE_SPIN" => Some(b"20"),
@@ -158,7 +169,10 @@ mod tests {
             b"MEMLANE_EID" => Some(b"blue,,TEAM-2"),
             _ => None,
         });
-        assert_eq!((right.ring, right.spin_us, right.upgrade), (1 << 20, 20, Upgrade::Eager));
+        assert_eq!(
+            (right.ring, right.spin_us, right.upgrade),
+            (1 << 20, 20, Upgrade::Eager)
+        );
         assert_eq!((right.peer, right.eid_count), (Policy::SameUid, 2));
         assert_eq!(&right.eids[1][..7], b"TEAM-2 ");
     }

@@ -318,7 +318,12 @@ impl Conn {
     pub unsafe fn rx_bytes(&self) -> SharedBytes {
         let base = self.rx_ring.load(Ordering::Relaxed);
         // SAFETY: in these modes the ring is mapped for its whole size (caller's promise), so `base` is not null.
-        unsafe { SharedBytes::new(core::ptr::NonNull::new_unchecked(base), self.rx_size.load(Ordering::Relaxed) as usize) }
+        unsafe {
+            SharedBytes::new(
+                core::ptr::NonNull::new_unchecked(base),
+                self.rx_size.load(Ordering::Relaxed) as usize,
+            )
+        }
     }
 
     /// The ring that we send into.
@@ -329,7 +334,12 @@ impl Conn {
     pub unsafe fn tx_bytes(&self) -> SharedBytes {
         let base = self.tx_ring.load(Ordering::Relaxed);
         // SAFETY: in this mode the ring is mapped for its whole size (caller's promise), so `base` is not null.
-        unsafe { SharedBytes::new(core::ptr::NonNull::new_unchecked(base), self.tx_size.load(Ordering::Relaxed) as usize) }
+        unsafe {
+            SharedBytes::new(
+                core::ptr::NonNull::new_unchecked(base),
+                self.tx_size.load(Ordering::Relaxed) as usize,
+            )
+        }
     }
 
     /// Has the memory lane been opened (and perhaps ended since)?
@@ -394,7 +404,9 @@ impl Use {
 impl Drop for Use {
     #[inline]
     fn drop(&mut self) {
-        if self.0.holds.fetch_sub(1, Ordering::AcqRel) == 1 && self.0.closing.load(Ordering::Acquire) != 0 {
+        if self.0.holds.fetch_sub(1, Ordering::AcqRel) == 1
+            && self.0.closing.load(Ordering::Acquire) != 0
+        {
             crate::process::reap(self.0);
         }
     }

@@ -13,7 +13,10 @@ use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use memlane_core::layout::{self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, SLOTS, TCP_ONLY};
+use memlane_core::layout::{
+    self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, SLOTS,
+    TCP_ONLY,
+};
 use memlane_core::reason::Reason;
 use memlane_core::region::Region;
 use memlane_core::ring::{Rx, Tx};
@@ -74,9 +77,38 @@ struct Tables {
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = Tables {
-    groups: UnsafeCell::new([const { Group { gid: 0, pid: 0, conns: 0, idle_since: 0 } }; GROUPS]),
-    own: UnsafeCell::new([const { OwnChunk { group: 0, ring_size: 0, used: 0, quarantine: 0, fd: 0, acked: false } }; CHUNKS]),
-    peers: UnsafeCell::new([const { PeerChunk { group: 0, id: 0, ring_size: 0, base: None } }; CHUNKS]),
+    groups: UnsafeCell::new(
+        [const {
+            Group {
+                gid: 0,
+                pid: 0,
+                conns: 0,
+                idle_since: 0,
+            }
+        }; GROUPS],
+    ),
+    own: UnsafeCell::new(
+        [const {
+            OwnChunk {
+                group: 0,
+                ring_size: 0,
+                used: 0,
+                quarantine: 0,
+                fd: 0,
+                acked: false,
+            }
+        }; CHUNKS],
+    ),
+    peers: UnsafeCell::new(
+        [const {
+            PeerChunk {
+                group: 0,
+                id: 0,
+                ring_size: 0,
+                base: None,
+            }
+        }; CHUNKS],
+    ),
 };
 
 static BOARDS: [Board; CHUNKS] = [const {
@@ -133,8 +165,16 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
     }
     sweep(locked);
     let groups = locked.groups();
-    let i = groups.iter().position(|g| g.gid == 0).ok_or(Reason::MAX_DMB)?;
-    groups[i] = Group { gid, pid, conns: 0, idle_since: time::now_ns() };
+    let i = groups
+        .iter()
+        .position(|g| g.gid == 0)
+        .ok_or(Reason::MAX_DMB)?;
+    groups[i] = Group {
+        gid,
+        pid,
+        conns: 0,
+        idle_since: time::now_ns(),
+    };
     process::count(Counter::LinkGroups, 1);
     u32::try_from(i).map_err(|_| Reason::INTERNAL)
 }
@@ -153,7 +193,12 @@ fn sweep(locked: &mut Locked<'_>) {
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
-    locked.groups()[group as usize] = Group { gid: 0, pid: 0, conns: 0, idle_since: 0 };
+    locked.groups()[group as usize] = Group {
+        gid: 0,
+        pid: 0,
+        conns: 0,
+        idle_since: 0,
+    };
     for (i, chunk) in locked.own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
@@ -162,7 +207,14 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
                 // SAFETY: the whole mapping; no connection uses it.
                 unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             }
-            *chunk = OwnChunk { group: 0, ring_size: 0, used: 0, quarantine: 0, fd: 0, acked: false };
+            *chunk = OwnChunk {
+                group: 0,
+                ring_size: 0,
+                used: 0,
+                quarantine: 0,
+                fd: 0,
+                acked: false,
+            };
         }
     }
     for chunk in locked.peers().iter_mut() {
@@ -183,7 +235,12 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnD
     let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
     let own = &mut locked.own()[chunk as usize];
     own.used |= 1 << slot;
-    let dmb = OwnDmb { chunk, slot, ring_size: own.ring_size, token };
+    let dmb = OwnDmb {
+        chunk,
+        slot,
+        ring_size: own.ring_size,
+        token,
+    };
     let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
     rx.prepare(words);
     words.rx.0.token.store(token.bits(), Ordering::Release);
@@ -214,9 +271,14 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
 }
 
 fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
-    let i = locked.own().iter().position(|c| c.ring_size == 0).ok_or(Reason::MAX_DMB)?;
+    let i = locked
+        .own()
+        .iter()
+        .position(|c| c.ring_size == 0)
+        .ok_or(Reason::MAX_DMB)?;
     let ring_size = process::config().ring;
-    let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false).map_err(|_| Reason::MEMORY)?;
+    let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false)
+        .map_err(|_| Reason::MEMORY)?;
     let fd = process::hide(region.take_fd().ok_or(Reason::INTERNAL)?);
     if fd < 0 {
         return Err(Reason::MEMORY);
@@ -227,7 +289,14 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     header.ring_size.store(ring_size, Ordering::Relaxed);
     header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
-    locked.own()[i] = OwnChunk { group, ring_size, used: 0, quarantine: 0, fd, acked: false };
+    locked.own()[i] = OwnChunk {
+        group,
+        ring_size,
+        used: 0,
+        quarantine: 0,
+        fd,
+        acked: false,
+    };
     BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
     BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
     Ok(i as u32)
@@ -240,17 +309,25 @@ pub fn own_words(chunk: u32, slot: u32) -> Option<&'static Dmb> {
         return None;
     }
     // SAFETY: inside the chunk's mapping, aligned; consists of atomics.
-    Some(unsafe { &*base.add(DMBS_AT + slot as usize * DMB_WORDS_LEN).cast::<Dmb>() })
+    Some(unsafe {
+        &*base
+            .add(DMBS_AT + slot as usize * DMB_WORDS_LEN)
+            .cast::<Dmb>()
+    })
 }
 
 /// First byte of the ring of a DMB of ours.
 pub fn own_ring(chunk: u32, slot: u32, ring_size: u32) -> *mut u8 {
-    BOARDS[chunk as usize].base.load(Ordering::Acquire).wrapping_add(RINGS_AT + slot as usize * ring_size as usize)
+    BOARDS[chunk as usize]
+        .base
+        .load(Ordering::Acquire)
+        .wrapping_add(RINGS_AT + slot as usize * ring_size as usize)
 }
 
 /// Puts a connection on the board, so that `harvest` finds it.
 pub fn post(chunk: u32, slot: u32, conn: &Conn) {
-    BOARDS[chunk as usize].conns[slot as usize].store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
+    BOARDS[chunk as usize].conns[slot as usize]
+        .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
 }
 
 /// The peer has the chunk: its descriptor is of no more use to us.
@@ -308,11 +385,19 @@ pub struct PeerDmb {
 }
 
 /// Attaches the peer's DMB; `file` is the chunk's descriptor if one came along.
-pub fn attach(locked: &mut Locked<'_>, group: u32, told: &PeerDmb, file: Option<Fd>) -> Result<Attached, Reason> {
+pub fn attach(
+    locked: &mut Locked<'_>,
+    group: u32,
+    told: &PeerDmb,
+    file: Option<Fd>,
+) -> Result<Attached, Reason> {
     if !layout::ring_size_ok(told.ring_size as usize) || told.slot as usize >= SLOTS {
         return Err(Reason::PEER_MISBEHAVED);
     }
-    let known = locked.peers().iter().position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
+    let known = locked
+        .peers()
+        .iter()
+        .position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
     let at = match (known, file) {
         (Some(at), _) => at,
         (None, Some(file)) => attach_chunk(locked, group, told, file)?,
@@ -324,30 +409,58 @@ pub fn attach(locked: &mut Locked<'_>, group: u32, told: &PeerDmb, file: Option<
         return Err(Reason::PEER_MISBEHAVED);
     }
     // SAFETY: slot and ring size are checked: inside the chunk's mapping, aligned, atomics only.
-    let dmb = unsafe { base.add(DMBS_AT + told.slot as usize * DMB_WORDS_LEN).cast::<Dmb>().as_ref() };
+    let dmb = unsafe {
+        base.add(DMBS_AT + told.slot as usize * DMB_WORDS_LEN)
+            .cast::<Dmb>()
+            .as_ref()
+    };
     if told.token == 0 || dmb.rx.0.token.load(Ordering::Acquire) != told.token {
         return Err(Reason::PEER_MISBEHAVED);
     }
     // SAFETY: inside the chunk's mapping.
     let (ring, ready) = unsafe {
-        let ring = base.add(RINGS_AT + told.slot as usize * told.ring_size as usize).as_ptr();
+        let ring = base
+            .add(RINGS_AT + told.slot as usize * told.ring_size as usize)
+            .as_ptr();
         let header = base.cast::<ChunkHeader>().as_ref();
         (ring, core::ptr::from_ref(&header.ready).cast_mut())
     };
-    Ok(Attached { dmb, ring, ring_size: told.ring_size, ready, slot: told.slot })
+    Ok(Attached {
+        dmb,
+        ring,
+        ring_size: told.ring_size,
+        ready,
+        slot: told.slot,
+    })
 }
 
-fn attach_chunk(locked: &mut Locked<'_>, group: u32, told: &PeerDmb, file: Fd) -> Result<usize, Reason> {
-    let at = locked.peers().iter().position(|c| c.base.is_none()).ok_or(Reason::MAX_DMB)?;
+fn attach_chunk(
+    locked: &mut Locked<'_>,
+    group: u32,
+    told: &PeerDmb,
+    file: Fd,
+) -> Result<usize, Reason> {
+    let at = locked
+        .peers()
+        .iter()
+        .position(|c| c.base.is_none())
+        .ok_or(Reason::MAX_DMB)?;
     let len = layout::chunk_len(told.ring_size as usize);
     let region = Region::attach(file, len).map_err(|_| Reason::MEMORY)?;
     // SAFETY: a page-aligned mapping larger than the header; atomics only.
     let header = unsafe { &*region.bytes().as_ptr().cast::<ChunkHeader>() };
-    if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC || header.version.load(Ordering::Relaxed) != LAYOUT_VERSION {
+    if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC
+        || header.version.load(Ordering::Relaxed) != LAYOUT_VERSION
+    {
         return Err(Reason::RELEASE);
     }
     let (base, _) = region.leak();
-    locked.peers()[at] = PeerChunk { group, id: told.chunk, ring_size: told.ring_size, base: Some(base) };
+    locked.peers()[at] = PeerChunk {
+        group,
+        id: told.chunk,
+        ring_size: told.ring_size,
+        base: Some(base),
+    };
     Ok(at)
 }
 
@@ -414,7 +527,12 @@ pub fn forget_all() {
     unsafe {
         for g in &mut *TABLES.groups.get() {
             if g.gid != 0 {
-                *g = Group { gid: 0, pid: 0, conns: 0, idle_since: 0 };
+                *g = Group {
+                    gid: 0,
+                    pid: 0,
+                    conns: 0,
+                    idle_since: 0,
+                };
             }
         }
         for c in &mut *TABLES.own.get() {
@@ -450,7 +568,9 @@ pub fn any_ready() -> bool {
         }
         let base = board.base.load(Ordering::Acquire);
         // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
-        if !base.is_null() && unsafe { &(*base.cast::<ChunkHeader>()).ready }.load(Ordering::Relaxed) != 0 {
+        if !base.is_null()
+            && unsafe { &(*base.cast::<ChunkHeader>()).ready }.load(Ordering::Relaxed) != 0
+        {
             return true;
         }
     }

@@ -20,7 +20,12 @@ impl<'a> Cursor<'a> {
     /// Over `list`; the lengths are added up (saturating: the kernel would refuse such a sum).
     pub fn new(list: &'a [iovec]) -> Cursor<'a> {
         let left = list.iter().fold(0usize, |n, v| n.saturating_add(v.iov_len));
-        Cursor { list, at: 0, offset: 0, left }
+        Cursor {
+            list,
+            at: 0,
+            offset: 0,
+            left,
+        }
     }
 
     /// Bytes left.
@@ -32,7 +37,10 @@ impl<'a> Cursor<'a> {
     pub fn piece(&mut self) -> (*mut u8, usize) {
         while let Some(v) = self.list.get(self.at) {
             if self.offset < v.iov_len {
-                return (v.iov_base.cast::<u8>().wrapping_add(self.offset), v.iov_len - self.offset);
+                return (
+                    v.iov_base.cast::<u8>().wrapping_add(self.offset),
+                    v.iov_len - self.offset,
+                );
             }
             self.at += 1;
             self.offset = 0;
@@ -61,7 +69,12 @@ impl<'a> Cursor<'a> {
 
     /// Fills `out` with the rest of the list, at most `limit` bytes; returns the number of entries.
     pub fn rest(&self, out: &mut [iovec; 16], limit: usize) -> usize {
-        let mut copy = Cursor { list: self.list, at: self.at, offset: self.offset, left: self.left };
+        let mut copy = Cursor {
+            list: self.list,
+            at: self.at,
+            offset: self.offset,
+            left: self.left,
+        };
         let (mut n, mut room) = (0, limit);
         while n < out.len() && room > 0 {
             let (base, len) = copy.piece();
@@ -69,7 +82,10 @@ impl<'a> Cursor<'a> {
                 break;
             }
             let take = len.min(room);
-            out[n] = iovec { iov_base: base.cast(), iov_len: take };
+            out[n] = iovec {
+                iov_base: base.cast(),
+                iov_len: take,
+            };
             copy.advance(take);
             room -= take;
             n += 1;

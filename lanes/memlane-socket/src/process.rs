@@ -6,7 +6,9 @@ use crate::conn::{Cell, Conn, Handshake, Use, mode};
 use crate::thread::{self, Lock};
 use crate::wait::epoll::Ep;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use memlane_core::reason::Reason;
 use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
 use memlane_sys::{fd, mem, proc, time};
@@ -98,14 +100,20 @@ pub fn config() -> &'static Config {
 /// Reads the settings. Called by the preload library's constructor, or by the
 /// first hook if that comes earlier.
 pub fn start() {
-    if PROCESS.stage.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if PROCESS
+        .stage
+        .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
         return;
     }
     let c = Config::read(config::env);
     // SAFETY: nobody reads before `stage` says ready.
     unsafe { *PROCESS.config.get() = c };
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
-    PROCESS.stage.store(if c.disabled { 3 } else { 2 }, Ordering::Release);
+    PROCESS
+        .stage
+        .store(if c.disabled { 3 } else { 2 }, Ordering::Release);
 }
 
 /// May hooks do anything beyond passing on?
@@ -123,7 +131,9 @@ pub fn tables() -> bool {
     if !enabled() {
         return false;
     }
-    let Some(_held) = PROCESS.pool_lock.lock() else { return false };
+    let Some(_held) = PROCESS.pool_lock.lock() else {
+        return false;
+    };
     if PROCESS.tables.load(Ordering::Acquire) {
         return true;
     }
@@ -131,12 +141,33 @@ pub fn tables() -> bool {
 }
 
 fn make_tables() -> memlane_sys::Result<()> {
-    PROCESS.fds.store(mem::map_anon(FDS * 8, false)?.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS.conns.store(mem::map_anon(CONNS * size_of::<Conn>(), false)?.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS.cells.store(mem::map_anon(CONNS * size_of::<Cell>(), true)?.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS.eps.store(mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS.conn_free.store(mem::map_anon(CONNS * 4, false)?.cast().as_ptr(), Ordering::Relaxed);
-    PROCESS.ticks_per_us.store(time::measure_ticks_per_us(), Ordering::Relaxed);
+    PROCESS.fds.store(
+        mem::map_anon(FDS * 8, false)?.cast().as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.conns.store(
+        mem::map_anon(CONNS * size_of::<Conn>(), false)?
+            .cast()
+            .as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.cells.store(
+        mem::map_anon(CONNS * size_of::<Cell>(), true)?
+            .cast()
+            .as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.eps.store(
+        mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.conn_free.store(
+        mem::map_anon(CONNS * 4, false)?.cast().as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS
+        .ticks_per_us
+        .store(time::measure_ticks_per_us(), Ordering::Relaxed);
     PROCESS.gid.store(proc::random_u64()?, Ordering::Relaxed);
     read_boot_id();
     make_stats_page();
@@ -244,7 +275,9 @@ pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<Use> {
     conn.fd.store(n, Ordering::Relaxed);
     conn.role.store(role, Ordering::Relaxed);
     conn.refs.store(1, Ordering::Relaxed);
-    conn.cell().nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    conn.cell()
+        .nonblock
+        .store(u32::from(nonblock), Ordering::Relaxed);
     conn.hs_due.store(first_step(role), Ordering::Relaxed);
     conn.holds.fetch_add(1, Ordering::AcqRel);
     put(n, core::ptr::from_ref(conn) as usize);
@@ -263,7 +296,9 @@ fn first_step(role: u32) -> u64 {
 /// Descriptor `new` refers to what `old` refers to (after a dup).
 pub fn dup_entry(old: i32, new: i32) {
     forget(new);
-    let Some(value) = slot(old).map(|e| e.load(Ordering::Acquire)) else { return };
+    let Some(value) = slot(old).map(|e| e.load(Ordering::Acquire)) else {
+        return;
+    };
     if value == 0 || slot(new).is_none() {
         return;
     }
@@ -373,7 +408,9 @@ fn recycle_cell(cell: &Cell) {
     let base = PROCESS.cells.load(Ordering::Relaxed) as usize;
     let index = at.wrapping_sub(base) / size_of::<Cell>();
     if at >= base && index < CONNS {
-        PROCESS.cell_next.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
+        PROCESS
+            .cell_next
+            .store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
     }
 }
 
@@ -389,7 +426,13 @@ fn reset_cell(cell: &Cell) {
     cell.tx_inflight.store(0, Ordering::Relaxed);
     cell.pending_error.store(0, Ordering::Relaxed);
     cell.tx_blocked.store(0, Ordering::Relaxed);
-    for word in [&cell.rx_count, &cell.rx_flight, &cell.tx_count, &cell.tx_flight, &cell.tx_to_parked] {
+    for word in [
+        &cell.rx_count,
+        &cell.rx_flight,
+        &cell.tx_count,
+        &cell.tx_flight,
+        &cell.tx_to_parked,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
 }
@@ -397,9 +440,11 @@ fn reset_cell(cell: &Cell) {
 fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     conn.generation.fetch_add(1, Ordering::AcqRel);
     conn.closing.store(0, Ordering::Relaxed);
-    conn.barred.store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
+    conn.barred
+        .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.inherited.store(0, Ordering::Relaxed);
-    conn.cell.store(core::ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
+    conn.cell
+        .store(core::ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
     for p in [&conn.tx_dmb, &conn.rx_dmb] {
         p.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
@@ -414,13 +459,18 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     for reg in &conn.regs {
         reg.ep.store(core::ptr::null_mut(), Ordering::Relaxed);
         reg.marks.store(0, Ordering::Relaxed);
-        reg.conn.store(core::ptr::from_ref(conn).cast_mut(), Ordering::Relaxed);
+        reg.conn
+            .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Relaxed);
     }
 }
 
 /// Frees a connection whose last descriptor and last hold are gone.
 pub fn reap(conn: &'static Conn) {
-    if conn.closing.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if conn
+        .closing
+        .compare_exchange(1, 2, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
         return;
     }
     crate::upgrade::abandon(conn);
@@ -440,13 +490,19 @@ pub fn open_ep(n: i32) {
         return;
     }
     forget(n);
-    let Some(_held) = PROCESS.pool_lock.lock() else { return };
+    let Some(_held) = PROCESS.pool_lock.lock() else {
+        return;
+    };
     let base = PROCESS.eps.load(Ordering::Relaxed);
     let high = PROCESS.ep_high.load(Ordering::Relaxed);
     for i in 0..=high.min(EPS as u32 - 1) {
         // SAFETY: below EPS, inside the pool.
         let ep = unsafe { &*base.add(i as usize) };
-        if ep.refs.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if ep
+            .refs
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
             if i == high {
                 PROCESS.ep_high.store(high + 1, Ordering::Relaxed);
             }
@@ -479,13 +535,15 @@ pub fn conn_by_id(id: u64) -> Option<Use> {
     let conn = unsafe { &*PROCESS.conns.load(Ordering::Relaxed).add(index) };
     conn.holds.fetch_add(1, Ordering::AcqRel);
     let held = Use::counted(conn);
-    let alive = held.refs.load(Ordering::Acquire) != 0 && u64::from(held.generation.load(Ordering::Acquire)) == id >> 32;
+    let alive = held.refs.load(Ordering::Acquire) != 0
+        && u64::from(held.generation.load(Ordering::Acquire)) == id >> 32;
     alive.then_some(held)
 }
 
 /// What `conn_by_id` finds it by.
 pub fn id_of(conn: &Conn) -> u64 {
-    u64::from(conn.generation.load(Ordering::Acquire)) << 32 | u64::from(conn.index.load(Ordering::Relaxed))
+    u64::from(conn.generation.load(Ordering::Acquire)) << 32
+        | u64::from(conn.index.load(Ordering::Relaxed))
 }
 
 // --- hidden descriptors --------------------------------------------------
@@ -498,14 +556,28 @@ static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
 /// Moves one of our descriptors out of the program's way and remembers it.
 /// Returns its number; closed (and −1) if there is no place to remember it.
 pub fn hide(own: fd::Fd) -> i32 {
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 1024,
+        rlim_max: 1024,
+    };
     // SAFETY: `limit` is writable and of the size that the kernel fills.
-    let _ = unsafe { memlane_sys::syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
+    let _ = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_prlimit64,
+            0,
+            libc::RLIMIT_NOFILE,
+            0,
+            &raw mut limit
+        )
+    };
     let top = i32::try_from(limit.rlim_cur.min(FDS as u64)).unwrap_or(1024);
     let own = fd::move_high(own, (top - top / 8).max(3));
     let raw = own.raw();
     for place in &HIDDEN {
-        if place.compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if place
+            .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
             return own.into_raw();
         }
@@ -516,7 +588,11 @@ pub fn hide(own: fd::Fd) -> i32 {
 /// Closes a hidden descriptor.
 pub fn unhide(n: i32) {
     for place in &HIDDEN {
-        if n > 0 && place.compare_exchange(n, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if n > 0
+            && place
+                .compare_exchange(n, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        {
             HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
             fd::close(n);
             return;
@@ -527,39 +603,56 @@ pub fn unhide(n: i32) {
 /// Is `n` one of ours?
 #[inline]
 pub fn is_hidden(n: i32) -> bool {
-    HIDDEN_COUNT.load(Ordering::Relaxed) != 0 && n > 2 && HIDDEN.iter().any(|p| p.load(Ordering::Relaxed) == n)
+    HIDDEN_COUNT.load(Ordering::Relaxed) != 0
+        && n > 2
+        && HIDDEN.iter().any(|p| p.load(Ordering::Relaxed) == n)
 }
 
 /// The lowest hidden descriptor at or above `n`.
 pub fn next_hidden(n: i32) -> Option<i32> {
-    HIDDEN.iter().map(|p| p.load(Ordering::Relaxed)).filter(|&h| h > 2 && h >= n).min()
+    HIDDEN
+        .iter()
+        .map(|p| p.load(Ordering::Relaxed))
+        .filter(|&h| h > 2 && h >= n)
+        .min()
 }
 
 // --- stats page ----------------------------------------------------------
 
 fn make_stats_page() {
-    let Ok(page) = memlane_core::region::Region::create(stats::MEMFD_NAME, stats::PAGE_LEN, false) else { return };
+    let Ok(page) = memlane_core::region::Region::create(stats::MEMFD_NAME, stats::PAGE_LEN, false)
+    else {
+        return;
+    };
     let Some(file) = page.fd() else { return };
     let header: *mut Header = page.bytes().as_ptr().cast();
     // SAFETY: the region is larger than a Header, page aligned, zeroed; Header consists of atomics.
     let h = unsafe { &*header };
     h.version.store(stats::VERSION, Ordering::Relaxed);
-    h.header_len.store(stats::HEADER_LEN as u32, Ordering::Relaxed);
+    h.header_len
+        .store(stats::HEADER_LEN as u32, Ordering::Relaxed);
     h.page_len.store(stats::PAGE_LEN as u64, Ordering::Relaxed);
     h.pid.store(proc::pid().cast_unsigned(), Ordering::Relaxed);
     h.uid.store(proc::euid(), Ordering::Relaxed);
     h.start_ns.store(time::wall_ns(), Ordering::Relaxed);
-    h.gid.store(PROCESS.gid.load(Ordering::Relaxed), Ordering::Relaxed);
+    h.gid
+        .store(PROCESS.gid.load(Ordering::Relaxed), Ordering::Relaxed);
     let mut comm = [0u8; 16];
     let _ = fd::read_file(c"/proc/self/comm", &mut comm);
     for (word, bytes) in h.comm.iter().zip(comm.chunks_exact(8)) {
         let mut b = [0u8; 8];
         b.copy_from_slice(bytes);
-        word.store(u64::from_ne_bytes(b.map(|c| if c == b'\n' { 0 } else { c })), Ordering::Relaxed);
+        word.store(
+            u64::from_ne_bytes(b.map(|c| if c == b'\n' { 0 } else { c })),
+            Ordering::Relaxed,
+        );
     }
-    h.conn_capacity.store(stats::CONN_CAPACITY as u32, Ordering::Relaxed);
-    h.conn_entry_len.store(stats::CONN_ENTRY_LEN as u32, Ordering::Relaxed);
-    h.ring_size.store(u64::from(config().ring), Ordering::Relaxed);
+    h.conn_capacity
+        .store(stats::CONN_CAPACITY as u32, Ordering::Relaxed);
+    h.conn_entry_len
+        .store(stats::CONN_ENTRY_LEN as u32, Ordering::Relaxed);
+    h.ring_size
+        .store(u64::from(config().ring), Ordering::Relaxed);
     h.spin_us.store(config().spin_us, Ordering::Relaxed);
     h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
     h.magic.store(stats::MAGIC, Ordering::Release);
@@ -587,7 +680,8 @@ pub fn entry(conn: &Conn) -> Option<&'static ConnEntry> {
     if h.is_null() {
         return None;
     }
-    let at = stats::HEADER_LEN + conn.index.load(Ordering::Relaxed) as usize * stats::CONN_ENTRY_LEN;
+    let at =
+        stats::HEADER_LEN + conn.index.load(Ordering::Relaxed) as usize * stats::CONN_ENTRY_LEN;
     // SAFETY: the page has CONN_CAPACITY entries behind its header and `index` is below that.
     Some(unsafe { &*h.cast::<u8>().add(at).cast::<ConnEntry>() })
 }
@@ -602,7 +696,9 @@ pub fn count(c: Counter, n: u64) {
 
 /// No connection of this process upgrades from now on.
 pub fn freeze(why: Reason) {
-    let _ = PROCESS.frozen.compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = PROCESS
+        .frozen
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
     if let Some(h) = header() {
         h.flags.fetch_or(1, Ordering::Relaxed);
     }
@@ -658,7 +754,9 @@ pub fn after_fork_child() {
     crate::group::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
-    PROCESS.gid.store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
+    PROCESS
+        .gid
+        .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
     for place in &HIDDEN {
         let n = place.swap(0, Ordering::Relaxed);
         if n > 2 {
@@ -667,7 +765,9 @@ pub fn after_fork_child() {
     }
     HIDDEN_COUNT.store(0, Ordering::Relaxed);
     new_cells_for_child();
-    PROCESS.stats.store(core::ptr::null_mut(), Ordering::Relaxed);
+    PROCESS
+        .stats
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
     make_stats_page();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
@@ -683,7 +783,9 @@ pub fn after_fork_child() {
 /// for the sockets that both hold.
 fn new_cells_for_child() {
     if let Ok(cells) = mem::map_anon(CONNS * size_of::<Cell>(), true) {
-        PROCESS.cells.store(cells.cast().as_ptr(), Ordering::Relaxed);
+        PROCESS
+            .cells
+            .store(cells.cast().as_ptr(), Ordering::Relaxed);
         PROCESS.cell_next.store(0, Ordering::Relaxed);
     }
 }
@@ -726,10 +828,15 @@ pub fn evade(n: i32) {
     for place in &HIDDEN {
         if place.load(Ordering::Relaxed) == n {
             // SAFETY: no pointers are passed.
-            let moved = unsafe { memlane_sys::syscall!(libc::SYS_fcntl, n, libc::F_DUPFD_CLOEXEC, n + 1) };
-            let Ok(moved) = moved.map(fd::as_fd) else { return };
+            let moved =
+                unsafe { memlane_sys::syscall!(libc::SYS_fcntl, n, libc::F_DUPFD_CLOEXEC, n + 1) };
+            let Ok(moved) = moved.map(fd::as_fd) else {
+                return;
+            };
             place.store(moved, Ordering::Relaxed);
-            let _ = PROCESS.mailbox.compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = PROCESS
+                .mailbox
+                .compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
             return;
         }
     }

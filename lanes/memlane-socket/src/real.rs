@@ -10,7 +10,10 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use libc::{epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, size_t, sigset_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
+};
 
 macro_rules! table {
     ($($name:ident: fn($($arg:ty),*) -> $ret:ty;)+) => {

@@ -13,13 +13,36 @@ use memlane_sys::{proc, time};
 pub fn open_entry(conn: &Conn) {
     let Some(e) = entry(conn) else { return };
     e.seq.fetch_add(1, Relaxed);
-    for word in [&e.local_ip[0], &e.local_ip[1], &e.remote_ip[0], &e.remote_ip[1], &e.inode] {
+    for word in [
+        &e.local_ip[0],
+        &e.local_ip[1],
+        &e.remote_ip[0],
+        &e.remote_ip[1],
+        &e.inode,
+    ] {
         word.store(0, Relaxed);
     }
-    for word in [&e.tx_ring_bytes, &e.tx_tcp_bytes, &e.rx_ring_bytes, &e.rx_tcp_bytes, &e.tx_calls, &e.rx_calls] {
+    for word in [
+        &e.tx_ring_bytes,
+        &e.tx_tcp_bytes,
+        &e.rx_ring_bytes,
+        &e.rx_tcp_bytes,
+        &e.tx_calls,
+        &e.rx_calls,
+    ] {
         word.store(0, Relaxed);
     }
-    for word in [&e.ports, &e.peer_pid, &e.peer_reason, &e.peer_uid, &e.parked, &e.tx_ring_size, &e.rx_ring_size, &e.tx_ring_used, &e.rx_ring_used] {
+    for word in [
+        &e.ports,
+        &e.peer_pid,
+        &e.peer_reason,
+        &e.peer_uid,
+        &e.parked,
+        &e.tx_ring_size,
+        &e.rx_ring_size,
+        &e.tx_ring_used,
+        &e.rx_ring_used,
+    ] {
         word.store(0, Relaxed);
     }
     e.fd.store(conn.fd.load(Relaxed).cast_unsigned(), Relaxed);
@@ -37,7 +60,11 @@ pub fn open_entry(conn: &Conn) {
 pub fn connected(conn: &Conn) {
     let Some(h) = header() else { return };
     h.counters[Counter::Conns as usize].fetch_add(1, Relaxed);
-    let side = if conn.role.load(Relaxed) == 0 { Counter::ConnsClient } else { Counter::ConnsServer };
+    let side = if conn.role.load(Relaxed) == 0 {
+        Counter::ConnsClient
+    } else {
+        Counter::ConnsServer
+    };
     h.counters[side as usize].fetch_add(1, Relaxed);
     if let Some(e) = entry(conn) {
         e.state.store(ConnState::Tcp as u32, Relaxed);
@@ -46,11 +73,15 @@ pub fn connected(conn: &Conn) {
 
 /// It ends: its sums move to the process's.
 pub fn close_entry(conn: &Conn) {
-    let (Some(e), Some(h)) = (entry(conn), header()) else { return };
+    let (Some(e), Some(h)) = (entry(conn), header()) else {
+        return;
+    };
     let add = |c: Counter, from: &AtomicU64| {
         h.counters[c as usize].fetch_add(from.swap(0, Relaxed), Relaxed);
     };
-    if e.state.load(Relaxed) == ConnState::Tcp as u32 && e.reason.load(Relaxed) == Reason::TOO_YOUNG.0 {
+    if e.state.load(Relaxed) == ConnState::Tcp as u32
+        && e.reason.load(Relaxed) == Reason::TOO_YOUNG.0
+    {
         count_reason(conn, Reason::TOO_YOUNG);
     }
     e.state.store(ConnState::Free as u32, Relaxed);
@@ -75,7 +106,10 @@ pub fn show_tuple(conn: &Conn, t: &Tuple) {
     }
     let inode = memlane_sys::fd::stat(conn.fd.load(Relaxed)).map_or(0, |s| s.ino);
     e.inode.store(inode, Relaxed);
-    e.ports.store(u32::from(t.local.port) | u32::from(t.remote.port) << 16, Relaxed);
+    e.ports.store(
+        u32::from(t.local.port) | u32::from(t.remote.port) << 16,
+        Relaxed,
+    );
     e.seq.fetch_add(1, Relaxed);
 }
 
@@ -102,9 +136,17 @@ pub fn count_reason(conn: &Conn, why: Reason) {
     for slot in &h.reasons {
         let code = slot.code.load(Relaxed);
         let mine = code == why.0
-            || code == 0 && slot.code.compare_exchange(0, why.0, Relaxed, Relaxed).map_or_else(|c| c == why.0, |_| true);
+            || code == 0
+                && slot
+                    .code
+                    .compare_exchange(0, why.0, Relaxed, Relaxed)
+                    .map_or_else(|c| c == why.0, |_| true);
         if mine {
-            let side = if conn.role.load(Relaxed) == 0 { &slot.client } else { &slot.server };
+            let side = if conn.role.load(Relaxed) == 0 {
+                &slot.client
+            } else {
+                &slot.server
+            };
             side.fetch_add(1, Relaxed);
             return;
         }
@@ -115,7 +157,8 @@ pub fn count_reason(conn: &Conn, why: Reason) {
 #[inline]
 pub fn add_rx_ring(conn: &Conn, n: u64) {
     if let Some(e) = entry(conn) {
-        e.rx_ring_bytes.store(e.rx_ring_bytes.load(Relaxed) + n, Relaxed);
+        e.rx_ring_bytes
+            .store(e.rx_ring_bytes.load(Relaxed) + n, Relaxed);
     }
 }
 
@@ -123,7 +166,8 @@ pub fn add_rx_ring(conn: &Conn, n: u64) {
 #[inline]
 pub fn add_tx_ring(conn: &Conn, n: u64) {
     if let Some(e) = entry(conn) {
-        e.tx_ring_bytes.store(e.tx_ring_bytes.load(Relaxed) + n, Relaxed);
+        e.tx_ring_bytes
+            .store(e.tx_ring_bytes.load(Relaxed) + n, Relaxed);
     }
 }
 
@@ -144,7 +188,10 @@ pub fn add_tx_tcp(conn: &Conn, n: u64) {
 /// A receive call ended.
 #[inline]
 pub fn show_rx(conn: &Conn, n: isize) {
-    if n > 0 && conn.upgraded() && let (Some(e), Some(h)) = (entry(conn), header()) {
+    if n > 0
+        && conn.upgraded()
+        && let (Some(e), Some(h)) = (entry(conn), header())
+    {
         e.rx_calls.store(conn.rx_calls.load(Relaxed), Relaxed);
         bump(&h.rx_sizes, n.cast_unsigned());
     }
@@ -153,7 +200,10 @@ pub fn show_rx(conn: &Conn, n: isize) {
 /// A send call ended.
 #[inline]
 pub fn show_tx(conn: &Conn, n: isize) {
-    if n > 0 && conn.upgraded() && let (Some(e), Some(h)) = (entry(conn), header()) {
+    if n > 0
+        && conn.upgraded()
+        && let (Some(e), Some(h)) = (entry(conn), header())
+    {
         e.tx_calls.store(conn.tx_calls.load(Relaxed), Relaxed);
         bump(&h.tx_sizes, n.cast_unsigned());
     }
@@ -169,7 +219,10 @@ fn bump(classes: &[AtomicU64; SIZE_CLASSES], n: usize) {
 /// `--stats-on-exit`.
 pub fn print_summary() {
     let Some(h) = header() else { return };
-    let mut line = Line { bytes: [0; 512], len: 0 };
+    let mut line = Line {
+        bytes: [0; 512],
+        len: 0,
+    };
     let c = |c: Counter| h.counters[c as usize].load(Relaxed);
     let _ = write!(
         line,
@@ -193,12 +246,21 @@ fn write_bytes(line: &mut Line, h: &'static Header) -> core::fmt::Result {
     ];
     crate::process::for_live(|conn| {
         if let Some(e) = entry(conn) {
-            for (s, w) in sum.iter_mut().zip([&e.tx_ring_bytes, &e.tx_tcp_bytes, &e.rx_ring_bytes, &e.rx_tcp_bytes]) {
+            for (s, w) in sum.iter_mut().zip([
+                &e.tx_ring_bytes,
+                &e.tx_tcp_bytes,
+                &e.rx_ring_bytes,
+                &e.rx_tcp_bytes,
+            ]) {
                 *s += w.load(Relaxed);
             }
         }
     });
-    writeln!(line, "memlane: sent {} ring + {} TCP bytes, received {} ring + {} TCP bytes", sum[0], sum[1], sum[2], sum[3])?;
+    writeln!(
+        line,
+        "memlane: sent {} ring + {} TCP bytes, received {} ring + {} TCP bytes",
+        sum[0], sum[1], sum[2], sum[3]
+    )?;
     for slot in &h.reasons {
         let code = slot.code.load(Relaxed);
         if code != 0 {

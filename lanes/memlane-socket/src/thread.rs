@@ -84,7 +84,11 @@ impl Lock {
     #[inline]
     pub fn lock(&self) -> Option<Held<'_>> {
         let me = tid();
-        if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        if self
+            .0
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
             return Some(Held(self));
         }
         self.lock_slowly(me)
@@ -93,7 +97,10 @@ impl Lock {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_>> {
-        self.0.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(self))
+        self.0
+            .compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Held(self))
     }
 
     /// Forgets whoever held it (in the child of a fork).
@@ -111,7 +118,10 @@ impl Lock {
             }
             let dead = turns % 4096 == 4095 && owner != 0 && !proc::alive(owner.cast_signed());
             if (owner == 0 || dead)
-                && self.0.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && self
+                    .0
+                    .compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
             {
                 return Some(Held(self));
             }

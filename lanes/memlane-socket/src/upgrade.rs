@@ -64,13 +64,19 @@ pub fn step(conn: &Use) {
     if PROCESS.waiting.load(Ordering::Relaxed) != 0 {
         drain_mailbox();
     }
-    let Some(_held) = conn.hs_lock.try_lock() else { return };
+    let Some(_held) = conn.hs_lock.try_lock() else {
+        return;
+    };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
     if let Err(why) = advance(conn, hs) {
         refuse(conn, hs, why, true);
     }
-    let due = if matches!(hs.stage, OPEN | OVER) { u64::MAX } else { hs.next_op };
+    let due = if matches!(hs.stage, OPEN | OVER) {
+        u64::MAX
+    } else {
+        hs.next_op
+    };
     conn.hs_due.store(due, Ordering::Relaxed);
 }
 
@@ -107,7 +113,13 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         // A mirrored socket in this namespace, or there is nothing to upgrade to.
         let v4 = tuple.local.is_v4() && tuple.remote.is_v4();
         let other = tuple.mirrored();
-        let found = diag::lookup_tcp(&other, v4).or_else(|e| if v4 { diag::lookup_tcp(&other, false) } else { Err(e) });
+        let found = diag::lookup_tcp(&other, v4).or_else(|e| {
+            if v4 {
+                diag::lookup_tcp(&other, false)
+            } else {
+                Err(e)
+            }
+        });
         match found {
             Ok(s) if s.state == TCP_ESTABLISHED => {}
             Ok(_) => return Err(Reason::CLOSING),
@@ -117,7 +129,11 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
     }
-    if conn.role.load(Ordering::Relaxed) == 1 { bind_name(conn, hs, &tuple) } else { propose(conn, hs, &tuple) }
+    if conn.role.load(Ordering::Relaxed) == 1 {
+        bind_name(conn, hs, &tuple)
+    } else {
+        propose(conn, hs, &tuple)
+    }
 }
 
 /// Not now: once more after 1, 1, 2, 4 … 256 calls, until it has been too often for too long.
@@ -146,7 +162,8 @@ fn learn_tuple(conn: &Use) -> Result<Tuple, Reason> {
 }
 
 fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
-    let name = UnixName::abstract_name(&wire::rendezvous_name(&tuple.mirrored())).map_err(|_| Reason::INTERNAL)?;
+    let name = UnixName::abstract_name(&wire::rendezvous_name(&tuple.mirrored()))
+        .map_err(|_| Reason::INTERNAL)?;
     match sock::unix_datagram(Some(&name)) {
         Ok(own) => {
             hs.name_fd = process::hide(own);
@@ -157,13 +174,16 @@ fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason
             process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
             Ok(())
         }
-        Err(e) if e.0 == libc::EADDRINUSE || e.0 == libc::EMFILE => later(conn, hs, Reason::NO_DEVICE),
+        Err(e) if e.0 == libc::EADDRINUSE || e.0 == libc::EMFILE => {
+            later(conn, hs, Reason::NO_DEVICE)
+        }
         Err(_) => Err(Reason::NO_DEVICE),
     }
 }
 
 fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
-    let name = UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
+    let name =
+        UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
     let mut m = own_message(Kind::Proposal, conn, tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
@@ -190,19 +210,25 @@ enum Sent {
 fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
     let mut m = Message::new(kind, *tuple);
     m.gid = PROCESS.gid.load(Ordering::Relaxed);
-    m.boot = [PROCESS.boot[0].load(Ordering::Relaxed), PROCESS.boot[1].load(Ordering::Relaxed)];
+    m.boot = [
+        PROCESS.boot[0].load(Ordering::Relaxed),
+        PROCESS.boot[1].load(Ordering::Relaxed),
+    ];
     m.id = process::id_of(conn);
     m
 }
 
 /// Sends a message with our proof, and perhaps a chunk.
 fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
-    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed)).map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
+    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed))
+        .map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
     let fds = [proof.raw(), chunk.unwrap_or(-1)];
     let count = if chunk.is_some() { 2 } else { 1 };
     match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
         Ok(()) => Ok(()),
-        Err(Errno(libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS)) => Err(Sent::Later),
+        Err(Errno(
+            libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
+        )) => Err(Sent::Later),
         Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
     }
 }
@@ -213,12 +239,16 @@ fn mailbox() -> i32 {
     if have >= 0 {
         return have;
     }
-    let Some(_held) = group::lock() else { return -1 };
+    let Some(_held) = group::lock() else {
+        return -1;
+    };
     let have = PROCESS.mailbox.load(Ordering::Acquire);
     if have >= 0 {
         return have;
     }
-    let Ok(own) = sock::unix_datagram(None) else { return -1 };
+    let Ok(own) = sock::unix_datagram(None) else {
+        return -1;
+    };
     let raw = process::hide(own);
     PROCESS.mailbox.store(raw, Ordering::Release);
     raw
@@ -232,8 +262,12 @@ pub fn drain_mailbox() {
     }
     for _ in 0..64 {
         let mut buf = [0u8; wire::LEN + 1];
-        let Ok(got) = sock::recv_with_fds(own, &mut buf) else { return };
-        let Some(Ok(m)) = got.len.and_then(|n| buf.get(..n)).map(Message::decode) else { continue };
+        let Ok(got) = sock::recv_with_fds(own, &mut buf) else {
+            return;
+        };
+        let Some(Ok(m)) = got.len.and_then(|n| buf.get(..n)).map(Message::decode) else {
+            continue;
+        };
         deliver(&m, got);
     }
 }
@@ -242,8 +276,12 @@ fn deliver(m: &Message, got: Received) {
     if m.kind == Kind::Decline {
         release_declined(m);
     }
-    let Some(conn) = process::conn_by_id(m.echo) else { return decline_unknown(m, &got) };
-    let Some(_held) = conn.hs_lock.lock() else { return };
+    let Some(conn) = process::conn_by_id(m.echo) else {
+        return decline_unknown(m, &got);
+    };
+    let Some(_held) = conn.hs_lock.lock() else {
+        return;
+    };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
     // SAFETY: a connection that told its id has learnt its tuple.
@@ -267,7 +305,14 @@ fn deliver(m: &Message, got: Received) {
     if let Err(why) = done {
         refuse(&conn, hs, why, true);
     }
-    conn.hs_due.store(if matches!(hs.stage, OPEN | OVER) { u64::MAX } else { 0 }, Ordering::Relaxed);
+    conn.hs_due.store(
+        if matches!(hs.stage, OPEN | OVER) {
+            u64::MAX
+        } else {
+            0
+        },
+        Ordering::Relaxed,
+    );
 }
 
 /// An Accept for a connection that is gone: say so, that the DMB may be used anew.
@@ -300,7 +345,11 @@ fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let mut buf = [0u8; wire::LEN + 1];
     match sock::recv_with_fds(hs.name_fd, &mut buf) {
         Ok(got) => {
-            let m = got.len.and_then(|n| buf.get(..n)).ok_or(Malformed::Length).and_then(Message::decode);
+            let m = got
+                .len
+                .and_then(|n| buf.get(..n))
+                .ok_or(Malformed::Length)
+                .and_then(Message::decode);
             answer(conn, hs, m, got)
         }
         Err(Errno::AGAIN) => be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
@@ -315,11 +364,24 @@ fn be_patient(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason>
         return Ok(());
     }
     hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
-    let limit = if hs.stage == LISTENING { LISTEN_NS } else { ANSWER_NS };
-    if time::now_ns().saturating_sub(hs.since) > limit { Err(why) } else { Ok(()) }
+    let limit = if hs.stage == LISTENING {
+        LISTEN_NS
+    } else {
+        ANSWER_NS
+    };
+    if time::now_ns().saturating_sub(hs.since) > limit {
+        Err(why)
+    } else {
+        Ok(())
+    }
 }
 
-fn answer(conn: &Use, hs: &mut Handshake, m: Result<Message, Malformed>, got: Received) -> Result<(), Reason> {
+fn answer(
+    conn: &Use,
+    hs: &mut Handshake,
+    m: Result<Message, Malformed>,
+    got: Received,
+) -> Result<(), Reason> {
     let m = match m {
         Ok(m) if m.kind == Kind::Proposal => m,
         // Not a Proposal: whoever it was, the name stays open for the real one.
@@ -344,7 +406,8 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
     let file = tell_dmb(&mut yes, hs);
-    let to = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    let to =
+        UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
     match send(conn, &to, &yes, file) {
         Ok(()) => {
             hs.stage = ACCEPTED;
@@ -383,14 +446,25 @@ fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
 }
 
 fn check_peer(conn: &Conn, m: &Message, got: &Received, tuple: &Tuple) -> Result<(), Reason> {
-    if m.boot != [PROCESS.boot[0].load(Ordering::Relaxed), PROCESS.boot[1].load(Ordering::Relaxed)] {
+    if m.boot
+        != [
+            PROCESS.boot[0].load(Ordering::Relaxed),
+            PROCESS.boot[1].load(Ordering::Relaxed),
+        ]
+    {
         return Err(Reason::NOT_SAME_HOST);
     }
     if m.tuple != tuple.mirrored() {
         return Err(Reason::NOT_PROVEN);
     }
     let proof = got.fds[0].as_ref().ok_or(Reason::NOT_PROVEN)?;
-    peer::prove(tuple, conn.fd.load(Ordering::Relaxed), &got.cred, proof, process::config().peer)
+    peer::prove(
+        tuple,
+        conn.fd.load(Ordering::Relaxed),
+        &got.cred,
+        proof,
+        process::config().peer,
+    )
 }
 
 /// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
@@ -399,7 +473,12 @@ fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
     if own.is_empty() && m.eids().is_empty() {
         return Ok(None);
     }
-    m.eids().iter().find(|e| own.contains(e)).copied().map(Some).ok_or(Reason::NO_EID)
+    m.eids()
+        .iter()
+        .find(|e| own.contains(e))
+        .copied()
+        .map(Some)
+        .ok_or(Reason::NO_EID)
 }
 
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
@@ -415,7 +494,13 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     Ok(())
 }
 
-fn confirmed(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tuple: &Tuple) -> Result<(), Reason> {
+fn confirmed(
+    conn: &Use,
+    hs: &mut Handshake,
+    m: &Message,
+    mut got: Received,
+    tuple: &Tuple,
+) -> Result<(), Reason> {
     stop_waiting();
     check_peer(conn, m, &got, tuple)?;
     attach(conn, hs, m, got.fds[1].take())?;
@@ -428,7 +513,13 @@ fn confirmed(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tup
 
 // --- connecting side ------------------------------------------------------
 
-fn accepted(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tuple: &Tuple) -> Result<(), Reason> {
+fn accepted(
+    conn: &Use,
+    hs: &mut Handshake,
+    m: &Message,
+    mut got: Received,
+    tuple: &Tuple,
+) -> Result<(), Reason> {
     stop_waiting();
     remember_peer(hs, m, &got);
     check_peer(conn, m, &got, tuple)?;
@@ -443,20 +534,30 @@ fn accepted(conn: &Use, hs: &mut Handshake, m: &Message, mut got: Received, tupl
 }
 
 fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Result<(), Reason> {
-    let told = PeerDmb { chunk: m.chunk, slot: u32::from(m.slot), ring_size: m.ring_size, token: m.token };
+    let told = PeerDmb {
+        chunk: m.chunk,
+        slot: u32::from(m.slot),
+        ring_size: m.ring_size,
+        token: m.token,
+    };
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
     conn.tx_ring.store(a.ring, Ordering::Relaxed);
     conn.tx_size.store(a.ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
     conn.tx_ready.store(a.ready, Ordering::Relaxed);
-    conn.tx_dmb.store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
+    conn.tx_dmb
+        .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
     hs.attached = true;
     Ok(())
 }
 
 fn wait(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
-    let why = if hs.stage == PROPOSED { Reason::TIMEOUT_CL } else { Reason::TIMEOUT_AL };
+    let why = if hs.stage == PROPOSED {
+        Reason::TIMEOUT_CL
+    } else {
+        Reason::TIMEOUT_AL
+    };
     be_patient(conn, hs, why)
 }
 
@@ -472,7 +573,9 @@ fn open(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     if cell.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
     }
-    let (Some(_rx_held), Some(_tx_held)) = (cell.rx_lock.lock(), cell.tx_lock.lock()) else { return Ok(()) };
+    let (Some(_rx_held), Some(_tx_held)) = (cell.rx_lock.lock(), cell.tx_lock.lock()) else {
+        return Ok(());
+    };
     cell.rx_mode.store(mode::MOVING, Ordering::SeqCst);
     cell.tx_mode.store(mode::MOVING, Ordering::SeqCst);
     let opened = open_quiet(conn, hs);
@@ -496,17 +599,27 @@ fn open(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 /// Both modes are `MOVING` and both locks held. `Ok(false)`: not now.
 fn open_quiet(conn: &Conn, hs: &Handshake) -> Result<bool, Reason> {
     let cell = conn.cell();
-    if cell.rx_inflight.load(Ordering::SeqCst) != 0 || cell.tx_inflight.load(Ordering::SeqCst) != 0 {
+    if cell.rx_inflight.load(Ordering::SeqCst) != 0 || cell.tx_inflight.load(Ordering::SeqCst) != 0
+    {
         return Ok(false);
     }
     let fd = conn.fd.load(Ordering::Relaxed);
-    let Ok(counts) = sock::tcp_counts(fd) else { return Ok(false) };
+    let Ok(counts) = sock::tcp_counts(fd) else {
+        return Ok(false);
+    };
     if counts.state != TCP_ESTABLISHED {
         return Err(Reason::CLOSING);
     }
-    let (taken, written) = (cell.rx_count.load(Ordering::Relaxed), cell.tx_count.load(Ordering::Relaxed));
+    let (taken, written) = (
+        cell.rx_count.load(Ordering::Relaxed),
+        cell.tx_count.load(Ordering::Relaxed),
+    );
     if counts.taken != taken || counts.written != written {
-        return if hs.tries < 4 { Ok(false) } else { Err(Reason::COUNTS) };
+        return if hs.tries < 4 {
+            Ok(false)
+        } else {
+            Err(Reason::COUNTS)
+        };
     }
     crate::lane::open(conn, hs.rx_chunk - 1, hs.rx_slot, taken, written);
     Ok(true)
@@ -517,7 +630,8 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);
     let file = tell_dmb(&mut m, hs);
-    let to = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    let to =
+        UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
     match send(conn, &to, &m, file) {
         Ok(()) => hs.stage = OPEN,
         Err(Sent::Later) => hs.next_op = conn.ops() + 1,
@@ -530,7 +644,13 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 
 /// Stays on TCP, and says why: to the stats page and, if asked, to the peer.
 fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
-    if tell && matches!(hs.stage, LISTENING | ANSWERING | ACCEPTED | PROPOSED | AGREED) && hs.peer_name_len > 0 {
+    if tell
+        && matches!(
+            hs.stage,
+            LISTENING | ANSWERING | ACCEPTED | PROPOSED | AGREED
+        )
+        && hs.peer_name_len > 0
+    {
         // SAFETY: learnt in `begin`.
         let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
         m.reason = why.0;
@@ -545,7 +665,9 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     let told = matches!(hs.stage, ACCEPTED);
     give_back(conn, hs, told);
     hs.stage = OVER;
-    let _ = conn.barred.compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = conn
+        .barred
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
     process::show(conn, ConnState::Tcp, why);
     crate::stats::count_reason(conn, why);
     process::count(Counter::Fallbacks, 1);
@@ -586,7 +708,12 @@ pub fn abandon(conn: &'static Conn) {
 
 /// Never upgrade this connection (and end its lane if it is open).
 pub fn bar(conn: &Conn, why: Reason) {
-    if conn.barred.compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && !conn.upgraded() {
+    if conn
+        .barred
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+        && !conn.upgraded()
+    {
         process::show(conn, ConnState::Tcp, why);
         crate::stats::count_reason(conn, why);
         process::count(Counter::Fallbacks, 1);
@@ -597,8 +724,15 @@ pub fn bar(conn: &Conn, why: Reason) {
 /// Has enough been moved for `--upgrade auto` to start before its count of calls?
 pub fn hurry(conn: &Conn, bytes: u64) {
     let accepting = conn.role.load(Ordering::Relaxed) == 1;
-    let (least, first) = if accepting { (AUTO_BYTES / 2, AUTO_OPS_ACCEPTING) } else { (AUTO_BYTES, AUTO_OPS) };
-    if bytes >= least && process::config().upgrade == Upgrade::Auto && conn.hs_due.load(Ordering::Relaxed) == first {
+    let (least, first) = if accepting {
+        (AUTO_BYTES / 2, AUTO_OPS_ACCEPTING)
+    } else {
+        (AUTO_BYTES, AUTO_OPS)
+    };
+    if bytes >= least
+        && process::config().upgrade == Upgrade::Auto
+        && conn.hs_due.load(Ordering::Relaxed) == first
+    {
         conn.hs_due.store(0, Ordering::Relaxed);
     }
 }

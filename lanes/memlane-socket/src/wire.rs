@@ -152,7 +152,10 @@ impl Message {
             gid: be64(b, 8),
             boot: [be64(b, 16), be64(b, 24)],
             reason: be32(b, 36),
-            tuple: Tuple { local: addr(b, 40), remote: addr(b, 58) },
+            tuple: Tuple {
+                local: addr(b, 40),
+                remote: addr(b, 58),
+            },
             token: be64(b, 80),
             chunk: be32(b, 88),
             slot: be16(b, 92),
@@ -178,7 +181,10 @@ fn put_addr(out: &mut [u8], a: &Addr) {
 fn addr(b: &[u8; LEN], at: usize) -> Addr {
     let mut ip = [0u8; 16];
     ip.copy_from_slice(&b[at..at + 16]);
-    Addr { ip, port: be16(b, at + 16) }
+    Addr {
+        ip,
+        port: be16(b, at + 16),
+    }
 }
 
 fn be16(b: &[u8; LEN], at: usize) -> u16 {
@@ -208,10 +214,14 @@ mod tests {
     use super::*;
 
     fn sample() -> Message {
-        let local = Addr { ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1], port: 40000 };
+        let local = Addr {
+            ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1],
+            port: 40000,
+        };
         let remote = Addr { port: 80, ..local };
         let mut m = Message::new(Kind::Accept, Tuple { local, remote });
-        (m.gid, m.boot, m.token, m.chunk, m.slot) = (0x0102_0304_0506_0708, [1, 2], 0xdead_beef, 3, 63);
+        (m.gid, m.boot, m.token, m.chunk, m.slot) =
+            (0x0102_0304_0506_0708, [1, 2], 0xdead_beef, 3, 63);
         (m.ring_size, m.id, m.echo, m.eid_count) = (1 << 18, 5, 6, 1);
         m.eids[0][..4].copy_from_slice(b"BLUE");
         m
@@ -227,7 +237,10 @@ mod tests {
     fn truncated_oversized_and_foreign_bytes_are_refused() {
         let good = sample().encode();
         assert_eq!(Message::decode(&good[..LEN - 1]), Err(Malformed::Length));
-        assert_eq!(Message::decode(&[good.as_slice(), &[0]].concat()), Err(Malformed::Length));
+        assert_eq!(
+            Message::decode(&[good.as_slice(), &[0]].concat()),
+            Err(Malformed::Length)
+        );
         let change = |at: usize, v: u8| {
             let mut b = good;
             b[at] = v;

@@ -46,7 +46,10 @@ impl SharedBytes {
             return None;
         }
         // SAFETY: inside the window, as just checked.
-        Some(SharedBytes { base: unsafe { self.base.add(at) }, len })
+        Some(SharedBytes {
+            base: unsafe { self.base.add(at) },
+            len,
+        })
     }
 
     /// Where the window starts, for system calls that read or write it.

@@ -67,7 +67,13 @@ pub trait Device {
 
     /// Copies `bytes` to `offset` of the region named by `token`; then, if
     /// asked, signals `imm` to its owner.
-    fn write(&mut self, token: Token, offset: usize, bytes: &[u8], signal: Option<u32>) -> Result<(), DeviceError>;
+    fn write(
+        &mut self,
+        token: Token,
+        offset: usize,
+        bytes: &[u8],
+        signal: Option<u32>,
+    ) -> Result<(), DeviceError>;
 
     /// Signals `imm` to the owner of the region named by `token`.
     fn signal(&mut self, token: Token, imm: u32) -> Result<(), DeviceError>;
@@ -87,7 +93,11 @@ pub struct Loopback {
 
 impl Default for Loopback {
     fn default() -> Self {
-        Loopback { regions: [const { None }; LOOPBACK_REGIONS], signals: 0, last_signal: 0 }
+        Loopback {
+            regions: [const { None }; LOOPBACK_REGIONS],
+            signals: 0,
+            last_signal: 0,
+        }
     }
 }
 
@@ -99,7 +109,10 @@ impl Loopback {
 
     fn find(&self, token: Token) -> Result<usize, DeviceError> {
         let is = |e: &Option<(Grant, Region)>| e.as_ref().is_some_and(|(g, _)| g.token == token);
-        self.regions.iter().position(is).ok_or(DeviceError::UnknownToken)
+        self.regions
+            .iter()
+            .position(is)
+            .ok_or(DeviceError::UnknownToken)
     }
 
     /// The window that a token names.
@@ -114,25 +127,40 @@ impl Loopback {
 
 impl Device for Loopback {
     fn caps(&self) -> Caps {
-        Caps { attach: true, write: true }
+        Caps {
+            attach: true,
+            write: true,
+        }
     }
 
     fn register(&mut self, region: Region, rights: Rights) -> Result<Token, DeviceError> {
-        let free = self.regions.iter().position(Option::is_none).ok_or(DeviceError::Full)?;
+        let free = self
+            .regions
+            .iter()
+            .position(Option::is_none)
+            .ok_or(DeviceError::Full)?;
         let token = loop {
             let token = Token::fresh()?;
             if self.find(token).is_err() {
                 break token;
             }
         };
-        let grant = Grant { token, offset: 0, len: region.len(), rights };
+        let grant = Grant {
+            token,
+            offset: 0,
+            len: region.len(),
+            rights,
+        };
         self.regions[free] = Some((grant, region));
         Ok(token)
     }
 
     fn unregister(&mut self, token: Token) -> Result<Region, DeviceError> {
         let at = self.find(token)?;
-        self.regions[at].take().map(|(_, region)| region).ok_or(DeviceError::UnknownToken)
+        self.regions[at]
+            .take()
+            .map(|(_, region)| region)
+            .ok_or(DeviceError::UnknownToken)
     }
 
     fn attach(&mut self, handle: Fd, grant: &Grant) -> Result<Region, DeviceError> {
@@ -142,9 +170,17 @@ impl Device for Loopback {
         Ok(Region::attach(handle, grant.len)?)
     }
 
-    fn write(&mut self, token: Token, offset: usize, bytes: &[u8], signal: Option<u32>) -> Result<(), DeviceError> {
+    fn write(
+        &mut self,
+        token: Token,
+        offset: usize,
+        bytes: &[u8],
+        signal: Option<u32>,
+    ) -> Result<(), DeviceError> {
         let at = self.find(token)?;
-        let Some((grant, region)) = &self.regions[at] else { return Err(DeviceError::UnknownToken) };
+        let Some((grant, region)) = &self.regions[at] else {
+            return Err(DeviceError::UnknownToken);
+        };
         if grant.rights != Rights::Write || !grant.covers(offset, bytes.len()) {
             return Err(DeviceError::OutOfBounds);
         }
@@ -179,7 +215,11 @@ mod tests {
         dev.write(token, 100, b"abc", Some(7)).unwrap();
         let mut out = [0u8; 3];
         // SAFETY: three bytes are writable.
-        assert!(unsafe { dev.window(token).unwrap().copy_out(100, out.as_mut_ptr(), 3) });
+        assert!(unsafe {
+            dev.window(token)
+                .unwrap()
+                .copy_out(100, out.as_mut_ptr(), 3)
+        });
         assert_eq!((&out, dev.signals()), (b"abc", (1, 7)));
     }
 
@@ -187,12 +227,24 @@ mod tests {
     fn writes_outside_bounds_or_rights_or_with_a_withdrawn_token_are_refused() {
         let mut dev = Loopback::default();
         let token = dev.register(region(), Rights::Write).unwrap();
-        assert_eq!(dev.write(token, 8190, b"abc", None), Err(DeviceError::OutOfBounds));
-        assert_eq!(dev.write(token, usize::MAX, b"abc", None), Err(DeviceError::OutOfBounds));
+        assert_eq!(
+            dev.write(token, 8190, b"abc", None),
+            Err(DeviceError::OutOfBounds)
+        );
+        assert_eq!(
+            dev.write(token, usize::MAX, b"abc", None),
+            Err(DeviceError::OutOfBounds)
+        );
         dev.unregister(token).unwrap();
-        assert_eq!(dev.write(token, 0, b"abc", None), Err(DeviceError::UnknownToken));
+        assert_eq!(
+            dev.write(token, 0, b"abc", None),
+            Err(DeviceError::UnknownToken)
+        );
         let read_only = dev.register(region(), Rights::Read).unwrap();
-        assert_eq!(dev.write(read_only, 0, b"abc", None), Err(DeviceError::OutOfBounds));
+        assert_eq!(
+            dev.write(read_only, 0, b"abc", None),
+            Err(DeviceError::OutOfBounds)
+        );
     }
 
     #[test]
@@ -201,6 +253,9 @@ mod tests {
         for _ in 0..LOOPBACK_REGIONS {
             dev.register(region(), Rights::Write).unwrap();
         }
-        assert_eq!(dev.register(region(), Rights::Write).unwrap_err(), DeviceError::Full);
+        assert_eq!(
+            dev.register(region(), Rights::Write).unwrap_err(),
+            DeviceError::Full
+        );
     }
 }

@@ -24,7 +24,13 @@ pub enum Policy {
 
 /// Checks the proof. `tuple` is the connection as *this* side sees it, `own_fd`
 /// this side's socket.
-pub fn prove(tuple: &Tuple, own_fd: i32, cred: &Cred, proof: &Fd, policy: Policy) -> Result<(), Reason> {
+pub fn prove(
+    tuple: &Tuple,
+    own_fd: i32,
+    cred: &Cred,
+    proof: &Fd,
+    policy: Policy,
+) -> Result<(), Reason> {
     if policy == Policy::SameUid && cred.uid != proc::euid() {
         return Err(Reason::PEER_REFUSED);
     }
@@ -47,7 +53,9 @@ pub fn prove(tuple: &Tuple, own_fd: i32, cred: &Cred, proof: &Fd, policy: Policy
 /// A v4-mapped end is an IPv6 socket, and may be found only as one.
 fn look_up(tuple: &Tuple) -> Option<diag::DiagSocket> {
     if tuple.local.is_v4() && tuple.remote.is_v4() {
-        diag::lookup_tcp(tuple, true).or_else(|_| diag::lookup_tcp(tuple, false)).ok()
+        diag::lookup_tcp(tuple, true)
+            .or_else(|_| diag::lookup_tcp(tuple, false))
+            .ok()
     } else {
         diag::lookup_tcp(tuple, false).ok()
     }

@@ -27,9 +27,7 @@ impl Region {
     /// Makes a memfd of `len` bytes, seals its size for ever, maps it. With
     /// `hugetlb`, huge pages are tried first and plain ones taken if there are none.
     pub fn create(name: &CStr, len: usize, hugetlb: bool) -> Result<Region> {
-        if hugetlb
-            && let Ok(r) = Region::create_kind(name, len.next_multiple_of(HUGE), true)
-        {
+        if hugetlb && let Ok(r) = Region::create_kind(name, len.next_multiple_of(HUGE), true) {
             return Ok(r);
         }
         Region::create_kind(name, len, false)
@@ -39,7 +37,11 @@ impl Region {
         let fd = mem::memfd(name, len, hugetlb)?;
         mem::add_seals(fd.raw(), mem::SEALS_FIXED)?;
         let base = mem::map_shared(fd.raw(), 0, len, true)?;
-        Ok(Region { fd: Some(fd), base, len })
+        Ok(Region {
+            fd: Some(fd),
+            base,
+            len,
+        })
     }
 
     /// Maps a memfd that a peer handed over. Refuses one whose size is not
@@ -53,7 +55,11 @@ impl Region {
         }
         let base = mem::map_shared(fd.raw(), 0, len, true)?;
         // The mapping keeps the memory; the descriptor is of no further use.
-        Ok(Region { fd: None, base, len })
+        Ok(Region {
+            fd: None,
+            base,
+            len,
+        })
     }
 
     /// Bytes.
@@ -125,7 +131,10 @@ mod tests {
     #[test]
     fn a_region_of_another_size_than_told_is_refused() {
         let mut r = Region::create(c"test", 8192, false).unwrap();
-        assert_eq!(Region::attach(r.take_fd().unwrap(), 4096).unwrap_err(), Errno::INVAL);
+        assert_eq!(
+            Region::attach(r.take_fd().unwrap(), 4096).unwrap_err(),
+            Errno::INVAL
+        );
     }
 
     #[test]

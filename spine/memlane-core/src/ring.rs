@@ -133,7 +133,10 @@ impl Tx {
 
     /// Opens the lane at stream offset `head`: everything below went by TCP.
     pub fn activate<W: Words>(&mut self, w: &DmbWords<W>, head: u64) {
-        *self = Tx { head, ..Tx::default() };
+        *self = Tx {
+            head,
+            ..Tx::default()
+        };
         if head > 0 {
             self.write_run(w, 0, head);
         }
@@ -145,7 +148,12 @@ impl Tx {
     /// `Room::Ring(n)`, `writing` is set; copy to the stretches of
     /// [`Tx::stretches`] and call [`Tx::commit`] soon.
     #[inline]
-    pub fn reserve<W: Words>(&mut self, w: &DmbWords<W>, size: usize, want: usize) -> Result<Room, Misbehaved> {
+    pub fn reserve<W: Words>(
+        &mut self,
+        w: &DmbWords<W>,
+        size: usize,
+        want: usize,
+    ) -> Result<Room, Misbehaved> {
         if self.ended != 0 {
             return Ok(Room::Tcp(MustTcp::Ended));
         }
@@ -315,7 +323,13 @@ fn split(offset: u64, size: usize, n: usize) -> (Stretch, Stretch) {
     #[allow(clippy::cast_possible_truncation)] // masked by size
     let at = (offset & (size as u64 - 1)) as usize;
     let first = n.min(size - at);
-    (Stretch { at, len: first }, Stretch { at: 0, len: n - first })
+    (
+        Stretch { at, len: first },
+        Stretch {
+            at: 0,
+            len: n - first,
+        },
+    )
 }
 
 /// What comes next in the stream, at the receiver's place.
@@ -372,7 +386,10 @@ impl Rx {
     /// Prepares a fresh DMB before the sender is told of it: parked, at stream
     /// offset 0 (the sender's first run says how far TCP has come).
     pub fn prepare<W: Words>(&mut self, w: &DmbWords<W>) {
-        *self = Rx { flags: PARKED, ..Rx::default() };
+        *self = Rx {
+            flags: PARKED,
+            ..Rx::default()
+        };
         w.consumed.0.store(0, Relaxed);
         w.published.0.store(0, Relaxed);
         w.tx.0.writing.store(0, Relaxed);
@@ -528,7 +545,11 @@ mod tests {
             tx.promise_tcp(w, 1);
             tx.paid(1);
         }
-        assert_eq!(tx.declared, declared.wrapping_add(1), "contiguous runs merge");
+        assert_eq!(
+            tx.declared,
+            declared.wrapping_add(1),
+            "contiguous runs merge"
+        );
     }
 
     #[test]

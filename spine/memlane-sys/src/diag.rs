@@ -34,17 +34,42 @@ const REPLY_MIN: usize = 88;
 pub fn lookup_tcp(tuple: &Tuple, v4: bool) -> Result<DiagSocket> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
-    let n = unsafe { syscall!(libc::SYS_socket, libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) }?;
+    let n = unsafe {
+        syscall!(
+            libc::SYS_socket,
+            libc::AF_NETLINK,
+            kind,
+            libc::NETLINK_SOCK_DIAG
+        )
+    }?;
     // SAFETY: the kernel just made this number for us.
     let nl = unsafe { Fd::from_raw(as_fd(n)) };
     let request = build_request(tuple, v4);
     // SAFETY: `request` is readable for its length; a netlink socket needs no address to reach the kernel.
-    unsafe { syscall!(libc::SYS_sendto, nl.raw(), request.as_ptr(), request.len(), 0, 0, 0) }?;
+    unsafe {
+        syscall!(
+            libc::SYS_sendto,
+            nl.raw(),
+            request.as_ptr(),
+            request.len(),
+            0,
+            0,
+            0
+        )
+    }?;
     let mut reply = [0u8; 1024];
     // The kernel answers within sendto: no wait is needed, so none is made.
     // SAFETY: `reply` is writable for its length.
     let len = unsafe {
-        syscall!(libc::SYS_recvfrom, nl.raw(), reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT, 0, 0)
+        syscall!(
+            libc::SYS_recvfrom,
+            nl.raw(),
+            reply.as_mut_ptr(),
+            reply.len(),
+            libc::MSG_DONTWAIT,
+            0,
+            0
+        )
     }?;
     parse_reply(reply.get(..len).ok_or(Errno::PROTO)?, tuple, v4)
 }
@@ -55,7 +80,11 @@ pub fn build_request(tuple: &Tuple, v4: bool) -> [u8; REQUEST_LEN] {
     b[0..4].copy_from_slice(&(REQUEST_LEN as u32).to_ne_bytes());
     b[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     b[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    b[16] = if v4 { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
+    b[16] = if v4 {
+        libc::AF_INET as u8
+    } else {
+        libc::AF_INET6 as u8
+    };
     b[17] = libc::IPPROTO_TCP as u8;
     b[20..24].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
     b[24..26].copy_from_slice(&tuple.local.port.to_be_bytes());
@@ -84,7 +113,11 @@ pub fn parse_reply(b: &[u8], tuple: &Tuple, v4: bool) -> Result<DiagSocket> {
     let kind = u32_at(4)? & 0xffff;
     if kind == u32::from(NLMSG_ERROR) {
         let code = u32_at(16)?.cast_signed();
-        return Err(Errno(if code < 0 { code.wrapping_neg() } else { libc::EPROTO }));
+        return Err(Errno(if code < 0 {
+            code.wrapping_neg()
+        } else {
+            libc::EPROTO
+        }));
     }
     if kind != u32::from(SOCK_DIAG_BY_FAMILY) || b.len() < REPLY_MIN {
         return Err(Errno::PROTO);

@@ -98,10 +98,19 @@ pub struct Stat {
 /// by the program still sends its FIN (checked on 6.18).
 pub fn open_path_of(fd: i32) -> Result<Fd> {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    write_decimal(&mut path[14..25], u32::try_from(fd).map_err(|_| crate::Errno::INVAL)?);
+    write_decimal(
+        &mut path[14..25],
+        u32::try_from(fd).map_err(|_| crate::Errno::INVAL)?,
+    );
     // SAFETY: `path` is NUL-terminated and lives over the call.
     let n = unsafe {
-        syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC, 0)
+        syscall!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_PATH | libc::O_CLOEXEC,
+            0
+        )
     }?;
     // SAFETY: the kernel just made this number for us.
     Ok(unsafe { Fd::from_raw(as_fd(n)) })
@@ -111,7 +120,13 @@ pub fn open_path_of(fd: i32) -> Result<Fd> {
 pub fn read_file(path: &core::ffi::CStr, buf: &mut [u8]) -> Result<usize> {
     // SAFETY: `path` is NUL-terminated and lives over the call.
     let n = unsafe {
-        syscall!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+        syscall!(
+            libc::SYS_openat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+            0
+        )
     }?;
     // SAFETY: the kernel just made this number for us.
     let fd = unsafe { Fd::from_raw(as_fd(n)) };

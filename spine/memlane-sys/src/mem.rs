@@ -42,7 +42,11 @@ pub fn seals(fd: i32) -> Result<i32> {
 
 /// Maps `len` bytes of `fd` from `offset`, shared.
 pub fn map_shared(fd: i32, offset: usize, len: usize, writable: bool) -> Result<NonNull<u8>> {
-    let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let prot = if writable {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_READ
+    };
     // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
     let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, prot, libc::MAP_SHARED, fd, offset) }?;
     NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
@@ -51,7 +55,11 @@ pub fn map_shared(fd: i32, offset: usize, len: usize, writable: bool) -> Result<
 /// Maps `len` zeroed bytes that cost nothing until touched. `shared` memory is
 /// seen by children of a fork too.
 pub fn map_anon(len: usize, shared: bool) -> Result<NonNull<u8>> {
-    let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let kind = if shared {
+        libc::MAP_SHARED
+    } else {
+        libc::MAP_PRIVATE
+    };
     // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
     let addr = unsafe {
         syscall!(

@@ -19,7 +19,8 @@ pub fn tid() -> i32 {
 /// Effective user id.
 pub fn euid() -> u32 {
     // SAFETY: no arguments.
-    unsafe { syscall!(libc::SYS_geteuid) }.map_or(u32::MAX, |u| u32::try_from(u).unwrap_or(u32::MAX))
+    unsafe { syscall!(libc::SYS_geteuid) }
+        .map_or(u32::MAX, |u| u32::try_from(u).unwrap_or(u32::MAX))
 }
 
 /// Is there a task (thread or process) of this id?
@@ -35,7 +36,11 @@ pub fn alive(tid: i32) -> bool {
 pub fn random(buf: &mut [u8]) -> Result<()> {
     // SAFETY: `buf` is writable for its length. 256 bytes or less are never cut short.
     let n = unsafe { syscall!(libc::SYS_getrandom, buf.as_mut_ptr(), buf.len(), 0) }?;
-    if n == buf.len() { Ok(()) } else { Err(Errno(libc::EIO)) }
+    if n == buf.len() {
+        Ok(())
+    } else {
+        Err(Errno(libc::EIO))
+    }
 }
 
 /// 64 random bits.

@@ -37,7 +37,10 @@ pub struct Tuple {
 impl Tuple {
     /// The same connection as the other side sees it.
     pub fn mirrored(&self) -> Tuple {
-        Tuple { local: self.remote, remote: self.local }
+        Tuple {
+            local: self.remote,
+            remote: self.local,
+        }
     }
 }
 
@@ -88,14 +91,37 @@ pub fn option<T: Copy + Default>(fd: i32, level: i32, name: i32) -> Result<T> {
     #[allow(clippy::cast_possible_truncation)] // a few bytes
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is writable for `len` bytes; any bytes are a valid number.
-    unsafe { syscall!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len) }?;
-    if len as usize == size_of::<T>() { Ok(value) } else { Err(Errno::PROTO) }
+    unsafe {
+        syscall!(
+            libc::SYS_getsockopt,
+            fd,
+            level,
+            name,
+            &raw mut value,
+            &raw mut len
+        )
+    }?;
+    if len as usize == size_of::<T>() {
+        Ok(value)
+    } else {
+        Err(Errno::PROTO)
+    }
 }
 
 /// Sets a socket option whose value is a plain number type.
 pub fn set_option<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<()> {
     // SAFETY: `value` is readable for its size.
-    unsafe { syscall!(libc::SYS_setsockopt, fd, level, name, &raw const value, size_of::<T>()) }.map(|_| ())
+    unsafe {
+        syscall!(
+            libc::SYS_setsockopt,
+            fd,
+            level,
+            name,
+            &raw const value,
+            size_of::<T>()
+        )
+    }
+    .map(|_| ())
 }
 
 /// The network namespace's cookie (Linux 5.14+).
@@ -112,7 +138,10 @@ pub fn socket_cookie(fd: i32) -> Result<u64> {
 pub fn is_tcp(fd: i32) -> bool {
     option::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
         && option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
-        && matches!(option::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
+        && matches!(
+            option::<i32>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN),
+            Ok(libc::AF_INET | libc::AF_INET6)
+        )
 }
 
 /// `TCP_ESTABLISHED` of the kernel's `include/net/tcp_states.h`.
@@ -150,13 +179,21 @@ pub fn tcp_counts(fd: i32) -> Result<TcpCounts> {
         let mut len = TCP_INFO_LEN as libc::socklen_t;
         // SAFETY: `info` is writable for `len` bytes.
         unsafe {
-            syscall!(libc::SYS_getsockopt, fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr(), &raw mut len)
+            syscall!(
+                libc::SYS_getsockopt,
+                fd,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr(),
+                &raw mut len
+            )
         }?;
         if len as usize != TCP_INFO_LEN {
             return Err(Errno::NOTSUP);
         }
         if queue_len(fd, libc::FIONREAD)? == before {
-            let sent = u64_at(&info, TCPI_BYTES_SENT).wrapping_sub(u64_at(&info, TCPI_BYTES_RETRANS));
+            let sent =
+                u64_at(&info, TCPI_BYTES_SENT).wrapping_sub(u64_at(&info, TCPI_BYTES_RETRANS));
             let mut waiting = [0u8; 4];
             waiting.copy_from_slice(&info[TCPI_NOTSENT_BYTES..TCPI_NOTSENT_BYTES + 4]);
             return Ok(TcpCounts {
@@ -201,7 +238,15 @@ pub fn peek(fd: i32) -> Peeked {
     let mut byte = 0u8;
     // SAFETY: one byte is writable.
     let r = unsafe {
-        syscall!(libc::SYS_recvfrom, fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT, 0, 0)
+        syscall!(
+            libc::SYS_recvfrom,
+            fd,
+            &raw mut byte,
+            1,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+            0,
+            0
+        )
     };
     match r {
         Ok(0) => Peeked::End,
@@ -235,8 +280,14 @@ pub struct UnixName {
 impl UnixName {
     /// The abstract name made of `bytes` (at most `NAME_MAX`).
     pub fn abstract_name(bytes: &[u8]) -> Result<UnixName> {
-        let mut name = UnixName { len: bytes.len(), bytes: [0; NAME_MAX] };
-        name.bytes.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+        let mut name = UnixName {
+            len: bytes.len(),
+            bytes: [0; NAME_MAX],
+        };
+        name.bytes
+            .get_mut(..bytes.len())
+            .ok_or(Errno::INVAL)?
+            .copy_from_slice(bytes);
         Ok(name)
     }
 
@@ -292,12 +343,17 @@ pub fn unix_name_of(fd: i32) -> Result<UnixName> {
 }
 
 fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
-    let path_len = len.checked_sub(size_of::<libc::sa_family_t>()).ok_or(Errno::PROTO)?;
+    let path_len = len
+        .checked_sub(size_of::<libc::sa_family_t>())
+        .ok_or(Errno::PROTO)?;
     let path = sun.sun_path.get(..path_len).ok_or(Errno::PROTO)?;
     if path.first() != Some(&0) {
         return Err(Errno::PROTO); // not abstract: not one of ours
     }
-    let mut name = UnixName { len: path_len - 1, bytes: [0; NAME_MAX] };
+    let mut name = UnixName {
+        len: path_len - 1,
+        bytes: [0; NAME_MAX],
+    };
     for (dst, src) in name.bytes.iter_mut().zip(&path[1..]) {
         *dst = src.cast_unsigned();
     }
@@ -321,7 +377,10 @@ pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Resu
         return Err(Errno::INVAL);
     }
     let (mut sun, sun_len) = to.sockaddr();
-    let mut iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let mut iov = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
     let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -347,7 +406,15 @@ pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Resu
         msg.msg_controllen = CMSG_HDR + (fds.len() * 4).next_multiple_of(8);
     }
     // SAFETY: every pointer in `msg` lives over the call and has the length stated.
-    unsafe { syscall!(libc::SYS_sendmsg, sock, &raw const msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) }.map(|_| ())
+    unsafe {
+        syscall!(
+            libc::SYS_sendmsg,
+            sock,
+            &raw const msg,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL
+        )
+    }
+    .map(|_| ())
 }
 
 /// A received message's envelope.
@@ -364,7 +431,10 @@ pub struct Received {
 
 /// Takes one message. Never blocks. Descriptors beyond `MAX_FDS` are closed by the kernel.
 pub fn recv_with_fds(sock: i32, buf: &mut [u8]) -> Result<Received> {
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut iov = libc::iovec {
+        iov_base: buf.as_mut_ptr().cast(),
+        iov_len: buf.len(),
+    };
     let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: an all-zero sockaddr_un and msghdr are valid values.
     let (mut sun, mut msg): (libc::sockaddr_un, libc::msghdr) = unsafe { core::mem::zeroed() };
@@ -375,8 +445,20 @@ pub fn recv_with_fds(sock: i32, buf: &mut [u8]) -> Result<Received> {
     msg.msg_control = control.0.as_mut_ptr().cast();
     msg.msg_controllen = CMSG_CRED + CMSG_FDS;
     // SAFETY: every pointer in `msg` lives over the call and has the length stated.
-    let n = unsafe { syscall!(libc::SYS_recvmsg, sock, &raw mut msg, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) }?;
-    let mut got = Received { len: Some(n), cred: Cred::default(), from: None, fds: [None, None] };
+    let n = unsafe {
+        syscall!(
+            libc::SYS_recvmsg,
+            sock,
+            &raw mut msg,
+            libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC
+        )
+    }?;
+    let mut got = Received {
+        len: Some(n),
+        cred: Cred::default(),
+        from: None,
+        fds: [None, None],
+    };
     take_control(&control, msg.msg_controllen, &mut got);
     if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
         got.len = None;
@@ -399,7 +481,9 @@ fn take_control(control: &Control, len: usize, got: &mut Received) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for raw in data.chunks_exact(4) {
                     // SAFETY: the kernel installed this descriptor for us just now.
-                    let fd = unsafe { Fd::from_raw(i32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]])) };
+                    let fd = unsafe {
+                        Fd::from_raw(i32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]))
+                    };
                     if let Some(place) = got.fds.get_mut(slot) {
                         *place = Some(fd);
                         slot += 1;
@@ -407,8 +491,13 @@ fn take_control(control: &Control, len: usize, got: &mut Received) {
                 }
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if data.len() >= 12 => {
-                let word = |i: usize| u32::from_ne_bytes([data[i], data[i + 1], data[i + 2], data[i + 3]]);
-                got.cred = Cred { pid: word(0).cast_signed(), uid: word(4), gid: word(8) };
+                let word =
+                    |i: usize| u32::from_ne_bytes([data[i], data[i + 1], data[i + 2], data[i + 3]]);
+                got.cred = Cred {
+                    pid: word(0).cast_signed(),
+                    uid: word(4),
+                    gid: word(8),
+                };
             }
             _ => {}
         }

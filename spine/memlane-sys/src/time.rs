@@ -13,7 +13,10 @@ pub fn wall_ns() -> u64 {
 }
 
 fn clock(id: i32) -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `ts` is writable and of the size that the kernel fills.
     let _ = unsafe { syscall!(libc::SYS_clock_gettime, id, &raw mut ts) };
     u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)

@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <grp.h>
+#include <sys/resource.h>
 
 enum { C = 4, D = 5, GO = 0, BACK = 1 };
 static char scratch[4096];
@@ -190,22 +191,23 @@ static void listener_is_passed(void) {
 
 /* --- root, user, limits after start ------------------------------------------------ */
 
+static void into_an_empty_root(void) {
+    char dir[] = "/tmp/memlane-case-XXXXXX";
+    if (!mkdtemp(dir) || chdir(dir) || rmdir(dir)) die("mkdtemp"); /* gone, but we are in it */
+    R(chroot("."));
+    R(chdir("/"));
+}
+
 static void chroot_after_upgrade(void) {
     int fd = pair();
-    char dir[] = "/tmp/memlane-case-XXXXXX";
-    if (!mkdtemp(dir)) die("mkdtemp");
-    R(chroot(dir));
-    R(chdir("/"));
+    into_an_empty_root();
     exchange(fd);
     exchange(fd);
     finish();
 }
 
 static void new_connection_in_a_chroot(void) {
-    char dir[] = "/tmp/memlane-case-XXXXXX";
-    if (!mkdtemp(dir)) die("mkdtemp");
-    R(chroot(dir));
-    R(chdir("/"));
+    into_an_empty_root();
     int fd = pair();
     exchange(fd);
     send_n(fd, 5000, 2);
@@ -246,7 +248,6 @@ static void peer_becomes_another_user(void) {
     finish();
 }
 
-#include <sys/resource.h>
 static void no_more_descriptors(void) {
     struct rlimit l;
     int fd = pair();

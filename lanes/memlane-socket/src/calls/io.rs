@@ -15,12 +15,24 @@ use memlane_core::stats::Counter;
 
 /// Flags that the lane carries or that do not matter to it; with any other the
 /// connection goes back to TCP.
-const RECV_FLAGS: c_int =
-    libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_TRUNC | libc::MSG_NOSIGNAL | libc::MSG_CMSG_CLOEXEC;
-const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR | libc::MSG_DONTROUTE | libc::MSG_CONFIRM;
+const RECV_FLAGS: c_int = libc::MSG_PEEK
+    | libc::MSG_DONTWAIT
+    | libc::MSG_WAITALL
+    | libc::MSG_TRUNC
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC;
+const SEND_FLAGS: c_int = libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_MORE
+    | libc::MSG_EOR
+    | libc::MSG_DONTROUTE
+    | libc::MSG_CONFIRM;
 
 fn one(buf: *const c_void, len: usize) -> [iovec; 1] {
-    [iovec { iov_base: buf.cast_mut(), iov_len: len }]
+    [iovec {
+        iov_base: buf.cast_mut(),
+        iov_len: len,
+    }]
 }
 
 /// The connection, if the call may concern a memory lane.
@@ -36,7 +48,11 @@ fn odd_recv(conn: &Use, flags: c_int) -> bool {
     if flags & !RECV_FLAGS == 0 {
         return false;
     }
-    let why = if flags & libc::MSG_OOB != 0 { Reason::URGENT } else { Reason::OPTION };
+    let why = if flags & libc::MSG_OOB != 0 {
+        Reason::URGENT
+    } else {
+        Reason::OPTION
+    };
     if flags & libc::MSG_OOB != 0 {
         process::count(Counter::Urgent, 1);
     }
@@ -51,7 +67,11 @@ fn odd_send(conn: &Use, flags: c_int) -> bool {
     if flags & !SEND_FLAGS == 0 {
         return false;
     }
-    let why = if flags & libc::MSG_OOB != 0 { Reason::URGENT } else { Reason::OPTION };
+    let why = if flags & libc::MSG_OOB != 0 {
+        Reason::URGENT
+    } else {
+        Reason::OPTION
+    };
     if flags & libc::MSG_OOB != 0 {
         process::count(Counter::Urgent, 1);
     }
@@ -72,17 +92,28 @@ pub fn read(fd: c_int, buf: *mut c_void, len: usize) -> ssize_t {
 #[inline]
 pub fn recv(fd: c_int, buf: *mut c_void, len: usize, flags: c_int) -> ssize_t {
     match lane_conn(fd) {
-        Some(conn) if !odd_recv(&conn, flags) => receive(&conn, &one(buf, len), flags, || real!(recv(fd, buf, len, flags))),
+        Some(conn) if !odd_recv(&conn, flags) => receive(&conn, &one(buf, len), flags, || {
+            real!(recv(fd, buf, len, flags))
+        }),
         _ => real!(recv(fd, buf, len, flags)),
     }
 }
 
 /// `recvfrom(2)`.
 #[inline]
-pub fn recvfrom(fd: c_int, buf: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t {
+pub fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
     match lane_conn(fd) {
         Some(conn) if !odd_recv(&conn, flags) => {
-            let n = receive(&conn, &one(buf, len), flags, || real!(recvfrom(fd, buf, len, flags, from, from_len)));
+            let n = receive(&conn, &one(buf, len), flags, || {
+                real!(recvfrom(fd, buf, len, flags, from, from_len))
+            });
             if !from_len.is_null() && n >= 0 && conn.upgraded() {
                 // SAFETY: the program's word. TCP reports no sender address.
                 unsafe { *from_len = 0 };
@@ -98,7 +129,8 @@ pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     match lane_conn(fd) {
         Some(conn) if ok_list(list, count) => {
             // SAFETY: the program's array, as it promised its call.
-            let buffers = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
+            let buffers =
+                unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
             receive(&conn, buffers, 0, || real!(readv(fd, list, count)))
         }
         _ => real!(readv(fd, list, count)),
@@ -137,8 +169,16 @@ fn recvmsg_lane(conn: &Use, msg: *mut msghdr, flags: c_int) -> ssize_t {
 }
 
 /// `recvmmsg(2)`.
-pub fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: u32, flags: c_int, timeout: *mut timespec) -> c_int {
-    let Some(conn) = lane_conn(fd) else { return real!(recvmmsg(fd, list, count, flags, timeout)) };
+pub fn recvmmsg(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let Some(conn) = lane_conn(fd) else {
+        return real!(recvmmsg(fd, list, count, flags, timeout));
+    };
     if list.is_null() || !timeout.is_null() {
         crate::upgrade::bar(&conn, Reason::OPTION);
         return real!(recvmmsg(fd, list, count, flags, timeout));
@@ -177,18 +217,27 @@ pub fn write(fd: c_int, buf: *const c_void, len: usize) -> ssize_t {
 #[inline]
 pub fn send(fd: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
     match lane_conn(fd) {
-        Some(conn) if !odd_send(&conn, flags) => send_lanes(&conn, &one(buf, len), flags, || real!(send(fd, buf, len, flags))),
+        Some(conn) if !odd_send(&conn, flags) => send_lanes(&conn, &one(buf, len), flags, || {
+            real!(send(fd, buf, len, flags))
+        }),
         _ => real!(send(fd, buf, len, flags)),
     }
 }
 
 /// `sendto(2)`.
 #[inline]
-pub fn sendto(fd: c_int, buf: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t) -> ssize_t {
+pub fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
     match lane_conn(fd) {
-        Some(conn) if !odd_send(&conn, flags) => {
-            send_lanes(&conn, &one(buf, len), flags, || real!(sendto(fd, buf, len, flags, to, to_len)))
-        }
+        Some(conn) if !odd_send(&conn, flags) => send_lanes(&conn, &one(buf, len), flags, || {
+            real!(sendto(fd, buf, len, flags, to, to_len))
+        }),
         _ => real!(sendto(fd, buf, len, flags, to, to_len)),
     }
 }
@@ -198,7 +247,8 @@ pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     match lane_conn(fd) {
         Some(conn) if ok_list(list, count) => {
             // SAFETY: the program's array, as it promised its call.
-            let buffers = unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
+            let buffers =
+                unsafe { core::slice::from_raw_parts(list, count.cast_unsigned() as usize) };
             send_lanes(&conn, buffers, 0, || real!(writev(fd, list, count)))
         }
         _ => real!(writev(fd, list, count)),
@@ -258,7 +308,9 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
         return counted_send(out, || real!(sendfile(out, from, offset, count)));
     };
     process::count(Counter::Sendfile, 1);
-    let mut at = if offset.is_null() { None } else {
+    let mut at = if offset.is_null() {
+        None
+    } else {
         // SAFETY: the program's word.
         Some(unsafe { *offset })
     };
@@ -278,10 +330,18 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
             },
         };
         // SAFETY: `buf` is writable for `want` bytes.
-        let got = match unsafe { memlane_sys::syscall!(libc::SYS_pread64, from, buf.as_mut_ptr(), want, place) } {
+        let got = match unsafe {
+            memlane_sys::syscall!(libc::SYS_pread64, from, buf.as_mut_ptr(), want, place)
+        } {
             Ok(0) => break,
             Ok(n) => n,
-            Err(e) => return if done > 0 { done.cast_signed() } else { real::fail(e) },
+            Err(e) => {
+                return if done > 0 {
+                    done.cast_signed()
+                } else {
+                    real::fail(e)
+                };
+            }
         };
         let n = send(out, buf.as_ptr().cast(), got, 0);
         if n <= 0 {
@@ -326,7 +386,14 @@ fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
 
 /// `splice(2)`. From a connection: through a buffer while its ring has bytes.
 /// To a connection: TCP only from then on.
-pub fn splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, len: usize, flags: u32) -> ssize_t {
+pub fn splice(
+    from: c_int,
+    off_in: *mut i64,
+    to: c_int,
+    off_out: *mut i64,
+    len: usize,
+    flags: u32,
+) -> ssize_t {
     if let Some(conn) = lane_conn(to) {
         if conn.upgraded() {
             process::count(Counter::Splice, 1);
@@ -334,9 +401,13 @@ pub fn splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, len: 
         }
         return counted_send(to, || real!(splice(from, off_in, to, off_out, len, flags)));
     }
-    let Some(conn) = lane_conn(from) else { return real!(splice(from, off_in, to, off_out, len, flags)) };
+    let Some(conn) = lane_conn(from) else {
+        return real!(splice(from, off_in, to, off_out, len, flags));
+    };
     if conn.rx_mode() == mode::PLAIN {
-        return receive(&conn, &[], 0, || real!(splice(from, off_in, to, off_out, len, flags)));
+        return receive(&conn, &[], 0, || {
+            real!(splice(from, off_in, to, off_out, len, flags))
+        });
     }
     if conn.upgraded() {
         process::count(Counter::Splice, 1);
@@ -357,14 +428,18 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
     let mut buf = [0u8; STEP];
     let want = STEP.min(len);
     let bytes = one(buf.as_mut_ptr().cast(), want);
-    let n = receive(conn, &bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT, || real::fail(memlane_sys::Errno::AGAIN));
+    let n = receive(conn, &bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT, || {
+        real::fail(memlane_sys::Errno::AGAIN)
+    });
     if n <= 0 {
         return if conn.rx_mode() == mode::ENDED { 0 } else { n };
     }
     let written = real!(write(to, buf.as_ptr().cast(), n.cast_unsigned()));
     if written > 0 {
         let taken = one(buf.as_mut_ptr().cast(), written.cast_unsigned());
-        receive(conn, &taken, libc::MSG_DONTWAIT, || real::fail(memlane_sys::Errno::AGAIN));
+        receive(conn, &taken, libc::MSG_DONTWAIT, || {
+            real::fail(memlane_sys::Errno::AGAIN)
+        });
     }
     written
 }

@@ -96,7 +96,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
         if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
             crate::lane::end_rx(&conn);
         }
-        let _ = conn.barred.compare_exchange(0, Reason::CLOSING.0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ =
+            conn.barred
+                .compare_exchange(0, Reason::CLOSING.0, Ordering::AcqRel, Ordering::Relaxed);
     }
     real!(shutdown(fd, how))
 }
@@ -135,7 +137,8 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         return kernel_close_range(first, last, flags);
     }
     let mut from = first;
-    while let Some(own) = process::next_hidden(i32::try_from(from).unwrap_or(i32::MAX)).map(|h| h.cast_unsigned())
+    while let Some(own) =
+        process::next_hidden(i32::try_from(from).unwrap_or(i32::MAX)).map(|h| h.cast_unsigned())
         && own <= last
     {
         if own > from {
@@ -146,7 +149,11 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
         }
         from = own + 1;
     }
-    if from > last { 0 } else { kernel_close_range(from, last, flags) }
+    if from > last {
+        0
+    } else {
+        kernel_close_range(from, last, flags)
+    }
 }
 
 fn kernel_close_range(first: u32, last: u32, flags: c_int) -> c_int {
@@ -204,7 +211,11 @@ fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     if process::is_hidden(new) && !process::is_borrowed() {
         process::evade(new);
     }
-    if old != new && process::known(new) && !process::is_borrowed() && memlane_sys::fd::status_flags(old).is_ok() {
+    if old != new
+        && process::known(new)
+        && !process::is_borrowed()
+        && memlane_sys::fd::status_flags(old).is_ok()
+    {
         before_close(new);
         process::forget(new);
     }

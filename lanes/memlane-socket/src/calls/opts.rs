@@ -22,19 +22,38 @@ fn ends_lane(level: c_int, name: c_int, value: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => match name {
             libc::SO_RCVLOWAT => value > 1,
-            libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | libc::SO_ZEROCOPY | libc::SO_OOBINLINE => value != 0,
+            libc::SO_TIMESTAMP
+            | libc::SO_TIMESTAMPNS
+            | libc::SO_TIMESTAMPING
+            | libc::SO_ZEROCOPY
+            | libc::SO_OOBINLINE => value != 0,
             _ => false,
         },
         libc::IPPROTO_TCP => {
-            matches!(name, libc::TCP_ULP | libc::TCP_INQ | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE)
+            matches!(
+                name,
+                libc::TCP_ULP
+                    | libc::TCP_INQ
+                    | libc::TCP_REPAIR
+                    | libc::TCP_MD5SIG
+                    | libc::TCP_ZEROCOPY_RECEIVE
+            )
         }
         _ => false,
     }
 }
 
 /// `setsockopt(2)`.
-pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
-    let Some(conn) = conn_of(fd) else { return real!(setsockopt(fd, level, name, value, len)) };
+pub fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let Some(conn) = conn_of(fd) else {
+        return real!(setsockopt(fd, level, name, value, len));
+    };
     super::touch(&conn);
     let number = int_at(value, len);
     if ends_lane(level, name, number) {
@@ -43,7 +62,8 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
     if level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY {
         process::count(Counter::NoDelay, 1);
         if conn.upgraded() && conn.tx_mode() == mode::OPEN && (len as usize) >= 4 {
-            conn.nodelay.store(u32::from(number != 0), Ordering::Relaxed);
+            conn.nodelay
+                .store(u32::from(number != 0), Ordering::Relaxed);
             return 0; // the lane keeps it on
         }
     }
@@ -54,7 +74,13 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, le
 }
 
 /// `getsockopt(2)`.
-pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+pub fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     let r = real!(getsockopt(fd, level, name, value, len));
     if r == 0
         && level == libc::IPPROTO_TCP
@@ -66,7 +92,11 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len:
         && unsafe { *len } >= 4
     {
         // SAFETY: the kernel has just written four bytes there.
-        unsafe { value.cast::<c_int>().write_unaligned(conn.nodelay.load(Ordering::Relaxed).cast_signed()) };
+        unsafe {
+            value
+                .cast::<c_int>()
+                .write_unaligned(conn.nodelay.load(Ordering::Relaxed).cast_signed())
+        };
     }
     r
 }
@@ -82,7 +112,9 @@ pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
         libc::F_SETFL => {
             if let Some(conn) = conn_of(fd) {
                 let flags = memlane_sys::fd::as_fd(arg);
-                conn.cell().nonblock.store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
+                conn.cell()
+                    .nonblock
+                    .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
                 if flags & libc::O_ASYNC != 0 {
                     crate::upgrade::bar(&conn, Reason::WAIT_KIND);
                 }
@@ -109,7 +141,10 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
     let word = arg as *mut c_int;
     match request {
         // SAFETY: the kernel has just read the program's word.
-        libc::FIONBIO => conn.cell().nonblock.store(u32::from(unsafe { *word } != 0), Ordering::Relaxed),
+        libc::FIONBIO => conn
+            .cell()
+            .nonblock
+            .store(u32::from(unsafe { *word } != 0), Ordering::Relaxed),
         // SAFETY: as above.
         libc::FIOASYNC if unsafe { *word } != 0 => crate::upgrade::bar(&conn, Reason::WAIT_KIND),
         libc::FIONREAD => {

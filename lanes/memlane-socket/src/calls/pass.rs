@@ -17,7 +17,11 @@ pub struct UnreadInRing;
 fn give_away(conn: &Conn, why: Reason) -> Result<(), UnreadInRing> {
     crate::upgrade::bar(conn, why);
     conn.cell().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
-    if crate::lane::unread(conn) > 0 { Err(UnreadInRing) } else { Ok(()) }
+    if crate::lane::unread(conn) > 0 {
+        Err(UnreadInRing)
+    } else {
+        Ok(())
+    }
 }
 
 /// A message with SCM_RIGHTS: connections among its descriptors go back to TCP.
@@ -87,13 +91,19 @@ pub fn stayed() {
 
 /// stdio reads and writes without asking us.
 pub fn to_stdio(fd: c_int) -> Result<(), UnreadInRing> {
-    let Some(conn) = conn_of(fd) else { return Ok(()) };
+    let Some(conn) = conn_of(fd) else {
+        return Ok(());
+    };
     give_away_here(&conn)
 }
 
 fn give_away_here(conn: &Use) -> Result<(), UnreadInRing> {
     crate::upgrade::bar(conn, Reason::UNHOOKED_IO);
-    if crate::lane::unread(conn) > 0 { Err(UnreadInRing) } else { Ok(()) }
+    if crate::lane::unread(conn) > 0 {
+        Err(UnreadInRing)
+    } else {
+        Ok(())
+    }
 }
 
 /// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`).

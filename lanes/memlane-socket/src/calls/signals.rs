@@ -19,7 +19,15 @@ fn is_ours(signal: c_int) -> bool {
     (1..SIGNALS as c_int).contains(&signal)
         && !matches!(
             signal,
-            libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP | libc::SIGSYS | libc::SIGABRT | libc::SIGKILL | libc::SIGSTOP
+            libc::SIGSEGV
+                | libc::SIGBUS
+                | libc::SIGILL
+                | libc::SIGFPE
+                | libc::SIGTRAP
+                | libc::SIGSYS
+                | libc::SIGABRT
+                | libc::SIGKILL
+                | libc::SIGSTOP
         )
 }
 
@@ -27,7 +35,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     let t = thread::current();
     let at = usize::try_from(signal).unwrap_or(0).min(SIGNALS - 1);
     let flags = FLAGS[at].load(Ordering::Relaxed);
-    t.restart.store(u32::from(flags & libc::SA_RESTART != 0), Ordering::Relaxed);
+    t.restart
+        .store(u32::from(flags & libc::SA_RESTART != 0), Ordering::Relaxed);
     t.signals.fetch_add(1, Ordering::Relaxed);
     let handler = HANDLERS[at].load(Ordering::Acquire);
     if handler == 0 {
@@ -35,7 +44,11 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     }
     if flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the program registered a three-argument handler under this signal.
-        let f = unsafe { core::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler) };
+        let f = unsafe {
+            core::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(
+                handler,
+            )
+        };
         f(signal, info, context);
     } else {
         // SAFETY: the program registered a one-argument handler under this signal.

@@ -37,7 +37,10 @@ impl RxHeld<'_> {
 #[inline]
 pub fn lock_rx(conn: &Conn) -> Option<RxHeld<'_>> {
     let cell = conn.cell();
-    let held = RxHeld { cell, _held: cell.rx_lock.lock()? };
+    let held = RxHeld {
+        cell,
+        _held: cell.rx_lock.lock()?,
+    };
     if conn.upgraded() && cell.rx_count.load(Ordering::Relaxed) != 0 {
         let n = cell.rx_count.swap(0, Ordering::AcqRel);
         // SAFETY: upgraded: the DMB is mapped.
@@ -67,17 +70,26 @@ impl TxHeld<'_> {
 #[inline]
 pub fn lock_tx(conn: &Conn) -> Option<TxHeld<'_>> {
     let cell = conn.cell();
-    Some(TxHeld { cell, _held: cell.tx_lock.lock()? })
+    Some(TxHeld {
+        cell,
+        _held: cell.tx_lock.lock()?,
+    })
 }
 
 /// Opens both lanes; both locks are held and both modes are `MOVING`.
 /// `taken`/`written`: stream offsets reached by TCP.
 pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
     let cell = conn.cell();
-    let Some(words) = group::own_words(chunk, slot) else { return };
+    let Some(words) = group::own_words(chunk, slot) else {
+        return;
+    };
     conn.rx_chunk.store(chunk, Ordering::Relaxed);
-    conn.rx_size.store(process::config().ring, Ordering::Relaxed);
-    conn.rx_ring.store(group::own_ring(chunk, slot, process::config().ring), Ordering::Relaxed);
+    conn.rx_size
+        .store(process::config().ring, Ordering::Relaxed);
+    conn.rx_ring.store(
+        group::own_ring(chunk, slot, process::config().ring),
+        Ordering::Relaxed,
+    );
     group::post(chunk, slot, conn);
     let fd = conn.fd.load(Ordering::Relaxed);
     let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
@@ -85,7 +97,8 @@ pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
     // Bytes on the TCP lane are wake-ups: Nagle's wait for an ACK that the ring
     // has made unnecessary would hold them for 40 ms. The program keeps seeing its own setting.
     let nodelay = sock::option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
-    conn.nodelay.store(u32::from(nodelay != 0), Ordering::Relaxed);
+    conn.nodelay
+        .store(u32::from(nodelay != 0), Ordering::Relaxed);
     let _ = sock::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1i32);
     // SAFETY: both locks are held by the caller.
     let (rx, tx) = unsafe { (&mut *cell.rx.get(), &mut *cell.tx.get()) };
@@ -93,7 +106,8 @@ pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
     cell.rx_flight.store(0, Ordering::Relaxed);
     cell.tx_flight.store(0, Ordering::Relaxed);
     rx.took(words, taken);
-    conn.rx_dmb.store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
+    conn.rx_dmb
+        .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
     // SAFETY: attached before the handshake agreed.
     tx.activate(unsafe { conn.tx_words() }, written);
     crate::stats::show_rings(conn);
@@ -110,7 +124,11 @@ pub fn wake(conn: &Conn) {
     }
     let cell = conn.cell();
     let Some(held) = lock_rx(conn) else { return };
-    if cell.rx_mode.compare_exchange(mode::COLD, mode::MOVING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+    if cell
+        .rx_mode
+        .compare_exchange(mode::COLD, mode::MOVING, Ordering::SeqCst, Ordering::SeqCst)
+        .is_err()
+    {
         return;
     }
     let asleep = cell.rx_inflight.load(Ordering::SeqCst) + cell.rx_pollers.load(Ordering::SeqCst);
@@ -121,9 +139,17 @@ pub fn wake(conn: &Conn) {
     }
     // SAFETY: as above.
     let words = unsafe { conn.rx_words() };
-    let want = if epoll::is_registered(conn) { WANT_READY } else { 0 };
+    let want = if epoll::is_registered(conn) {
+        WANT_READY
+    } else {
+        0
+    };
     held.rx().set_flags(words, want);
-    words.rx.0.rx_cpu.store(crate::spin::cpu_mark(), Ordering::Relaxed);
+    words
+        .rx
+        .0
+        .rx_cpu
+        .store(crate::spin::cpu_mark(), Ordering::Relaxed);
     group::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
     show_parked(conn, false);
     cell.rx_mode.store(mode::HOT, Ordering::SeqCst);
@@ -213,14 +239,21 @@ pub fn end(conn: &Conn, why: Reason) {
         crate::stats::count_reason(conn, why);
         process::count(Counter::Downgrades, 1);
         if conn.nodelay.load(Ordering::Relaxed) == 0 {
-            let _ = sock::set_option(conn.fd.load(Ordering::Relaxed), libc::IPPROTO_TCP, libc::TCP_NODELAY, 0i32);
+            let _ = sock::set_option(
+                conn.fd.load(Ordering::Relaxed),
+                libc::IPPROTO_TCP,
+                libc::TCP_NODELAY,
+                0i32,
+            );
         }
     }
 }
 
 /// From here on, everything is sent by TCP.
 pub fn end_tx(conn: &Conn) -> bool {
-    let Some(held) = lock_tx(conn) else { return false };
+    let Some(held) = lock_tx(conn) else {
+        return false;
+    };
     let cell = conn.cell();
     if cell.tx_mode.load(Ordering::SeqCst) != mode::OPEN {
         return false;
@@ -233,7 +266,9 @@ pub fn end_tx(conn: &Conn) -> bool {
 
 /// From here on, everything is to come by TCP (what is in the ring stays readable).
 pub fn end_rx(conn: &Conn) -> bool {
-    let Some(held) = lock_rx(conn) else { return false };
+    let Some(held) = lock_rx(conn) else {
+        return false;
+    };
     let cell = conn.cell();
     let was = cell.rx_mode.load(Ordering::SeqCst);
     if was != mode::HOT && was != mode::COLD {
@@ -247,7 +282,10 @@ pub fn end_rx(conn: &Conn) -> bool {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
     let empty = was == mode::COLD || state == ParkCheck::Parked;
-    cell.rx_mode.store(if empty { mode::ENDED } else { mode::DRAIN }, Ordering::SeqCst);
+    cell.rx_mode.store(
+        if empty { mode::ENDED } else { mode::DRAIN },
+        Ordering::SeqCst,
+    );
     true
 }
 
@@ -259,7 +297,10 @@ pub fn unread(conn: &Conn) -> u64 {
     let Some(held) = lock_rx(conn) else { return 0 };
     // SAFETY: HOT or DRAIN: mapped.
     let words = unsafe { conn.rx_words() };
-    match held.rx().next(words, conn.rx_size.load(Ordering::Relaxed) as usize) {
+    match held
+        .rx()
+        .next(words, conn.rx_size.load(Ordering::Relaxed) as usize)
+    {
         Ok(memlane_core::ring::Next::Ring(n)) => n as u64,
         Err(_) => 1, // the read that follows ends the connection
         _ => 0,
@@ -284,7 +325,11 @@ pub fn perhaps_readable(conn: &Conn) -> bool {
             // SAFETY: `rx` is plain memory of ours; a torn or stale value only makes the guess wrong.
             let taken = unsafe { cell.rx.get().read_volatile() }.offset();
             // SAFETY: HOT: mapped.
-            unsafe { conn.rx_words() }.published.0.load(Ordering::Relaxed) != taken
+            unsafe { conn.rx_words() }
+                .published
+                .0
+                .load(Ordering::Relaxed)
+                != taken
         }
         mode::DRAIN => true,
         _ => false,
@@ -303,13 +348,19 @@ pub fn closing(conn: &Conn) {
         // The kernel answers a close with unread data by RST; it does not know
         // of ours, so it is asked for the same.
         let linger = [1i32, 0i32];
-        let _ = sock::set_option(conn.fd.load(Ordering::Relaxed), libc::SOL_SOCKET, libc::SO_LINGER, linger);
+        let _ = sock::set_option(
+            conn.fd.load(Ordering::Relaxed),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            linger,
+        );
     }
 }
 
 /// The connection is gone from this process.
 pub fn detach(conn: &Conn) {
-    if conn.upgraded() && conn.rx_mode() == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0 {
+    if conn.upgraded() && conn.rx_mode() == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0
+    {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
 }
@@ -324,7 +375,13 @@ pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
     process::show(conn, ConnState::Downgraded, Reason::PEER_MISBEHAVED);
     crate::stats::count_reason(conn, Reason::PEER_MISBEHAVED);
     // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.
-    let _ = unsafe { memlane_sys::syscall!(libc::SYS_shutdown, conn.fd.load(Ordering::Relaxed), libc::SHUT_RDWR) };
+    let _ = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_shutdown,
+            conn.fd.load(Ordering::Relaxed),
+            libc::SHUT_RDWR
+        )
+    };
 }
 
 fn show_parked(conn: &Conn, parked: bool) {

@@ -28,9 +28,18 @@ enum Turn {
 
 /// One receive call of the program. `original` is the very call that the
 /// program made, on libc; it is used whenever TCP alone is concerned.
-pub fn receive(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
+pub fn receive(
+    conn: &Use,
+    buffers: &[iovec],
+    flags: i32,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
-    let n = if flags & libc::MSG_WAITALL != 0 && conn.upgraded() && !conn.is_nonblock() && flags & (libc::MSG_DONTWAIT | libc::MSG_PEEK) == 0 {
+    let n = if flags & libc::MSG_WAITALL != 0
+        && conn.upgraded()
+        && !conn.is_nonblock()
+        && flags & (libc::MSG_DONTWAIT | libc::MSG_PEEK) == 0
+    {
         receive_all(conn, buffers, flags)
     } else {
         receive_some(conn, buffers, flags, original)
@@ -55,9 +64,14 @@ fn receive_all(conn: &Use, buffers: &[iovec], flags: i32) -> ssize_t {
     let mut total = 0;
     while cursor.left() > 0 {
         let (base, len) = cursor.piece();
-        let one = [iovec { iov_base: base.cast(), iov_len: len }];
+        let one = [iovec {
+            iov_base: base.cast(),
+            iov_len: len,
+        }];
         let fd = conn.fd.load(Ordering::Relaxed);
-        let n = receive_some(conn, &one, flags, || real!(recv(fd, base.cast(), len, flags)));
+        let n = receive_some(conn, &one, flags, || {
+            real!(recv(fd, base.cast(), len, flags))
+        });
         if n <= 0 {
             return if total > 0 { total } else { n };
         }
@@ -67,7 +81,12 @@ fn receive_all(conn: &Use, buffers: &[iovec], flags: i32) -> ssize_t {
     total
 }
 
-fn receive_some(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
+fn receive_some(
+    conn: &Use,
+    buffers: &[iovec],
+    flags: i32,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
     loop {
         match conn.rx_mode() {
             mode::ENDED => return original(),
@@ -102,7 +121,8 @@ fn from_kernel(conn: &Use, flags: i32, original: &impl Fn() -> ssize_t) -> Optio
     let start = if m == mode::COLD { ticks() } else { 0 };
     let n = original();
     if n > 0 && flags & libc::MSG_PEEK == 0 {
-        cell.rx_count.fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
+        cell.rx_count
+            .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
     cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
@@ -118,7 +138,11 @@ fn from_kernel(conn: &Use, flags: i32, original: &impl Fn() -> ssize_t) -> Optio
 /// Takes whatever is there, over as many changes of lane as fit.
 fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
     let Some(held) = lock_rx(conn) else {
-        return Turn::Done(fail(if conn.is_nonblock() { Errno::AGAIN } else { Errno::INTR }));
+        return Turn::Done(fail(if conn.is_nonblock() {
+            Errno::AGAIN
+        } else {
+            Errno::INTR
+        }));
     };
     if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
         return Turn::Again;
@@ -133,7 +157,11 @@ fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
     }
     let turn = take(conn, held, &mut cursor, flags);
     let got = wanted - cursor.left();
-    if got > 0 { Turn::Done(got.cast_signed()) } else { turn }
+    if got > 0 {
+        Turn::Done(got.cast_signed())
+    } else {
+        turn
+    }
 }
 
 fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
@@ -189,7 +217,12 @@ fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, 
 
 /// Takes from TCP what the run at this place allows, without waiting. The lock
 /// is given up meanwhile; `Some` and `Again`: got something.
-fn take_tcp<'a>(conn: &'a Use, held: RxHeld<'a>, cursor: &mut Cursor<'_>, run: u64) -> (Option<RxHeld<'a>>, Turn) {
+fn take_tcp<'a>(
+    conn: &'a Use,
+    held: RxHeld<'a>,
+    cursor: &mut Cursor<'_>,
+    run: u64,
+) -> (Option<RxHeld<'a>>, Turn) {
     let cell = conn.cell();
     let (base, len) = cursor.piece();
     let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
@@ -201,7 +234,15 @@ fn take_tcp<'a>(conn: &'a Use, held: RxHeld<'a>, cursor: &mut Cursor<'_>, run: u
     drop(held);
     // SAFETY: the program's buffer, as it promised its call.
     let r = unsafe {
-        memlane_sys::syscall!(libc::SYS_recvfrom, conn.fd.load(Ordering::Relaxed), base, want, libc::MSG_DONTWAIT, 0, 0)
+        memlane_sys::syscall!(
+            libc::SYS_recvfrom,
+            conn.fd.load(Ordering::Relaxed),
+            base,
+            want,
+            libc::MSG_DONTWAIT,
+            0,
+            0
+        )
     };
     let held = settle_tcp(conn, want, r.unwrap_or(0));
     match r {
@@ -223,7 +264,9 @@ fn settle_tcp(conn: &Use, want: usize, n: usize) -> Option<RxHeld<'_>> {
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
     }
     let held = lock_rx(conn);
-    conn.cell().rx_flight.fetch_sub(want as u64, Ordering::Relaxed);
+    conn.cell()
+        .rx_flight
+        .fetch_sub(want as u64, Ordering::Relaxed);
     if n == 0 {
         return held;
     }
@@ -279,7 +322,9 @@ fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
         Spun::Signal if !restarts(conn) => return Turn::Done(fail(Errno::INTR)),
         _ => {}
     }
-    let Some(held) = lock_rx(conn) else { return Turn::Done(fail(Errno::INTR)) };
+    let Some(held) = lock_rx(conn) else {
+        return Turn::Done(fail(Errno::INTR));
+    };
     match park(conn, &held) {
         Parked::Yes => {
             process::count(Counter::SpinMisses, 1);
@@ -317,9 +362,14 @@ fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn
     let (base, len) = cursor.piece();
     let want = len.min(limit);
     {
-        let Some(held) = lock_rx(conn) else { return Turn::Done(fail(Errno::INTR)) };
+        let Some(held) = lock_rx(conn) else {
+            return Turn::Done(fail(Errno::INTR));
+        };
         // SAFETY: upgraded: mapped.
-        let run = match held.rx().next(unsafe { conn.rx_words() }, conn.rx_size.load(Ordering::Relaxed) as usize) {
+        let run = match held.rx().next(
+            unsafe { conn.rx_words() },
+            conn.rx_size.load(Ordering::Relaxed) as usize,
+        ) {
             Ok(Next::Tcp(k)) => k,
             _ => return Turn::Again,
         };
@@ -330,7 +380,12 @@ fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn
         }
         cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
     }
-    let n = real!(recv(conn.fd.load(Ordering::Relaxed), base.cast(), want, flags & !libc::MSG_WAITALL));
+    let n = real!(recv(
+        conn.fd.load(Ordering::Relaxed),
+        base.cast(),
+        want,
+        flags & !libc::MSG_WAITALL
+    ));
     let keep = errno();
     drop(settle_tcp(conn, want, usize::try_from(n).unwrap_or(0)));
     set_errno(keep);
@@ -345,9 +400,14 @@ fn try_tcp_end(conn: &Use) -> Turn {
         return Turn::Done(fail(Errno::AGAIN));
     }
     // The peer may have published to the ring just before it ended its TCP side.
-    let Some(held) = lock_rx(conn) else { return Turn::Done(fail(Errno::AGAIN)) };
+    let Some(held) = lock_rx(conn) else {
+        return Turn::Done(fail(Errno::AGAIN));
+    };
     // SAFETY: HOT or DRAIN was the mode; upgraded: mapped.
-    let next = held.rx().next(unsafe { conn.rx_words() }, conn.rx_size.load(Ordering::Relaxed) as usize);
+    let next = held.rx().next(
+        unsafe { conn.rx_words() },
+        conn.rx_size.load(Ordering::Relaxed) as usize,
+    );
     match (seen, next) {
         (_, Err(what)) => broken(conn, what),
         (Peeked::End, Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(0),
@@ -359,7 +419,8 @@ fn try_tcp_end(conn: &Use) -> Turn {
         // Bytes on TCP that nobody declared: not from an honest peer, unless the
         // declaration has just come or another thread is taking them.
         (Peeked::Data, Ok(Next::Empty)) => {
-            if conn.cell().rx_flight.load(Ordering::Relaxed) == 0 && sock::peek(fd) == Peeked::Data {
+            if conn.cell().rx_flight.load(Ordering::Relaxed) == 0 && sock::peek(fd) == Peeked::Data
+            {
                 return broken(conn, Misbehaved::Run);
             }
             Turn::Done(fail(Errno::AGAIN))
@@ -380,7 +441,8 @@ fn spin_for(conn: &Use) -> Spun {
     };
     let budget = spin_budget(conn);
     spin::until(budget, || {
-        words.published.0.load(Ordering::Relaxed) != taken || conn.closing.load(Ordering::Relaxed) != 0
+        words.published.0.load(Ordering::Relaxed) != taken
+            || conn.closing.load(Ordering::Relaxed) != 0
     })
 }
 
@@ -415,8 +477,15 @@ fn restarts(conn: &Conn) -> bool {
 
 /// A millisecond in the kernel, or until TCP has something.
 fn doze(conn: &Conn) {
-    let mut p = libc::pollfd { fd: conn.fd.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
-    let ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    let mut p = libc::pollfd {
+        fd: conn.fd.load(Ordering::Relaxed),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    };
     // SAFETY: both structures live over the call.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const ts, 0, 0) };
 }
@@ -471,7 +540,9 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
     }
     let next = held.rx().next(words, ring.len());
     match next {
-        Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => Turn::Wait { limit: 0 },
+        Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => {
+            Turn::Wait { limit: 0 }
+        }
         Ok(Next::Tcp(_)) => {
             doze(conn);
             Turn::Again
@@ -493,14 +564,27 @@ fn peek_tcp(conn: &Conn, base: *mut u8, at: usize, seen: usize, want: usize) -> 
         return 0;
     }
     let list = [
-        iovec { iov_base: skip.as_mut_ptr().cast(), iov_len: seen },
-        iovec { iov_base: base.wrapping_add(at).cast(), iov_len: want },
+        iovec {
+            iov_base: skip.as_mut_ptr().cast(),
+            iov_len: seen,
+        },
+        iovec {
+            iov_base: base.wrapping_add(at).cast(),
+            iov_len: want,
+        },
     ];
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = list.as_ptr().cast_mut();
     msg.msg_iovlen = 2;
     // SAFETY: both buffers are writable for their lengths.
-    let r = unsafe { memlane_sys::syscall!(libc::SYS_recvmsg, fd, &raw mut msg, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    let r = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_recvmsg,
+            fd,
+            &raw mut msg,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT
+        )
+    };
     r.unwrap_or(0).saturating_sub(seen)
 }

@@ -54,7 +54,9 @@ fn by_kernel(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
     }
     let n = original();
     if n > 0 {
-        let sum = cell.tx_count.fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
+        let sum = cell
+            .tx_count
+            .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
         crate::upgrade::hurry(conn, sum + n.cast_unsigned() as u64);
     }
@@ -114,12 +116,18 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
             Turn::Full | Turn::Ended | Turn::Tcp(_) => {}
         }
         spun = false;
-        let limit = if matches!(turn, Turn::Ended) { cursor.left() } else { TCP_PIECE.min(cursor.left()) };
+        let limit = if matches!(turn, Turn::Ended) {
+            cursor.left()
+        } else {
+            TCP_PIECE.min(cursor.left())
+        };
         let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
         if n < 0 {
             return answer(sent, n);
         }
-        if n.cast_unsigned() < limit && (conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 || n == 0) {
+        if n.cast_unsigned() < limit
+            && (conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 || n == 0)
+        {
             conn.cell().tx_blocked.store(1, Ordering::Relaxed);
             break;
         }
@@ -139,7 +147,9 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 /// Puts as much as possible into the ring.
 #[inline]
 fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
-    let Some(held) = lock_tx(conn) else { return Turn::Nested };
+    let Some(held) = lock_tx(conn) else {
+        return Turn::Nested;
+    };
     let cell = conn.cell();
     if cell.tx_mode.load(Ordering::Relaxed) != mode::OPEN {
         return Turn::Ended;
@@ -195,14 +205,20 @@ fn ring_ready(conn: &Conn) {
 fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
     let cell = conn.cell();
     if !ended {
-        let Some(held) = lock_tx(conn) else { return fail(Errno::AGAIN) };
+        let Some(held) = lock_tx(conn) else {
+            return fail(Errno::AGAIN);
+        };
         // SAFETY: OPEN (or ENDED since): attached.
         let words = unsafe { conn.tx_words() };
         words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
-        held.tx().promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        held.tx()
+            .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
     }
-    let mut list = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16];
+    let mut list = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 16];
     let count = cursor.rest(&mut list, limit);
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -210,8 +226,16 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
     msg.msg_iovlen = count;
     // MSG_MORE would hold the tail of these bytes back for the next TCP bytes,
     // and the next bytes may go by the ring.
-    let flags = if ended { flags } else { flags & !libc::MSG_MORE };
-    let n = real!(sendmsg(conn.fd.load(Ordering::Relaxed), &raw const msg, flags));
+    let flags = if ended {
+        flags
+    } else {
+        flags & !libc::MSG_MORE
+    };
+    let n = real!(sendmsg(
+        conn.fd.load(Ordering::Relaxed),
+        &raw const msg,
+        flags
+    ));
     let keep = errno();
     if n > 0 {
         cursor.skip(n.cast_unsigned());
@@ -228,7 +252,9 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
 fn settle(conn: &Use, limit: usize, n: usize) {
     // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
     let Some(held) = lock_tx(conn) else { return };
-    conn.cell().tx_flight.fetch_sub(limit as u64, Ordering::Relaxed);
+    conn.cell()
+        .tx_flight
+        .fetch_sub(limit as u64, Ordering::Relaxed);
     held.tx().paid(n);
 }
 
@@ -246,7 +272,9 @@ fn is_waking(conn: &Use, want: usize) -> bool {
     // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
     let words = unsafe { conn.tx_words() };
     let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
-    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark() && spin::for_room(awake) == Spun::Ready {
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark()
+        && spin::for_room(awake) == Spun::Ready
+    {
         return true;
     }
     memlane_sys::proc::yield_now();
@@ -257,8 +285,13 @@ fn is_waking(conn: &Use, want: usize) -> bool {
 /// TCP's own flow control takes over.
 fn spin_for_room(conn: &Use, want: usize) -> bool {
     let (seen, size) = {
-        let Some(held) = lock_tx(conn) else { return false };
-        (held.tx().offset() - held.tx().in_flight(), conn.tx_size.load(Ordering::Relaxed) as usize)
+        let Some(held) = lock_tx(conn) else {
+            return false;
+        };
+        (
+            held.tx().offset() - held.tx().in_flight(),
+            conn.tx_size.load(Ordering::Relaxed) as usize,
+        )
     };
     // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
     let words = unsafe { conn.tx_words() };
@@ -269,7 +302,9 @@ fn spin_for_room(conn: &Use, want: usize) -> bool {
             || words.rx.0.flags.load(Ordering::Relaxed) & !WANT_READY != 0
     };
     // A receiver on this CPU, or on a full machine, needs the CPU to make room.
-    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark() && spin::for_room(moved) == Spun::Ready {
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark()
+        && spin::for_room(moved) == Spun::Ready
+    {
         return true;
     }
     for _ in 0..YIELDS_FOR_ROOM {
@@ -330,10 +365,15 @@ fn flush_outbox_slowly(conn: &Use) {
     // SAFETY: both are OUTBOX long; only this thread touches its outbox.
     unsafe { memlane_core::access::copy(copy.as_mut_ptr(), t.outbox.get().cast::<u8>(), len) };
     t.outbox_conn.store(0, Ordering::Relaxed);
-    let list = [iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: len }];
+    let list = [iovec {
+        iov_base: copy.as_mut_ptr().cast(),
+        iov_len: len,
+    }];
     let mut cursor = Cursor::new(&list);
     for _ in 0..1000 {
-        if cursor.left() == 0 || by_lanes(conn, &mut cursor, libc::MSG_NOSIGNAL) < 0 && errno() != libc::EAGAIN {
+        if cursor.left() == 0
+            || by_lanes(conn, &mut cursor, libc::MSG_NOSIGNAL) < 0 && errno() != libc::EAGAIN
+        {
             return;
         }
     }

@@ -15,7 +15,9 @@
 //! parking takes `rx_lock` under the set's lock, so whoever holds `rx_lock`
 //! only *tries* a set's lock (`may_wake`).
 
-use crate::conn::{Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode};
+use crate::conn::{
+    Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode,
+};
 use crate::group;
 use crate::lane::{self, Parked};
 use crate::process::{self, PROCESS};
@@ -78,7 +80,13 @@ impl Ep {
     pub fn reset(&self, fd: i32) {
         self.lock.reset();
         self.fd.store(fd, Ordering::Relaxed);
-        for word in [&self.sleepers, &self.inherited, &self.nested, &self.regs, &self.unasked] {
+        for word in [
+            &self.sleepers,
+            &self.inherited,
+            &self.nested,
+            &self.regs,
+            &self.unasked,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for list in [&self.ready_head, &self.ready_tail, &self.hot, &self.dirty] {
@@ -119,11 +127,13 @@ fn marked(reg: &Reg, bit: u32) -> bool {
 }
 
 fn mark(reg: &Reg, bits: u32) {
-    reg.marks.store(reg.marks.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+    reg.marks
+        .store(reg.marks.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
 }
 
 fn unmark(reg: &Reg, bits: u32) {
-    reg.marks.store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
+    reg.marks
+        .store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
 }
 
 fn push_ready(ep: &Ep, reg: &Reg) {
@@ -131,7 +141,8 @@ fn push_ready(ep: &Ep, reg: &Reg) {
         return;
     }
     mark(reg, REG_READY);
-    reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
+    reg.next_ready
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
     match reg_ref(ep.ready_tail.load(Ordering::Relaxed)) {
         Some(last) => last.next_ready.store(ptr(reg), Ordering::Relaxed),
         None => ep.ready_head.store(ptr(reg), Ordering::Relaxed),
@@ -144,7 +155,8 @@ fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
     let next = reg.next_ready.load(Ordering::Relaxed);
     ep.ready_head.store(next, Ordering::Relaxed);
     if next.is_null() {
-        ep.ready_tail.store(core::ptr::null_mut(), Ordering::Relaxed);
+        ep.ready_tail
+            .store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     unmark(reg, REG_READY);
     Some(reg)
@@ -169,7 +181,10 @@ fn drop_hot(ep: &Ep, reg: &Reg) {
         return;
     }
     unmark(reg, REG_HOT);
-    let (prev, next) = (reg.prev_hot.load(Ordering::Relaxed), reg.next_hot.load(Ordering::Relaxed));
+    let (prev, next) = (
+        reg.prev_hot.load(Ordering::Relaxed),
+        reg.next_hot.load(Ordering::Relaxed),
+    );
     match reg_ref(prev) {
         Some(prev) => prev.next_hot.store(next, Ordering::Relaxed),
         None => ep.hot.store(next, Ordering::Relaxed),
@@ -184,7 +199,8 @@ fn push_dirty(ep: &Ep, reg: &Reg) {
         return;
     }
     mark(reg, REG_DIRTY);
-    reg.next_dirty.store(ep.dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+    reg.next_dirty
+        .store(ep.dirty.load(Ordering::Relaxed), Ordering::Relaxed);
     ep.dirty.store(ptr(reg), Ordering::Relaxed);
 }
 
@@ -227,7 +243,9 @@ fn drop_linked(head: &AtomicPtr<Reg>, reg: &Reg, bit: u32, next: impl Fn(&Reg) -
 
 /// Is the connection in any epoll set?
 pub fn is_registered(conn: &Conn) -> bool {
-    conn.regs.iter().any(|r| !r.ep.load(Ordering::Relaxed).is_null())
+    conn.regs
+        .iter()
+        .any(|r| !r.ep.load(Ordering::Relaxed).is_null())
 }
 
 /// The next wait on a set with this connection looks at it again. No lane lock is held.
@@ -248,9 +266,14 @@ pub fn look_again(conn: &Conn) {
 pub fn may_wake(conn: &Conn) -> bool {
     for reg in &conn.regs {
         // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else { continue };
+        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else {
+            continue;
+        };
         let ok = match ep.lock.try_lock() {
-            Some(_held) if ep.sleepers.load(Ordering::Relaxed) == 0 && ep.inherited.load(Ordering::Relaxed) == 0 => {
+            Some(_held)
+                if ep.sleepers.load(Ordering::Relaxed) == 0
+                    && ep.inherited.load(Ordering::Relaxed) == 0 =>
+            {
                 push_hot(ep, reg);
                 mark(reg, REG_IN_EDGE);
                 push_ready(ep, reg);
@@ -272,7 +295,9 @@ pub fn drop_fd(conn: &Conn, n: i32) {
     let last = conn.refs.load(Ordering::Acquire) <= 1;
     for reg in &conn.regs {
         // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else { continue };
+        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else {
+            continue;
+        };
         if last {
             remove(ep, reg);
         } else if reg.fd.load(Ordering::Relaxed) == n && marked(reg, REG_ABSENT) {
@@ -291,13 +316,17 @@ pub fn flush(ep: &Ep) {
 
 /// `epoll_ctl(2)`.
 pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let Some(ep) = process::ep_of(epfd) else { return real!(epoll_ctl(epfd, op, fd, event)) };
+    let Some(ep) = process::ep_of(epfd) else {
+        return real!(epoll_ctl(epfd, op, fd, event));
+    };
     if let Some(inner) = process::ep_of(fd) {
         inner.nested.store(1, Ordering::Relaxed);
         bar_all(inner, Reason::WAIT_KIND);
         return real!(epoll_ctl(epfd, op, fd, event));
     }
-    let Some(conn) = process::conn_of(fd) else { return real!(epoll_ctl(epfd, op, fd, event)) };
+    let Some(conn) = process::conn_of(fd) else {
+        return real!(epoll_ctl(epfd, op, fd, event));
+    };
     crate::calls::touch(&conn);
     match op {
         libc::EPOLL_CTL_ADD => add(ep, &conn, fd, event),
@@ -308,7 +337,9 @@ pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int 
 }
 
 fn find<'a>(ep: &Ep, conn: &'a Conn, fd: c_int) -> Option<&'a Reg> {
-    conn.regs.iter().find(|r| core::ptr::eq(r.ep.load(Ordering::Acquire), ep) && r.fd.load(Ordering::Relaxed) == fd)
+    conn.regs.iter().find(|r| {
+        core::ptr::eq(r.ep.load(Ordering::Acquire), ep) && r.fd.load(Ordering::Relaxed) == fd
+    })
 }
 
 /// Connections in this set stay on TCP from now on.
@@ -317,7 +348,11 @@ fn bar_all(ep: &Ep, why: Reason) {
         return;
     }
     process::for_live(|conn| {
-        if conn.regs.iter().any(|r| core::ptr::eq(r.ep.load(Ordering::Relaxed), ep)) {
+        if conn
+            .regs
+            .iter()
+            .any(|r| core::ptr::eq(r.ep.load(Ordering::Relaxed), ep))
+        {
             crate::upgrade::bar(conn, why);
         }
     });
@@ -335,7 +370,9 @@ fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
 /// May the kernel hear of a change later, before somebody next sleeps on (or
 /// asks) the set? The set's lock is held: sleepers come and go under it only.
 fn may_wait(ep: &Ep, conn: &Conn) -> bool {
-    conn.upgraded() && ep.sleepers.load(Ordering::Relaxed) == 0 && ep.inherited.load(Ordering::Relaxed) == 0
+    conn.upgraded()
+        && ep.sleepers.load(Ordering::Relaxed) == 0
+        && ep.inherited.load(Ordering::Relaxed) == 0
 }
 
 /// The program's view of a registration changes; the kernel is told later.
@@ -354,9 +391,13 @@ fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
 
 fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
-    let Some(reg) = find(ep, conn, fd) else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event)) };
+    let Some(reg) = find(ep, conn, fd) else {
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+    };
     {
-        let Some(_held) = ep.lock.lock() else { return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event)) };
+        let Some(_held) = ep.lock.lock() else {
+            return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+        };
         if marked(reg, REG_ABSENT) {
             real::set_errno(libc::ENOENT);
             return -1;
@@ -398,28 +439,43 @@ fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int
     if let Some(done) = add_again(ep, conn, fd, event) {
         return done;
     }
-    let r = real!(epoll_ctl(ep.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, event));
+    let r = real!(epoll_ctl(
+        ep.fd.load(Ordering::Relaxed),
+        libc::EPOLL_CTL_ADD,
+        fd,
+        event
+    ));
     if r != 0 {
         return r;
     }
-    let Some((events, data)) = asked(event) else { return r };
+    let Some((events, data)) = asked(event) else {
+        return r;
+    };
     if events & (ONESHOT | EXCLUSIVE | WAKEUP) != 0 || ep.nested.load(Ordering::Relaxed) != 0 {
         crate::upgrade::bar(conn, Reason::WAIT_KIND);
         return r;
     }
-    let Some(reg) = conn.regs.iter().find(|r| r.ep.load(Ordering::Acquire).is_null()) else {
+    let Some(reg) = conn
+        .regs
+        .iter()
+        .find(|r| r.ep.load(Ordering::Acquire).is_null())
+    else {
         crate::upgrade::bar(conn, Reason::WAIT_KIND);
         return r;
     };
     {
-        let Some(_held) = ep.lock.lock() else { return r };
+        let Some(_held) = ep.lock.lock() else {
+            return r;
+        };
         reg.fd.store(fd, Ordering::Relaxed);
         reg.data.store(data, Ordering::Relaxed);
         reg.events.store(events, Ordering::Relaxed);
         reg.kernel_events.store(events, Ordering::Relaxed);
         reg.kernel_data.store(data, Ordering::Relaxed);
-        reg.marks.store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
-        reg.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+        reg.marks
+            .store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
+        reg.ep
+            .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
         ep.regs.fetch_add(1, Ordering::Relaxed);
         push_ready(ep, reg);
     }
@@ -468,12 +524,19 @@ fn kick(ep: &Ep, reg: &Reg) {
 fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
     kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
     reg.kernel_events.store(events, Ordering::Relaxed);
-    reg.kernel_data.store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);
+    reg.kernel_data
+        .store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) {
-    let mut e = epoll_event { events, u64: reg.data.load(Ordering::Relaxed) };
-    let (epfd, fd) = (ep.fd.load(Ordering::Relaxed), reg.fd.load(Ordering::Relaxed));
+    let mut e = epoll_event {
+        events,
+        u64: reg.data.load(Ordering::Relaxed),
+    };
+    let (epfd, fd) = (
+        ep.fd.load(Ordering::Relaxed),
+        reg.fd.load(Ordering::Relaxed),
+    );
     // SAFETY: `e` lives over the call. An error means that the program has closed one of the two: nothing to tell.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) };
 }
@@ -486,8 +549,11 @@ fn flush_dirty(ep: &Ep) {
     loop {
         let gone = {
             let Some(_held) = ep.lock.lock() else { return };
-            let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else { return };
-            ep.dirty.store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+            let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else {
+                return;
+            };
+            ep.dirty
+                .store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
             unmark(reg, REG_DIRTY);
             if marked(reg, REG_ABSENT) {
                 kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
@@ -526,7 +592,9 @@ fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_
     let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
     if r == 0 {
         {
-            let Some(_held) = ep.lock.lock() else { return r };
+            let Some(_held) = ep.lock.lock() else {
+                return r;
+            };
             for (word, value) in [(&reg.events, events), (&reg.kernel_events, events)] {
                 word.store(value, Ordering::Relaxed);
             }
@@ -547,8 +615,17 @@ pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
 
 /// `epoll_wait(2)` and its relatives. `masked`: the call comes with a signal
 /// mask, which only the kernel can honour: no spinning then.
-pub fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, masked: bool, sleep: Sleep<'_>) -> c_int {
-    let Some(ep) = process::ep_of(epfd) else { return sleep(events, max, timeout) };
+pub fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    masked: bool,
+    sleep: Sleep<'_>,
+) -> c_int {
+    let Some(ep) = process::ep_of(epfd) else {
+        return sleep(events, max, timeout);
+    };
     if ep.inherited.load(Ordering::Relaxed) != 0 {
         process::for_live(|conn| {
             if is_registered(conn) {
@@ -561,7 +638,14 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, m
     }
     // SAFETY: the program's array of `max` entries, as it promised its call.
     let out = unsafe { core::slice::from_raw_parts_mut(events, max.cast_unsigned() as usize) };
-    Waiter { ep, out, timeout, masked, sleep }.run()
+    Waiter {
+        ep,
+        out,
+        timeout,
+        masked,
+        sleep,
+    }
+    .run()
 }
 
 struct Waiter<'a> {
@@ -651,7 +735,9 @@ impl Waiter<'_> {
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
             return 0;
         }
-        let Some(_held) = self.ep.lock.lock() else { return 0 };
+        let Some(_held) = self.ep.lock.lock() else {
+            return 0;
+        };
         let mut n = 0;
         let mut again: [*mut Reg; 64] = [core::ptr::null_mut(); 64];
         let mut keep = 0;
@@ -663,7 +749,10 @@ impl Waiter<'_> {
             if report == 0 {
                 continue;
             }
-            self.out[n] = epoll_event { events: report, u64: reg.data.load(Ordering::Relaxed) };
+            self.out[n] = epoll_event {
+                events: report,
+                u64: reg.data.load(Ordering::Relaxed),
+            };
             n += 1;
             if asked & ET == 0 {
                 again[keep] = ptr(reg);
@@ -681,7 +770,8 @@ impl Waiter<'_> {
         let ep = self.ep;
         let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
-        let due = waits >= KERNEL_EVERY_WAITS || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every;
+        let due = waits >= KERNEL_EVERY_WAITS
+            || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every;
         if !due || n == self.out.len() {
             process::count(Counter::WaitsAvoided, 1);
             return c_int::try_from(n).unwrap_or(c_int::MAX);
@@ -690,7 +780,11 @@ impl Waiter<'_> {
         ep.unasked.store(0, Ordering::Relaxed);
         flush_dirty(self.ep);
         let (ours, rest) = self.out.split_at_mut(n);
-        let got = (self.sleep)(rest.as_mut_ptr(), c_int::try_from(rest.len()).unwrap_or(c_int::MAX), 0);
+        let got = (self.sleep)(
+            rest.as_mut_ptr(),
+            c_int::try_from(rest.len()).unwrap_or(c_int::MAX),
+            0,
+        );
         let mut total = n;
         for i in 0..usize::try_from(got).unwrap_or(0) {
             let e = rest[i];
@@ -718,20 +812,32 @@ impl Waiter<'_> {
             return Spun::Nothing;
         }
         let ep = self.ep;
-        let spun = spin::until(budget, || group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null());
-        let counter = if spun == Spun::Ready { Counter::SpinHits } else { Counter::SpinMisses };
+        let spun = spin::until(budget, || {
+            group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null()
+        });
+        let counter = if spun == Spun::Ready {
+            Counter::SpinHits
+        } else {
+            Counter::SpinMisses
+        };
         process::count(counter, 1);
         spun
     }
 
     /// Was the peer of the connection last woken seen on this very CPU?
     fn peers_here(&self) -> bool {
-        let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else { return false };
+        let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
+            return false;
+        };
         if conn.rx_mode() != mode::HOT {
             return false;
         }
         // SAFETY: HOT: mapped.
-        let theirs = unsafe { conn.rx_words() }.tx.0.tx_cpu.load(Ordering::Relaxed);
+        let theirs = unsafe { conn.rx_words() }
+            .tx
+            .0
+            .tx_cpu
+            .load(Ordering::Relaxed);
         let here = theirs == spin::cpu_mark();
         if here {
             memlane_sys::proc::yield_now();
@@ -741,7 +847,9 @@ impl Waiter<'_> {
 
     /// Parks every awake connection of the set and counts us as asleep.
     fn park_all(&mut self) -> AllParked {
-        let Some(_held) = self.ep.lock.lock() else { return AllParked::Stuck };
+        let Some(_held) = self.ep.lock.lock() else {
+            return AllParked::Stuck;
+        };
         let mut at = self.ep.hot.load(Ordering::Relaxed);
         while let Some(reg) = reg_ref(at) {
             at = reg.next_hot.load(Ordering::Relaxed);
@@ -795,10 +903,14 @@ impl Waiter<'_> {
     }
 
     fn remaining(&self, deadline: Option<u64>) -> c_int {
-        let Some(deadline) = deadline else { return self.timeout };
+        let Some(deadline) = deadline else {
+            return self.timeout;
+        };
         let per_ms = PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000;
         let left = deadline.saturating_sub(ticks()).div_ceil(per_ms.max(1));
-        c_int::try_from(left).unwrap_or(self.timeout).min(self.timeout)
+        c_int::try_from(left)
+            .unwrap_or(self.timeout)
+            .min(self.timeout)
     }
 }
 
@@ -821,11 +933,15 @@ enum ParkedReg {
 }
 
 fn park_reg(reg: &Reg) -> ParkedReg {
-    let Some(conn) = reg_conn(reg) else { return ParkedReg::Yes };
+    let Some(conn) = reg_conn(reg) else {
+        return ParkedReg::Yes;
+    };
     if !matches!(conn.rx_mode(), mode::HOT | mode::MOVING | mode::DRAIN) {
         return ParkedReg::Yes;
     }
-    let Some(held) = lane::lock_rx(conn) else { return ParkedReg::Stuck };
+    let Some(held) = lane::lock_rx(conn) else {
+        return ParkedReg::Stuck;
+    };
     match lane::park(conn, &held) {
         Parked::Yes | Parked::Ended => ParkedReg::Yes,
         Parked::Stuck => ParkedReg::Stuck,
@@ -843,7 +959,8 @@ fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
     // SAFETY: the caller has just found the mode HOT under the lock: mapped.
     let words = unsafe { conn.rx_words() };
     matches!(
-        held.rx().next(words, conn.rx_size.load(Ordering::Relaxed) as usize),
+        held.rx()
+            .next(words, conn.rx_size.load(Ordering::Relaxed) as usize),
         Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
     )
 }

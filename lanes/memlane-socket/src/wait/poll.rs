@@ -28,7 +28,11 @@ struct Waited {
 
 impl Waited {
     fn new() -> Waited {
-        Waited { list: [const { None }; MOST], len: 0, upgraded: false }
+        Waited {
+            list: [const { None }; MOST],
+            len: 0,
+            upgraded: false,
+        }
     }
 
     fn add(&mut self, conn: Use) {
@@ -54,7 +58,11 @@ impl Waited {
     fn asleep(&self, yes: bool) {
         for conn in self.each() {
             let pollers = &conn.cell().rx_pollers;
-            if yes { pollers.fetch_add(1, Ordering::SeqCst) } else { pollers.fetch_sub(1, Ordering::SeqCst) };
+            if yes {
+                pollers.fetch_add(1, Ordering::SeqCst)
+            } else {
+                pollers.fetch_sub(1, Ordering::SeqCst)
+            };
         }
     }
 
@@ -69,7 +77,14 @@ impl Waited {
             budget = budget.min(lane::recv::spin_budget(only));
         }
         let spun = spin::until(budget, || self.each().any(lane::perhaps_readable));
-        process::count(if spun == Spun::Ready { Counter::SpinHits } else { Counter::SpinMisses }, 1);
+        process::count(
+            if spun == Spun::Ready {
+                Counter::SpinHits
+            } else {
+                Counter::SpinMisses
+            },
+            1,
+        );
         spun
     }
 
@@ -79,7 +94,9 @@ impl Waited {
             if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN | mode::MOVING) {
                 continue;
             }
-            let Some(held) = lane::lock_rx(conn) else { return Parked::Stuck };
+            let Some(held) = lane::lock_rx(conn) else {
+                return Parked::Stuck;
+            };
             let parked = lane::park(conn, &held);
             drop(held);
             match parked {
@@ -159,7 +176,13 @@ fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
 
 /// `poll(2)`, `ppoll(2)`: `sleep` is the program's own call; `instant`: its
 /// timeout is 0.
-pub fn poll(fds: *mut pollfd, n: nfds_t, instant: bool, masked: bool, mut sleep: impl FnMut() -> c_int) -> c_int {
+pub fn poll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    instant: bool,
+    masked: bool,
+    mut sleep: impl FnMut() -> c_int,
+) -> c_int {
     if fds.is_null() || !process::enabled() || process::fd_high() == 0 {
         return sleep();
     }
@@ -186,7 +209,10 @@ pub fn poll(fds: *mut pollfd, n: nfds_t, instant: bool, masked: bool, mut sleep:
     let mut glance = || {
         // SAFETY: as above; `ts` lives over the call.
         let r = unsafe {
-            let ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let ts = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
             memlane_sys::syscall!(libc::SYS_ppoll, fds, n, &raw const ts, 0, 0)
         };
         if let Err(e) = r {
@@ -196,13 +222,24 @@ pub fn poll(fds: *mut pollfd, n: nfds_t, instant: bool, masked: bool, mut sleep:
         // SAFETY: as above.
         let list = unsafe { core::slice::from_raw_parts_mut(fds, usize::try_from(n).unwrap_or(0)) };
         for p in list.iter_mut() {
-            if p.fd >= 0 && p.events & IN != 0 && process::conn_of(p.fd).is_some_and(|c| lane::readable(&c)) {
+            if p.fd >= 0
+                && p.events & IN != 0
+                && process::conn_of(p.fd).is_some_and(|c| lane::readable(&c))
+            {
                 p.revents |= p.events & IN;
             }
         }
         c_int::try_from(list.iter().filter(|p| p.revents != 0).count()).unwrap_or(0)
     };
-    run(&waited, Kernel { glance: &mut glance, sleep: &mut sleep, instant, masked })
+    run(
+        &waited,
+        Kernel {
+            glance: &mut glance,
+            sleep: &mut sleep,
+            instant,
+            masked,
+        },
+    )
 }
 
 /// One descriptor, and the ring has the answer: no system call.
@@ -227,7 +264,13 @@ const SET_WORDS: usize = 16;
 type Sets = [[u64; SET_WORDS]; 3];
 
 /// `select(2)`, `pselect(2)`: `sleep` is the program's own call.
-pub fn select(n: c_int, sets: [*mut fd_set; 3], instant: bool, masked: bool, mut sleep: impl FnMut() -> c_int) -> c_int {
+pub fn select(
+    n: c_int,
+    sets: [*mut fd_set; 3],
+    instant: bool,
+    masked: bool,
+    mut sleep: impl FnMut() -> c_int,
+) -> c_int {
     let read = sets[0].cast::<u64>();
     if read.is_null() || n <= 0 || !process::enabled() || process::fd_high() == 0 {
         return sleep();
@@ -256,7 +299,15 @@ pub fn select(n: c_int, sets: [*mut fd_set; 3], instant: bool, masked: bool, mut
     }
     let asked = copy_sets(&sets, words);
     let mut glance = || glance_select(n, &sets, &asked, words);
-    let r = run(&waited, Kernel { glance: &mut glance, sleep: &mut sleep, instant, masked });
+    let r = run(
+        &waited,
+        Kernel {
+            glance: &mut glance,
+            sleep: &mut sleep,
+            instant,
+            masked,
+        },
+    );
     if r == 0 && instant {
         write_sets(&sets, &[[0; SET_WORDS]; 3], words);
     }
@@ -280,7 +331,13 @@ fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
 /// are as asked (they are looked at again), not as answered.
 fn glance_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize) -> c_int {
     let mut answer = *asked;
-    let at = |i: usize, a: &mut Sets| if sets[i].is_null() { core::ptr::null_mut() } else { a[i].as_mut_ptr() };
+    let at = |i: usize, a: &mut Sets| {
+        if sets[i].is_null() {
+            core::ptr::null_mut()
+        } else {
+            a[i].as_mut_ptr()
+        }
+    };
     let (r, w, e) = (at(0, &mut answer), at(1, &mut answer), at(2, &mut answer));
     let ts = [0i64; 2];
     // SAFETY: our copies are as long as the kernel reads for `n` ≤ 1024 descriptors.
