@@ -203,6 +203,17 @@ hooks! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int => opts::setsockopt(fd, level, name, value, len);
 
     fn fdopen(fd: c_int, how: *const u8) -> *mut c_void => fdopen_body(fd, how);
+    fn fclose(stream: *mut c_void) -> c_int => fclose_body(stream);
+    fn system(command: *const u8) -> c_int => system_body(command);
+    fn popen(command: *const u8, how: *const u8) -> *mut c_void => popen_body(command, how);
+    fn aio_read(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_read(control)) };
+    fn aio_write(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_write(control)) };
+    fn aio_read64(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_read(control)) };
+    fn aio_write64(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_write(control)) };
+    fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => preadv2_body(fd, list, count, offset, flags);
+    fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => preadv2_body(fd, list, count, offset, flags);
+    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => pwritev2_body(fd, list, count, offset, flags);
+    fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => pwritev2_body(fd, list, count, offset, flags);
     fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int => signals::sigaction(signal, new, old);
     fn signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
     fn bsd_signal(number: c_int, handler: usize) -> usize => signals::signal(number, handler);
@@ -352,16 +363,133 @@ fn pwait2_body(
     })
 }
 
+/// stdio reads and writes without asking us: from here on by TCP alone. What
+/// lies unread in the ring is pushed back into the new stream's buffer.
 fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
-    if pass::to_stdio(fd).is_err() {
-        real::set_errno(libc::EBUSY);
-        return core::ptr::null_mut();
-    }
-    process::forget(fd);
-    match real::fdopen() {
+    let Some(open) = real::fdopen() else { return core::ptr::null_mut() };
+    let Some(conn) = process::conn_of(fd) else {
         // SAFETY: the program's own arguments.
-        Some(f) => unsafe { f(fd, how) },
-        None => core::ptr::null_mut(),
+        return unsafe { open(fd, how) };
+    };
+    let unread = pass::to_stdio(&conn);
+    // SAFETY: the program's own arguments.
+    let stream = unsafe { open(fd, how) };
+    if stream.is_null() {
+        return stream;
+    }
+    if !unread {
+        drop(conn);
+        process::forget(fd);
+    } else if reads(how) && push_back(fd, stream) {
+        drop(conn);
+        process::forget(fd);
+    }
+    stream
+}
+
+fn reads(how: *const u8) -> bool {
+    // SAFETY: fdopen has just accepted it: a NUL-terminated string.
+    let how = unsafe { core::ffi::CStr::from_ptr(how.cast()) }.to_bytes();
+    how.contains(&b'r') || how.contains(&b'+')
+}
+
+/// Moves what the ring still holds to `stream`, in order.
+fn push_back(fd: c_int, stream: *mut c_void) -> bool {
+    unsafe extern "C" {
+        fn ungetc(c: c_int, stream: *mut c_void) -> c_int;
+    }
+    const ROOM: usize = 8 << 20;
+    let Ok(memory) = memlane_sys::mem::map_anon(ROOM, false) else { return false };
+    let mut len = 0;
+    while process::conn_of(fd).is_some_and(|c| pass::still_draining(&c)) && len < ROOM {
+        let n = io::recv(fd, memory.as_ptr().wrapping_add(len).cast(), ROOM - len, libc::MSG_DONTWAIT);
+        if n <= 0 {
+            break;
+        }
+        len += n.cast_unsigned();
+    }
+    for i in (0..len).rev() {
+        // SAFETY: `i` is inside what was filled; the stream is fdopen's.
+        unsafe { ungetc(c_int::from(*memory.as_ptr().add(i)), stream) };
+    }
+    // SAFETY: the whole mapping, not used any more.
+    unsafe { memlane_sys::mem::unmap(memory, ROOM) };
+    true
+}
+
+/// stdio closes the descriptor without asking us.
+fn fclose_body(stream: *mut c_void) -> c_int {
+    unsafe extern "C" {
+        fn fileno(stream: *mut c_void) -> c_int;
+        fn fflush(stream: *mut c_void) -> c_int;
+    }
+    if !stream.is_null() && process::fd_high() > 0 {
+        // SAFETY: the program's stream.
+        let fd = unsafe { fileno(stream) };
+        if fd >= 0 && process::known(fd) && !process::is_borrowed() {
+            // SAFETY: as above; what is buffered goes out before the close is prepared.
+            unsafe { fflush(stream) };
+            life::before_close(fd);
+            process::forget(fd);
+        }
+    }
+    memlane_socket::real!(fclose(stream))
+}
+
+fn aio(control: *mut c_void) {
+    // SAFETY: null, or the program's aiocb, whose first member is the descriptor (aio.h).
+    if let Some(fd) = unsafe { control.cast::<c_int>().as_ref() }
+        && let Some(conn) = process::conn_of(*fd)
+    {
+        pass::to_stdio(&conn);
+    }
+}
+
+fn preadv2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {
+    if offset == -1 && flags == 0 && process::known(fd) {
+        return io::readv(fd, list, count);
+    }
+    if let Some(conn) = process::conn_of(fd) {
+        pass::to_stdio(&conn);
+    }
+    // SAFETY: the program's own arguments.
+    let r = unsafe { memlane_sys::syscall!(libc::SYS_preadv2, fd, list, count, offset, 0, flags) };
+    r.map_or_else(real::fail, usize::cast_signed)
+}
+
+fn pwritev2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {
+    if offset == -1 && flags == 0 && process::known(fd) {
+        return io::writev(fd, list, count);
+    }
+    if let Some(conn) = process::conn_of(fd) {
+        pass::to_stdio(&conn);
+    }
+    // SAFETY: the program's own arguments.
+    let r = unsafe { memlane_sys::syscall!(libc::SYS_pwritev2, fd, list, count, offset, 0, flags) };
+    r.map_or_else(real::fail, usize::cast_signed)
+}
+
+/// libc's `system` and `popen` start a shell without calling any name of ours.
+fn before_shell() -> bool {
+    if pass::before_exec().is_err() {
+        real::set_errno(libc::EBUSY);
+        return false;
+    }
+    true
+}
+
+fn system_body(command: *const u8) -> c_int {
+    if !command.is_null() && !before_shell() {
+        return -1;
+    }
+    memlane_socket::real!(system(command))
+}
+
+fn popen_body(command: *const u8, how: *const u8) -> *mut c_void {
+    match real::popen() {
+        // SAFETY: the program's own arguments.
+        Some(f) if before_shell() => unsafe { f(command, how) },
+        _ => core::ptr::null_mut(),
     }
 }
 
@@ -503,6 +631,15 @@ fn syscall_body(nr: usize, a: [usize; 6]) -> isize {
             memlane_sys::fd::as_fd(a[2]),
             a[3] as *mut epoll_event,
         ) as isize,
+        libc::SYS_poll => {
+            let (fds, n, timeout) = (a[0] as *mut pollfd, a[1] as nfds_t, memlane_sys::fd::as_fd(a[2]));
+            polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout))) as isize
+        }
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
+            let mask = if nr as i64 == libc::SYS_epoll_pwait { a[4] } else { 0 } as *const sigset_t;
+            let (events, max, timeout) = (a[1] as *mut epoll_event, memlane_sys::fd::as_fd(a[2]), memlane_sys::fd::as_fd(a[3]));
+            epoll::wait(fd, events, max, timeout, !mask.is_null(), &|e, m, t| memlane_socket::real!(epoll_pwait(fd, e, m, t, mask))) as isize
+        }
         _ => {
             match nr as i64 {
                 libc::SYS_seccomp => process::freeze(Reason::SANDBOXED),

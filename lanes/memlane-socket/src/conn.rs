@@ -266,6 +266,10 @@ pub struct Conn {
     pub regs: [Reg; REGS],
     /// `TCP_NODELAY` as the program set it (the lane keeps it on).
     pub nodelay: AtomicU32,
+    /// `ticks` when a sender last asked TCP whether the peer is there.
+    pub looked: AtomicU64,
+    /// `ticks` when a poll last asked the kernel.
+    pub glanced: AtomicU64,
     /// Seen flags: see `SEEN_*`.
     pub seen: AtomicU32,
 }

@@ -7,6 +7,24 @@ use memlane_core::ring::Stretch;
 /// Most `iovec`s in one call (`IOV_MAX`).
 pub const IOV_MAX: usize = 1024;
 
+/// Addresses that can't be a program's buffer: the first page (and its
+/// neighbours, `vm.mmap_min_addr`), and the kernel's half. The kernel would say
+/// `EFAULT`; we would fault ourselves.
+const LOWEST: usize = 64 * 1024;
+const HIGHEST: usize = 0x7fff_ffff_f000;
+
+/// Is `len` bytes at `base` certainly no memory of the program's?
+#[inline]
+pub fn is_nowhere(base: *const u8, len: usize) -> bool {
+    len > 0 && ((base as usize) < LOWEST || (base as usize).saturating_add(len) > HIGHEST)
+}
+
+/// Is one of the buffers certainly no memory of the program's?
+#[inline]
+pub fn implausible(list: &[iovec]) -> bool {
+    list.iter().any(|v| is_nowhere(v.iov_base.cast(), v.iov_len))
+}
+
 /// Buffers of the program, and how far they have been used.
 #[derive(Debug)]
 pub struct Cursor<'a> {

@@ -91,6 +91,11 @@ table! {
     fcntl: fn(c_int, c_int, usize) -> c_int;
     ioctl: fn(c_int, u64, usize) -> c_int;
     fdopen: fn(c_int, *const u8) -> *mut c_void;
+    fclose: fn(*mut c_void) -> c_int;
+    system: fn(*const u8) -> c_int;
+    popen: fn(*const u8, *const u8) -> *mut c_void;
+    aio_read: fn(*mut c_void) -> c_int;
+    aio_write: fn(*mut c_void) -> c_int;
     sigaction: fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     signal: fn(c_int, usize) -> usize;
     execve: fn(*const u8, *const *const u8, *const *const u8) -> c_int;

@@ -2,7 +2,7 @@
 
 use super::touch;
 use crate::conn::{Use, mode};
-use crate::iov::IOV_MAX;
+use crate::iov::{IOV_MAX, is_nowhere};
 use crate::lane::recv::receive;
 use crate::lane::send::send as send_lanes;
 use crate::process::{self, conn_of};
@@ -138,13 +138,24 @@ pub fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 }
 
 fn ok_list(list: *const iovec, count: c_int) -> bool {
-    !list.is_null() && count > 0 && count.cast_unsigned() as usize <= IOV_MAX
+    let n = count.max(0).cast_unsigned() as usize;
+    n > 0 && n <= IOV_MAX && !is_nowhere(list.cast(), n * size_of::<iovec>())
+}
+
+/// Can this be a message header and its buffer list? (If not, the kernel says so.)
+fn is_message(msg: *const msghdr) -> bool {
+    if is_nowhere(msg.cast(), size_of::<msghdr>()) {
+        return false;
+    }
+    // SAFETY: the program's message, as it promised its call.
+    let m = unsafe { &*msg };
+    m.msg_iovlen <= IOV_MAX && !is_nowhere(m.msg_iov.cast(), m.msg_iovlen * size_of::<iovec>())
 }
 
 /// `recvmsg(2)`.
 pub fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     match lane_conn(fd) {
-        Some(conn) if !msg.is_null() && !odd_recv(&conn, flags) => recvmsg_lane(&conn, msg, flags),
+        Some(conn) if is_message(msg) && !odd_recv(&conn, flags) => recvmsg_lane(&conn, msg, flags),
         _ => real!(recvmsg(fd, msg, flags)),
     }
 }
@@ -158,8 +169,12 @@ fn recvmsg_lane(conn: &Use, msg: *mut msghdr, flags: c_int) -> ssize_t {
     }
     // SAFETY: as above.
     let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, m.msg_iovlen) };
-    let n = receive(conn, buffers, flags, || real!(recvmsg(fd, msg, flags)));
-    if n >= 0 && conn.upgraded() {
+    let by_kernel = core::cell::Cell::new(false);
+    let n = receive(conn, buffers, flags, || {
+        by_kernel.set(true);
+        real!(recvmsg(fd, msg, flags))
+    });
+    if n >= 0 && !by_kernel.get() {
         // TCP fills in neither an address nor (without options that end the lane) control data.
         m.msg_namelen = 0;
         m.msg_controllen = 0;
@@ -258,7 +273,7 @@ pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
 /// `sendmsg(2)`; on AF_UNIX sockets, descriptors that are passed on.
 pub fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     match lane_conn(fd) {
-        Some(conn) if !msg.is_null() && !odd_send(&conn, flags) => {
+        Some(conn) if is_message(msg) && !odd_send(&conn, flags) => {
             // SAFETY: the program's message, as it promised its call.
             let m = unsafe { &*msg };
             if m.msg_iov.is_null() || m.msg_iovlen > IOV_MAX || m.msg_controllen != 0 {
@@ -271,7 +286,7 @@ pub fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
         }
         Some(_) => real!(sendmsg(fd, msg, flags)),
         None => {
-            if !msg.is_null() && process::fd_high() > 0 && super::pass::hands_over(msg).is_err() {
+            if is_message(msg) && process::fd_high() > 0 && super::pass::hands_over(msg).is_err() {
                 set_errno(libc::EBUSY);
                 return -1;
             }

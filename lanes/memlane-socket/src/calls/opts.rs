@@ -148,7 +148,7 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
         // SAFETY: as above.
         libc::FIOASYNC if unsafe { *word } != 0 => crate::upgrade::bar(&conn, Reason::WAIT_KIND),
         libc::FIONREAD => {
-            let ring = c_int::try_from(crate::lane::unread(&conn)).unwrap_or(c_int::MAX);
+            let ring = c_int::try_from(crate::lane::in_ring(&conn)).unwrap_or(c_int::MAX);
             // SAFETY: the kernel has just written the program's word.
             unsafe { *word = (*word).saturating_add(ring) };
         }

@@ -17,7 +17,7 @@ pub struct UnreadInRing;
 fn give_away(conn: &Conn, why: Reason) -> Result<(), UnreadInRing> {
     crate::upgrade::bar(conn, why);
     conn.cell().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
-    if crate::lane::unread(conn) > 0 {
+    if crate::lane::in_ring(conn) > 0 {
         Err(UnreadInRing)
     } else {
         Ok(())
@@ -89,21 +89,16 @@ pub fn stayed() {
     });
 }
 
-/// stdio reads and writes without asking us.
-pub fn to_stdio(fd: c_int) -> Result<(), UnreadInRing> {
-    let Some(conn) = conn_of(fd) else {
-        return Ok(());
-    };
-    give_away_here(&conn)
+/// stdio reads and writes without asking us: the lane ends. Are there bytes
+/// left in the ring?
+pub fn to_stdio(conn: &Use) -> bool {
+    crate::upgrade::bar(conn, Reason::UNHOOKED_IO);
+    crate::lane::in_ring(conn) > 0
 }
 
-fn give_away_here(conn: &Use) -> Result<(), UnreadInRing> {
-    crate::upgrade::bar(conn, Reason::UNHOOKED_IO);
-    if crate::lane::unread(conn) > 0 {
-        Err(UnreadInRing)
-    } else {
-        Ok(())
-    }
+/// Is the ring being emptied for the last time?
+pub fn still_draining(conn: &Use) -> bool {
+    conn.rx_mode() == crate::conn::mode::DRAIN
 }
 
 /// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`).

@@ -307,6 +307,28 @@ pub fn unread(conn: &Conn) -> u64 {
     }
 }
 
+/// Bytes that lie in the ring, behind TCP runs too.
+pub fn in_ring(conn: &Conn) -> u64 {
+    if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return 0;
+    }
+    let Some(held) = lock_rx(conn) else { return 0 };
+    let mut rx = *held.rx();
+    let (mut sum, size) = (0, conn.rx_size.load(Ordering::Relaxed) as usize);
+    // SAFETY: HOT or DRAIN: mapped. Bounded: every turn passes a run or the end.
+    for _ in 0..2 * memlane_core::layout::RUNS + 2 {
+        match rx.next(unsafe { conn.rx_words() }, size) {
+            Ok(memlane_core::ring::Next::Ring(n)) => {
+                sum += n as u64;
+                rx.skip(n as u64);
+            }
+            Ok(memlane_core::ring::Next::Tcp(k)) => rx.skip(k),
+            _ => break,
+        }
+    }
+    sum
+}
+
 /// Is there something to read without asking the kernel? (Ring bytes only.)
 #[inline]
 pub fn readable(conn: &Conn) -> bool {

@@ -20,6 +20,8 @@ use memlane_sys::time::ticks;
 enum Turn {
     /// The call's answer (errno set if −1).
     Done(ssize_t),
+    /// The program asked for no bytes at all.
+    Empty,
     /// Look at the mode again.
     Again,
     /// Nothing there: `limit` bytes of a TCP run are due next (0 = nothing is).
@@ -35,6 +37,9 @@ pub fn receive(
     original: impl Fn() -> ssize_t,
 ) -> ssize_t {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    if conn.upgraded() && crate::iov::implausible(buffers) {
+        return fail(Errno(libc::EFAULT));
+    }
     let n = if flags & libc::MSG_WAITALL != 0
         && conn.upgraded()
         && !conn.is_nonblock()
@@ -49,7 +54,7 @@ pub fn receive(
         crate::wait::epoll::look_again(conn);
     }
     crate::stats::show_rx(conn, n);
-    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n != 0 {
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
         let keep = errno();
         crate::upgrade::step(conn);
         set_errno(keep);
@@ -91,7 +96,8 @@ fn receive_some(
         match conn.rx_mode() {
             mode::ENDED => return original(),
             mode::PLAIN | mode::COLD => {
-                if let Some(n) = from_kernel(conn, flags, &original) {
+                let wanted = buffers.iter().any(|v| v.iov_len > 0);
+                if let Some(n) = from_kernel(conn, flags, wanted, &original) {
                     return n;
                 }
             }
@@ -99,6 +105,8 @@ fn receive_some(
             _ => match from_lanes(conn, buffers, flags) {
                 Turn::Done(n) => return n,
                 Turn::Again => {}
+                Turn::Empty if super::readable(conn) => return 0,
+                Turn::Empty => return original(),
                 Turn::Wait { limit } => {
                     if let Turn::Done(n) = wait(conn, buffers, flags, limit) {
                         return n;
@@ -110,7 +118,7 @@ fn receive_some(
 }
 
 /// Plain TCP, or parked: the program's own call. `None`: the mode changed.
-fn from_kernel(conn: &Use, flags: i32, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+fn from_kernel(conn: &Use, flags: i32, buffers_wanted: bool, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
     let cell = conn.cell();
     cell.rx_inflight.fetch_add(1, Ordering::SeqCst);
     let m = cell.rx_mode.load(Ordering::SeqCst);
@@ -126,6 +134,9 @@ fn from_kernel(conn: &Use, flags: i32, original: &impl Fn() -> ssize_t) -> Optio
         crate::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
     cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
+    if n == 0 && m == mode::COLD && buffers_wanted {
+        return Some(stream_end(conn));
+    }
     if n > 0 && m == mode::COLD {
         spin::slept(ticks().wrapping_sub(start));
         wake(conn);
@@ -153,7 +164,8 @@ fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
     let mut cursor = Cursor::new(buffers);
     let wanted = cursor.left();
     if wanted == 0 {
-        return Turn::Done(0);
+        drop(held);
+        return Turn::Empty;
     }
     let turn = take(conn, held, &mut cursor, flags);
     let got = wanted - cursor.left();
@@ -410,7 +422,10 @@ fn try_tcp_end(conn: &Use) -> Turn {
     );
     match (seen, next) {
         (_, Err(what)) => broken(conn, what),
-        (Peeked::End, Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(0),
+        (Peeked::End, Ok(Next::Empty | Next::Tcp(_))) => {
+            drop(held);
+            Turn::Done(stream_end(conn))
+        }
         (Peeked::Error(e), Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(fail(e)),
         (Peeked::Error(e), Ok(_)) => {
             conn.cell().pending_error.store(e.0, Ordering::Relaxed);
@@ -430,6 +445,21 @@ fn try_tcp_end(conn: &Use) -> Turn {
         }
         _ => Turn::Again,
     }
+}
+
+/// TCP says that the stream has ended, and the peer has not announced it (it
+/// does so when it shuts down or closes): the peer has died. What it had not
+/// read of ours, the kernel would have answered by RST; it does not know of
+/// bytes in the ring, so the answer is made here.
+fn stream_end(conn: &Use) -> ssize_t {
+    let unread = super::lock_tx(conn).is_some_and(|held| {
+        // SAFETY: upgraded: attached.
+        conn.tx_mode() == mode::OPEN && held.tx().drained(unsafe { conn.tx_words() }) == Ok(false)
+    });
+    if !super::end_tx(conn) || !unread {
+        return 0;
+    }
+    fail(Errno(libc::ECONNRESET))
 }
 
 fn spin_for(conn: &Use) -> Spun {
@@ -492,48 +522,42 @@ fn doze(conn: &Conn) {
 
 // --- MSG_PEEK ---------------------------------------------------------------
 
-/// Copies what is there without taking it, over up to three changes of lane:
-/// `[ring a][tcp b][ring c][tcp d]`. The TCP bytes are peeked into the tail of
-/// the program's buffer in one go and moved to their places.
+/// Copies what is there without taking it, over as many changes of lane as fit.
 fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> Turn {
     // SAFETY: HOT or DRAIN, under the lock: mapped.
     let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
     let mut cursor = Cursor::new(buffers);
-    let (base, len) = cursor.piece();
+    let wanted = cursor.left();
     let saved = *held.rx();
-    let mut done = 0usize;
     let mut tcp_seen = 0usize;
-    while done < len {
+    while cursor.left() > 0 {
         match held.rx().next(words, ring.len()) {
             Ok(Next::Ring(n)) => {
-                let n = n.min(len - done);
+                let n = n.min(cursor.left());
                 let (a, b) = held.rx().stretches(ring.len(), n);
-                // SAFETY: done + n ≤ len, inside the program's buffer.
+                // SAFETY: the program's buffers, as it promised its call.
                 unsafe {
-                    ring.copy_out(a.at, base.add(done), a.len);
-                    ring.copy_out(b.at, base.add(done + a.len), b.len);
+                    cursor.fill_from(&ring, a);
+                    cursor.fill_from(&ring, b);
                 }
                 held.rx().skip(n as u64);
-                done += n;
             }
-            Ok(Next::Tcp(k)) => {
-                let want = (len - done).min(usize::try_from(k).unwrap_or(usize::MAX));
-                let got = peek_tcp(conn, base, done, tcp_seen, want);
+            Ok(next @ (Next::Tcp(_) | Next::TcpForever)) => {
+                let (base, len) = cursor.piece();
+                let run = if let Next::Tcp(k) = next { usize::try_from(k).unwrap_or(usize::MAX) } else { usize::MAX };
+                let got = peek_tcp(conn, base, tcp_seen, len.min(run));
                 if got == 0 {
                     break;
                 }
+                cursor.advance(got);
                 held.rx().skip(got as u64);
-                done += got;
                 tcp_seen += got;
-            }
-            Ok(Next::TcpForever) => {
-                done += peek_tcp(conn, base, done, tcp_seen, len - done);
-                break;
             }
             Ok(Next::Empty) => break,
             Err(what) => return broken(conn, what),
         }
     }
+    let done = wanted - cursor.left();
     *held.rx() = saved;
     if done > 0 {
         return Turn::Done(done.cast_signed());
@@ -555,9 +579,9 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
     }
 }
 
-/// Peeks `want` TCP bytes that follow `seen` TCP bytes, to `base + at`. Peeking
+/// Peeks `want` TCP bytes that follow `seen` TCP bytes, to `base`. Peeking
 /// starts at the queue's head, so the earlier ones are peeked again, into a small buffer.
-fn peek_tcp(conn: &Conn, base: *mut u8, at: usize, seen: usize, want: usize) -> usize {
+fn peek_tcp(conn: &Conn, base: *mut u8, seen: usize, want: usize) -> usize {
     let fd = conn.fd.load(Ordering::Relaxed);
     let mut skip = [0u8; 2048];
     if seen > skip.len() || want == 0 {
@@ -569,7 +593,7 @@ fn peek_tcp(conn: &Conn, base: *mut u8, at: usize, seen: usize, want: usize) -> 
             iov_len: seen,
         },
         iovec {
-            iov_base: base.wrapping_add(at).cast(),
+            iov_base: base.cast(),
             iov_len: want,
         },
     ];

@@ -3,7 +3,7 @@
 use super::{lock_tx, misbehaved};
 use crate::conn::{Conn, Use, mode};
 use crate::iov::Cursor;
-use crate::process;
+use crate::process::{self, PROCESS};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
@@ -14,7 +14,10 @@ use memlane_core::layout::{PARKED, WANT_READY};
 use memlane_core::ring::{MustTcp, Room};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
+use memlane_sys::time::ticks;
 
+/// How often a sender asks TCP whether the peer is still there.
+const LOOK_EVERY_US: u64 = 500;
 /// Times that a sender lets others run before it goes on by TCP.
 const YIELDS_FOR_ROOM: u32 = 4;
 /// Most bytes promised to TCP at a time: then the ring is asked again.
@@ -23,6 +26,9 @@ const TCP_PIECE: usize = 64 * 1024;
 /// One send call of the program; `original` is that very call, on libc.
 pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
     conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    if conn.upgraded() && crate::iov::implausible(buffers) {
+        return fail(Errno(libc::EFAULT));
+    }
     let n = loop {
         match conn.tx_mode() {
             mode::ENDED => break original(),
@@ -81,16 +87,20 @@ enum Turn {
 }
 
 fn by_lanes(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
-    let n = by_lanes_alone(conn, cursor, flags);
-    flush_outbox(conn);
+    let mut was_nested = false;
+    let n = by_lanes_alone(conn, cursor, flags, &mut was_nested);
+    if !was_nested {
+        flush_outbox(conn);
+    }
     n
 }
 
-fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32, was_nested: &mut bool) -> ssize_t {
     let wanted = cursor.left();
     if wanted == 0 {
         return 0;
     }
+    look_for_death(conn);
     let mut spun = false;
     while cursor.left() > 0 {
         let turn = by_ring(conn, cursor);
@@ -105,7 +115,10 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
                 spun = !spin_for_room(conn, cursor.left());
                 continue;
             }
-            Turn::Nested => return nested(conn, cursor),
+            Turn::Nested => {
+                *was_nested = true;
+                return nested(conn, cursor);
+            }
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
             Turn::Tcp(MustTcp::Parked) => {
                 if is_waking(conn, cursor.left()) {
@@ -137,6 +150,28 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
         }
     }
     (wanted - cursor.left()).cast_signed()
+}
+
+/// A peer that closes says so; one that is killed cannot, and would leave us
+/// writing into its ring for ever. So TCP is asked now and then.
+#[inline]
+fn look_for_death(conn: &Use) {
+    let now = ticks();
+    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed)) > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed) {
+        conn.looked.store(now, Ordering::Relaxed);
+        look_now(conn);
+    }
+}
+
+#[cold]
+fn look_now(conn: &Use) {
+    let mut p = libc::pollfd { fd: conn.fd.load(Ordering::Relaxed), events: libc::POLLRDHUP, revents: 0 };
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both structures live over the call.
+    let r = unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
+    if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+        super::end_tx(conn);
+    }
 }
 
 /// What a C call answers: bytes if any went, else the error (errno is set).

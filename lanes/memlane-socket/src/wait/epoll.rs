@@ -320,8 +320,7 @@ pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int 
         return real!(epoll_ctl(epfd, op, fd, event));
     };
     if let Some(inner) = process::ep_of(fd) {
-        inner.nested.store(1, Ordering::Relaxed);
-        bar_all(inner, Reason::WAIT_KIND);
+        is_waited_for(inner);
         return real!(epoll_ctl(epfd, op, fd, event));
     }
     let Some(conn) = process::conn_of(fd) else {
@@ -340,6 +339,13 @@ fn find<'a>(ep: &Ep, conn: &'a Conn, fd: c_int) -> Option<&'a Reg> {
     conn.regs.iter().find(|r| {
         core::ptr::eq(r.ep.load(Ordering::Acquire), ep) && r.fd.load(Ordering::Relaxed) == fd
     })
+}
+
+/// The set is itself waited for, by something that cannot look into it.
+pub fn is_waited_for(ep: &Ep) {
+    if ep.nested.swap(1, Ordering::Relaxed) == 0 {
+        bar_all(ep, Reason::WAIT_KIND);
+    }
 }
 
 /// Connections in this set stay on TCP from now on.
@@ -514,11 +520,12 @@ fn join(ep: &Ep, conn: &Use, reg: &Reg) {
 /// writable, so asking for that too makes the kernel report it. The waiter
 /// sorts out what is really there.
 fn kick(ep: &Ep, reg: &Reg) {
-    let events = reg.events.load(Ordering::Relaxed);
-    tell_kernel(ep, reg, (events | OUT) & !ET);
+    // Under the lock: a waiter that wakes finds the lists complete.
     let Some(_held) = ep.lock.lock() else { return };
     push_ready(ep, reg);
     push_dirty(ep, reg);
+    let events = reg.events.load(Ordering::Relaxed);
+    tell_kernel(ep, reg, (events | OUT) & !ET);
 }
 
 fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
@@ -685,7 +692,11 @@ impl Waiter<'_> {
             }
             match self.park_all() {
                 AllParked::No => {}
-                AllParked::Yes => return self.sleep_parked(deadline),
+                AllParked::Yes => {
+                    if let Some(n) = self.sleep_parked(deadline) {
+                        return n;
+                    }
+                }
                 AllParked::Stuck => {
                     let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), 1);
                     if n != 0 || deadline.is_some_and(|d| ticks() >= d) {
@@ -871,7 +882,8 @@ impl Waiter<'_> {
         AllParked::Yes
     }
 
-    fn sleep_parked(&mut self, deadline: Option<u64>) -> c_int {
+    /// `None`: somebody woke us for a look at the rings.
+    fn sleep_parked(&mut self, deadline: Option<u64>) -> Option<c_int> {
         flush_dirty(self.ep);
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
@@ -883,23 +895,24 @@ impl Waiter<'_> {
         if n > 0 {
             spin::slept(now.wrapping_sub(start));
         }
-        let n = self.after_kick(n);
+        if n > 0 && self.was_kicked() {
+            // What was asked for in order to wake us (see `kick`) is not what the
+            // program asked for: the kernel is asked again, properly.
+            flush_dirty(self.ep);
+            let from_rings = self.collect();
+            if from_rings > 0 {
+                return Some(self.with_kernel(from_rings, 0));
+            }
+            let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
+            return (n != 0).then_some(n);
+        }
         real::set_errno(keep);
-        n
+        Some(n)
     }
 
-    /// If somebody woke us by asking for `EPOLLOUT` (see `kick`), report what
-    /// the program asked for.
-    fn after_kick(&mut self, n: c_int) -> c_int {
-        if n <= 0 || self.ep.dirty.load(Ordering::Relaxed).is_null() {
-            return n;
-        }
-        flush_dirty(self.ep);
-        let from_rings = self.collect();
-        if from_rings > 0 {
-            return self.with_kernel(from_rings, 0);
-        }
-        (self.sleep)(self.out.as_mut_ptr(), self.max(), 0)
+    fn was_kicked(&self) -> bool {
+        let Some(_held) = self.ep.lock.lock() else { return false };
+        !self.ep.dirty.load(Ordering::Relaxed).is_null()
     }
 
     fn remaining(&self, deadline: Option<u64>) -> c_int {
@@ -970,20 +983,26 @@ fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     if marked(reg, REG_ABSENT) {
         return 0;
     }
-    let edge = asked & ET != 0;
+    let readable = asked & IN != 0 && lane::readable(conn);
+    // The kernel would say "writable" unless TCP's buffer is full. It is asked
+    // itself as long as the connection is parked.
+    let writable = asked & OUT != 0
+        && conn.rx_mode() == mode::HOT
+        && conn.tx_mode() == mode::OPEN
+        && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
+    // An edge on either side makes the kernel report the whole state.
+    let due = asked & ET == 0
+        || readable && marked(reg, REG_IN_EDGE)
+        || writable && marked(reg, REG_OUT_EDGE);
+    if !due {
+        return 0;
+    }
     let mut bits = 0;
-    if asked & IN != 0 && (!edge || marked(reg, REG_IN_EDGE)) && lane::readable(conn) {
+    if readable {
         bits |= asked & IN;
         unmark(reg, REG_IN_EDGE);
     }
-    // The kernel would say "writable" unless TCP's buffer is full. It is asked
-    // itself as long as the connection is parked.
-    if asked & OUT != 0
-        && conn.rx_mode() == mode::HOT
-        && conn.tx_mode() == mode::OPEN
-        && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0
-        && (!edge || marked(reg, REG_OUT_EDGE))
-    {
+    if writable {
         bits |= asked & OUT;
         unmark(reg, REG_OUT_EDGE);
     }

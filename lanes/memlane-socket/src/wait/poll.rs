@@ -5,7 +5,7 @@
 
 use crate::conn::{Conn, Use, mode};
 use crate::lane::{self, Parked};
-use crate::process;
+use crate::process::{self, PROCESS};
 use crate::real;
 use crate::spin::{self, Spun};
 use core::sync::atomic::Ordering;
@@ -15,6 +15,9 @@ use memlane_core::stats::Counter;
 
 /// Connections that one call can have on the memory lane; more: TCP only.
 const MOST: usize = 512;
+
+/// While the ring answers for a descriptor, the kernel is asked this often.
+const GLANCE_EVERY_US: u64 = 50;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -195,6 +198,9 @@ pub fn poll(
     }
     let mut waited = Waited::new();
     for p in list.iter() {
+        if let Some(ep) = process::ep_of(p.fd) {
+            super::epoll::is_waited_for(ep);
+        }
         if p.fd >= 0
             && let Some(conn) = process::conn_of(p.fd)
         {
@@ -251,6 +257,13 @@ fn poll_one(p: &mut pollfd) -> Option<c_int> {
     if conn.inherited.load(Ordering::Relaxed) != 0 || !lane::readable(&conn) {
         return None;
     }
+    // The rest of the state (the peer's end, errors) is the kernel's to tell: it is asked now and then.
+    let now = memlane_sys::time::ticks();
+    let every = GLANCE_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if now.wrapping_sub(conn.glanced.load(Ordering::Relaxed)) > every {
+        conn.glanced.store(now, Ordering::Relaxed);
+        return None;
+    }
     p.revents = p.events & IN;
     if conn.tx_mode() == mode::OPEN && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0 {
         p.revents |= p.events & OUT;
@@ -284,6 +297,9 @@ pub fn select(
         while bits != 0 {
             let fd = w * 64 + bits.trailing_zeros() as usize;
             bits &= bits - 1;
+            if let Some(ep) = process::ep_of(fd as c_int) {
+                super::epoll::is_waited_for(ep);
+            }
             if fd < count
                 && let Some(conn) = process::conn_of(fd as c_int)
             {
