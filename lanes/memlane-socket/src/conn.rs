@@ -94,6 +94,8 @@ pub struct Cell {
     pub tx_inflight: AtomicU32,
     /// 1 = TCP's send buffer was full at the last try.
     pub tx_blocked: AtomicU32,
+    /// Waits for room by non-blocking sends since TCP last said `EAGAIN`.
+    pub tx_waits: AtomicU32,
     /// Bytes written in `PLAIN`.
     pub tx_count: AtomicU64,
     /// See the module's head.

@@ -426,6 +426,7 @@ fn reset_cell(cell: &Cell) {
     cell.tx_inflight.store(0, Ordering::Relaxed);
     cell.pending_error.store(0, Ordering::Relaxed);
     cell.tx_blocked.store(0, Ordering::Relaxed);
+    cell.tx_waits.store(0, Ordering::Relaxed);
     for word in [
         &cell.rx_count,
         &cell.rx_flight,

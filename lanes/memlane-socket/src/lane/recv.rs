@@ -10,6 +10,7 @@ use crate::spin::{self, Spun};
 use crate::thread;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
+use memlane_core::layout::TCP_ONLY;
 use memlane_core::ring::{Misbehaved, Next, ParkCheck};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
@@ -37,7 +38,7 @@ pub fn receive(
     original: impl Fn() -> ssize_t,
 ) -> ssize_t {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
-    if conn.upgraded() && crate::iov::implausible(buffers) {
+    if conn.upgraded() && flags & libc::MSG_TRUNC == 0 && crate::iov::implausible(buffers) {
         return fail(Errno(libc::EFAULT));
     }
     let n = if flags & libc::MSG_WAITALL != 0
@@ -452,14 +453,20 @@ fn try_tcp_end(conn: &Use) -> Turn {
 /// read of ours, the kernel would have answered by RST; it does not know of
 /// bytes in the ring, so the answer is made here.
 fn stream_end(conn: &Use) -> ssize_t {
-    let unread = super::lock_tx(conn).is_some_and(|held| {
-        // SAFETY: upgraded: attached.
-        conn.tx_mode() == mode::OPEN && held.tx().drained(unsafe { conn.tx_words() }) == Ok(false)
-    });
-    if !super::end_tx(conn) || !unread {
+    if conn.tx_mode() != mode::OPEN {
         return 0;
     }
-    fail(Errno(libc::ECONNRESET))
+    // SAFETY: OPEN: attached and mapped.
+    let (rx_words, tx_words) = unsafe { (conn.rx_words(), conn.tx_words()) };
+    let size = conn.rx_size.load(Ordering::Relaxed) as usize;
+    let announced = lock_rx(conn).is_none_or(|held| held.rx().next(rx_words, size) == Ok(Next::TcpForever))
+        || tx_words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0;
+    if announced {
+        return 0;
+    }
+    let unread = super::lock_tx(conn).is_some_and(|held| held.tx().drained(tx_words) == Ok(false));
+    super::end_tx(conn);
+    if unread { fail(Errno(libc::ECONNRESET)) } else { 0 }
 }
 
 fn spin_for(conn: &Use) -> Spun {

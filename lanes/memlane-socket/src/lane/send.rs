@@ -18,6 +18,8 @@ use memlane_sys::time::ticks;
 
 /// How often a sender asks TCP whether the peer is still there.
 const LOOK_EVERY_US: u64 = 500;
+/// Waits for room that non-blocking sends make before TCP's flow control has its turn.
+const WAITS_UNTIL_AGAIN: u32 = 64;
 /// Times that a sender lets others run before it goes on by TCP.
 const YIELDS_FOR_ROOM: u32 = 4;
 /// Most bytes promised to TCP at a time: then the ring is asked again.
@@ -110,7 +112,7 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32, was_nested: &
                 spun = false;
                 continue;
             }
-            Turn::Full if !spun => {
+            Turn::Full if !spun && is_patient(conn, flags) => {
                 process::count(Counter::RingFull, 1);
                 spun = !spin_for_room(conn, cursor.left());
                 continue;
@@ -136,12 +138,14 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32, was_nested: &
         };
         let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
         if n < 0 {
+            conn.cell().tx_waits.store(0, Ordering::Relaxed);
             return answer(sent, n);
         }
         if n.cast_unsigned() < limit
             && (conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 || n == 0)
         {
             conn.cell().tx_blocked.store(1, Ordering::Relaxed);
+            conn.cell().tx_waits.store(0, Ordering::Relaxed);
             break;
         }
         conn.cell().tx_blocked.store(0, Ordering::Relaxed);
@@ -172,6 +176,16 @@ fn look_now(conn: &Use) {
     if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
         super::end_tx(conn);
     }
+}
+
+/// May this call wait a moment for room? One that must not block may, but not
+/// for ever: a program that pours until it is told `EAGAIN` has to be told some
+/// time, by TCP's own flow control.
+fn is_patient(conn: &Use, flags: i32) -> bool {
+    if !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0 {
+        return true;
+    }
+    conn.cell().tx_waits.fetch_add(1, Ordering::Relaxed) < WAITS_UNTIL_AGAIN
 }
 
 /// What a C call answers: bytes if any went, else the error (errno is set).

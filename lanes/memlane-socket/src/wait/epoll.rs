@@ -640,7 +640,7 @@ pub fn wait(
             }
         });
     }
-    if max <= 0 || events.is_null() || ep.regs.load(Ordering::Relaxed) == 0 {
+    if max <= 0 || events.is_null() {
         return sleep(events, max, timeout);
     }
     // SAFETY: the program's array of `max` entries, as it promised its call.
