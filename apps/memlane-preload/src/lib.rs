@@ -6,6 +6,8 @@
 #![no_std]
 #![allow(missing_docs)] // the names are libc's: their manual pages document them
 
+mod stdio;
+
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{
@@ -363,58 +365,20 @@ fn pwait2_body(
     })
 }
 
-/// stdio reads and writes without asking us: from here on by TCP alone. What
-/// lies unread in the ring is pushed back into the new stream's buffer.
+/// stdio reads and writes without asking us. A connection on the memory lane
+/// gets a stream whose reads and writes come to us; any other stays on TCP.
 fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
     let Some(open) = real::fdopen() else { return core::ptr::null_mut() };
-    let Some(conn) = process::conn_of(fd) else {
-        // SAFETY: the program's own arguments.
-        return unsafe { open(fd, how) };
-    };
-    let unread = pass::to_stdio(&conn);
-    // SAFETY: the program's own arguments.
-    let stream = unsafe { open(fd, how) };
-    if stream.is_null() {
-        return stream;
-    }
-    if !unread {
-        drop(conn);
-        process::forget(fd);
-    } else if reads(how) && push_back(fd, stream) {
-        drop(conn);
-        process::forget(fd);
-    }
-    stream
-}
-
-fn reads(how: *const u8) -> bool {
-    // SAFETY: fdopen has just accepted it: a NUL-terminated string.
-    let how = unsafe { core::ffi::CStr::from_ptr(how.cast()) }.to_bytes();
-    how.contains(&b'r') || how.contains(&b'+')
-}
-
-/// Moves what the ring still holds to `stream`, in order.
-fn push_back(fd: c_int, stream: *mut c_void) -> bool {
-    unsafe extern "C" {
-        fn ungetc(c: c_int, stream: *mut c_void) -> c_int;
-    }
-    const ROOM: usize = 8 << 20;
-    let Ok(memory) = memlane_sys::mem::map_anon(ROOM, false) else { return false };
-    let mut len = 0;
-    while process::conn_of(fd).is_some_and(|c| pass::still_draining(&c)) && len < ROOM {
-        let n = io::recv(fd, memory.as_ptr().wrapping_add(len).cast(), ROOM - len, libc::MSG_DONTWAIT);
-        if n <= 0 {
-            break;
+    if let Some(conn) = process::conn_of(fd) {
+        if conn.upgraded() {
+            return stdio::stream(fd, how);
         }
-        len += n.cast_unsigned();
+        pass::to_stdio(&conn);
+        drop(conn);
+        process::forget(fd);
     }
-    for i in (0..len).rev() {
-        // SAFETY: `i` is inside what was filled; the stream is fdopen's.
-        unsafe { ungetc(c_int::from(*memory.as_ptr().add(i)), stream) };
-    }
-    // SAFETY: the whole mapping, not used any more.
-    unsafe { memlane_sys::mem::unmap(memory, ROOM) };
-    true
+    // SAFETY: the program's own arguments.
+    unsafe { open(fd, how) }
 }
 
 /// stdio closes the descriptor without asking us.
@@ -446,8 +410,8 @@ fn aio(control: *mut c_void) {
 }
 
 fn preadv2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {
-    if offset == -1 && flags == 0 && process::known(fd) {
-        return io::readv(fd, list, count);
+    if offset == -1 && flags & !libc::RWF_NOWAIT == 0 && process::known(fd) {
+        return io::readv_flags(fd, list, count, flags != 0);
     }
     if let Some(conn) = process::conn_of(fd) {
         pass::to_stdio(&conn);
@@ -458,8 +422,8 @@ fn preadv2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags:
 }
 
 fn pwritev2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {
-    if offset == -1 && flags == 0 && process::known(fd) {
-        return io::writev(fd, list, count);
+    if offset == -1 && flags & !libc::RWF_NOWAIT == 0 && process::known(fd) {
+        return io::writev_flags(fd, list, count, flags != 0);
     }
     if let Some(conn) = process::conn_of(fd) {
         pass::to_stdio(&conn);
@@ -631,6 +595,7 @@ fn syscall_body(nr: usize, a: [usize; 6]) -> isize {
             memlane_sys::fd::as_fd(a[2]),
             a[3] as *mut epoll_event,
         ) as isize,
+        libc::SYS_epoll_create1 => new_epoll(memlane_socket::real!(epoll_create1(fd))) as isize,
         libc::SYS_poll => {
             let (fds, n, timeout) = (a[0] as *mut pollfd, a[1] as nfds_t, memlane_sys::fd::as_fd(a[2]));
             polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout))) as isize

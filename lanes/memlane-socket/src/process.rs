@@ -812,6 +812,7 @@ pub fn at_exit() {
         crate::stats::print_summary();
     }
     for_live(|conn| {
+        crate::lane::closing(conn);
         conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
     });
 }

@@ -458,3 +458,23 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
     }
     written
 }
+
+/// `preadv2(2)` on a connection: offset −1, and at most `RWF_NOWAIT`.
+pub fn readv_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) -> ssize_t {
+    let mut msg = message(list, count);
+    recvmsg(fd, &raw mut msg, if nowait { libc::MSG_DONTWAIT } else { 0 })
+}
+
+/// `pwritev2(2)` likewise.
+pub fn writev_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) -> ssize_t {
+    let msg = message(list, count);
+    sendmsg(fd, &raw const msg, if nowait { libc::MSG_DONTWAIT } else { 0 })
+}
+
+fn message(list: *const iovec, count: c_int) -> msghdr {
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = list.cast_mut();
+    msg.msg_iovlen = count.max(0).cast_unsigned() as usize;
+    msg
+}

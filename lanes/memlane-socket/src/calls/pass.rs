@@ -65,13 +65,15 @@ pub fn before_exec() -> Result<(), UnreadInRing> {
     all
 }
 
-/// exec replaces this program: sockets that do not survive it lose a holder.
+/// exec replaces this program: sockets that do not survive it are closed by
+/// the kernel, which does not know of rings.
 pub fn leaving() {
     if process::is_borrowed() {
         return;
     }
     process::each_conn(0, i32::MAX, |fd, conn| {
         if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
+            crate::lane::closing(conn);
             conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
         }
     });

@@ -118,12 +118,12 @@ pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
 /// After bytes came by TCP: from now on they may come by the ring, if nobody
 /// sleeps in the kernel on this connection.
 pub fn wake(conn: &Conn) {
+    let cell = conn.cell();
+    let Some(held) = lock_rx(conn) else { return }; // credits what was taken
     // SAFETY: mode was COLD or later: mapped.
     if !Rx::sender_active(unsafe { conn.rx_words() }) {
         return;
     }
-    let cell = conn.cell();
-    let Some(held) = lock_rx(conn) else { return };
     if cell
         .rx_mode
         .compare_exchange(mode::COLD, mode::MOVING, Ordering::SeqCst, Ordering::SeqCst)

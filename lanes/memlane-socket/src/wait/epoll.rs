@@ -317,6 +317,12 @@ pub fn flush(ep: &Ep) {
 /// `epoll_ctl(2)`.
 pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let Some(ep) = process::ep_of(epfd) else {
+        // A set that we did not see being made: its waits cannot see rings.
+        if op == libc::EPOLL_CTL_ADD
+            && let Some(conn) = process::conn_of(fd)
+        {
+            crate::upgrade::bar(&conn, Reason::WAIT_KIND);
+        }
         return real!(epoll_ctl(epfd, op, fd, event));
     };
     if let Some(inner) = process::ep_of(fd) {

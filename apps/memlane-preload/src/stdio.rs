@@ -1,0 +1,67 @@
+//! A stdio stream over a connection on the memory lane.
+//!
+//! libc's own streams call the kernel from inside libc, past every hook. glibc's
+//! `fopencookie` makes a stream that calls given functions instead.
+
+use core::ffi::{c_char, c_int, c_void};
+use libc::{size_t, ssize_t};
+use memlane_socket::calls::{io, life};
+use memlane_socket::real;
+
+/// `cookie_io_functions_t` of stdio.h.
+#[repr(C)]
+struct Functions {
+    read: extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: Option<extern "C" fn(*mut c_void, *mut i64, c_int) -> c_int>,
+    close: extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, how: *const u8, functions: Functions) -> *mut c_void;
+    fn fileno(stream: *mut c_void) -> c_int;
+}
+
+/// Offset of `_fileno` in glibc's `struct _IO_FILE` on 64-bit machines
+/// (bits/types/struct_FILE.h; part of its ABI since 2.1).
+const FILENO_AT: usize = 112;
+
+fn fd_of(cookie: *mut c_void) -> c_int {
+    memlane_sys::fd::as_fd(cookie as usize)
+}
+
+extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
+    io::read(fd_of(cookie), buf.cast(), len)
+}
+
+/// A cookie's write says 0 for an error.
+extern "C" fn write(cookie: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
+    io::write(fd_of(cookie), buf.cast(), len).max(0)
+}
+
+extern "C" fn close(cookie: *mut c_void) -> c_int {
+    life::close(fd_of(cookie))
+}
+
+/// `fdopen` for a connection on the memory lane.
+pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
+    let functions = Functions { read, write, seek: None, close };
+    // SAFETY: the program's mode string; the functions have the types that stdio.h states.
+    let stream = unsafe { fopencookie(fd.cast_unsigned() as usize as *mut c_void, how, functions) };
+    if !stream.is_null() {
+        let keep = real::errno();
+        // SAFETY: a stream that libc has just made; `fileno` of a cookie stream says −1.
+        unsafe {
+            let place = stream.cast::<u8>().add(FILENO_AT).cast::<c_int>();
+            let before = *place;
+            if fileno(stream) == -1 && before < 0 {
+                *place = fd;
+                if fileno(stream) != fd {
+                    *place = before;
+                }
+            }
+        }
+        real::set_errno(keep);
+    }
+    stream
+}
