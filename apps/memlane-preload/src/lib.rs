@@ -206,6 +206,8 @@ hooks! {
 
     fn fdopen(fd: c_int, how: *const u8) -> *mut c_void => fdopen_body(fd, how);
     fn fclose(stream: *mut c_void) -> c_int => fclose_body(stream);
+    fn freopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void => stdio::reopen(path, how, stream);
+    fn freopen64(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void => stdio::reopen(path, how, stream);
     fn system(command: *const u8) -> c_int => system_body(command);
     fn popen(command: *const u8, how: *const u8) -> *mut c_void => popen_body(command, how);
     fn aio_read(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_read(control)) };
@@ -368,7 +370,9 @@ fn pwait2_body(
 /// stdio reads and writes without asking us. A connection on the memory lane
 /// gets a stream whose reads and writes come to us; any other stays on TCP.
 fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
-    let Some(open) = real::fdopen() else { return core::ptr::null_mut() };
+    let Some(open) = real::fdopen() else {
+        return core::ptr::null_mut();
+    };
     if let Some(conn) = process::conn_of(fd) {
         if conn.upgraded() {
             return stdio::stream(fd, how);
@@ -421,7 +425,13 @@ fn preadv2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags:
     r.map_or_else(real::fail, usize::cast_signed)
 }
 
-fn pwritev2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {
+fn pwritev2_body(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> ssize_t {
     if offset == -1 && flags & !libc::RWF_NOWAIT == 0 && process::known(fd) {
         return io::writev_flags(fd, list, count, flags != 0);
     }
@@ -597,13 +607,29 @@ fn syscall_body(nr: usize, a: [usize; 6]) -> isize {
         ) as isize,
         libc::SYS_epoll_create1 => new_epoll(memlane_socket::real!(epoll_create1(fd))) as isize,
         libc::SYS_poll => {
-            let (fds, n, timeout) = (a[0] as *mut pollfd, a[1] as nfds_t, memlane_sys::fd::as_fd(a[2]));
-            polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout))) as isize
+            let (fds, n, timeout) = (
+                a[0] as *mut pollfd,
+                a[1] as nfds_t,
+                memlane_sys::fd::as_fd(a[2]),
+            );
+            polls::poll(fds, n, timeout == 0, false, || {
+                memlane_socket::real!(poll(fds, n, timeout))
+            }) as isize
         }
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
-            let mask = if nr as i64 == libc::SYS_epoll_pwait { a[4] } else { 0 } as *const sigset_t;
-            let (events, max, timeout) = (a[1] as *mut epoll_event, memlane_sys::fd::as_fd(a[2]), memlane_sys::fd::as_fd(a[3]));
-            epoll::wait(fd, events, max, timeout, !mask.is_null(), &|e, m, t| memlane_socket::real!(epoll_pwait(fd, e, m, t, mask))) as isize
+            let mask = if nr as i64 == libc::SYS_epoll_pwait {
+                a[4]
+            } else {
+                0
+            } as *const sigset_t;
+            let (events, max, timeout) = (
+                a[1] as *mut epoll_event,
+                memlane_sys::fd::as_fd(a[2]),
+                memlane_sys::fd::as_fd(a[3]),
+            );
+            epoll::wait(fd, events, max, timeout, !mask.is_null(), &|e, m, t| {
+                memlane_socket::real!(epoll_pwait(fd, e, m, t, mask))
+            }) as isize
         }
         _ => {
             match nr as i64 {

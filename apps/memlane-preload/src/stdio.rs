@@ -45,7 +45,12 @@ extern "C" fn close(cookie: *mut c_void) -> c_int {
 
 /// `fdopen` for a connection on the memory lane.
 pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
-    let functions = Functions { read, write, seek: None, close };
+    let functions = Functions {
+        read,
+        write,
+        seek: None,
+        close,
+    };
     // SAFETY: the program's mode string; the functions have the types that stdio.h states.
     let stream = unsafe { fopencookie(fd.cast_unsigned() as usize as *mut c_void, how, functions) };
     if !stream.is_null() {
@@ -64,4 +69,23 @@ pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
         real::set_errno(keep);
     }
     stream
+}
+
+/// `freopen` of such a stream is refused: glibc cannot turn it into a file's.
+pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void {
+    // SAFETY: the program's stream.
+    let fd = if stream.is_null() {
+        -1
+    } else {
+        unsafe { fileno(stream) }
+    };
+    if fd >= 0 && memlane_socket::process::conn_of(fd).is_some() {
+        real::set_errno(libc::EOPNOTSUPP);
+        return core::ptr::null_mut();
+    }
+    match real::freopen() {
+        // SAFETY: the program's own arguments.
+        Some(f) => unsafe { f(path, how, stream) },
+        None => core::ptr::null_mut(),
+    }
 }

@@ -22,7 +22,8 @@ pub fn is_nowhere(base: *const u8, len: usize) -> bool {
 /// Is one of the buffers certainly no memory of the program's?
 #[inline]
 pub fn implausible(list: &[iovec]) -> bool {
-    list.iter().any(|v| is_nowhere(v.iov_base.cast(), v.iov_len))
+    list.iter()
+        .any(|v| is_nowhere(v.iov_base.cast(), v.iov_len))
 }
 
 /// Buffers of the program, and how far they have been used.

@@ -92,6 +92,7 @@ table! {
     ioctl: fn(c_int, u64, usize) -> c_int;
     fdopen: fn(c_int, *const u8) -> *mut c_void;
     fclose: fn(*mut c_void) -> c_int;
+    freopen: fn(*const u8, *const u8, *mut c_void) -> *mut c_void;
     system: fn(*const u8) -> c_int;
     popen: fn(*const u8, *const u8) -> *mut c_void;
     aio_read: fn(*mut c_void) -> c_int;

@@ -107,6 +107,7 @@ pub struct Tx {
     consumed: u64,
     debt: u64,
     run_start: u64,
+    ring_head: u64,
     run_ends: [u64; RUNS],
     declared: u32,
     freed: u32,
@@ -197,6 +198,7 @@ impl Tx {
     pub fn commit<W: Words>(&mut self, w: &DmbWords<W>, n: usize) {
         if n > 0 {
             self.head += n as u64;
+            self.ring_head = self.head;
             w.published.0.store(self.head, Release);
         }
         w.tx.0.writing.store(0, Release);
@@ -245,6 +247,12 @@ impl Tx {
     pub fn drained<W: Words>(&mut self, w: &DmbWords<W>) -> Result<bool, Misbehaved> {
         self.refresh(w)?;
         Ok(self.consumed == self.head)
+    }
+
+    /// Are there bytes in the ring that the receiver has not taken?
+    pub fn ring_unread<W: Words>(&mut self, w: &DmbWords<W>) -> Result<bool, Misbehaved> {
+        self.refresh(w)?;
+        Ok(self.consumed < self.ring_head)
     }
 
     #[inline]

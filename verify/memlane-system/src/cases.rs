@@ -239,7 +239,8 @@ impl FamilyRun<'_> {
         if harness::plain_only() {
             return;
         }
-        let is_gap = |e: &Exception| matches!(e, Exception::Gap { case: name, .. } if *name == case.name);
+        let is_gap =
+            |e: &Exception| matches!(e, Exception::Gap { case: name, .. } if *name == case.name);
         if self.exceptions.iter().any(is_gap) {
             row.verdict = "KNOWN GAP: see docs/limits.md";
             return;

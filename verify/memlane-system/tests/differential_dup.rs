@@ -2,12 +2,10 @@
 
 use memlane_system::cases::{Exception, compare};
 
-const EXCEPTIONS: &[Exception] = &[
-    Exception::NoLane {
-        case: "connection_is_descriptor_1",
-        because: "descriptors 0 to 2 are stdio's",
-    },
-];
+const EXCEPTIONS: &[Exception] = &[Exception::NoLane {
+    case: "connection_is_descriptor_1",
+    because: "descriptors 0 to 2 are stdio's",
+}];
 
 #[test]
 fn copied_swept_and_renumbered_descriptors_are_the_same_connection() {

@@ -4,6 +4,10 @@ use memlane_system::cases::{Exception, compare};
 
 const EXCEPTIONS: &[Exception] = &[
     Exception::Gap {
+        case: "freopen_of_dev_fd_style_close",
+        because: "freopen of a memory-lane stream is refused",
+    },
+    Exception::Gap {
         case: "posix_aio_on_it",
         because: "aio does not see the ring",
     },

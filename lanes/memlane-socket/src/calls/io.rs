@@ -462,13 +462,21 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
 /// `preadv2(2)` on a connection: offset −1, and at most `RWF_NOWAIT`.
 pub fn readv_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) -> ssize_t {
     let mut msg = message(list, count);
-    recvmsg(fd, &raw mut msg, if nowait { libc::MSG_DONTWAIT } else { 0 })
+    recvmsg(
+        fd,
+        &raw mut msg,
+        if nowait { libc::MSG_DONTWAIT } else { 0 },
+    )
 }
 
 /// `pwritev2(2)` likewise.
 pub fn writev_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) -> ssize_t {
     let msg = message(list, count);
-    sendmsg(fd, &raw const msg, if nowait { libc::MSG_DONTWAIT } else { 0 })
+    sendmsg(
+        fd,
+        &raw const msg,
+        if nowait { libc::MSG_DONTWAIT } else { 0 },
+    )
 }
 
 fn message(list: *const iovec, count: c_int) -> msghdr {

@@ -119,7 +119,12 @@ fn receive_some(
 }
 
 /// Plain TCP, or parked: the program's own call. `None`: the mode changed.
-fn from_kernel(conn: &Use, flags: i32, buffers_wanted: bool, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+fn from_kernel(
+    conn: &Use,
+    flags: i32,
+    buffers_wanted: bool,
+    original: &impl Fn() -> ssize_t,
+) -> Option<ssize_t> {
     let cell = conn.cell();
     cell.rx_inflight.fetch_add(1, Ordering::SeqCst);
     let m = cell.rx_mode.load(Ordering::SeqCst);
@@ -459,14 +464,20 @@ fn stream_end(conn: &Use) -> ssize_t {
     // SAFETY: OPEN: attached and mapped.
     let (rx_words, tx_words) = unsafe { (conn.rx_words(), conn.tx_words()) };
     let size = conn.rx_size.load(Ordering::Relaxed) as usize;
-    let announced = lock_rx(conn).is_none_or(|held| held.rx().next(rx_words, size) == Ok(Next::TcpForever))
+    let announced = lock_rx(conn)
+        .is_none_or(|held| held.rx().next(rx_words, size) == Ok(Next::TcpForever))
         || tx_words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0;
     if announced {
         return 0;
     }
-    let unread = super::lock_tx(conn).is_some_and(|held| held.tx().drained(tx_words) == Ok(false));
+    let unread =
+        super::lock_tx(conn).is_some_and(|held| held.tx().ring_unread(tx_words) == Ok(true));
     super::end_tx(conn);
-    if unread { fail(Errno(libc::ECONNRESET)) } else { 0 }
+    if unread {
+        fail(Errno(libc::ECONNRESET))
+    } else {
+        0
+    }
 }
 
 fn spin_for(conn: &Use) -> Spun {
@@ -551,7 +562,11 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
             }
             Ok(next @ (Next::Tcp(_) | Next::TcpForever)) => {
                 let (base, len) = cursor.piece();
-                let run = if let Next::Tcp(k) = next { usize::try_from(k).unwrap_or(usize::MAX) } else { usize::MAX };
+                let run = if let Next::Tcp(k) = next {
+                    usize::try_from(k).unwrap_or(usize::MAX)
+                } else {
+                    usize::MAX
+                };
                 let got = peek_tcp(conn, base, tcp_seen, len.min(run));
                 if got == 0 {
                     break;

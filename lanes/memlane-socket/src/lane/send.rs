@@ -97,7 +97,12 @@ fn by_lanes(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     n
 }
 
-fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32, was_nested: &mut bool) -> ssize_t {
+fn by_lanes_alone(
+    conn: &Use,
+    cursor: &mut Cursor<'_>,
+    flags: i32,
+    was_nested: &mut bool,
+) -> ssize_t {
     let wanted = cursor.left();
     if wanted == 0 {
         return 0;
@@ -161,7 +166,9 @@ fn by_lanes_alone(conn: &Use, cursor: &mut Cursor<'_>, flags: i32, was_nested: &
 #[inline]
 fn look_for_death(conn: &Use) {
     let now = ticks();
-    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed)) > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed) {
+    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
+        > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+    {
         conn.looked.store(now, Ordering::Relaxed);
         look_now(conn);
     }
@@ -169,10 +176,18 @@ fn look_for_death(conn: &Use) {
 
 #[cold]
 fn look_now(conn: &Use) {
-    let mut p = libc::pollfd { fd: conn.fd.load(Ordering::Relaxed), events: libc::POLLRDHUP, revents: 0 };
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut p = libc::pollfd {
+        fd: conn.fd.load(Ordering::Relaxed),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: both structures live over the call.
-    let r = unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
+    let r =
+        unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
     if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
         super::end_tx(conn);
     }

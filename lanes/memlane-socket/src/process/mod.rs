@@ -1,6 +1,12 @@
 //! What a process has once: settings, the descriptor table, the pools, the
 //! stats page; and what happens to them at a fork.
 
+mod fork;
+mod hidden;
+
+pub use fork::*;
+pub use hidden::*;
+
 use crate::config::{self, Config, Upgrade};
 use crate::conn::{Cell, Conn, Handshake, Use, mode};
 use crate::thread::{self, Lock};
@@ -547,77 +553,6 @@ pub fn id_of(conn: &Conn) -> u64 {
         | u64::from(conn.index.load(Ordering::Relaxed))
 }
 
-// --- hidden descriptors --------------------------------------------------
-
-/// Descriptors of our own (mailbox, stats page, name sockets), which the
-/// program must neither see nor close. 0 = free.
-static HIDDEN: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
-static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
-
-/// Moves one of our descriptors out of the program's way and remembers it.
-/// Returns its number; closed (and −1) if there is no place to remember it.
-pub fn hide(own: fd::Fd) -> i32 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 1024,
-        rlim_max: 1024,
-    };
-    // SAFETY: `limit` is writable and of the size that the kernel fills.
-    let _ = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_prlimit64,
-            0,
-            libc::RLIMIT_NOFILE,
-            0,
-            &raw mut limit
-        )
-    };
-    let top = i32::try_from(limit.rlim_cur.min(FDS as u64)).unwrap_or(1024);
-    let own = fd::move_high(own, (top - top / 8).max(3));
-    let raw = own.raw();
-    for place in &HIDDEN {
-        if place
-            .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
-            return own.into_raw();
-        }
-    }
-    -1
-}
-
-/// Closes a hidden descriptor.
-pub fn unhide(n: i32) {
-    for place in &HIDDEN {
-        if n > 0
-            && place
-                .compare_exchange(n, 0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        {
-            HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
-            fd::close(n);
-            return;
-        }
-    }
-}
-
-/// Is `n` one of ours?
-#[inline]
-pub fn is_hidden(n: i32) -> bool {
-    HIDDEN_COUNT.load(Ordering::Relaxed) != 0
-        && n > 2
-        && HIDDEN.iter().any(|p| p.load(Ordering::Relaxed) == n)
-}
-
-/// The lowest hidden descriptor at or above `n`.
-pub fn next_hidden(n: i32) -> Option<i32> {
-    HIDDEN
-        .iter()
-        .map(|p| p.load(Ordering::Relaxed))
-        .filter(|&h| h > 2 && h >= n)
-        .min()
-}
-
 // --- stats page ----------------------------------------------------------
 
 fn make_stats_page() {
@@ -702,144 +637,5 @@ pub fn freeze(why: Reason) {
         .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
     if let Some(h) = header() {
         h.flags.fetch_or(1, Ordering::Relaxed);
-    }
-}
-
-// --- fork ----------------------------------------------------------------
-
-/// Is this the child of a vfork (or of another call that shares our memory)?
-/// Then nothing of ours may be changed.
-pub fn is_borrowed() -> bool {
-    proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
-}
-
-/// Before a fork: nobody is in the middle of anything that the child needs
-/// whole, and every socket has one more holder.
-pub fn before_fork() {
-    if !PROCESS.tables.load(Ordering::Acquire) {
-        return;
-    }
-    each_ep(crate::wait::epoll::flush);
-    core::mem::forget(PROCESS.pool_lock.lock());
-    core::mem::forget(PROCESS.group_lock.lock());
-    each_ep(|ep| core::mem::forget(ep.lock.lock()));
-    for_live(|conn| {
-        conn.cell().procs.fetch_add(1, Ordering::AcqRel);
-    });
-}
-
-/// After a fork, in the parent.
-pub fn after_fork_parent() {
-    if !PROCESS.tables.load(Ordering::Acquire) {
-        return;
-    }
-    each_ep(|ep| ep.lock.reset());
-    PROCESS.group_lock.reset();
-    PROCESS.pool_lock.reset();
-}
-
-/// After a fork, in the child: it has the parent's sockets, but a life of its own.
-pub fn after_fork_child() {
-    thread::current().tid.store(0, Ordering::Relaxed);
-    PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
-    if !PROCESS.tables.load(Ordering::Acquire) {
-        return;
-    }
-    each_ep(|ep| {
-        ep.lock.reset();
-        ep.sleepers.store(0, Ordering::Relaxed);
-        ep.inherited.store(1, Ordering::Relaxed);
-    });
-    PROCESS.group_lock.reset();
-    PROCESS.pool_lock.reset();
-    crate::group::forget_all();
-    PROCESS.mailbox.store(-1, Ordering::Relaxed);
-    PROCESS.waiting.store(0, Ordering::Relaxed);
-    PROCESS
-        .gid
-        .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
-    for place in &HIDDEN {
-        let n = place.swap(0, Ordering::Relaxed);
-        if n > 2 {
-            fd::close(n);
-        }
-    }
-    HIDDEN_COUNT.store(0, Ordering::Relaxed);
-    new_cells_for_child();
-    PROCESS
-        .stats
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
-    make_stats_page();
-    for_live(|conn| {
-        conn.inherited.store(1, Ordering::Relaxed);
-        conn.holds.store(0, Ordering::Relaxed);
-        conn.hs_lock.reset();
-        // SAFETY: the child has one thread.
-        unsafe { *conn.hs.get() = Handshake::NEW };
-        crate::stats::open_entry(conn);
-    });
-}
-
-/// New connections of a child take cells of its own; the parent's stay mapped
-/// for the sockets that both hold.
-fn new_cells_for_child() {
-    if let Ok(cells) = mem::map_anon(CONNS * size_of::<Cell>(), true) {
-        PROCESS
-            .cells
-            .store(cells.cast().as_ptr(), Ordering::Relaxed);
-        PROCESS.cell_next.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Calls `f` with every connection in use.
-pub fn for_live(mut f: impl FnMut(&'static Conn)) {
-    let base = PROCESS.conns.load(Ordering::Relaxed);
-    for i in 0..PROCESS.conn_high.load(Ordering::Relaxed) {
-        // SAFETY: below conn_high, inside the pool.
-        let conn = unsafe { &*base.add(i as usize) };
-        if conn.refs.load(Ordering::Acquire) != 0 {
-            f(conn);
-        }
-    }
-}
-
-/// The process ends in an orderly way: its holds on shared sockets are over.
-pub fn at_exit() {
-    if !PROCESS.tables.load(Ordering::Acquire) || is_borrowed() {
-        return;
-    }
-    if config().stats_on_exit {
-        crate::stats::print_summary();
-    }
-    for_live(|conn| {
-        crate::lane::closing(conn);
-        conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
-    });
-}
-
-/// State that `ConnEntry` shows.
-pub fn show(conn: &Conn, state: ConnState, reason: Reason) {
-    if let Some(e) = entry(conn) {
-        e.reason.store(reason.0, Ordering::Relaxed);
-        e.state.store(state as u32, Ordering::Relaxed);
-    }
-}
-
-/// The program wants number `n`, where one of ours lies: ours moves.
-pub fn evade(n: i32) {
-    for place in &HIDDEN {
-        if place.load(Ordering::Relaxed) == n {
-            // SAFETY: no pointers are passed.
-            let moved =
-                unsafe { memlane_sys::syscall!(libc::SYS_fcntl, n, libc::F_DUPFD_CLOEXEC, n + 1) };
-            let Ok(moved) = moved.map(fd::as_fd) else {
-                return;
-            };
-            place.store(moved, Ordering::Relaxed);
-            let _ = PROCESS
-                .mailbox
-                .compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
-            return;
-        }
     }
 }

@@ -1,0 +1,102 @@
+//! Descriptors of our own, kept out of the program's sight.
+
+use super::*;
+
+/// Descriptors of our own (mailbox, stats page, name sockets), which the
+/// program must neither see nor close. 0 = free.
+static HIDDEN: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
+static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Moves one of our descriptors out of the program's way and remembers it.
+/// Returns its number; closed (and −1) if there is no place to remember it.
+pub fn hide(own: fd::Fd) -> i32 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 1024,
+        rlim_max: 1024,
+    };
+    // SAFETY: `limit` is writable and of the size that the kernel fills.
+    let _ = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_prlimit64,
+            0,
+            libc::RLIMIT_NOFILE,
+            0,
+            &raw mut limit
+        )
+    };
+    let top = i32::try_from(limit.rlim_cur.min(FDS as u64)).unwrap_or(1024);
+    let own = fd::move_high(own, (top - top / 8).max(3));
+    let raw = own.raw();
+    for place in &HIDDEN {
+        if place
+            .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
+            return own.into_raw();
+        }
+    }
+    -1
+}
+
+/// Closes a hidden descriptor.
+pub fn unhide(n: i32) {
+    for place in &HIDDEN {
+        if n > 0
+            && place
+                .compare_exchange(n, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        {
+            HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
+            fd::close(n);
+            return;
+        }
+    }
+}
+
+/// Is `n` one of ours?
+#[inline]
+pub fn is_hidden(n: i32) -> bool {
+    HIDDEN_COUNT.load(Ordering::Relaxed) != 0
+        && n > 2
+        && HIDDEN.iter().any(|p| p.load(Ordering::Relaxed) == n)
+}
+
+/// The lowest hidden descriptor at or above `n`.
+pub fn next_hidden(n: i32) -> Option<i32> {
+    HIDDEN
+        .iter()
+        .map(|p| p.load(Ordering::Relaxed))
+        .filter(|&h| h > 2 && h >= n)
+        .min()
+}
+
+/// The program wants number `n`, where one of ours lies: ours moves.
+pub fn evade(n: i32) {
+    for place in &HIDDEN {
+        if place.load(Ordering::Relaxed) == n {
+            // SAFETY: no pointers are passed.
+            let moved =
+                unsafe { memlane_sys::syscall!(libc::SYS_fcntl, n, libc::F_DUPFD_CLOEXEC, n + 1) };
+            let Ok(moved) = moved.map(fd::as_fd) else {
+                return;
+            };
+            place.store(moved, Ordering::Relaxed);
+            let _ = PROCESS
+                .mailbox
+                .compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+/// In the child of a fork: the parent's hidden descriptors are not ours.
+pub fn close_hidden() {
+    for place in &HIDDEN {
+        let n = place.swap(0, Ordering::Relaxed);
+        if n > 2 {
+            fd::close(n);
+        }
+    }
+    HIDDEN_COUNT.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,316 @@
+//! `epoll_ctl`: what the program asks for, told to the kernel at once or, while
+//! nobody sleeps, later.
+
+use super::*;
+
+/// `epoll_ctl(2)`.
+pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let Some(ep) = process::ep_of(epfd) else {
+        // A set that we did not see being made: its waits cannot see rings.
+        if op == libc::EPOLL_CTL_ADD
+            && let Some(conn) = process::conn_of(fd)
+        {
+            crate::upgrade::bar(&conn, Reason::WAIT_KIND);
+        }
+        return real!(epoll_ctl(epfd, op, fd, event));
+    };
+    if let Some(inner) = process::ep_of(fd) {
+        is_waited_for(inner);
+        return real!(epoll_ctl(epfd, op, fd, event));
+    }
+    let Some(conn) = process::conn_of(fd) else {
+        return real!(epoll_ctl(epfd, op, fd, event));
+    };
+    crate::calls::touch(&conn);
+    match op {
+        libc::EPOLL_CTL_ADD => add(ep, &conn, fd, event),
+        libc::EPOLL_CTL_MOD => modify(ep, &conn, fd, event),
+        libc::EPOLL_CTL_DEL => delete(ep, &conn, fd, event),
+        _ => real!(epoll_ctl(epfd, op, fd, event)),
+    }
+}
+
+pub(super) fn find<'a>(ep: &Ep, conn: &'a Conn, fd: c_int) -> Option<&'a Reg> {
+    conn.regs.iter().find(|r| {
+        core::ptr::eq(r.ep.load(Ordering::Acquire), ep) && r.fd.load(Ordering::Relaxed) == fd
+    })
+}
+
+/// The set is itself waited for, by something that cannot look into it.
+pub fn is_waited_for(ep: &Ep) {
+    if ep.nested.swap(1, Ordering::Relaxed) == 0 {
+        bar_all(ep, Reason::WAIT_KIND);
+    }
+}
+
+/// Connections in this set stay on TCP from now on.
+pub(super) fn bar_all(ep: &Ep, why: Reason) {
+    if ep.regs.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    process::for_live(|conn| {
+        if conn
+            .regs
+            .iter()
+            .any(|r| core::ptr::eq(r.ep.load(Ordering::Relaxed), ep))
+        {
+            crate::upgrade::bar(conn, why);
+        }
+    });
+}
+
+pub(super) fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
+    if event.is_null() {
+        return None;
+    }
+    // SAFETY: the program passed it to a call that has just read it without EFAULT.
+    let e = unsafe { event.read_unaligned() };
+    Some((e.events, e.u64))
+}
+
+/// May the kernel hear of a change later, before somebody next sleeps on (or
+/// asks) the set? The set's lock is held: sleepers come and go under it only.
+pub(super) fn may_wait(ep: &Ep, conn: &Conn) -> bool {
+    conn.upgraded()
+        && ep.sleepers.load(Ordering::Relaxed) == 0
+        && ep.inherited.load(Ordering::Relaxed) == 0
+}
+
+/// The program's view of a registration changes; the kernel is told later.
+pub(super) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
+    reg.events.store(events, Ordering::Relaxed);
+    reg.data.store(data, Ordering::Relaxed);
+    if events & ET != 0 {
+        reg.kernel_events.store(STALE, Ordering::Relaxed);
+    }
+    unmark(reg, REG_ABSENT);
+    mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
+    push_ready(ep, reg);
+    push_dirty(ep, reg);
+    process::count(Counter::CtlAvoided, 1);
+}
+
+pub(super) fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    let Some(reg) = find(ep, conn, fd) else {
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+    };
+    {
+        let Some(_held) = ep.lock.lock() else {
+            return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+        };
+        if marked(reg, REG_ABSENT) {
+            real::set_errno(libc::ENOENT);
+            return -1;
+        }
+        if may_wait(ep, conn) {
+            mark(reg, REG_ABSENT);
+            push_dirty(ep, reg);
+            process::count(Counter::CtlAvoided, 1);
+            return 0;
+        }
+    }
+    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+    if r == 0 {
+        remove(ep, reg);
+    }
+    r
+}
+
+/// The program adds what it has deleted a moment ago: the kernel never knew.
+pub(super) fn add_again(
+    ep: &'static Ep,
+    conn: &Use,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Option<c_int> {
+    let reg = find(ep, conn, fd)?;
+    let (events, data) = asked(event)?;
+    let _held = ep.lock.lock()?;
+    if !marked(reg, REG_ABSENT) {
+        real::set_errno(libc::EEXIST);
+        return Some(-1);
+    }
+    if events & (ONESHOT | EXCLUSIVE | WAKEUP) == 0 && may_wait(ep, conn) {
+        change_later(ep, reg, events, data);
+        return Some(0);
+    }
+    drop(_held);
+    kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+    remove(ep, reg);
+    None
+}
+
+pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+    if let Some(done) = add_again(ep, conn, fd, event) {
+        return done;
+    }
+    let r = real!(epoll_ctl(
+        ep.fd.load(Ordering::Relaxed),
+        libc::EPOLL_CTL_ADD,
+        fd,
+        event
+    ));
+    if r != 0 {
+        return r;
+    }
+    let Some((events, data)) = asked(event) else {
+        return r;
+    };
+    if events & (ONESHOT | EXCLUSIVE | WAKEUP) != 0 || ep.nested.load(Ordering::Relaxed) != 0 {
+        crate::upgrade::bar(conn, Reason::WAIT_KIND);
+        return r;
+    }
+    let Some(reg) = conn
+        .regs
+        .iter()
+        .find(|r| r.ep.load(Ordering::Acquire).is_null())
+    else {
+        crate::upgrade::bar(conn, Reason::WAIT_KIND);
+        return r;
+    };
+    {
+        let Some(_held) = ep.lock.lock() else {
+            return r;
+        };
+        reg.fd.store(fd, Ordering::Relaxed);
+        reg.data.store(data, Ordering::Relaxed);
+        reg.events.store(events, Ordering::Relaxed);
+        reg.kernel_events.store(events, Ordering::Relaxed);
+        reg.kernel_data.store(data, Ordering::Relaxed);
+        reg.marks
+            .store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
+        reg.ep
+            .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+        ep.regs.fetch_add(1, Ordering::Relaxed);
+        push_ready(ep, reg);
+    }
+    join(ep, conn, reg);
+    r
+}
+
+/// An awake connection has come into a set: if threads sleep there, it must be
+/// parked (or, with bytes unread in the ring, they must be woken).
+pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
+    if !conn.upgraded() {
+        return;
+    }
+    lane::want_ready(conn);
+    let asleep = {
+        let Some(_held) = ep.lock.lock() else { return };
+        if ep.sleepers.load(Ordering::Relaxed) == 0 {
+            push_hot(ep, reg);
+            push_ready(ep, reg);
+            false
+        } else {
+            true
+        }
+    };
+    if asleep && conn.rx_mode() == mode::HOT {
+        let parked = lane::lock_rx(conn).map(|held| lane::park(conn, &held));
+        if parked != Some(Parked::Yes) {
+            kick(ep, reg);
+        }
+    } else if asleep && lane::readable(conn) {
+        kick(ep, reg);
+    }
+}
+
+/// Wakes the threads that sleep on the set: a TCP socket is (almost) always
+/// writable, so asking for that too makes the kernel report it. The waiter
+/// sorts out what is really there.
+pub(super) fn kick(ep: &Ep, reg: &Reg) {
+    // Under the lock: a waiter that wakes finds the lists complete.
+    let Some(_held) = ep.lock.lock() else { return };
+    push_ready(ep, reg);
+    push_dirty(ep, reg);
+    let events = reg.events.load(Ordering::Relaxed);
+    tell_kernel(ep, reg, (events | OUT) & !ET);
+}
+
+pub(super) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
+    kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
+    reg.kernel_events.store(events, Ordering::Relaxed);
+    reg.kernel_data
+        .store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+pub(super) fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) {
+    let mut e = epoll_event {
+        events,
+        u64: reg.data.load(Ordering::Relaxed),
+    };
+    let (epfd, fd) = (
+        ep.fd.load(Ordering::Relaxed),
+        reg.fd.load(Ordering::Relaxed),
+    );
+    // SAFETY: `e` lives over the call. An error means that the program has closed one of the two: nothing to tell.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) };
+}
+
+/// Tells the kernel what it was not told yet.
+pub(super) fn flush_dirty(ep: &Ep) {
+    if ep.dirty.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    loop {
+        let gone = {
+            let Some(_held) = ep.lock.lock() else { return };
+            let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else {
+                return;
+            };
+            ep.dirty
+                .store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+            unmark(reg, REG_DIRTY);
+            if marked(reg, REG_ABSENT) {
+                kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+                reg
+            } else {
+                let events = reg.events.load(Ordering::Relaxed);
+                let same = events == reg.kernel_events.load(Ordering::Relaxed)
+                    && reg.data.load(Ordering::Relaxed) == reg.kernel_data.load(Ordering::Relaxed);
+                if !same {
+                    tell_kernel(ep, reg, events);
+                }
+                continue;
+            }
+        };
+        remove(ep, gone);
+    }
+}
+
+pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    let (Some(reg), Some((events, data))) = (find(ep, conn, fd), asked(event)) else {
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
+    };
+    if events & (ONESHOT | EXCLUSIVE | WAKEUP) != 0 {
+        crate::upgrade::bar(conn, Reason::WAIT_KIND);
+    } else if let Some(_held) = ep.lock.lock() {
+        if marked(reg, REG_ABSENT) {
+            real::set_errno(libc::ENOENT);
+            return -1;
+        }
+        if may_wait(ep, conn) {
+            change_later(ep, reg, events, data);
+            return 0;
+        }
+    }
+    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
+    if r == 0 {
+        {
+            let Some(_held) = ep.lock.lock() else {
+                return r;
+            };
+            for (word, value) in [(&reg.events, events), (&reg.kernel_events, events)] {
+                word.store(value, Ordering::Relaxed);
+            }
+            reg.data.store(data, Ordering::Relaxed);
+            reg.kernel_data.store(data, Ordering::Relaxed);
+            mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
+            push_ready(ep, reg);
+        }
+        join(ep, conn, reg);
+    }
+    r
+}

@@ -1,0 +1,125 @@
+//! The lists of a set. Its lock is held (`remove` takes it).
+
+use super::*;
+
+pub(super) fn marked(reg: &Reg, bit: u32) -> bool {
+    reg.marks.load(Ordering::Relaxed) & bit != 0
+}
+
+pub(super) fn mark(reg: &Reg, bits: u32) {
+    reg.marks
+        .store(reg.marks.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+}
+
+pub(super) fn unmark(reg: &Reg, bits: u32) {
+    reg.marks
+        .store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
+}
+
+pub(super) fn push_ready(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_READY) {
+        return;
+    }
+    mark(reg, REG_READY);
+    reg.next_ready
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    match reg_ref(ep.ready_tail.load(Ordering::Relaxed)) {
+        Some(last) => last.next_ready.store(ptr(reg), Ordering::Relaxed),
+        None => ep.ready_head.store(ptr(reg), Ordering::Relaxed),
+    }
+    ep.ready_tail.store(ptr(reg), Ordering::Relaxed);
+}
+
+pub(super) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
+    let reg = reg_ref(ep.ready_head.load(Ordering::Relaxed))?;
+    let next = reg.next_ready.load(Ordering::Relaxed);
+    ep.ready_head.store(next, Ordering::Relaxed);
+    if next.is_null() {
+        ep.ready_tail
+            .store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    unmark(reg, REG_READY);
+    Some(reg)
+}
+
+pub(super) fn push_hot(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_HOT) {
+        return;
+    }
+    mark(reg, REG_HOT);
+    let first = ep.hot.load(Ordering::Relaxed);
+    reg.next_hot.store(first, Ordering::Relaxed);
+    reg.prev_hot.store(core::ptr::null_mut(), Ordering::Relaxed);
+    if let Some(first) = reg_ref(first) {
+        first.prev_hot.store(ptr(reg), Ordering::Relaxed);
+    }
+    ep.hot.store(ptr(reg), Ordering::Relaxed);
+}
+
+pub(super) fn drop_hot(ep: &Ep, reg: &Reg) {
+    if !marked(reg, REG_HOT) {
+        return;
+    }
+    unmark(reg, REG_HOT);
+    let (prev, next) = (
+        reg.prev_hot.load(Ordering::Relaxed),
+        reg.next_hot.load(Ordering::Relaxed),
+    );
+    match reg_ref(prev) {
+        Some(prev) => prev.next_hot.store(next, Ordering::Relaxed),
+        None => ep.hot.store(next, Ordering::Relaxed),
+    }
+    if let Some(next) = reg_ref(next) {
+        next.prev_hot.store(prev, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn push_dirty(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_DIRTY) {
+        return;
+    }
+    mark(reg, REG_DIRTY);
+    reg.next_dirty
+        .store(ep.dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+    ep.dirty.store(ptr(reg), Ordering::Relaxed);
+}
+
+/// Takes a registration out of a set.
+pub(super) fn remove(ep: &Ep, reg: &Reg) {
+    let Some(_held) = ep.lock.lock() else { return };
+    drop_hot(ep, reg);
+    drop_linked(&ep.dirty, reg, REG_DIRTY, |r| &r.next_dirty);
+    if marked(reg, REG_READY) {
+        drop_linked(&ep.ready_head, reg, REG_READY, |r| &r.next_ready);
+        // The tail may have been this one: walk to the new end.
+        let mut last = core::ptr::null_mut();
+        let mut at = ep.ready_head.load(Ordering::Relaxed);
+        while let Some(r) = reg_ref(at) {
+            last = at;
+            at = r.next_ready.load(Ordering::Relaxed);
+        }
+        ep.ready_tail.store(last, Ordering::Relaxed);
+    }
+    reg.ep.store(core::ptr::null_mut(), Ordering::Release);
+    ep.regs.fetch_sub(1, Ordering::Relaxed);
+}
+
+pub(super) fn drop_linked(
+    head: &AtomicPtr<Reg>,
+    reg: &Reg,
+    bit: u32,
+    next: impl Fn(&Reg) -> &AtomicPtr<Reg>,
+) {
+    if !marked(reg, bit) {
+        return;
+    }
+    unmark(reg, bit);
+    let mut link = head;
+    while let Some(r) = reg_ref(link.load(Ordering::Relaxed)) {
+        if core::ptr::eq(r, reg) {
+            link.store(next(r).load(Ordering::Relaxed), Ordering::Relaxed);
+            return;
+        }
+        link = next(r);
+    }
+}

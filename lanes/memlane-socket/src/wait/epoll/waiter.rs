@@ -1,0 +1,397 @@
+//! `epoll_wait`: rings first, a spin, then the kernel.
+
+use super::*;
+
+/// How a wait sleeps in the kernel: the program's own call with another timeout (ms).
+pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
+
+/// `epoll_wait(2)` and its relatives. `masked`: the call comes with a signal
+/// mask, which only the kernel can honour: no spinning then.
+pub fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    masked: bool,
+    sleep: Sleep<'_>,
+) -> c_int {
+    let Some(ep) = process::ep_of(epfd) else {
+        return sleep(events, max, timeout);
+    };
+    if ep.inherited.load(Ordering::Relaxed) != 0 {
+        process::for_live(|conn| {
+            if is_registered(conn) {
+                crate::calls::touch_conn(conn);
+            }
+        });
+    }
+    if max <= 0 || events.is_null() {
+        return sleep(events, max, timeout);
+    }
+    // SAFETY: the program's array of `max` entries, as it promised its call.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, max.cast_unsigned() as usize) };
+    Waiter {
+        ep,
+        out,
+        timeout,
+        masked,
+        sleep,
+    }
+    .run()
+}
+
+struct Waiter<'a> {
+    ep: &'static Ep,
+    out: &'a mut [epoll_event],
+    timeout: c_int,
+    masked: bool,
+    sleep: Sleep<'a>,
+}
+
+impl Waiter<'_> {
+    fn run(&mut self) -> c_int {
+        let start = ticks();
+        let deadline = self.deadline(start);
+        loop {
+            let n = self.collect();
+            if n > 0 {
+                return self.with_kernel(n, start);
+            }
+            if self.timeout == 0 {
+                flush_dirty(self.ep);
+                return (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
+            }
+            if !self.ep.hot.load(Ordering::Relaxed).is_null() {
+                let n = self.ask_kernel();
+                if n != 0 {
+                    return n;
+                }
+                match self.spin(deadline) {
+                    Spun::Ready => continue,
+                    Spun::Signal => {
+                        real::set_errno(libc::EINTR);
+                        return -1;
+                    }
+                    Spun::Nothing => {}
+                }
+            }
+            match self.park_all() {
+                AllParked::No => {}
+                AllParked::Yes => {
+                    if let Some(n) = self.sleep_parked(deadline) {
+                        return n;
+                    }
+                }
+                AllParked::Stuck => {
+                    let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), 1);
+                    if n != 0 || deadline.is_some_and(|d| ticks() >= d) {
+                        return n;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Before a spin: what the kernel has, if it was not asked lately.
+    fn ask_kernel(&mut self) -> c_int {
+        let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let now = ticks();
+        if now.wrapping_sub(self.ep.asked.load(Ordering::Relaxed)) < every {
+            return 0;
+        }
+        self.ep.asked.store(now, Ordering::Relaxed);
+        flush_dirty(self.ep);
+        (self.sleep)(self.out.as_mut_ptr(), self.max(), 0)
+    }
+
+    fn max(&self) -> c_int {
+        c_int::try_from(self.out.len()).unwrap_or(c_int::MAX)
+    }
+
+    fn deadline(&self, start: u64) -> Option<u64> {
+        let ms = u64::try_from(self.timeout).ok()?;
+        Some(start.saturating_add(ms * 1000 * PROCESS.ticks_per_us.load(Ordering::Relaxed)))
+    }
+
+    /// Fills `out` from the ready list; returns the number of entries.
+    fn collect(&mut self) -> usize {
+        if group::any_hot() {
+            group::harvest(|conn| {
+                for reg in &conn.regs {
+                    // SAFETY: null, or an address in the pool of sets, which is never unmapped.
+                    if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() }
+                        && let Some(_held) = ep.lock.lock()
+                    {
+                        mark(reg, REG_IN_EDGE);
+                        push_ready(ep, reg);
+                    }
+                }
+            });
+        }
+        if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
+            return 0;
+        }
+        let Some(_held) = self.ep.lock.lock() else {
+            return 0;
+        };
+        let mut n = 0;
+        let mut again: [*mut Reg; 64] = [core::ptr::null_mut(); 64];
+        let mut keep = 0;
+        while n < self.out.len() && keep < again.len() {
+            let Some(reg) = pop_ready(self.ep) else { break };
+            let Some(conn) = reg_conn(reg) else { continue };
+            let asked = reg.events.load(Ordering::Relaxed);
+            let report = report(conn, reg, asked);
+            if report == 0 {
+                continue;
+            }
+            self.out[n] = epoll_event {
+                events: report,
+                u64: reg.data.load(Ordering::Relaxed),
+            };
+            n += 1;
+            if asked & ET == 0 {
+                again[keep] = ptr(reg);
+                keep += 1;
+            }
+        }
+        for reg in again.iter().take(keep).filter_map(|p| reg_ref(*p)) {
+            push_ready(self.ep, reg);
+        }
+        n
+    }
+
+    /// `n` entries came from the rings: is it time to ask the kernel too?
+    fn with_kernel(&mut self, n: usize, now: u64) -> c_int {
+        let ep = self.ep;
+        let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
+        let due = waits >= KERNEL_EVERY_WAITS
+            || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every;
+        if !due || n == self.out.len() {
+            process::count(Counter::WaitsAvoided, 1);
+            return c_int::try_from(n).unwrap_or(c_int::MAX);
+        }
+        ep.asked.store(now, Ordering::Relaxed);
+        ep.unasked.store(0, Ordering::Relaxed);
+        flush_dirty(self.ep);
+        let (ours, rest) = self.out.split_at_mut(n);
+        let got = (self.sleep)(
+            rest.as_mut_ptr(),
+            c_int::try_from(rest.len()).unwrap_or(c_int::MAX),
+            0,
+        );
+        let mut total = n;
+        for i in 0..usize::try_from(got).unwrap_or(0) {
+            let e = rest[i];
+            let (bits, data) = (e.events, e.u64);
+            // One entry per registration, as the kernel does it.
+            if let Some(twin) = ours.iter_mut().find(|o| { o.u64 } == data) {
+                twin.events |= bits;
+            } else {
+                rest[total - n] = e;
+                total += 1;
+            }
+        }
+        c_int::try_from(total).unwrap_or(c_int::MAX)
+    }
+
+    fn spin(&mut self, deadline: Option<u64>) -> Spun {
+        if self.masked {
+            return Spun::Nothing;
+        }
+        let mut budget = spin::budget();
+        if let Some(deadline) = deadline {
+            budget = budget.min(deadline.saturating_sub(ticks()));
+        }
+        if budget == 0 || self.peers_here() {
+            return Spun::Nothing;
+        }
+        let ep = self.ep;
+        let spun = spin::until(budget, || {
+            group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null()
+        });
+        let counter = if spun == Spun::Ready {
+            Counter::SpinHits
+        } else {
+            Counter::SpinMisses
+        };
+        process::count(counter, 1);
+        spun
+    }
+
+    /// Was the peer of the connection last woken seen on this very CPU?
+    fn peers_here(&self) -> bool {
+        let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
+            return false;
+        };
+        if conn.rx_mode() != mode::HOT {
+            return false;
+        }
+        // SAFETY: HOT: mapped.
+        let theirs = unsafe { conn.rx_words() }
+            .tx
+            .0
+            .tx_cpu
+            .load(Ordering::Relaxed);
+        let here = theirs == spin::cpu_mark();
+        if here {
+            memlane_sys::proc::yield_now();
+        }
+        here
+    }
+
+    /// Parks every awake connection of the set and counts us as asleep.
+    fn park_all(&mut self) -> AllParked {
+        let Some(_held) = self.ep.lock.lock() else {
+            return AllParked::Stuck;
+        };
+        let mut at = self.ep.hot.load(Ordering::Relaxed);
+        while let Some(reg) = reg_ref(at) {
+            at = reg.next_hot.load(Ordering::Relaxed);
+            match park_reg(reg) {
+                ParkedReg::Yes => drop_hot(self.ep, reg),
+                ParkedReg::ByTcp => {}
+                ParkedReg::Stuck => return AllParked::Stuck,
+                ParkedReg::Report => {
+                    mark(reg, REG_IN_EDGE);
+                    push_ready(self.ep, reg);
+                    return AllParked::No;
+                }
+            }
+        }
+        if !self.ep.ready_head.load(Ordering::Relaxed).is_null() {
+            return AllParked::No;
+        }
+        self.ep.sleepers.fetch_add(1, Ordering::SeqCst);
+        AllParked::Yes
+    }
+
+    /// `None`: somebody woke us for a look at the rings.
+    fn sleep_parked(&mut self, deadline: Option<u64>) -> Option<c_int> {
+        flush_dirty(self.ep);
+        process::count(Counter::KernelWaits, 1);
+        let start = ticks();
+        let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), self.remaining(deadline));
+        let keep = real::errno();
+        self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
+        let now = ticks();
+        self.ep.asked.store(now, Ordering::Relaxed);
+        if n > 0 {
+            spin::slept(now.wrapping_sub(start));
+        }
+        if n > 0 && self.was_kicked() {
+            // What was asked for in order to wake us (see `kick`) is not what the
+            // program asked for: the kernel is asked again, properly.
+            flush_dirty(self.ep);
+            let from_rings = self.collect();
+            if from_rings > 0 {
+                return Some(self.with_kernel(from_rings, 0));
+            }
+            let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
+            return (n != 0).then_some(n);
+        }
+        real::set_errno(keep);
+        Some(n)
+    }
+
+    fn was_kicked(&self) -> bool {
+        let Some(_held) = self.ep.lock.lock() else {
+            return false;
+        };
+        !self.ep.dirty.load(Ordering::Relaxed).is_null()
+    }
+
+    fn remaining(&self, deadline: Option<u64>) -> c_int {
+        let Some(deadline) = deadline else {
+            return self.timeout;
+        };
+        let per_ms = PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000;
+        let left = deadline.saturating_sub(ticks()).div_ceil(per_ms.max(1));
+        c_int::try_from(left)
+            .unwrap_or(self.timeout)
+            .min(self.timeout)
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum AllParked {
+    Yes,
+    No,
+    Stuck,
+}
+
+enum ParkedReg {
+    /// It is parked, or on TCP.
+    Yes,
+    /// It stays awake, but only TCP can have news for this set.
+    ByTcp,
+    /// Its peer is in the middle of a write.
+    Stuck,
+    /// There is something to report.
+    Report,
+}
+
+pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
+    let Some(conn) = reg_conn(reg) else {
+        return ParkedReg::Yes;
+    };
+    if !matches!(conn.rx_mode(), mode::HOT | mode::MOVING | mode::DRAIN) {
+        return ParkedReg::Yes;
+    }
+    let Some(held) = lane::lock_rx(conn) else {
+        return ParkedReg::Stuck;
+    };
+    match lane::park(conn, &held) {
+        Parked::Yes | Parked::Ended => ParkedReg::Yes,
+        Parked::Stuck => ParkedReg::Stuck,
+        Parked::Data if wants_in(reg) && ring_bytes(conn, &held) => ParkedReg::Report,
+        // Bytes of a TCP run are due, or nobody asked for input.
+        Parked::Data => ParkedReg::ByTcp,
+    }
+}
+
+pub(super) fn wants_in(reg: &Reg) -> bool {
+    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
+}
+
+pub(super) fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
+    // SAFETY: the caller has just found the mode HOT under the lock: mapped.
+    let words = unsafe { conn.rx_words() };
+    matches!(
+        held.rx()
+            .next(words, conn.rx_size.load(Ordering::Relaxed) as usize),
+        Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
+    )
+}
+
+/// What the rings have to report for a registration; 0 = nothing.
+pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
+    if marked(reg, REG_ABSENT) {
+        return 0;
+    }
+    let readable = asked & IN != 0 && lane::readable(conn);
+    // The kernel would say "writable" unless TCP's buffer is full. It is asked
+    // itself as long as the connection is parked.
+    let writable = asked & OUT != 0
+        && conn.rx_mode() == mode::HOT
+        && conn.tx_mode() == mode::OPEN
+        && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
+    // An edge on either side makes the kernel report the whole state.
+    let due = asked & ET == 0
+        || readable && marked(reg, REG_IN_EDGE)
+        || writable && marked(reg, REG_OUT_EDGE);
+    if !due {
+        return 0;
+    }
+    let mut bits = 0;
+    if readable {
+        bits |= asked & IN;
+        unmark(reg, REG_IN_EDGE);
+    }
+    if writable {
+        bits |= asked & OUT;
+        unmark(reg, REG_OUT_EDGE);
+    }
+    bits
+}
