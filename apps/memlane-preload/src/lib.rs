@@ -4,6 +4,12 @@
 //! (`memlane-socket`, `calls` and `wait`). No allocation, no locks, no calls to
 //! hooked names; a test checks the built file for that (`nm -D`).
 #![no_std]
+// Arguments are passed on as the ABI has them.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
 #![allow(missing_docs)] // the names are libc's: their manual pages document them
 
 mod stdio;

@@ -73,10 +73,10 @@ pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
 
 /// `freopen` of such a stream is refused: glibc cannot turn it into a file's.
 pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: the program's stream.
     let fd = if stream.is_null() {
         -1
     } else {
+        // SAFETY: the program's stream.
         unsafe { fileno(stream) }
     };
     if fd >= 0 && memlane_socket::process::conn_of(fd).is_some() {

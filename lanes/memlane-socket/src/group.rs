@@ -8,6 +8,13 @@
 //! Everything here is guarded by `PROCESS.group_lock`, except what `harvest`
 //! reads (atomics).
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 use crate::conn::{Conn, Dmb};
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
@@ -493,8 +500,7 @@ pub fn any_hot() -> bool {
 /// last look. Costs one load per chunk with awake connections.
 #[inline]
 pub fn harvest(mut f: impl FnMut(&'static Conn)) {
-    for i in 0..BOARD_HIGH.load(Ordering::Acquire) as usize {
-        let board = &BOARDS[i];
+    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Acquire) as usize] {
         if board.hot.load(Ordering::Relaxed) == 0 {
             continue;
         }
@@ -567,8 +573,8 @@ pub fn any_ready() -> bool {
             continue;
         }
         let base = board.base.load(Ordering::Acquire);
-        // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
         if !base.is_null()
+            // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
             && unsafe { &(*base.cast::<ChunkHeader>()).ready }.load(Ordering::Relaxed) != 0
         {
             return true;

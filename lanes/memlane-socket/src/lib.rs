@@ -22,6 +22,9 @@
 //!
 //! `no_std`, no allocation; locks are spin locks over memory-only sections.
 #![cfg_attr(not(test), no_std)]
+// The bodies take the program's pointers as libc's functions of the same names
+// do; what the program promised its call is what each SAFETY note refers to.
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
 
 pub mod calls;
 pub mod config;

@@ -139,7 +139,7 @@ macro_rules! real {
         match $crate::real::$name() {
             // SAFETY: the arguments are the program's own, passed on unchanged
             // or replaced by valid ones of the same meaning.
-            #[allow(unused_unsafe)]
+            #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
             Some(f) => unsafe { f($($arg),*) },
             None => {
                 $crate::real::set_errno(libc::ENOSYS);

@@ -224,9 +224,9 @@ pub fn print_summary() {
         len: 0,
     };
     let c = |c: Counter| h.counters[c as usize].load(Relaxed);
-    let _ = write!(
+    let _ = writeln!(
         line,
-        "memlane: pid {}: {} connections, {} upgraded, {} fallbacks, {} downgrades\n",
+        "memlane: pid {}: {} connections, {} upgraded, {} fallbacks, {} downgrades",
         proc::pid(),
         c(Counter::Conns),
         c(Counter::Upgraded),

@@ -126,7 +126,7 @@ impl Lock {
                 return Some(Held(self));
             }
             turns = turns.wrapping_add(1);
-            if turns % 64 == 0 {
+            if turns.is_multiple_of(64) {
                 proc::yield_now();
             }
             core::hint::spin_loop();

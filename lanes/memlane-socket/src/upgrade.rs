@@ -17,6 +17,13 @@
 //! the other side sends by TCP until it is told otherwise, and it is told only
 //! after both have opened. What goes wrong on the way leaves plain TCP.
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 use crate::config::{EID_LEN, Upgrade};
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::group::{self, PeerDmb};

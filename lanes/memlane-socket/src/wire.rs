@@ -6,6 +6,13 @@
 //!
 //! Pure: bytes in, bytes out.
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 use crate::config::{EID_LEN, EIDS};
 use memlane_sys::sock::{Addr, Tuple};
 

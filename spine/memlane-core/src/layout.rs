@@ -157,5 +157,5 @@ const _: () = {
     assert!(size_of::<Run<Cpu>>() == 16);
     assert!(offset_of!(ChunkHeader, ready) == 128);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);
-    assert!(RINGS_AT % 4096 == 0);
+    assert!(RINGS_AT.is_multiple_of(4096));
 };

@@ -256,6 +256,7 @@ impl Tx {
     }
 
     #[inline]
+    #[allow(clippy::cast_possible_truncation)] // at most size
     fn room(&self, size: usize) -> usize {
         (size as u64).saturating_sub(self.head - self.consumed) as usize
     }

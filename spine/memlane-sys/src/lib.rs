@@ -8,6 +8,13 @@
 //! `no_std`, no allocation, no locks, no thread-locals: all of it may run
 //! inside a signal handler or in the child of a `fork`.
 #![no_std]
+// System call arguments and answers are machine words: numbers, addresses and
+// constants of libc's odd types, reinterpreted as the kernel's ABI has it.
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap
+)]
 
 pub mod diag;
 pub mod errno;

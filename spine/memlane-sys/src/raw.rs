@@ -67,7 +67,14 @@ pub fn check(ret: isize) -> Result<usize> {
 #[macro_export]
 macro_rules! syscall {
     ($nr:expr $(, $a:expr)* $(,)?) => {{
-        #[allow(unused_mut, unused_assignments)]
+        #[allow(
+            unused_mut,
+            unused_assignments,
+            clippy::cast_sign_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_possible_wrap,
+            clippy::macro_metavars_in_unsafe
+        )]
         let mut args = [0usize; 6];
         let mut _i = 0;
         $( args[_i] = $a as usize; _i += 1; )*

@@ -1,5 +1,12 @@
 //! read, recv…, write, send…, sendfile, splice.
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 use super::touch;
 use crate::conn::{Use, mode};
 use crate::iov::{IOV_MAX, is_nowhere};

@@ -31,10 +31,10 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 
 /// `connect(2)`.
 pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the program's address, readable for `len` bytes as it promised its call.
     let family = if to.is_null() || len < 2 || crate::iov::is_nowhere(to.cast(), len as usize) {
         0
     } else {
+        // SAFETY: the program's address, readable for `len` bytes as it promised its call.
         unsafe { (*to).sa_family }
     };
     if i32::from(family) == libc::AF_UNSPEC && process::known(fd) && !process::is_borrowed() {

@@ -4,6 +4,13 @@
 //! The program's handler is kept in a table; the kernel gets ours, which counts
 //! and calls it. Faults (SIGSEGV and its like) are left alone.
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 use crate::process;
 use crate::real;
 use crate::thread;

@@ -315,8 +315,9 @@ pub fn in_ring(conn: &Conn) -> u64 {
     let Some(held) = lock_rx(conn) else { return 0 };
     let mut rx = *held.rx();
     let (mut sum, size) = (0, conn.rx_size.load(Ordering::Relaxed) as usize);
-    // SAFETY: HOT or DRAIN: mapped. Bounded: every turn passes a run or the end.
+    // Bounded: every turn passes a run or the end.
     for _ in 0..2 * memlane_core::layout::RUNS + 2 {
+        // SAFETY: HOT or DRAIN under the lock: mapped.
         match rx.next(unsafe { conn.rx_words() }, size) {
             Ok(memlane_core::ring::Next::Ring(n)) => {
                 sum += n as u64;

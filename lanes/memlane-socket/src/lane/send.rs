@@ -247,7 +247,7 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
         ring_ready(conn);
     }
-    if conn.tx_calls.load(Ordering::Relaxed) % 16 == 0 {
+    if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
         words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
     }
     crate::stats::add_tx_ring(conn, n as u64);

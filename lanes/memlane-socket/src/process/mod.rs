@@ -1,6 +1,13 @@
 //! What a process has once: settings, the descriptor table, the pools, the
 //! stats page; and what happens to them at a fork.
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 mod fork;
 mod hidden;
 

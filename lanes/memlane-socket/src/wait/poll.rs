@@ -3,6 +3,13 @@
 //! Both cost by the number of descriptors anyway, so nothing is remembered
 //! between calls: look at the rings, spin, park, sleep in the kernel.
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 use crate::conn::{Conn, Use, mode};
 use crate::lane::{self, Parked};
 use crate::process::{self, PROCESS};
@@ -202,11 +209,10 @@ pub fn poll(
             super::epoll::is_waited_for(ep);
         }
         if p.fd >= 0
+            && p.events & IN != 0
             && let Some(conn) = process::conn_of(p.fd)
         {
-            if p.events & IN != 0 {
-                waited.add(conn);
-            }
+            waited.add(conn);
         }
     }
     if waited.len == 0 {

@@ -15,6 +15,13 @@
 //! parking takes `rx_lock` under the set's lock, so whoever holds `rx_lock`
 //! only *tries* a set's lock (`may_wake`).
 
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
 mod ctl;
 mod lists;
 mod waiter;

@@ -321,7 +321,7 @@ enum AllParked {
     Stuck,
 }
 
-enum ParkedReg {
+pub(super) enum ParkedReg {
     /// It is parked, or on TCP.
     Yes,
     /// It stays awake, but only TCP can have news for this set.
