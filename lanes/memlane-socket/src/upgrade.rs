@@ -36,7 +36,7 @@ use memlane_core::ring::Tx;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
-use memlane_sys::{Errno, diag, time};
+use memlane_sys::{Errno, diag, proc, time};
 
 /// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
 pub const AUTO_OPS: u64 = 16;
@@ -88,9 +88,11 @@ pub fn step(conn: &Use) {
 }
 
 fn advance(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
-    let barred = conn.barred.load(Ordering::Relaxed);
-    if barred != 0 {
-        return Err(Reason(barred));
+    for why in [&conn.barred, &PROCESS.frozen] {
+        let why = why.load(Ordering::Relaxed);
+        if why != 0 && !matches!(hs.stage, CONFIRMING | OPEN) {
+            return Err(Reason(why));
+        }
     }
     hs.next_op = conn.ops() + 1;
     match hs.stage {
@@ -574,8 +576,17 @@ fn stop_waiting() {
 
 // --- opening --------------------------------------------------------------
 
-/// Both sides agree: open this side's lanes, if nobody is inside a call.
+/// Opens this side's lanes. A handler that interrupted this and used the
+/// connection would wait for itself: signals wait until it is done.
 fn open(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    let mask = proc::block_signals();
+    let opened = open_undisturbed(conn, hs);
+    proc::restore_signals(mask);
+    opened
+}
+
+/// Both sides agree: open this side's lanes, if nobody is inside a call.
+fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let cell = conn.cell();
     if cell.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
@@ -669,7 +680,9 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
         stop_waiting();
     }
-    let told = matches!(hs.stage, ACCEPTED);
+    // A peer that knows of our DMB may have opened its side already: the DMB must
+    // not serve anybody else before the peer has let go of it.
+    let told = hs.stage == ACCEPTED || hs.stage == AGREED && conn.role.load(Ordering::Relaxed) == 1;
     give_back(conn, hs, told);
     hs.stage = OVER;
     let _ = conn
@@ -678,6 +691,12 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     process::show(conn, ConnState::Tcp, why);
     crate::stats::count_reason(conn, why);
     process::count(Counter::Fallbacks, 1);
+    if matches!(
+        why,
+        Reason::INTERNAL | Reason::NOT_PROVEN | Reason::PEER_MISBEHAVED | Reason::MEMORY
+    ) {
+        process::count(Counter::HandshakeErrors, 1);
+    }
 }
 
 fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {

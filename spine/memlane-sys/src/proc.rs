@@ -69,3 +69,33 @@ pub fn write_stderr(bytes: &[u8]) {
     // SAFETY: `bytes` is readable for its length.
     let _ = unsafe { syscall!(libc::SYS_write, 2, bytes.as_ptr(), bytes.len()) };
 }
+
+/// Blocks all signals of this thread; returns the mask to restore.
+pub fn block_signals() -> u64 {
+    let (all, mut old) = (u64::MAX, 0u64);
+    // SAFETY: both masks are 8 bytes, as the last argument says.
+    let _ = unsafe {
+        syscall!(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut old,
+            8
+        )
+    };
+    old
+}
+
+/// Restores what `block_signals` returned.
+pub fn restore_signals(old: u64) {
+    // SAFETY: the mask is 8 bytes, as the last argument says.
+    let _ = unsafe {
+        syscall!(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const old,
+            0,
+            8
+        )
+    };
+}

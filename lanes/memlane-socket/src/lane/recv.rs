@@ -102,6 +102,14 @@ fn receive_some(
                     return n;
                 }
             }
+            // In a handler that has interrupted the very move, it will not end.
+            mode::MOVING if lock_rx(conn).is_none() => {
+                return fail(if conn.is_nonblock() {
+                    Errno::AGAIN
+                } else {
+                    Errno::INTR
+                });
+            }
             mode::MOVING => core::hint::spin_loop(),
             _ => match from_lanes(conn, buffers, flags) {
                 Turn::Done(n) => return n,
@@ -355,7 +363,11 @@ fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
         Parked::Stuck => {
             drop(held);
             doze(conn);
-            Turn::Again
+            // A peer that was killed in the middle of a write stays there for ever.
+            if sock::peek(conn.fd.load(Ordering::Relaxed)) == Peeked::Nothing {
+                return Turn::Again;
+            }
+            try_tcp_end(conn)
         }
     }
 }

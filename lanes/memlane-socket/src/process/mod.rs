@@ -563,12 +563,17 @@ pub fn id_of(conn: &Conn) -> u64 {
 // --- stats page ----------------------------------------------------------
 
 fn make_stats_page() {
-    let Ok(page) = memlane_core::region::Region::create(stats::MEMFD_NAME, stats::PAGE_LEN, false)
-    else {
+    let Ok(file) = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false) else {
         return;
     };
-    let Some(file) = page.fd() else { return };
-    let header: *mut Header = page.bytes().as_ptr().cast();
+    let Ok(base) = mem::map_shared(file.raw(), 0, stats::PAGE_LEN, true) else {
+        return;
+    };
+    // From here on nobody can map it writable any more: others only read.
+    if mem::add_seals(file.raw(), mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE).is_err() {
+        return;
+    }
+    let header: *mut Header = base.as_ptr().cast();
     // SAFETY: the region is larger than a Header, page aligned, zeroed; Header consists of atomics.
     let h = unsafe { &*header };
     h.version.store(stats::VERSION, Ordering::Relaxed);
@@ -599,12 +604,7 @@ fn make_stats_page() {
     h.spin_us.store(config().spin_us, Ordering::Relaxed);
     h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
     h.magic.store(stats::MAGIC, Ordering::Release);
-    let _ = file;
-    let mut page = page;
-    if let Some(file) = page.take_fd() {
-        PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
-    }
-    page.leak();
+    PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
     PROCESS.stats.store(header, Ordering::Release);
 }
 
