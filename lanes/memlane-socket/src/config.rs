@@ -7,8 +7,8 @@ use core::ffi::{CStr, c_char};
 use memlane_core::layout::{RING_MIN, ring_size_ok};
 use memlane_core::peer::Policy;
 
-/// Default ring: 256 KiB. Bulk transfer stays inside the L2 cache of current
-/// CPUs, which measured faster here than SMC's 1 MiB (see docs/decisions).
+/// Default ring: 256 KiB, meant to stay inside the L2 cache of current CPUs
+/// (SMC's is 64 KiB to 1 MiB; not yet compared by measurement).
 pub const RING_DEFAULT: u32 = 256 * 1024;
 
 /// Default longest spin: twice what a cross-CPU wake-up costs (~45 µs where

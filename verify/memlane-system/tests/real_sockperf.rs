@@ -117,8 +117,9 @@ fn sockperf_ping_pong_over_many_connections_in_one_wait() {
             command.args(["--data-integrity", "-f"]).arg(&list);
             let done = stage.run("sockperf-client", command, Duration::from_secs(60));
             must_lose_nothing(&done.stdout());
-            done.lane.must_use_ring(&[SHORT_LIVED]);
-            server.finish().must_use_ring(&[SHORT_LIVED]);
+            // At this low rate both ends sleep between messages: TCP wakes them each time.
+            done.lane.must_open_lane(&[SHORT_LIVED]);
+            server.finish().must_open_lane(&[SHORT_LIVED]);
         }
     });
 }
