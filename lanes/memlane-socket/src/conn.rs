@@ -94,8 +94,8 @@ pub struct Cell {
     pub tx_inflight: AtomicU32,
     /// 1 = TCP's send buffer was full at the last try.
     pub tx_blocked: AtomicU32,
-    /// Waits for room by non-blocking sends since TCP last said `EAGAIN`.
-    pub tx_waits: AtomicU32,
+    /// Ticks that non-blocking sends have waited for room since TCP last said `EAGAIN`.
+    pub tx_waited: AtomicU64,
     /// Bytes written in `PLAIN`.
     pub tx_count: AtomicU64,
     /// See the module's head.
@@ -134,6 +134,9 @@ pub struct Reg {
     /// The connection; set once when the `Conn` is made.
     pub conn: AtomicPtr<Conn>,
 }
+
+/// TCP options that an open lane sets.
+pub const TUNED: usize = 2;
 
 /// `Reg::marks`: in the ready list.
 pub const REG_READY: u32 = 1;
@@ -266,8 +269,8 @@ pub struct Conn {
     pub hs: UnsafeCell<Handshake>,
     /// Epoll registrations.
     pub regs: [Reg; REGS],
-    /// `TCP_NODELAY` as the program set it (the lane keeps it on).
-    pub nodelay: AtomicU32,
+    /// The program's own values of the options that the lane sets: see `lane::tune`.
+    pub tuned: [AtomicI32; TUNED],
     /// `ticks` when a sender last asked TCP whether the peer is there.
     pub looked: AtomicU64,
     /// `ticks` when a poll last asked the kernel.

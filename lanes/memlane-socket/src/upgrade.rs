@@ -119,21 +119,7 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = learn_tuple(conn)?;
     if hs.since == 0 {
         hs.since = time::now_ns();
-        // A mirrored socket in this namespace, or there is nothing to upgrade to.
-        let v4 = tuple.local.is_v4() && tuple.remote.is_v4();
-        let other = tuple.mirrored();
-        let found = diag::lookup_tcp(&other, v4).or_else(|e| {
-            if v4 {
-                diag::lookup_tcp(&other, false)
-            } else {
-                Err(e)
-            }
-        });
-        match found {
-            Ok(s) if s.state == TCP_ESTABLISHED => {}
-            Ok(_) => return Err(Reason::CLOSING),
-            Err(_) => return Err(Reason::NOT_SAME_HOST),
-        }
+        other_end(&tuple)?;
     }
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
@@ -142,6 +128,24 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         bind_name(conn, hs, &tuple)
     } else {
         propose(conn, hs, &tuple)
+    }
+}
+
+/// A mirrored socket in this namespace, or there is nothing to upgrade to.
+fn other_end(tuple: &Tuple) -> Result<(), Reason> {
+    let v4 = tuple.local.is_v4() && tuple.remote.is_v4();
+    let other = tuple.mirrored();
+    let found = diag::lookup_tcp(&other, v4).or_else(|e| {
+        if v4 {
+            diag::lookup_tcp(&other, false)
+        } else {
+            Err(e)
+        }
+    });
+    match found {
+        Ok(s) if s.state == TCP_ESTABLISHED => Ok(()),
+        Ok(_) => Err(Reason::CLOSING),
+        Err(_) => Err(Reason::NOT_SAME_HOST),
     }
 }
 
@@ -204,7 +208,11 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
             process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
             Ok(())
         }
-        Err(Sent::Later) => later(conn, hs, Reason::PEER_NO_MEMLANE),
+        Err(Sent::Later) => {
+            // A peer that has closed answers no more, whether it is under memlane or not.
+            other_end(tuple).map_err(|_| Reason::CLOSING)?;
+            later(conn, hs, Reason::PEER_NO_MEMLANE)
+        }
         Err(Sent::Never(why)) => Err(why),
     }
 }

@@ -177,6 +177,54 @@ static void ping_pong_of_every_size(void) {
     finish();
 }
 
+/* Answers of 300,000 bytes to requests of one, written as a server does it: as
+ * much as goes, and on when there is room. */
+enum { ANSWERS = 300, ANSWER = 300000 };
+static void answers_in_pieces(int fd) {
+    static char answer[ANSWER];
+    char ask;
+    set_nonblocking(fd, true);
+    struct pollfd in = {fd, POLLIN, 0}, out = {fd, POLLOUT, 0};
+    for (int i = 0; i < ANSWERS; i++) {
+        if (poll(&in, 1, 8000) != 1 || recv(fd, &ask, 1, 0) != 1) say("request %d: %s", i, errname(errno));
+        for (size_t at = 0; at < ANSWER;) {
+            long r = send(fd, answer + at, ANSWER - at, MSG_NOSIGNAL);
+            if (r > 0) at += (size_t)r;
+            else if (errno != EAGAIN) return;
+            else if (poll(&out, 1, 8000) != 1) say("no room for answer %d", i);
+        }
+    }
+}
+
+/* A reader that takes epoll and FIONREAD at their word, as wrk does. */
+static void what_is_said_to_be_there_can_be_read(void) {
+    int fd = pair(), ep = epoll_create1(0), refused = 0, short_of = 0;
+    order_call(answers_in_pieces);
+    set_nonblocking(fd, true);
+    struct epoll_event ev = {EPOLLIN, {.fd = fd}};
+    epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev);
+    for (int i = 0; i < ANSWERS; i++) {
+        if (send_all(fd, "?", 1) < 0) say("send");
+        for (size_t got = 0; got < ANSWER;) {
+            if (epoll_wait(ep, &ev, 1, 8000) != 1) {
+                say("stuck in answer %d at %zu", i, got);
+                break;
+            }
+            int there = 1;
+            do {
+                long r = recv(fd, scratch, 8192, 0);
+                refused += r < 0;
+                short_of += r >= 0 && r < 8192 && r < there;
+                got += r > 0 ? (size_t)r : 0;
+                ioctl(fd, FIONREAD, &there);
+            } while (there > 0 && got < ANSWER);
+        }
+    }
+    say("reads refused: %d, shorter than promised: %d", refused, short_of);
+    done();
+    finish();
+}
+
 /* --- many connections ------------------------------------------------------------ */
 
 static void serves_many(int listener) {
@@ -257,6 +305,7 @@ const struct one_case cases[] = {
     CASE(slow_reader),
     CASE(writer_with_pauses),
     CASE(ping_pong_of_every_size),
+    CASE(what_is_said_to_be_there_can_be_read),
     {"three_hundred_connections", three_hundred_connections, ONCE | LANE},
     {NULL, NULL, 0},
 };

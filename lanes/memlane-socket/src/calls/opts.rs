@@ -1,6 +1,6 @@
 //! Socket options, fcntl, ioctl: what the lane has to know of, and what it answers itself.
 
-use crate::conn::mode;
+use crate::lane::tune;
 use crate::process::{self, conn_of};
 use crate::real;
 use core::ffi::{c_int, c_void};
@@ -61,11 +61,9 @@ pub fn setsockopt(
     }
     if level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY {
         process::count(Counter::NoDelay, 1);
-        if conn.upgraded() && conn.tx_mode() == mode::OPEN && (len as usize) >= 4 {
-            conn.nodelay
-                .store(u32::from(number != 0), Ordering::Relaxed);
-            return 0; // the lane keeps it on
-        }
+    }
+    if level == libc::IPPROTO_TCP && len >= 4 && tune::set_by_program(&conn, name, number) {
+        return 0;
     }
     if level == libc::IPPROTO_TCP && name == libc::TCP_CORK {
         process::count(Counter::Cork, 1);
@@ -84,19 +82,13 @@ pub fn getsockopt(
     let r = real!(getsockopt(fd, level, name, value, len));
     if r == 0
         && level == libc::IPPROTO_TCP
-        && name == libc::TCP_NODELAY
         && let Some(conn) = conn_of(fd)
-        && conn.upgraded()
-        && conn.tx_mode() == mode::OPEN
+        && let Some(own) = tune::shown_to_program(&conn, name)
         // SAFETY: the kernel has just written it.
         && unsafe { *len } >= 4
     {
         // SAFETY: the kernel has just written four bytes there.
-        unsafe {
-            value
-                .cast::<c_int>()
-                .write_unaligned(conn.nodelay.load(Ordering::Relaxed).cast_signed())
-        };
+        unsafe { value.cast::<c_int>().write_unaligned(own) };
     }
     r
 }
@@ -148,9 +140,11 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
         // SAFETY: as above.
         libc::FIOASYNC if unsafe { *word } != 0 => crate::upgrade::bar(&conn, Reason::WAIT_KIND),
         libc::FIONREAD => {
-            let ring = c_int::try_from(crate::lane::in_ring(&conn)).unwrap_or(c_int::MAX);
             // SAFETY: the kernel has just written the program's word.
-            unsafe { *word = (*word).saturating_add(ring) };
+            let by_tcp = u64::try_from(unsafe { *word }).unwrap_or(0);
+            let sum = crate::lane::readable_now(&conn, by_tcp);
+            // SAFETY: as above.
+            unsafe { *word = c_int::try_from(sum).unwrap_or(c_int::MAX) };
         }
         _ => {}
     }

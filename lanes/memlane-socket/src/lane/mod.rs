@@ -2,6 +2,7 @@
 
 pub mod recv;
 pub mod send;
+pub mod tune;
 
 use crate::conn::{Cell, Conn, Dmb, mode};
 use crate::group;
@@ -11,7 +12,7 @@ use crate::wait::epoll;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
 use memlane_core::reason::Reason;
-use memlane_core::ring::{Misbehaved, ParkCheck, Rx, Tx};
+use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx, Tx};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
 
@@ -94,12 +95,7 @@ pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
     let fd = conn.fd.load(Ordering::Relaxed);
     let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
     cell.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
-    // Bytes on the TCP lane are wake-ups: Nagle's wait for an ACK that the ring
-    // has made unnecessary would hold them for 40 ms. The program keeps seeing its own setting.
-    let nodelay = sock::option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(0);
-    conn.nodelay
-        .store(u32::from(nodelay != 0), Ordering::Relaxed);
-    let _ = sock::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1i32);
+    tune::tune(conn);
     // SAFETY: both locks are held by the caller.
     let (rx, tx) = unsafe { (&mut *cell.rx.get(), &mut *cell.tx.get()) };
     cell.rx_count.store(0, Ordering::Relaxed);
@@ -238,14 +234,6 @@ pub fn end(conn: &Conn, why: Reason) {
         process::show(conn, ConnState::Downgraded, why);
         crate::stats::count_reason(conn, why);
         process::count(Counter::Downgrades, 1);
-        if conn.nodelay.load(Ordering::Relaxed) == 0 {
-            let _ = sock::set_option(
-                conn.fd.load(Ordering::Relaxed),
-                libc::IPPROTO_TCP,
-                libc::TCP_NODELAY,
-                0i32,
-            );
-        }
     }
 }
 
@@ -260,7 +248,7 @@ pub fn end_tx(conn: &Conn) -> bool {
     }
     // SAFETY: OPEN: attached.
     held.tx().go_tcp_only(unsafe { conn.tx_words() });
-    cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    tune::tx_ended(conn);
     true
 }
 
@@ -282,10 +270,7 @@ pub fn end_rx(conn: &Conn) -> bool {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
     let empty = was == mode::COLD || state == ParkCheck::Parked;
-    cell.rx_mode.store(
-        if empty { mode::ENDED } else { mode::DRAIN },
-        Ordering::SeqCst,
-    );
+    tune::rx_ended(conn, if empty { mode::ENDED } else { mode::DRAIN });
     true
 }
 
@@ -301,7 +286,7 @@ pub fn unread(conn: &Conn) -> u64 {
         .rx()
         .next(words, conn.rx_size.load(Ordering::Relaxed) as usize)
     {
-        Ok(memlane_core::ring::Next::Ring(n)) => n as u64,
+        Ok(Next::Ring(n)) => n as u64,
         Err(_) => 1, // the read that follows ends the connection
         _ => 0,
     }
@@ -309,25 +294,70 @@ pub fn unread(conn: &Conn) -> u64 {
 
 /// Bytes that lie in the ring, behind TCP runs too.
 pub fn in_ring(conn: &Conn) -> u64 {
+    let mut sum = 0;
+    walk(conn, |piece| {
+        if let Next::Ring(n) = piece {
+            sum += n as u64;
+        }
+        true
+    });
+    sum
+}
+
+/// Bytes that reads would get now without waiting, of `by_tcp` that the kernel
+/// holds and those in the ring: what stands behind a TCP run that is still
+/// under way does not count.
+pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
     if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
-        return 0;
+        return by_tcp;
     }
-    let Some(held) = lock_rx(conn) else { return 0 };
+    let (mut sum, mut left) = (0, by_tcp);
+    let ended = walk(conn, |piece| match piece {
+        Next::Ring(n) => {
+            sum += n as u64;
+            true
+        }
+        Next::Tcp(k) => {
+            let arrived = left.min(k);
+            sum += arrived;
+            left -= arrived;
+            arrived == k
+        }
+        _ => false,
+    });
+    // Beyond the last run, or ended since: all that TCP has is ours.
+    if ended { sum + left } else { sum }
+}
+
+/// Shows `look` the pieces of the stream that lie ahead, until it says `false`.
+/// `true`: the end of what has been published was reached.
+fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
+    if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return true;
+    }
+    let Some(held) = lock_rx(conn) else {
+        return false;
+    };
     let mut rx = *held.rx();
-    let (mut sum, size) = (0, conn.rx_size.load(Ordering::Relaxed) as usize);
+    let size = conn.rx_size.load(Ordering::Relaxed) as usize;
     // Bounded: every turn passes a run or the end.
     for _ in 0..2 * memlane_core::layout::RUNS + 2 {
         // SAFETY: HOT or DRAIN under the lock: mapped.
         match rx.next(unsafe { conn.rx_words() }, size) {
-            Ok(memlane_core::ring::Next::Ring(n)) => {
-                sum += n as u64;
-                rx.skip(n as u64);
+            Ok(piece @ (Next::Ring(_) | Next::Tcp(_))) => {
+                if !look(piece) {
+                    return false;
+                }
+                match piece {
+                    Next::Ring(n) => rx.skip(n as u64),
+                    Next::Tcp(k) => rx.skip(k),
+                    _ => {}
+                }
             }
-            Ok(memlane_core::ring::Next::Tcp(k)) => rx.skip(k),
-            _ => break,
+            _ => return true,
         }
     }
-    sum
+    false
 }
 
 /// Is there something to read without asking the kernel? (Ring bytes only.)

@@ -212,7 +212,7 @@ fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Tu
                 }
             }
             Ok(Next::TcpForever) => {
-                conn.cell().rx_mode.store(mode::ENDED, Ordering::SeqCst);
+                super::tune::rx_ended(conn, mode::ENDED);
                 return Turn::Again;
             }
             Ok(Next::Empty) if any => return Turn::Again,
@@ -606,7 +606,7 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
             Turn::Again
         }
         Ok(Next::TcpForever) => {
-            conn.cell().rx_mode.store(mode::ENDED, Ordering::SeqCst);
+            super::tune::rx_ended(conn, mode::ENDED);
             Turn::Again
         }
         _ => nothing(conn, held),

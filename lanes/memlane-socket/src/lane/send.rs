@@ -1,7 +1,7 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
 use super::{lock_tx, misbehaved};
-use crate::conn::{Conn, Use, mode};
+use crate::conn::{Conn, Dmb, Use, mode};
 use crate::iov::Cursor;
 use crate::process::{self, PROCESS};
 use crate::real;
@@ -18,8 +18,11 @@ use memlane_sys::time::ticks;
 
 /// How often a sender asks TCP whether the peer is still there.
 const LOOK_EVERY_US: u64 = 500;
-/// Waits for room that non-blocking sends make before TCP's flow control has its turn.
-const WAITS_UNTIL_AGAIN: u32 = 64;
+/// How long non-blocking sends wait for room, all in all, before TCP's flow control has its turn.
+const WAIT_UNTIL_AGAIN_US: u64 = 10_000;
+/// A receiver that takes less between two looks (at most a spin and some yields
+/// apart: 160 MB/s) is not waited for.
+const LEAST_PROGRESS: u64 = 16 * 1024;
 /// Times that a sender lets others run before it goes on by TCP.
 const YIELDS_FOR_ROOM: u32 = 4;
 /// Most bytes promised to TCP at a time: then the ring is asked again.
@@ -119,7 +122,7 @@ fn by_lanes_alone(
             }
             Turn::Full if !spun && is_patient(conn, flags) => {
                 process::count(Counter::RingFull, 1);
-                spun = !spin_for_room(conn, cursor.left());
+                spun = !wait_for_room(conn, flags);
                 continue;
             }
             Turn::Nested => {
@@ -143,14 +146,12 @@ fn by_lanes_alone(
         };
         let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
         if n < 0 {
-            conn.cell().tx_waits.store(0, Ordering::Relaxed);
+            conn.cell().tx_waited.store(0, Ordering::Relaxed);
             return answer(sent, n);
         }
-        if n.cast_unsigned() < limit
-            && (conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 || n == 0)
-        {
+        if n.cast_unsigned() < limit && (must_not_block(conn, flags) || n == 0) {
             conn.cell().tx_blocked.store(1, Ordering::Relaxed);
-            conn.cell().tx_waits.store(0, Ordering::Relaxed);
+            conn.cell().tx_waited.store(0, Ordering::Relaxed);
             break;
         }
         conn.cell().tx_blocked.store(0, Ordering::Relaxed);
@@ -197,10 +198,13 @@ fn look_now(conn: &Use) {
 /// for ever: a program that pours until it is told `EAGAIN` has to be told some
 /// time, by TCP's own flow control.
 fn is_patient(conn: &Use, flags: i32) -> bool {
-    if !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0 {
-        return true;
-    }
-    conn.cell().tx_waits.fetch_add(1, Ordering::Relaxed) < WAITS_UNTIL_AGAIN
+    !must_not_block(conn, flags)
+        || conn.cell().tx_waited.load(Ordering::Relaxed)
+            < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+}
+
+fn must_not_block(conn: &Use, flags: i32) -> bool {
+    conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
 }
 
 /// What a C call answers: bytes if any went, else the error (errno is set).
@@ -226,7 +230,7 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);
-            cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
+            super::tune::tx_ended(conn);
             return Turn::Ended;
         }
         Ok(Room::Tcp(why)) => return Turn::Tcp(why),
@@ -345,29 +349,48 @@ fn is_waking(conn: &Use, want: usize) -> bool {
     awake()
 }
 
-/// The ring is full: the receiver is running and will make room in no time, or
-/// TCP's own flow control takes over.
-fn spin_for_room(conn: &Use, want: usize) -> bool {
-    let (seen, size) = {
+/// The ring is full: a receiver that gets on is waited for, else TCP's own flow
+/// control takes over. (What lies in TCP's buffers must be read first: whoever
+/// adds to it at once never gets off TCP again.)
+fn wait_for_room(conn: &Use, flags: i32) -> bool {
+    let size = conn.tx_size.load(Ordering::Relaxed);
+    let head = {
         let Some(held) = lock_tx(conn) else {
             return false;
         };
-        (
-            held.tx().offset() - held.tx().in_flight(),
-            conn.tx_size.load(Ordering::Relaxed) as usize,
-        )
+        held.tx().offset()
     };
+    // A good piece at a time: half-empty rings make long copies.
+    let target = (head + u64::from(size / 4)).saturating_sub(u64::from(size));
     // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
     let words = unsafe { conn.tx_words() };
-    // A good piece at a time: half-empty rings make long copies.
-    let enough = want.min(size / 4) as u64;
     let moved = || {
-        words.consumed.0.load(Ordering::Relaxed).wrapping_sub(seen) >= enough
+        words.consumed.0.load(Ordering::Relaxed) >= target
             || words.rx.0.flags.load(Ordering::Relaxed) & !WANT_READY != 0
     };
-    // A receiver on this CPU, or on a full machine, needs the CPU to make room.
+    let start = ticks();
+    let mut seen = words.consumed.0.load(Ordering::Relaxed);
+    let mut came = look_for_room(words, moved);
+    while !came && is_patient(conn, flags) {
+        let now = words.consumed.0.load(Ordering::Relaxed);
+        if now.wrapping_sub(seen) < LEAST_PROGRESS {
+            break;
+        }
+        seen = now;
+        came = look_for_room(words, moved);
+    }
+    if must_not_block(conn, flags) {
+        let waited = ticks().wrapping_sub(start);
+        conn.cell().tx_waited.fetch_add(waited, Ordering::Relaxed);
+    }
+    came
+}
+
+/// One spin (unless the receiver needs this CPU to make room, or the machine is
+/// full), then some yields.
+fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
     if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark()
-        && spin::for_room(moved) == Spun::Ready
+        && spin::for_room(&moved) == Spun::Ready
     {
         return true;
     }

@@ -439,7 +439,7 @@ fn reset_cell(cell: &Cell) {
     cell.tx_inflight.store(0, Ordering::Relaxed);
     cell.pending_error.store(0, Ordering::Relaxed);
     cell.tx_blocked.store(0, Ordering::Relaxed);
-    cell.tx_waits.store(0, Ordering::Relaxed);
+    cell.tx_waited.store(0, Ordering::Relaxed);
     for word in [
         &cell.rx_count,
         &cell.rx_flight,
@@ -466,7 +466,6 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     conn.tx_calls.store(0, Ordering::Relaxed);
     conn.rx_calls.store(0, Ordering::Relaxed);
     conn.hs_lock.reset();
-    conn.nodelay.store(0, Ordering::Relaxed);
     conn.seen.store(0, Ordering::Relaxed);
     // SAFETY: the connection is not published yet: nobody else looks.
     unsafe { *conn.hs.get() = Handshake::NEW };

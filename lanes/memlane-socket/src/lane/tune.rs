@@ -1,0 +1,86 @@
+//! TCP options that an open lane sets for itself, and gives back when it ends.
+//! The program goes on seeing, and setting, its own values.
+
+use crate::conn::{Conn, TUNED, mode};
+use core::sync::atomic::Ordering;
+use memlane_sys::sock;
+
+/// Bytes on the TCP lane are wake-ups: Nagle's wait for an ACK that the ring has
+/// made unnecessary would hold them for 40 ms.
+const NODELAY: i32 = 1;
+/// Bytes that wait in the sender's kernel, and …
+/// … in the receiver's (two of loopback's segments). The ring can be used again
+/// when the receiver has read all but a ring's worth of what went by TCP; TCP's
+/// own buffers grow to tens of MiB, and a stream that fills them stays on TCP.
+const WINDOW_CLAMP: i32 = 256 * 1024;
+
+const OPTIONS: [(i32, i32); TUNED] = [
+    (libc::TCP_NODELAY, NODELAY),
+    (libc::TCP_WINDOW_CLAMP, WINDOW_CLAMP),
+];
+/// The sender's options come first.
+const SENDERS: usize = 1;
+
+/// The lane opens.
+pub fn tune(conn: &Conn) {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    for ((name, value), own) in OPTIONS.iter().zip(&conn.tuned) {
+        let before = sock::option::<i32>(fd, libc::IPPROTO_TCP, *name).unwrap_or(0);
+        own.store(before, Ordering::Relaxed);
+        let _ = sock::set_option(fd, libc::IPPROTO_TCP, *name, *value);
+    }
+}
+
+/// From here on, everything is sent by TCP.
+pub fn tx_ended(conn: &Conn) {
+    conn.cell().tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    restore(conn, 0..SENDERS);
+}
+
+/// From here on, everything comes by TCP; `mode` is `DRAIN` if something is left
+/// in the ring, else `ENDED`.
+pub fn rx_ended(conn: &Conn, mode: u32) {
+    conn.cell().rx_mode.store(mode, Ordering::SeqCst);
+    restore(conn, SENDERS..TUNED);
+}
+
+fn restore(conn: &Conn, which: core::ops::Range<usize>) {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    for i in which {
+        let own = conn.tuned[i].load(Ordering::Relaxed);
+        let _ = sock::set_option(fd, libc::IPPROTO_TCP, OPTIONS[i].0, own);
+    }
+}
+
+/// The program sets an option: is it one that the lane holds? Then its value is
+/// kept for later.
+pub fn set_by_program(conn: &Conn, name: i32, value: i32) -> bool {
+    let Some(i) = held(conn, name) else {
+        return false;
+    };
+    if name == libc::TCP_WINDOW_CLAMP && value == 0 {
+        return false; // the kernel refuses that
+    }
+    let value = if name == libc::TCP_NODELAY {
+        i32::from(value != 0)
+    } else {
+        value
+    };
+    conn.tuned[i].store(value, Ordering::Relaxed);
+    true
+}
+
+/// What the program is to see, if the lane holds this option.
+pub fn shown_to_program(conn: &Conn, name: i32) -> Option<i32> {
+    held(conn, name).map(|i| conn.tuned[i].load(Ordering::Relaxed))
+}
+
+fn held(conn: &Conn, name: i32) -> Option<usize> {
+    let i = OPTIONS.iter().position(|(option, _)| *option == name)?;
+    let on = if i < SENDERS {
+        conn.tx_mode() == mode::OPEN
+    } else {
+        matches!(conn.rx_mode(), mode::COLD | mode::HOT)
+    };
+    (conn.upgraded() && on).then_some(i)
+}
