@@ -21,7 +21,7 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 use memlane_core::reason::Reason;
-use memlane_socket::calls::{io, life, opts, pass, signals};
+use memlane_socket::calls::{aio, io, life, opts, pass, signals};
 use memlane_socket::thread::Thread;
 use memlane_socket::wait::{epoll, poll as polls};
 use memlane_socket::{process, real};
@@ -216,10 +216,12 @@ hooks! {
     fn freopen64(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void => stdio::reopen(path, how, stream);
     fn system(command: *const u8) -> c_int => system_body(command);
     fn popen(command: *const u8, how: *const u8) -> *mut c_void => popen_body(command, how);
-    fn aio_read(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_read(control)) };
-    fn aio_write(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_write(control)) };
-    fn aio_read64(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_read(control)) };
-    fn aio_write64(control: *mut c_void) -> c_int => { aio(control); memlane_socket::real!(aio_write(control)) };
+    fn aio_read(control: *mut c_void) -> c_int => aio::read(control).unwrap_or_else(|| memlane_socket::real!(aio_read(control)));
+    fn aio_write(control: *mut c_void) -> c_int => { aio::write(control); memlane_socket::real!(aio_write(control)) };
+    fn aio_read64(control: *mut c_void) -> c_int => aio::read(control).unwrap_or_else(|| memlane_socket::real!(aio_read(control)));
+    fn aio_write64(control: *mut c_void) -> c_int => { aio::write(control); memlane_socket::real!(aio_write(control)) };
+    fn lio_listio(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int => aio::list(list, count).unwrap_or_else(|| memlane_socket::real!(lio_listio(mode, list, count, event)));
+    fn lio_listio64(mode: c_int, list: *const *mut c_void, count: c_int, event: *mut c_void) -> c_int => aio::list(list, count).unwrap_or_else(|| memlane_socket::real!(lio_listio(mode, list, count, event)));
     fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => preadv2_body(fd, list, count, offset, flags);
     fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => preadv2_body(fd, list, count, offset, flags);
     fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t => pwritev2_body(fd, list, count, offset, flags);
@@ -408,15 +410,6 @@ fn fclose_body(stream: *mut c_void) -> c_int {
         }
     }
     memlane_socket::real!(fclose(stream))
-}
-
-fn aio(control: *mut c_void) {
-    // SAFETY: null, or the program's aiocb, whose first member is the descriptor (aio.h).
-    if let Some(fd) = unsafe { control.cast::<c_int>().as_ref() }
-        && let Some(conn) = process::conn_of(*fd)
-    {
-        pass::to_stdio(&conn);
-    }
 }
 
 fn preadv2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {

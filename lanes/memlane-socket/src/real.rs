@@ -97,6 +97,7 @@ table! {
     popen: fn(*const u8, *const u8) -> *mut c_void;
     aio_read: fn(*mut c_void) -> c_int;
     aio_write: fn(*mut c_void) -> c_int;
+    lio_listio: fn(c_int, *const *mut c_void, c_int, *mut c_void) -> c_int;
     sigaction: fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     signal: fn(c_int, usize) -> usize;
     execve: fn(*const u8, *const *const u8, *const *const u8) -> c_int;

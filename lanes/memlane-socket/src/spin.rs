@@ -6,8 +6,11 @@
 //! * spins that end in vain make the next waits skip it (1, 2, 4 … 64 waits,
 //!   then one trial); a sleep that turned out short enough brings it back;
 //! * a gap in the spin loop's own time means that somebody else wanted this CPU:
-//!   the machine is full, and this thread stops spinning for a while;
-//! * nobody spins for a peer that was last seen on this very CPU.
+//!   the machine is full. Then, and for a peer that was last seen on this very
+//!   CPU, a thread lets others run (`sched_yield`) instead of spinning: whoever it
+//!   waits for gets the CPU, and nobody had to go to sleep;
+//! * where that brought nothing but a long pause, the others were strangers: this
+//!   thread sleeps in the kernel for a while, which wakes it with priority.
 
 use crate::process::{PROCESS, config};
 use crate::thread;
@@ -17,11 +20,20 @@ use memlane_sys::time::ticks;
 /// A gap this long between two turns of a spin loop is a CPU lost to another
 /// task (a turn takes well under 1 µs; interrupts, and a hypervisor's, tens of µs).
 const GAP_US: u64 = 200;
-/// A thread that lost its CPU while spinning does not spin for so many times
+/// A thread that lost its CPU while spinning yields instead for so many times
 /// the gap …
 const FULL_TIMES: u64 = 8;
 /// … but for at most so long.
 const FULL_MOST_US: u64 = 50_000;
+/// A yield that returns sooner found nobody else on this CPU.
+const ALONE_US: u64 = 3;
+/// Yields in vain before a thread gives up waiting.
+const YIELDS: u32 = 8;
+/// Where strangers had the CPU, a thread sleeps at once for so many times as
+/// long as they kept it …
+const STRANGERS_TIMES: u64 = 64;
+/// … but for at most so long.
+const STRANGERS_MOST_US: u64 = 1_000_000;
 
 /// What a spin came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,16 +76,17 @@ pub fn budget() -> u64 {
         t.skip.store(skip - 1, Ordering::Relaxed);
         return 0;
     }
-    if t.no_spin_until.load(Ordering::Relaxed) > ticks() {
+    if t.no_yield_until.load(Ordering::Relaxed) > ticks() {
         return 0;
     }
     us * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
 /// Spins until `ready` says so, for at most `budget` ticks; keeps the score.
+/// `here`: the peer was last seen on this very CPU.
 #[inline]
-pub fn until(budget: u64, ready: impl FnMut() -> bool) -> Spun {
-    let spun = turn(budget, ready);
+pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
+    let spun = turn(budget, here, ready);
     match spun {
         Spun::Ready if budget > 0 => hit(),
         Spun::Nothing if budget > 0 => miss(),
@@ -84,14 +97,22 @@ pub fn until(budget: u64, ready: impl FnMut() -> bool) -> Spun {
 
 /// Spins for room in a full ring: a running receiver makes some in a few µs, so
 /// the score of waits for data does not count here.
-pub fn for_room(ready: impl FnMut() -> bool) -> Spun {
-    let full = thread::current().no_spin_until.load(Ordering::Relaxed) > ticks();
-    let us = if full { 0 } else { u64::from(config().spin_us) };
-    turn(us * PROCESS.ticks_per_us.load(Ordering::Relaxed), ready)
+pub fn for_room(here: bool, ready: impl FnMut() -> bool) -> Spun {
+    let strangers = thread::current().no_yield_until.load(Ordering::Relaxed) > ticks();
+    let us = if strangers {
+        0
+    } else {
+        u64::from(config().spin_us)
+    };
+    turn(
+        us * PROCESS.ticks_per_us.load(Ordering::Relaxed),
+        here,
+        ready,
+    )
 }
 
 #[inline]
-fn turn(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
+fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
     if ready() {
         return Spun::Ready;
     }
@@ -102,6 +123,9 @@ fn turn(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
     let signals = t.signals.load(Ordering::Relaxed);
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let start = ticks();
+    if here || t.no_spin_until.load(Ordering::Relaxed) > start {
+        return let_others_run(budget, ready);
+    }
     let mut last = start;
     loop {
         for _ in 0..16 {
@@ -118,13 +142,52 @@ fn turn(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
         if gap > GAP_US * per_us {
             let pause = (gap * FULL_TIMES).min(FULL_MOST_US * per_us);
             t.no_spin_until.store(now + pause, Ordering::Relaxed);
-            return Spun::Nothing;
+            return let_others_run(budget, ready);
         }
         if now.wrapping_sub(start) > budget {
             return Spun::Nothing;
         }
         last = now;
     }
+}
+
+/// Waits by yielding. Ends when that is in vain: nobody else is there to run, or
+/// those who ran were not those that we wait for.
+fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
+    let t = thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let start = ticks();
+    let mut before = start;
+    for _ in 0..YIELDS {
+        memlane_sys::proc::yield_now();
+        if ready() {
+            return Spun::Ready;
+        }
+        if t.signals.load(Ordering::Relaxed) != signals {
+            return Spun::Signal;
+        }
+        let now = ticks();
+        if now.wrapping_sub(before) > GAP_US * per_us {
+            break;
+        }
+        if now.wrapping_sub(before) < ALONE_US * per_us {
+            // Whoever we wait for may be at work on another CPU.
+            for _ in 0..64 {
+                core::hint::spin_loop();
+                if ready() {
+                    return Spun::Ready;
+                }
+            }
+        }
+        before = now;
+    }
+    let lost = ticks().wrapping_sub(start);
+    if lost > budget {
+        let pause = (lost * STRANGERS_TIMES).min(STRANGERS_MOST_US * per_us);
+        t.no_yield_until.store(start + pause, Ordering::Relaxed);
+    }
+    Spun::Nothing
 }
 
 /// A spin found what it waited for.

@@ -6,8 +6,8 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter, Header, SIZE_CLASSES};
+use memlane_sys::proc;
 use memlane_sys::sock::Tuple;
-use memlane_sys::{proc, time};
 
 /// A connection begins.
 pub fn open_entry(conn: &Conn) {
@@ -47,7 +47,7 @@ pub fn open_entry(conn: &Conn) {
     }
     e.fd.store(conn.fd.load(Relaxed).cast_unsigned(), Relaxed);
     e.role.store(conn.role.load(Relaxed), Relaxed);
-    e.since_ns.store(time::wall_ns(), Relaxed);
+    e.since_ns.store(crate::process::wall_ns(), Relaxed);
     e.reason.store(Reason::TOO_YOUNG.0, Relaxed);
     e.state.store(ConnState::New as u32, Relaxed);
     e.seq.fetch_add(1, Relaxed);

@@ -4,7 +4,7 @@
 //! exec: one instruction to reach, no allocation), which its C shim owns; this
 //! crate sees it through a function pointer.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use memlane_sys::proc;
 
 /// Bytes that a signal handler can send while it interrupts a send on the same
@@ -24,8 +24,10 @@ pub struct Thread {
     pub restart: AtomicU32,
     /// Spin score: see `spin`.
     pub spin_score: AtomicI32,
-    /// `ticks` before which this thread does not spin (the machine is full).
-    pub no_spin_until: core::sync::atomic::AtomicU64,
+    /// `ticks` before which this thread yields instead of spinning (the machine is full).
+    pub no_spin_until: AtomicU64,
+    /// `ticks` before which it does not even yield (others than its peers have the CPU).
+    pub no_yield_until: AtomicU64,
     /// Waits to skip before the next trial spin.
     pub skip: AtomicU32,
     /// Bytes waiting in `outbox`.

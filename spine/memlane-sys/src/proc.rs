@@ -99,3 +99,32 @@ pub fn restore_signals(old: u64) {
         )
     };
 }
+
+/// Queues a signal to this process, with a code and a value (as `sigqueue(3)` does).
+pub fn queue_signal(signal: i32, code: i32, value: usize) {
+    // siginfo_t on 64-bit Linux: signo, errno, code, padding, pid, uid, value, to 128 bytes.
+    #[repr(C, align(8))]
+    struct Info {
+        signo: i32,
+        errno: i32,
+        code: i32,
+        pad: i32,
+        pid: i32,
+        uid: u32,
+        value: usize,
+        rest: [u64; 12],
+    }
+    const _: () = assert!(size_of::<Info>() == 128);
+    let info = Info {
+        signo: signal,
+        errno: 0,
+        code,
+        pad: 0,
+        pid: pid(),
+        uid: euid(),
+        value,
+        rest: [0; 12],
+    };
+    // SAFETY: `info` is as long as the kernel reads.
+    let _ = unsafe { syscall!(libc::SYS_rt_sigqueueinfo, pid(), signal, &raw const info) };
+}

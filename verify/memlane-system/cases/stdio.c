@@ -224,6 +224,35 @@ static void posix_aio_on_it(void) {
     finish();
 }
 
+/* Two requests in one list; a signal says when each is done. */
+static void posix_aio_tells_by_a_signal(void) {
+    int fd = pair();
+    char buf[32];
+    sigset_t set;
+    siginfo_t got;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    struct aiocb cb;
+    memset(&cb, 0, sizeof cb);
+    cb.aio_fildes = fd;
+    cb.aio_buf = buf;
+    cb.aio_nbytes = sizeof buf;
+    cb.aio_sigevent.sigev_notify = SIGEV_SIGNAL;
+    cb.aio_sigevent.sigev_signo = SIGUSR2;
+    cb.aio_sigevent.sigev_value.sival_int = 77;
+    tell_text("read by aio");
+    settle(fd, 11);
+    R(aio_read(&cb));
+    struct timespec limit = {5, 0};
+    int signo = sigtimedwait(&set, &got, &limit);
+    say("signal %d, value %d, code %d", signo == SIGUSR2, got.si_value.sival_int, got.si_code == SI_ASYNCIO);
+    R(aio_error(&cb));
+    say_bytes("aio_read", buf, R(aio_return(&cb)));
+    exchange(fd);
+    finish();
+}
+
 const struct one_case cases[] = {
 #define CASE(name) {#name, name, 0}
     CASE(fdopen_to_read),
@@ -240,5 +269,6 @@ const struct one_case cases[] = {
     CASE(stream_and_descriptor_mixed),
     CASE(freopen_of_dev_fd_style_close),
     CASE(posix_aio_on_it),
+    {"posix_aio_tells_by_a_signal", posix_aio_tells_by_a_signal, NO_THREAD},
     {NULL, NULL, 0},
 };

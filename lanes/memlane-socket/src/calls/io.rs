@@ -337,7 +337,7 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
         Some(unsafe { *offset })
     };
     let mut done = 0usize;
-    let mut buf = [0u8; STEP];
+    let mut buf = core::mem::MaybeUninit::<[u8; STEP]>::uninit();
     while done < count {
         let want = STEP.min(count - done);
         let place = match at {

@@ -1,6 +1,7 @@
 //! The bodies of the hooked calls, by kind. Each either passes the call on to
 //! libc unchanged or does for two lanes what libc does for TCP.
 
+pub mod aio;
 pub mod io;
 pub mod life;
 pub mod opts;

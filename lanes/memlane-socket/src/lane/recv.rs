@@ -499,29 +499,20 @@ fn spin_for(conn: &Use) -> Spun {
         Some(held) => held.rx().offset(),
         None => return Spun::Signal,
     };
-    let budget = spin_budget(conn);
-    spin::until(budget, || {
+    let here = is_peer_here(conn);
+    spin::until(spin::budget(), here, || {
         words.published.0.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
     })
 }
 
-/// As `spin::budget`, but nothing for a peer that was last seen on this CPU:
-/// it gets the CPU instead.
-pub fn spin_budget(conn: &Conn) -> u64 {
-    let budget = spin::budget();
-    if budget == 0 {
-        return 0;
-    }
+/// Was the peer last seen on this very CPU? (And tells it which one we are on.)
+pub fn is_peer_here(conn: &Conn) -> bool {
     // SAFETY: upgraded: mapped.
     let words = unsafe { conn.rx_words() };
     let mine = spin::cpu_mark();
     words.rx.0.rx_cpu.store(mine, Ordering::Relaxed);
-    if words.tx.0.tx_cpu.load(Ordering::Relaxed) == mine {
-        memlane_sys::proc::yield_now();
-        return 0;
-    }
-    budget
+    words.tx.0.tx_cpu.load(Ordering::Relaxed) == mine
 }
 
 /// Would the kernel restart the call after the handler that just ran? (Never

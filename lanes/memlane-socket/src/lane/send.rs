@@ -340,13 +340,7 @@ fn is_waking(conn: &Use, want: usize) -> bool {
     // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
     let words = unsafe { conn.tx_words() };
     let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
-    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark()
-        && spin::for_room(awake) == Spun::Ready
-    {
-        return true;
-    }
-    memlane_sys::proc::yield_now();
-    awake()
+    spin::for_room(is_receiver_here(words), awake) == Spun::Ready
 }
 
 /// The ring is full: a receiver that gets on is waited for, else TCP's own flow
@@ -386,12 +380,13 @@ fn wait_for_room(conn: &Use, flags: i32) -> bool {
     came
 }
 
-/// One spin (unless the receiver needs this CPU to make room, or the machine is
-/// full), then some yields.
+fn is_receiver_here(words: &Dmb) -> bool {
+    words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
+}
+
+/// One spin, then some yields.
 fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
-    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != spin::cpu_mark()
-        && spin::for_room(&moved) == Spun::Ready
-    {
+    if spin::for_room(is_receiver_here(words), &moved) == Spun::Ready {
         return true;
     }
     for _ in 0..YIELDS_FOR_ROOM {

@@ -6,6 +6,8 @@ use super::*;
 /// program must neither see nor close. 0 = free.
 static HIDDEN: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
 static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
+/// The lowest number that was ever one of them.
+static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Moves one of our descriptors out of the program's way and remembers it.
 /// Returns its number; closed (and −1) if there is no place to remember it.
@@ -33,6 +35,7 @@ pub fn hide(own: fd::Fd) -> i32 {
             .is_ok()
         {
             HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
+            HIDDEN_FROM.fetch_min(raw, Ordering::Relaxed);
             return own.into_raw();
         }
     }
@@ -57,8 +60,8 @@ pub fn unhide(n: i32) {
 /// Is `n` one of ours?
 #[inline]
 pub fn is_hidden(n: i32) -> bool {
-    HIDDEN_COUNT.load(Ordering::Relaxed) != 0
-        && n > 2
+    n >= HIDDEN_FROM.load(Ordering::Relaxed)
+        && HIDDEN_COUNT.load(Ordering::Relaxed) != 0
         && HIDDEN.iter().any(|p| p.load(Ordering::Relaxed) == n)
 }
 

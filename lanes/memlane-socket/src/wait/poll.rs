@@ -77,16 +77,13 @@ impl Waited {
     }
 
     fn spin(&self) -> Spun {
-        let mut budget = spin::budget();
+        let budget = spin::budget();
         if budget == 0 || !self.each().any(|c| c.rx_mode() == mode::HOT) {
             return Spun::Nothing;
         }
-        if let (Some(Some(only)), 1) = (self.list.first(), self.len)
-            && only.rx_mode() == mode::HOT
-        {
-            budget = budget.min(lane::recv::spin_budget(only));
-        }
-        let spun = spin::until(budget, || self.each().any(lane::perhaps_readable));
+        let here = matches!((self.list.first(), self.len), (Some(Some(only)), 1)
+            if only.rx_mode() == mode::HOT && lane::recv::is_peer_here(only));
+        let spun = spin::until(budget, here, || self.each().any(lane::perhaps_readable));
         process::count(
             if spun == Spun::Ready {
                 Counter::SpinHits

@@ -63,6 +63,8 @@ const STALE: u32 = u32::MAX;
 const KERNEL_EVERY_US: u64 = 50;
 /// … and at least every so many waits.
 const KERNEL_EVERY_WAITS: u32 = 64;
+/// A wait that spins asks it this often.
+const KERNEL_EVERY_SPIN_US: u64 = 10;
 
 /// One epoll set.
 #[derive(Debug)]

@@ -66,7 +66,11 @@ impl Waiter<'_> {
                 if n != 0 {
                     return n;
                 }
-                match self.spin(deadline) {
+                let (spun, n) = self.spin(deadline);
+                if n != 0 {
+                    return n;
+                }
+                match spun {
                     Spun::Ready => continue,
                     Spun::Signal => {
                         real::set_errno(libc::EINTR);
@@ -196,20 +200,36 @@ impl Waiter<'_> {
         c_int::try_from(total).unwrap_or(c_int::MAX)
     }
 
-    fn spin(&mut self, deadline: Option<u64>) -> Spun {
+    /// Waits awake: for the rings, and (second answer: its events) for the kernel
+    /// too, which is asked now and then. A set has sockets without rings, and parked
+    /// connections: to park the others because only these have news would be to
+    /// throw them all back to TCP.
+    fn spin(&mut self, deadline: Option<u64>) -> (Spun, c_int) {
         if self.masked {
-            return Spun::Nothing;
+            return (Spun::Nothing, 0);
         }
         let mut budget = spin::budget();
         if let Some(deadline) = deadline {
             budget = budget.min(deadline.saturating_sub(ticks()));
         }
-        if budget == 0 || self.peers_here() {
-            return Spun::Nothing;
+        if budget == 0 {
+            return (Spun::Nothing, 0);
         }
         let ep = self.ep;
-        let spun = spin::until(budget, || {
-            group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null()
+        let every = KERNEL_EVERY_SPIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let (mut turns, mut asked, mut from_kernel) = (0u32, ticks(), 0);
+        let here = self.peer_is_here();
+        let spun = spin::until(budget, here, || {
+            if group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
+                return true;
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(8) && ticks().wrapping_sub(asked) > every {
+                flush_dirty(ep);
+                from_kernel = (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
+                asked = ticks();
+            }
+            from_kernel != 0
         });
         let counter = if spun == Spun::Ready {
             Counter::SpinHits
@@ -217,11 +237,11 @@ impl Waiter<'_> {
             Counter::SpinMisses
         };
         process::count(counter, 1);
-        spun
+        (spun, from_kernel)
     }
 
     /// Was the peer of the connection last woken seen on this very CPU?
-    fn peers_here(&self) -> bool {
+    fn peer_is_here(&self) -> bool {
         let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
             return false;
         };
@@ -234,11 +254,7 @@ impl Waiter<'_> {
             .0
             .tx_cpu
             .load(Ordering::Relaxed);
-        let here = theirs == spin::cpu_mark();
-        if here {
-            memlane_sys::proc::yield_now();
-        }
-        here
+        theirs == spin::cpu_mark()
     }
 
     /// Parks every awake connection of the set and counts us as asleep.
