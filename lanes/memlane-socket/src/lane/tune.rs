@@ -24,10 +24,24 @@ const SENDERS: usize = 1;
 /// The lane opens.
 pub fn tune(conn: &Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
+    widen_window(fd);
     for ((name, value), own) in OPTIONS.iter().zip(&conn.tuned) {
         let before = sock::option::<i32>(fd, libc::IPPROTO_TCP, *name).unwrap_or(0);
         own.store(before, Ordering::Relaxed);
         let _ = sock::set_option(fd, libc::IPPROTO_TCP, *name, *value);
+    }
+}
+
+/// Loopback's segments have 64 KiB, as much as a young connection's whole window.
+/// A reader that leaves less than that open, and cannot double it, says nothing
+/// (tcp_cleanup_rbuf), and a sender does not send in smaller pieces: both wait for
+/// the persist timer, 200 ms and more. Plain TCP's buffer grows while it carries
+/// bulk; ours carries too little of it. Asking for a low-water mark makes the
+/// kernel provide the buffer for it (tcp_set_rcvlowat), and leaves it to itself.
+fn widen_window(fd: i32) {
+    let own = sock::option::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
+    for mark in [WINDOW_CLAMP, own] {
+        let _ = sock::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, mark);
     }
 }
 

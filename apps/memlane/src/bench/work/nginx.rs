@@ -92,7 +92,10 @@ fn site(folder: &Path, port: u16) -> anyhow::Result<PathBuf> {
     let text_of_page = page_text();
     fs::write(&page, &text_of_page)?;
     fs::set_permissions(&page, fs::Permissions::from_mode(0o644))?;
-    fs::write(folder.join("nginx.conf"), config(&text(folder)?, port, &text_of_page))?;
+    fs::write(
+        folder.join("nginx.conf"),
+        config(&text(folder)?, port, &text_of_page),
+    )?;
     Ok(folder.to_owned())
 }
 
