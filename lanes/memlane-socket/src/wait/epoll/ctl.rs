@@ -219,17 +219,21 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
     }
 }
 
-/// Wakes the threads that sleep on the set: a TCP socket is (almost) always
-/// writable, so asking for that too makes the kernel report it. The waiter
-/// sorts out what is really there.
+/// Wakes a thread that sleeps on the set, for a look at the rings: by an eventfd
+/// of ours in the set, which the program never sees.
 pub(super) fn kick(ep: &Ep, reg: &Reg) {
-    // Under the lock: a waiter that wakes finds the lists complete.
-    let Some(_held) = ep.lock.lock() else { return };
+    let Some(held) = ep.lock.lock() else { return };
     push_ready(ep, reg);
-    push_dirty(ep, reg);
-    let events = reg.events.load(Ordering::Relaxed);
-    tell_kernel(ep, reg, (events | OUT) & !(ET | ONESHOT));
+    let bell = oneshot::bell(ep);
+    drop(held);
+    if let Some(bell) = bell {
+        // SAFETY: eight bytes, as an eventfd takes them.
+        let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
+    }
 }
+
+/// What a kick writes.
+static ONE: u64 = 1;
 
 pub(super) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
     // An error means that the program has closed one of the two: nothing to tell.

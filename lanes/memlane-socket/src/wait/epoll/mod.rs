@@ -88,6 +88,8 @@ pub struct Ep {
     pub nested: AtomicU32,
     /// Registrations of connections.
     pub regs: AtomicU32,
+    /// Eventfd that wakes a sleeper (see `kick`); 0 = none yet.
+    bell: AtomicI32,
     /// `ticks` at which the kernel was last asked.
     asked: AtomicU64,
     /// Waits answered from the rings since.
@@ -103,6 +105,8 @@ impl Ep {
     pub fn reset(&self, fd: i32) {
         self.lock.reset();
         self.fd.store(fd, Ordering::Relaxed);
+        self.bell.store(0, Ordering::Relaxed);
+        oneshot::base();
         for word in [
             &self.sleepers,
             &self.inherited,
@@ -119,6 +123,7 @@ impl Ep {
 
     /// The last descriptor is closed: its registrations are void.
     pub fn release(&self) {
+        process::unhide(self.bell.swap(0, Ordering::Relaxed));
         process::for_live(|conn| {
             for reg in &conn.regs {
                 if core::ptr::eq(reg.ep.load(Ordering::Relaxed), self) {

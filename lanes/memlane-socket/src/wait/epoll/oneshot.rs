@@ -9,12 +9,13 @@
 use super::*;
 use crate::conn::REGS;
 
-/// Random, so that a program's own data is not taken for a number of ours.
+/// Random, so that a program's own data is not taken for a number of ours. Made
+/// with the first set, so that forked children have the same.
 static BASE: AtomicU64 = AtomicU64::new(0);
 /// Bits for the use count of a registration.
 const GENERATION_BITS: u32 = 16;
 
-fn base() -> u64 {
+pub(super) fn base() -> u64 {
     let known = BASE.load(Ordering::Relaxed);
     if known != 0 {
         return known;
@@ -45,6 +46,51 @@ fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
         && core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
         && cookie(reg) == data;
     ours.then_some(reg)
+}
+
+/// A place that no registration has: the set's bell.
+const BELL: u64 = 1 << 40;
+
+/// The set's eventfd; made when it is first needed. The set's lock is held.
+pub(super) fn bell(ep: &Ep) -> Option<c_int> {
+    let known = ep.bell.load(Ordering::Relaxed);
+    if known > 0 {
+        return Some(known);
+    }
+    let fresh = process::hide(memlane_sys::fd::event().ok()?);
+    let mut e = epoll_event {
+        events: IN,
+        u64: base() ^ (BELL << GENERATION_BITS),
+    };
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    // SAFETY: `e` lives over the call.
+    let added = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_epoll_ctl,
+            epfd,
+            libc::EPOLL_CTL_ADD,
+            fresh,
+            &raw mut e
+        )
+    };
+    if fresh < 0 || added.is_err() {
+        process::unhide(fresh);
+        return None;
+    }
+    ep.bell.store(fresh, Ordering::Relaxed);
+    Some(fresh)
+}
+
+fn is_bell(data: u64) -> bool {
+    data ^ BASE.load(Ordering::Relaxed) == BELL << GENERATION_BITS
+}
+
+/// It has rung.
+fn silence(ep: &Ep) {
+    let mut count = 0u64;
+    let bell = ep.bell.load(Ordering::Relaxed);
+    // SAFETY: eight bytes, as an eventfd gives them; it does not block.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
 }
 
 /// Could `data` be a number of ours, if only of a registration that is gone?
@@ -96,6 +142,10 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
     let mut kept = 0;
     for i in 0..events.len() {
         let (bits, data) = (events[i].events, events[i].u64);
+        if is_bell(data) {
+            silence(ep);
+            continue;
+        }
         let Some(reg) = decode(ep, data) else {
             if !looks_like_ours(data) {
                 events[kept] = events[i];

@@ -298,30 +298,12 @@ impl Waiter<'_> {
         if n > 0 {
             spin::slept(now.wrapping_sub(start));
         }
-        if n > 0 && self.was_kicked() {
-            // What was asked for in order to wake us (see `kick`) is not what the
-            // program asked for: the kernel is asked again, properly.
-            flush_dirty(self.ep);
-            let from_rings = self.collect();
-            if from_rings > 0 {
-                return Some(self.with_kernel(from_rings, 0));
-            }
-            let n = self.kernel(0, 0);
-            return (n != 0).then_some(n);
-        }
         real::set_errno(keep);
         if n <= 0 {
             return Some(n);
         }
         let left = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
         (left > 0).then_some(left as c_int)
-    }
-
-    fn was_kicked(&self) -> bool {
-        let Some(_held) = self.ep.lock.lock() else {
-            return false;
-        };
-        !self.ep.dirty.load(Ordering::Relaxed).is_null()
     }
 
     fn remaining(&self, deadline: Option<u64>) -> c_int {
