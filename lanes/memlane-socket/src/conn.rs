@@ -121,6 +121,10 @@ pub struct Reg {
     pub kernel_data: AtomicU64,
     /// The program's word.
     pub data: AtomicU64,
+    /// With `EPOLLONESHOT`: 1 = may still report once. Guarded by the set's lock.
+    pub armed: AtomicU32,
+    /// Counts uses, so that a late event of an earlier one is known. Guarded by the set's lock.
+    pub generation: AtomicU32,
     /// `REG_*` bits, guarded by the set's lock.
     pub marks: AtomicU32,
     /// Next in the set's ready list, guarded by the set's lock.

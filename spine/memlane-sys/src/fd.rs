@@ -159,6 +159,20 @@ pub fn duplicate(fd: i32) -> Result<Fd> {
     Ok(unsafe { Fd::from_raw(as_fd(n)) })
 }
 
+/// A fresh eventfd: non-blocking, close-on-exec.
+pub fn event() -> Result<Fd> {
+    // SAFETY: no pointers are passed.
+    let n = unsafe {
+        syscall!(
+            libc::SYS_eventfd2,
+            0,
+            libc::EFD_NONBLOCK | libc::EFD_CLOEXEC
+        )
+    }?;
+    // SAFETY: the kernel just made this number for us.
+    Ok(unsafe { Fd::from_raw(as_fd(n)) })
+}
+
 /// Has the file an extended attribute of this name?
 pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
     // SAFETY: `name` is NUL-terminated; no value is asked for.

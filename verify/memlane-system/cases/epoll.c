@@ -174,6 +174,70 @@ static void one_shot_edge(void) {
     finish();
 }
 
+/* A pool of workers on one set, as one-shot is meant: whoever gets a connection
+ * has it alone until it arms it again. */
+enum { POOL = 4, SHOTS = 12, SHOT_ROUNDS = 60 };
+static int shot_set;
+static _Atomic int shot_busy[1024], shot_clashes, shots_over;
+
+static void *shoots(void *arg) {
+    (void)arg;
+    struct epoll_event ev;
+    char buf[512];
+    while (shots_over < SHOTS) {
+        if (epoll_wait(shot_set, &ev, 1, 100) != 1) continue;
+        int fd = ev.data.fd;
+        shot_clashes += atomic_exchange(&shot_busy[fd], 1);
+        long r;
+        while ((r = recv(fd, buf, sizeof buf, MSG_DONTWAIT)) > 0) send_all(fd, buf, (size_t)r);
+        atomic_store(&shot_busy[fd], 0);
+        if (r == 0) {
+            close(fd);
+            shots_over++;
+            continue;
+        }
+        struct epoll_event again = {EPOLLIN | EPOLLONESHOT, {.fd = fd}};
+        epoll_ctl(shot_set, EPOLL_CTL_MOD, fd, &again);
+    }
+    return NULL;
+}
+
+static void asks_the_pool(int port) {
+    static int fds[SHOTS];
+    char want[300], got[300];
+    int wrong = 0;
+    for (int i = 0; i < SHOTS; i++) fds[i] = connect_port(port);
+    for (int round = 0; round < SHOT_ROUNDS; round++) {
+        size_t n = (size_t)(round * 7 % 299 + 1);
+        for (int i = 0; i < SHOTS; i++) {
+            fill(want, n, (unsigned)(round + i));
+            send_all(fds[i], want, n);
+        }
+        for (int i = 0; i < SHOTS; i++) {
+            fill(want, n, (unsigned)(round + i));
+            wrong += recv_all(fds[i], got, n) != (long)n || memcmp(want, got, n) != 0;
+        }
+    }
+    for (int i = 0; i < SHOTS; i++) close(fds[i]);
+    say("wrong answers: %d", wrong);
+}
+
+static void one_shot_worker_pool(void) {
+    pthread_t pool[POOL];
+    int listener = listen_any();
+    int client = fork_actor(5, asks_the_pool, bound_port(listener));
+    shot_set = epoll_create1(0);
+    for (int i = 0; i < POOL; i++) pthread_create(&pool[i], NULL, shoots, NULL);
+    for (int i = 0; i < SHOTS; i++) {
+        int fd = accept(listener, NULL, NULL);
+        struct epoll_event ev = {EPOLLIN | EPOLLONESHOT, {.fd = fd}};
+        epoll_ctl(shot_set, EPOLL_CTL_ADD, fd, &ev);
+    }
+    for (int i = 0; i < POOL; i++) pthread_join(pool[i], NULL);
+    say("two workers at once: %d", shot_clashes);
+    say_wait("client", client);
+}
+
 static void masks_of_a_half_close(void) {
     int fd = pair();
     int a = epoll_create1(0), b = epoll_create1(0), c = epoll_create1(0);
@@ -633,6 +697,7 @@ const struct one_case cases[] = {
     CASE(edge_output_after_it_was_full),
     CASE(one_shot_needs_rearming),
     CASE(one_shot_edge),
+    {"one_shot_worker_pool", one_shot_worker_pool, ONCE | LANE},
     CASE(masks_of_a_half_close),
     CASE(masks_of_a_reset),
     {"added_before_connecting", added_before_connecting, ONCE | LANE},

@@ -596,6 +596,18 @@ pub fn id_of(conn: &Conn) -> u64 {
         | u64::from(conn.index.load(Ordering::Relaxed))
 }
 
+/// The connection of index `i`, if that index was ever used.
+pub fn conn_at(i: usize) -> Option<&'static Conn> {
+    let base = PROCESS.conns.load(Ordering::Relaxed);
+    // SAFETY: below `conn_high`, inside the pool.
+    (i < conns_made()).then(|| unsafe { &*base.add(i) })
+}
+
+/// Indices of connections that were ever used.
+pub fn conns_made() -> usize {
+    PROCESS.conn_high.load(Ordering::Relaxed) as usize
+}
+
 // --- stats page ----------------------------------------------------------
 
 fn make_stats_page() {

@@ -60,10 +60,10 @@ pub(super) fn bar_all(ep: &Ep, why: Reason) {
 }
 
 pub(super) fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
-    if event.is_null() {
+    if event.is_null() || crate::iov::is_nowhere(event.cast(), size_of::<epoll_event>()) {
         return None;
     }
-    // SAFETY: the program passed it to a call that has just read it without EFAULT.
+    // SAFETY: the program's structure, as it promised its call.
     let e = unsafe { event.read_unaligned() };
     Some((e.events, e.u64))
 }
@@ -80,7 +80,8 @@ pub(super) fn may_wait(ep: &Ep, conn: &Conn) -> bool {
 pub(super) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
     reg.events.store(events, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
-    if events & ET != 0 {
+    reg.armed.store(1, Ordering::Relaxed);
+    if events & (ET | ONESHOT) != 0 {
         reg.kernel_events.store(STALE, Ordering::Relaxed);
     }
     unmark(reg, REG_ABSENT);
@@ -131,12 +132,12 @@ pub(super) fn add_again(
         real::set_errno(libc::EEXIST);
         return Some(-1);
     }
-    if events & (ONESHOT | EXCLUSIVE | WAKEUP) == 0 && may_wait(ep, conn) {
+    if events & NOT_OURS == 0 && may_wait(ep, conn) {
         change_later(ep, reg, events, data);
         return Some(0);
     }
     drop(_held);
-    kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+    let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
     remove(ep, reg);
     None
 }
@@ -145,47 +146,49 @@ pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_even
     if let Some(done) = add_again(ep, conn, fd, event) {
         return done;
     }
-    let r = real!(epoll_ctl(
-        ep.fd.load(Ordering::Relaxed),
-        libc::EPOLL_CTL_ADD,
-        fd,
-        event
-    ));
-    if r != 0 {
-        return r;
-    }
-    let Some((events, data)) = asked(event) else {
-        return r;
-    };
-    if events & (ONESHOT | EXCLUSIVE | WAKEUP) != 0 || ep.nested.load(Ordering::Relaxed) != 0 {
-        crate::upgrade::bar(conn, Reason::WAIT_KIND);
-        return r;
-    }
-    let Some(reg) = conn
+    let free = conn
         .regs
         .iter()
-        .find(|r| r.ep.load(Ordering::Acquire).is_null())
-    else {
-        crate::upgrade::bar(conn, Reason::WAIT_KIND);
-        return r;
+        .find(|r| r.ep.load(Ordering::Acquire).is_null());
+    let follows = |events: u32| events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) == 0;
+    let (Some(reg), Some(_held)) = (free, ep.lock.lock()) else {
+        return add_unseen(ep, conn, fd, event);
     };
-    {
-        let Some(_held) = ep.lock.lock() else {
-            return r;
-        };
-        reg.fd.store(fd, Ordering::Relaxed);
-        reg.data.store(data, Ordering::Relaxed);
-        reg.events.store(events, Ordering::Relaxed);
-        reg.kernel_events.store(events, Ordering::Relaxed);
-        reg.kernel_data.store(data, Ordering::Relaxed);
-        reg.marks
-            .store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
-        reg.ep
-            .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
-        ep.regs.fetch_add(1, Ordering::Relaxed);
-        push_ready(ep, reg);
+    let Some((events, data)) = asked(event).filter(|(events, _)| follows(*events)) else {
+        drop(_held);
+        return add_unseen(ep, conn, fd, event);
+    };
+    // Complete before the call: another thread may get the event before it returns.
+    reg.fd.store(fd, Ordering::Relaxed);
+    reg.data.store(data, Ordering::Relaxed);
+    reg.events.store(events, Ordering::Relaxed);
+    reg.kernel_events.store(events, Ordering::Relaxed);
+    reg.kernel_data.store(data, Ordering::Relaxed);
+    reg.armed.store(1, Ordering::Relaxed);
+    reg.generation.fetch_add(1, Ordering::Relaxed);
+    reg.marks
+        .store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
+    reg.ep
+        .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+    if let Err(e) = kernel_ctl(ep, libc::EPOLL_CTL_ADD, reg, events) {
+        reg.ep.store(core::ptr::null_mut(), Ordering::Release);
+        real::set_errno(e.0);
+        return -1;
     }
+    ep.regs.fetch_add(1, Ordering::Relaxed);
+    push_ready(ep, reg);
+    drop(_held);
     join(ep, conn, reg);
+    0
+}
+
+/// A registration that ring readiness cannot follow.
+fn add_unseen(ep: &Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event));
+    if r == 0 {
+        crate::upgrade::bar(conn, Reason::WAIT_KIND);
+    }
     r
 }
 
@@ -216,36 +219,41 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
     }
 }
 
-/// Wakes the threads that sleep on the set: a TCP socket is (almost) always
-/// writable, so asking for that too makes the kernel report it. The waiter
-/// sorts out what is really there.
+/// Wakes a thread that sleeps on the set, for a look at the rings: by an eventfd
+/// of ours in the set, which the program never sees.
 pub(super) fn kick(ep: &Ep, reg: &Reg) {
-    // Under the lock: a waiter that wakes finds the lists complete.
-    let Some(_held) = ep.lock.lock() else { return };
+    let Some(held) = ep.lock.lock() else { return };
     push_ready(ep, reg);
-    push_dirty(ep, reg);
-    let events = reg.events.load(Ordering::Relaxed);
-    tell_kernel(ep, reg, (events | OUT) & !ET);
+    let bell = oneshot::bell(ep);
+    drop(held);
+    if let Some(bell) = bell {
+        // SAFETY: eight bytes, as an eventfd takes them.
+        let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
+    }
 }
 
+/// What a kick writes.
+static ONE: u64 = 1;
+
 pub(super) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
-    kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
+    // An error means that the program has closed one of the two: nothing to tell.
+    let _ = kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
     reg.kernel_events.store(events, Ordering::Relaxed);
     reg.kernel_data
         .store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-pub(super) fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) {
+pub(super) fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) -> memlane_sys::Result<usize> {
     let mut e = epoll_event {
         events,
-        u64: reg.data.load(Ordering::Relaxed),
+        u64: oneshot::kernel_data(reg),
     };
     let (epfd, fd) = (
         ep.fd.load(Ordering::Relaxed),
         reg.fd.load(Ordering::Relaxed),
     );
-    // SAFETY: `e` lives over the call. An error means that the program has closed one of the two: nothing to tell.
-    let _ = unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) };
+    // SAFETY: `e` lives over the call.
+    unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) }
 }
 
 /// Tells the kernel what it was not told yet.
@@ -263,10 +271,10 @@ pub(super) fn flush_dirty(ep: &Ep) {
                 .store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
             unmark(reg, REG_DIRTY);
             if marked(reg, REG_ABSENT) {
-                kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+                let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
                 reg
             } else {
-                let events = reg.events.load(Ordering::Relaxed);
+                let events = oneshot::for_kernel(reg);
                 let same = events == reg.kernel_events.load(Ordering::Relaxed)
                     && reg.data.load(Ordering::Relaxed) == reg.kernel_data.load(Ordering::Relaxed);
                 if !same {
@@ -284,7 +292,7 @@ pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_e
     let (Some(reg), Some((events, data))) = (find(ep, conn, fd), asked(event)) else {
         return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
     };
-    if events & (ONESHOT | EXCLUSIVE | WAKEUP) != 0 {
+    if events & NOT_OURS != 0 {
         crate::upgrade::bar(conn, Reason::WAIT_KIND);
     } else if let Some(_held) = ep.lock.lock() {
         if marked(reg, REG_ABSENT) {
@@ -295,22 +303,14 @@ pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_e
             change_later(ep, reg, events, data);
             return 0;
         }
-    }
-    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
-    if r == 0 {
-        {
-            let Some(_held) = ep.lock.lock() else {
-                return r;
-            };
-            for (word, value) in [(&reg.events, events), (&reg.kernel_events, events)] {
-                word.store(value, Ordering::Relaxed);
-            }
-            reg.data.store(data, Ordering::Relaxed);
-            reg.kernel_data.store(data, Ordering::Relaxed);
-            mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
-            push_ready(ep, reg);
+        if oneshot::modify_now(ep, reg, events, data) < 0 {
+            return -1;
         }
+        mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
+        push_ready(ep, reg);
+        drop(_held);
         join(ep, conn, reg);
+        return 0;
     }
-    r
+    real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event))
 }

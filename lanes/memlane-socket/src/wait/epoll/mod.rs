@@ -24,6 +24,7 @@
 
 mod ctl;
 mod lists;
+mod oneshot;
 mod waiter;
 
 pub use ctl::{ctl, is_waited_for};
@@ -53,6 +54,9 @@ const ET: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
+
+/// Kinds of registration that ring readiness does not follow.
+const NOT_OURS: u32 = EXCLUSIVE | WAKEUP;
 
 /// `Reg::kernel_events`: an edge-triggered registration was armed anew, so the
 /// kernel must be told even if the mask is the same.
@@ -84,6 +88,8 @@ pub struct Ep {
     pub nested: AtomicU32,
     /// Registrations of connections.
     pub regs: AtomicU32,
+    /// Eventfd that wakes a sleeper (see `kick`); 0 = none yet.
+    bell: AtomicI32,
     /// `ticks` at which the kernel was last asked.
     asked: AtomicU64,
     /// Waits answered from the rings since.
@@ -99,6 +105,8 @@ impl Ep {
     pub fn reset(&self, fd: i32) {
         self.lock.reset();
         self.fd.store(fd, Ordering::Relaxed);
+        self.bell.store(0, Ordering::Relaxed);
+        oneshot::base();
         for word in [
             &self.sleepers,
             &self.inherited,
@@ -115,6 +123,7 @@ impl Ep {
 
     /// The last descriptor is closed: its registrations are void.
     pub fn release(&self) {
+        process::unhide(self.bell.swap(0, Ordering::Relaxed));
         process::for_live(|conn| {
             for reg in &conn.regs {
                 if core::ptr::eq(reg.ep.load(Ordering::Relaxed), self) {
@@ -169,8 +178,8 @@ pub fn may_wake(conn: &Conn) -> bool {
         };
         let ok = match ep.lock.try_lock() {
             Some(_held)
-                if ep.sleepers.load(Ordering::Relaxed) == 0
-                    && ep.inherited.load(Ordering::Relaxed) == 0 =>
+                if ep.inherited.load(Ordering::Relaxed) == 0
+                    && (ep.sleepers.load(Ordering::Relaxed) == 0 || !oneshot::may_report(reg)) =>
             {
                 push_hot(ep, reg);
                 mark(reg, REG_IN_EDGE);
@@ -199,7 +208,7 @@ pub fn drop_fd(conn: &Conn, n: i32) {
         if last {
             remove(ep, reg);
         } else if reg.fd.load(Ordering::Relaxed) == n && marked(reg, REG_ABSENT) {
-            kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+            let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
             remove(ep, reg);
         }
     }

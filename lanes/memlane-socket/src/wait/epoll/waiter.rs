@@ -59,7 +59,7 @@ impl Waiter<'_> {
             }
             if self.timeout == 0 {
                 flush_dirty(self.ep);
-                return (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
+                return self.kernel(0, 0);
             }
             if !self.ep.hot.load(Ordering::Relaxed).is_null() {
                 let n = self.ask_kernel();
@@ -87,7 +87,7 @@ impl Waiter<'_> {
                     }
                 }
                 AllParked::Stuck => {
-                    let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), 1);
+                    let n = self.kernel(0, 1);
                     if n != 0 || deadline.is_some_and(|d| ticks() >= d) {
                         return n;
                     }
@@ -105,7 +105,12 @@ impl Waiter<'_> {
         }
         self.ep.asked.store(now, Ordering::Relaxed);
         flush_dirty(self.ep);
-        (self.sleep)(self.out.as_mut_ptr(), self.max(), 0)
+        self.kernel(0, 0)
+    }
+
+    /// What the kernel has for the places from `first` on, as the program is to see it.
+    fn kernel(&mut self, first: usize, timeout: c_int) -> c_int {
+        kernel(self.ep, &mut self.out[first..], timeout, self.sleep)
     }
 
     fn max(&self) -> c_int {
@@ -149,6 +154,7 @@ impl Waiter<'_> {
             if report == 0 {
                 continue;
             }
+            oneshot::reported(self.ep, reg);
             self.out[n] = epoll_event {
                 events: report,
                 u64: reg.data.load(Ordering::Relaxed),
@@ -180,11 +186,7 @@ impl Waiter<'_> {
         ep.unasked.store(0, Ordering::Relaxed);
         flush_dirty(self.ep);
         let (ours, rest) = self.out.split_at_mut(n);
-        let got = (self.sleep)(
-            rest.as_mut_ptr(),
-            c_int::try_from(rest.len()).unwrap_or(c_int::MAX),
-            0,
-        );
+        let got = kernel(ep, rest, 0, self.sleep);
         let mut total = n;
         for i in 0..usize::try_from(got).unwrap_or(0) {
             let e = rest[i];
@@ -226,7 +228,7 @@ impl Waiter<'_> {
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(8) && ticks().wrapping_sub(asked) > every {
                 flush_dirty(ep);
-                from_kernel = (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
+                from_kernel = kernel(ep, self.out, 0, self.sleep);
                 asked = ticks();
             }
             from_kernel != 0
@@ -296,26 +298,12 @@ impl Waiter<'_> {
         if n > 0 {
             spin::slept(now.wrapping_sub(start));
         }
-        if n > 0 && self.was_kicked() {
-            // What was asked for in order to wake us (see `kick`) is not what the
-            // program asked for: the kernel is asked again, properly.
-            flush_dirty(self.ep);
-            let from_rings = self.collect();
-            if from_rings > 0 {
-                return Some(self.with_kernel(from_rings, 0));
-            }
-            let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), 0);
-            return (n != 0).then_some(n);
-        }
         real::set_errno(keep);
-        Some(n)
-    }
-
-    fn was_kicked(&self) -> bool {
-        let Some(_held) = self.ep.lock.lock() else {
-            return false;
-        };
-        !self.ep.dirty.load(Ordering::Relaxed).is_null()
+        if n <= 0 {
+            return Some(n);
+        }
+        let left = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
+        (left > 0).then_some(left as c_int)
     }
 
     fn remaining(&self, deadline: Option<u64>) -> c_int {
@@ -328,6 +316,16 @@ impl Waiter<'_> {
             .unwrap_or(self.timeout)
             .min(self.timeout)
     }
+}
+
+/// The program's own wait, with another timeout and place.
+fn kernel(ep: &Ep, out: &mut [epoll_event], timeout: c_int, sleep: Sleep<'_>) -> c_int {
+    let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+    let n = sleep(out.as_mut_ptr(), max, timeout);
+    if n <= 0 {
+        return n;
+    }
+    oneshot::translate(ep, &mut out[..n.cast_unsigned() as usize]) as c_int
 }
 
 #[derive(PartialEq, Eq)]
@@ -354,6 +352,9 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
     };
     if !matches!(conn.rx_mode(), mode::HOT | mode::MOVING | mode::DRAIN) {
         return ParkedReg::Yes;
+    }
+    if !oneshot::may_report(reg) {
+        return ParkedReg::ByTcp; // nobody waits for it here
     }
     let Some(held) = lane::lock_rx(conn) else {
         return ParkedReg::Stuck;
@@ -383,7 +384,7 @@ pub(super) fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
 
 /// What the rings have to report for a registration; 0 = nothing.
 pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
-    if marked(reg, REG_ABSENT) {
+    if marked(reg, REG_ABSENT) || !oneshot::may_report(reg) {
         return 0;
     }
     let readable = asked & IN != 0 && lane::readable(conn);
