@@ -40,8 +40,6 @@ pub fn open_entry(conn: &Conn) {
         &e.parked,
         &e.tx_ring_size,
         &e.rx_ring_size,
-        &e.tx_ring_used,
-        &e.rx_ring_used,
     ] {
         word.store(0, Relaxed);
     }

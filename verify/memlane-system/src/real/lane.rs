@@ -44,6 +44,13 @@ pub struct Conn {
     pub bytes: [u64; 4],
 }
 
+impl Conn {
+    /// Is the memory lane open at this end?
+    pub fn on_lane(&self) -> bool {
+        self.state == ConnState::Memlane as u32
+    }
+}
+
 /// One process under memlane.
 #[derive(Clone, Debug)]
 pub struct Process {
