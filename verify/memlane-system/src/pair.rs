@@ -73,12 +73,14 @@ impl End {
             }
         }
         command
-            .args(["run", "--upgrade", "eager"])
+            .arg("run")
             .args(settings.flags)
             .arg("--")
             .arg(home.at("end"))
             .args(args);
         command.env("MEMLANE_PRELOAD", home.at("libmemlane_preload.so"));
+        // By variable: a flag may say otherwise.
+        command.env("MEMLANE_UPGRADE", "eager");
         command.envs(settings.env.iter().copied());
         if let Some(uid) = settings.uid {
             command.uid(uid).gid(uid);
