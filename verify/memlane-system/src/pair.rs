@@ -16,7 +16,7 @@ use crate::real::{Mode, Reason};
 pub const SOMEBODY: u32 = 65534;
 
 /// Within this time each end has the lane or has given it up (two seconds, should nobody answer).
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How an end is run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -143,18 +143,42 @@ impl End {
     /// If it is switched off and has a page all the same.
     pub fn conn(&self) -> Option<Conn> {
         let report = self.watch.report("end", Mode::Eager);
-        let conn = report.processes.first()?.conns.last().cloned();
+        let own = report.processes.iter().find(|p| p.pid == self.pid());
+        let conn = own?.conns.last().cloned();
         assert!(self.shows_page, "it is switched off, but shows {conn:?}");
         conn
     }
 
+    /// Looks for its page now.
+    pub fn look(&self) {
+        self.watch.look();
+    }
+
+    /// How often its page says that it gave this reason.
+    pub fn times(&self, reason: Reason) -> u64 {
+        let report = self.watch.report("end", Mode::Eager);
+        let given = report.processes.iter().flat_map(|p| &p.reasons);
+        given
+            .filter(|(r, _)| *r == reason)
+            .map(|(_, times)| times)
+            .sum()
+    }
+
     /// Has it decided to stay on TCP? One that is switched off never thinks of anything else.
-    fn gave_up(&self) -> bool {
+    pub fn gave_up(&self) -> bool {
         let decided = |conn: &Conn| !matches!(conn.reason, Reason::TOO_YOUNG | Reason::NONE);
         !self.shows_page || self.conn().as_ref().is_some_and(decided)
     }
 
-    /// Both.
+    /// Waits for it to end by itself.
+    ///
+    /// # Panics
+    /// If it can't be waited for. (It does not run longer than a minute.)
+    pub fn end(&mut self) -> std::process::ExitStatus {
+        self.child.wait().expect("a child")
+    }
+
+    /// Gives an order and waits for the answer.
     pub fn does(&mut self, order: &str) -> Hashes {
         self.tell(order);
         self.answer()
@@ -183,7 +207,11 @@ impl Home {
             (built.preload, "libmemlane_preload.so"),
             (end, "end"),
         ] {
-            std::fs::copy(from, home.at(name)).expect("a copy");
+            // Not by ourselves: a program that is open for writing can't be run, and other
+            // tests' children may have inherited our descriptor.
+            let mut copy = Command::new("cp");
+            let copied = copy.arg(from).arg(home.at(name)).status();
+            assert!(copied.is_ok_and(|status| status.success()), "{name}");
         }
         home
     }
