@@ -1,26 +1,38 @@
 //! Compiles each `cases/*.c` with the system's C compiler, twice: plain, and
 //! fortified (so that libc's `__read_chk`, `__recv_chk`, … are what gets called).
+//! `ends/*.c`, which are no cases, once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    let source_dir = PathBuf::from(env("CARGO_MANIFEST_DIR")).join("cases");
-    println!("cargo::rerun-if-changed={}", source_dir.display());
     println!("cargo::rerun-if-env-changed=CC");
     let out_dir = PathBuf::from(env("OUT_DIR"));
-    let entries = std::fs::read_dir(&source_dir).expect("cases/ is readable");
-    for entry in entries {
-        let path = entry.expect("cases/ is readable").path();
+    for (path, name) in sources("cases") {
+        compile(&path, &out_dir.join(&name), &["-O1", "-U_FORTIFY_SOURCE"]);
+        let fortified = out_dir.join(format!("{name}-fortified"));
+        compile(&path, &fortified, &["-O2", "-D_FORTIFY_SOURCE=2"]);
+    }
+    for (path, name) in sources("ends") {
+        compile(&path, &out_dir.join(name), &["-O2"]);
+    }
+}
+
+/// The C files of a directory, with the names of their programs.
+fn sources(dir: &str) -> Vec<(PathBuf, String)> {
+    let dir = PathBuf::from(env("CARGO_MANIFEST_DIR")).join(dir);
+    println!("cargo::rerun-if-changed={}", dir.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&dir).expect("a readable directory") {
+        let path = entry.expect("a readable directory").path();
         println!("cargo::rerun-if-changed={}", path.display());
         if path.extension().is_some_and(|ext| ext == "c") {
-            let name = path.file_stem().expect("has a name").to_owned();
-            let name = name.to_str().expect("ASCII file name");
-            compile(&path, &out_dir.join(name), &["-O1", "-U_FORTIFY_SOURCE"]);
-            let fortified = out_dir.join(format!("{name}-fortified"));
-            compile(&path, &fortified, &["-O2", "-D_FORTIFY_SOURCE=2"]);
+            let name = path.file_stem().and_then(|name| name.to_str());
+            let name = name.expect("ASCII file name").to_owned();
+            found.push((path, name));
         }
     }
+    found
 }
 
 fn env(name: &str) -> String {

@@ -8,6 +8,7 @@ mod os;
 mod out;
 mod page;
 mod procs;
+mod rings;
 mod run;
 mod ss;
 mod stats;

@@ -66,7 +66,8 @@ impl Source for File {
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
     pub(crate) ring_size: u32,
-    pub(crate) ring_used: u32,
+    /// Bytes sent and not yet taken; not on the page, but from both ends' pages (`rings`).
+    pub(crate) ring_used: Option<u32>,
     pub(crate) ring_bytes: u64,
     pub(crate) tcp_bytes: u64,
     pub(crate) calls: u64,
@@ -75,6 +76,8 @@ pub(crate) struct Flow {
 /// One connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Conn {
+    /// Which entry of its page it is.
+    pub(crate) index: usize,
     pub(crate) state: ConnState,
     pub(crate) fd: u32,
     pub(crate) accepted: bool,
@@ -171,11 +174,10 @@ impl Page {
             let pairs = first[..len]
                 .chunks_exact(CONN_ENTRY_LEN)
                 .zip(again[..len].chunks_exact(CONN_ENTRY_LEN));
-            for (index, (entry, later)) in pairs.enumerate() {
-                let at = offset + index * CONN_ENTRY_LEN;
+            for (index, (entry, later)) in (start..).zip(pairs) {
                 let verdict = match stable(&Words(entry), &Words(later)) {
-                    true => Conn::parse(&Words(entry)),
-                    false => retry(source, at)?,
+                    true => Conn::parse(&Words(entry), index),
+                    false => retry(source, index)?,
                 };
                 self.take(verdict);
             }
@@ -200,7 +202,19 @@ enum Verdict {
 }
 
 impl Conn {
-    fn parse(words: &Words<'_>) -> Verdict {
+    /// Reads the same entry once more. `None`: it is another connection's by now.
+    pub(crate) fn again(&self, source: &impl Source) -> Option<Conn> {
+        match retry(source, self.index) {
+            Ok(Verdict::Conn(now))
+                if now.addresses == self.addresses && now.since_ns == self.since_ns =>
+            {
+                Some(*now)
+            }
+            _ => None,
+        }
+    }
+
+    fn parse(words: &Words<'_>, index: usize) -> Verdict {
         let state = match words.u32(offset_of!(ConnEntry, state)) {
             0 => return Verdict::Free,
             1 => ConnState::New,
@@ -216,6 +230,7 @@ impl Conn {
             _ => return Verdict::Bad,
         };
         Verdict::Conn(Box::new(Conn {
+            index,
             state,
             fd: words.u32(offset_of!(ConnEntry, fd)),
             accepted,
@@ -229,29 +244,19 @@ impl Conn {
             parked: words.u32(offset_of!(ConnEntry, parked)) != 0,
             tx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, tx_ring_size)),
-                ring_used: words.u32(offset_of!(ConnEntry, tx_ring_used)),
+                ring_used: None,
                 ring_bytes: words.u64(offset_of!(ConnEntry, tx_ring_bytes)),
                 tcp_bytes: words.u64(offset_of!(ConnEntry, tx_tcp_bytes)),
                 calls: words.u64(offset_of!(ConnEntry, tx_calls)),
-            }
-            .bounded(),
+            },
             rx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, rx_ring_size)),
-                ring_used: words.u32(offset_of!(ConnEntry, rx_ring_used)),
+                ring_used: None,
                 ring_bytes: words.u64(offset_of!(ConnEntry, rx_ring_bytes)),
                 tcp_bytes: words.u64(offset_of!(ConnEntry, rx_tcp_bytes)),
                 calls: words.u64(offset_of!(ConnEntry, rx_calls)),
-            }
-            .bounded(),
+            },
         }))
-    }
-}
-
-impl Flow {
-    /// A ring can't hold more than its size.
-    fn bounded(mut self) -> Flow {
-        self.ring_used = self.ring_used.min(self.ring_size);
-        self
     }
 }
 
@@ -338,14 +343,15 @@ fn stable(first: &Words<'_>, later: &Words<'_>) -> bool {
 }
 
 /// Reads one entry until it stands still; gives up on one that never does.
-fn retry(source: &impl Source, offset: usize) -> Result<Verdict, PageError> {
+fn retry(source: &impl Source, index: usize) -> Result<Verdict, PageError> {
+    let offset = HEADER_LEN + index * CONN_ENTRY_LEN;
     let mut first = [0; CONN_ENTRY_LEN];
     let mut again = [0; CONN_ENTRY_LEN];
     for _ in 0..TRIES {
         fill(source, &mut first, offset)?;
         fill(source, &mut again, offset)?;
         if stable(&Words(&first), &Words(&again)) {
-            return Ok(Conn::parse(&Words(&first)));
+            return Ok(Conn::parse(&Words(&first), index));
         }
         std::thread::yield_now();
     }

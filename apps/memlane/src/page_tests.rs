@@ -127,15 +127,27 @@ fn an_impossible_number_of_connections_is_capped() {
 
 #[test]
 fn impossible_entries_are_counted_and_left_out() {
-    let mut made = Made::new(4);
+    let mut made = Made::new(3);
     made.entry(0, offset_of!(ConnEntry, state), 6);
     made.entry(1, offset_of!(ConnEntry, role), 2);
-    made.entry(2, offset_of!(ConnEntry, tx_ring_used), u32::MAX);
-    made.entry(2, offset_of!(ConnEntry, tx_ring_size), 65536);
-    made.entry(3, offset_of!(ConnEntry, state), 0);
+    made.entry(2, offset_of!(ConnEntry, state), 0);
     let page = made.read().unwrap();
-    assert_eq!((page.bad_entries, page.conns.len()), (2, 1));
-    assert_eq!(page.conns[0].tx.ring_used, 65536);
+    assert_eq!((page.bad_entries, page.conns.len()), (2, 0));
+}
+
+#[test]
+fn an_entry_that_is_used_anew_is_not_taken_for_the_old_connection() {
+    let mut made = Made::new(2);
+    made.entry(1, offset_of!(ConnEntry, ports), (80 << 16) | 1234);
+    let conn = made.read().unwrap().conns.remove(1);
+    made.entry(1, offset_of!(ConnEntry, tx_ring_bytes), 5);
+    let again = conn.again(&made.0.as_slice()).unwrap();
+    assert_eq!((again.index, again.tx.ring_bytes), (1, 5));
+    made.entry(1, offset_of!(ConnEntry, since_ns), 1);
+    assert!(conn.again(&made.0.as_slice()).is_none());
+    made.entry(1, offset_of!(ConnEntry, since_ns), 0);
+    made.entry(1, offset_of!(ConnEntry, ports), (80 << 16) | 1235);
+    assert!(conn.again(&made.0.as_slice()).is_none());
 }
 
 /// Changes one entry's `seq` and `fd` at every read, until it has been read `until` times.

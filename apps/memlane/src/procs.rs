@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use crate::out::printable;
 use crate::page::{Page, PageError};
@@ -21,12 +22,31 @@ pub(crate) struct Process {
     /// Its name, by the kernel.
     pub(crate) comm: String,
     pub(crate) page: Page,
+    /// Where the page was read.
+    file: PageFile,
+}
+
+/// A page by name, not held open: there may be more pages than descriptors.
+#[derive(Debug)]
+struct PageFile {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl Process {
+    /// Opens its page once more, if that descriptor is still the page that was read.
+    pub(crate) fn reopen(&self) -> Option<File> {
+        let (file, id) = open(&self.file.path)?;
+        (id == self.file.id).then_some(file)
+    }
 }
 
 /// Everything that could be seen.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     pub(crate) processes: Vec<Process>,
+    /// Processes that were not asked for, but may be at the other end of a connection.
+    pub(crate) bystanders: Vec<Process>,
     /// Processes whose descriptors we may not look at.
     pub(crate) unreadable: u64,
     /// Processes whose page was not believed, and why.
@@ -62,7 +82,7 @@ impl Survey {
         if !fs::exists(format!("/proc/{pid}"))? {
             anyhow::bail!("no process {pid}");
         }
-        let survey = Survey::take(Some(pid))?;
+        let mut survey = Survey::take(Some(pid))?;
         if survey.unreadable > 0 {
             anyhow::bail!("process {pid} belongs to somebody else: try as root");
         }
@@ -75,7 +95,22 @@ impl Survey {
                  or has not made a TCP socket yet"
             );
         }
+        survey.add_bystanders(pid)?;
         Ok(survey)
+    }
+
+    /// A ring can only be measured from both ends.
+    fn add_bystanders(&mut self, but_not: u32) -> anyhow::Result<()> {
+        let conns = self.processes.iter().flat_map(|p| &p.page.conns);
+        if !conns
+            .into_iter()
+            .any(|c| c.tx.ring_size > 0 || c.rx.ring_size > 0)
+        {
+            return Ok(());
+        }
+        let others = pids()?.into_iter().filter(|pid| *pid != but_not);
+        self.bystanders = others.filter_map(process).collect();
+        Ok(())
     }
 
     /// One line about what was not seen, for `-v`.
@@ -123,13 +158,13 @@ fn look(pid: u32) -> Look {
         Err(_) => return Look::Nothing,
     };
     let mut seen = HashSet::new();
-    let mut found: Option<Page> = None;
+    let mut found: Option<(Page, PageFile)> = None;
     let mut bad = None;
     for fd in fds.flatten().map(|entry| entry.path()) {
         if !fs::read_link(&fd).is_ok_and(|to| to.as_os_str() == LINK) {
             continue;
         }
-        let Some(file) = open(&fd, &mut seen) else {
+        let Some((file, id)) = open(&fd).filter(|(_, id)| seen.insert(*id)) else {
             continue;
         };
         if seen.len() > MAX_PAGES {
@@ -139,25 +174,29 @@ fn look(pid: u32) -> Look {
             // A page inherited over fork describes the parent, not this process.
             Ok(page) if Some(page.pid) != own_pid(pid) => {}
             // Of two own pages, the older one is from before an exec.
-            Ok(page) if found.as_ref().is_some_and(|f| f.start_ns >= page.start_ns) => {}
-            Ok(page) => found = Some(page),
+            Ok(page)
+                if found
+                    .as_ref()
+                    .is_some_and(|(f, _)| f.start_ns >= page.start_ns) => {}
+            Ok(page) => found = Some((page, PageFile { path: fd, id })),
             Err(error) => bad = Some(error),
         }
     }
     match (found, bad) {
-        (Some(page), _) => Look::Found(Box::new(Process {
+        (Some((page, file)), _) => Look::Found(Box::new(Process {
             pid,
             comm: comm(pid).unwrap_or_else(|| page.comm.clone()),
             page,
+            file,
         })),
         (None, Some(error)) => Look::Bad(error),
         (None, None) => Look::Nothing,
     }
 }
 
-/// Opens a page that was not seen yet. Only ordinary files: the name alone proves
+/// Opens a page, and says which file it is. Only ordinary files: the name alone proves
 /// nothing, and opening a FIFO or a device could block or do something.
-fn open(fd: &std::path::Path, seen: &mut HashSet<(u64, u64)>) -> Option<File> {
+fn open(fd: &Path) -> Option<(File, (u64, u64))> {
     if !fs::metadata(fd).ok()?.is_file() {
         return None;
     }
@@ -167,7 +206,7 @@ fn open(fd: &std::path::Path, seen: &mut HashSet<(u64, u64)>) -> Option<File> {
         .open(fd)
         .ok()?;
     let meta = file.metadata().ok()?;
-    (meta.is_file() && seen.insert((meta.dev(), meta.ino()))).then_some(file)
+    meta.is_file().then(|| (file, (meta.dev(), meta.ino())))
 }
 
 /// The process's id in its own pid namespace.

@@ -10,6 +10,7 @@ use crate::inet::Sockets;
 use crate::out;
 use crate::page::{Conn, Flow};
 use crate::procs::{Process, Survey};
+use crate::rings;
 
 /// Longest address that is shown in full without `-w`.
 const NARROW: usize = 25;
@@ -38,10 +39,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let survey = match args.pid {
+    let mut survey = match args.pid {
         Some(pid) => Survey::of(pid)?,
         None => Survey::take(None)?,
     };
+    rings::measure(&mut survey);
     if args.verbose {
         out::warn(&survey.unseen());
     }
@@ -211,7 +213,11 @@ fn address(address: Option<SocketAddr>, wide: bool) -> String {
 fn ring_use(flow: &Flow, number: &impl Fn(u64) -> String) -> String {
     match flow.ring_size {
         0 => "-".to_owned(),
-        size => format!("{}/{}", number(flow.ring_used.into()), number(size.into())),
+        size => {
+            let used = flow.ring_used.map(|n| number(n.into()));
+            let used = used.unwrap_or_else(|| "-".to_owned());
+            format!("{used}/{}", number(size.into()))
+        }
     }
 }
 
@@ -289,7 +295,7 @@ pub(crate) struct ReasonDocument {
 #[derive(Serialize)]
 struct FlowDocument {
     ring_size_bytes: u32,
-    ring_used_bytes: u32,
+    ring_used_bytes: Option<u32>,
     ring_bytes: u64,
     tcp_bytes: u64,
     calls: u64,

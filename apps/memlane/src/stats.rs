@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::out::{self, human};
 use crate::page::{Flow, Page};
 use crate::procs::{Process, Survey};
+use crate::rings;
 
 /// Names of the size classes, as `smcd stats` prints them.
 const CLASSES: [&str; SIZE_CLASSES] = [
@@ -34,10 +35,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let survey = match args.pid {
+    let mut survey = match args.pid {
         Some(pid) => Survey::of(pid)?,
         None => Survey::take(None)?,
     };
+    rings::measure(&mut survey);
     if args.verbose {
         out::warn(&survey.unseen());
     }
@@ -103,10 +105,29 @@ struct Direction {
     tcp_bytes: u64,
     calls: u64,
     /// Bytes in, and room of, the rings of open connections.
-    ring_used_bytes: u64,
+    ring_used_bytes: RingUse,
     ring_size_bytes: u64,
     /// Calls on the memory lane by size: up to 8, 16 … 512 KiB, more.
     calls_by_size: [u64; SIZE_CLASSES],
+}
+
+/// Bytes in many rings; not known if that of one is not.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(transparent)]
+struct RingUse(Option<u64>);
+
+impl Default for RingUse {
+    /// That of no rings.
+    fn default() -> RingUse {
+        RingUse(Some(0))
+    }
+}
+
+impl RingUse {
+    fn add(&mut self, flow: &Flow) {
+        let used = flow.ring_used.map(u64::from);
+        self.0 = self.0.zip(used).map(|(sum, used)| sum.saturating_add(used));
+    }
 }
 
 #[derive(Serialize, Default, Clone)]
@@ -248,7 +269,7 @@ impl Direction {
         add(&mut self.ring_bytes, flow.ring_bytes);
         add(&mut self.tcp_bytes, flow.tcp_bytes);
         add(&mut self.calls, flow.calls);
-        add(&mut self.ring_used_bytes, flow.ring_used.into());
+        self.ring_used_bytes.add(flow);
         add(&mut self.ring_size_bytes, flow.ring_size.into());
     }
 
@@ -397,11 +418,9 @@ impl Direction {
             format!("{} ({})", self.tcp_bytes, human(self.tcp_bytes)),
         );
         sheet.line("Calls", self.calls);
-        let ring = format!(
-            "{}/{}",
-            human(self.ring_used_bytes),
-            human(self.ring_size_bytes)
-        );
+        let used = self.ring_used_bytes.0.map(human);
+        let used = used.unwrap_or_else(|| "-".to_owned());
+        let ring = format!("{used}/{}", human(self.ring_size_bytes));
         sheet.line("Rings in use", ring);
     }
 }
@@ -511,5 +530,20 @@ mod tests {
             ..Flow::default()
         });
         assert_eq!(direction.ring_bytes, u64::MAX);
+    }
+
+    #[test]
+    fn a_sum_with_something_unknown_in_it_is_unknown() {
+        let ring = |used| Flow {
+            ring_used: used,
+            ..Flow::default()
+        };
+        let mut sum = RingUse::default();
+        sum.add(&ring(Some(7)));
+        sum.add(&ring(Some(5)));
+        assert_eq!(sum, RingUse(Some(12)));
+        sum.add(&ring(None));
+        sum.add(&ring(Some(1)));
+        assert_eq!(sum, RingUse(None));
     }
 }

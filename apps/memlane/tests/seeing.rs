@@ -44,7 +44,6 @@ fn sample() -> Page {
             parked = 1,
             tx_ring_size = 262_144,
             rx_ring_size = 262_144,
-            tx_ring_used = 1536,
             seq = 8
         ),
         words!(
@@ -180,6 +179,73 @@ fn stats_shows_counters_by_lane_and_reason() {
     );
     assert_golden("stats.txt", &settled(&told("stats", pid, &[]), pid));
     assert_golden("stats-d.txt", &settled(&told("stats", pid, &["-d"]), pid));
+}
+
+/// A page with one connection on the memory lane: ports, ring bytes, ring sizes (own, then the peer's).
+fn one_end(
+    (own, peer): (u16, u16),
+    (sent, received): (u64, u64),
+    (tx_size, rx_size): (u32, u32),
+) -> Page {
+    let page = Page::new();
+    page.entry(
+        0,
+        words!(
+            state = ConnState::Memlane as u32,
+            tx_ring_size = tx_size,
+            rx_ring_size = rx_size
+        ),
+        words!(tx_ring_bytes = sent, rx_ring_bytes = received),
+    );
+    let home = "::ffff:127.0.0.1";
+    page.addresses(0, (home, own), (home, peer));
+    page
+}
+
+fn rings_of(verb: &str, pid: u32) -> [serde_json::Value; 2] {
+    let seen: serde_json::Value = serde_json::from_str(&told(verb, pid, &["--json"])).unwrap();
+    let flows = match verb {
+        "ss" => &seen["connections"][0],
+        _ => &seen["totals"],
+    };
+    ["tx", "rx"].map(|way| flows[way]["ring_used_bytes"].clone())
+}
+
+#[test]
+fn a_ring_holds_what_one_end_sent_and_the_other_has_not_taken() {
+    let pages = [
+        one_end((41, 42), (9_000, 5_000), (65_536, 4_096)),
+        one_end((42, 41), (99_000, 7_000), (4_096, 65_536)),
+    ];
+    let [a, b] = pages.each_ref().map(Holder::new);
+    let name = |page: &Page, peer: u32| page.entry(0, words!(peer_pid = peer), &[]);
+    // Who does not name the other process is a stranger with the same addresses.
+    name(&pages[0], b.pid());
+    name(&pages[1], b.pid());
+    assert!(
+        rings_of("ss", a.pid())
+            .iter()
+            .all(serde_json::Value::is_null)
+    );
+    name(&pages[1], a.pid());
+    for verb in ["ss", "stats"] {
+        // 94,000 bytes can't be: the ring has room for 4,096.
+        assert_eq!(rings_of(verb, a.pid()), [2_000, 4_096], "{verb}");
+        assert_eq!(rings_of(verb, b.pid()), [4_096, 2_000], "{verb}");
+    }
+    assert!(told("ss", a.pid(), &["-w"]).contains(" 2000/65536 "));
+    assert!(told("stats", a.pid(), &[]).contains(" 1.9KiB/64KiB\n"));
+    drop(b);
+    for verb in ["ss", "stats"] {
+        assert!(
+            rings_of(verb, a.pid())
+                .iter()
+                .all(serde_json::Value::is_null),
+            "{verb}"
+        );
+    }
+    assert!(told("ss", a.pid(), &[]).contains(" -/64KiB "));
+    assert!(told("stats", a.pid(), &[]).contains(" -/64KiB\n"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What a connection shows in the process's stats page.
 
+use crate::config::Upgrade;
 use crate::conn::Conn;
-use crate::process::{entry, header};
+use crate::process::{config, entry, header};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memlane_core::reason::Reason;
@@ -40,8 +41,6 @@ pub fn open_entry(conn: &Conn) {
         &e.parked,
         &e.tx_ring_size,
         &e.rx_ring_size,
-        &e.tx_ring_used,
-        &e.rx_ring_used,
     ] {
         word.store(0, Relaxed);
     }
@@ -59,16 +58,31 @@ pub fn open_entry(conn: &Conn) {
 /// It is connected.
 pub fn connected(conn: &Conn) {
     let Some(h) = header() else { return };
+    count_conn(h, conn.role.load(Relaxed));
+    if let Some(e) = entry(conn) {
+        e.state.store(ConnState::Tcp as u32, Relaxed);
+    }
+    if config().upgrade == Upgrade::Off {
+        crate::upgrade::bar(conn, Reason::CNF_ERR);
+    }
+}
+
+/// A connection of which nothing else is known: its descriptor's number is beyond the table.
+pub fn out_of_range(role: u32) {
+    let Some(h) = header() else { return };
+    count_conn(h, role);
+    count_reason_as(h, role, Reason::FD_RANGE);
+    h.counters[Counter::Fallbacks as usize].fetch_add(1, Relaxed);
+}
+
+fn count_conn(h: &Header, role: u32) {
     h.counters[Counter::Conns as usize].fetch_add(1, Relaxed);
-    let side = if conn.role.load(Relaxed) == 0 {
+    let side = if role == 0 {
         Counter::ConnsClient
     } else {
         Counter::ConnsServer
     };
     h.counters[side as usize].fetch_add(1, Relaxed);
-    if let Some(e) = entry(conn) {
-        e.state.store(ConnState::Tcp as u32, Relaxed);
-    }
 }
 
 /// It ends: its sums move to the process's.
@@ -132,7 +146,12 @@ pub fn show_rings(conn: &Conn) {
 
 /// One more connection (or attempt) that is on TCP for this reason.
 pub fn count_reason(conn: &Conn, why: Reason) {
-    let Some(h) = header() else { return };
+    if let Some(h) = header() {
+        count_reason_as(h, conn.role.load(Relaxed), why);
+    }
+}
+
+fn count_reason_as(h: &Header, role: u32, why: Reason) {
     for slot in &h.reasons {
         let code = slot.code.load(Relaxed);
         let mine = code == why.0
@@ -142,7 +161,7 @@ pub fn count_reason(conn: &Conn, why: Reason) {
                     .compare_exchange(0, why.0, Relaxed, Relaxed)
                     .map_or_else(|c| c == why.0, |_| true);
         if mine {
-            let side = if conn.role.load(Relaxed) == 0 {
+            let side = if role == 0 {
                 &slot.client
             } else {
                 &slot.server

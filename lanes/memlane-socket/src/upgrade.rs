@@ -145,6 +145,8 @@ fn other_end(tuple: &Tuple) -> Result<(), Reason> {
     match found {
         Ok(s) if s.state == TCP_ESTABLISHED => Ok(()),
         Ok(_) => Err(Reason::CLOSING),
+        // Could not even ask.
+        Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::NO_DEVICE),
         Err(_) => Err(Reason::NOT_SAME_HOST),
     }
 }

@@ -1,7 +1,7 @@
 //! Why a connection is on TCP: SMC's numbers (net/smc/smc_clc.h, `SMC_CLC_DECL_*`)
 //! where SMC has one, and a block of our own (0x0A……) where it has none.
 
-/// A stable reason code.
+/// A stable reason code. Each stands in the table of docs/guides/seeing.md.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Reason(pub u32);
 

@@ -229,12 +229,8 @@ pub struct ConnEntry {
     pub tx_calls: AtomicU64,
     /// Receive calls.
     pub rx_calls: AtomicU64,
-    /// Bytes that the peer has not yet taken from the ring we send into (as last seen).
-    pub tx_ring_used: AtomicU32,
-    /// Bytes that we have not yet taken (as last seen).
-    pub rx_ring_used: AtomicU32,
     /// Filler up to 192.
-    pub reserved: [AtomicU64; 5],
+    pub reserved: [AtomicU64; 6],
 }
 
 const _: () = {

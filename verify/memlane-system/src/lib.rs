@@ -5,7 +5,9 @@
 //!   with a time limit, temporary directories, free ports.
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`real`]: stock programs (nginx, redis, …).
+//! - [`pair`]: two programs with one connection, told step by step what to do.
 
 pub mod cases;
 pub mod harness;
+pub mod pair;
 pub mod real;

@@ -48,8 +48,7 @@ fn curl_fetches_many_small_files_over_one_connection() {
             .sum();
         assert_eq!(connects, 1, "curl did not keep its connection");
         done.lane.must_use_ring(&[SHORT_LIVED]);
-        // A run this short may end before nginx's pages have been looked at: curl's is enough.
-        nginx.finish();
+        nginx.finish().must_use_ring(&[SHORT_LIVED]);
     });
 }
 
@@ -71,8 +70,7 @@ fn curl_fetches_many_files_over_parallel_connections() {
             assert!(fetched(file) == site.bytes(name), "{name} differs");
         }
         done.lane.must_use_ring(&[SHORT_LIVED]);
-        // A run this short may end before nginx's pages have been looked at: curl's is enough.
-        nginx.finish();
+        nginx.finish().must_use_ring(&[SHORT_LIVED]);
     });
 }
 

@@ -7,6 +7,7 @@ fn conn(state: ConnState, reason: Reason, ring: (u64, u64)) -> Conn {
         ..Flow::default()
     };
     Conn {
+        index: 0,
         state,
         fd: 3,
         accepted: false,

@@ -43,6 +43,13 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     }
     let r = real!(connect(fd, to, len));
     let begun = r == 0 || errno() == libc::EINPROGRESS || errno() == libc::EINTR;
+    if begun && process::beyond(fd) {
+        let keep = errno();
+        if memlane_sys::sock::is_tcp(fd) {
+            crate::stats::out_of_range(0);
+        }
+        set_errno(keep);
+    }
     if begun
         && let Some(conn) = conn_of(fd)
         && conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed) & SEEN_DATA == 0
@@ -86,12 +93,14 @@ fn accepted(new: c_int, nonblock: bool) {
         return;
     }
     let keep = errno();
-    let domain = memlane_sys::sock::option::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL);
-    if domain == Ok(libc::IPPROTO_TCP)
-        && let Some(conn) = process::open_conn(new, 1, nonblock)
-    {
-        crate::stats::open_entry(&conn);
-        crate::stats::connected(&conn);
+    let protocol = memlane_sys::sock::option::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+    if protocol == Ok(libc::IPPROTO_TCP) {
+        if let Some(conn) = process::open_conn(new, 1, nonblock) {
+            crate::stats::open_entry(&conn);
+            crate::stats::connected(&conn);
+        } else if process::beyond(new) {
+            crate::stats::out_of_range(1);
+        }
     }
     set_errno(keep);
 }
@@ -249,10 +258,95 @@ pub fn duplicated(old: c_int, new: c_int) {
         return;
     }
     process::dup_entry(old, new);
+    if process::beyond(new) {
+        super::pass::out_of_range(old);
+    }
     if new <= 2
         && let Some(conn) = conn_of(new)
     {
         crate::upgrade::bar(&conn, Reason::UNHOOKED_IO); // stdio writes there without asking us
     }
     set_errno(keep);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::FDS;
+    use crate::thread::Thread;
+    use core::sync::atomic::AtomicPtr;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+
+    fn as_the_preload_library_starts() {
+        static STATE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
+        unsafe extern "C" fn state() -> *mut Thread {
+            STATE.load(Ordering::Relaxed)
+        }
+        // SAFETY: all-zero is a thread's initial value.
+        let zero = Box::new(unsafe { core::mem::zeroed::<Thread>() });
+        STATE.store(Box::leak(zero), Ordering::Relaxed);
+        crate::thread::set_locator(state);
+        // SAFETY: a name of libc, looked up in libc.
+        real::TABLE.fill(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize });
+        process::start();
+    }
+
+    /// How often, as client and as server, `FD_RANGE` was given.
+    fn given() -> (u64, u64) {
+        let reasons = &process::header().expect("a page").reasons;
+        let slot = reasons
+            .iter()
+            .find(|slot| slot.code.load(Ordering::Relaxed) == Reason::FD_RANGE.0);
+        slot.map_or((0, 0), |slot| {
+            let times = |side: &core::sync::atomic::AtomicU64| side.load(Ordering::Relaxed);
+            (times(&slot.client), times(&slot.server))
+        })
+    }
+
+    /// A copy with a number beyond the table.
+    fn copied_high(stream: &TcpStream) -> TcpStream {
+        let first = c_int::try_from(FDS).expect("small in tests");
+        // SAFETY: no pointers; the new descriptor is nobody else's.
+        unsafe {
+            let fd = libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first);
+            assert!(fd >= first);
+            TcpStream::from_raw_fd(fd)
+        }
+    }
+
+    #[test]
+    fn a_descriptor_beyond_the_table_stays_on_tcp_and_says_why() {
+        as_the_preload_library_starts();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        // SAFETY: just made.
+        let low = unsafe { TcpStream::from_raw_fd(fd) };
+        let client = copied_high(&low);
+        let to = libc::sockaddr_in {
+            sin_family: 2,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
+            },
+            sin_zero: [0; 8],
+        };
+        let (address, len) = (core::ptr::from_ref(&to).cast(), size_of_val(&to));
+        let len = socklen_t::try_from(len).expect("small");
+        assert_eq!(connect(client.as_raw_fd(), address, len), 0);
+        assert_eq!(given(), (1, 0));
+
+        let (server, _) = listener.accept().expect("a connection");
+        accepted(copied_high(&server).into_raw_fd(), false);
+        assert_eq!(given(), (1, 1));
+
+        // One that is tracked, until it has a copy that is not.
+        accepted(server.as_raw_fd(), false);
+        let conn = conn_of(server.as_raw_fd()).expect("tracked");
+        let barred = || Reason(conn.barred.load(Ordering::Relaxed));
+        assert_eq!((given(), barred()), ((1, 1), Reason::NONE));
+        duplicated(server.as_raw_fd(), copied_high(&server).into_raw_fd());
+        assert_eq!((given(), barred()), ((1, 2), Reason::FD_RANGE));
+    }
 }

@@ -122,6 +122,14 @@ pub fn still_draining(conn: &Use) -> bool {
     conn.rx_mode() == crate::conn::mode::DRAIN
 }
 
+/// A copy of `fd` has a number that is not tracked: its calls go past us. They have been
+/// made possible already, so bytes that lie in the ring are not asked about.
+pub fn out_of_range(fd: c_int) {
+    if let Some(conn) = conn_of(fd) {
+        give_away(&conn, Reason::FD_RANGE);
+    }
+}
+
 /// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`,
 /// or dup2 between vfork and exec).
 pub fn to_child(fd: c_int) {

@@ -28,8 +28,9 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
 use memlane_sys::{fd, mem, proc, time};
 
-/// Descriptor numbers that are tracked; sockets above stay TCP.
-pub const FDS: usize = 1 << 20;
+/// Descriptor numbers that are tracked; sockets above stay TCP. Tests have a small table:
+/// most machines allow them no larger numbers than the real one's.
+pub const FDS: usize = if cfg!(test) { 600 } else { 1 << 20 };
 /// Connections that are tracked; more stay TCP.
 pub const CONNS: usize = stats::CONN_CAPACITY;
 /// Epoll sets that are tracked; connections in others stay TCP.
@@ -276,6 +277,11 @@ pub fn ep_of(n: i32) -> Option<&'static Ep> {
     }
     // SAFETY: tagged entries are addresses in the pool, which is never unmapped.
     Some(unsafe { &*((value & !TAG_EP) as *const Ep) })
+}
+
+/// Is `n` a number that the table has no place for?
+pub fn beyond(n: i32) -> bool {
+    usize::try_from(n).is_ok_and(|n| n >= FDS)
 }
 
 /// Is anything known of descriptor `n`?

@@ -44,6 +44,13 @@ pub struct Conn {
     pub bytes: [u64; 4],
 }
 
+impl Conn {
+    /// Is the memory lane open at this end?
+    pub fn on_lane(&self) -> bool {
+        self.state == ConnState::Memlane as u32
+    }
+}
+
 /// One process under memlane.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -297,6 +304,7 @@ type Pages = Arc<Mutex<BTreeMap<(u32, u64), File>>>;
 /// Looks for the pages of a process and of what it starts, for as long as it lives.
 #[derive(Debug)]
 pub struct LaneWatch {
+    root: u32,
     pages: Pages,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -312,9 +320,18 @@ impl LaneWatch {
             std::thread::spawn(move || watch(root, &pages, &stop))
         };
         LaneWatch {
+            root,
             pages,
             stop,
             thread: Some(thread),
+        }
+    }
+
+    /// Looks now at every process that runs: what happens before it ends must be in the report,
+    /// however soon that is.
+    pub fn look(&self) {
+        for pid in tree(self.root) {
+            find_pages(pid, &self.pages);
         }
     }
 
@@ -360,7 +377,7 @@ fn watch(root: u32, pages: &Pages, stop: &AtomicBool) {
     }
 }
 
-/// True if there was one.
+/// True if there was one of its own. (Just after a fork a child has only its parent's.)
 fn find_pages(pid: u32, pages: &Pages) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
@@ -375,9 +392,10 @@ fn find_pages(pid: u32, pages: &Pages) -> bool {
         if let Ok(file) = File::open(entry.path())
             && let Ok(metadata) = file.metadata()
         {
+            let header = Words::read(&file, 0, stats::HEADER_LEN);
+            found |= header.is_some_and(|header| header.u32(offset_of!(Header, pid)) == pid);
             let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
             pages.entry((pid, metadata.ino())).or_insert(file);
-            found = true;
         }
     }
     found
@@ -542,6 +560,26 @@ mod tests {
         page
     }
 
+    /// A shell whose child makes a page, with its own id, and then does `then`.
+    fn maker_of_pages(dir: &TempDir, then: &str) -> std::process::Child {
+        let path = dir.path().join("page");
+        std::fs::write(&path, page(Reason::CLOSING)).expect("written");
+        let pid = offset_of!(Header, pid);
+        let python = format!(
+            "import os, time\n\
+             page = bytearray(open('{}', 'rb').read())\n\
+             page[{pid}:{pid}+4] = os.getpid().to_bytes(4, 'little')\n\
+             fd = os.memfd_create('memlane-stats')\n\
+             os.write(fd, page)\n\
+             {then}",
+            path.display()
+        );
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", "\"$1\" -c \"$2\"; true", "sh"]);
+        shell.arg(crate::real::program("python3")).arg(python);
+        shell.spawn().expect("a shell")
+    }
+
     fn report(page: &[u8]) -> LaneReport {
         let dir = TempDir::new("page");
         let path = dir.path().join("page");
@@ -567,29 +605,60 @@ mod tests {
     #[test]
     fn the_page_of_a_child_is_read_after_the_child_has_gone() {
         let dir = TempDir::new("watch");
-        let path = dir.path().join("page");
-        std::fs::write(&path, page(Reason::CLOSING)).expect("written");
-        // A shell whose child makes the page, with its own id, and soon ends.
-        let pid = offset_of!(Header, pid);
-        let python = format!(
-            "import os, time\n\
-             page = bytearray(open('{}', 'rb').read())\n\
-             page[{pid}:{pid}+4] = os.getpid().to_bytes(4, 'little')\n\
-             fd = os.memfd_create('memlane-stats')\n\
-             os.write(fd, page)\n\
-             time.sleep(0.2)",
-            path.display()
-        );
-        let mut shell = std::process::Command::new("/bin/sh");
-        shell.args(["-c", "\"$1\" -c \"$2\"; true", "sh"]);
-        shell.arg(crate::real::program("python3")).arg(python);
-        let mut child = shell.spawn().expect("a shell");
+        let mut child = maker_of_pages(&dir, "time.sleep(0.2)");
         let watch = LaneWatch::start(child.id());
         assert!(child.wait().expect("ends").success());
         let report = watch.report("it", Mode::Eager);
         assert_eq!(report.processes.len(), 1, "{report}");
         assert_ne!(report.processes[0].pid, child.id());
         report.must_use_ring(&[SHORT_LIVED]);
+    }
+
+    #[test]
+    fn a_page_that_was_made_a_moment_ago_is_not_missed() {
+        let dir = TempDir::new("look");
+        let made = dir.path().join("made");
+        let wait = format!("open('{}', 'w')\ntime.sleep(60)", made.display());
+        let mut child = maker_of_pages(&dir, &wait);
+        while !made.exists() {
+            assert!(matches!(child.try_wait(), Ok(None)), "it made no page");
+            std::thread::yield_now();
+        }
+        // One that has not looked yet.
+        let watch = LaneWatch {
+            root: child.id(),
+            pages: Pages::default(),
+            stop: Arc::default(),
+            thread: None,
+        };
+        assert!(watch.report("it", Mode::Eager).processes.is_empty());
+        watch.look();
+        let report = watch.report("it", Mode::Eager);
+        crate::real::proc::send("KILL", &tree(child.id()));
+        let _ = child.wait();
+        report.must_use_ring(&[SHORT_LIVED]);
+    }
+
+    #[test]
+    fn a_page_of_the_parent_is_not_what_is_looked_for() {
+        let dir = TempDir::new("inherited");
+        let path = dir.path().join("forked");
+        let keep = format!("os.fork()\nopen('{}', 'w')\ntime.sleep(60)", path.display());
+        let mut child = maker_of_pages(&dir, &keep);
+        let pages = Pages::default();
+        let of = |pid: u32| find_pages(pid, &pages);
+        let all = loop {
+            let all = tree(child.id());
+            if all.len() == 3 && path.exists() {
+                break all;
+            }
+            assert!(matches!(child.try_wait(), Ok(None)), "it made no page");
+            std::thread::yield_now();
+        };
+        let found = [of(all[1]), of(all[2])];
+        crate::real::proc::send("KILL", &all);
+        let _ = child.wait();
+        assert_eq!(found, [true, false]);
     }
 
     #[test]

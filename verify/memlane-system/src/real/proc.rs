@@ -149,7 +149,12 @@ impl Proc {
     /// What its stats pages say.
     pub fn lane(&self) -> LaneReport {
         match &self.watch {
-            Some(watch) => watch.report(&self.name, self.mode),
+            Some(watch) => {
+                if self.ended.is_none() {
+                    watch.look();
+                }
+                watch.report(&self.name, self.mode)
+            }
             None => LaneReport {
                 who: self.name.clone(),
                 mode: self.mode,

@@ -1,0 +1,272 @@
+/* One end of a connection, which does what it is told: one command a line on
+ * standard input, one answer a line on standard output.
+ *
+ *   end listen         says "port N", then takes one connection
+ *   end connect PORT   connects to 127.0.0.1
+ *
+ *   send SEED BYTES           "done HASH-SENT 0"
+ *   take BYTES                "done 0 HASH-TAKEN"
+ *   both SEED BYTES TAKEN     sends and takes at the same time: "done HASH-SENT HASH-TAKEN"
+ *   spoil WHAT                does what the memory lane does not carry (below): "done 0 0"
+ *
+ * It ends with its input. What is wrong ends it with a message, a hang after a minute. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { SECONDS = 60, PIECE = 50000 };
+
+static int fd;
+
+static void die(const char *what) {
+    fprintf(stderr, "end: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+/* FNV-1a, over everything since `hash` was FNV. */
+static const uint64_t FNV = 0xcbf29ce484222325u;
+
+static uint64_t add(uint64_t hash, const unsigned char *bytes, size_t len) {
+    for (size_t i = 0; i < len; i++) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* xorshift64: the same bytes for the same seed. */
+static void fill(uint64_t *state, unsigned char *bytes, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        bytes[i] = (unsigned char)(*state >> 24);
+    }
+}
+
+struct order {
+    uint64_t seed;
+    size_t bytes;
+    uint64_t hash;
+};
+
+static void *send_all(void *arg) {
+    struct order *order = arg;
+    static unsigned char piece[PIECE];
+    uint64_t state = order->seed * 2 + 1;
+    order->hash = FNV;
+    for (size_t left = order->bytes; left > 0;) {
+        size_t len = left < PIECE ? left : PIECE;
+        fill(&state, piece, len);
+        order->hash = add(order->hash, piece, len);
+        for (size_t at = 0; at < len;) {
+            ssize_t n = send(fd, piece + at, len - at, MSG_NOSIGNAL);
+            if (n < 0) die("send");
+            at += (size_t)n;
+        }
+        left -= len;
+    }
+    return NULL;
+}
+
+static void take_all(struct order *order) {
+    static unsigned char piece[PIECE];
+    order->hash = FNV;
+    for (size_t left = order->bytes; left > 0;) {
+        ssize_t n = recv(fd, piece, left < PIECE ? left : PIECE, 0);
+        if (n < 0) die("recv");
+        if (n == 0) die("end of stream");
+        order->hash = add(order->hash, piece, (size_t)n);
+        left -= (size_t)n;
+    }
+}
+
+/* A copy of the connection, on its way to somebody else. */
+static void pass_on(void) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) die("socketpair");
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof fd)];
+    } control = {0};
+    char byte = 0;
+    struct iovec iov = {&byte, 1};
+    struct msghdr message = {.msg_iov = &iov,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    control.header.cmsg_len = CMSG_LEN(sizeof fd);
+    control.header.cmsg_level = SOL_SOCKET;
+    control.header.cmsg_type = SCM_RIGHTS;
+    memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+    if (sendmsg(pair[0], &message, 0) != 1) die("sendmsg");
+}
+
+/* A child that holds the connection too, for as long as we live. */
+static void share(void) {
+    int pid = fork();
+    if (pid < 0) die("fork");
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) pause();
+    }
+}
+
+/* A hundred bytes by a system call that the library does not see. */
+static void send_unseen(void) {
+    static char bytes[100];
+    struct iovec iov = {bytes, sizeof bytes};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}};
+    if (syscall(SYS_sendmmsg, fd, &message, 1, 0) != 1) die("sendmmsg");
+}
+
+/* A filter that allows everything. */
+static void sandbox(void) {
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) die("no_new_privs");
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0) die("seccomp");
+}
+
+static void wait_once(void) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
+    int set = epoll_create1(0);
+    if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll");
+}
+
+/* Not one descriptor more than there are. */
+static void no_descriptors(void) {
+    int next = dup(0);
+    struct rlimit limit;
+    if (next < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) die("dup");
+    close(next);
+    limit.rlim_cur = (rlim_t)next;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) die("setrlimit");
+}
+
+/* Eight megabytes more than there are: enough for a thread, not for 64 rings. */
+static void no_memory(void) {
+    unsigned long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%lu", &pages) != 1) die("statm");
+    fclose(file);
+    rlim_t bytes = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (8 << 20);
+    struct rlimit limit = {bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) die("setrlimit");
+}
+
+/* Nonsense into all words that the other end reads, and into our own. */
+static void scribble(void) {
+    enum { WORDS = 64 << 10 };
+    char line[400];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    if (!maps) die("maps");
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long start, end;
+        if (!strstr(line, "/memfd:memlane-dmb") || sscanf(line, "%lx-%lx", &start, &end) != 2) continue;
+        memset((void *)start, 0xff, end - start < WORDS ? end - start : WORDS);
+        found++;
+    }
+    fclose(maps);
+    if (found == 0) die("no rings");
+}
+
+static void spoil(const char *what) {
+    int on = 1;
+    if (strcmp(what, "option") == 0) {
+        if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on) != 0) die("setsockopt");
+    } else if (strcmp(what, "urgent") == 0) {
+        if (send(fd, "!", 1, MSG_OOB) != 1) die("send");
+    } else if (strcmp(what, "fork") == 0) {
+        share();
+    } else if (strcmp(what, "pass") == 0) {
+        pass_on();
+    } else if (strcmp(what, "stdio") == 0) {
+        if (dup2(fd, 2) != 2) die("dup2");
+    } else if (strcmp(what, "once") == 0) {
+        wait_once();
+    } else if (strcmp(what, "unseen") == 0) {
+        send_unseen();
+    } else if (strcmp(what, "sandbox") == 0) {
+        sandbox();
+    } else if (strcmp(what, "uring") == 0) {
+        char params[120] = {0};
+        syscall(SYS_io_uring_setup, 1, params); /* may be forbidden here: asking is enough */
+    } else if (strcmp(what, "descriptors") == 0) {
+        no_descriptors();
+    } else if (strcmp(what, "memory") == 0) {
+        no_memory();
+    } else if (strcmp(what, "scribble") == 0) {
+        scribble();
+    } else if (strcmp(what, "end") == 0) {
+        if (shutdown(fd, SHUT_WR) != 0) die("shutdown");
+    } else {
+        errno = EINVAL;
+        die(what);
+    }
+}
+
+static void open_end(int argc, char **argv) {
+    struct sockaddr_in home = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof home;
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    if (s < 0) die("socket");
+    if (argc == 3 && strcmp(argv[1], "connect") == 0) {
+        home.sin_port = htons((uint16_t)atoi(argv[2]));
+        if (connect(s, (struct sockaddr *)&home, len) != 0) die("connect");
+        fd = s;
+        printf("port 0\n");
+        return;
+    }
+    if (bind(s, (struct sockaddr *)&home, len) != 0 || listen(s, 1) != 0) die("listen");
+    if (getsockname(s, (struct sockaddr *)&home, &len) != 0) die("getsockname");
+    printf("port %d\n", ntohs(home.sin_port));
+    fd = accept(s, NULL, NULL);
+    if (fd < 0) die("accept");
+    close(s);
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    alarm(SECONDS);
+    open_end(argc, argv);
+    char line[200];
+    while (fgets(line, sizeof line, stdin)) {
+        struct order sent = {0}, taken = {0};
+        char what[20];
+        if (sscanf(line, "spoil %19s", what) == 1) {
+            spoil(what);
+        } else if (sscanf(line, "send %" SCNu64 " %zu", &sent.seed, &sent.bytes) == 2) {
+            send_all(&sent);
+        } else if (sscanf(line, "take %zu", &taken.bytes) == 1) {
+            take_all(&taken);
+        } else if (sscanf(line, "both %" SCNu64 " %zu %zu", &sent.seed, &sent.bytes, &taken.bytes) == 3) {
+            pthread_t sender;
+            pthread_attr_t small;
+            pthread_attr_init(&small);
+            pthread_attr_setstacksize(&small, 256 << 10);
+            if (pthread_create(&sender, &small, send_all, &sent) != 0) die("thread");
+            take_all(&taken);
+            pthread_join(sender, NULL);
+        } else {
+            errno = EINVAL;
+            die(line);
+        }
+        printf("done %" PRIx64 " %" PRIx64 "\n", sent.hash, taken.hash);
+    }
+    return 0;
+}

@@ -1,0 +1,333 @@
+//! Two programs with one connection between them (`ends/end.c`), each with settings
+//! of its own, told step by step what to do.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Built, TempDir};
+use crate::real::lane::{Conn, LaneWatch};
+use crate::real::{Mode, Reason};
+
+/// The user that an end may run as, who is not root.
+pub const SOMEBODY: u32 = 65534;
+
+/// Within this time each end has the lane or has given it up (two seconds, should nobody answer).
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How an end is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings<'a> {
+    /// Flags of `memlane run`.
+    pub flags: &'a [&'a str],
+    /// Variables.
+    pub env: &'a [(&'a str, &'a str)],
+    /// Its user, if not ours.
+    pub uid: Option<u32>,
+}
+
+/// Nothing set.
+pub const DEFAULT: Settings<'static> = Settings {
+    flags: &[],
+    env: &[],
+    uid: None,
+};
+
+/// Settings that are flags only.
+pub const fn flags<'a>(flags: &'a [&'a str]) -> Settings<'a> {
+    Settings {
+        flags,
+        env: &[],
+        uid: None,
+    }
+}
+
+/// One of the two programs. Killed when dropped.
+#[derive(Debug)]
+pub struct End {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    watch: LaneWatch,
+    shows_page: bool,
+}
+
+/// What one end sent and took, as hashes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hashes {
+    /// Of what it sent.
+    pub sent: u64,
+    /// Of what it took.
+    pub taken: u64,
+}
+
+impl End {
+    fn start(home: &Home, settings: &Settings<'_>, args: &[&str]) -> End {
+        let mut command = Command::new(home.at("memlane"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("MEMLANE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .arg("run")
+            .args(settings.flags)
+            .arg("--")
+            .arg(home.at("end"))
+            .args(args);
+        command.env("MEMLANE_PRELOAD", home.at("libmemlane_preload.so"));
+        // By variable: a flag may say otherwise.
+        command.env("MEMLANE_UPGRADE", "eager");
+        command.envs(settings.env.iter().copied());
+        if let Some(uid) = settings.uid {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("memlane starts");
+        End {
+            orders: child.stdin.take().expect("piped"),
+            answers: BufReader::new(child.stdout.take().expect("piped")),
+            watch: LaneWatch::start(child.id()),
+            shows_page: !settings
+                .env
+                .iter()
+                .any(|(name, _)| *name == "MEMLANE_DISABLE"),
+            child,
+        }
+    }
+
+    /// Its process id: memlane becomes the program.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order, without waiting for the answer.
+    pub fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("it takes orders");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line);
+        assert!(
+            matches!(read, Ok(n) if n > 0),
+            "an end gave no answer (it ends itself after a minute): {read:?}"
+        );
+        line
+    }
+
+    /// The answer to the order before.
+    pub fn answer(&mut self) -> Hashes {
+        let line = self.line();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let hash = |n: usize| {
+            let word = words.get(n).unwrap_or_else(|| panic!("said {line:?}"));
+            u64::from_str_radix(word, 16).unwrap_or_else(|_| panic!("said {line:?}"))
+        };
+        assert_eq!(words[0], "done", "{line:?}");
+        Hashes {
+            sent: hash(1),
+            taken: hash(2),
+        }
+    }
+
+    /// Its connection, as its page shows it; `None`: no page has been seen (yet).
+    ///
+    /// # Panics
+    /// If it is switched off and has a page all the same.
+    pub fn conn(&self) -> Option<Conn> {
+        let report = self.watch.report("end", Mode::Eager);
+        let own = report.processes.iter().find(|p| p.pid == self.pid());
+        let conn = own?.conns.last().cloned();
+        assert!(self.shows_page, "it is switched off, but shows {conn:?}");
+        conn
+    }
+
+    /// Looks for its page now.
+    pub fn look(&self) {
+        self.watch.look();
+    }
+
+    /// How often its page says that it gave this reason.
+    pub fn times(&self, reason: Reason) -> u64 {
+        let report = self.watch.report("end", Mode::Eager);
+        let given = report.processes.iter().flat_map(|p| &p.reasons);
+        given
+            .filter(|(r, _)| *r == reason)
+            .map(|(_, times)| times)
+            .sum()
+    }
+
+    /// Has it decided to stay on TCP? One that is switched off never thinks of anything else.
+    pub fn gave_up(&self) -> bool {
+        let decided = |conn: &Conn| !matches!(conn.reason, Reason::TOO_YOUNG | Reason::NONE);
+        !self.shows_page || self.conn().as_ref().is_some_and(decided)
+    }
+
+    /// Waits for it to end by itself.
+    ///
+    /// # Panics
+    /// If it can't be waited for. (It does not run longer than a minute.)
+    pub fn end(&mut self) -> std::process::ExitStatus {
+        self.child.wait().expect("a child")
+    }
+
+    /// Gives an order and waits for the answer.
+    pub fn does(&mut self, order: &str) -> Hashes {
+        self.tell(order);
+        self.answer()
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What was built, where every user may run it.
+#[derive(Debug)]
+struct Home(TempDir);
+
+impl Home {
+    fn new() -> Home {
+        let built = Built::find();
+        let home = Home(TempDir::new("pair"));
+        let end = Path::new(env!("OUT_DIR")).join("end");
+        let memlane = built.memlane.expect("`cargo build --release` first");
+        for (from, name) in [
+            (memlane, "memlane"),
+            (built.preload, "libmemlane_preload.so"),
+            (end, "end"),
+        ] {
+            // Not by ourselves: a program that is open for writing can't be run, and other
+            // tests' children may have inherited our descriptor.
+            let mut copy = Command::new("cp");
+            let copied = copy.arg(from).arg(home.at(name)).status();
+            assert!(copied.is_ok_and(|status| status.success()), "{name}");
+        }
+        home
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// Both ends of one connection, each in a process of its own.
+#[derive(Debug)]
+pub struct Pair {
+    /// Who accepted.
+    pub server: End,
+    /// Who connected.
+    pub client: End,
+    home: Home,
+    seed: u64,
+}
+
+impl Pair {
+    /// Starts and connects them.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn start(server: &Settings<'_>, client: &Settings<'_>) -> Pair {
+        let home = Home::new();
+        let mut server = End::start(&home, server, &["listen"]);
+        let said = server.line();
+        let port = said
+            .trim()
+            .strip_prefix("port ")
+            .unwrap_or_else(|| panic!("said {said:?}"));
+        let mut client = End::start(&home, client, &["connect", port]);
+        client.line();
+        Pair {
+            server,
+            client,
+            home,
+            seed: 0,
+        }
+    }
+
+    /// The `memlane` program that both were started by.
+    pub fn memlane(&self) -> Command {
+        Command::new(self.home.at("memlane"))
+    }
+
+    /// A few bytes there and back.
+    pub fn exchange(&mut self) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            self.seed += 1;
+            let order = format!("send {} 100", self.seed);
+            let ends = [&mut self.client, &mut self.server];
+            let sent = ends[from].does(&order).sent;
+            let taken = ends[to].does("take 100").taken;
+            assert_eq!(sent, taken, "100 bytes arrived as others");
+        }
+    }
+
+    /// Exchanges until both have the lane.
+    ///
+    /// # Panics
+    /// If they don't get it.
+    pub fn open(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            self.exchange();
+            let both = [self.client.conn(), self.server.conn()];
+            if both.iter().flatten().filter(|conn| conn.on_lane()).count() == 2 {
+                return;
+            }
+        }
+        panic!("no lane after {PATIENCE:?}:\n{}", self.describe());
+    }
+
+    /// Exchanges until both ends have given up the lane, sends a lot, and checks that not a
+    /// byte took it. Returns own and peer's reason of client and server (of those with a page).
+    ///
+    /// # Panics
+    /// If a byte took it, or if they don't give up.
+    pub fn stay_on_tcp(&mut self) -> [Option<[Reason; 2]>; 2] {
+        let start = Instant::now();
+        while !(self.client.gave_up() && self.server.gave_up()) {
+            assert!(start.elapsed() < PATIENCE, "{}", self.describe());
+            self.exchange();
+        }
+        self.flood(1 << 20);
+        let both = [self.client.conn(), self.server.conn()];
+        let used = |conn: &Conn| conn.on_lane() || conn.bytes[..2] != [0, 0];
+        assert!(!both.iter().flatten().any(used), "{}", self.describe());
+        both.map(|conn| conn.map(|conn| [conn.reason, conn.peer_reason]))
+    }
+
+    /// Both send so many bytes at the same time; each must get what the other sent.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn flood(&mut self, bytes: usize) {
+        self.seed += 2;
+        self.client
+            .tell(&format!("both {} {bytes} {bytes}", self.seed - 1));
+        self.server
+            .tell(&format!("both {} {bytes} {bytes}", self.seed));
+        let (client, server) = (self.client.answer(), self.server.answer());
+        assert_eq!(client.sent, server.taken, "{bytes} bytes to the server");
+        assert_eq!(server.sent, client.taken, "{bytes} bytes to the client");
+        assert_ne!(client.sent, server.sent, "each sends its own");
+    }
+
+    /// What both pages say.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for (who, end) in [("client", &self.client), ("server", &self.server)] {
+            let _ = writeln!(text, "{who}: {:?}", end.conn());
+        }
+        text
+    }
+}

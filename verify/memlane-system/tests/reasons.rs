@@ -1,0 +1,144 @@
+//! Each reason for TCP that a program can bring about: it is given, and the bytes arrive.
+//! Those that come from a side's settings are in `policy.rs`.
+
+use std::time::Instant;
+
+use memlane_system::harness::plain_only;
+use memlane_system::pair::{DEFAULT, PATIENCE, Pair, flags};
+use memlane_system::real::Reason;
+
+/// The client does something before the lane could open, and gives this reason.
+fn client_gives(reason: Reason, what: &str) {
+    if plain_only() {
+        return;
+    }
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.client.does(&format!("spoil {what}"));
+    if what == "unseen" {
+        pair.server.does("take 100");
+    }
+    let start = Instant::now();
+    while !pair.client.gave_up() {
+        assert!(start.elapsed() < PATIENCE, "{}", pair.describe());
+        pair.exchange();
+    }
+    pair.flood(1 << 20);
+    let conn = pair.client.conn().expect("a page");
+    assert_eq!(conn.reason.name(), reason.name(), "{}", pair.describe());
+    assert_eq!(conn.bytes[..2], [0, 0], "{}", pair.describe());
+    assert!(pair.client.times(reason) > 0, "it was not counted");
+}
+
+#[test]
+fn an_option_that_the_lane_does_not_carry_keeps_a_connection_on_tcp() {
+    client_gives(Reason::OPTION, "option");
+}
+
+#[test]
+fn urgent_data_keeps_a_connection_on_tcp() {
+    client_gives(Reason::URGENT, "urgent");
+}
+
+#[test]
+fn a_child_with_a_copy_keeps_a_connection_on_tcp() {
+    client_gives(Reason::SHARED_FD, "fork");
+}
+
+#[test]
+fn a_copy_that_is_sent_away_keeps_a_connection_on_tcp() {
+    client_gives(Reason::PASSED_ON, "pass");
+}
+
+#[test]
+fn a_connection_that_is_stderr_stays_on_tcp() {
+    client_gives(Reason::UNHOOKED_IO, "stdio");
+}
+
+#[test]
+fn a_one_shot_wait_keeps_a_connection_on_tcp() {
+    client_gives(Reason::WAIT_KIND, "once");
+}
+
+#[test]
+fn bytes_that_the_library_did_not_see_keep_a_connection_on_tcp() {
+    client_gives(Reason::COUNTS, "unseen");
+}
+
+#[test]
+fn a_sandboxed_process_stays_on_tcp() {
+    client_gives(Reason::SANDBOXED, "sandbox");
+}
+
+#[test]
+fn a_process_with_io_uring_stays_on_tcp() {
+    client_gives(Reason::IO_URING, "uring");
+}
+
+#[test]
+fn a_process_without_a_descriptor_left_stays_on_tcp() {
+    client_gives(Reason::NO_DEVICE, "descriptors");
+}
+
+#[test]
+fn a_process_without_memory_for_rings_stays_on_tcp() {
+    client_gives(Reason::MEMORY, "memory");
+}
+
+#[test]
+fn a_connection_that_has_moved_little_is_too_young() {
+    if plain_only() {
+        return;
+    }
+    let auto = flags(&["--upgrade", "auto"]);
+    let mut pair = Pair::start(&auto, &auto);
+    for _ in 0..2 {
+        pair.exchange();
+    }
+    pair.client.look();
+    let conn = pair.client.conn().expect("a page");
+    assert_eq!(conn.reason, Reason::TOO_YOUNG, "{}", pair.describe());
+    assert!(!conn.on_lane());
+}
+
+#[test]
+fn a_half_closed_connection_is_closing() {
+    if plain_only() {
+        return;
+    }
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.client.does("spoil end");
+    let start = Instant::now();
+    while !pair.client.gave_up() {
+        assert!(start.elapsed() < PATIENCE, "{}", pair.describe());
+        let sent = pair.server.does("send 5 100").sent;
+        assert_eq!(pair.client.does("take 100").taken, sent);
+    }
+    let conn = pair.client.conn().expect("a page");
+    assert_eq!(conn.reason, Reason::CLOSING, "{}", pair.describe());
+}
+
+#[test]
+fn a_peer_that_scribbles_into_the_shared_memory_is_cut_off() {
+    if plain_only() {
+        return;
+    }
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.open();
+    while pair.server.conn().expect("a page").bytes[1] == 0 {
+        pair.exchange();
+    }
+    pair.client.does("spoil scribble");
+    // The server wants more: what it finds instead ends this connection, and nothing else.
+    pair.server.tell("take 100");
+    let start = Instant::now();
+    while pair.server.times(Reason::PEER_MISBEHAVED) == 0 {
+        assert!(start.elapsed() < PATIENCE, "{}", pair.describe());
+        std::thread::yield_now();
+    }
+    let status = pair.server.end();
+    assert_eq!(
+        status.code(),
+        Some(1),
+        "its stream ended, it did not: {status}"
+    );
+}
