@@ -151,7 +151,7 @@ impl Lock {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread::{JoinHandle, spawn};
@@ -162,6 +162,11 @@ mod tests {
             Box::leak(Box::new(unsafe { core::mem::zeroed() }))
         });
         OWN.with(|t| core::ptr::from_ref(*t).cast_mut())
+    }
+
+    /// What the preload library does for its program's threads.
+    pub(crate) fn set_own_locator() {
+        set_locator(own);
     }
 
     /// A thread that takes `lock` and keeps it until it is told to end; then it
