@@ -287,7 +287,7 @@ static void *kills_later(void *arg) {
     return NULL;
 }
 
-enum way { BY_RECV, BY_POLL, BY_EPOLL };
+enum way { BY_RECV, BY_POLL, BY_EPOLL, LEAVING };
 
 /* Without the kernel's help a program that only looks would look for ever. */
 static void wait_for_bytes(enum way way, int fd, int ep) {
@@ -297,16 +297,35 @@ static void wait_for_bytes(enum way way, int fd, int ep) {
     else if (way == BY_EPOLL) epoll_wait(ep, &ev, 1, -1);
 }
 
-static bool pattern_held_to_the_end(enum way way, int fd, int ep) {
-    uint64_t at = 0;
+static bool pattern_held_to_the_end(enum way way, int fd, int ep, uint64_t at) {
     for (;;) {
         wait_for_bytes(way, fd, ep);
-        long r = recv(fd, scratch, sizeof scratch, way == BY_RECV ? 0 : MSG_DONTWAIT);
+        const bool looks = way == BY_POLL || way == BY_EPOLL;
+        long r = recv(fd, scratch, sizeof scratch, looks ? MSG_DONTWAIT : 0);
         if (r < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (r <= 0) return at > 0;
+        if (r <= 0) return true;
         for (long i = 0; i < r; i++, at++)
-            if ((unsigned char)scratch[i] != pattern(at)) return false;
+            if ((unsigned char)scratch[i] != pattern(at)) {
+                say("WRONG byte in the pattern");
+                return false;
+            }
     }
+}
+
+/* The reader kills the writer, then asks for what only TCP can do: the lane ends while its
+ * writer, perhaps, has been stopped for ever in the middle of a write. */
+static uint64_t kill_and_leave_the_lane(int pid, int fd, long pieces) {
+    uint64_t at = 0;
+    for (long i = 0; i <= pieces; i++) {
+        long r = recv(fd, scratch, sizeof scratch, 0);
+        if (i == pieces) kill(pid, SIGKILL); /* it has just found room, and fills it */
+        for (long k = 0; k < r; k++, at++)
+            if ((unsigned char)scratch[k] != pattern(at)) say("WRONG byte in the pattern");
+    }
+    waitpid(pid, NULL, 0);
+    int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on);
+    return at;
 }
 
 static void writers_die(enum way way) {
@@ -320,12 +339,16 @@ static void writers_die(enum way way) {
         epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev);
         struct killer killer = {pid, 3000 + i * 617 % 5000};
         pthread_t t;
-        if (pthread_create(&t, NULL, kills_later, &killer)) die("pthread_create");
-        held += pattern_held_to_the_end(way, fd, ep);
-        pthread_join(t, NULL);
+        uint64_t at = 0;
+        if (way == LEAVING) at = kill_and_leave_the_lane(pid, fd, 20 + i * 3);
+        else if (pthread_create(&t, NULL, kills_later, &killer)) die("pthread_create");
+        held += pattern_held_to_the_end(way, fd, ep, at);
+        if (way != LEAVING) {
+            pthread_join(t, NULL);
+            waitpid(pid, NULL, 0);
+        }
         close(ep);
         close(fd);
-        waitpid(pid, NULL, 0);
     }
     say("%d of %d streams held their pattern and ended", held, DEATHS);
 }
@@ -333,6 +356,7 @@ static void writers_die(enum way way) {
 static void writers_die_under_a_reader(void) { writers_die(BY_RECV); }
 static void writers_die_under_poll(void) { writers_die(BY_POLL); }
 static void writers_die_under_epoll(void) { writers_die(BY_EPOLL); }
+static void writers_die_before_the_reader_leaves_the_lane(void) { writers_die(LEAVING); }
 
 const struct one_case cases[] = {
 #define CASE(name) {#name, name, NO_THREAD}
@@ -358,5 +382,6 @@ const struct one_case cases[] = {
     MANY(writers_die_under_a_reader),
     MANY(writers_die_under_poll),
     MANY(writers_die_under_epoll),
+    MANY(writers_die_before_the_reader_leaves_the_lane),
     {NULL, NULL, 0},
 };
