@@ -12,6 +12,7 @@
 )]
 #![allow(missing_docs)] // the names are libc's: their manual pages document them
 
+mod numbers;
 mod stdio;
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
@@ -248,7 +249,7 @@ hooks! {
     fn memlane_fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int => opts::fcntl(fd, cmd, arg);
     fn memlane_ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int => opts::ioctl(fd, request, arg);
     fn memlane_prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int => prctl_body(option, a, b, c, d);
-    fn memlane_syscall(nr: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize => syscall_body(nr, [a, b, c, d, e, f]);
+    fn memlane_syscall(nr: usize, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize => numbers::call(nr, [a, b, c, d, e, f]);
     fn memlane_execve(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execve_body(path, argv, envp);
     fn memlane_execvpe(file: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execvpe_body(file, argv, envp);
     fn memlane_is_conn(fd: c_int) -> c_int => c_int::from(process::conn_of(fd).is_some());
@@ -568,87 +569,4 @@ fn prctl_body(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
         process::freeze(Reason::SANDBOXED);
     }
     memlane_socket::real!(prctl(option, a, b, c, d))
-}
-
-/// libc's `syscall`: the calls that we hook by name are hooked by number too.
-fn syscall_body(nr: usize, a: [usize; 6]) -> isize {
-    let fd = memlane_sys::fd::as_fd(a[0]);
-    match nr as i64 {
-        libc::SYS_read => io::read(fd, a[1] as *mut c_void, a[2]),
-        libc::SYS_write => io::write(fd, a[1] as *const c_void, a[2]),
-        libc::SYS_recvfrom if a[4] == 0 => {
-            io::recv(fd, a[1] as *mut c_void, a[2], memlane_sys::fd::as_fd(a[3]))
-        }
-        libc::SYS_sendto if a[4] == 0 => io::send(
-            fd,
-            a[1] as *const c_void,
-            a[2],
-            memlane_sys::fd::as_fd(a[3]),
-        ),
-        libc::SYS_readv => io::readv(fd, a[1] as *const iovec, memlane_sys::fd::as_fd(a[2])),
-        libc::SYS_writev => io::writev(fd, a[1] as *const iovec, memlane_sys::fd::as_fd(a[2])),
-        libc::SYS_recvmsg => io::recvmsg(fd, a[1] as *mut msghdr, memlane_sys::fd::as_fd(a[2])),
-        libc::SYS_sendmsg => io::sendmsg(fd, a[1] as *const msghdr, memlane_sys::fd::as_fd(a[2])),
-        libc::SYS_close => life::close(fd) as isize,
-        libc::SYS_close_range => {
-            life::close_range(a[0] as c_uint, a[1] as c_uint, memlane_sys::fd::as_fd(a[2])) as isize
-        }
-        libc::SYS_dup3 => life::dup3(
-            fd,
-            memlane_sys::fd::as_fd(a[1]),
-            memlane_sys::fd::as_fd(a[2]),
-        ) as isize,
-        libc::SYS_dup => life::dup(fd) as isize,
-        libc::SYS_accept4 => life::accept4(
-            fd,
-            a[1] as *mut sockaddr,
-            a[2] as *mut socklen_t,
-            memlane_sys::fd::as_fd(a[3]),
-        ) as isize,
-        libc::SYS_socket => life::socket(
-            fd,
-            memlane_sys::fd::as_fd(a[1]),
-            memlane_sys::fd::as_fd(a[2]),
-        ) as isize,
-        libc::SYS_epoll_ctl => epoll::ctl(
-            fd,
-            memlane_sys::fd::as_fd(a[1]),
-            memlane_sys::fd::as_fd(a[2]),
-            a[3] as *mut epoll_event,
-        ) as isize,
-        libc::SYS_epoll_create1 => new_epoll(memlane_socket::real!(epoll_create1(fd))) as isize,
-        libc::SYS_poll => {
-            let (fds, n, timeout) = (
-                a[0] as *mut pollfd,
-                a[1] as nfds_t,
-                memlane_sys::fd::as_fd(a[2]),
-            );
-            polls::poll(fds, n, timeout == 0, false, || {
-                memlane_socket::real!(poll(fds, n, timeout))
-            }) as isize
-        }
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
-            let mask = if nr as i64 == libc::SYS_epoll_pwait {
-                a[4]
-            } else {
-                0
-            } as *const sigset_t;
-            let (events, max, timeout) = (
-                a[1] as *mut epoll_event,
-                memlane_sys::fd::as_fd(a[2]),
-                memlane_sys::fd::as_fd(a[3]),
-            );
-            epoll::wait(fd, events, max, timeout, !mask.is_null(), &|e, m, t| {
-                memlane_socket::real!(epoll_pwait(fd, e, m, t, mask))
-            }) as isize
-        }
-        _ => {
-            match nr as i64 {
-                libc::SYS_seccomp => process::freeze(Reason::SANDBOXED),
-                libc::SYS_io_uring_setup => process::freeze(Reason::IO_URING),
-                _ => {}
-            }
-            memlane_socket::real!(syscall(nr, a[0], a[1], a[2], a[3], a[4], a[5]))
-        }
-    }
 }

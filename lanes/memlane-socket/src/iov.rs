@@ -126,6 +126,7 @@ impl<'a> Cursor<'a> {
             }
             // SAFETY: `dst` is writable for `n` bytes (caller); the window checks its bounds.
             unsafe { ring.copy_out(at, dst, n) };
+            copied(n);
             self.advance(n);
             at += n;
             left -= n;
@@ -146,9 +147,25 @@ impl<'a> Cursor<'a> {
             }
             // SAFETY: `src` is readable for `n` bytes (caller); the window checks its bounds.
             unsafe { ring.copy_in(at, src, n) };
+            copied(n);
             self.advance(n);
             at += n;
             left -= n;
         }
     }
+}
+
+/// Told of every copy of the program's bytes; the unit tests count them (invariant 5).
+#[inline(always)]
+pub fn copied(_bytes: usize) {
+    #[cfg(test)]
+    count::COPIED.with(|sum| sum.set(sum.get() + _bytes));
+}
+
+/// What this thread has copied.
+#[cfg(test)]
+pub mod count {
+    std::thread_local!(
+        /// Bytes.
+        pub static COPIED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
 }

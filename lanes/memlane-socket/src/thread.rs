@@ -149,3 +149,70 @@ impl Lock {
         Lock(AtomicU32::new(0))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread::{JoinHandle, spawn};
+
+    unsafe extern "C" fn own() -> *mut Thread {
+        std::thread_local!(static OWN: &'static Thread = {
+            // SAFETY: all-zero is the initial value.
+            Box::leak(Box::new(unsafe { core::mem::zeroed() }))
+        });
+        OWN.with(|t| core::ptr::from_ref(*t).cast_mut())
+    }
+
+    /// What the preload library does for its program's threads.
+    pub(crate) fn set_own_locator() {
+        set_locator(own);
+    }
+
+    /// A thread that takes `lock` and keeps it until it is told to end; then it
+    /// ends with the lock held, as a thread that is killed does.
+    fn holder(lock: &'static Lock, released: Receiver<()>) -> JoinHandle<()> {
+        let (tell, told) = channel();
+        let thread = spawn(move || {
+            let held = lock.lock();
+            tell.send(held.is_some()).unwrap();
+            core::mem::forget(held);
+            let _ = released.recv();
+        });
+        assert!(told.recv().unwrap());
+        thread
+    }
+
+    #[test]
+    fn a_lock_is_not_taken_from_a_living_thread_but_from_a_dead_one() {
+        set_locator(own);
+        let lock: &'static Lock = Box::leak(Box::new(Lock::new()));
+        let (release, released) = channel();
+        let owner = holder(lock, released);
+        assert!(lock.try_lock().is_none());
+        let (tell, told) = channel();
+        let waiter = spawn(move || {
+            let held = lock.lock();
+            tell.send(held.is_some()).unwrap();
+        });
+        // Far longer than the turns after which a waiter asks whether the owner lives.
+        let early = told.recv_timeout(std::time::Duration::from_millis(300));
+        assert!(early.is_err(), "taken from a living thread");
+        release.send(()).unwrap();
+        owner.join().unwrap();
+        let late = told.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(late, Ok(true), "not taken over from a dead one");
+        waiter.join().unwrap();
+        assert!(lock.try_lock().is_some(), "free again");
+    }
+
+    #[test]
+    fn a_thread_that_asks_twice_is_told_that_it_has_the_lock() {
+        set_locator(own);
+        let lock = Lock::new();
+        let held = lock.lock();
+        assert!(held.is_some() && lock.lock().is_none() && lock.try_lock().is_none());
+        drop(held);
+        assert!(lock.lock().is_some());
+    }
+}

@@ -260,4 +260,83 @@ mod tests {
         assert_eq!(change(120, 9), Err(Malformed::Field));
         assert_eq!(change(32, 0), Err(Malformed::Field));
     }
+
+    const PAGE: &str = include_str!("../../../docs/formats/clc.md");
+
+    /// The bytes that the page shows in the block after `title`, laid over what it
+    /// says of the rest.
+    fn vector<const N: usize>(title: &str, mut bytes: [u8; N]) -> [u8; N] {
+        let (_, after) = PAGE.split_once(title).expect("a vector of this title");
+        let block = after.split("```").nth(1).expect("a block");
+        for line in block.trim().lines().filter(|l| !l.starts_with('…')) {
+            let (at, hex) = line.split_once("  ").expect("an offset, two blanks, bytes");
+            let at = usize::from_str_radix(at, 16).unwrap();
+            for (i, byte) in hex.split(' ').enumerate() {
+                bytes[at + i] = u8::from_str_radix(byte, 16).unwrap();
+            }
+        }
+        bytes
+    }
+
+    /// "All bytes that are not shown between 0x0080 and 0x017f are blanks, all others zero."
+    fn message(title: &str) -> [u8; LEN] {
+        let mut rest = [0u8; LEN];
+        rest[0x80..=0x17f].fill(b' ');
+        vector(title, rest)
+    }
+
+    fn client_view() -> Tuple {
+        sample().tuple
+    }
+
+    fn from_client(kind: Kind) -> Message {
+        let mut m = Message::new(kind, client_view());
+        m.gid = 0x0102_0304_0506_0708;
+        m.boot = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888];
+        m.id = 0x0000_0001_0000_0005;
+        m
+    }
+
+    fn from_server(kind: Kind) -> Message {
+        let mut m = from_client(kind);
+        m.tuple = client_view().mirrored();
+        m.gid = 0x1112_1314_1516_1718;
+        (m.id, m.echo) = (0x0000_0002_0000_0003, m.id);
+        m
+    }
+
+    fn with_eid(mut m: Message) -> Message {
+        m.eid_count = 1;
+        m.eids[0][..4].copy_from_slice(b"BLUE");
+        m
+    }
+
+    #[test]
+    fn each_kind_of_message_is_byte_for_byte_as_its_page_shows_it() {
+        let mut accept = with_eid(from_server(Kind::Accept));
+        (accept.token, accept.chunk, accept.slot) = (0x0123_4567_89ab_cdef, 0, 63);
+        accept.ring_size = 262_144;
+        let mut confirm = from_client(Kind::Confirm);
+        confirm.echo = 0x0000_0002_0000_0003;
+        (confirm.token, confirm.chunk, confirm.slot) = (0xfedc_ba98_7654_3210, 2, 7);
+        confirm.ring_size = 262_144;
+        let mut decline = from_server(Kind::Decline);
+        decline.reason = memlane_core::reason::Reason::NO_EID.0;
+        for (title, m) in [
+            ("\nProposal, ", with_eid(from_client(Kind::Proposal))),
+            ("\nAccept, ", accept),
+            ("\nConfirm, ", confirm),
+            ("\nDecline by ", decline),
+        ] {
+            let shown = message(title);
+            assert_eq!(m.encode(), shown, "{title}");
+            assert_eq!(Message::decode(&shown), Ok(m), "{title}");
+        }
+    }
+
+    #[test]
+    fn the_rendezvous_name_is_as_its_page_shows_it() {
+        let shown = vector("\nRendezvous name of", [0xEEu8; 46]);
+        assert_eq!(rendezvous_name(&client_view()), shown);
+    }
 }

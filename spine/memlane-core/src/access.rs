@@ -13,6 +13,7 @@ use core::ptr::NonNull;
 pub struct SharedBytes {
     base: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: all access is by opaque byte copies; races on payload are the ring
@@ -26,8 +27,25 @@ impl SharedBytes {
     ///
     /// # Safety
     /// The memory stays mapped, readable and writable while the window is used.
+    #[inline]
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> SharedBytes {
-        SharedBytes { base, len }
+        SharedBytes {
+            base,
+            len,
+            writable: true,
+        }
+    }
+
+    /// Likewise, of memory that may only be read: nothing is copied into it.
+    ///
+    /// # Safety
+    /// The memory stays mapped and readable while the window is used.
+    pub unsafe fn read_only(base: NonNull<u8>, len: usize) -> SharedBytes {
+        SharedBytes {
+            base,
+            len,
+            writable: false,
+        }
     }
 
     /// Bytes in the window.
@@ -49,6 +67,7 @@ impl SharedBytes {
             // SAFETY: inside the window, as just checked.
             base: unsafe { self.base.add(at) },
             len,
+            writable: self.writable,
         })
     }
 
@@ -57,14 +76,14 @@ impl SharedBytes {
         self.base.as_ptr()
     }
 
-    /// Copies `n` bytes from `src` to offset `at`. Out-of-bounds copies nothing
-    /// and returns false.
+    /// Copies `n` bytes from `src` to offset `at`. Out of bounds, or read-only:
+    /// copies nothing and returns false.
     ///
     /// # Safety
     /// `src` is readable for `n` bytes.
     #[inline]
     pub unsafe fn copy_in(&self, at: usize, src: *const u8, n: usize) -> bool {
-        if at > self.len || n > self.len - at {
+        if !self.writable || at > self.len || n > self.len - at {
             return false;
         }
         // SAFETY: bounds checked; the source is the caller's promise.

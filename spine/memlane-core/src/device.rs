@@ -62,7 +62,8 @@ pub trait Device {
     /// Withdraws a token. The memory lives on for those who have attached it.
     fn unregister(&mut self, token: Token) -> Result<Region, DeviceError>;
 
-    /// Maps a peer's region, named by a grant that came with its descriptor.
+    /// Maps a peer's region, named by a grant that came with its descriptor; to
+    /// be written only if the grant says so.
     fn attach(&mut self, handle: Fd, grant: &Grant) -> Result<Region, DeviceError>;
 
     /// Copies `bytes` to `offset` of the region named by `token`; then, if
@@ -167,7 +168,10 @@ impl Device for Loopback {
         if grant.offset != 0 {
             return Err(DeviceError::OutOfBounds); // whole regions only
         }
-        Ok(Region::attach(handle, grant.len)?)
+        Ok(match grant.rights {
+            Rights::Write => Region::attach(handle, grant.len)?,
+            Rights::Read => Region::attach_read_only(handle, grant.len)?,
+        })
     }
 
     fn write(

@@ -13,6 +13,7 @@ pub struct Region {
     fd: Option<Fd>,
     base: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: a Region is an address range; all access goes through SharedBytes or atomics.
@@ -41,24 +42,41 @@ impl Region {
             fd: Some(fd),
             base,
             len,
+            writable: true,
         })
     }
 
     /// Maps a memfd that a peer handed over. Refuses one whose size is not
-    /// sealed (the peer could pull its pages from under us: SIGBUS) or is not `len`.
+    /// sealed (the peer could pull its pages from under us: SIGBUS), that is not
+    /// `len` bytes long, or that is made of huge pages: they come from a pool of
+    /// the administrator's, and a peer that punched a hole could leave us to find
+    /// it empty (SIGBUS again).
     pub fn attach(fd: Fd, len: usize) -> Result<Region> {
+        Region::attach_kind(&fd, len, true)
+    }
+
+    /// As `attach`, for reading only: nothing can be written through the mapping.
+    pub fn attach_read_only(fd: Fd, len: usize) -> Result<Region> {
+        Region::attach_kind(&fd, len, false)
+    }
+
+    fn attach_kind(fd: &Fd, len: usize, writable: bool) -> Result<Region> {
         if mem::seals(fd.raw())? & mem::SEALS_FIXED != mem::SEALS_FIXED {
             return Err(Errno(libc::EPERM));
         }
         if memlane_sys::fd::stat(fd.raw())?.size != len as u64 {
             return Err(Errno::INVAL);
         }
-        let base = mem::map_shared(fd.raw(), 0, len, true)?;
+        if mem::is_hugetlb(fd.raw())? {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let base = mem::map_shared(fd.raw(), 0, len, writable)?;
         // The mapping keeps the memory; the descriptor is of no further use.
         Ok(Region {
             fd: None,
             base,
             len,
+            writable,
         })
     }
 
@@ -85,17 +103,24 @@ impl Region {
     /// The whole region as a window.
     pub fn bytes(&self) -> SharedBytes {
         // SAFETY: the mapping lives as long as `self`; users are bound to it by the caller.
-        unsafe { SharedBytes::new(self.base, self.len) }
+        unsafe {
+            if self.writable {
+                SharedBytes::new(self.base, self.len)
+            } else {
+                SharedBytes::read_only(self.base, self.len)
+            }
+        }
     }
 
-    /// A structure of atomics at `offset`, or `None` if it does not fit or is misaligned.
+    /// A structure of atomics at `offset`, or `None` if it does not fit, is
+    /// misaligned, or cannot be written.
     ///
     /// # Safety
     /// `T` consists of atomics only (any bytes are a valid value, and a peer may
     /// change them), and `self` outlives the use of the pointer.
     pub unsafe fn words<T>(&self, offset: usize) -> Option<NonNull<T>> {
         let end = offset.checked_add(size_of::<T>())?;
-        if end > self.len || !offset.is_multiple_of(align_of::<T>()) {
+        if !self.writable || end > self.len || !offset.is_multiple_of(align_of::<T>()) {
             return None;
         }
         // SAFETY: inside the mapping, which is page aligned.
@@ -135,6 +160,54 @@ mod tests {
             Region::attach(r.take_fd().unwrap(), 4096).unwrap_err(),
             Errno::INVAL
         );
+    }
+
+    #[test]
+    fn huge_pages_of_a_peer_are_refused() {
+        const HUGE_LEN: usize = 2 * HUGE;
+        let huge = match mem::memfd(c"test", HUGE_LEN, true) {
+            Ok(fd) => fd,
+            Err(e) => {
+                eprintln!("SKIPPED: this kernel makes no huge memfds: {e}");
+                return;
+            }
+        };
+        mem::add_seals(huge.raw(), mem::SEALS_FIXED).unwrap();
+        let refused = Region::attach(huge, HUGE_LEN).unwrap_err();
+        assert_eq!(refused, Errno(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn what_may_only_be_read_is_not_written_by_any_door() {
+        let mut owner = Region::create(c"test", 8192, false).unwrap();
+        let reader = Region::attach_read_only(owner.take_fd().unwrap(), 8192).unwrap();
+        let (bytes, mut out) = (reader.bytes(), [0u8; 5]);
+        // SAFETY: the arrays are five bytes long.
+        unsafe {
+            assert!(owner.bytes().copy_in(4000, b"hello".as_ptr(), 5));
+            assert!(bytes.copy_out(4000, out.as_mut_ptr(), 5));
+            assert!(!bytes.copy_in(4000, b"never".as_ptr(), 5));
+            assert!(
+                !bytes
+                    .part(4000, 5)
+                    .unwrap()
+                    .copy_in(0, b"never".as_ptr(), 5)
+            );
+            assert!(reader.words::<u64>(0).is_none());
+        }
+        assert_eq!(&out, b"hello");
+        // The kernel says so too: it cannot copy into these pages.
+        // SAFETY: the kernel checks the address and answers EFAULT.
+        let r = unsafe {
+            let mut pipe = [0i32; 2];
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            assert_eq!(libc::write(pipe[1], b"x".as_ptr().cast(), 1), 1);
+            let r = libc::read(pipe[0], bytes.as_ptr().cast(), 1);
+            libc::close(pipe[0]);
+            libc::close(pipe[1]);
+            r
+        };
+        assert_eq!(r, -1);
     }
 
     #[test]

@@ -80,6 +80,7 @@ fn conforms<R: Rig>() {
     if attach {
         both_ends_of_an_attached_region_see_the_same_bytes::<R>();
         attached_memory_outlives_its_registration::<R>();
+        a_grant_to_read_gives_memory_that_cannot_be_written::<R>();
         what_is_not_what_the_grant_says_cannot_be_attached::<R>();
     } else {
         let (region, handle) = region_with_handle();
@@ -181,6 +182,22 @@ fn both_ends_of_an_attached_region_see_the_same_bytes<R: Rig>() {
     assert_eq!(read(&ours, LEN - 4, 4), b"tail");
     poke(&ours, 0, b"still shared");
     assert_eq!(read(&theirs, 0, 12), b"still shared");
+}
+
+fn a_grant_to_read_gives_memory_that_cannot_be_written<R: Rig>() {
+    let (mut owner, mut peer) = (R::end(), R::end());
+    let (region, handle) = region_with_handle();
+    poke(&region, 0, b"look");
+    let token = owner.register(region, Rights::Read).unwrap();
+    let read_only = Grant {
+        rights: Rights::Read,
+        ..grant(token)
+    };
+    let theirs = peer.attach(handle, &read_only).unwrap();
+    assert_eq!(read(&theirs, 0, 4), b"look");
+    // SAFETY: the source is four bytes long.
+    assert!(!unsafe { theirs.bytes().copy_in(0, b"mine".as_ptr(), 4) });
+    assert_eq!(read(&owner.unregister(token).unwrap(), 0, 4), b"look");
 }
 
 fn attached_memory_outlives_its_registration<R: Rig>() {

@@ -7,7 +7,7 @@
 use memlane_core::access::SharedBytes;
 use memlane_core::layout::{DMB_WORDS_LEN, DmbWords, PARKED, RUNS, TCP_ONLY};
 use memlane_core::region::Region;
-use memlane_core::ring::{Misbehaved, Next, Room, Rx, Stretch, Tx};
+use memlane_core::ring::{Misbehaved, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::Cpu;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -463,4 +463,29 @@ fn each_impossible_word_of_a_receiver_is_refused_by_its_name() {
     assert_eq!(drained_at(59), Err(Misbehaved::Consumed));
     assert_eq!(drained_at(101), Err(Misbehaved::Consumed));
     assert_eq!(drained_at(100), Ok(true));
+}
+
+/// What a sender leaves behind that is killed between `reserve` and `commit`.
+#[test]
+fn a_receiver_is_never_told_to_sleep_beside_a_sender_that_died_in_mid_write() {
+    let dmb = Dmb::new();
+    let w = dmb.words();
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate(w, 0);
+    assert_eq!(tx.reserve(w, SIZE, 3), Ok(Room::Ring(3)));
+    tx.commit(w, 3);
+    assert_eq!(tx.reserve(w, SIZE, 5), Ok(Room::Ring(5)));
+    // No commit: it is dead. What it had published is read, what it had not is not seen …
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(3)));
+    rx.took(w, 3);
+    for _ in 0..1000 {
+        assert_eq!(rx.next(w, SIZE), Ok(Next::Empty));
+        // … and each try to sleep ends at once, with an answer that says why.
+        rx.begin_park(w, PARKED);
+        assert_eq!(rx.check_park(w), ParkCheck::WriterBusy);
+        rx.unpark(w);
+    }
+    assert_eq!(rx.offset(), 3);
 }

@@ -40,6 +40,15 @@ pub fn seals(fd: i32) -> Result<i32> {
     unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_GET_SEALS, 0) }.map(as_fd)
 }
 
+/// Is the file made of huge pages (hugetlbfs, or a memfd made with `MFD_HUGETLB`)?
+pub fn is_hugetlb(fd: i32) -> Result<bool> {
+    // SAFETY: an all-zero `statfs` is a valid value.
+    let mut st: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: `st` is writable and of the size that the kernel fills.
+    unsafe { syscall!(libc::SYS_fstatfs, fd, &raw mut st) }?;
+    Ok(st.f_type == libc::HUGETLBFS_MAGIC)
+}
+
 /// Maps `len` bytes of `fd` from `offset`, shared.
 pub fn map_shared(fd: i32, offset: usize, len: usize, writable: bool) -> Result<NonNull<u8>> {
     let prot = if writable {

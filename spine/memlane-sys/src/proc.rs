@@ -23,7 +23,7 @@ pub fn euid() -> u32 {
         .map_or(u32::MAX, |u| u32::try_from(u).unwrap_or(u32::MAX))
 }
 
-/// Is there a task (thread or process) of this id? (`kill` knows processes only.)
+/// Is there a task (thread or process) of this id? (`kill` promises that for processes only.)
 pub fn alive(tid: i32) -> bool {
     // SAFETY: signal 0 only asks.
     match unsafe { syscall!(libc::SYS_tkill, tid, 0) } {

@@ -255,6 +255,109 @@ static void next_peer_is_as_good_as_new(void) {
     finish();
 }
 
+/* --- a writer that dies while it writes, again and again ------------------------- */
+
+enum { DEATHS = 24, BIG_PIECE = 120000, WARM_ROUNDS = 20 };
+
+static void exchanges(int fd, bool starts) {
+    char byte = 'w';
+    for (int i = 0; i < 2 * WARM_ROUNDS; i++) {
+        if (starts == (i % 2 == 0)) send_all(fd, &byte, 1);
+        else if (recv_all(fd, &byte, 1) != 1) die("warm-up");
+    }
+}
+
+static void writes_big_pieces(int port) {
+    int fd = connect_port(port);
+    exchanges(fd, true);
+    char *piece = malloc(BIG_PIECE);
+    for (uint64_t at = 0;; at += BIG_PIECE) {
+        for (size_t i = 0; i < BIG_PIECE; i++) piece[i] = (char)pattern(at + i);
+        if (send_all(fd, piece, BIG_PIECE) < 0) return;
+    }
+}
+
+struct killer { int pid; long after_us; };
+
+static void *kills_later(void *arg) {
+    struct killer *k = arg;
+    struct timespec t = {0, k->after_us * 1000};
+    nanosleep(&t, NULL);
+    kill(k->pid, SIGKILL);
+    return NULL;
+}
+
+enum way { BY_RECV, BY_POLL, BY_EPOLL, LEAVING };
+
+/* Without the kernel's help a program that only looks would look for ever. */
+static void wait_for_bytes(enum way way, int fd, int ep) {
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event ev;
+    if (way == BY_POLL) poll(&p, 1, -1);
+    else if (way == BY_EPOLL) epoll_wait(ep, &ev, 1, -1);
+}
+
+static bool pattern_held_to_the_end(enum way way, int fd, int ep, uint64_t at) {
+    for (;;) {
+        wait_for_bytes(way, fd, ep);
+        const bool looks = way == BY_POLL || way == BY_EPOLL;
+        long r = recv(fd, scratch, sizeof scratch, looks ? MSG_DONTWAIT : 0);
+        if (r < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (r <= 0) return true;
+        for (long i = 0; i < r; i++, at++)
+            if ((unsigned char)scratch[i] != pattern(at)) {
+                say("WRONG byte in the pattern");
+                return false;
+            }
+    }
+}
+
+/* The reader kills the writer, then asks for what only TCP can do: the lane ends while its
+ * writer, perhaps, has been stopped for ever in the middle of a write. */
+static uint64_t kill_and_leave_the_lane(int pid, int fd, long pieces) {
+    uint64_t at = 0;
+    for (long i = 0; i <= pieces; i++) {
+        long r = recv(fd, scratch, sizeof scratch, 0);
+        if (i == pieces) kill(pid, SIGKILL); /* it has just found room, and fills it */
+        for (long k = 0; k < r; k++, at++)
+            if ((unsigned char)scratch[k] != pattern(at)) say("WRONG byte in the pattern");
+    }
+    waitpid(pid, NULL, 0);
+    int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on);
+    return at;
+}
+
+static void writers_die(enum way way) {
+    int listener = listen_any(), held = 0;
+    for (int i = 0; i < DEATHS; i++) {
+        int pid = fork_actor(1, writes_big_pieces, bound_port(listener));
+        int fd = accept_one(listener), ep = epoll_create1(0);
+        exchanges(fd, false);
+        report_lane();
+        struct epoll_event ev = {EPOLLIN | EPOLLRDHUP, {.fd = fd}};
+        epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev);
+        struct killer killer = {pid, 3000 + i * 617 % 5000};
+        pthread_t t;
+        uint64_t at = 0;
+        if (way == LEAVING) at = kill_and_leave_the_lane(pid, fd, 20 + i * 3);
+        else if (pthread_create(&t, NULL, kills_later, &killer)) die("pthread_create");
+        held += pattern_held_to_the_end(way, fd, ep, at);
+        if (way != LEAVING) {
+            pthread_join(t, NULL);
+            waitpid(pid, NULL, 0);
+        }
+        close(ep);
+        close(fd);
+    }
+    say("%d of %d streams held their pattern and ended", held, DEATHS);
+}
+
+static void writers_die_under_a_reader(void) { writers_die(BY_RECV); }
+static void writers_die_under_poll(void) { writers_die(BY_POLL); }
+static void writers_die_under_epoll(void) { writers_die(BY_EPOLL); }
+static void writers_die_before_the_reader_leaves_the_lane(void) { writers_die(LEAVING); }
+
 const struct one_case cases[] = {
 #define CASE(name) {#name, name, NO_THREAD}
     CASE(killed_while_idle),
@@ -275,5 +378,10 @@ const struct one_case cases[] = {
     CASE(killed_after_half_close),
     CASE(peer_crashes),
     CASE(next_peer_is_as_good_as_new),
+#define MANY(name) {#name, name, NO_THREAD | ONCE | LANE}
+    MANY(writers_die_under_a_reader),
+    MANY(writers_die_under_poll),
+    MANY(writers_die_under_epoll),
+    MANY(writers_die_before_the_reader_leaves_the_lane),
     {NULL, NULL, 0},
 };

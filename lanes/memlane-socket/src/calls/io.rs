@@ -365,6 +365,7 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
                 };
             }
         };
+        crate::iov::copied(got);
         let n = send(out, buf.as_ptr().cast(), got, 0);
         if n <= 0 {
             return if done > 0 { done.cast_signed() } else { n };

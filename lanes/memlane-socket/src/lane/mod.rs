@@ -1,5 +1,7 @@
 //! The memory lane of a connection: opening, waking, parking, ending.
 
+#[cfg(test)]
+mod copies;
 pub mod recv;
 pub mod send;
 pub mod tune;

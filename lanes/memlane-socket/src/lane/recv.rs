@@ -320,11 +320,33 @@ fn nothing(conn: &Use, held: &RxHeld<'_>) -> Turn {
         match held.rx().check_park(unsafe { conn.rx_words() }) {
             ParkCheck::Parked => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
             ParkCheck::Data => {}
-            ParkCheck::WriterBusy => memlane_sys::proc::yield_now(),
+            ParkCheck::WriterBusy => return beside_a_writer(conn, held),
         }
         return Turn::Again;
     }
     Turn::Wait { limit: 0 }
+}
+
+/// `DRAIN`, and the peer is in the middle of a write. If TCP has ended, it was
+/// killed there (a living one ends its write first): nothing more will come.
+fn beside_a_writer(conn: &Use, held: &RxHeld<'_>) -> Turn {
+    let cell = conn.cell();
+    let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
+    // SAFETY: DRAIN: mapped.
+    let next = held.rx().next(
+        unsafe { conn.rx_words() },
+        conn.rx_size.load(Ordering::Relaxed) as usize,
+    );
+    match (seen, next) {
+        (Peeked::End, Ok(Next::Empty)) => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
+        (Peeked::Error(e), Ok(Next::Empty)) => {
+            cell.rx_mode.store(mode::ENDED, Ordering::SeqCst);
+            return Turn::Done(fail(e));
+        }
+        (Peeked::Error(e), _) => cell.pending_error.store(e.0, Ordering::Relaxed),
+        _ => memlane_sys::proc::yield_now(),
+    }
+    Turn::Again
 }
 
 fn broken(conn: &Conn, what: Misbehaved) -> Turn {

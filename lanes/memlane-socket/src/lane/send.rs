@@ -419,6 +419,7 @@ fn nested(conn: &Use, cursor: &mut Cursor<'_>) -> ssize_t {
         let n = len.min(room - done);
         // SAFETY: inside OUTBOX; the source is the program's buffer. Only this thread touches its outbox.
         unsafe { memlane_core::access::copy(t.outbox.get().cast::<u8>().add(used + done), src, n) };
+        crate::iov::copied(n);
         cursor.advance(n);
         done += n;
     }
@@ -446,6 +447,7 @@ fn flush_outbox_slowly(conn: &Use) {
     let len = t.outbox_len.swap(0, Ordering::AcqRel) as usize;
     // SAFETY: both are OUTBOX long; only this thread touches its outbox.
     unsafe { memlane_core::access::copy(copy.as_mut_ptr(), t.outbox.get().cast::<u8>(), len) };
+    crate::iov::copied(len);
     t.outbox_conn.store(0, Ordering::Relaxed);
     let list = [iovec {
         iov_base: copy.as_mut_ptr().cast(),
