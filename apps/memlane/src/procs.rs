@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use crate::out::printable;
 use crate::page::{Page, PageError};
+use crate::printable::printable;
 
 /// What `/proc/PID/fd/N` of a stats page links to.
 const LINK: &str = "/memfd:memlane-stats (deleted)";
