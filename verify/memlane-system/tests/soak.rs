@@ -45,9 +45,9 @@ const KILLED: &[Reason] = &[
     Reason::PEER_TCP_ONLY,
 ];
 
-/// What may be said of ends that are reset as soon as they are open: their socket
-/// has gone by the time that the kernel is asked for it.
-const RESET: &[Reason] = &[Reason::NOT_SAME_HOST, Reason::PEER_DECLINED];
+/// What may be said of ends that close soon: their socket has gone by the time
+/// that the kernel is asked for it.
+const GONE: &[Reason] = &[Reason::NOT_SAME_HOST, Reason::PEER_DECLINED];
 
 /// Longest that a program may take to end after its peer was killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
@@ -187,11 +187,10 @@ impl Servers {
                 self.before[&pid]
             ));
         }
-        let allowed: &[&[Reason]] = &[SHORT_LIVED, KILLED];
+        let allowed: &[&[Reason]] = &[SHORT_LIVED, KILLED, GONE];
         self.redis.finish().must_use_ring(allowed);
         self.nginx.finish().must_use_ring(allowed);
-        let echo = self.echo.finish();
-        echo.must_use_ring(&[SHORT_LIVED, KILLED, RESET]);
+        self.echo.finish().must_use_ring(allowed);
         self.threads.finish().must_use_ring(allowed);
     }
 }
@@ -230,7 +229,7 @@ impl Round<'_> {
         let done = self
             .stage
             .run("redis_mixed", command, Duration::from_secs(60));
-        done.lane.must_explain(&[SHORT_LIVED]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
         done.stdout().trim().to_owned()
     }
 
@@ -243,11 +242,11 @@ impl Round<'_> {
         let connections = self.random.of(&[4, 16, 64]);
         let file = site.root.join(path);
         let wrk = wrk(&self.stage, &nginx.url(path), &file, connections, 1);
-        wrk.lane.must_explain(&[SHORT_LIVED]);
+        wrk.lane.must_explain(&[SHORT_LIVED, GONE]);
         let big = self.random.of(&["big.bin", "copied/big.bin"]);
         let (done, file) = curl(&self.stage, &nginx.url(big), &[]);
         assert_eq!(sha256_of_file(&file), site.big_hash);
-        done.lane.must_explain(&[SHORT_LIVED]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
         format!("{path} × {connections}: {} answers", wrk.checked)
     }
 
@@ -262,7 +261,7 @@ impl Round<'_> {
             most: self.random.of(&[100, 5000, 100_000]),
         };
         let done = python_echo(&self.stage, server.port, load, &[]);
-        done.lane.must_explain(&[SHORT_LIVED]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
         done.stdout().trim().to_owned()
     }
 
@@ -284,7 +283,7 @@ impl Round<'_> {
         let done = self.stage.run("churn", command, Duration::from_secs(100));
         let text = done.stdout();
         assert_eq!(counts(&text)["opened"], u64::from(CONNECTIONS), "{text}");
-        done.lane.must_explain(&[SHORT_LIVED, RESET]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
         format!("{at_once} at once: {}", text.trim())
     }
 
@@ -295,8 +294,8 @@ impl Round<'_> {
         let (client, server) = iperf3(&self.stage, &args, &[]);
         let json = client.stdout();
         assert!(!json.contains("\"error\""), "{json}");
-        client.lane.must_explain(&[SHORT_LIVED]);
-        server.lane.must_explain(&[SHORT_LIVED]);
+        client.lane.must_explain(&[SHORT_LIVED, GONE]);
+        server.lane.must_explain(&[SHORT_LIVED, GONE]);
         format!("{way:?}: {} bytes", bytes_of(&json, "sum_received"))
     }
 
@@ -325,7 +324,7 @@ impl Round<'_> {
     fn must_have_seen_nothing(&self, witness: Proc) {
         let done = witness.wait(Duration::from_secs(90)).success();
         assert_eq!(counts(&done.stdout())["rounds"], 1000);
-        done.lane.must_explain(&[SHORT_LIVED]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
     }
 
     /// One that asks nginx for files until it is told to stop by a file.
@@ -377,7 +376,7 @@ impl Round<'_> {
         victim.kill();
         let done = victim.wait(ENDS_WITHIN);
         assert!(!done.status.success(), "it was killed");
-        done.lane.must_explain(&[SHORT_LIVED]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
         self.must_have_seen_nothing(witness);
         format!("{} after {moment:.0?}", done.name)
     }
@@ -401,10 +400,10 @@ impl Round<'_> {
         let moment = self.a_moment();
         server.kill();
         let done = server.wait(ENDS_WITHIN);
-        done.lane.must_explain(&[SHORT_LIVED]);
+        done.lane.must_explain(&[SHORT_LIVED, GONE]);
         let client = client.wait(ENDS_WITHIN);
         assert!(!client.status.success(), "it did not notice the kill");
-        client.lane.must_explain(&[SHORT_LIVED, KILLED]);
+        client.lane.must_explain(&[SHORT_LIVED, KILLED, GONE]);
         self.must_have_seen_nothing(witness);
         format!("{} under {} after {moment:.0?}", done.name, client.name)
     }
@@ -427,8 +426,8 @@ impl Round<'_> {
             assert_eq!(counts[never], 0, "{text}");
         }
         assert!(counts["ok"] > 10, "{text}");
-        done.lane.must_explain(&[SHORT_LIVED, KILLED]);
-        nginx.finish().must_explain(&[SHORT_LIVED, KILLED]);
+        done.lane.must_explain(&[SHORT_LIVED, KILLED, GONE]);
+        nginx.finish().must_explain(&[SHORT_LIVED, KILLED, GONE]);
         self.must_have_seen_nothing(witness);
         text.trim().to_owned()
     }
