@@ -22,6 +22,8 @@ use libc::{
 };
 use memlane_core::reason::Reason;
 use memlane_socket::calls::{aio, io, life, opts, pass, signals};
+use memlane_socket::carry::Carried;
+use memlane_socket::carry::target::{Program, Target};
 use memlane_socket::thread::Thread;
 use memlane_socket::wait::{epoll, poll as polls};
 use memlane_socket::{process, real};
@@ -94,6 +96,7 @@ fn initialise() {
         };
         // SAFETY: the callback has the type that the call expects.
         unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
+        stdio::replace_stdin();
     }
 }
 
@@ -233,9 +236,9 @@ hooks! {
     fn execv(path: *const u8, argv: *const *const u8) -> c_int => execve_body(path, argv, environment());
     fn execvp(file: *const u8, argv: *const *const u8) -> c_int => execvpe_body(file, argv, environment());
     fn execvpe(file: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int => execvpe_body(file, argv, envp);
-    fn fexecve(fd: c_int, argv: *const *const u8, envp: *const *const u8) -> c_int => exec(|| memlane_socket::real!(fexecve(fd, argv, envp)));
-    fn posix_spawn(pid: *mut c_int, path: *const u8, actions: *const c_void, attr: *const c_void, argv: *const *const u8, envp: *const *const u8) -> c_int => spawn(|| memlane_socket::real!(posix_spawn(pid, path, actions, attr, argv, envp)));
-    fn posix_spawnp(pid: *mut c_int, file: *const u8, actions: *const c_void, attr: *const c_void, argv: *const *const u8, envp: *const *const u8) -> c_int => spawn(|| memlane_socket::real!(posix_spawnp(pid, file, actions, attr, argv, envp)));
+    fn fexecve(fd: c_int, argv: *const *const u8, envp: *const *const u8) -> c_int => exec(Program::Open(fd), envp, || memlane_socket::real!(fexecve(fd, argv, envp)));
+    fn posix_spawn(pid: *mut c_int, path: *const u8, actions: *const c_void, attr: *const c_void, argv: *const *const u8, envp: *const *const u8) -> c_int => spawn(Program::Path(path), envp, || memlane_socket::real!(posix_spawn(pid, path, actions, attr, argv, envp)));
+    fn posix_spawnp(pid: *mut c_int, file: *const u8, actions: *const c_void, attr: *const c_void, argv: *const *const u8, envp: *const *const u8) -> c_int => spawn(Program::Search(file), envp, || memlane_socket::real!(posix_spawnp(pid, file, actions, attr, argv, envp)));
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int => spawn_dup2(actions, fd, new);
     fn _exit(code: c_int) -> () => leave(code);
     fn _Exit(code: c_int) -> () => leave(code);
@@ -443,42 +446,53 @@ fn pwritev2_body(
 }
 
 /// libc's `system` and `popen` start a shell without calling any name of ours.
-fn before_shell() -> bool {
-    if pass::before_exec().is_err() {
+fn before_shell() -> Option<Option<Carried>> {
+    let carried = pass::before_exec(Target {
+        program: Program::Shell,
+        envp: environment(),
+    });
+    if carried.is_err() {
         real::set_errno(libc::EBUSY);
-        return false;
     }
-    true
+    carried.ok()
 }
 
 fn system_body(command: *const u8) -> c_int {
-    if !command.is_null() && !before_shell() {
+    let Some(_carried) = (if command.is_null() {
+        Some(None)
+    } else {
+        before_shell()
+    }) else {
         return -1;
-    }
+    };
     memlane_socket::real!(system(command))
 }
 
 fn popen_body(command: *const u8, how: *const u8) -> *mut c_void {
-    match real::popen() {
+    match (real::popen(), before_shell()) {
         // SAFETY: the program's own arguments.
-        Some(f) if before_shell() => unsafe { f(command, how) },
+        (Some(f), Some(_carried)) => unsafe { f(command, how) },
         _ => core::ptr::null_mut(),
     }
 }
 
 fn execve_body(path: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int {
-    exec(|| memlane_socket::real!(execve(path, argv, envp)))
+    exec(Program::Path(path), envp, || {
+        memlane_socket::real!(execve(path, argv, envp))
+    })
 }
 
 fn execvpe_body(file: *const u8, argv: *const *const u8, envp: *const *const u8) -> c_int {
-    exec(|| memlane_socket::real!(execvpe(file, argv, envp)))
+    exec(Program::Search(file), envp, || {
+        memlane_socket::real!(execvpe(file, argv, envp))
+    })
 }
 
-fn exec(call: impl Fn() -> c_int) -> c_int {
-    if pass::before_exec().is_err() {
+fn exec(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c_int {
+    let Ok(_carried) = pass::before_exec(Target { program, envp }) else {
         real::set_errno(libc::EBUSY);
         return -1;
-    }
+    };
     pass::leaving();
     let r = call();
     let keep = real::errno();
@@ -487,17 +501,15 @@ fn exec(call: impl Fn() -> c_int) -> c_int {
     r
 }
 
-fn spawn(call: impl Fn() -> c_int) -> c_int {
-    if pass::before_exec().is_err() {
-        return libc::EBUSY;
+fn spawn(program: Program, envp: *const *const u8, call: impl Fn() -> c_int) -> c_int {
+    match pass::before_exec(Target { program, envp }) {
+        Ok(_carried) => call(),
+        Err(_) => libc::EBUSY,
     }
-    call()
 }
 
 fn spawn_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-    if pass::to_child(fd).is_err() {
-        return libc::EBUSY;
-    }
+    pass::to_child(fd);
     memlane_socket::real!(posix_spawn_file_actions_adddup2(actions, fd, new))
 }
 

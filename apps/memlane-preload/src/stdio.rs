@@ -89,3 +89,19 @@ pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *m
         None => core::ptr::null_mut(),
     }
 }
+
+/// A program that starts with a connection as descriptor 0, part of which lies
+/// in a ring that the program before it has left: its `stdin` reads by us.
+pub(crate) fn replace_stdin() {
+    unsafe extern "C" {
+        static mut stdin: *mut c_void;
+    }
+    if !memlane_socket::process::known(0) {
+        return;
+    }
+    let stream = stream(0, c"r".as_ptr().cast());
+    if !stream.is_null() {
+        // SAFETY: libc's variable, which programs may set; nobody reads from it before `main`.
+        unsafe { stdin = stream };
+    }
+}

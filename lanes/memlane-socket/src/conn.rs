@@ -283,6 +283,8 @@ pub struct Conn {
 pub const SEEN_TUPLE: u32 = 1;
 /// `Conn::seen`: bytes of a TCP run were taken while awake.
 pub const SEEN_RUN: u32 = 4;
+/// `Conn::seen`: a child is to get it under another number.
+pub const SEEN_TO_CHILD: u32 = 8;
 /// `Conn::seen`: the connection has carried data (so it is established).
 pub const SEEN_DATA: u32 = 2;
 

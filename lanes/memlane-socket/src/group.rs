@@ -15,7 +15,7 @@
     clippy::cast_sign_loss
 )]
 
-use crate::conn::{Conn, Dmb};
+use crate::conn::{Cell, Conn, Dmb};
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -63,6 +63,8 @@ struct Board {
     base: AtomicPtr<u8>,
     hot: AtomicU32,
     conns: [AtomicPtr<Conn>; SLOTS],
+    /// Cells of connections that other processes hold, of slots in quarantine.
+    cells: [AtomicPtr<Cell>; SLOTS],
 }
 
 /// A chunk of a peer's.
@@ -123,6 +125,7 @@ static BOARDS: [Board; CHUNKS] = [const {
         base: AtomicPtr::new(core::ptr::null_mut()),
         hot: AtomicU32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+        cells: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
     }
 }; CHUNKS];
 static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
@@ -209,8 +212,10 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
     for (i, chunk) in locked.own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
-            process::unhide(chunk.fd);
             if let Some(base) = NonNull::new(base) {
+                if !process::drop_file(base) {
+                    process::unhide(chunk.fd);
+                }
                 // SAFETY: the whole mapping; no connection uses it.
                 unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             }
@@ -265,7 +270,8 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
         while waiting != 0 {
             let slot = waiting.trailing_zeros();
             waiting &= waiting - 1;
-            if own_words(i as u32, slot).is_some_and(Rx::sender_detached) {
+            let detached = own_words(i as u32, slot).is_some_and(Rx::sender_detached);
+            if detached && !is_read_elsewhere(i, slot) {
                 chunk.quarantine &= !(1 << slot);
                 chunk.used &= !(1 << slot);
             }
@@ -277,6 +283,14 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
     None
 }
 
+/// Does another process still hold the socket whose DMB this was? (Perhaps a
+/// later connection has got its cell: then the slot waits for that one too.)
+fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
+    let cell = BOARDS[chunk].cells[slot as usize].load(Ordering::Acquire);
+    // SAFETY: null, or a cell; cells are never unmapped.
+    unsafe { cell.as_ref() }.is_some_and(|c| c.procs.load(Ordering::Acquire) != 0)
+}
+
 fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     let i = locked
         .own()
@@ -286,11 +300,14 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     let ring_size = process::config().ring;
     let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false)
         .map_err(|_| Reason::MEMORY)?;
-    let fd = process::hide(region.take_fd().ok_or(Reason::INTERNAL)?);
+    let file = region.take_fd().ok_or(Reason::INTERNAL)?;
+    let (base, len) = region.leak();
+    let fd = process::keep_file(base, len, file);
     if fd < 0 {
+        // SAFETY: the whole mapping; nobody knows of it yet.
+        unsafe { mem::unmap(base, len) };
         return Err(Reason::MEMORY);
     }
-    let (base, _) = region.leak();
     // SAFETY: a page-aligned fresh mapping, larger than the header, zeroed.
     let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
     header.ring_size.store(ring_size, Ordering::Relaxed);
@@ -342,18 +359,35 @@ pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
     let own = &mut locked.own()[chunk as usize];
     if !own.acked {
         own.acked = true;
-        process::unhide(core::mem::take(&mut own.fd));
+        let fd = core::mem::take(&mut own.fd);
+        if !process::is_kept_file(fd) {
+            process::unhide(fd);
+        }
     }
 }
 
 /// Gives a DMB of ours back. It is used anew only when the sender has said that
-/// it will not touch it again (or never knew of it).
-pub fn release_dmb(locked: &mut Locked<'_>, group: u32, chunk: u32, slot: u32, told: bool) {
-    BOARDS[chunk as usize].conns[slot as usize].store(core::ptr::null_mut(), Ordering::Release);
+/// it will not touch it again (or never knew of it), and no other process reads
+/// on from it: `cell` is what all of them hold.
+pub fn release_dmb(
+    locked: &mut Locked<'_>,
+    group: u32,
+    chunk: u32,
+    slot: u32,
+    told: bool,
+    cell: Option<&Cell>,
+) {
+    let board = &BOARDS[chunk as usize];
+    board.conns[slot as usize].store(core::ptr::null_mut(), Ordering::Release);
+    let shared = cell.filter(|c| c.procs.load(Ordering::Acquire) > 1);
+    board.cells[slot as usize].store(
+        shared.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
+        Ordering::Release,
+    );
     if let Some(words) = own_words(chunk, slot) {
         words.rx.0.flags.fetch_or(TCP_ONLY, Ordering::SeqCst);
         let own = &mut locked.own()[chunk as usize];
-        if told && !Rx::sender_detached(words) {
+        if shared.is_some() || told && !Rx::sender_detached(words) {
             own.quarantine |= 1 << slot;
         } else {
             own.used &= !(1 << slot);
@@ -553,6 +587,9 @@ pub fn forget_all() {
         board.hot.store(0, Ordering::Relaxed);
         for conn in &board.conns {
             conn.store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+        for cell in &board.cells {
+            cell.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
     BOARD_HIGH.store(0, Ordering::Relaxed);

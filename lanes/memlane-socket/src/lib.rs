@@ -27,6 +27,7 @@
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
 pub mod calls;
+pub mod carry;
 pub mod config;
 pub mod conn;
 pub mod group;

@@ -728,7 +728,9 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
     {
-        group::release_dmb(&mut locked, hs.group - 1, hs.rx_chunk - 1, hs.rx_slot, told);
+        let cell = conn.upgraded().then(|| conn.cell());
+        let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
+        group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
         hs.rx_chunk = 0;
     }
 }

@@ -116,22 +116,53 @@ pub fn open_path_of(fd: i32) -> Result<Fd> {
     Ok(unsafe { Fd::from_raw(as_fd(n)) })
 }
 
-/// Opens `path` (NUL-terminated) read-only and fills `buf`; returns the bytes read.
-pub fn read_file(path: &core::ffi::CStr, buf: &mut [u8]) -> Result<usize> {
+/// Opens `path` read-only, close-on-exec.
+pub fn open_read(path: &core::ffi::CStr) -> Result<Fd> {
     // SAFETY: `path` is NUL-terminated and lives over the call.
     let n = unsafe {
         syscall!(
             libc::SYS_openat,
             libc::AT_FDCWD,
             path.as_ptr(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
+            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK,
             0
         )
     }?;
     // SAFETY: the kernel just made this number for us.
-    let fd = unsafe { Fd::from_raw(as_fd(n)) };
+    Ok(unsafe { Fd::from_raw(as_fd(n)) })
+}
+
+/// Opens `path` read-only and fills `buf`; returns the bytes read.
+pub fn read_file(path: &core::ffi::CStr, buf: &mut [u8]) -> Result<usize> {
+    let fd = open_read(path)?;
     // SAFETY: `buf` is writable for its length.
     unsafe { syscall!(libc::SYS_read, fd.0, buf.as_mut_ptr(), buf.len()) }
+}
+
+/// Fills `buf` from offset `at` of a file; returns the bytes read.
+pub fn read_at(fd: i32, buf: &mut [u8], at: u64) -> Result<usize> {
+    // SAFETY: `buf` is writable for its length.
+    unsafe { syscall!(libc::SYS_pread64, fd, buf.as_mut_ptr(), buf.len(), at) }
+}
+
+/// Writes `buf` at offset `at` of a file; returns the bytes written.
+pub fn write_at(fd: i32, buf: &[u8], at: u64) -> Result<usize> {
+    // SAFETY: `buf` is readable for its length.
+    unsafe { syscall!(libc::SYS_pwrite64, fd, buf.as_ptr(), buf.len(), at) }
+}
+
+/// Another number for the same file, close-on-exec.
+pub fn duplicate(fd: i32) -> Result<Fd> {
+    // SAFETY: no pointers are passed.
+    let n = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) }?;
+    // SAFETY: the kernel just made this number for us.
+    Ok(unsafe { Fd::from_raw(as_fd(n)) })
+}
+
+/// Has the file an extended attribute of this name?
+pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
+    // SAFETY: `name` is NUL-terminated; no value is asked for.
+    unsafe { syscall!(libc::SYS_fgetxattr, fd, name.as_ptr(), 0, 0) }.is_ok()
 }
 
 /// A kernel answer that is a descriptor or a flag word.

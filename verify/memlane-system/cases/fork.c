@@ -330,6 +330,138 @@ static void shell_writes_to_it(void) {
     finish();
 }
 
+/* As Python's subprocess does it: vfork, dup2, exec; the descriptor itself is close-on-exec. */
+static void serve_with_cat_by_vfork(bool unread_first) {
+    int fd = pair();
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    if (unread_first) {
+        tell_text("early bytes, ");
+        settle(fd, 13);
+    }
+    char *args[] = {"cat", NULL};
+    pid_t pid = vfork();
+    if (pid == 0) {
+        dup2(fd, 0);
+        dup2(fd, 1);
+        execvp("cat", args);
+        _exit(90);
+    }
+    R(close(fd));
+    tell_text("a line through cat\n");
+    tell(P_TAKE, unread_first ? 32 : 19);
+    tell(P_SEND, 100000);
+    tell(P_SHUT, SHUT_WR);
+    tell(P_DRAIN, 0);
+    say_wait("cat", pid);
+    finish();
+}
+static void vfork_dup2_exec(void) { serve_with_cat_by_vfork(false); }
+static void vfork_dup2_exec_with_unread_bytes(void) { serve_with_cat_by_vfork(true); }
+
+/* The shell is not interested in what we have not read yet. */
+static void system_and_popen_with_unread_bytes(void) {
+    int fd = pair();
+    tell(P_SEND, 7000);
+    settle(fd, 7000);
+    R(system("exit 3") >> 8);
+    take(fd, 100);
+    FILE *f = popen("echo hello from sh", "r");
+    char line[64] = "";
+    if (!f || !fgets(line, sizeof line, f)) say("popen: nothing");
+    say_bytes("popen", line, (long)strlen(line));
+    take(fd, 6900);
+    if (f) R(pclose(f));
+    exchange(fd);
+    finish();
+}
+
+/* The shell reads a part, a child of the shell another, and we the rest. */
+static void shell_and_its_child_read_from_it(void) {
+    int fd = pair();
+    char command[200];
+    tell_text("first line\nsecond line\n3456789rest");
+    settle(fd, 34);
+    if (fd > 9) say("descriptor %d is too high for sh", fd);
+    snprintf(command, sizeof command,
+             "read -r a <&%d; dd bs=1 count=12 <&%d 2>/dev/null >/tmp/memlane-case-%d; test \"$a\" = 'first line'", fd, fd,
+             (int)getpid());
+    R(system(command) >> 8);
+    snprintf(command, sizeof command, "/tmp/memlane-case-%d", (int)getpid());
+    char text[64] = "";
+    int file = open(command, O_RDONLY);
+    say_bytes("dd", text, read(file, text, sizeof text));
+    close(file);
+    unlink(command);
+    take(fd, 11);
+    exchange(fd);
+    finish();
+}
+
+static void _reads_stdin_by_stdio(void) {
+    char line[100];
+    peer_count = 1;
+    while (fgets(line, sizeof line, stdin)) say_bytes("fgets", line, (long)strlen(line));
+    finish();
+}
+static void exec_onto_stdin_of_a_stdio_program(void) {
+    int fd = pair();
+    tell_text("one\ntwo\n");
+    settle(fd, 8);
+    tell_text("three\n");
+    tell(P_SHUT, SHUT_WR);
+    R(dup2(fd, 0));
+    exec_self("_reads_stdin_by_stdio", 0, fd);
+}
+
+/* A child reads what came long ago, while its parent and the same peer go on
+ * with other connections: nothing may be written where the old bytes lie. */
+enum { OLD = 100000, NEW = 700000 };
+static void sends_old_then_new(int port) {
+    char byte;
+    for (int round = 0; round < 4; round++) {
+        int fd = connect_port(port);
+        for (int i = 0; i < 40; i++)
+            if (send_all(fd, "x", 1) < 0 || recv_all(fd, &byte, 1) != 1) say("warm-up");
+        send_n(fd, round == 0 ? OLD : NEW, (unsigned)round);
+        shutdown(fd, SHUT_WR);
+        if (round > 0) recv_all(fd, &byte, 1);
+        close(fd);
+    }
+}
+static int accepts_and_warms_up(int listener) {
+    char byte;
+    int fd = accept(listener, NULL, NULL);
+    for (int i = 0; i < 40; i++)
+        if (recv_all(fd, &byte, 1) != 1 || send_all(fd, "x", 1) < 0) say("warm-up");
+    return fd;
+}
+static void child_reads_late_what_came_early(void) {
+    int listener = listen_any(), go[2];
+    int peer = fork_actor(5, sends_old_then_new, bound_port(listener));
+    int old = accepts_and_warms_up(listener);
+    settle(old, OLD);
+    R(pipe(go));
+    int child = fork();
+    if (child == 0) {
+        char byte;
+        self_actor = 6;
+        close(go[1]);
+        if (read(go[0], &byte, 1) != 1) say("pipe");
+        drain(old);
+        _exit(0);
+    }
+    R(close(old));
+    for (int round = 1; round < 4; round++) {
+        int fd = accepts_and_warms_up(listener);
+        drain(fd);
+        send_all(fd, ".", 1);
+        close(fd);
+    }
+    R((long)write(go[1], ".", 1));
+    say_wait("child", child);
+    say_wait("peer", peer);
+}
+
 static void exec_and_go_on(void) {
     int fd = pair();
     exec_self("_goes_on_and_orders", 0, fd);
@@ -472,6 +604,13 @@ const struct one_case cases[] = {
     CASE(posix_spawn_onto_stdin_with_unread_bytes),
     CASE(system_and_popen_beside_it),
     CASE(shell_writes_to_it),
+    CASE(vfork_dup2_exec),
+    CASE(vfork_dup2_exec_with_unread_bytes),
+    CASE(system_and_popen_with_unread_bytes),
+    CASE(shell_and_its_child_read_from_it),
+    CASE(exec_onto_stdin_of_a_stdio_program),
+    CASE(_reads_stdin_by_stdio),
+    {"child_reads_late_what_came_early", child_reads_late_what_came_early, ONCE | LANE},
     CASE(exec_and_go_on),
     CASE(exec_with_more_unread_bytes),
     CASE(exec_in_mid_stream),

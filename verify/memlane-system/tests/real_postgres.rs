@@ -59,10 +59,10 @@ fn a_table_copied_in_and_out_has_the_same_hash() {
         );
         let done = postgres.psql(stage, &["-c", create, "-c", &there, "-c", &out]);
         assert_eq!(sha256_of_file(&back), hash);
-        done.lane.must_open_lane(&[SHORT_LIVED]);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
 
         one_big_value(stage, &postgres);
-        finish(postgres).must_open_lane(&[SHORT_LIVED]);
+        finish(postgres).must_use_ring(&[SHORT_LIVED]);
     });
 }
 

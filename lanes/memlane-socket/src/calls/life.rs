@@ -238,10 +238,16 @@ fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
 
 /// `new` now refers to what `old` refers to.
 pub fn duplicated(old: c_int, new: c_int) {
-    if new < 0 || process::is_borrowed() {
+    if new < 0 {
         return;
     }
     let keep = errno();
+    if process::is_borrowed() {
+        // In the child of a vfork the tables are the parent's; its exec looks at the mark.
+        super::pass::to_child(old);
+        set_errno(keep);
+        return;
+    }
     process::dup_entry(old, new);
     if new <= 2
         && let Some(conn) = conn_of(new)

@@ -2,7 +2,9 @@
 //! processes by SCM_RIGHTS, to stdio by fdopen. From then on somebody whom we
 //! do not see may use them: the connection goes back to TCP.
 
-use crate::conn::{Conn, Use};
+use crate::carry::target::Target;
+use crate::carry::{self, Carried};
+use crate::conn::{Conn, SEEN_TO_CHILD, Use};
 use crate::process::{self, conn_of};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -14,14 +16,9 @@ use memlane_core::reason::Reason;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnreadInRing;
 
-fn give_away(conn: &Conn, why: Reason) -> Result<(), UnreadInRing> {
+fn give_away(conn: &Conn, why: Reason) {
     crate::upgrade::bar(conn, why);
     conn.cell().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
-    if crate::lane::in_ring(conn) > 0 {
-        Err(UnreadInRing)
-    } else {
-        Ok(())
-    }
 }
 
 /// A message with SCM_RIGHTS: connections among its descriptors go back to TCP.
@@ -42,7 +39,10 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
                 // SAFETY: inside this control message.
                 let fd = unsafe { base.add(at + head + 4 * i).cast::<c_int>().read_unaligned() };
                 if let Some(conn) = conn_of(fd) {
-                    give_away(&conn, Reason::PASSED_ON)?;
+                    give_away(&conn, Reason::PASSED_ON);
+                    if crate::lane::in_ring(&conn) > 0 {
+                        return Err(UnreadInRing);
+                    }
                 }
             }
         }
@@ -51,18 +51,37 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
     Ok(())
 }
 
-/// Before exec (or spawn): connections that survive it go back to TCP.
-/// `borrowed`: in the child of a vfork, whose memory is the parent's.
-pub fn before_exec() -> Result<(), UnreadInRing> {
-    let mut all = Ok(());
+/// Before exec (or spawn): connections that survive it go back to TCP, and what
+/// lies unread in their rings is carried over.
+pub fn before_exec(target: Target) -> Result<Option<Carried>, UnreadInRing> {
+    let mut unread: [Option<&'static Conn>; carry::MOST] = [None; carry::MOST];
+    let (mut count, mut too_many) = (0, false);
     process::each_conn(0, i32::MAX, |fd, conn| {
-        if memlane_sys::fd::is_cloexec(fd) == Ok(false)
-            && let Err(e) = give_away(conn, Reason::PASSED_ON)
-        {
-            all = Err(e);
+        let marked = conn.seen.load(Ordering::Relaxed) & SEEN_TO_CHILD != 0;
+        if !marked && memlane_sys::fd::is_cloexec(fd) != Ok(false) {
+            return;
+        }
+        give_away(conn, Reason::PASSED_ON);
+        let known = unread[..count]
+            .iter()
+            .flatten()
+            .any(|c| core::ptr::eq::<Conn>(*c, conn));
+        if !known && crate::lane::in_ring(conn) > 0 {
+            too_many |= count == unread.len();
+            if let Some(place) = unread.get_mut(count) {
+                *place = Some(conn);
+                count += 1;
+            }
         }
     });
-    all
+    let Some(first) = unread[0] else {
+        return Ok(None);
+    };
+    if too_many || !target.loads_us() {
+        return Err(UnreadInRing);
+    }
+    let unread = unread.map(|conn| conn.unwrap_or(first));
+    carry::give(&unread[..count]).map(Some).ok_or(UnreadInRing)
 }
 
 /// exec replaces this program: sockets that do not survive it are closed by
@@ -103,7 +122,10 @@ pub fn still_draining(conn: &Use) -> bool {
     conn.rx_mode() == crate::conn::mode::DRAIN
 }
 
-/// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`).
-pub fn to_child(fd: c_int) -> Result<(), UnreadInRing> {
-    conn_of(fd).map_or(Ok(()), |conn| give_away(&conn, Reason::PASSED_ON))
+/// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`,
+/// or dup2 between vfork and exec).
+pub fn to_child(fd: c_int) {
+    if let Some(conn) = conn_of(fd) {
+        conn.seen.fetch_or(SEEN_TO_CHILD, Ordering::Relaxed);
+    }
 }

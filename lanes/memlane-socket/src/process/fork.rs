@@ -72,10 +72,8 @@ pub fn after_fork_child() {
 /// New connections of a child take cells of its own; the parent's stay mapped
 /// for the sockets that both hold.
 fn new_cells_for_child() {
-    if let Ok(cells) = mem::map_anon(CONNS * size_of::<Cell>(), true) {
-        PROCESS
-            .cells
-            .store(cells.cast().as_ptr(), Ordering::Relaxed);
+    if let Ok(cells) = make_cells() {
+        PROCESS.cells.store(cells, Ordering::Relaxed);
         PROCESS.cell_next.store(0, Ordering::Relaxed);
     }
 }

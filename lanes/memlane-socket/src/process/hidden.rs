@@ -12,6 +12,24 @@ static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);
 /// Moves one of our descriptors out of the program's way and remembers it.
 /// Returns its number; closed (and −1) if there is no place to remember it.
 pub fn hide(own: fd::Fd) -> i32 {
+    let top = fd_limit();
+    let own = fd::move_high(own, (top - top / 8).max(3));
+    let raw = own.raw();
+    for place in &HIDDEN {
+        if place
+            .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
+            HIDDEN_FROM.fetch_min(raw, Ordering::Relaxed);
+            return own.into_raw();
+        }
+    }
+    -1
+}
+
+/// Descriptor numbers are below this.
+pub fn fd_limit() -> i32 {
     let mut limit = libc::rlimit {
         rlim_cur: 1024,
         rlim_max: 1024,
@@ -26,20 +44,7 @@ pub fn hide(own: fd::Fd) -> i32 {
             &raw mut limit
         )
     };
-    let top = i32::try_from(limit.rlim_cur.min(FDS as u64)).unwrap_or(1024);
-    let own = fd::move_high(own, (top - top / 8).max(3));
-    let raw = own.raw();
-    for place in &HIDDEN {
-        if place
-            .compare_exchange(0, raw, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            HIDDEN_COUNT.fetch_add(1, Ordering::Relaxed);
-            HIDDEN_FROM.fetch_min(raw, Ordering::Relaxed);
-            return own.into_raw();
-        }
-    }
-    -1
+    i32::try_from(limit.rlim_cur.min(FDS as u64)).unwrap_or(1024)
 }
 
 /// Closes a hidden descriptor.
@@ -85,6 +90,7 @@ pub fn evade(n: i32) {
                 return;
             };
             place.store(moved, Ordering::Relaxed);
+            files::renumbered(n, moved);
             let _ = PROCESS
                 .mailbox
                 .compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
@@ -93,13 +99,13 @@ pub fn evade(n: i32) {
     }
 }
 
-/// In the child of a fork: the parent's hidden descriptors are not ours.
+/// In the child of a fork: the parent's hidden descriptors are not ours, but for
+/// those of memory that inherited connections may need.
 pub fn close_hidden() {
     for place in &HIDDEN {
-        let n = place.swap(0, Ordering::Relaxed);
-        if n > 2 {
-            fd::close(n);
+        let n = place.load(Ordering::Relaxed);
+        if n > 2 && !files::is_kept_file(n) {
+            unhide(n);
         }
     }
-    HIDDEN_COUNT.store(0, Ordering::Relaxed);
 }

@@ -8,9 +8,11 @@
     clippy::cast_sign_loss
 )]
 
+mod files;
 mod fork;
 mod hidden;
 
+pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use fork::*;
 pub use hidden::*;
 
@@ -48,6 +50,8 @@ pub struct Process {
     pub gid: AtomicU64,
     /// `ticks` in one µs.
     pub ticks_per_us: AtomicU64,
+    /// See `owner`.
+    owner: AtomicU32,
     /// Wall clock when the stats page was made …
     pub start_ns: AtomicU64,
     /// … and `ticks` then.
@@ -87,6 +91,7 @@ pub static PROCESS: Process = Process {
     pid: AtomicI32::new(0),
     gid: AtomicU64::new(0),
     ticks_per_us: AtomicU64::new(1000),
+    owner: AtomicU32::new(0),
     start_ns: AtomicU64::new(0),
     start_ticks: AtomicU64::new(0),
     boot: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -133,6 +138,9 @@ pub fn start() {
     PROCESS
         .stage
         .store(if c.disabled { 3 } else { 2 }, Ordering::Release);
+    if !c.disabled {
+        crate::carry::adopt();
+    }
 }
 
 /// May hooks do anything beyond passing on?
@@ -170,12 +178,8 @@ fn make_tables() -> memlane_sys::Result<()> {
             .as_ptr(),
         Ordering::Relaxed,
     );
-    PROCESS.cells.store(
-        mem::map_anon(CONNS * size_of::<Cell>(), true)?
-            .cast()
-            .as_ptr(),
-        Ordering::Relaxed,
-    );
+    PROCESS.cells.store(make_cells()?, Ordering::Relaxed);
+    PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
     PROCESS.eps.store(
         mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
         Ordering::Relaxed,
@@ -192,6 +196,26 @@ fn make_tables() -> memlane_sys::Result<()> {
     make_stats_page();
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Memory for cells, shared with forked children and, where a memfd can be had,
+/// with programs started by exec.
+fn make_cells() -> memlane_sys::Result<*mut Cell> {
+    let len = CONNS * size_of::<Cell>();
+    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-cells", len, false) else {
+        return Ok(mem::map_anon(len, true)?.cast().as_ptr());
+    };
+    let file = region.take_fd();
+    let (base, _) = region.leak();
+    if let Some(file) = file {
+        keep_file(base, len, file);
+    }
+    Ok(base.cast().as_ptr())
+}
+
+/// The user who made this process's shared memory.
+pub fn owner() -> u32 {
+    PROCESS.owner.load(Ordering::Relaxed)
 }
 
 fn read_boot_id() {

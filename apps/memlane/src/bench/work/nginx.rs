@@ -1,4 +1,6 @@
-//! nginx and wrk: one worker, keep-alive, a page the size of nginx's own welcome page.
+//! nginx and wrk: one worker, keep-alive, a page the size of nginx's own welcome
+//! page, from a file (which nginx opens, asks for its size, reads and closes for each
+//! request) and from nginx's memory (its configuration: what the transport alone brings).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +12,15 @@ use crate::bench::parse;
 use crate::bench::proc::free_port;
 use crate::bench::trial::{Metric, Place, Reading, Trial, Workload};
 
-const CONNECTIONS: [(&str, &str); 4] = [
-    ("nginx-1", "1"),
-    ("nginx-16", "16"),
-    ("nginx-64", "64"),
-    ("nginx-128", "128"),
+/// Row, connections, path.
+const RUNS: [(&str, &str, &str); 7] = [
+    ("nginx-1", "1", "index.html"),
+    ("nginx-16", "16", "index.html"),
+    ("nginx-64", "64", "index.html"),
+    ("nginx-128", "128", "index.html"),
+    ("nginx-memory-1", "1", "memory"),
+    ("nginx-memory-16", "16", "memory"),
+    ("nginx-memory-128", "128", "memory"),
 ];
 const PAGE_BYTES: usize = 612;
 
@@ -26,7 +32,7 @@ impl Workload for Nginx {
     }
 
     fn rows(&self) -> Vec<&'static str> {
-        CONNECTIONS.iter().map(|(row, _)| *row).collect()
+        RUNS.iter().map(|(row, _, _)| *row).collect()
     }
 
     fn programs(&self) -> &'static [&'static str] {
@@ -39,12 +45,12 @@ impl Workload for Nginx {
         let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
         let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
         let server = trial.serve(trial.command(Place::Server, "nginx", &args)?, port)?;
-        let url = format!("http://127.0.0.1:{port}/index.html");
         let duration = format!("{}s", trial.whole_seconds());
-        for (row, connections) in CONNECTIONS {
+        for (row, connections, path) in RUNS {
             if !trial.wants(row) {
                 continue;
             }
+            let url = format!("http://127.0.0.1:{port}/{path}");
             let args = [
                 "-t",
                 "1",
@@ -83,19 +89,20 @@ fn site(folder: &Path, port: u16) -> anyhow::Result<PathBuf> {
     fs::create_dir(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let page = folder.join("index.html");
-    fs::write(
-        &page,
-        "memlane\n"
-            .repeat(PAGE_BYTES / 8 + 1)
-            .split_at(PAGE_BYTES)
-            .0,
-    )?;
+    let text_of_page = page_text();
+    fs::write(&page, &text_of_page)?;
     fs::set_permissions(&page, fs::Permissions::from_mode(0o644))?;
-    fs::write(folder.join("nginx.conf"), config(&text(folder)?, port))?;
+    fs::write(folder.join("nginx.conf"), config(&text(folder)?, port, &text_of_page))?;
     Ok(folder.to_owned())
 }
 
-fn config(folder: &str, port: u16) -> String {
+fn page_text() -> String {
+    let mut page = "memlane ".repeat(PAGE_BYTES / 8 + 1);
+    page.truncate(PAGE_BYTES);
+    page
+}
+
+fn config(folder: &str, port: u16, page: &str) -> String {
     format!(
         "worker_processes 1;
 daemon off;
@@ -112,7 +119,11 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
-  server {{ listen 127.0.0.1:{port}; root {folder}; }}
+  server {{
+    listen 127.0.0.1:{port};
+    root {folder};
+    location = /memory {{ return 200 '{page}'; }}
+  }}
 }}
 "
     )
