@@ -73,16 +73,15 @@ pub fn grown(before: &BTreeMap<u32, Held>, now: &BTreeMap<u32, Held>) -> String 
 mod tests {
     use super::*;
     use crate::real::program;
-    use crate::real::wait_until;
-    use std::process::{Child, Command};
-    use std::time::Duration;
+    use std::io::Read as _;
+    use std::process::{Child, Command, Stdio};
 
     /// A Python that does `work` and then waits to be killed.
     fn python(work: &str) -> Child {
         let ready = "import sys\nprint('ready', flush=True)\nsys.stdin.read()";
         let mut command = Command::new(program("python3"));
         command.args(["-c", &format!("import os, mmap\n{work}\n{ready}")]);
-        command.stdin(std::process::Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.spawn().expect("python starts")
     }
 
@@ -95,10 +94,12 @@ mod tests {
              maps = [mmap.mmap(fd, 4096) for fd in held]",
         ]
         .map(python);
-        wait_until("nine mappings", Duration::from_secs(20), || {
-            Held::by(greedy.id()).is_some_and(|held| held.shared_maps == 9)
-                && Held::by(modest.id()).is_some_and(|held| held.fds == 3 && held.maps > 20)
-        });
+        for child in [&mut modest, &mut greedy] {
+            let mut ready = [0; 6];
+            let out = child.stdout.as_mut().expect("piped");
+            out.read_exact(&mut ready)
+                .expect("it says that it is ready");
+        }
         let held = [&modest, &greedy].map(|child| Held::by(child.id()).expect("it lives"));
         let told = |before, now| grown(&BTreeMap::from([(1, before)]), &BTreeMap::from([(1, now)]));
         assert_eq!(told(held[0], held[0]), "");
