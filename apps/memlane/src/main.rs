@@ -7,6 +7,7 @@ mod inet;
 mod os;
 mod out;
 mod page;
+mod printable;
 mod procs;
 mod rings;
 mod run;

@@ -13,7 +13,7 @@ use memlane_core::stats::{
     MAGIC, PAGE_LEN, REASON_SLOTS, ReasonCount, SIZE_CLASSES, VERSION,
 };
 
-use crate::out::printable;
+use crate::printable::printable;
 
 /// Entries that are read in one go.
 const BATCH: usize = 256;

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::out::printable;
 use crate::page::{Page, PageError};
+use crate::printable::printable;
 
 /// What `/proc/PID/fd/N` of a stats page links to.
 const LINK: &str = "/memfd:memlane-stats (deleted)";

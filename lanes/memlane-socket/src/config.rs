@@ -67,7 +67,7 @@ impl Config {
     };
 
     /// Reads the environment through `get` (`getenv`).
-    pub fn read(get: impl Fn(&CStr) -> Option<&'static [u8]>) -> Config {
+    pub fn read<'a>(get: impl Fn(&CStr) -> Option<&'a [u8]>) -> Config {
         let mut c = Config::DEFAULT;
         c.disabled = get(c"MEMLANE_DISABLE").is_some_and(|v| !v.is_empty() && v != b"0");
         c.stats_on_exit = get(c"MEMLANE_STATS_ON_EXIT").is_some_and(|v| v == b"1");

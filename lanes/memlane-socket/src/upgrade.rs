@@ -424,10 +424,10 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     if let Some(eid) = hs.eid {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
-    let file = tell_dmb(&mut yes, hs);
+    tell_dmb(&mut yes, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
-    match send(conn, &to, &yes, file) {
+    match send_with_chunk(conn, &to, &yes) {
         Ok(()) => {
             hs.stage = ACCEPTED;
             hs.tries = 0;
@@ -444,13 +444,23 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Our DMB, and the chunk's descriptor if the peer may not have it yet.
-fn tell_dmb(m: &mut Message, hs: &Handshake) -> Option<i32> {
+fn tell_dmb(m: &mut Message, hs: &Handshake) {
     m.token = hs.rx_token;
     m.chunk = hs.rx_chunk - 1;
     m.slot = hs.rx_slot as u16;
     m.ring_size = process::config().ring;
     m.echo = hs.peer_id;
-    group::lock().and_then(|mut locked| group::chunk_fd(&mut locked, hs.rx_chunk - 1))
+}
+
+/// Sends a message about a DMB of ours, and its chunk if the peer may not have it
+/// yet. Under the lock: another thread may hear meanwhile that the peer has the
+/// chunk, and would close the descriptor (or worse, give its number to another).
+fn send_with_chunk(conn: &Conn, to: &UnixName, m: &Message) -> Result<(), Sent> {
+    let mut locked = group::lock();
+    let file = locked
+        .as_mut()
+        .and_then(|locked| group::chunk_fd(locked, m.chunk));
+    send(conn, to, m, file)
 }
 
 fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
@@ -657,10 +667,10 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);
-    let file = tell_dmb(&mut m, hs);
+    tell_dmb(&mut m, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
-    match send(conn, &to, &m, file) {
+    match send_with_chunk(conn, &to, &m) {
         Ok(()) => hs.stage = OPEN,
         Err(Sent::Later) => hs.next_op = conn.ops() + 1,
         Err(Sent::Never(_)) => hs.stage = OVER,

@@ -148,6 +148,40 @@ pub fn compare(family: &'static str, exceptions: &[Exception]) {
     );
 }
 
+/// Plays one case of `family` in one of its ways, both chosen by `pick`, plain
+/// and in `mode`; says which it was. For families without exceptions.
+///
+/// # Panics
+/// If it was not as on plain TCP, hung, or did not use the lane though it should have.
+pub fn compare_one(family: &'static str, pick: u64, mode: Mode) -> String {
+    let mut run = FamilyRun {
+        family,
+        exceptions: &[],
+        rows: Vec::new(),
+        failures: Vec::new(),
+        hangs: 0,
+    };
+    let mut cases = list(family);
+    cases.retain(|case| !case.root || harness::is_root());
+    let case = chosen(&cases, pick);
+    let variants: Vec<_> = case.variants().collect();
+    let variant = chosen(&variants, pick >> 32);
+    let plain = run.play(case, variant, Mode::Plain);
+    if !plain.is_ok() {
+        run.fail(case, variant, Mode::Plain, &plain.report());
+    } else if mode != Mode::Plain {
+        let outcome = run.play(case, variant, mode);
+        run.judge(case, variant, mode, &plain, &outcome);
+    }
+    assert!(run.failures.is_empty(), "{}", run.failures.join("\n"));
+    format!("{family}/{}/{}", case.name, variant.name)
+}
+
+fn chosen<T>(list: &[T], pick: u64) -> &T {
+    let len = u64::try_from(list.len()).expect("a short list");
+    &list[usize::try_from(pick % len).expect("within the list")]
+}
+
 fn program(family: &str, fortified: bool) -> PathBuf {
     let suffix = if fortified { "-fortified" } else { "" };
     PathBuf::from(env!("OUT_DIR")).join(format!("{family}{suffix}"))

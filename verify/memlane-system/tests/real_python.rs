@@ -1,11 +1,14 @@
 //! Python's servers and clients.
 
+use std::io::Write as _;
+use std::process::Command;
 use std::time::Duration;
 
 use memlane_system::real::http::Site;
 use memlane_system::real::lang::{EchoServer, Load, certificate, python_echo};
 use memlane_system::real::{
-    Reason, SHORT_LIVED, Story, counts, free_port, sha256_of_bytes, story, wait_listening,
+    Reason, SHORT_LIVED, Story, counts, free_port, program, script, sha256_of_bytes, story,
+    wait_listening,
 };
 
 /// What both sides may say of a descriptor that went to another process.
@@ -130,6 +133,41 @@ fn a_server_with_a_thread_for_each_connection() {
             .lane
             .must_use_ring(&[SHORT_LIVED]);
         server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+/// The memory is handed over with the first messages to a peer, all of which may
+/// be on their way when it says that it has got it. strace makes that certain.
+#[test]
+fn threads_that_answer_one_new_peer_at_the_same_time_do_not_get_in_each_others_way() {
+    let load = Load {
+        connections: 40,
+        rounds: 16,
+        most: 100,
+    };
+    let slow = ["-f", "-o", "/dev/null", "-e", "trace=sendmsg"];
+    let slow = [&slow[..], &["-e", "inject=sendmsg:delay_enter=5000"]].concat();
+    let may_trace = Command::new("strace").args(&slow).arg("true").output();
+    if !may_trace.is_ok_and(|out| out.status.success()) {
+        // Not eprintln!: the test runner hides what that prints.
+        let note = "SKIPPED py-slow: strace is not there, or may not trace";
+        let _ = writeln!(std::io::stderr(), "{note}");
+        return;
+    }
+    story("py-slow", &["python3", "strace"], |stage| {
+        let mut command = stage.command("strace");
+        command.args(&slow).arg(program("python3"));
+        command.arg(script("echo_server.py")).arg("thread");
+        let server = EchoServer::start(stage, command, &[]);
+        for _ in 0..3 {
+            let done = python_echo(stage, server.port, load, &[]);
+            done.lane.must_explain(&[SHORT_LIVED]);
+        }
+        let lane = server.proc.lane();
+        // Asked to end, strace would leave the server alone.
+        server.proc.kill();
+        server.proc.wait(Duration::from_secs(20));
+        lane.must_use_ring(&[SHORT_LIVED]);
     });
 }
 

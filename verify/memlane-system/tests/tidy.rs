@@ -457,17 +457,19 @@ fn a_private_path_or_host_would_be_found_out() {
 }
 
 #[test]
-fn the_lock_file_takes_every_crate_from_the_public_index() {
-    let lock = text("Cargo.lock").expect("Cargo.lock is tracked");
-    let sources = lock
-        .lines()
+fn the_lock_files_take_every_crate_from_the_public_index() {
+    let read = |file| text(file).unwrap_or_else(|| panic!("{file} is not tracked"));
+    let locks = ["Cargo.lock", "verify/fuzz/Cargo.lock"].map(read);
+    let sources = locks
+        .iter()
+        .flat_map(|lock| lock.lines())
         .filter_map(|line| line.strip_prefix("source = "));
     let public = "\"registry+https://github.com/rust-lang/crates.io-index\"";
     let other: Vec<_> = sources
         .filter(|source| *source != public)
         .map(String::from)
         .collect();
-    nothing_wrong(&other, "Cargo.lock has other sources");
+    nothing_wrong(&other, "a Cargo.lock has other sources");
     let named = |file: &String| file.ends_with(".cargo/config.toml") || file.ends_with(".npmrc");
     let settings: Vec<_> = files().into_iter().filter(named).collect();
     nothing_wrong(&settings, "settings of somebody's machine are tracked");

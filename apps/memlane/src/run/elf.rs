@@ -37,7 +37,8 @@ impl Elf {
         Elf::parse(&|buffer, offset| file.read_at(buffer, offset))
     }
 
-    fn parse(read: &dyn Fn(&mut [u8], u64) -> io::Result<usize>) -> Option<Elf> {
+    /// The same of bytes that `read` gives: at an offset, as many as it likes.
+    pub(crate) fn parse(read: &dyn Fn(&mut [u8], u64) -> io::Result<usize>) -> Option<Elf> {
         let head = blob(read, 0, 64)?;
         if !head.starts_with(b"\x7fELF") {
             return None;

@@ -6,14 +6,17 @@
 //! which are shown, with the state of every process, if the story fails.
 //!
 //! - [`lane`]: what the stats pages of the programs say, and what they must say.
-//! - [`http`], [`kv`], [`postgres`], [`lang`]: starting servers and clients.
+//! - [`http`], [`kv`], [`postgres`], [`lang`], [`iperf3`]: starting servers and clients.
+//! - [`held`]: what a process holds, and that it does not come to hold more.
 //!
 //! Variables: `MEMLANE_TEST_PLAIN_ONLY=1` leaves memlane out,
 //! `MEMLANE_TEST_MODE=plain|eager|auto` runs one mode only,
 //! `MEMLANE_TEST_REQUIRE_ALL=1` makes a missing program a failure.
 
 pub mod data;
+pub mod held;
 pub mod http;
+pub mod iperf3;
 pub mod kv;
 pub mod lane;
 pub mod lang;

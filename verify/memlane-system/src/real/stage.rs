@@ -72,21 +72,30 @@ impl Story {
         self.dir.path()
     }
 
+    /// A stage in `mode`, with the directory `name`, for a test that is not the
+    /// same in each mode.
+    ///
+    /// # Panics
+    /// If the directory can't be made.
+    pub fn stage(&self, mode: Mode, name: &str) -> Stage {
+        let dir = self.dir().join(name);
+        std::fs::create_dir_all(&dir).expect("directory of the stage");
+        Stage {
+            mode,
+            dir,
+            serial: Cell::new(0),
+        }
+    }
+
     /// Runs `body` plain, then under memlane.
     ///
     /// # Panics
     /// If the body does, or if memlane is asked for but not built.
     pub fn in_each_mode(&self, body: impl Fn(&Stage)) {
         for mode in modes() {
-            let dir = self.dir().join(mode.name());
-            std::fs::create_dir_all(&dir).expect("directory of the stage");
             let failing = Failing(format!("story {} fails in mode {}", self.name, mode.name()));
             let start = Instant::now();
-            body(&Stage {
-                mode,
-                dir,
-                serial: Cell::new(0),
-            });
+            body(&self.stage(mode, mode.name()));
             println!("{} {}: {:.1?}", self.name, mode.name(), start.elapsed());
             std::mem::forget(failing);
         }

@@ -1,0 +1,255 @@
+//! Seeds: inputs that are right, made from the formats as they are now. The
+//! files in `seeds/` are these; a test says so when a format has changed.
+
+use std::mem::offset_of;
+
+use memlane_core::reason::Reason;
+use memlane_core::stats::{
+    CONN_ENTRY_LEN, ConnEntry, ConnState, HEADER_LEN, Header, MAGIC, ReasonCount, VERSION,
+};
+use memlane_socket::wire::{Kind, Message};
+use memlane_sys::sock::{Addr, Tuple};
+
+/// Files of `seeds/`, as `target/name` with their bytes.
+pub fn all() -> Vec<(String, Vec<u8>)> {
+    let of = |target: &str, seeds: Vec<(&str, Vec<u8>)>| {
+        let seeds = seeds.into_iter();
+        let named = seeds.map(|(name, bytes)| (format!("{target}/{name}"), bytes));
+        named.collect::<Vec<_>>()
+    };
+    let all = [
+        of("clc_message", clc_messages()),
+        of("stats_page", stats_pages()),
+        of("elf", elves()),
+        of("ring_ops", ring_ops()),
+        of("hostile_ring", hostile_rings()),
+        of("sock_diag", sock_diags()),
+        of("config", configs()),
+        of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
+    ];
+    all.concat()
+}
+
+fn tuple() -> Tuple {
+    let ip = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
+    Tuple {
+        local: Addr { ip, port: 40000 },
+        remote: Addr { ip, port: 80 },
+    }
+}
+
+fn clc_messages() -> Vec<(&'static str, Vec<u8>)> {
+    let kinds = [
+        ("proposal", Kind::Proposal),
+        ("accept", Kind::Accept),
+        ("confirm", Kind::Confirm),
+        ("decline", Kind::Decline),
+    ];
+    let message = |kind| {
+        let mut message = Message::new(kind, tuple());
+        (message.gid, message.boot, message.id) = (0x0102_0304_0506_0708, [1, 2], 5);
+        match kind {
+            Kind::Proposal => {
+                message.eid_count = 2;
+                message.eids[0][..4].copy_from_slice(b"BLUE");
+                message.eids[1][..6].copy_from_slice(b"TEAM-2");
+            }
+            Kind::Decline => message.reason = Reason::CLOSING.0,
+            Kind::Accept | Kind::Confirm => {
+                (message.token, message.chunk, message.slot) = (0xdead_beef, 3, 63);
+                (message.ring_size, message.echo) = (1 << 18, 6);
+            }
+        }
+        message.encode().to_vec()
+    };
+    kinds.map(|(name, kind)| (name, message(kind))).to_vec()
+}
+
+/// Writes words in the machine's own order, as the library does.
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn u16(&mut self, at: usize, value: u16) {
+        self.put(at, &value.to_ne_bytes());
+    }
+
+    fn u32(&mut self, at: usize, value: u32) {
+        self.put(at, &value.to_ne_bytes());
+    }
+
+    fn u64(&mut self, at: usize, value: u64) {
+        self.put(at, &value.to_ne_bytes());
+    }
+}
+
+fn stats_pages() -> Vec<(&'static str, Vec<u8>)> {
+    let restless = |every: u8| [vec![every], stats_page(3)].concat();
+    vec![
+        ("empty", [vec![0], stats_page(0)].concat()),
+        ("three", restless(0)),
+        ("restless", restless(3)),
+    ]
+}
+
+fn stats_page(conns: u32) -> Vec<u8> {
+    let len = HEADER_LEN + conns as usize * CONN_ENTRY_LEN;
+    let mut page = Bytes(vec![0; len]);
+    page.u64(offset_of!(Header, magic), MAGIC);
+    page.u32(offset_of!(Header, version), VERSION);
+    page.u32(offset_of!(Header, header_len), HEADER_LEN as u32);
+    page.u32(offset_of!(Header, conn_entry_len), CONN_ENTRY_LEN as u32);
+    page.u64(offset_of!(Header, page_len), len as u64);
+    page.u32(offset_of!(Header, conn_capacity), conns);
+    page.u32(offset_of!(Header, conn_high), conns);
+    page.u32(offset_of!(Header, pid), 77);
+    page.put(offset_of!(Header, comm), b"server");
+    let reasons = offset_of!(Header, reasons);
+    page.u32(reasons + offset_of!(ReasonCount, code), Reason::TOO_YOUNG.0);
+    page.u64(reasons + offset_of!(ReasonCount, client), 2);
+    let states = [ConnState::Memlane, ConnState::Tcp, ConnState::Downgraded];
+    for (index, state) in states.iter().take(conns as usize).enumerate() {
+        let at = HEADER_LEN + index * CONN_ENTRY_LEN;
+        page.u32(at + offset_of!(ConnEntry, state), *state as u32);
+        page.u32(at + offset_of!(ConnEntry, role), (index % 2) as u32);
+        page.u32(at + offset_of!(ConnEntry, ports), 80 << 16 | 40000);
+        page.put(at + offset_of!(ConnEntry, local_ip), &tuple().local.ip);
+        page.put(at + offset_of!(ConnEntry, remote_ip), &tuple().remote.ip);
+        page.u32(at + offset_of!(ConnEntry, tx_ring_size), 1 << 18);
+        page.u32(at + offset_of!(ConnEntry, tx_ring_used), 1000);
+    }
+    page.0
+}
+
+/// Small 64-bit programs for this byte order; the first byte is how they are read.
+fn elves() -> Vec<(&'static str, Vec<u8>)> {
+    let dynamic = elf(&[(3, b"/lib64/ld-linux-x86-64.so.2\0")]);
+    // A note: lengths of owner and text, type, owner, text.
+    let note = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
+    vec![
+        ("dynamic", [vec![255], dynamic.clone()].concat()),
+        ("slow", [vec![6], dynamic].concat()),
+        ("go", [vec![255], elf(&[(4, note)])].concat()),
+        ("static", [vec![255], elf(&[])].concat()),
+    ]
+}
+
+fn elf(segments: &[(u32, &[u8])]) -> Vec<u8> {
+    const HEAD: usize = 64;
+    const ENTRY: usize = 56;
+    let mut file = Bytes(vec![0; HEAD + segments.len() * ENTRY]);
+    let little = u8::from(cfg!(target_endian = "big")) + 1;
+    file.put(0, &[0x7f, b'E', b'L', b'F', 2, little, 1]);
+    file.u16(16, 3);
+    file.u16(18, 62);
+    file.u64(32, HEAD as u64);
+    file.u16(54, ENTRY as u16);
+    file.u16(56, segments.len() as u16);
+    for (index, (kind, content)) in segments.iter().enumerate() {
+        let (at, offset) = (HEAD + index * ENTRY, file.0.len() as u64);
+        file.u32(at, *kind);
+        file.u64(at + 8, offset);
+        file.u64(at + 32, content.len() as u64);
+        file.0.extend_from_slice(content);
+    }
+    file.0
+}
+
+/// Bytes that look random: the operations are whatever they decode to.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn ring_ops() -> Vec<(&'static str, Vec<u8>)> {
+    let at = |before: u64, noise: Vec<u8>| [vec![5], before.to_le_bytes().to_vec(), noise].concat();
+    vec![
+        ("short", at(0, noise(1, 60))),
+        ("long", at(0, noise(2, 1500))),
+        ("late", at(u64::MAX - 7, noise(3, 400))),
+    ]
+}
+
+fn hostile_rings() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("few", noise(4, 200)),
+        ("many", noise(5, 3000)),
+        ("still", vec![0; 400]),
+    ]
+}
+
+fn sock_diags() -> Vec<(&'static str, Vec<u8>)> {
+    let question = |how: u8| {
+        let mut bytes = vec![how];
+        for end in [tuple().local, tuple().remote] {
+            bytes.extend(end.ip);
+            bytes.extend(end.port.to_be_bytes());
+        }
+        bytes
+    };
+    let found = || {
+        let mut answer = Bytes(vec![0; 88]);
+        answer.u32(0, 88);
+        answer.u16(4, 20);
+        answer.put(16, &[2, 1, 0, 0]);
+        answer.u32(80, 1000);
+        answer.u32(84, 4242);
+        answer.0
+    };
+    let mut error = Bytes(vec![0; 36]);
+    error.u32(0, 36);
+    error.u16(4, 2);
+    error.u32(16, (-2i32).cast_unsigned());
+    vec![
+        ("found_v4", [question(3), found()].concat()),
+        ("found_v6", [question(2), found()].concat()),
+        ("another", [question(1), found()].concat()),
+        ("error", [question(1), error.0].concat()),
+    ]
+}
+
+fn configs() -> Vec<(&'static str, Vec<u8>)> {
+    let values = |values: [&str; 7]| {
+        let values = values.map(|value| value.as_bytes().to_vec());
+        values.join(&super::BETWEEN)
+    };
+    vec![
+        (
+            "usual",
+            values([
+                "1048576",
+                "20",
+                "eager",
+                "same-uid",
+                "blue,,TEAM-2",
+                "0",
+                "1",
+            ]),
+        ),
+        (
+            "wrong",
+            values(["100000", "fast", "always", "all", ",,,", "", "2"]),
+        ),
+        (
+            "long",
+            values([
+                "67108864",
+                "999999999999",
+                "off",
+                "any",
+                "a,b,c,d,e,f,g,h,i,j,an-enterprise-id-of-32-characters",
+                "1",
+                "",
+            ]),
+        ),
+    ]
+}
