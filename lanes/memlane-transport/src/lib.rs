@@ -1,0 +1,3 @@
+//! memlane's transport lane.
+pub mod error;
+pub mod wire;
