@@ -7,7 +7,7 @@ use super::memory::flags;
 use super::path::{Conn, Path, PathId, PathState};
 use super::permits::{Permits, Ticket};
 use super::policy::{Policy, pick};
-use super::pulse::{Beat, Heartbeat};
+use super::pulse::Heartbeat;
 use super::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::stats::PathStats;
@@ -185,7 +185,7 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     Waiting,
-    Sent { path: PathId, epoch: u64, at: Time },
+    Sent { by: Conn, at: Time },
 }
 
 /// A request that was taken and is not over.
@@ -375,14 +375,16 @@ impl Client {
                 self.path_down(now, id, PathError::ConnectTimeout);
             }
             PathState::Reconnecting if now >= path.at => self.connect(now, id),
-            PathState::Connected => match path.pulse.check(now, &self.config.heartbeat) {
-                Beat::Quiet => {}
-                Beat::Ask => {
-                    let (conn, imm) = (path.conn(0), Immediate::Heartbeat.encode());
+            PathState::Connected => {
+                let asked = path.beat(now, &self.config.heartbeat, self.can_replay);
+                for cid in asked.iter().flatten() {
+                    let (conn, imm) = (path.conn(*cid), Immediate::Heartbeat.encode());
                     self.actions.push_back(Action::Immediate { conn, imm });
                 }
-                Beat::Dead => self.path_down(now, id, PathError::Silent),
-            },
+                if asked.is_none() {
+                    self.path_down(now, id, PathError::Silent);
+                }
+            }
             _ => {}
         }
     }
@@ -392,7 +394,7 @@ impl Client {
     pub fn deadline(&self) -> Option<Time> {
         let paths = self.paths.values().filter_map(|path| match path.state() {
             PathState::Connecting | PathState::Reconnecting => Some(path.at),
-            PathState::Connected => Some(path.pulse.deadline(&self.config.heartbeat)),
+            PathState::Connected => path.next_beat(&self.config.heartbeat, self.can_replay),
             PathState::Closed => None,
         });
         paths.chain(self.next_expiry()).min()
@@ -469,16 +471,14 @@ impl Client {
         let Some(path) = self.live(conn) else {
             return Ok(());
         };
-        path.pulse.sign(now);
+        path.sign(now, conn.cid);
         match message {
             Control::InfoRsp { chunks } => {
                 let due = !path.is_up() && path.accepted == connections + 1 && conn.cid == 0;
                 let geometry = geometry.filter(|_| due);
                 let geometry = geometry.ok_or(PathError::Misbehaved("chunks told out of turn"))?;
                 path.learn(&chunks, &geometry)?;
-                path.becomes(PathState::Connected);
-                path.failures = 0;
-                path.stats.connected += 1;
+                path.comes_up(now);
                 self.events.push_back(Event::PathUp(conn.path));
                 self.dispatch_waiting(now);
                 Ok(())
@@ -507,16 +507,16 @@ impl Client {
         };
         match Immediate::decode(imm)? {
             Immediate::Heartbeat => {
-                let (conn, imm) = (path.conn(0), Immediate::HeartbeatAck.encode());
+                let imm = Immediate::HeartbeatAck.encode();
                 self.actions.push_back(Action::Immediate { conn, imm });
                 Ok(())
             }
             Immediate::HeartbeatAck => {
-                path.pulse.sign(now);
+                path.sign(now, conn.cid);
                 Ok(())
             }
             Immediate::Response { id, errno, .. } => {
-                path.pulse.sign(now);
+                path.sign(now, conn.cid);
                 self.on_response(now, conn, id, errno)
             }
             Immediate::Request(_) => Err(PathError::Misbehaved("a request to a client")),
@@ -528,13 +528,13 @@ impl Client {
         let permit = u16::try_from(id).map_err(|_| stranger)?;
         let slot = self.flights.get_mut(usize::from(permit)).ok_or(stranger)?;
         let at = match slot.as_ref().map(|flight| flight.place) {
-            Some(Place::Sent { path, epoch, at }) if (path, epoch) == (conn.path, conn.epoch) => at,
+            Some(Place::Sent { by, at }) if by == conn => at,
             _ => return Err(stranger),
         };
         let flight = slot.take().ok_or(stranger)?;
         self.permits.put(permit);
         if let Some(path) = self.paths.get_mut(&conn.path) {
-            path.inflight -= 1;
+            path.returns(conn.cid);
             path.took(now.saturating_sub(at));
             let (count, bytes) = match flight.request.direction {
                 Direction::Read => (&mut path.stats.reads, &mut path.stats.read_bytes),
@@ -679,12 +679,10 @@ impl Client {
         };
         flight.sent = true;
         flight.place = Place::Sent {
-            path: id,
-            epoch: path.epoch,
+            by: post.conn,
             at: now,
         };
-        path.inflight += 1;
-        path.used = true;
+        path.leaves(now, cid);
         self.actions.push_back(Action::Post(post));
     }
 

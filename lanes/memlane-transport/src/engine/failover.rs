@@ -49,7 +49,7 @@ impl Client {
     fn strand(&mut self, now: Time, id: PathId) -> usize {
         let mut stranded = Vec::new();
         for flight in self.flights.iter_mut().flatten() {
-            if matches!(flight.place, Place::Sent { path, .. } if path == id) {
+            if matches!(flight.place, Place::Sent { by, .. } if by.path == id) {
                 flight.place = Place::Waiting;
                 flight.since = now;
                 stranded.push((flight.order, flight.ticket));

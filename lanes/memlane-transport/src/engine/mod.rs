@@ -12,13 +12,11 @@ pub mod backoff;
 pub mod client;
 mod failover;
 pub mod memory;
-mod path;
+pub mod path;
 pub mod permits;
 pub mod policy;
 pub mod pulse;
 pub mod server;
-
-pub use path::PathState;
 
 /// Time since any fixed moment, the same for one engine.
 pub type Time = std::time::Duration;

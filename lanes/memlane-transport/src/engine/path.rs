@@ -2,7 +2,7 @@
 
 use super::Time;
 use super::policy::Candidate;
-use super::pulse::Pulse;
+use super::pulse::{Beat, Heartbeat, Pulse};
 use crate::error::PathError;
 use crate::stats::PathStats;
 use crate::wire::{Geometry, SgDesc, Uuid};
@@ -52,6 +52,14 @@ impl PathState {
     }
 }
 
+/// One connection, as far as life goes.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    pulse: Pulse,
+    /// Requests under way by it.
+    busy: u32,
+}
+
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) id: PathId,
@@ -69,7 +77,8 @@ pub(super) struct Path {
     pub(super) at: Time,
     /// Failures in a row.
     pub(super) failures: u32,
-    pub(super) pulse: Pulse,
+    /// One for each connection.
+    lines: Vec<Line>,
     pub(super) inflight: u32,
     latency: Option<Duration>,
     /// Fences that went out by this incarnation.
@@ -95,7 +104,7 @@ impl Path {
             new_keys: false,
             at: Time::ZERO,
             failures: 0,
-            pulse: Pulse::new(Time::ZERO),
+            lines: Vec::new(),
             inflight: 0,
             latency: None,
             fences: BTreeSet::new(),
@@ -139,7 +148,72 @@ impl Path {
         self.fences.clear();
         self.used = false;
         self.inflight = 0;
+        self.lines.clear();
         self.at = give_up;
+    }
+
+    /// It takes requests from now on.
+    pub(super) fn comes_up(&mut self, now: Time) {
+        self.becomes(PathState::Connected);
+        self.failures = 0;
+        self.stats.connected += 1;
+        let pulse = Pulse::new(now);
+        let lines = usize::from(self.accepted);
+        self.lines = vec![Line { pulse, busy: 0 }; lines];
+    }
+
+    /// A connection has shown that the peer hears us. That stands for connection 0, too, unless there are requests
+    /// under way by that one: a connection can die alone.
+    pub(super) fn sign(&mut self, now: Time, cid: u16) {
+        for (at, line) in self.lines.iter_mut().enumerate() {
+            if at == usize::from(cid) || (at == 0 && line.busy == 0) {
+                line.pulse.sign(now);
+            }
+        }
+    }
+
+    /// A request goes out by a connection.
+    pub(super) fn leaves(&mut self, now: Time, cid: u16) {
+        self.inflight += 1;
+        self.used = true;
+        if let Some(line) = self.lines.get_mut(usize::from(cid)) {
+            line.busy += 1;
+            // It had nothing to answer until now.
+            if line.busy == 1 && cid != 0 {
+                line.pulse.sign(now);
+            }
+        }
+    }
+
+    /// Its response has come.
+    pub(super) fn returns(&mut self, cid: u16) {
+        self.inflight = self.inflight.saturating_sub(1);
+        if let Some(line) = self.lines.get_mut(usize::from(cid)) {
+            line.busy = line.busy.saturating_sub(1);
+        }
+    }
+
+    /// Which connections are to be asked now? `None`: one does not answer any more. Others than connection 0 are
+    /// asked only if requests are under way by them, and only a server of ours (`all`): mainline warns about it.
+    pub(super) fn beat(&mut self, now: Time, config: &Heartbeat, all: bool) -> Option<Vec<u16>> {
+        let mut ask = Vec::new();
+        for (cid, line) in (0..).zip(&mut self.lines) {
+            if cid == 0 || (all && line.busy > 0) {
+                match line.pulse.check(now, config) {
+                    Beat::Quiet => {}
+                    Beat::Ask => ask.push(cid),
+                    Beat::Dead => return None,
+                }
+            }
+        }
+        Some(ask)
+    }
+
+    /// When to call [`beat`](Self::beat).
+    pub(super) fn next_beat(&self, config: &Heartbeat, all: bool) -> Option<Time> {
+        let lines = self.lines.iter().enumerate();
+        let asked = lines.filter(|(cid, line)| *cid == 0 || (all && line.busy > 0));
+        asked.map(|(_, line)| line.pulse.deadline(config)).min()
     }
 
     pub(super) fn candidate(&self) -> Candidate<PathId> {

@@ -557,7 +557,7 @@ impl Server {
         }
         match immediate {
             Immediate::Heartbeat => {
-                let (link, imm) = (path.links[0], Immediate::HeartbeatAck.encode());
+                let imm = Immediate::HeartbeatAck.encode();
                 self.actions.push_back(Action::Immediate(link, imm));
                 Ok(())
             }
