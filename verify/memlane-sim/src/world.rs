@@ -1,8 +1,10 @@
 //! The clock, both drivers, the backend, the user: what happens in one world, from its seed to its verdict.
 
 use crate::faults::{Fault, kills, plan};
+use crate::memory::{CHUNK, Memory};
 use crate::net::{Frame, Link, Way, Wire};
 use crate::oracle::{NOTHING, Op, Violation, judge};
+use crate::report::Report;
 use crate::rng::Rng;
 use memlane_transport::engine::backoff::Backoff;
 use memlane_transport::engine::client::{self, AfterRestart, AllDown, Client, Event, Request};
@@ -10,13 +12,12 @@ use memlane_transport::engine::path::{Conn, PathId};
 use memlane_transport::engine::permits::Ticket;
 use memlane_transport::engine::policy::Policy;
 use memlane_transport::engine::pulse::Heartbeat;
-use memlane_transport::engine::server::{self, Chunks, Job, LinkId, Safety, Server, SessionId};
+use memlane_transport::engine::server::{self, Job, LinkId, Safety, Server, SessionId};
 use memlane_transport::engine::{Direction, Inbound, Time};
 use memlane_transport::error::RequestError;
 use memlane_transport::wire::{Geometry, SgDesc};
 use std::collections::{BTreeMap, BTreeSet};
 
-const CHUNK: u32 = 8192;
 const BLOCKS: usize = 3;
 /// Bytes of a request's data: the value.
 const DATA: u32 = 8;
@@ -34,44 +35,6 @@ pub struct Options {
     pub trace: bool,
 }
 
-/// What happened in a world, to see that worlds are not dull.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Report {
-    /// Operations that were acknowledged.
-    pub done: u64,
-    /// Operations that failed, by timeout, restart or for want of a path.
-    pub failed: u64,
-    /// Requests that left a path that went down.
-    pub failed_over: u64,
-    /// Servers that a client found to have forgotten it.
-    pub restarts: u64,
-    /// Ends that were killed.
-    pub kills: u64,
-    /// Replays that met their first copy.
-    pub joined: u64,
-    /// Replays that were given a result.
-    pub answered: u64,
-    /// Requests that were settled before they came.
-    pub settled: u64,
-    /// Incarnations of paths that a fence closed.
-    pub fenced: u64,
-}
-
-impl Report {
-    /// Adds another world's.
-    pub fn add(&mut self, other: &Report) {
-        self.done += other.done;
-        self.failed += other.failed;
-        self.failed_over += other.failed_over;
-        self.restarts += other.restarts;
-        self.kills += other.kills;
-        self.joined += other.joined;
-        self.answered += other.answered;
-        self.settled += other.settled;
-        self.fenced += other.fenced;
-    }
-}
-
 #[derive(Debug)]
 enum Happening {
     Arrives(usize, Way, Frame),
@@ -81,41 +44,6 @@ enum Happening {
     Goes(Fault),
     ServerBack,
     User,
-}
-
-/// The memory of each session of the present server.
-#[derive(Default)]
-struct Memory {
-    depth: u16,
-    sessions: BTreeMap<SessionId, Vec<u8>>,
-}
-
-impl Chunks for Memory {
-    fn table(&self, session: SessionId) -> Vec<SgDesc> {
-        let len = u32::from(self.depth) * CHUNK;
-        let key = u32::try_from(session.0).unwrap_or(0);
-        vec![SgDesc { addr: 0, key, len }]
-    }
-
-    fn copy(&self, session: SessionId, chunk: u16, at: u32, into: &mut [u8]) {
-        let at = usize::from(chunk) * CHUNK as usize + at as usize;
-        into.copy_from_slice(&self.sessions[&session][at..at + into.len()]);
-    }
-}
-
-impl Memory {
-    fn place(&mut self, session: SessionId, at: u64, bytes: &[u8]) {
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        if let Some(memory) = self.sessions.get_mut(&session) {
-            memory[at..at + bytes.len()].copy_from_slice(bytes);
-        }
-    }
-
-    fn value(&self, session: SessionId, chunk: u16) -> u64 {
-        let mut bytes = [0; 8];
-        self.copy(session, chunk, 0, &mut bytes);
-        u64::from_le_bytes(bytes)
-    }
 }
 
 /// What a client's user has asked for and was not answered.

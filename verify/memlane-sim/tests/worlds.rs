@@ -4,7 +4,8 @@
 //! `MEMLANE_WORLDS=n` runs more of them, or fewer.
 
 use memlane_sim::oracle::Violation;
-use memlane_sim::world::{Options, Report, run};
+use memlane_sim::report::Report;
+use memlane_sim::world::{Options, run};
 use memlane_transport::engine::server::Safety;
 
 const WORLDS: u64 = 3000;
