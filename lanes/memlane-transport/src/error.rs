@@ -1,0 +1,155 @@
+//! One error enum per thing that can fail.
+
+use core::fmt;
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireError {
+    /// Fewer bytes than the layout has.
+    Short {
+        /// Bytes that there are.
+        have: usize,
+        /// Bytes that there must be.
+        need: usize,
+    },
+    /// The magic of a connection message is another one.
+    Magic(u16),
+    /// Another major version of the protocol.
+    Version(u16),
+    /// No such message type here.
+    Type(u16),
+    /// No such type of immediate.
+    ImmediateType(u32),
+    /// A field has a value that it must not have.
+    Field(&'static str),
+    /// A name that is empty, too long, not text, or holds `/` or `.`.
+    Name,
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Short { have, need } => write!(f, "{have} bytes where {need} belong"),
+            WireError::Magic(magic) => write!(f, "magic {magic:#06x} is not RTRS"),
+            WireError::Version(version) => write!(f, "protocol version {version:#06x}"),
+            WireError::Type(kind) => write!(f, "no message of type {kind} belongs here"),
+            WireError::ImmediateType(kind) => write!(f, "no immediate of type {kind}"),
+            WireError::Field(field) => write!(f, "field {field} is out of range"),
+            WireError::Name => f.write_str("not a session name"),
+        }
+    }
+}
+
+impl core::error::Error for WireError {}
+
+/// Why a path went down or did not come up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathError {
+    /// Bytes from the peer are no message.
+    Wire(WireError),
+    /// The peer said what it must not say in this state.
+    Misbehaved(&'static str),
+    /// The connection was closed or reset.
+    Closed,
+    /// No sign of life for too long.
+    Silent,
+    /// No answer to a connection attempt.
+    ConnectTimeout,
+    /// The server refused; its (positive) error number.
+    Refused(u16),
+    /// The server that answers has other chunks than this session was set up with.
+    GeometryChanged,
+    /// The server that answers is not the one that this path knew.
+    ServerRestarted,
+    /// The same path came again with a newer epoch, or was fenced.
+    Superseded,
+    /// Somebody asked for it.
+    Requested,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PathError::Wire(error) => write!(f, "not a message: {error}"),
+            PathError::Misbehaved(what) => write!(f, "the peer misbehaved: {what}"),
+            PathError::Closed => f.write_str("connection closed"),
+            PathError::Silent => f.write_str("no sign of life"),
+            PathError::ConnectTimeout => f.write_str("no answer to the connection attempt"),
+            PathError::Refused(errno) => write!(f, "refused by the server (errno {errno})"),
+            PathError::GeometryChanged => f.write_str("the server now has other chunks"),
+            PathError::ServerRestarted => f.write_str("the server has restarted"),
+            PathError::Superseded => f.write_str("superseded or fenced"),
+            PathError::Requested => f.write_str("closed on request"),
+        }
+    }
+}
+
+impl core::error::Error for PathError {}
+
+impl From<WireError> for PathError {
+    fn from(error: WireError) -> Self {
+        PathError::Wire(error)
+    }
+}
+
+/// Why a request was not taken. Nothing has happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SubmitError {
+    /// Every permit is in use: try again after a completion.
+    NoPermit,
+    /// No path is up, and the session is told to fail then (or never had one).
+    NoPath,
+    /// More data, or a longer user message, than a chunk takes.
+    TooLong,
+    /// The destination of a read is absent or shorter than the read.
+    Destination,
+    /// The session is closed.
+    Closed,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubmitError::NoPermit => "every permit is in use",
+            SubmitError::NoPath => "no path to the server",
+            SubmitError::TooLong => "longer than a chunk of the server",
+            SubmitError::Destination => "no room for what is to be read",
+            SubmitError::Closed => "the session is closed",
+        })
+    }
+}
+
+impl core::error::Error for SubmitError {}
+
+/// How a request that was taken failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// The server executed it and says so: never retried.
+    Remote(u16),
+    /// No path came back within the limit. It may or may not have been executed; it will not be from now on
+    /// unless a copy of it already lies at the server.
+    TimedOut,
+    /// All paths are down and the session is told to fail then. Outcome as for `TimedOut`.
+    NoPath,
+    /// The server restarted while it held the request; it may or may not have been executed.
+    OutcomeUnknown,
+    /// The path died and the server has no memory for replays, so that a second copy is not safe.
+    Aborted,
+    /// The session was closed. Outcome as for `TimedOut`.
+    Closed,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestError::Remote(errno) => write!(f, "the server answered errno {errno}"),
+            RequestError::TimedOut => f.write_str("no path came back in time"),
+            RequestError::NoPath => f.write_str("all paths are down"),
+            RequestError::OutcomeUnknown => f.write_str("the server restarted; outcome unknown"),
+            RequestError::Aborted => f.write_str("the path died; the server cannot tell a replay"),
+            RequestError::Closed => f.write_str("the session was closed"),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}

@@ -1,0 +1,71 @@
+//! What goes wrong, and when it is mended.
+
+use crate::net::Way;
+use crate::rng::Rng;
+use memlane_transport::engine::Time;
+
+/// One thing that goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A wire holds everything back for a while.
+    Stall(usize, Time),
+    /// A wire holds one connection of each path back, and no other.
+    StallOne(usize, u16, Time),
+    /// A wire loses what is sent, one way or both, and nobody is told.
+    Hole(usize, Option<Way>, Time),
+    /// A wire breaks: both ends are told.
+    Cut(usize, Time),
+    /// The backend is stuck for a while with what it begins now.
+    Stuck(Time),
+    /// The server dies, and is back after a while.
+    KillServer(Time),
+    /// The client dies; another one begins.
+    KillClient,
+    /// A path is removed, and one over the same wire added.
+    Replace(usize),
+}
+
+/// What goes wrong in a world: when, and what.
+#[must_use]
+pub fn plan(rng: &mut Rng, wires: usize, until: Time) -> Vec<(Time, Fault)> {
+    let count = 2 + rng.below(9);
+    let most = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+    let mut plan = Vec::new();
+    for _ in 0..count {
+        let at = rng.micros(0, most);
+        let wire = usize::try_from(rng.below(wires as u64)).unwrap_or(0);
+        let long = rng.micros(1_000, 500_000);
+        let fault = match rng.below(12) {
+            0..=1 => Fault::Stall(wire, long),
+            2..=3 => Fault::StallOne(wire, if rng.chance(30) { 0 } else { 1 }, long),
+            4..=5 => Fault::Hole(wire, one_way(rng), long),
+            6..=7 => Fault::Cut(wire, long),
+            8..=10 => Fault::Stuck(long),
+            _ => Fault::Replace(wire),
+        };
+        plan.push((at, fault));
+    }
+    plan
+}
+
+/// Which end dies after how many steps of a world.
+#[must_use]
+pub fn kills(rng: &mut Rng) -> Vec<(u64, Fault)> {
+    let mut kills = Vec::new();
+    for _ in 0..rng.below(3) {
+        let fault = match rng.below(3) {
+            0 => Fault::KillClient,
+            _ => Fault::KillServer(rng.micros(1_000, 300_000)),
+        };
+        kills.push((rng.below(3_000), fault));
+    }
+    kills
+}
+
+fn one_way(rng: &mut Rng) -> Option<Way> {
+    match rng.below(3) {
+        0 => Some(Way::Up),
+        1 => Some(Way::Down),
+        _ => None,
+    }
+}
