@@ -72,7 +72,7 @@ reasons! {
     /// Ours: io_uring in the process.
     IO_URING = 0x0a05_0000, "IO_URING", "the process uses io_uring, which bypasses the library";
     /// Ours: a kind of wait that ring readiness cannot follow.
-    WAIT_KIND = 0x0a06_0000, "WAIT_KIND", "the descriptor is waited for in a way that the lane does not follow (nested or one-shot epoll, SIGIO)";
+    WAIT_KIND = 0x0a06_0000, "WAIT_KIND", "the descriptor is waited for in a way that the lane does not follow (nested or exclusive epoll, SIGIO)";
     /// Ours: urgent data.
     URGENT = 0x0a07_0000, "URGENT", "urgent (out-of-band) data was sent or asked for";
     /// Ours: the peer wrote nonsense into the shared memory.

@@ -119,7 +119,6 @@ fn stats_page(conns: u32) -> Vec<u8> {
         page.put(at + offset_of!(ConnEntry, local_ip), &tuple().local.ip);
         page.put(at + offset_of!(ConnEntry, remote_ip), &tuple().remote.ip);
         page.u32(at + offset_of!(ConnEntry, tx_ring_size), 1 << 18);
-        page.u32(at + offset_of!(ConnEntry, tx_ring_used), 1000);
     }
     page.0
 }

@@ -55,8 +55,8 @@ fn a_connection_that_is_stderr_stays_on_tcp() {
 }
 
 #[test]
-fn a_one_shot_wait_keeps_a_connection_on_tcp() {
-    client_gives(Reason::WAIT_KIND, "once");
+fn an_exclusive_wait_keeps_a_connection_on_tcp() {
+    client_gives(Reason::WAIT_KIND, "exclusive");
 }
 
 #[test]

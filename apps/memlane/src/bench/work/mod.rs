@@ -71,6 +71,6 @@ mod tests {
             assert!(!rows[..index].contains(row), "{row} twice");
             assert_eq!(position(row), index);
         }
-        assert_eq!(rows.len(), 15);
+        assert_eq!(rows.len(), 18);
     }
 }
