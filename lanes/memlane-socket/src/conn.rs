@@ -289,6 +289,8 @@ pub const SEEN_TUPLE: u32 = 1;
 pub const SEEN_RUN: u32 = 4;
 /// `Conn::seen`: a child is to get it under another number.
 pub const SEEN_TO_CHILD: u32 = 8;
+/// `Conn::seen`: TCP's receive buffer has been widened (see `lane::tune`).
+pub const SEEN_WIDENED: u32 = 16;
 /// `Conn::seen`: the connection has carried data (so it is established).
 pub const SEEN_DATA: u32 = 2;
 

@@ -6,7 +6,7 @@ pub mod recv;
 pub mod send;
 pub mod tune;
 
-use crate::conn::{Cell, Conn, Dmb, mode};
+use crate::conn::{Cell, Conn, Dmb, SEEN_WIDENED, mode};
 use crate::group;
 use crate::process;
 use crate::thread::Held;
@@ -143,6 +143,9 @@ pub fn wake(conn: &Conn) {
         0
     };
     held.rx().set_flags(words, want);
+    if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
+        tune::widen_window(conn);
+    }
     words
         .rx
         .0

@@ -20,9 +20,10 @@ use memlane_sys::time::ticks;
 const LOOK_EVERY_US: u64 = 500;
 /// How long non-blocking sends wait for room, all in all, before TCP's flow control has its turn.
 const WAIT_UNTIL_AGAIN_US: u64 = 10_000;
-/// A receiver that takes less between two looks (at most a spin and some yields
-/// apart: 160 MB/s) is not waited for.
+/// A receiver that takes less …
 const LEAST_PROGRESS: u64 = 16 * 1024;
+/// … in this time (32 MB/s) is not waited for: it has more to do than to receive.
+const PROGRESS_WITHIN_US: u64 = 500;
 /// Times that a sender lets others run before it goes on by TCP.
 const YIELDS_FOR_ROOM: u32 = 4;
 /// Most bytes promised to TCP at a time: then the ring is asked again.
@@ -120,7 +121,7 @@ fn by_lanes_alone(
                 spun = false;
                 continue;
             }
-            Turn::Full if !spun && is_patient(conn, flags) => {
+            Turn::Full if !spun && is_patient(conn, flags, 0) => {
                 process::count(Counter::RingFull, 1);
                 spun = !wait_for_room(conn, flags);
                 continue;
@@ -197,9 +198,9 @@ fn look_now(conn: &Use) {
 /// May this call wait a moment for room? One that must not block may, but not
 /// for ever: a program that pours until it is told `EAGAIN` has to be told some
 /// time, by TCP's own flow control.
-fn is_patient(conn: &Use, flags: i32) -> bool {
+fn is_patient(conn: &Use, flags: i32, waited_now: u64) -> bool {
     !must_not_block(conn, flags)
-        || conn.cell().tx_waited.load(Ordering::Relaxed)
+        || conn.cell().tx_waited.load(Ordering::Relaxed) + waited_now
             < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
@@ -363,14 +364,16 @@ fn wait_for_room(conn: &Use, flags: i32) -> bool {
             || words.rx.0.flags.load(Ordering::Relaxed) & !WANT_READY != 0
     };
     let start = ticks();
-    let mut seen = words.consumed.0.load(Ordering::Relaxed);
+    let within = PROGRESS_WITHIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let mut seen = (start, words.consumed.0.load(Ordering::Relaxed));
     let mut came = look_for_room(words, moved);
-    while !came && is_patient(conn, flags) {
-        let now = words.consumed.0.load(Ordering::Relaxed);
-        if now.wrapping_sub(seen) < LEAST_PROGRESS {
+    while !came && is_patient(conn, flags, ticks().wrapping_sub(start)) {
+        let now = (ticks(), words.consumed.0.load(Ordering::Relaxed));
+        if now.1.wrapping_sub(seen.1) >= LEAST_PROGRESS {
+            seen = now;
+        } else if now.0.wrapping_sub(seen.0) > within {
             break;
         }
-        seen = now;
         came = look_for_room(words, moved);
     }
     if must_not_block(conn, flags) {

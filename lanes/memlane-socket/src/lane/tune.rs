@@ -1,9 +1,9 @@
 //! TCP options that an open lane sets for itself, and gives back when it ends.
 //! The program goes on seeing, and setting, its own values.
 
-use crate::conn::{Conn, TUNED, mode};
+use crate::conn::{Conn, SEEN_WIDENED, TUNED, mode};
 use core::sync::atomic::Ordering;
-use memlane_sys::sock;
+use memlane_sys::sock::{self, Peeked};
 
 /// Bytes on the TCP lane are wake-ups: Nagle's wait for an ACK that the ring has
 /// made unnecessary would hold them for 40 ms.
@@ -24,7 +24,7 @@ const SENDERS: usize = 1;
 /// The lane opens.
 pub fn tune(conn: &Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
-    widen_window(fd);
+    widen_window(conn);
     for ((name, value), own) in OPTIONS.iter().zip(&conn.tuned) {
         let before = sock::option::<i32>(fd, libc::IPPROTO_TCP, *name).unwrap_or(0);
         own.store(before, Ordering::Relaxed);
@@ -38,7 +38,14 @@ pub fn tune(conn: &Conn) {
 /// the persist timer, 200 ms and more. Plain TCP's buffer grows while it carries
 /// bulk; ours carries too little of it. Asking for a low-water mark makes the
 /// kernel provide the buffer for it (tcp_set_rcvlowat), and leaves it to itself.
-fn widen_window(fd: i32) {
+/// Not while bytes are unread: the kernel would announce them anew, which an
+/// edge-triggered epoll set would report.
+pub fn widen_window(conn: &Conn) {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED != 0 || sock::peek(fd) != Peeked::Nothing {
+        return;
+    }
+    conn.seen.fetch_or(SEEN_WIDENED, Ordering::Relaxed);
     let own = sock::option::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
     for mark in [WINDOW_CLAMP, own] {
         let _ = sock::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, mark);
