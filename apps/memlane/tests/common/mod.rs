@@ -64,6 +64,15 @@ impl Dir {
         fs::create_dir_all(&bin).unwrap();
         let to = bin.join("memlane");
         fs::copy(env!("CARGO_BIN_EXE_memlane"), &to).unwrap();
+        // A child that another test has just forked may still hold the copy open for
+        // writing, until its exec: "text file busy".
+        let busy = || {
+            let tried = clean(&to).arg("--version").output();
+            tried.is_err_and(|e| e.kind() == std::io::ErrorKind::ExecutableFileBusy)
+        };
+        while busy() {
+            std::thread::yield_now();
+        }
         to
     }
 
