@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memlane_system::harness::Mode;
 use memlane_system::real::http::{self, Nginx, PEER_OUTSIDE, SMALL_FILES, Site, curl, curl_all};
 use memlane_system::real::{
     Done, Reason, SHORT_LIVED, Stage, Story, counts, sha256_of_bytes, sha256_of_file,
@@ -18,8 +19,7 @@ fn curl_fetches_a_large_file_from_nginx() {
         let nginx = Nginx::start(stage, &site);
         // Once by sendfile, once through nginx's own buffers.
         for path in ["big.bin", "copied/big.bin"] {
-            let (done, file) = curl(stage, &nginx.url(path), &[]);
-            assert_eq!(sha256_of_file(&file), site.big_hash, "{path}");
+            let done = fetch_big(stage, &nginx, &site, path);
             done.lane.must_use_ring(&[SHORT_LIVED]);
         }
         nginx.finish().must_use_ring(&[SHORT_LIVED]);
@@ -268,13 +268,29 @@ fn nginx_serves_on_when_clients_are_killed_in_mid_download() {
             assert!(!done.status.success(), "it ended before it was killed");
             done.lane.must_explain(&[SHORT_LIVED]);
         }
-        let (done, file) = curl(stage, &nginx.url("big.bin"), &[]);
-        assert_eq!(sha256_of_file(&file), site.big_hash);
+        let done = fetch_big(stage, &nginx, &site, "big.bin");
         done.lane.must_use_ring(&[SHORT_LIVED]);
         assert_eq!(nginx.workers(), workers, "a worker died");
         nginx.finish().must_use_ring(&[SHORT_LIVED]);
     });
 }
+
+/// Fetches the big file until one download has used the ring: on a busy machine
+/// a single one may be over before its stream leaves TCP. Each must be right.
+fn fetch_big(stage: &Stage, nginx: &Nginx, site: &Site, path: &str) -> Done {
+    for _ in 0..DOWNLOADS {
+        let (done, file) = curl(stage, &nginx.url(path), &[]);
+        assert_eq!(sha256_of_file(&file), site.big_hash, "{path}");
+        if done.lane.mode == Mode::Plain || done.lane.ring_bytes() > 0 {
+            return done;
+        }
+    }
+    let (done, _) = curl(stage, &nginx.url(path), &[]);
+    done
+}
+
+/// Downloads of the big file before the ring must have been used.
+const DOWNLOADS: u32 = 8;
 
 fn fetched(file: &PathBuf) -> Vec<u8> {
     std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
