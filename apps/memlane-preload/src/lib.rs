@@ -198,8 +198,8 @@ hooks! {
     fn sendfile64(to: c_int, from: c_int, offset: *mut i64, count: size_t) -> ssize_t => io::sendfile(to, from, offset, count);
     fn splice(from: c_int, off_in: *mut i64, to: c_int, off_out: *mut i64, len: size_t, flags: c_uint) -> ssize_t => io::splice(from, off_in, to, off_out, len, flags);
 
-    fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int => polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout)));
-    fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int => { fits(n as usize * size_of::<pollfd>(), room); polls::poll(fds, n, timeout == 0, false, || memlane_socket::real!(poll(fds, n, timeout))) };
+    fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int => polls::poll(fds, n, polls::limit_ms(timeout), false, || memlane_socket::real!(poll(fds, n, timeout)));
+    fn __poll_chk(fds: *mut pollfd, n: nfds_t, timeout: c_int, room: size_t) -> c_int => { fits(n as usize * size_of::<pollfd>(), room); polls::poll(fds, n, polls::limit_ms(timeout), false, || memlane_socket::real!(poll(fds, n, timeout))) };
     fn ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int => ppoll_body(fds, n, timeout, mask);
     fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => { fits(n as usize * size_of::<pollfd>(), room); ppoll_body(fds, n, timeout, mask) };
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int => select_body(n, r, w, e, timeout);
@@ -287,18 +287,13 @@ fn fits(len: usize, room: usize) {
     }
 }
 
-fn is_zero(ts: *const timespec) -> bool {
-    // SAFETY: null, or the program's structure.
-    unsafe { ts.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_nsec == 0)
-}
-
 fn ppoll_body(
     fds: *mut pollfd,
     n: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    polls::poll(fds, n, is_zero(timeout), !mask.is_null(), || {
+    polls::poll(fds, n, polls::limit_ts(timeout), !mask.is_null(), || {
         memlane_socket::real!(ppoll(fds, n, timeout, mask))
     })
 }
@@ -310,9 +305,7 @@ fn select_body(
     e: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    // SAFETY: null, or the program's structure.
-    let instant = unsafe { timeout.as_ref() }.is_some_and(|t| t.tv_sec == 0 && t.tv_usec == 0);
-    polls::select(n, [r, w, e], instant, false, || {
+    polls::select(n, [r, w, e], polls::limit_tv(timeout), false, || {
         memlane_socket::real!(select(n, r, w, e, timeout))
     })
 }
@@ -325,9 +318,13 @@ fn pselect_body(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    polls::select(n, [r, w, e], is_zero(timeout), !mask.is_null(), || {
-        memlane_socket::real!(pselect(n, r, w, e, timeout, mask))
-    })
+    polls::select(
+        n,
+        [r, w, e],
+        polls::limit_ts(timeout),
+        !mask.is_null(),
+        || memlane_socket::real!(pselect(n, r, w, e, timeout, mask)),
+    )
 }
 
 fn new_epoll(fd: c_int) -> c_int {

@@ -132,23 +132,21 @@ fn polled(nr: usize, a: Args) -> Option<c_int> {
     let three = [a[1], a[2], a[3]].map(|set| set as *mut fd_set);
     Some(match nr as i64 {
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll => polls::poll(fds, n, as_fd(a[2]) == 0, false, sleep),
+        libc::SYS_poll => polls::poll(fds, n, polls::limit_ms(as_fd(a[2])), false, sleep),
         libc::SYS_ppoll => {
-            let instant = crate::is_zero(a[2] as *const timespec);
-            polls::poll(fds, n, instant, a[3] != 0, sleep)
+            let limit = polls::limit_ts(a[2] as *const timespec);
+            polls::poll(fds, n, limit, a[3] != 0, sleep)
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_select => {
-            // SAFETY: null, or the program's structure.
-            let limit = unsafe { (a[4] as *const timeval).as_ref() };
-            let instant = limit.is_some_and(|t| t.tv_sec == 0 && t.tv_usec == 0);
-            polls::select(as_fd(a[0]), three, instant, false, sleep)
+            let limit = polls::limit_tv(a[4] as *const timeval);
+            polls::select(as_fd(a[0]), three, limit, false, sleep)
         }
         libc::SYS_pselect6 => {
             // SAFETY: null, or the program's pair of a mask's address and its length.
             let masked = unsafe { (a[5] as *const usize).as_ref() }.is_some_and(|mask| *mask != 0);
-            let instant = crate::is_zero(a[4] as *const timespec);
-            polls::select(as_fd(a[0]), three, instant, masked, sleep)
+            let limit = polls::limit_ts(a[4] as *const timespec);
+            polls::select(as_fd(a[0]), three, limit, masked, sleep)
         }
         _ => return None,
     })

@@ -46,7 +46,7 @@ pub fn open_entry(conn: &Conn) {
     }
     e.fd.store(conn.fd.load(Relaxed).cast_unsigned(), Relaxed);
     e.role.store(conn.role.load(Relaxed), Relaxed);
-    e.since_ns.store(crate::process::wall_ns(), Relaxed);
+    e.since_ns.store(memlane_sys::time::wall_ns(), Relaxed);
     e.reason.store(Reason::TOO_YOUNG.0, Relaxed);
     e.state.store(ConnState::New as u32, Relaxed);
     e.seq.fetch_add(1, Relaxed);

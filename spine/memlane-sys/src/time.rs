@@ -22,6 +22,16 @@ fn clock(id: i32) -> u64 {
     u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)
 }
 
+/// Sleeps for so many milliseconds, or until a signal comes.
+pub fn nap_ms(ms: i64) {
+    let ts = libc::timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    };
+    // SAFETY: `ts` lives over the call.
+    let _ = unsafe { syscall!(libc::SYS_nanosleep, &raw const ts, 0) };
+}
+
 /// The CPU's own counter: cheap, monotonic enough for spin budgets, in units
 /// that `ticks_per_us` relates to time.
 #[inline(always)]

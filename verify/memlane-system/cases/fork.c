@@ -278,13 +278,25 @@ static void posix_spawn_inherits_it(void) {
     finish();
 }
 
+static void leaves_early_bytes(int fd) {
+    tell_text("early bytes, ");
+    settle(fd, 13);
+}
+static void talks_through_cat(int fd, int pid, bool early_bytes) {
+    R(close(fd));
+    tell_text("a line through cat\n");
+    tell(P_TAKE, early_bytes ? 32 : 19);
+    tell(P_SEND, 100000);
+    tell(P_SHUT, SHUT_WR);
+    tell(P_DRAIN, 0);
+    say_wait("cat", pid);
+    finish();
+}
+
 /* As inetd does: the connection becomes another program's standard input and output. */
 static void serve_with_cat(bool unread_first) {
     int fd = pair();
-    if (unread_first) {
-        tell_text("early bytes, ");
-        settle(fd, 13);
-    }
+    if (unread_first) leaves_early_bytes(fd);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, fd, 0);
@@ -293,14 +305,7 @@ static void serve_with_cat(bool unread_first) {
     char *args[] = {"cat", NULL};
     int pid = spawn(args, &actions);
     posix_spawn_file_actions_destroy(&actions);
-    R(close(fd));
-    tell_text("a line through cat\n");
-    tell(P_TAKE, unread_first ? 32 : 19);
-    tell(P_SEND, 100000);
-    tell(P_SHUT, SHUT_WR);
-    tell(P_DRAIN, 0);
-    say_wait("cat", pid);
-    finish();
+    talks_through_cat(fd, pid, unread_first);
 }
 static void posix_spawn_onto_stdin_and_stdout(void) { serve_with_cat(false); }
 static void posix_spawn_onto_stdin_with_unread_bytes(void) { serve_with_cat(true); }
@@ -334,10 +339,7 @@ static void shell_writes_to_it(void) {
 static void serve_with_cat_by_vfork(bool unread_first) {
     int fd = pair();
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    if (unread_first) {
-        tell_text("early bytes, ");
-        settle(fd, 13);
-    }
+    if (unread_first) leaves_early_bytes(fd);
     char *args[] = {"cat", NULL};
     pid_t pid = vfork();
     if (pid == 0) {
@@ -346,14 +348,7 @@ static void serve_with_cat_by_vfork(bool unread_first) {
         execvp("cat", args);
         _exit(90);
     }
-    R(close(fd));
-    tell_text("a line through cat\n");
-    tell(P_TAKE, unread_first ? 32 : 19);
-    tell(P_SEND, 100000);
-    tell(P_SHUT, SHUT_WR);
-    tell(P_DRAIN, 0);
-    say_wait("cat", pid);
-    finish();
+    talks_through_cat(fd, pid, unread_first);
 }
 static void vfork_dup2_exec(void) { serve_with_cat_by_vfork(false); }
 static void vfork_dup2_exec_with_unread_bytes(void) { serve_with_cat_by_vfork(true); }

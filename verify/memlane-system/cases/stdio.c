@@ -198,14 +198,19 @@ static void freopen_of_dev_fd_style_close(void) {
     finish();
 }
 
-static void posix_aio_on_it(void) {
-    int fd = pair();
-    char buf[32];
+static struct aiocb request_for(int fd, char *buf, size_t len) {
     struct aiocb cb;
     memset(&cb, 0, sizeof cb);
     cb.aio_fildes = fd;
     cb.aio_buf = buf;
-    cb.aio_nbytes = sizeof buf;
+    cb.aio_nbytes = len;
+    return cb;
+}
+
+static void posix_aio_on_it(void) {
+    int fd = pair();
+    char buf[32];
+    struct aiocb cb = request_for(fd, buf, sizeof buf);
     cb.aio_sigevent.sigev_notify = SIGEV_NONE;
     tell_text("read by aio");
     settle(fd, 11);
@@ -233,11 +238,7 @@ static void posix_aio_tells_by_a_signal(void) {
     sigemptyset(&set);
     sigaddset(&set, SIGUSR2);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    struct aiocb cb;
-    memset(&cb, 0, sizeof cb);
-    cb.aio_fildes = fd;
-    cb.aio_buf = buf;
-    cb.aio_nbytes = sizeof buf;
+    struct aiocb cb = request_for(fd, buf, sizeof buf);
     cb.aio_sigevent.sigev_notify = SIGEV_SIGNAL;
     cb.aio_sigevent.sigev_signo = SIGUSR2;
     cb.aio_sigevent.sigev_value.sival_int = 77;

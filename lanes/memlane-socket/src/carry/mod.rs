@@ -10,7 +10,7 @@
 
 pub mod target;
 
-use crate::conn::{Cell, Conn, Dmb, mode};
+use crate::conn::{Cell, Conn, Dmb};
 use crate::lane;
 use crate::process;
 use core::sync::atomic::Ordering;
@@ -204,6 +204,7 @@ fn adopt_all(list: &List) {
     {
         adopt_item(item, &mut files);
     }
+    files.close_the_rest(list);
 }
 
 /// The memfds that came along, once they are mapped.
@@ -227,6 +228,19 @@ impl Mapped {
         fits.then(|| self.bases[i].wrapping_add(offset))
     }
 
+    /// Nothing of what came along stays in the program's sight.
+    fn close_the_rest(&self, list: &List) {
+        for item in &list.items {
+            for place in [item.cell, item.words, item.ring] {
+                let number = i32::try_from(place.file).unwrap_or(0);
+                let sealed = mem::seals(number).is_ok_and(|s| s & mem::SEALS_FIXED != 0);
+                if number > 2 && sealed && !self.numbers.contains(&number) {
+                    fd::close(number);
+                }
+            }
+        }
+    }
+
     fn map(&mut self, number: i32) -> Option<usize> {
         let i = self.numbers.iter().position(|&n| n == -1)?;
         let len = usize::try_from(fd::stat(number).ok()?.size).ok()?;
@@ -242,11 +256,19 @@ impl Mapped {
     }
 }
 
+/// Where the new program has the socket; the first number below `SOCKETS_BELOW` at or above `from`.
+fn socket_at(inode: u64, from: i32) -> Option<i32> {
+    (from..SOCKETS_BELOW.min(process::fd_limit())).find(|&n| {
+        fd::stat(n).is_ok_and(|s| s.ino == inode && s.mode & libc::S_IFMT == libc::S_IFSOCK)
+    })
+}
+
 fn adopt_item(item: &Item, files: &mut Mapped) {
     let size = item.ring_size as usize;
-    if !ring_size_ok(size) {
+    // A list that was meant for another child has nothing for us.
+    let Some(first) = socket_at(item.inode, 0).filter(|_| ring_size_ok(size)) else {
         return;
-    }
+    };
     let (Some(cell), Some(words), Some(ring)) = (
         files.at(item.cell, size_of::<Cell>(), align_of::<Cell>()),
         files.at(item.words, size_of::<Dmb>(), align_of::<Dmb>()),
@@ -254,26 +276,18 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
     ) else {
         return;
     };
-    let mut first = None;
-    for n in 0..SOCKETS_BELOW.min(process::fd_limit()) {
-        let is_it = fd::stat(n)
-            .is_ok_and(|s| s.ino == item.inode && s.mode & libc::S_IFMT == libc::S_IFSOCK);
-        match first {
-            _ if !is_it => {}
-            Some(first) => process::dup_entry(first, n),
-            None => {
-                let Some(conn) = process::open_conn(n, item.role & 1, false) else {
-                    return;
-                };
-                conn.rx_size.store(item.ring_size, Ordering::Relaxed);
-                conn.rx_ring.store(ring, Ordering::Relaxed);
-                conn.rx_dmb.store(words.cast(), Ordering::Release);
-                conn.cell.store(cell.cast(), Ordering::Release);
-                conn.hs_due.store(u64::MAX, Ordering::Relaxed);
-                crate::upgrade::bar(&conn, Reason::PASSED_ON);
-                debug_assert!(conn.rx_mode() != mode::HOT);
-                first = Some(n);
-            }
-        }
+    let Some(conn) = process::open_conn(first, item.role & 1, false) else {
+        return;
+    };
+    conn.rx_size.store(item.ring_size, Ordering::Relaxed);
+    conn.rx_ring.store(ring, Ordering::Relaxed);
+    conn.rx_dmb.store(words.cast(), Ordering::Release);
+    conn.cell.store(cell.cast(), Ordering::Release);
+    conn.hs_due.store(u64::MAX, Ordering::Relaxed);
+    crate::upgrade::bar(&conn, Reason::PASSED_ON);
+    let mut last = first;
+    while let Some(n) = socket_at(item.inode, last + 1) {
+        process::dup_entry(first, n);
+        last = n;
     }
 }

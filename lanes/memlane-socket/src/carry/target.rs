@@ -82,7 +82,7 @@ fn env_loads_us(envp: *const *const u8) -> bool {
         };
         let entry = entry.to_bytes();
         if let Some(list) = entry.strip_prefix(b"LD_PRELOAD=") {
-            loads = list.windows(LIBRARY.len()).any(|w| w == LIBRARY);
+            loads = list.split(|b| b" :".contains(b)).any(is_our_library);
         } else if let Some(value) = entry.strip_prefix(b"MEMLANE_DISABLE=") {
             disabled = !value.is_empty() && value != b"0";
         }
@@ -90,6 +90,19 @@ fn env_loads_us(envp: *const *const u8) -> bool {
         at = unsafe { at.add(1) };
     }
     loads && !disabled
+}
+
+/// Is this entry of LD_PRELOAD our library, and is there such a file? (After a
+/// chroot there may be none.) A bare name is the loader's to find.
+fn is_our_library(entry: &[u8]) -> bool {
+    let mut path = [0u8; PATH];
+    let Some(place) = path.get_mut(..entry.len()) else {
+        return false;
+    };
+    place.copy_from_slice(entry);
+    entry.windows(LIBRARY.len()).any(|w| w == LIBRARY)
+        && (!entry.contains(&b'/')
+            || CStr::from_bytes_until_nul(&path).is_ok_and(|path| open(path).is_some()))
 }
 
 /// The file that `execvp` would take.

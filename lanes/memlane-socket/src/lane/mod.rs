@@ -2,8 +2,12 @@
 
 #[cfg(test)]
 mod copies;
+#[cfg(test)]
+mod looped;
 pub mod recv;
 pub mod send;
+#[cfg(test)]
+mod stuck;
 pub mod tune;
 
 use crate::conn::{Cell, Conn, Dmb, SEEN_WIDENED, mode};
@@ -189,12 +193,18 @@ pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
     let cell = conn.cell();
     match cell.rx_mode.load(Ordering::SeqCst) {
         mode::COLD => return Parked::Yes,
-        mode::HOT => {}
-        mode::DRAIN => return Parked::Data,
+        mode::HOT | mode::DRAIN => {}
         _ => return Parked::Ended,
     }
-    // SAFETY: HOT: mapped.
+    // SAFETY: HOT or DRAIN: mapped.
     let words = unsafe { conn.rx_words() };
+    if cell.rx_mode.load(Ordering::SeqCst) == mode::DRAIN {
+        // What the peer is writing now will not be announced: it has been told to use TCP.
+        return match held.rx().check_park(words) {
+            ParkCheck::WriterBusy => Parked::Stuck,
+            _ => Parked::Data,
+        };
+    }
     held.rx().begin_park(words, PARKED);
     match settle(held.rx(), words) {
         ParkCheck::Parked => {

@@ -344,6 +344,8 @@ fn beside_a_writer(conn: &Use, held: &RxHeld<'_>) -> Turn {
             return Turn::Done(fail(e));
         }
         (Peeked::Error(e), _) => cell.pending_error.store(e.0, Ordering::Relaxed),
+        // It may be stopped, or never mean to end: nobody waits for it here.
+        (Peeked::Nothing, Ok(Next::Empty)) => return Turn::Wait { limit: 0 },
         _ => memlane_sys::proc::yield_now(),
     }
     Turn::Again

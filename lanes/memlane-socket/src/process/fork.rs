@@ -44,6 +44,7 @@ pub fn after_fork_child() {
         ep.lock.reset();
         ep.sleepers.store(0, Ordering::Relaxed);
         ep.inherited.store(1, Ordering::Relaxed);
+        ep.bell.store(0, Ordering::Relaxed); // the parent's: closed below
     });
     PROCESS.group_lock.reset();
     PROCESS.pool_lock.reset();

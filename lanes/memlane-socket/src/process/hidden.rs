@@ -91,6 +91,11 @@ pub fn evade(n: i32) {
             };
             place.store(moved, Ordering::Relaxed);
             files::renumbered(n, moved);
+            each_ep(|ep| {
+                let _ = ep
+                    .bell
+                    .compare_exchange(n, moved, Ordering::Relaxed, Ordering::Relaxed);
+            });
             let _ = PROCESS
                 .mailbox
                 .compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);

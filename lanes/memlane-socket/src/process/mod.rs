@@ -53,10 +53,6 @@ pub struct Process {
     pub ticks_per_us: AtomicU64,
     /// See `owner`.
     owner: AtomicU32,
-    /// Wall clock when the stats page was made …
-    pub start_ns: AtomicU64,
-    /// … and `ticks` then.
-    pub start_ticks: AtomicU64,
     /// Boot id, to tell hosts apart.
     pub boot: [AtomicU64; 2],
     /// Why no connection may upgrade from now on (0 = they may).
@@ -93,8 +89,6 @@ pub static PROCESS: Process = Process {
     gid: AtomicU64::new(0),
     ticks_per_us: AtomicU64::new(1000),
     owner: AtomicU32::new(0),
-    start_ns: AtomicU64::new(0),
-    start_ticks: AtomicU64::new(0),
     boot: [AtomicU64::new(0), AtomicU64::new(0)],
     frozen: AtomicU32::new(0),
     mailbox: AtomicI32::new(-1),
@@ -433,13 +427,6 @@ fn give_back(index: u32) {
     PROCESS.conn_free_len.store(len + 1, Ordering::Relaxed);
 }
 
-/// Wall-clock time, without a system call: as exact as `ticks` were measured.
-pub fn wall_ns() -> u64 {
-    let since = time::ticks().wrapping_sub(PROCESS.start_ticks.load(Ordering::Relaxed));
-    let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
-    PROCESS.start_ns.load(Ordering::Relaxed) + since / per_us * 1000
-}
-
 /// A cell that no process uses; `pool_lock` is held.
 fn alloc_cell() -> Option<&'static Cell> {
     let base = PROCESS.cells.load(Ordering::Relaxed);
@@ -636,10 +623,7 @@ fn make_stats_page() {
     h.page_len.store(stats::PAGE_LEN as u64, Ordering::Relaxed);
     h.pid.store(proc::pid().cast_unsigned(), Ordering::Relaxed);
     h.uid.store(proc::euid(), Ordering::Relaxed);
-    let now = time::wall_ns();
-    h.start_ns.store(now, Ordering::Relaxed);
-    PROCESS.start_ns.store(now, Ordering::Relaxed);
-    PROCESS.start_ticks.store(time::ticks(), Ordering::Relaxed);
+    h.start_ns.store(time::wall_ns(), Ordering::Relaxed);
     h.gid
         .store(PROCESS.gid.load(Ordering::Relaxed), Ordering::Relaxed);
     let mut comm = [0u8; 16];

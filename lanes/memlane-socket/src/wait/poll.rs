@@ -122,13 +122,62 @@ struct Kernel<'a> {
     glance: &'a mut dyn FnMut() -> c_int,
     /// The call as the program made it.
     sleep: &'a mut dyn FnMut() -> c_int,
-    /// It does not wait at all.
-    instant: bool,
+    /// How long it may take.
+    limit: Limit,
     /// It comes with a signal mask, which only the kernel can honour.
     masked: bool,
 }
 
-fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
+/// A time limit in µs; `None` = for ever.
+pub type Limit = Option<u64>;
+
+/// The limit that `poll(2)` states: ms, for ever if negative.
+pub fn limit_ms(ms: c_int) -> Limit {
+    u64::try_from(ms).ok().map(|ms| ms * 1000)
+}
+
+/// The limit that a pair of seconds and parts of a second states (`parts` in a µs).
+fn limit_of(seconds: i64, small: i64, parts: u64) -> Limit {
+    let whole = u64::try_from(seconds)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000);
+    let rest = u64::try_from(small).unwrap_or(0).div_ceil(parts);
+    Some(whole.saturating_add(rest))
+}
+
+/// The limit that `ppoll(2)` and `pselect(2)` state.
+pub fn limit_ts(ts: *const libc::timespec) -> Limit {
+    // SAFETY: null, or the program's structure.
+    unsafe { ts.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_nsec, 1000))
+}
+
+/// The limit that `select(2)` states.
+pub fn limit_tv(tv: *const libc::timeval) -> Limit {
+    // SAFETY: null, or the program's structure.
+    unsafe { tv.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_usec, 1))
+}
+
+/// A peer stays in the middle of a write: a look each millisecond, within the
+/// call's own limit. `Some`: the call's answer.
+fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
+    let t = crate::thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    memlane_sys::time::nap_ms(1);
+    let n = (kernel.glance)();
+    let passed = memlane_sys::time::ticks().wrapping_sub(start)
+        / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+    if n != 0 || kernel.limit.is_some_and(|limit| passed >= limit) {
+        return Some(n);
+    }
+    if t.signals.load(Ordering::Relaxed) != signals {
+        real::set_errno(libc::EINTR);
+        return Some(-1);
+    }
+    None
+}
+
+fn run(waited: &Waited, mut kernel: Kernel<'_>) -> c_int {
+    let start = memlane_sys::time::ticks();
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();
@@ -136,7 +185,7 @@ fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
         return n;
     }
     loop {
-        if kernel.instant || waited.any_readable() {
+        if kernel.limit == Some(0) || waited.any_readable() {
             return (kernel.glance)();
         }
         if !kernel.masked {
@@ -161,10 +210,8 @@ fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
             Parked::Data | Parked::Ended => waited.asleep(false),
             Parked::Stuck => {
                 waited.asleep(false);
-                memlane_sys::proc::yield_now();
-                let n = (kernel.glance)();
-                if n != 0 {
-                    return n;
+                if let Some(done) = look_now_and_then(&mut kernel, start) {
+                    return done;
                 }
             }
             Parked::Yes => {
@@ -181,12 +228,11 @@ fn run(waited: &Waited, kernel: Kernel<'_>) -> c_int {
     }
 }
 
-/// `poll(2)`, `ppoll(2)`: `sleep` is the program's own call; `instant`: its
-/// timeout is 0.
+/// `poll(2)`, `ppoll(2)`: `sleep` is the program's own call.
 pub fn poll(
     fds: *mut pollfd,
     n: nfds_t,
-    instant: bool,
+    limit: Limit,
     masked: bool,
     mut sleep: impl FnMut() -> c_int,
 ) -> c_int {
@@ -245,7 +291,7 @@ pub fn poll(
         Kernel {
             glance: &mut glance,
             sleep: &mut sleep,
-            instant,
+            limit,
             masked,
         },
     )
@@ -283,7 +329,7 @@ type Sets = [[u64; SET_WORDS]; 3];
 pub fn select(
     n: c_int,
     sets: [*mut fd_set; 3],
-    instant: bool,
+    limit: Limit,
     masked: bool,
     mut sleep: impl FnMut() -> c_int,
 ) -> c_int {
@@ -323,11 +369,11 @@ pub fn select(
         Kernel {
             glance: &mut glance,
             sleep: &mut sleep,
-            instant,
+            limit,
             masked,
         },
     );
-    if r == 0 && instant {
+    if r == 0 {
         write_sets(&sets, &[[0; SET_WORDS]; 3], words);
     }
     r

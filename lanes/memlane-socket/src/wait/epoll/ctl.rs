@@ -146,15 +146,14 @@ pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_even
     if let Some(done) = add_again(ep, conn, fd, event) {
         return done;
     }
-    let free = conn
-        .regs
-        .iter()
-        .find(|r| r.ep.load(Ordering::Acquire).is_null());
     let follows = |events: u32| events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) == 0;
-    let (Some(reg), Some(_held)) = (free, ep.lock.lock()) else {
+    let Some((events, data)) = asked(event).filter(|(events, _)| follows(*events)) else {
         return add_unseen(ep, conn, fd, event);
     };
-    let Some((events, data)) = asked(event).filter(|(events, _)| follows(*events)) else {
+    let Some(_held) = ep.lock.lock() else {
+        return add_unseen(ep, conn, fd, event);
+    };
+    let Some(reg) = claim(ep, conn) else {
         drop(_held);
         return add_unseen(ep, conn, fd, event);
     };
@@ -168,8 +167,6 @@ pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_even
     reg.generation.fetch_add(1, Ordering::Relaxed);
     reg.marks
         .store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
-    reg.ep
-        .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     if let Err(e) = kernel_ctl(ep, libc::EPOLL_CTL_ADD, reg, events) {
         reg.ep.store(core::ptr::null_mut(), Ordering::Release);
         real::set_errno(e.0);
@@ -180,6 +177,16 @@ pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_even
     drop(_held);
     join(ep, conn, reg);
     0
+}
+
+/// A registration of `conn` that is free until now; the set's lock is held (but
+/// another thread may be adding the connection to another set).
+fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
+    let (none, ours) = (core::ptr::null_mut(), core::ptr::from_ref(ep).cast_mut());
+    conn.regs.iter().find(|r| {
+        r.ep.compare_exchange(none, ours, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    })
 }
 
 /// A registration that ring readiness cannot follow.

@@ -100,6 +100,7 @@ pub(super) fn remove(ep: &Ep, reg: &Reg) {
         }
         ep.ready_tail.store(last, Ordering::Relaxed);
     }
+    reg.fd.store(-1, Ordering::Relaxed);
     reg.ep.store(core::ptr::null_mut(), Ordering::Release);
     ep.regs.fetch_sub(1, Ordering::Relaxed);
 }

@@ -89,7 +89,7 @@ pub struct Ep {
     /// Registrations of connections.
     pub regs: AtomicU32,
     /// Eventfd that wakes a sleeper (see `kick`); 0 = none yet.
-    bell: AtomicI32,
+    pub bell: AtomicI32,
     /// `ticks` at which the kernel was last asked.
     asked: AtomicU64,
     /// Waits answered from the rings since.

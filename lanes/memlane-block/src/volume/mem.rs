@@ -1,0 +1,246 @@
+//! A volume in this process's memory: for tests of whatever uses volumes, and for measuring it without a disk.
+
+use super::{Done, EXTENT_LEN, Errno, Flags, Info, Io, Lease, Lender, Op, Queue, Volume};
+use memlane_core::access::SharedBytes;
+use memlane_core::region::Region;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const BLOCK: u32 = 512;
+const MAX_IO: u32 = 128 * 1024;
+const MAX_TRIM: u32 = 1 << 30;
+const LEASES: u32 = 64;
+
+/// Blocks in memory. Clones are the same volume.
+#[derive(Clone, Debug)]
+pub struct MemVolume {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    disk: Region,
+    info: Info,
+    log: Mutex<Vec<(Op, u64, u32, Flags)>>,
+    failing: Mutex<Option<Errno>>,
+}
+
+impl MemVolume {
+    /// One of `size` bytes, all zero.
+    ///
+    /// # Errors
+    /// Not a multiple of 512, or no memory.
+    pub fn new(size: u64) -> io::Result<MemVolume> {
+        MemVolume::with(size, |_| {})
+    }
+
+    /// One that is less, or other, than usual.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
+        let mut info = Info {
+            size,
+            block: BLOCK,
+            preferred: 4096,
+            max_io: MAX_IO,
+            max_trim: MAX_TRIM,
+            read_only: false,
+            cached: true,
+            trim: true,
+            zeroes: true,
+            extents: true,
+        };
+        change(&mut info);
+        let len = usize::try_from(info.size).map_err(io::Error::other)?;
+        if len == 0 || !info.size.is_multiple_of(u64::from(info.block)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let disk = Region::create(c"memlane-mem-volume", len, false).map_err(os)?;
+        Ok(MemVolume {
+            inner: Arc::new(Inner {
+                disk,
+                info,
+                log: Mutex::default(),
+                failing: Mutex::default(),
+            }),
+        })
+    }
+
+    /// What was asked of it, in order.
+    #[must_use]
+    pub fn log(&self) -> Vec<(Op, u64, u32, Flags)> {
+        lock(&self.inner.log).clone()
+    }
+
+    /// From now on every request ends like this.
+    pub fn fail_with(&self, errno: Option<Errno>) {
+        *lock(&self.inner.failing) = errno;
+    }
+
+    /// Its bytes, for a look from outside.
+    #[must_use]
+    pub fn bytes(&self) -> SharedBytes {
+        self.inner.disk.bytes()
+    }
+}
+
+impl Volume for MemVolume {
+    fn info(&self) -> Info {
+        self.inner.info
+    }
+
+    fn queue(&self) -> io::Result<Box<dyn Queue>> {
+        let each = self.inner.info.max_io as usize;
+        let memory = Region::create(c"memlane-mem-leases", each * LEASES as usize, false);
+        Ok(Box::new(MemQueue {
+            volume: Arc::clone(&self.inner),
+            pool: Arc::new(Pool {
+                memory: memory.map_err(os)?,
+                each,
+                free: Mutex::new((0..LEASES).collect()),
+            }),
+            ready: rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?,
+            done: VecDeque::new(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Pool {
+    memory: Region,
+    each: usize,
+    free: Mutex<Vec<u32>>,
+}
+
+impl Lender for Pool {
+    fn give_back(&self, number: u32) {
+        lock(&self.free).push(number);
+    }
+}
+
+/// Requests are done when they are submitted, and reaped last first, because any order is allowed.
+struct MemQueue {
+    volume: Arc<Inner>,
+    pool: Arc<Pool>,
+    /// Never readable: there is never anything to wait for.
+    ready: OwnedFd,
+    done: VecDeque<Done>,
+}
+
+impl Queue for MemQueue {
+    fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
+        if len > self.volume.info.max_io {
+            return Err(Errno(libc::EINVAL));
+        }
+        let Some(number) = lock(&self.pool.free).pop() else {
+            return Ok(None);
+        };
+        let at = number as usize * self.pool.each;
+        let bytes = self.pool.memory.bytes().part(at, len as usize);
+        let owner: Arc<dyn Lender> = Arc::clone(&self.pool) as _;
+        Ok(bytes.map(|bytes| Lease::new(bytes, number, owner)))
+    }
+
+    fn submit(&mut self, io: Io) {
+        lock(&self.volume.log).push((io.op, io.at, io.len, io.flags));
+        let result = self.volume.execute(&io);
+        self.done.push_front(Done {
+            tag: io.tag,
+            result,
+            lease: io.lease,
+        });
+    }
+
+    fn push(&mut self) {}
+
+    fn reap(&mut self, into: &mut Vec<Done>) -> usize {
+        let n = self.done.len();
+        into.extend(self.done.drain(..));
+        n
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.done.is_empty()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+
+    fn wait(&mut self, _limit: Option<Duration>) {}
+}
+
+impl Inner {
+    fn execute(&self, io: &Io) -> Result<(), Errno> {
+        if let Some(errno) = *lock(&self.failing) {
+            return Err(errno);
+        }
+        let disk = || self.window(io);
+        match io.op {
+            Op::Flush => Ok(()),
+            Op::Read => copy(disk()?, lease(io)?),
+            Op::Extents => self.extents(io),
+            _ if self.info.read_only => Err(Errno(libc::EROFS)),
+            Op::Write => copy(lease(io)?, disk()?),
+            Op::Trim | Op::WriteZeroes => zero(disk()?),
+        }
+    }
+
+    fn window(&self, io: &Io) -> Result<SharedBytes, Errno> {
+        let blocks = u64::from(self.info.block);
+        let fits = io.at.is_multiple_of(blocks) && u64::from(io.len).is_multiple_of(blocks);
+        let at = usize::try_from(io.at).ok().filter(|_| fits);
+        at.and_then(|at| self.disk.bytes().part(at, io.len as usize))
+            .ok_or(Errno(libc::EINVAL))
+    }
+
+    /// Memory is all there: one extent.
+    fn extents(&self, io: &Io) -> Result<(), Errno> {
+        self.window(io)?;
+        let mut record = [0; EXTENT_LEN * 2];
+        record[..8].copy_from_slice(&u64::from(io.len).to_le_bytes());
+        let lease = io.lease.as_ref().ok_or(Errno(libc::EINVAL))?;
+        let room = lease.bytes().len().min(record.len());
+        let whole = room >= EXTENT_LEN && lease.fill(0, &record[..room]);
+        whole.then_some(()).ok_or(Errno(libc::EINVAL))
+    }
+}
+
+fn lease(io: &Io) -> Result<SharedBytes, Errno> {
+    let bytes = io.lease.as_ref().map(Lease::bytes);
+    bytes
+        .and_then(|bytes| bytes.part(0, io.len as usize))
+        .ok_or(Errno(libc::EINVAL))
+}
+
+fn copy(from: SharedBytes, to: SharedBytes) -> Result<(), Errno> {
+    // SAFETY: `from` is readable for its whole length.
+    let copied = unsafe { to.copy_in(0, from.as_ptr(), from.len()) };
+    copied.then_some(()).ok_or(Errno(libc::EINVAL))
+}
+
+fn zero(bytes: SharedBytes) -> Result<(), Errno> {
+    let zeroes = [0; 4096];
+    let mut at = 0;
+    while at < bytes.len() {
+        let n = zeroes.len().min(bytes.len() - at);
+        // SAFETY: `zeroes` has `n` bytes.
+        if !unsafe { bytes.copy_in(at, zeroes.as_ptr(), n) } {
+            return Err(Errno(libc::EINVAL));
+        }
+        at += n;
+    }
+    Ok(())
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

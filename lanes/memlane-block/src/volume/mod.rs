@@ -1,0 +1,261 @@
+//! What a client uses: a volume, a queue for each thread, and leases of memory for the data.
+//!
+//! ```text
+//!   thread ── Queue ──┐   submit(Io) ──► … ──► reap(Done)        one thread each, no callback
+//!   thread ── Queue ──┴── Volume ── session ── paths ── server
+//! ```
+//!
+//! A request's data lies in a [`Lease`]: memory that belongs to the device under the volume. With a loopback device
+//! that is the server's chunk itself, so a byte that is put there has arrived.
+
+pub mod mem;
+
+use memlane_core::access::SharedBytes;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use memlane_sys::Errno;
+
+/// What a volume is and can do. Only `size` may change while it is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// Bytes.
+    pub size: u64,
+    /// Offsets and lengths are multiples of this: a power of two, at least 512.
+    pub block: u32,
+    /// What is done at once without a detour: a power of two, at least `block`.
+    pub preferred: u32,
+    /// Most bytes of data of one request.
+    pub max_io: u32,
+    /// Most bytes that one trim or write-zeroes may name; 0: it can do neither.
+    pub max_trim: u32,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Has a volatile cache: what was written is safe only after a flush, or with [`Flags::FUA`].
+    pub cached: bool,
+    /// [`Op::Trim`] is understood.
+    pub trim: bool,
+    /// [`Op::WriteZeroes`] is understood.
+    pub zeroes: bool,
+    /// [`Op::Extents`] is understood.
+    pub extents: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Read into the lease.
+    Read,
+    /// Write out of the lease.
+    Write,
+    /// Everything that was done before this was submitted becomes durable, whichever queue did it.
+    Flush,
+    /// The bytes are not needed any more; what is read there afterwards is not defined.
+    Trim,
+    /// The bytes become zero.
+    WriteZeroes,
+    /// Into the lease: what the bytes from `at` on consist of, as records of [`EXTENT_LEN`] bytes, in order, at
+    /// least one, as many as fit or less; a record of length 0 ends the list. `len` bytes are asked about.
+    Extents,
+}
+
+/// Bytes of one record of [`Op::Extents`]: little-endian `u64` length, `u32` state (bit 0: a hole, bit 1: reads as
+/// zero), `u32` zero.
+pub const EXTENT_LEN: usize = 16;
+
+/// How it is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// Nothing special.
+    pub const NONE: Flags = Flags(0);
+    /// Write, trim, write-zeroes: done means durable.
+    pub const FUA: Flags = Flags(1);
+    /// Write: a flush comes first.
+    pub const PREFLUSH: Flags = Flags(2);
+    /// Write-zeroes: leave no hole.
+    pub const NO_HOLE: Flags = Flags(4);
+    /// Write-zeroes: `EOPNOTSUPP` rather than writing zeroes one by one.
+    pub const FAST: Flags = Flags(8);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// Are all of these set?
+    #[must_use]
+    pub const fn has(self, these: Flags) -> bool {
+        self.0 & these.0 == these.0
+    }
+}
+
+/// Who gets a lease's memory back.
+pub trait Lender: Send + Sync {
+    /// The lease with this number is over.
+    fn give_back(&self, number: u32);
+}
+
+/// Memory for the data of one request; goes back to its owner when dropped.
+pub struct Lease {
+    bytes: SharedBytes,
+    number: u32,
+    owner: Arc<dyn Lender>,
+}
+
+impl Lease {
+    /// A lease of `bytes`, which `owner` knows by `number` and keeps mapped.
+    #[must_use]
+    pub fn new(bytes: SharedBytes, number: u32, owner: Arc<dyn Lender>) -> Lease {
+        Lease {
+            bytes,
+            number,
+            owner,
+        }
+    }
+
+    /// Its memory. A peer may be able to write it: see [`SharedBytes`].
+    #[must_use]
+    pub fn bytes(&self) -> SharedBytes {
+        self.bytes
+    }
+
+    /// How its owner calls it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Copies bytes in; `false`, and nothing is copied, if they do not fit.
+    pub fn fill(&self, at: usize, from: &[u8]) -> bool {
+        // SAFETY: `from` is readable for its length.
+        unsafe { self.bytes.copy_in(at, from.as_ptr(), from.len()) }
+    }
+
+    /// Copies bytes out; `false`, and nothing is copied, if there are not so many.
+    pub fn take(&self, at: usize, into: &mut [u8]) -> bool {
+        // SAFETY: `into` is writable for its length.
+        unsafe { self.bytes.copy_out(at, into.as_mut_ptr(), into.len()) }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.owner.give_back(self.number);
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease")
+            .field("number", &self.number)
+            .field("len", &self.bytes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct Io {
+    /// Comes back with the result.
+    pub tag: u64,
+    /// What.
+    pub op: Op,
+    /// First byte.
+    pub at: u64,
+    /// Bytes. For read, write: as many of the lease's first bytes.
+    pub len: u32,
+    /// How.
+    pub flags: Flags,
+    /// Data, for those that have some; of the queue that it is submitted to.
+    pub lease: Option<Lease>,
+}
+
+impl Io {
+    /// One with data.
+    #[must_use]
+    pub fn data(tag: u64, op: Op, at: u64, len: u32, lease: Lease) -> Io {
+        Io {
+            tag,
+            op,
+            at,
+            len,
+            flags: Flags::NONE,
+            lease: Some(lease),
+        }
+    }
+
+    /// One without.
+    #[must_use]
+    pub fn bare(tag: u64, op: Op, at: u64, len: u32) -> Io {
+        Io {
+            tag,
+            op,
+            at,
+            len,
+            flags: Flags::NONE,
+            lease: None,
+        }
+    }
+
+    /// The same, done so.
+    #[must_use]
+    pub fn with(self, flags: Flags) -> Io {
+        Io { flags, ..self }
+    }
+}
+
+/// A result.
+#[derive(Debug)]
+pub struct Done {
+    /// Whose.
+    pub tag: u64,
+    /// A disk's errors: `EIO`, `ENOSPC`, `EROFS`, `EINVAL` (outside, or not in blocks), `EOPNOTSUPP`, `ENODEV` (closed).
+    pub result: Result<(), Errno>,
+    /// Its lease.
+    pub lease: Option<Lease>,
+}
+
+/// Something with blocks.
+pub trait Volume: Send + Sync {
+    /// What it is now.
+    fn info(&self) -> Info;
+
+    /// A queue for one thread.
+    ///
+    /// # Errors
+    /// Descriptors or memory are used up.
+    fn queue(&self) -> std::io::Result<Box<dyn Queue>>;
+}
+
+/// One thread's way to a volume. Requests of one queue may be done in any order: who wants one after another waits.
+pub trait Queue: Send {
+    /// Memory for `len` bytes. `None`: all of it is lent; ask again when something was reaped, or [`fd`](Self::fd)
+    /// has been readable.
+    ///
+    /// # Errors
+    /// `EINVAL`: more than `max_io`.
+    fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno>;
+
+    /// Takes a request. It goes out with the next call of any other method but `lease`, at the latest.
+    fn submit(&mut self, io: Io);
+
+    /// Sends what was submitted.
+    fn push(&mut self);
+
+    /// Appends what is done, and says how much; never waits.
+    fn reap(&mut self, into: &mut Vec<Done>) -> usize;
+
+    /// Is there something to reap (or a lease to be had that was refused before)? If not, `fd` becomes readable
+    /// when there is. To be asked before each sleep on `fd`.
+    fn arm(&mut self) -> bool;
+
+    /// For epoll, between an `arm` that said no and the next `reap`. Nobody but the queue reads it.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Waits until there is something to reap, but not longer than `limit`.
+    fn wait(&mut self, limit: Option<Duration>);
+}
