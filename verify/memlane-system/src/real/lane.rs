@@ -157,6 +157,19 @@ impl Process {
     }
 }
 
+/// What a panic carries that says: all was right, but by TCP. Which lane carries a
+/// byte depends on who is awake, so on a busy machine a short story may be told by
+/// TCP alone; [`Story`](super::stage::Story) tells it again then. Nothing else is tried twice.
+#[derive(Debug)]
+pub struct Missed(pub String);
+
+impl Missed {
+    fn report(text: String) -> ! {
+        eprintln!("{text}");
+        std::panic::panic_any(Missed(text))
+    }
+}
+
 /// The processes of one program.
 #[derive(Clone, Debug)]
 pub struct LaneReport {
@@ -192,11 +205,8 @@ impl LaneReport {
     /// If not.
     pub fn must_use_ring(&self, allowed: &[&[Reason]]) {
         self.must_explain(allowed);
-        if self.mode != Mode::Plain {
-            assert!(
-                self.ring_bytes() > 0,
-                "nothing took the memory lane:\n{self}"
-            );
+        if self.mode != Mode::Plain && self.ring_bytes() == 0 {
+            Missed::report(format!("nothing took the memory lane:\n{self}"));
         }
     }
 
@@ -212,10 +222,9 @@ impl LaneReport {
             .iter()
             .map(|p| p.counter(Counter::Upgraded))
             .sum();
-        assert!(
-            self.mode == Mode::Plain || opened > 0,
-            "no lane opened:\n{self}"
-        );
+        if self.mode != Mode::Plain && opened == 0 {
+            Missed::report(format!("no lane opened:\n{self}"));
+        }
     }
 
     /// Likewise, and at least so many bytes.
@@ -224,11 +233,11 @@ impl LaneReport {
     /// If not.
     pub fn must_use_ring_for(&self, bytes: u64, allowed: &[&[Reason]]) {
         self.must_use_ring(allowed);
-        let enough = self.mode == Mode::Plain || self.ring_bytes() >= bytes;
-        assert!(
-            enough,
-            "less than {bytes} bytes took the memory lane:\n{self}"
-        );
+        if self.mode != Mode::Plain && self.ring_bytes() < bytes {
+            Missed::report(format!(
+                "less than {bytes} bytes took the memory lane:\n{self}"
+            ));
+        }
     }
 
     /// Nothing may have taken the ring: the peer is not under memlane.
@@ -677,13 +686,15 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "nothing took the memory lane")]
     fn a_program_that_has_no_page_fails() {
         let report = LaneReport {
             who: "it".into(),
             mode: Mode::Auto,
             processes: vec![],
         };
-        report.must_use_ring(&[SHORT_LIVED]);
+        let used = std::panic::catch_unwind(|| report.must_use_ring(&[SHORT_LIVED]));
+        let missed = used.expect_err("no page").downcast::<Missed>();
+        let text = missed.expect("all was right, but by TCP").0;
+        assert!(text.starts_with("nothing took the memory lane"), "{text}");
     }
 }

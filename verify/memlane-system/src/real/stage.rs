@@ -2,10 +2,12 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::lane::Missed;
 use super::proc::{Done, Proc, note};
 use crate::harness::{self, Mode, TempDir};
 
@@ -37,6 +39,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("javac", "default-jdk-headless"),
     ("go", "golang-go"),
 ];
+
+/// How often a story may be told by TCP alone before that is a fault.
+const TURNS: u32 = 4;
 
 /// A test that runs in every mode.
 #[derive(Debug)]
@@ -95,9 +100,28 @@ impl Story {
         for mode in modes() {
             let failing = Failing(format!("story {} fails in mode {}", self.name, mode.name()));
             let start = Instant::now();
-            body(&self.stage(mode, mode.name()));
+            self.until_by_the_lane(mode, &body);
             println!("{} {}: {:.1?}", self.name, mode.name(), start.elapsed());
             std::mem::forget(failing);
+        }
+    }
+
+    /// Plays once; again only if all was right but TCP carried too much of it.
+    fn until_by_the_lane(&self, mode: Mode, body: &impl Fn(&Stage)) {
+        for turn in 1..=TURNS {
+            let stage = self.stage(mode, &format!("{}-{turn}", mode.name()));
+            let played = std::panic::catch_unwind(AssertUnwindSafe(|| body(&stage)));
+            let Err(panic) = played else { return };
+            match panic.downcast::<Missed>() {
+                Ok(missed) if turn < TURNS => {
+                    note(&format!(
+                        "again, {turn} of {TURNS}: {}: {}",
+                        self.name, missed.0
+                    ));
+                }
+                Ok(missed) => panic!("{TURNS} times: {}", missed.0),
+                Err(other) => std::panic::resume_unwind(other),
+            }
         }
     }
 }
@@ -269,4 +293,42 @@ fn search_path() -> Vec<PathBuf> {
     versions.reverse();
     versions.extend(dirs);
     versions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plays(ends: impl Fn(u32)) -> (bool, u32) {
+        let story = Story::new("turns", &[]).expect("needs nothing");
+        let turns = Cell::new(0);
+        let told = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            story.until_by_the_lane(Mode::Plain, &|_| {
+                turns.set(turns.get() + 1);
+                ends(turns.get());
+            });
+        }));
+        (told.is_ok(), turns.get())
+    }
+
+    fn by_tcp() {
+        std::panic::panic_any(Missed("all by TCP".into()));
+    }
+
+    #[test]
+    fn a_story_told_by_tcp_is_told_again_but_not_for_ever() {
+        assert_eq!(plays(|_| {}), (true, 1));
+        assert_eq!(
+            plays(|turn| if turn < 3 {
+                by_tcp()
+            }),
+            (true, 3)
+        );
+        assert_eq!(plays(|_| by_tcp()), (false, TURNS));
+    }
+
+    #[test]
+    fn a_story_with_a_wrong_byte_is_told_once() {
+        assert_eq!(plays(|_| panic!("a byte is wrong")), (false, 1));
+    }
 }
