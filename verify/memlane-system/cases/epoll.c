@@ -473,6 +473,31 @@ static void added_while_another_thread_sleeps(void) {
     finish();
 }
 
+static void child_adds_while_its_thread_sleeps(int ep) {
+    int fd = (int)arena->values[0];
+    pthread_t t = thread_actor(5, sleeps_in_set, ep);
+    until_asleep(5);
+    add(ep, fd, EPOLLIN, 3);
+    pthread_join(t, NULL);
+    take(fd, 5);
+}
+static void added_while_a_thread_of_a_child_sleeps(void) {
+    int fd = pair(), ep = epoll_create1(0);
+    tell_text("already here");
+    settle(fd, 12);
+    pthread_t t = thread_actor(5, sleeps_in_set, ep);
+    until_asleep(5);
+    add(ep, fd, EPOLLIN, 1);
+    pthread_join(t, NULL);
+    take(fd, 12);
+    R(ctl(ep, EPOLL_CTL_DEL, fd, 0, 0));
+    tell_text("again");
+    settle(fd, 5);
+    arena->values[0] = fd;
+    say_wait("child", fork_actor(4, child_adds_while_its_thread_sleeps, ep));
+    finish();
+}
+
 static void modified_while_another_thread_sleeps(void) {
     int fd = pair(), ep = epoll_create1(0);
     add(ep, fd, 0, 1);
@@ -710,6 +735,7 @@ const struct one_case cases[] = {
     ALONE(closed_and_reused_number_is_not_in_the_set),
     CASE(in_two_sets),
     CASE(added_while_another_thread_sleeps),
+    CASE(added_while_a_thread_of_a_child_sleeps),
     CASE(modified_while_another_thread_sleeps),
     CASE(deleted_while_another_thread_sleeps),
     CASE(edge_triggered_echo_of_much),

@@ -89,6 +89,9 @@ fn is_bell(data: u64) -> bool {
 fn silence(ep: &Ep) {
     let mut count = 0u64;
     let bell = ep.bell.load(Ordering::Relaxed);
+    if bell <= 0 {
+        return; // another process's, who shares the set: it will silence its own
+    }
     // SAFETY: eight bytes, as an eventfd gives them; it does not block.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
 }
