@@ -21,4 +21,9 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+#[cfg(feature = "fuse")]
+pub mod fuse;
+pub mod loopdev;
+#[cfg(feature = "vhost")]
+pub mod vhost;
 pub mod volume;
