@@ -21,4 +21,5 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+pub mod nbd;
 pub mod volume;
