@@ -26,4 +26,5 @@ pub mod fuse;
 pub mod loopdev;
 #[cfg(feature = "vhost")]
 pub mod vhost;
+pub mod nbd;
 pub mod volume;

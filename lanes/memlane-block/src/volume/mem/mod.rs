@@ -1,11 +1,14 @@
 //! A volume in this process's memory: for tests of whatever uses volumes, and for measuring it without a disk.
 
+mod late;
+
 use super::{Done, EXTENT_LEN, Errno, Flags, Info, Io, Lease, Lender, Op, Queue, Volume};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +16,8 @@ const BLOCK: u32 = 512;
 const MAX_IO: u32 = 128 * 1024;
 const MAX_TRIM: u32 = 1 << 30;
 const LEASES: u32 = 64;
+/// Requests that are remembered.
+pub const MAX_LOG: usize = 1 << 16;
 
 /// Blocks in memory. Clones are the same volume.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ struct Inner {
     info: Info,
     log: Mutex<Vec<(Op, u64, u32, Flags)>>,
     failing: Mutex<Option<Errno>>,
+    size: AtomicU64,
+    late: bool,
 }
 
 impl MemVolume {
@@ -42,6 +49,18 @@ impl MemVolume {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
+        MemVolume::make(size, false, change)
+    }
+
+    /// One whose requests are done by another thread, later, and not in order.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn late(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
+        MemVolume::make(size, true, change)
+    }
+
+    fn make(size: u64, late: bool, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
         let mut info = Info {
             size,
             block: BLOCK,
@@ -66,11 +85,19 @@ impl MemVolume {
                 info,
                 log: Mutex::default(),
                 failing: Mutex::default(),
+                size: AtomicU64::new(info.size),
+                late,
             }),
         })
     }
 
-    /// What was asked of it, in order.
+    /// From now on it says that it has this size; never more than it had in the beginning.
+    pub fn resize(&self, size: u64) {
+        let size = size.min(self.inner.info.size);
+        self.inner.size.store(size, Ordering::SeqCst);
+    }
+
+    /// What was asked of it, in order: the first [`MAX_LOG`] requests.
     #[must_use]
     pub fn log(&self) -> Vec<(Op, u64, u32, Flags)> {
         lock(&self.inner.log).clone()
@@ -90,19 +117,27 @@ impl MemVolume {
 
 impl Volume for MemVolume {
     fn info(&self) -> Info {
-        self.inner.info
+        Info {
+            size: self.inner.size.load(Ordering::SeqCst),
+            ..self.inner.info
+        }
     }
 
     fn queue(&self) -> io::Result<Box<dyn Queue>> {
         let each = self.inner.info.max_io as usize;
         let memory = Region::create(c"memlane-mem-leases", each * LEASES as usize, false);
+        let pool = Arc::new(Pool {
+            memory: memory.map_err(os)?,
+            each,
+            free: Mutex::new((0..LEASES).collect()),
+        });
+        let volume = Arc::clone(&self.inner);
+        if volume.late {
+            return Ok(Box::new(late::LateQueue::new(volume, pool)?));
+        }
         Ok(Box::new(MemQueue {
-            volume: Arc::clone(&self.inner),
-            pool: Arc::new(Pool {
-                memory: memory.map_err(os)?,
-                each,
-                free: Mutex::new((0..LEASES).collect()),
-            }),
+            volume,
+            pool,
             ready: rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?,
             done: VecDeque::new(),
         }))
@@ -114,6 +149,25 @@ struct Pool {
     memory: Region,
     each: usize,
     free: Mutex<Vec<u32>>,
+}
+
+impl Pool {
+    fn lease(self: &Arc<Pool>, volume: &Inner, len: u32) -> Result<Option<Lease>, Errno> {
+        if len > volume.info.max_io {
+            return Err(Errno(libc::EINVAL));
+        }
+        let Some(number) = lock(&self.free).pop() else {
+            return Ok(None);
+        };
+        let at = number as usize * self.each;
+        let bytes = self.memory.bytes().part(at, len as usize);
+        let owner: Arc<dyn Lender> = Arc::clone(self) as _;
+        Ok(bytes.map(|bytes| Lease::new(bytes, number, owner)))
+    }
+
+    fn has_some(&self) -> bool {
+        !lock(&self.free).is_empty()
+    }
 }
 
 impl Lender for Pool {
@@ -133,20 +187,11 @@ struct MemQueue {
 
 impl Queue for MemQueue {
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
-        if len > self.volume.info.max_io {
-            return Err(Errno(libc::EINVAL));
-        }
-        let Some(number) = lock(&self.pool.free).pop() else {
-            return Ok(None);
-        };
-        let at = number as usize * self.pool.each;
-        let bytes = self.pool.memory.bytes().part(at, len as usize);
-        let owner: Arc<dyn Lender> = Arc::clone(&self.pool) as _;
-        Ok(bytes.map(|bytes| Lease::new(bytes, number, owner)))
+        self.pool.lease(&self.volume, len)
     }
 
     fn submit(&mut self, io: Io) {
-        lock(&self.volume.log).push((io.op, io.at, io.len, io.flags));
+        self.volume.note(&io);
         let result = self.volume.execute(&io);
         self.done.push_front(Done {
             tag: io.tag,
@@ -175,6 +220,13 @@ impl Queue for MemQueue {
 }
 
 impl Inner {
+    fn note(&self, io: &Io) {
+        let mut log = lock(&self.log);
+        if log.len() < MAX_LOG {
+            log.push((io.op, io.at, io.len, io.flags));
+        }
+    }
+
     fn execute(&self, io: &Io) -> Result<(), Errno> {
         if let Some(errno) = *lock(&self.failing) {
             return Err(errno);

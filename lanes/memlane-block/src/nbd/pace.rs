@@ -1,0 +1,84 @@
+//! Sleep, or look again? To be woken by another core costs tens of microseconds; to look again costs this core.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Threads of this process that look again and again.
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+/// One is left to those who are waited for.
+fn most() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    *CORES.get_or_init(cores) - 1
+}
+
+/// How long things usually take to come, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Pace {
+    limit: Duration,
+    /// Nothing has come since then.
+    since: Option<Instant>,
+    /// Mean of the last pauses.
+    pause: Duration,
+    spinning: bool,
+}
+
+impl Pace {
+    /// Looks again for `limit` at most.
+    pub(super) fn new(limit: Duration) -> Pace {
+        Pace {
+            limit,
+            since: None,
+            pause: limit * 4,
+            spinning: false,
+        }
+    }
+
+    /// Something came.
+    pub(super) fn busy(&mut self) {
+        if let Some(since) = self.since.take() {
+            let pause = since.elapsed().min(self.limit * 16);
+            self.pause = (self.pause * 7 + pause) / 8;
+        }
+        self.stop();
+    }
+
+    /// Nothing came: look again (or sleep)?
+    pub(super) fn spin(&mut self) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        // A pause that we slept through is longer by the time it takes to be woken.
+        let again = self.pause < self.limit * 2 && since.elapsed() < self.limit && self.start();
+        if again {
+            std::hint::spin_loop();
+        } else {
+            self.stop();
+        }
+        again
+    }
+
+    fn start(&mut self) -> bool {
+        if !self.spinning {
+            let before = SPINNING.fetch_add(1, Ordering::Relaxed);
+            self.spinning = true;
+            if before >= most() {
+                self.stop();
+            }
+        }
+        self.spinning
+    }
+
+    fn stop(&mut self) {
+        if self.spinning {
+            SPINNING.fetch_sub(1, Ordering::Relaxed);
+            self.spinning = false;
+        }
+    }
+}
+
+impl Drop for Pace {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
