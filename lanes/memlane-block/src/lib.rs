@@ -22,3 +22,4 @@
 //! ```
 
 pub mod volume;
+pub mod wire;
