@@ -27,4 +27,6 @@ pub mod loopdev;
 #[cfg(feature = "vhost")]
 pub mod vhost;
 pub mod nbd;
+pub mod client;
 pub mod volume;
+pub mod wire;

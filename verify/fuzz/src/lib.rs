@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::io;
 
 use arbitrary::{Arbitrary, Unstructured};
+use memlane_block::wire as rnbd;
 use memlane_core::layout::ring_size_ok;
 use memlane_core::reason::Reason;
 use memlane_core::stats::CONN_CAPACITY;
@@ -44,7 +45,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -52,6 +53,7 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("hostile_ring", hostile_ring),
     ("sock_diag", sock_diag),
     ("config", config),
+    ("rnbd_message", rnbd_message),
 ];
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
@@ -323,6 +325,37 @@ pub fn config(bytes: &[u8]) -> bool {
     }
     let default = Config::DEFAULT;
     config.ring != default.ring || config.eid_count > 0 || config.upgrade != default.upgrade
+}
+
+/// A message between a volume's user and its server, of either: refused, or the same after encoding it again, and
+/// what it says of a volume can be used as it is.
+pub fn rnbd_message(bytes: &[u8]) -> bool {
+    let asked = rnbd::Message::decode(bytes);
+    if let Ok(message) = &asked {
+        let again = match message {
+            rnbd::Message::SessInfo(info) => info.encode().to_vec(),
+            rnbd::Message::Open(open) => open.encode().expect("a name that was read").to_vec(),
+            rnbd::Message::Io(io) => io.encode().to_vec(),
+            rnbd::Message::Close(close) => close.encode().to_vec(),
+        };
+        assert_eq!(rnbd::Message::decode(&again).as_ref(), Ok(message));
+    }
+    let session = rnbd::SessInfoRsp::decode(bytes);
+    if let Ok(rsp) = session {
+        assert_eq!(rnbd::SessInfoRsp::decode(&rsp.encode()), Ok(rsp));
+    }
+    let volume = rnbd::OpenRsp::decode(bytes);
+    if let Ok(rsp) = volume {
+        assert_eq!(rnbd::OpenRsp::decode(&rsp.encode()), Ok(rsp));
+        let info = rsp.info();
+        assert!(info.block >= 512 && info.block.is_power_of_two());
+        assert!(info.preferred >= info.block && info.preferred.is_power_of_two());
+        assert!(info.size.is_multiple_of(info.block.into()) && i64::try_from(info.size).is_ok());
+        assert!(info.max_io >= info.block && info.max_io.is_multiple_of(info.block));
+        assert!(info.max_trim.is_multiple_of(info.block));
+        assert_eq!(info.max_trim > 0, info.trim || info.zeroes);
+    }
+    asked.is_ok() || session.is_ok() || volume.is_ok()
 }
 
 /// A reader with a planted bug: the number in front of each piece is believed.

@@ -3,6 +3,8 @@
 
 use std::mem::offset_of;
 
+use memlane_block::volume::{Flags, Info, Op};
+use memlane_block::wire as rnbd;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{
     CONN_ENTRY_LEN, ConnEntry, ConnState, HEADER_LEN, Header, MAGIC, ReasonCount, VERSION,
@@ -25,6 +27,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("hostile_ring", hostile_rings()),
         of("sock_diag", sock_diags()),
         of("config", configs()),
+        of("rnbd_message", rnbd_messages()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()
@@ -250,5 +253,57 @@ fn configs() -> Vec<(&'static str, Vec<u8>)> {
                 "",
             ]),
         ),
+    ]
+}
+
+fn rnbd_messages() -> Vec<(&'static str, Vec<u8>)> {
+    let (version, caps, device_id) = (rnbd::VERSION, rnbd::CAPS, 0x1122_3344);
+    let info = Info {
+        size: 10 << 30,
+        block: 512,
+        preferred: 4096,
+        max_io: 126_976,
+        max_trim: 1 << 30,
+        read_only: false,
+        cached: true,
+        trim: true,
+        zeroes: true,
+        extents: true,
+    };
+    let open = rnbd::Open {
+        access: rnbd::Access::ReadWrite,
+        name: "vm/disk0.img".to_owned(),
+    };
+    let io = rnbd::IoMsg {
+        device_id,
+        sector: 8,
+        op: Op::WriteZeroes,
+        flags: Flags::FUA.and(Flags::NO_HOLE),
+        len: 4096,
+        prio: 0,
+    };
+    let boot = [7; 16];
+    vec![
+        (
+            "sess_info",
+            rnbd::SessInfo { version, caps }.encode().to_vec(),
+        ),
+        (
+            "sess_info_rsp",
+            rnbd::SessInfoRsp {
+                version,
+                caps,
+                boot,
+            }
+            .encode()
+            .to_vec(),
+        ),
+        ("open", open.encode().expect("a name").to_vec()),
+        (
+            "open_rsp",
+            rnbd::OpenRsp::of(device_id, &info, caps).encode().to_vec(),
+        ),
+        ("io", io.encode().to_vec()),
+        ("close", rnbd::Close { device_id }.encode().to_vec()),
     ]
 }

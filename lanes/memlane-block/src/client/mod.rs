@@ -1,0 +1,321 @@
+//! The client's half: volumes of a server, used here, over a session of the transport lane.
+//!
+//! ```text
+//!  thread ── RemoteQueue ── Port ─┐                         requests: no lock, no other thread
+//!  thread ── RemoteQueue ── Port ─┼── Session ── paths ── server
+//!            Keeper ─────── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
+//! ```
+//!
+//! A path that fails is the session's business: requests take another one, and nobody here notices. A **server that
+//! restarted** has forgotten which volumes are open; the [`keeper`] opens them again, and the requests of which nobody
+//! knows whether they were executed are sent again by their queues, under the volume's new number: to their users they
+//! have only taken longer. The session must be one that fails such requests with `OutcomeUnknown`
+//! (`AfterRestart::Fail`), because the numbers in them mean nothing any more.
+//!
+//! What a server's machine had in its cache when its power failed is lost, and then a flush says so: see
+//! `docs/decisions/0006-a-server-that-lost-its-memory.md`.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`keeper`] | opens, opens again, closes; one thread for each session |
+//! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
+//! | `remote` | the words that both share |
+//! | [`answer`], [`error`] | what a server says; what can go wrong |
+//! | [`stats`], [`clock`] | counts; time |
+
+pub mod answer;
+pub mod clock;
+pub mod error;
+pub mod keeper;
+mod queue;
+mod remote;
+mod request;
+pub mod stats;
+
+use crate::volume::{Info, Queue, Volume};
+use clock::Clock;
+use error::OpenError;
+use keeper::{Command, Keeper, Mail};
+use memlane_transport::port::Session;
+use remote::Remote;
+use stats::VolumeStats;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use crate::wire::Access;
+pub use memlane_transport::engine::client::AllDown as Patience;
+pub use remote::Status;
+
+/// How long a `close` waits for the server's answer.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// A client's settings.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What requests do while their volume is being opened again: the session's own policy for requests while no path
+    /// is up.
+    pub patience: Patience,
+    /// For how long a volume that a restarted server refuses counts as one that is not there yet: its file system may
+    /// still be mounted, the last process's requests may still run. Then its requests fail, and it is tried further.
+    pub grace: Duration,
+    /// How long an [`open`](Client::open) may take.
+    pub open_limit: Duration,
+    /// Time.
+    pub clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            patience: Patience::Queue(Duration::from_secs(30)),
+            grace: Duration::from_secs(3),
+            open_limit: Duration::from_secs(30),
+            clock: Clock::real(),
+        }
+    }
+}
+
+/// All volumes that are used over one session.
+#[derive(Clone, Debug)]
+pub struct Client {
+    core: Arc<Core>,
+}
+
+/// What lives as long as the client or any of its volumes.
+struct Core {
+    session: Arc<dyn Session>,
+    mail: Arc<Mail>,
+    options: Options,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Client {
+    /// Over this session, with its keeper in a thread of its own.
+    ///
+    /// # Errors
+    /// Descriptors, memory or threads are used up.
+    pub fn new(session: Arc<dyn Session>) -> io::Result<Client> {
+        Client::with(session, Options::default())
+    }
+
+    /// Likewise, with other settings.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(session: Arc<dyn Session>, options: Options) -> io::Result<Client> {
+        let (client, keeper) = Client::driven(session, options)?;
+        let thread = std::thread::Builder::new().name("memlane-volumes".into());
+        let thread = thread.spawn(move || keeper.run())?;
+        *remote::lock(&client.core.keeper) = Some(thread);
+        Ok(client)
+    }
+
+    /// Likewise, but whoever calls this drives the keeper: by [`Keeper::run`], or step by step.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Keeper)> {
+        let mail = Arc::new(Mail::new()?);
+        let keeper = Keeper::new(&session, Arc::clone(&mail), options.clone())?;
+        let core = Core {
+            session,
+            mail,
+            options,
+            keeper: Mutex::new(None),
+        };
+        let core = Arc::new(core);
+        Ok((Client { core }, keeper))
+    }
+
+    /// Opens a volume, and waits until that is done.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(&self, name: &str, access: Access) -> Result<Arc<RemoteVolume>, OpenError> {
+        self.begin_open(name, access).wait()
+    }
+
+    /// Begins to open a volume.
+    #[must_use]
+    pub fn begin_open(&self, name: &str, access: Access) -> Opening {
+        let (reply, answer) = channel();
+        self.core.mail.send(Command::Open {
+            name: name.to_owned(),
+            access,
+            reply,
+        });
+        Opening {
+            answer,
+            core: Arc::clone(&self.core),
+        }
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.mail.send(Command::Stop);
+        let keeper = remote::lock(&self.keeper).take();
+        if let Some(keeper) = keeper
+            && keeper.thread().id() != std::thread::current().id()
+        {
+            // Its only end is the one that was asked for.
+            let _ = keeper.join();
+        }
+    }
+}
+
+/// A volume that is being opened. Given up when dropped.
+#[derive(Debug)]
+pub struct Opening {
+    answer: Receiver<Result<Claim, OpenError>>,
+    core: Arc<Core>,
+}
+
+impl Opening {
+    /// Waits until it is open, or is not to be.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn wait(self) -> Result<Arc<RemoteVolume>, OpenError> {
+        // The keeper keeps the limit; this is for a keeper that nobody drives.
+        let limit = self.core.options.open_limit.saturating_mul(2);
+        match self.answer.recv_timeout(limit) {
+            Ok(answer) => answer.map(|claim| self.volume(claim)),
+            Err(RecvTimeoutError::Timeout) => Err(OpenError::TimedOut),
+            Err(RecvTimeoutError::Disconnected) => Err(OpenError::Closed),
+        }
+    }
+
+    /// How it went, if that is known already.
+    pub fn poll(&self) -> Option<Result<Arc<RemoteVolume>, OpenError>> {
+        match self.answer.try_recv() {
+            Ok(answer) => Some(answer.map(|claim| self.volume(claim))),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(OpenError::Closed)),
+        }
+    }
+
+    fn volume(&self, claim: Claim) -> Arc<RemoteVolume> {
+        let core = Arc::clone(&self.core);
+        let handle = Arc::new(Handle { claim, core });
+        Arc::new(RemoteVolume { handle })
+    }
+}
+
+/// Whoever has this has the volume open: it is closed when dropped, wherever that is.
+#[derive(Debug)]
+struct Claim {
+    remote: Arc<Remote>,
+    mail: Arc<Mail>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.mail.send(Command::Close {
+            remote: Arc::clone(&self.remote),
+            reply: None,
+        });
+    }
+}
+
+/// What a volume and its queues hold. The claim goes first, so that the keeper still closes the volume.
+#[derive(Debug)]
+struct Handle {
+    claim: Claim,
+    core: Arc<Core>,
+}
+
+impl Handle {
+    fn remote(&self) -> &Remote {
+        &self.claim.remote
+    }
+
+    fn patience(&self) -> Patience {
+        self.core.options.patience
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.core.options.clock
+    }
+
+    /// Something for the keeper to look at.
+    fn kick(&self) {
+        self.core.mail.kick();
+    }
+}
+
+/// A volume of a server. Closed when it and all its queues are dropped.
+#[derive(Debug)]
+pub struct RemoteVolume {
+    handle: Arc<Handle>,
+}
+
+impl RemoteVolume {
+    /// As it was opened.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.handle.remote().name
+    }
+
+    /// As it was opened.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.handle.remote().access
+    }
+
+    /// Is it open? If not, why not?
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.handle.remote().status()
+    }
+
+    /// Another number after each change of its size or its status.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.handle.remote().changes()
+    }
+
+    /// How often writes that were acknowledged and not flushed were lost, because the server's machine started anew.
+    #[must_use]
+    pub fn losses(&self) -> u32 {
+        self.handle.remote().durable.losses()
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn stats(&self) -> VolumeStats {
+        self.handle.remote().counters.snapshot()
+    }
+
+    /// Closes it: what is asked of it from now on fails with `ENODEV`. Waits until the server has answered, but not
+    /// for long: a server that does not is told when the session ends.
+    pub fn close(&self) {
+        let (reply, answer) = channel();
+        self.handle.core.mail.send(Command::Close {
+            remote: Arc::clone(&self.handle.claim.remote),
+            reply: Some(reply),
+        });
+        let _ = answer.recv_timeout(CLOSE_LIMIT);
+    }
+}
+
+impl Volume for RemoteVolume {
+    fn info(&self) -> Info {
+        self.handle.remote().info()
+    }
+
+    fn queue(&self) -> io::Result<Box<dyn Queue>> {
+        let port = self.handle.core.session.port()?;
+        let queue = queue::RemoteQueue::new(Arc::clone(&self.handle), port)?;
+        Ok(Box::new(queue))
+    }
+}

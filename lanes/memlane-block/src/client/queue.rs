@@ -1,0 +1,380 @@
+//! One thread's way to a volume: one port, and the requests that wait until the volume is open again.
+
+use super::remote::{Bell, Remote, State};
+use super::request::{Request, check, result_of};
+use super::stats::Shard;
+use super::{Handle, Patience};
+use crate::volume::{Done, Errno, Io, Lease, Queue};
+use memlane_transport::engine::Time;
+use memlane_transport::error::RequestError;
+use memlane_transport::port::{Completion, LeaseError, Port};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const EIO: Errno = Errno(libc::EIO);
+const CLOSED: Errno = Errno(libc::ENODEV);
+/// How often a request is sent that has waited for longer than the limit, as soon as it can be.
+const LATE_TRIES: u32 = 3;
+
+pub(super) struct RemoteQueue {
+    port: Box<dyn Port>,
+    /// Which shard of the counters.
+    number: usize,
+    bell: Arc<Bell>,
+    /// The port's descriptor and the bell's.
+    both: OwnedFd,
+    /// A request's place is its tag at the port.
+    requests: Vec<Option<Request>>,
+    free: Vec<u32>,
+    /// Places of requests that wait for the volume to be open again, oldest first.
+    waiting: Vec<u32>,
+    /// Done, and not reaped yet.
+    ready: Vec<Done>,
+    completions: Vec<Completion>,
+    /// Something was given to the port that it has not been told to send.
+    unsent: bool,
+    /// Losses of which this queue's user was told.
+    losses: u32,
+    /// Last: a volume is closed when its last queue's port is gone.
+    handle: Arc<Handle>,
+}
+
+/// What is to become of a request that waits.
+enum Fate {
+    Send,
+    Fail(Errno),
+    Wait,
+}
+
+impl RemoteQueue {
+    pub(super) fn new(handle: Arc<Handle>, port: Box<dyn Port>) -> io::Result<RemoteQueue> {
+        let (number, bell) = handle.remote().enter()?;
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (fd, data) in [(port.fd(), 0), (bell.fd.as_fd(), 1)] {
+            let data = epoll::EventData::new_u64(data);
+            epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
+        }
+        Ok(RemoteQueue {
+            losses: handle.remote().durable.losses_told(),
+            port,
+            number,
+            bell,
+            both,
+            requests: Vec::new(),
+            free: Vec::new(),
+            waiting: Vec::new(),
+            ready: Vec::new(),
+            completions: Vec::new(),
+            unsent: false,
+            handle,
+        })
+    }
+
+    fn remote(&self) -> &Remote {
+        self.handle.remote()
+    }
+
+    fn shard(&self) -> &Shard {
+        self.remote().counters.shard(self.number)
+    }
+
+    /// Takes in what the port has, sends again what can be.
+    fn turn(&mut self) {
+        self.bell.hush();
+        let mut completions = std::mem::take(&mut self.completions);
+        self.port.reap(&mut completions);
+        self.unsent = false;
+        for completion in completions.drain(..) {
+            self.settle(completion);
+        }
+        self.completions = completions;
+        if !self.waiting.is_empty() {
+            self.look_after();
+        }
+        if std::mem::take(&mut self.unsent) {
+            self.port.push();
+        }
+    }
+
+    /// A request's way to the server, or to where it waits.
+    fn send(&mut self, place: u32) {
+        // Boots before the life: if the server's machine starts anew in between, a needless copy is sent, and
+        // nothing is taken for safe that is not.
+        let boots = self.remote().durable.boots();
+        let gate = self.remote().gate();
+        match gate.state {
+            State::Open => {}
+            State::Waiting => return self.wait_for(place, gate.life),
+            State::Refused => return self.finish(place, Err(EIO)),
+            State::Closed => return self.finish(place, Err(CLOSED)),
+        }
+        let steps = self.remote().steps();
+        let dirtied = || self.handle.remote().counters.dirtied();
+        let Some(request) = self.requests[place as usize].as_mut() else {
+            return;
+        };
+        if request.flushes() {
+            request.covers = dirtied();
+        }
+        if request.tries > 0 {
+            let counters = &self.handle.remote().counters;
+            counters.shard(self.number).replayed();
+        }
+        request.tries = request.tries.saturating_add(1);
+        request.unknown = false;
+        if request.boots != boots {
+            // A part that is done may be lost.
+            (request.boots, request.done) = (boots, 0);
+        }
+        request.life = gate.life;
+        let submission = request.submission(u64::from(place), gate.device_id, &steps);
+        self.port.submit(submission);
+        self.unsent = true;
+    }
+
+    /// A request has to wait for a later life than this.
+    fn wait_for(&mut self, place: u32, life: u32) {
+        let Patience::Queue(limit) = self.handle.patience() else {
+            return self.finish(place, Err(EIO));
+        };
+        let now = self.handle.clock().now();
+        let Some(request) = self.requests[place as usize].as_mut() else {
+            return;
+        };
+        request.life = life;
+        request.since = Some(now);
+        let due = *request.due.get_or_insert(now.saturating_add(limit));
+        self.shard().waits();
+        self.waiting.push(place);
+        if self.bell.expect_also(due) {
+            // Who rings it when it is late does not know of it yet.
+            self.handle.kick();
+        }
+    }
+
+    fn expect(&self) {
+        let waiting = self.waiting.iter();
+        let requests = waiting.filter_map(|place| self.requests[*place as usize].as_ref());
+        self.bell.expect(requests.filter_map(|r| r.due).min());
+    }
+
+    fn fate(&self, request: &Request, now: Option<Time>) -> Fate {
+        let gate = self.remote().gate();
+        let overdue = now.is_some_and(|now| request.due.is_some_and(|due| now >= due));
+        match gate.state {
+            State::Closed => Fate::Fail(CLOSED),
+            State::Refused => Fate::Fail(EIO),
+            // Also when it is late: perhaps it was this process that did not run. But not for ever.
+            State::Open if gate.life > request.life && (!overdue || request.tries < LATE_TRIES) => {
+                Fate::Send
+            }
+            _ if overdue => Fate::Fail(EIO),
+            State::Open if request.unknown && self.remote().is_denied(request.life) => {
+                Fate::Fail(EIO)
+            }
+            _ => Fate::Wait,
+        }
+    }
+
+    /// Each request that waits: sent, failed, or left waiting.
+    fn look_after(&mut self) {
+        let now = self.handle.clock().now();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|place| {
+            let Some(request) = self.requests[*place as usize].as_ref() else {
+                return false;
+            };
+            let fate = self.fate(request, Some(now));
+            let since = request.since.unwrap_or(now);
+            match fate {
+                Fate::Wait => return true,
+                Fate::Send => self.send(*place),
+                Fate::Fail(errno) => self.finish(*place, Err(errno)),
+            }
+            self.shard().waited(now.saturating_sub(since));
+            false
+        });
+        // What began to wait again while it was sent.
+        waiting.append(&mut self.waiting);
+        self.waiting = waiting;
+        self.expect();
+    }
+
+    /// The port is done with a request: is its user?
+    fn settle(&mut self, completion: Completion) {
+        let Ok(place) = u32::try_from(completion.tag) else {
+            return;
+        };
+        let slot = self.requests.get_mut(place as usize);
+        let Some(request) = slot.and_then(Option::as_mut) else {
+            return;
+        };
+        if completion.lease.is_some() {
+            request.lease = completion.lease;
+        }
+        match result_of(completion.result) {
+            Some(Ok(())) => self.succeeded(place),
+            Some(Err(errno)) => self.finish(place, Err(errno)),
+            None => {
+                request.unknown = matches!(completion.result, Err(RequestError::Remote(_)));
+                self.unanswered(place);
+            }
+        }
+    }
+
+    /// The server restarted with the request, or does not know the volume: one of the next lives gets it.
+    fn unanswered(&mut self, place: u32) {
+        let Some(request) = self.requests[place as usize].as_ref() else {
+            return;
+        };
+        let (life, unknown) = (request.life, request.unknown);
+        let gate = self.remote().gate();
+        if gate.state == State::Open && gate.life == life && unknown && self.remote().doubt(life) {
+            self.handle.kick();
+        }
+        self.wait_for(place, life);
+    }
+
+    fn succeeded(&mut self, place: u32) {
+        let Some(request) = self.requests[place as usize].as_mut() else {
+            return;
+        };
+        request.done += request.part;
+        let more = request.len > request.done && request.part < request.len;
+        if more && request.part > 0 {
+            request.tries = 0;
+            return self.send(place);
+        }
+        let (boots, covers) = (request.boots, request.covers);
+        let (dirties, flushes) = (request.dirties(), request.flushes());
+        let remote = self.handle.remote();
+        if dirties && remote.info().cached {
+            remote.counters.shard(self.number).dirtied();
+            // Done by a machine that has lost its memory since: not done, for all that its user knows.
+            if remote.durable.boots() != boots {
+                return self.send(place);
+            }
+        }
+        if flushes {
+            if remote.durable.tell(&mut self.losses) {
+                return self.finish(place, Err(EIO));
+            }
+            remote.durable.covers(covers);
+        }
+        self.finish(place, Ok(()));
+    }
+
+    fn finish(&mut self, place: u32, result: Result<(), Errno>) {
+        let Some(request) = self.requests[place as usize].take() else {
+            return;
+        };
+        self.free.push(place);
+        match result {
+            Ok(()) => self.shard().done(request.op, request.len),
+            Err(_) => self.shard().failed(),
+        }
+        self.ready.push(Done {
+            tag: request.tag,
+            result,
+            lease: request.lease,
+        });
+    }
+
+    /// Can a request that waits be sent, or must it fail?
+    fn can_move(&self) -> bool {
+        let waiting = self.waiting.iter();
+        let mut requests = waiting.filter_map(|place| self.requests[*place as usize].as_ref());
+        requests.any(|request| !matches!(self.fate(request, None), Fate::Wait))
+    }
+
+    fn sleep(&self, limit: Option<Duration>) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // A signal, or whatever else: who waits looks again.
+        let _ = poll(
+            &mut [PollFd::new(&self.both, PollFlags::IN)],
+            limit.as_ref(),
+        );
+    }
+}
+
+impl Queue for RemoteQueue {
+    fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
+        if len > self.remote().info().max_io {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.port.lease(len).map_err(|error| match error {
+            LeaseError::TooLong => Errno(libc::EINVAL),
+            LeaseError::Closed => CLOSED,
+        })
+    }
+
+    fn submit(&mut self, io: Io) {
+        let allowed = check(&io, &self.remote().info(), &self.remote().steps());
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.requests.push(None);
+                // As many as a user has under way: memory ends before the number does.
+                u32::try_from(self.requests.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        let request = Request::new(io);
+        let empty = request.is_empty();
+        self.requests[place as usize] = Some(request);
+        match allowed {
+            Ok(()) if empty => self.finish(place, Ok(())),
+            Ok(()) => self.send(place),
+            Err(errno) => self.finish(place, Err(errno)),
+        }
+    }
+
+    fn push(&mut self) {
+        self.unsent = false;
+        self.port.push();
+    }
+
+    fn reap(&mut self, into: &mut Vec<Done>) -> usize {
+        self.turn();
+        let n = self.ready.len();
+        into.append(&mut self.ready);
+        n
+    }
+
+    fn arm(&mut self) -> bool {
+        if std::mem::take(&mut self.unsent) {
+            self.port.push();
+        }
+        !self.ready.is_empty() || self.can_move() || self.port.arm()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.both.as_fd()
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) {
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        self.turn();
+        while self.ready.is_empty() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return;
+            }
+            if self.waiting.is_empty() {
+                // The port drives the session while it waits, and wakes for a lease too.
+                self.port.wait(left);
+                self.turn();
+                if self.waiting.is_empty() {
+                    return;
+                }
+            } else if self.arm() {
+                return self.turn();
+            } else {
+                self.sleep(left);
+                self.turn();
+            }
+        }
+    }
+}
