@@ -1,0 +1,5 @@
+//! x
+pub mod frame;
+pub mod inflow;
+pub mod link;
+pub mod outflow;
