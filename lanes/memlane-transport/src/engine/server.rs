@@ -257,6 +257,12 @@ impl Server {
         self.sessions.get(&session).map(|session| session.stats)
     }
 
+    /// Whose a connection is.
+    #[must_use]
+    pub fn session_of(&self, link: LinkId) -> Option<SessionId> {
+        self.links.get(&link).map(|home| home.session)
+    }
+
     // ---- connections ----
 
     /// Somebody wants to connect, with this private data.

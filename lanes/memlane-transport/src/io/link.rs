@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Why a connection is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LinkError {
+pub(super) enum LinkError {
     /// The peer closed it.
     Ended,
     /// The kernel says so.
@@ -43,7 +43,7 @@ impl From<FrameError> for LinkError {
 impl LinkError {
     /// How the engines call it.
     #[must_use]
-    pub fn for_path(self) -> PathError {
+    pub(super) fn for_path(self) -> PathError {
         match self {
             LinkError::Ended | LinkError::Os(_) => PathError::Closed,
             LinkError::Frame(FrameError::NotGranted) => {
@@ -66,11 +66,11 @@ const TURN: usize = 16;
 
 /// One connection.
 #[derive(Debug)]
-pub struct Link {
+pub(super) struct Link {
     socket: OwnedFd,
     inflow: Inflow,
     /// What is to be sent.
-    pub out: Outflow,
+    pub(super) out: Outflow,
     /// The last read left nothing.
     dry: bool,
     /// Reads since [`turn`](Self::turn).
@@ -80,7 +80,7 @@ pub struct Link {
 impl Link {
     /// Over a non-blocking stream socket; takes messages of up to `most` bytes.
     #[must_use]
-    pub fn new(socket: OwnedFd, most: usize) -> Link {
+    pub(super) fn new(socket: OwnedFd, most: usize) -> Link {
         Link {
             socket,
             inflow: Inflow::new(most),
@@ -91,14 +91,17 @@ impl Link {
     }
 
     /// Begins a turn: something may have come.
-    pub fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         self.dry = false;
         self.reads = 0;
     }
 
     /// The next thing that has come; reads when it must. `None`: nothing more is there, or this turn is over
     /// (what is left makes the socket readable, so nothing is forgotten).
-    pub fn next(&mut self, granted: &mut impl Granted) -> Result<Option<Received>, LinkError> {
+    pub(super) fn next(
+        &mut self,
+        granted: &mut impl Granted,
+    ) -> Result<Option<Received>, LinkError> {
         loop {
             if let Some(received) = self.inflow.next(granted)? {
                 return Ok(Some(received));
@@ -125,7 +128,7 @@ impl Link {
     }
 
     /// Sends what the stream takes. Is everything out?
-    pub fn flush(&mut self) -> Result<bool, LinkError> {
+    pub(super) fn flush(&mut self) -> Result<bool, LinkError> {
         let sent = self.out.flush(self.socket.as_raw_fd());
         sent.map_err(LinkError::Os)
     }

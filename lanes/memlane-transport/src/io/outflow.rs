@@ -24,7 +24,7 @@ enum Part {
 
 /// The sending half of one stream.
 #[derive(Debug, Default)]
-pub struct Outflow {
+pub(super) struct Outflow {
     staged: Vec<u8>,
     /// Bytes of `staged` that have gone out.
     gone: usize,
@@ -34,38 +34,32 @@ pub struct Outflow {
 }
 
 impl Outflow {
-    /// Is there nothing to send?
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
     /// Does the peer not read?
     #[must_use]
-    pub fn is_clogged(&self) -> bool {
+    pub(super) fn is_clogged(&self) -> bool {
         self.staged.len() - self.gone > CLOGGED
     }
 
     /// A step of making the connection.
-    pub fn step(&mut self, step: Step, private: &[u8; CONN_LEN]) {
+    pub(super) fn step(&mut self, step: Step, private: &[u8; CONN_LEN]) {
         self.stage(&Header::Step(step).encode());
         self.stage(private);
     }
 
     /// A message.
-    pub fn send(&mut self, bytes: &[u8]) {
+    pub(super) fn send(&mut self, bytes: &[u8]) {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         self.stage(&Header::Send { len, imm: None }.encode());
         self.stage(&bytes[..len as usize]);
     }
 
     /// An immediate alone.
-    pub fn immediate(&mut self, imm: u32) {
+    pub(super) fn immediate(&mut self, imm: u32) {
         self.stage(&Header::Immediate(imm).encode());
     }
 
     /// Data and a tail into the peer's memory, then an immediate. As much of `data` goes as `place` says.
-    pub fn write(&mut self, place: Place, data: Option<SharedBytes>, tail: &[u8], imm: u32) {
+    pub(super) fn write(&mut self, place: Place, data: Option<SharedBytes>, tail: &[u8], imm: u32) {
         let imm = Some(imm);
         self.stage(&Header::Write { place, imm }.encode());
         self.stage(tail);
@@ -95,7 +89,7 @@ impl Outflow {
     }
 
     /// Sends what the stream takes. Is everything out?
-    pub fn flush(&mut self, socket: i32) -> Result<bool> {
+    pub(super) fn flush(&mut self, socket: i32) -> Result<bool> {
         while !self.parts.is_empty() {
             let mut pieces = [Piece::NONE; PIECES];
             let count = self.pieces(&mut pieces);
