@@ -107,6 +107,7 @@ fn control_messages_are_as_the_page_shows_them() {
         ("rkey_rsp", Control::RkeyRsp { id: 511, key }),
         ("fence", Control::Fence { epoch }),
         ("fence_ack", Control::FenceAck { epoch }),
+        ("refused with EACCES", Control::Refused { errno: 13 }),
     ];
     for (name, message) in all {
         let bytes = message.encode();
@@ -162,6 +163,7 @@ fn immediates_are_as_the_page_shows_them() {
         ("response for chunk 511, invalidated", response(0, true)),
         ("heartbeat", Immediate::Heartbeat),
         ("heartbeat acknowledged", Immediate::HeartbeatAck),
+        ("notice 0x1234567", Immediate::Notice(0x123_4567)),
     ];
     let page = page();
     for (name, immediate) in all {
