@@ -21,5 +21,6 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+pub mod store;
 pub mod volume;
 pub mod wire;
