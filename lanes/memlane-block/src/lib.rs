@@ -28,5 +28,6 @@ pub mod loopdev;
 pub mod vhost;
 pub mod nbd;
 pub mod client;
+pub mod store;
 pub mod volume;
 pub mod wire;
