@@ -1,5 +1,7 @@
 //! Clients and servers in one process, over real sockets: what users can rely on, whatever happens to their paths.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
 mod support;
 
 use memlane_transport::engine::client::{AfterRestart, AllDown};

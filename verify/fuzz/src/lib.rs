@@ -21,6 +21,9 @@ use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
 pub mod seeds;
+mod stream;
+
+pub use stream::tcp_stream;
 
 // The command is a program, not a library: what it reads with is taken in by path.
 #[path = "../../../apps/memlane/src/run/elf.rs"]
@@ -44,7 +47,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -52,6 +55,7 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("hostile_ring", hostile_ring),
     ("sock_diag", sock_diag),
     ("config", config),
+    ("tcp_stream", tcp_stream),
 ];
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
