@@ -22,6 +22,9 @@ use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
 pub mod seeds;
+mod stream;
+
+pub use stream::tcp_stream;
 
 // The command is a program, not a library: what it reads with is taken in by path.
 #[path = "../../../apps/memlane/src/run/elf.rs"]
@@ -54,6 +57,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("sock_diag", sock_diag),
     ("config", config),
     ("rnbd_message", rnbd_message),
+    ("tcp_stream", tcp_stream),
 ];
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
