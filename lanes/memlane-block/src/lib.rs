@@ -21,6 +21,8 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+pub mod names;
+pub mod server;
 pub mod store;
 pub mod volume;
 pub mod wire;

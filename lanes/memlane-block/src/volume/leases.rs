@@ -42,6 +42,7 @@ impl Leases {
             number = self.free().pop();
         }
         let number = number?;
+        self.wanted.store(false, Ordering::SeqCst);
         let at = number as usize * self.each;
         let bytes = self.memory.bytes().part(at, len as usize);
         let owner: Arc<dyn Lender> = Arc::clone(self) as _;
