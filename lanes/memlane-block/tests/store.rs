@@ -457,15 +457,21 @@ fn the_second_queue_of_a_full_disk_is_told_so_too() {
         let volume = open(&path, kind);
         let mut queue = volume.queue().expect("a queue");
         let queue = queue.as_mut();
-        let data = vec![7; 1 << 17];
+        // Of a length that does not divide the disk's: one write fits in part.
+        const EACH: u64 = 25 << 12;
+        let data = vec![7; usize::try_from(EACH).expect("small")];
         let outcomes: Vec<_> = (0..64)
-            .map(|n| write(queue, n << 17, &data, Flags::NONE))
+            .map(|n| write(queue, n * EACH, &data, Flags::NONE))
             .collect();
         assert_eq!(outcomes[0], Ok(()), "{kind:?}");
         assert_eq!(outcomes[63], Err(Errno(libc::ENOSPC)), "{kind:?}");
-        let only =
-            |outcome: &Result<(), Errno>| matches!(outcome, Ok(()) | Err(Errno(libc::ENOSPC)));
-        assert!(outcomes.iter().all(only), "{outcomes:?}");
+        for (n, outcome) in (0..).zip(outcomes) {
+            let len = u32::try_from(EACH).expect("small");
+            match outcome {
+                Ok(()) => assert_eq!(read(queue, n * EACH, len).as_ref(), Ok(&data)),
+                Err(errno) => assert_eq!(errno, Errno(libc::ENOSPC)),
+            }
+        }
         let failure = volume.failure().expect("kept");
         assert_eq!(failure.errno, Errno(libc::ENOSPC));
         // Zeroes that must be there need room too; tmpfs can only write them.
@@ -476,7 +482,7 @@ fn the_second_queue_of_a_full_disk_is_told_so_too() {
         assert_eq!(zeroes, Err(Errno(libc::EOPNOTSUPP)));
         // What is given back can be used again.
         assert_eq!(bare(queue, Op::Trim, 0, 64 << 20, Flags::NONE), Ok(()));
-        assert_eq!(write(queue, 63 << 17, &data, Flags::NONE), Ok(()));
+        assert_eq!(write(queue, 63 * EACH, &data, Flags::NONE), Ok(()));
         std::fs::remove_file(&path).expect("removed");
     }
 }
