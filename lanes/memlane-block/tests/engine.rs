@@ -185,3 +185,50 @@ fn forbid_io_uring() {
         );
     }
 }
+
+#[test]
+fn an_engine_that_is_dropped_never_looks_at_the_memory_again() {
+    const EACH: usize = 64 << 10;
+    const MANY: usize = 64;
+    let name = format!("memlane-engine-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    for kind in [Kind::Auto, Kind::Threads] {
+        for round in 0..10 {
+            let file = std::fs::File::create_new(&path).expect("a file");
+            std::fs::remove_file(&path).expect("removed");
+            let len = EACH * MANY;
+            file.set_len(len as u64).expect("its size");
+            let backing = Backing::open(file.as_fd(), true, Direct::Off).expect("opened");
+            let backing = Arc::new(backing);
+            let data = Region::create(c"data", len, false).expect("memory");
+            let fill = |byte: u8| {
+                let bytes = vec![byte; len];
+                // SAFETY: `bytes` is as long.
+                assert!(unsafe { data.bytes().copy_in(0, bytes.as_ptr(), len) });
+            };
+            fill(1);
+            let mut engine = Engine::new(kind).expect("an engine");
+            for n in 0..MANY {
+                engine.submit(Request {
+                    id: n as u64,
+                    backing: Arc::clone(&backing),
+                    op: Op::Write,
+                    at: (n * EACH) as u64,
+                    len: u32::try_from(EACH).expect("small"),
+                    flags: Flags::FUA,
+                    data: data.bytes().part(n * EACH, EACH),
+                });
+            }
+            engine.complete(&mut Vec::new());
+            drop(engine);
+            fill(2);
+            // What the kernel still had in hand would come now.
+            for _ in 0..3 {
+                rustix::fs::fsync(&file).expect("flushed");
+            }
+            let mut there = vec![0; len];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut there, 0).expect("read");
+            assert!(!there.contains(&2), "{kind:?} round {round}");
+        }
+    }
+}
