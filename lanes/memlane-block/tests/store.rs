@@ -583,6 +583,62 @@ fn a_block_device_reads_writes_trims_and_zeroes() {
     }
 }
 
+#[test]
+fn what_is_to_be_durable_reaches_the_device_with_a_flush() {
+    let folder = Folder::new("durable");
+    let path = folder.file("disk", 8 << 20);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    let name = device
+        .0
+        .file_name()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    // Documentation/ABI/stable/sysfs-block: the 16th number counts flushes.
+    let flushes = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("a disk");
+        let count = stat.split_whitespace().nth(15).expect("since Linux 5.5");
+        count.parse().expect("a number")
+    };
+    for kind in both() {
+        for direct in [Direct::On, Direct::Off] {
+            let options = Options {
+                store: kind,
+                direct,
+                ..Options::default()
+            };
+            let volume = LocalVolume::open(&device.0, options).expect("opened");
+            let mut queue = volume.queue().expect("a queue");
+            let queue = queue.as_mut();
+            let mut cost = |what: &str, durable, act: &mut dyn FnMut(&mut dyn Queue)| {
+                let before = flushes();
+                act(queue);
+                let told = flushes() > before;
+                assert_eq!(told, durable, "{what}, {kind:?}, {direct:?}");
+            };
+            let data = [7; 4096];
+            let mut flagged = |what, durable, flags| {
+                cost(what, durable, &mut |queue| {
+                    assert_eq!(write(queue, 4096, &data, flags), Ok(()));
+                });
+            };
+            flagged("write", false, Flags::NONE);
+            flagged("FUA", true, Flags::FUA);
+            flagged("PREFLUSH", true, Flags::PREFLUSH);
+            let mut other = |what, durable, op, flags| {
+                cost(what, durable, &mut |queue| {
+                    let len = if op == Op::Flush { 0 } else { 4096 };
+                    assert_eq!(bare(queue, op, 0, len, flags), Ok(()));
+                });
+            };
+            other("flush", true, Op::Flush, Flags::NONE);
+            other("zeroes", true, Op::WriteZeroes, Flags::FUA);
+        }
+    }
+}
+
 struct Loop(PathBuf);
 
 impl Drop for Loop {
