@@ -28,6 +28,8 @@ pub mod loopdev;
 pub mod vhost;
 pub mod nbd;
 pub mod client;
+pub mod names;
+pub mod server;
 pub mod store;
 pub mod volume;
 pub mod wire;
