@@ -116,7 +116,12 @@ fn many_threads_on_two_volumes_go_on_while_the_server_restarts_again_and_again()
 #[test]
 fn who_sleeps_on_the_descriptor_is_woken_when_the_volume_is_open_again() {
     for by_wait in [false, true] {
-        let (session, client) = world(12, &["disk"]);
+        // Else the limit would wake it in the end.
+        let options = Options {
+            patience: Patience::Queue(FOR_EVER * 10),
+            ..Options::default()
+        };
+        let (session, client) = world_with(12, &["disk"], options);
         let volume = client.open("disk", Access::ReadWrite).unwrap();
         let mut queue = volume.queue().unwrap();
         session.world().held = Some(Box::new(|message| message[0] == 2));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const WORLDS: u64 = 1500;
-const BLOCKS: u64 = 6;
+const BLOCKS: usize = 6;
 const NAMES: [&str; 2] = ["alpha", "beta"];
 
 fn number(variable: &str) -> Option<u64> {
@@ -84,7 +84,7 @@ impl World {
         let clock = Clock::manual();
         let session = TestSession::new(seed ^ 0x5eed, 12, clock.clone());
         for name in NAMES {
-            session.world().machine.add(name, BLOCKS * 512);
+            session.world().machine.add(name, BLOCKS as u64 * 512);
         }
         session.world().limit = patience;
         let options = Options {
@@ -273,7 +273,7 @@ fn registers(seed: u64) -> Seen {
             0..=2 if world.users[user].under_way.len() < 4 => {
                 world.tags += 1;
                 let (tag, write) = (world.tags, world.rng.chance(60));
-                let block = world.below(BLOCKS as usize);
+                let block = world.below(BLOCKS);
                 let Some(lease) = world.lease(user, tag) else {
                     continue;
                 };
@@ -371,7 +371,7 @@ fn begin(world: &mut World, promise: &mut Promise, user: usize) {
         promise.before.insert(tag, promise.acknowledged.clone());
         return world.submit(user, Io::bare(tag, Op::Flush, 0, 0));
     }
-    let block = world.rng.below(BLOCKS / 2) * 2 + (user as u64 / 2) % 2;
+    let block = world.rng.below(BLOCKS as u64 / 2) * 2 + (user as u64 / 2) % 2;
     if promise.writes.values().any(|(other, _)| *other == block) {
         return;
     }

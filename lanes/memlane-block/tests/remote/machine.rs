@@ -162,6 +162,8 @@ impl Machine {
     }
 
     fn open(&mut self, name: &str) -> Verdict {
+        // A volume has many spellings.
+        let name = name.trim_start_matches('/');
         let caps = self.caps;
         let Some(disk) = self.disks.get(name).filter(|_| self.said_hello) else {
             return errno(libc::ENOENT);

@@ -32,6 +32,9 @@ pub const MAX_IO: u32 = 4096;
 /// What a server that lies does with an answer: another error number, other bytes.
 pub type Tamper = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> Option<u16> + Send>;
 
+/// What happens to a world.
+pub type Happening = Box<dyn FnOnce(&mut World) + Send>;
+
 /// Which messages are held.
 pub type Hold = Box<dyn Fn(&[u8]) -> bool + Send>;
 
@@ -63,6 +66,8 @@ pub struct World {
     pub up: bool,
     /// Requests with such messages stay where they are.
     pub held: Option<Hold>,
+    /// Happens before somebody next takes what is done out of a port.
+    pub before_reap: Option<Happening>,
     closed: bool,
     flights: Vec<Flight>,
     inboxes: Vec<Inbox>,
@@ -106,6 +111,7 @@ impl TestSession {
             limit: Duration::from_secs(30),
             up: true,
             held: None,
+            before_reap: None,
             closed: false,
             flights: Vec::new(),
             inboxes: Vec::new(),
@@ -182,7 +188,7 @@ impl TestSession {
 }
 
 impl World {
-    fn happen(&mut self) -> bool {
+    pub fn happen(&mut self) -> bool {
         let (up, held) = (self.up, &self.held);
         let can = |flight: &Flight| {
             let message = &flight.submission.usr;
@@ -249,7 +255,7 @@ impl World {
         ring(&inbox.ready);
     }
 
-    fn kill(&mut self, machine_too: bool) {
+    pub fn kill(&mut self, machine_too: bool) {
         self.up = false;
         for i in 0..self.flights.len() {
             let flight = &self.flights[i];
@@ -264,7 +270,7 @@ impl World {
         self.machine.die(machine_too, &mut self.rng);
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.machine.start();
         self.news.push_back(News::ServerRestarted);
         let (sent, waiting) = std::mem::take(&mut self.flights)
@@ -420,6 +426,10 @@ impl Port for TestPort {
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.push();
         let mut world = self.session.world();
+        if let Some(happens) = world.before_reap.take() {
+            happens(&mut world);
+            ring(&self.session.news_ready);
+        }
         let inbox = &mut world.inboxes[self.number];
         let n = inbox.done.len();
         into.append(&mut inbox.done);
