@@ -49,6 +49,7 @@ pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
 pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -58,7 +59,19 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("config", config),
     ("rnbd_message", rnbd_message),
     ("tcp_stream", tcp_stream),
+    ("virtio_blk", virtio_blk),
+    ("extents", extents),
 ];
+
+/// A guest's memory, with a ring and requests to a disk in it.
+pub fn virtio_blk(bytes: &[u8]) -> bool {
+    memlane_block::vhost::fuzzing::requests(bytes)
+}
+
+/// What a volume says of its holes.
+pub fn extents(bytes: &[u8]) -> bool {
+    memlane_block::fuse::fuzzing::extents(bytes)
+}
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
 pub fn clc_message(bytes: &[u8]) -> bool {
