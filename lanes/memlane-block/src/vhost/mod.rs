@@ -139,6 +139,12 @@ impl Served {
         &self.path
     }
 
+    /// Does a machine use it?
+    #[must_use]
+    pub fn has_machine(&self) -> bool {
+        lock(&self.machine).shutdown.is_some()
+    }
+
     /// Takes it away, also from a machine that uses it.
     pub fn stop(&mut self) {
         let Some(thread) = self.thread.take() else {
