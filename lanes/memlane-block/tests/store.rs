@@ -639,6 +639,27 @@ fn what_is_to_be_durable_reaches_the_device_with_a_flush() {
     }
 }
 
+#[test]
+fn a_device_that_is_mounted_or_written_by_another_is_refused() {
+    let folder = Folder::new("claimed");
+    let path = folder.file("disk", 8 << 20);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    let first = open(&device.0, Kind::Auto);
+    let again = |read_only| {
+        let options = Options {
+            read_only,
+            ..Options::default()
+        };
+        LocalVolume::open(&device.0, options).map_err(|error| error.raw_os_error())
+    };
+    assert_eq!(again(false).err(), Some(Some(libc::EBUSY)));
+    assert!(again(true).is_ok(), "readers may");
+    drop(first);
+    assert!(again(false).is_ok());
+}
+
 struct Loop(PathBuf);
 
 impl Drop for Loop {
