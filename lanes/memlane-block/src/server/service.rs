@@ -113,6 +113,12 @@ pub struct BlockService {
     looked: u64,
 }
 
+/// Made here, used there.
+const _: () = {
+    const fn goes_to_another_thread<T: Send>() {}
+    goes_to_another_thread::<BlockService>();
+};
+
 impl BlockService {
     pub(super) fn new(shared: Arc<Shared>) -> io::Result<BlockService> {
         Ok(BlockService {
