@@ -21,4 +21,7 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+#[cfg(feature = "fuse")]
+pub mod fuse;
+pub mod loopdev;
 pub mod volume;

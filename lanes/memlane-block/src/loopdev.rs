@@ -1,0 +1,204 @@
+//! A loop device over a file: a block device for those who are root and have no other (FUSE underneath).
+//!
+//! Numbers and structures: `include/uapi/linux/loop.h`; `LOOP_CONFIGURE` since Linux 5.8.
+//!
+//! The device clears itself when it is closed for the last time (`LO_FLAGS_AUTOCLEAR`), so one whose process was
+//! killed goes as soon as nobody has it mounted.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+/// Somebody else may take the free device before us; more often than this, something else is wrong.
+const TRIES: usize = 64;
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    sizelimit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
+
+/// Why there is none.
+#[derive(Debug)]
+pub enum LoopError {
+    /// Only root may have loop devices.
+    NotRoot,
+    /// The kernel has none (`/dev/loop-control`).
+    NoLoop(io::Error),
+    /// The file cannot be opened.
+    File(PathBuf, io::Error),
+    /// The device refuses.
+    Device(PathBuf, io::Error),
+}
+
+impl fmt::Display for LoopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoopError::NotRoot => f.write_str("loop devices are for root only"),
+            LoopError::NoLoop(error) => write!(f, "/dev/loop-control: {error}"),
+            LoopError::File(path, error) | LoopError::Device(path, error) => {
+                write!(f, "{}: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoopError {}
+
+/// A loop device that is ours; goes when it is dropped and nobody else has it open.
+#[derive(Debug)]
+pub struct LoopDevice {
+    device: File,
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// One over `file`, with blocks of `block` bytes.
+    ///
+    /// # Errors
+    /// [`LoopError`].
+    pub fn attach(file: &Path, block: u32, read_only: bool) -> Result<LoopDevice, LoopError> {
+        let control = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/loop-control")
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => LoopError::NotRoot,
+                _ => LoopError::NoLoop(error),
+            })?;
+        let backing = backing(file, read_only)?;
+        let mut last = None;
+        for _ in 0..TRIES {
+            let path = free(&control)?;
+            match configure(&path, &backing, block, read_only) {
+                Ok(device) => return Ok(LoopDevice { device, path }),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    last = Some(LoopError::Device(path, error));
+                }
+                Err(error) => return Err(LoopError::Device(path, error)),
+            }
+        }
+        Err(last.unwrap_or(LoopError::NotRoot))
+    }
+
+    /// `/dev/loopN`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's size has changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn refresh(&self) -> io::Result<()> {
+        // SAFETY: takes no argument.
+        answer(unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_CAPACITY, 0) }).map(drop)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // SAFETY: takes no argument. If somebody has it open, it goes when they close it.
+        unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CLR_FD, 0) };
+    }
+}
+
+/// Past the kernel's cache, if the file allows it: the device has a cache of its own.
+fn backing(file: &Path, read_only: bool) -> Result<File, LoopError> {
+    let open = |flags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(!read_only).custom_flags(flags);
+        options.open(file)
+    };
+    open(libc::O_DIRECT)
+        .or_else(|_| open(0))
+        .map_err(|error| LoopError::File(file.to_owned(), error))
+}
+
+fn free(control: &File) -> Result<PathBuf, LoopError> {
+    // SAFETY: takes no argument.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, 0) };
+    let number = answer(number).map_err(LoopError::NoLoop)?;
+    Ok(PathBuf::from(format!("/dev/loop{number}")))
+}
+
+fn configure(path: &Path, backing: &File, block: u32, read_only: bool) -> io::Result<File> {
+    let device = OpenOptions::new().read(true).write(!read_only).open(path)?;
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
+    let mut flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+    if read_only {
+        flags |= LO_FLAGS_READ_ONLY;
+    }
+    let config = LoopConfig {
+        fd: u32::try_from(backing.as_raw_fd()).map_err(io::Error::other)?,
+        block_size: if block <= page { block } else { page },
+        info: LoopInfo {
+            flags,
+            ..LoopInfo::NONE
+        },
+        reserved: [0; 8],
+    };
+    // SAFETY: the argument is the structure that the call wants; the kernel copies it before it returns.
+    answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })?;
+    Ok(device)
+}
+
+impl LoopInfo {
+    const NONE: LoopInfo = LoopInfo {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        sizelimit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: 0,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+}
+
+fn answer(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
