@@ -24,4 +24,6 @@
 #[cfg(feature = "fuse")]
 pub mod fuse;
 pub mod loopdev;
+#[cfg(feature = "vhost")]
+pub mod vhost;
 pub mod volume;

@@ -5,9 +5,11 @@
 //!   with a time limit, temporary directories, free ports.
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`real`]: stock programs (nginx, redis, …).
+//! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 
 pub mod cases;
+pub mod guest;
 pub mod harness;
 pub mod pair;
 pub mod real;

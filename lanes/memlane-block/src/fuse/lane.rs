@@ -222,7 +222,7 @@ impl Lane {
 
     /// Leaves the queue armed, and answers what is done.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
-        if state.turn() > 0 {
+        if state.turn() {
             self.changed.notify_all();
         }
         let finished = std::mem::take(&mut state.finished);
@@ -245,7 +245,8 @@ impl Lane {
                 Ok(Some(lease)) => return (state, Ok(lease)),
                 Err(errno) => return (state, Err(errno)),
             }
-            if state.turn() > 0 {
+            if state.turn() {
+                self.changed.notify_all();
                 let finished = std::mem::take(&mut state.finished);
                 drop(state);
                 finished.into_iter().for_each(Job::answer);
@@ -323,9 +324,10 @@ impl State {
         }
     }
 
-    /// Sends, and takes what is done, until there is nothing left and the queue is armed; says how much was done.
-    fn turn(&mut self) -> usize {
-        let mut all = 0;
+    /// Sends, and takes what is done, until there is nothing left and the queue is armed. Says whether leases may have
+    /// come back.
+    fn turn(&mut self) -> bool {
+        let mut changed = false;
         loop {
             self.queue.push();
             let mut done = std::mem::take(&mut self.done);
@@ -334,10 +336,13 @@ impl State {
                 self.take(part);
             }
             self.done = done;
-            all += n;
-            // Nothing, and not armed: a lease can be had, and who waits for it is told by our caller.
-            if !self.queue.arm() || n == 0 {
-                return all;
+            changed |= n > 0;
+            if !self.queue.arm() {
+                return changed;
+            }
+            if n == 0 {
+                // Nothing, and not armed: a lease can be had. Who waits for it comes here again.
+                return true;
             }
         }
     }
