@@ -1,25 +1,20 @@
 //! One virtqueue and one queue of the volume: takes requests, and puts answers back.
 
+use super::memory::Snapshot;
 use super::request::{ID_LEN, Piece, Request, S_IOERR, S_OK, S_UNSUPP, What, parse, transfer};
-use super::ring::{Memory, Ring};
+use super::ring::Virtqueue;
 use crate::volume::{Done, Errno, Flags, Info, Io, Op, Queue, Volume};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vhost_user_backend::VringT as _;
-use virtio_queue::QueueT as _;
-use vm_memory::{Bytes as _, GuestAddressSpace, GuestMemoryMmap};
+use vm_memory::{Bytes as _, GuestMemoryMmap};
 
 /// Parts of one request that are under way at once: a discard may have very many.
 const WINDOW: usize = 16;
 
-/// The guest's memory, kept mapped while a request is under way.
-type Snapshot = <Memory as GuestAddressSpace>::T;
-
 pub(super) struct Worker {
     volume: Arc<dyn Volume>,
     queue: Box<dyn Queue>,
-    memory: Memory,
     serial: [u8; ID_LEN],
     active: HashMap<u32, Active>,
     next: u32,
@@ -55,14 +50,12 @@ pub(super) struct Mode {
 impl Worker {
     pub(super) fn new(
         volume: Arc<dyn Volume>,
-        memory: Memory,
         serial: [u8; ID_LEN],
         limit: usize,
     ) -> std::io::Result<Worker> {
         Ok(Worker {
             queue: volume.queue()?,
             volume,
-            memory,
             serial,
             active: HashMap::new(),
             next: 0,
@@ -82,7 +75,7 @@ impl Worker {
     }
 
     /// Does what can be done now. Afterwards the ring's kick, or the queue's descriptor, tells of more.
-    pub(super) fn turn(&mut self, ring: &Ring, mode: Mode, stopping: &AtomicBool) {
+    pub(super) fn turn(&mut self, ring: &Virtqueue, mode: Mode, stopping: &AtomicBool) {
         let mut tries = 0;
         loop {
             // Looked at each time: a guest that never ends asking must not keep us here.
@@ -104,7 +97,7 @@ impl Worker {
     }
 
     /// Ends everything as failed; what the volume still does is forgotten.
-    pub(super) fn give_up(&mut self, ring: &Ring) {
+    pub(super) fn give_up(&mut self, ring: &Virtqueue) {
         self.starved.clear();
         let failed = self.active.drain().map(|(_, active)| active);
         self.finished.extend(failed.map(|active| Active {
@@ -120,16 +113,13 @@ impl Worker {
     }
 
     /// Takes requests out of the ring.
-    fn collect(&mut self, ring: &Ring, mode: Mode) -> bool {
+    fn collect(&mut self, ring: &Virtqueue, mode: Mode) -> bool {
         let _ = ring.disable_notification();
         let mut any = false;
         while !self.is_full() {
-            let memory = self.memory.memory();
-            let mut state = ring.get_mut();
-            let Some(chain) = state.get_queue_mut().pop_descriptor_chain(memory.clone()) else {
+            let Some((chain, memory)) = ring.pop() else {
                 break;
             };
-            drop(state);
             any = true;
             let info = self.volume.info();
             let head = chain.head_index();
@@ -269,7 +259,7 @@ impl Worker {
     }
 
     /// Tells the guest what is done.
-    fn answer(&mut self, ring: &Ring) {
+    fn answer(&mut self, ring: &Virtqueue) {
         if self.finished.is_empty() {
             return;
         }
@@ -279,7 +269,7 @@ impl Worker {
             let _ = ring.add_used(active.head, written);
         }
         if ring.needs_notification().unwrap_or(true) {
-            let _ = ring.signal_used_queue();
+            let _ = ring.signal();
         }
     }
 }
