@@ -5,7 +5,7 @@
 use super::memory::{Memory, check};
 use super::request::{ID_LEN, MAX_RANGES, SECTOR};
 use super::ring::{Ring, Virtqueue};
-use super::worker::{Mode, Worker};
+use super::worker::Worker;
 use crate::volume::Volume;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
@@ -118,7 +118,7 @@ impl<const SEALED: bool> Device<SEALED> {
 
     fn turn(&self, slot: &Slot, ring: &Virtqueue) {
         let mut worker = lock(&slot.worker);
-        worker.turn(ring, self.mode(), &slot.stopping);
+        worker.turn(ring, &|| self.is_durable(), &slot.stopping);
         if worker.is_idle() {
             slot.changed.notify_all();
         }
@@ -146,13 +146,11 @@ impl<const SEALED: bool> Device<SEALED> {
     }
 
     /// Without a cache that the guest knows of, done must mean durable.
-    fn mode(&self) -> Mode {
+    fn is_durable(&self) -> bool {
         let acked = self.acked.load(Ordering::SeqCst);
         let has = |feature: u32| acked & 1 << feature != 0;
         let chosen = !has(VIRTIO_BLK_F_CONFIG_WCE) || self.writeback.load(Ordering::SeqCst);
-        Mode {
-            durable: self.volume.info().cached && !(has(VIRTIO_BLK_F_FLUSH) && chosen),
-        }
+        self.volume.info().cached && !(has(VIRTIO_BLK_F_FLUSH) && chosen)
     }
 
     /// `struct virtio_blk_config`, little-endian.

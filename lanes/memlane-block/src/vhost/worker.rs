@@ -41,12 +41,6 @@ struct Active {
     status: u8,
 }
 
-/// How writes are to be done, as the guest has negotiated.
-#[derive(Clone, Copy)]
-pub(super) struct Mode {
-    pub(super) durable: bool,
-}
-
 impl Worker {
     pub(super) fn new(
         volume: Arc<dyn Volume>,
@@ -74,13 +68,18 @@ impl Worker {
         self.active.is_empty()
     }
 
-    /// Does what can be done now. Afterwards the ring's kick, or the queue's descriptor, tells of more.
-    pub(super) fn turn(&mut self, ring: &Virtqueue, mode: Mode, stopping: &AtomicBool) {
+    /// Does what can be done now; `durable`, asked for each request: must writes be? Afterwards the ring's kick, or the queue's descriptor, tells of more.
+    pub(super) fn turn(
+        &mut self,
+        ring: &Virtqueue,
+        durable: &dyn Fn() -> bool,
+        stopping: &AtomicBool,
+    ) {
         let mut tries = 0;
         loop {
             // Looked at each time: a guest that never ends asking must not keep us here.
             let stopping = stopping.load(Ordering::SeqCst);
-            let mut busy = !stopping && self.collect(ring, mode);
+            let mut busy = !stopping && self.collect(ring, durable);
             busy |= self.reap();
             busy |= self.feed();
             self.answer(ring);
@@ -113,7 +112,7 @@ impl Worker {
     }
 
     /// Takes requests out of the ring.
-    fn collect(&mut self, ring: &Virtqueue, mode: Mode) -> bool {
+    fn collect(&mut self, ring: &Virtqueue, durable: &dyn Fn() -> bool) -> bool {
         let _ = ring.disable_notification();
         let mut any = false;
         while !self.is_full() {
@@ -135,12 +134,12 @@ impl Worker {
             });
             let pieces: Vec<Piece> = pieces.take(LONG).collect();
             let request = parse(&memory, pieces.into_iter(), || whole, &info);
-            self.begin(head, memory, request, &info, mode);
+            self.begin(head, memory, request, &info, durable());
         }
         any
     }
 
-    fn begin(&mut self, head: u16, memory: Snapshot, request: Request, info: &Info, mode: Mode) {
+    fn begin(&mut self, head: u16, memory: Snapshot, request: Request, info: &Info, durable: bool) {
         while self.active.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -152,7 +151,7 @@ impl Worker {
             _ => (Flags::NONE, whole(info.max_io)),
         };
         let writes = !matches!(&request.what, What::Data { op: Op::Read, .. } | What::Flush);
-        let durable = mode.durable && writes;
+        let durable = durable && writes;
         let active = Active {
             head,
             memory,
