@@ -44,7 +44,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -52,7 +52,19 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("hostile_ring", hostile_ring),
     ("sock_diag", sock_diag),
     ("config", config),
+    ("virtio_blk", virtio_blk),
+    ("extents", extents),
 ];
+
+/// A guest's memory, with a ring and requests to a disk in it.
+pub fn virtio_blk(bytes: &[u8]) -> bool {
+    memlane_block::vhost::fuzzing::requests(bytes)
+}
+
+/// What a volume says of its holes.
+pub fn extents(bytes: &[u8]) -> bool {
+    memlane_block::fuse::fuzzing::extents(bytes)
+}
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
 pub fn clc_message(bytes: &[u8]) -> bool {

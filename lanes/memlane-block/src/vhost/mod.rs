@@ -14,6 +14,8 @@
 //! One machine at a time; when it goes, the next may come. What was under way is waited for before that.
 
 mod device;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod memory;
 mod request;
 mod ring;

@@ -5,9 +5,11 @@ use super::request::{ID_LEN, Piece, Request, S_IOERR, S_OK, S_UNSUPP, What, pars
 use super::ring::Virtqueue;
 use crate::volume::{Done, Errno, Flags, Info, Io, Op, Queue, Volume};
 use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vm_memory::{Bytes as _, GuestMemoryMmap};
+use virtio_queue::DescriptorChain;
+use vm_memory::{Bytes as _, GuestMemory, GuestMemoryMmap};
 
 /// Parts of one request that are under way at once: a discard may have very many.
 const WINDOW: usize = 16;
@@ -122,17 +124,7 @@ impl Worker {
             any = true;
             let info = self.volume.info();
             let head = chain.head_index();
-            let mut whole = true;
-            let pieces = chain.map(|descriptor| {
-                // The last one must be the last: a list that breaks off in the middle ends, too.
-                whole = !descriptor.has_next();
-                Piece {
-                    at: descriptor.addr(),
-                    len: descriptor.len(),
-                    writable: descriptor.is_write_only(),
-                }
-            });
-            let pieces: Vec<Piece> = pieces.take(LONG).collect();
+            let (pieces, whole) = pieces_of(chain);
             let request = parse(&memory, pieces.into_iter(), || whole, &info);
             self.begin(head, memory, request, &info, durable());
         }
@@ -275,6 +267,25 @@ impl Worker {
 
 /// Descriptors that are looked at; `parse` allows less.
 const LONG: usize = 1100;
+
+/// A chain's descriptors, and whether the last one is the last: a list that breaks off in the middle ends, too.
+pub(super) fn pieces_of<M>(chain: DescriptorChain<M>) -> (Vec<Piece>, bool)
+where
+    M: Deref,
+    M::Target: GuestMemory,
+{
+    let mut whole = true;
+    let pieces = chain.map(|descriptor| {
+        whole = !descriptor.has_next();
+        Piece {
+            at: descriptor.addr(),
+            len: descriptor.len(),
+            writable: descriptor.is_write_only(),
+        }
+    });
+    let pieces = pieces.take(LONG).collect();
+    (pieces, whole)
+}
 
 enum Next {
     Bare(Op, u64, u32),
