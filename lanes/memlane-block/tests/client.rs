@@ -465,7 +465,8 @@ fn a_server_that_forgets_the_volume_again_and_again_does_not_keep_a_request_for_
             answer[4..8].copy_from_slice(&id.to_le_bytes());
             None
         }
-        _ => Some(enodev),
+        4 => Some(enodev),
+        _ => None,
     }));
     let io = rig.writing(&mut queue, 0, 1);
     queue.submit(io);
@@ -478,6 +479,22 @@ fn a_server_that_forgets_the_volume_again_and_again_does_not_keep_a_request_for_
     assert_eq!(results.len(), 1);
     assert_eq!(results[0].1, EIO);
     assert!(volume.stats().replays > 3);
+}
+
+#[test]
+fn a_restart_of_which_no_news_came_is_noticed_by_the_volumes_other_number() {
+    let (mut rig, volume, mut queue) = one();
+    assert_eq!(rig.write(&mut queue, 0, 1), Ok(()));
+    // As a session does that has more news than it keeps.
+    {
+        let mut world = rig.session.world();
+        world.kill(true);
+        world.up = true;
+        world.machine.said_hello = true;
+    }
+    assert_eq!(rig.flush(&mut queue), EIO, "what was lost is known");
+    assert_eq!(volume.losses(), 1);
+    assert_eq!(rig.write(&mut queue, 0, 2), Ok(()));
 }
 
 // ---- size --------------------------------------------------------------------

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Most news that are read before something else is done.
 const MOST_NEWS: usize = 256;
+/// No era: they begin with 1.
+const NEVER: u64 = 0;
 
 impl Keeper {
     pub(super) fn read_news(&mut self) {
@@ -220,6 +222,14 @@ impl Keeper {
         };
         let gate = remote.gate();
         let same_era = under.era == self.era;
+        if same_era && gate.device_id != opened.device_id {
+            // Not what one knew, though no restart was told. Whose memory is it? The other volumes go on meanwhile.
+            under.era = NEVER;
+            (entry.wanted, entry.at) = (true, self.clock.now());
+            remote.becomes(State::Waiting);
+            self.known = Known::No(entry.at);
+            return;
+        }
         if let Err(change) = opened.still(&remote.info(), same_era) {
             return self.refused(key, OpenError::Changed(change));
         }
@@ -227,8 +237,7 @@ impl Keeper {
             remote.durable.rebooted(&remote.counters);
         }
         remote.learn(opened);
-        let same = same_era && gate.state == State::Open && gate.device_id == opened.device_id;
-        if !same {
+        if !same_era || gate.state != State::Open {
             remote.revive(opened.device_id);
         } else if entry.doubted && remote.is_doubted() {
             remote.deny();
