@@ -22,5 +22,8 @@
 //! ```
 
 pub mod client;
+pub mod names;
+pub mod server;
+pub mod store;
 pub mod volume;
 pub mod wire;

@@ -8,6 +8,8 @@
 //! A request's data lies in a [`Lease`]: memory that belongs to the device under the volume. With a loopback device
 //! that is the server's chunk itself, so a byte that is put there has arrived.
 
+mod leases;
+pub mod local;
 pub mod mem;
 
 use std::os::fd::BorrowedFd;

@@ -1,0 +1,143 @@
+//! What volumes consist of, on the machine that has them: files, block devices, and for tests memory and nothing.
+//!
+//! ```text
+//!   Engine ── one thread's ──► Backing (file, device: by a Store)     a request's bytes go straight from the chunk
+//!          └─ at once ───────► Backing (memory, nothing)              to the file, and back
+//! ```
+//!
+//! A [`Backing`] is opened once and used by any number of threads; each has an [`Engine`] of its own. A [`Store`] is
+//! how an engine reaches files: [`ring`] by `io_uring`, one system call for many requests; [`pool`] by plain calls on
+//! a few threads, where a sandbox forbids `io_uring`. Both do with [`plain`] what has several steps.
+
+pub mod backing;
+mod memory;
+pub mod plain;
+pub mod pool;
+pub mod ring;
+
+pub use backing::{Backing, Direct, Failure, Key};
+
+use crate::volume::{Errno, Flags, Op};
+use memlane_core::access::SharedBytes;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A request, checked already (see [`Backing::check`]).
+#[derive(Debug)]
+pub struct Request {
+    /// Comes back with the result.
+    pub id: u64,
+    /// Of what.
+    pub backing: Arc<Backing>,
+    /// What.
+    pub op: Op,
+    /// First byte.
+    pub at: u64,
+    /// Bytes.
+    pub len: u32,
+    /// How.
+    pub flags: Flags,
+    /// Read, write: `len` bytes of memory. Extents: room for the answer. It stays mapped until the request is done.
+    pub data: Option<SharedBytes>,
+}
+
+/// A result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// Whose.
+    pub id: u64,
+    /// How it went: a disk's errors.
+    pub result: Result<(), Errno>,
+}
+
+/// One thread's way to files.
+pub trait Store: Send {
+    /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
+    fn submit(&mut self, request: Request);
+
+    /// Begins what was submitted, and appends what is done. Never waits.
+    fn complete(&mut self, into: &mut Vec<Completion>);
+
+    /// Readable when something is done that `complete` has not told, or the bell was rung.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// What makes `fd` readable from another thread.
+    fn bell(&self) -> Arc<pool::Bell>;
+}
+
+/// Which store an engine has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Kind {
+    /// A ring where that is permitted, threads elsewhere.
+    #[default]
+    Auto,
+    /// A ring or an error.
+    Ring,
+    /// Threads.
+    Threads,
+}
+
+/// One thread's way to every kind of backing. Ends only when all that it began has ended.
+pub struct Engine {
+    store: Box<dyn Store>,
+    done: Vec<Completion>,
+    kind: Kind,
+}
+
+impl Engine {
+    /// One.
+    ///
+    /// # Errors
+    /// Descriptors are used up; no `io_uring` where one was asked for.
+    pub fn new(kind: Kind) -> io::Result<Engine> {
+        let (store, kind): (Box<dyn Store>, Kind) = match kind {
+            Kind::Ring => (Box::new(ring::Ring::new()?), Kind::Ring),
+            Kind::Threads => (Box::new(pool::Pool::new()?), Kind::Threads),
+            Kind::Auto => match ring::Ring::new() {
+                Ok(ring) => (Box::new(ring), Kind::Ring),
+                Err(_) => (Box::new(pool::Pool::new()?), Kind::Threads),
+            },
+        };
+        Ok(Engine {
+            store,
+            done: Vec::new(),
+            kind,
+        })
+    }
+
+    /// Which store it has: never `Auto`.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
+    pub fn submit(&mut self, request: Request) {
+        match request.backing.at_once(&request) {
+            Some(result) => self.done.push(Completion {
+                id: request.id,
+                result,
+            }),
+            None => self.store.submit(request),
+        }
+    }
+
+    /// Begins what was submitted, and appends what is done. Never waits.
+    pub fn complete(&mut self, into: &mut Vec<Completion>) {
+        into.append(&mut self.done);
+        self.store.complete(into);
+    }
+
+    /// Readable when something is done that `complete` has not told, or the bell was rung.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.store.fd()
+    }
+
+    /// What makes `fd` readable from another thread.
+    #[must_use]
+    pub fn bell(&self) -> Arc<pool::Bell> {
+        self.store.bell()
+    }
+}

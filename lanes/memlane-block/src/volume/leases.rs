@@ -1,0 +1,75 @@
+//! Memory that a queue lends for requests, in pieces of one length.
+
+use super::{Lease, Lender};
+use crate::store::pool::Bell;
+use memlane_core::region::Region;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The pieces. Mapped until the last lease is back.
+#[derive(Debug)]
+pub(super) struct Leases {
+    memory: Region,
+    each: usize,
+    free: Mutex<Vec<u32>>,
+    /// Somebody wanted one when there was none, and sleeps.
+    wanted: AtomicBool,
+    bell: Arc<Bell>,
+}
+
+impl Leases {
+    /// `count` pieces of `each` bytes; `bell` wakes who was refused one.
+    pub(super) fn new(count: u32, each: u32, bell: Arc<Bell>) -> io::Result<Arc<Leases>> {
+        let len = count as usize * each as usize;
+        let memory = Region::create(c"memlane-leases", len, false);
+        Ok(Arc::new(Leases {
+            memory: memory.map_err(|errno| io::Error::from_raw_os_error(errno.0))?,
+            each: each as usize,
+            // The lowest first: memory that nobody needs is never touched.
+            free: Mutex::new((0..count).rev().collect()),
+            wanted: AtomicBool::new(false),
+            bell,
+        }))
+    }
+
+    /// One of `len` bytes, which are no more than a piece has.
+    pub(super) fn take(self: &Arc<Self>, len: u32) -> Option<Lease> {
+        let mut number = self.free().pop();
+        if number.is_none() {
+            self.wanted.store(true, Ordering::SeqCst);
+            // One that came back before that was seen.
+            number = self.free().pop();
+        }
+        let number = number?;
+        self.wanted.store(false, Ordering::SeqCst);
+        let at = number as usize * self.each;
+        let bytes = self.memory.bytes().part(at, len as usize);
+        let owner: Arc<dyn Lender> = Arc::clone(self) as _;
+        match bytes {
+            Some(bytes) => Some(Lease::new(bytes, number, owner)),
+            None => {
+                self.free().push(number);
+                None
+            }
+        }
+    }
+
+    /// Is there one for who was refused before?
+    pub(super) fn to_be_had(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst) && !self.free().is_empty()
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lender for Leases {
+    fn give_back(&self, number: u32) {
+        self.free().push(number);
+        if self.wanted.swap(false, Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+}
