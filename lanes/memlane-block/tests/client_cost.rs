@@ -195,8 +195,8 @@ fn measure(volume: &memlane_block::client::RemoteVolume) {
         let (before, began) = (allocated(), Instant::now());
         (0..1000).for_each(|_| round(op));
         let (took, requests) = (began.elapsed(), 32_000);
-        println!("{op:?}: {} ns each", took.as_nanos() / requests);
         let messages = allocated() - before;
+        println!("{op:?}: {} ns each", took.as_nanos() / requests);
         assert_eq!(u128::from(messages), requests, "one message each");
     }
 }

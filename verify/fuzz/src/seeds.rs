@@ -28,6 +28,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("sock_diag", sock_diags()),
         of("config", configs()),
         of("rnbd_message", rnbd_messages()),
+        of("rnbd_answer", rnbd_answers()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()
@@ -306,4 +307,15 @@ fn rnbd_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("io", io.encode().to_vec()),
         ("close", rnbd::Close { device_id }.encode().to_vec()),
     ]
+}
+
+/// The answers among them, to a client that knows all and whose requests have 126,976 bytes.
+fn rnbd_answers() -> Vec<(&'static str, Vec<u8>)> {
+    let mut head = rnbd::CAPS.to_le_bytes().to_vec();
+    head.extend(126_976_u32.to_le_bytes());
+    let messages = rnbd_messages().into_iter();
+    let answers = messages.filter(|(name, _)| name.ends_with("_rsp"));
+    answers
+        .map(|(name, bytes)| (name, [head.clone(), bytes].concat()))
+        .collect()
 }
