@@ -6,6 +6,7 @@ use memlane_block::client::error::{Change, OpenError};
 use memlane_block::client::{Access, Options, Patience, Status};
 use memlane_block::volume::{Errno, Flags, Io, Op, Queue, Volume as _};
 use memlane_block::wire::notice;
+use memlane_transport::engine::path::PathId;
 use memlane_transport::port::News;
 use remote::rig::Rig;
 use std::time::Duration;
@@ -517,6 +518,11 @@ fn a_volume_that_grows_or_shrinks_is_told_by_the_server_and_users_see_it() {
         assert_eq!(rig.write(&mut queue, size, 1), EINVAL);
     }
     assert_eq!(volume.stats().replays, 0);
+    // A notice was lost with its path.
+    rig.session.world().machine.disk("disk").resize(SIZE * 8);
+    rig.session.tell(News::PathUp(PathId(1)));
+    rig.pass(Duration::from_millis(100));
+    assert_eq!(volume.info().size, SIZE * 8);
     let opens = rig.session.world().machine.opens;
     for _ in 0..100 {
         let id = *rig.session.world().machine.open.keys().next().unwrap();

@@ -121,6 +121,7 @@
 
 pub mod engine;
 pub mod error;
+pub mod io;
 pub mod lease;
 pub mod port;
 pub mod stats;

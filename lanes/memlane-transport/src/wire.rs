@@ -68,11 +68,16 @@ const RKEY_RSP: u16 = 4;
 // Ours; a peer that does not have `CAP_REPLAY` never sees them.
 const FENCE: u16 = 0x4D01;
 const FENCE_ACK: u16 = 0x4D02;
+const REFUSED: u16 = 0x4D03;
 
 /// The version of our additions, in reserved byte 45 of a request and 20 of a response; mainline has 0 there.
 const CAPS_VERSION: u8 = 1;
 /// Capability: generations, replays, fences.
 pub const CAP_REPLAY: u16 = 1;
+/// Capability: notices, and refusals with a reason.
+pub const CAP_NOTICE: u16 = 2;
+/// All that this version can do.
+pub const CAPS: u16 = CAP_REPLAY | CAP_NOTICE;
 
 /// Replay flag: a copy of this request may have come before.
 pub const REPLAYED: u32 = 1;
@@ -136,6 +141,8 @@ pub enum Immediate {
     Heartbeat,
     /// `RTRS_HB_ACK_IMM` 9: I am.
     HeartbeatAck,
+    /// Ours, 12: the server's service calls; what for is between it and its client. 28 bits.
+    Notice(u32),
 }
 
 impl Immediate {
@@ -155,6 +162,7 @@ impl Immediate {
             }
             Immediate::Heartbeat => (8, 0),
             Immediate::HeartbeatAck => (9, 0),
+            Immediate::Notice(what) => (12, what),
         };
         (kind << IMM_PAYLOAD_BITS) | (payload & ((1 << IMM_PAYLOAD_BITS) - 1))
     }
@@ -174,6 +182,7 @@ impl Immediate {
             2 => Ok(response(true)),
             8 => Ok(Immediate::Heartbeat),
             9 => Ok(Immediate::HeartbeatAck),
+            12 => Ok(Immediate::Notice(payload)),
             kind => Err(WireError::ImmediateType(kind)),
         }
     }
@@ -477,6 +486,11 @@ pub enum Control {
         /// Which.
         epoch: u64,
     },
+    /// Ours, instead of [`Control::InfoRsp`]: this client may not have this session. The path is closed next.
+    Refused {
+        /// Why: a Linux error number.
+        errno: u16,
+    },
 }
 
 /// Is it a name that a session can have? (rtrs-clt.c `rtrs_clt_open` refuses `/` and `.`)
@@ -513,6 +527,7 @@ impl Control {
             }
             Control::Fence { epoch } => put_fence(&mut bytes, FENCE, *epoch),
             Control::FenceAck { epoch } => put_fence(&mut bytes, FENCE_ACK, *epoch),
+            Control::Refused { errno } => put_fence(&mut bytes, REFUSED, u64::from(*errno)),
         }
         bytes
     }
@@ -543,6 +558,9 @@ impl Control {
             }),
             FENCE => u64_at(bytes, 8).map(|epoch| Control::Fence { epoch }),
             FENCE_ACK => u64_at(bytes, 8).map(|epoch| Control::FenceAck { epoch }),
+            REFUSED => u64_at(bytes, 8).map(|errno| Control::Refused {
+                errno: u16::try_from(errno).unwrap_or(u16::MAX),
+            }),
             kind => Err(WireError::Type(kind)),
         }
     }

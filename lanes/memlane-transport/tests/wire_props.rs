@@ -28,6 +28,7 @@ fn control() -> impl Strategy<Value = Control> {
         (any::<u16>(), any::<u32>()).prop_map(|(id, key)| Control::RkeyRsp { id, key }),
         any::<u64>().prop_map(|epoch| Control::Fence { epoch }),
         any::<u64>().prop_map(|epoch| Control::FenceAck { epoch }),
+        any::<u16>().prop_map(|errno| Control::Refused { errno }),
     ]
 }
 

@@ -19,6 +19,7 @@
 pub mod diag;
 pub mod errno;
 pub mod fd;
+pub mod iov;
 pub mod mem;
 pub mod proc;
 pub mod raw;

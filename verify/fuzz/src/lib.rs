@@ -23,6 +23,9 @@ use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
 pub mod seeds;
+mod stream;
+
+pub use stream::tcp_stream;
 
 // The command is a program, not a library: what it reads with is taken in by path.
 #[path = "../../../apps/memlane/src/run/elf.rs"]
@@ -46,7 +49,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -56,6 +59,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("rnbd_message", rnbd_message),
     ("rnbd_answer", rnbd_answer),
+    ("tcp_stream", tcp_stream),
 ];
 
 /// A handshake message of a peer: refused, or the same after encoding it again.

@@ -11,6 +11,9 @@ use memlane_core::stats::{
 };
 use memlane_socket::wire::{Kind, Message};
 use memlane_sys::sock::{Addr, Tuple};
+use memlane_transport::io::frame::{Header as Frame, Place, Step};
+
+use crate::stream::{BASE, KEY};
 
 /// Files of `seeds/`, as `target/name` with their bytes.
 pub fn all() -> Vec<(String, Vec<u8>)> {
@@ -29,6 +32,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("config", configs()),
         of("rnbd_message", rnbd_messages()),
         of("rnbd_answer", rnbd_answers()),
+        of("tcp_stream", tcp_streams()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()
@@ -40,6 +44,42 @@ fn tuple() -> Tuple {
         local: Addr { ip, port: 40000 },
         remote: Addr { ip, port: 80 },
     }
+}
+
+/// After a byte that says how the stream is cut.
+fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
+    let place = |len: usize, tail: &[u8]| Place {
+        addr: BASE + 16,
+        key: KEY,
+        len: len as u32,
+        tail_at: len as u32,
+        tail: tail.len() as u16,
+    };
+    let write = |data: &[u8], tail: &[u8], imm| {
+        let place = place(data.len(), tail);
+        [&Frame::Write { place, imm }.encode(), tail, data].concat()
+    };
+    let accept = [&Frame::Step(Step::Accept).encode()[..], &[3; 56]].concat();
+    let message = |imm| [&Frame::Send { len: 5, imm }.encode()[..], b"hello"].concat();
+    let heartbeat = Frame::Immediate(0x8000_0000).encode().to_vec();
+    vec![
+        (
+            "request",
+            [vec![10], write(&[5; 512], b"user and header", Some(7))].concat(),
+        ),
+        (
+            "reply",
+            [vec![200], write(&[6; 2000], b"", Some(8))].concat(),
+        ),
+        (
+            "setup",
+            [vec![3], accept, message(None), heartbeat.clone()].concat(),
+        ),
+        (
+            "key",
+            [vec![0], message(Some(9)), write(b"", b"", None), heartbeat].concat(),
+        ),
+    ]
 }
 
 fn clc_messages() -> Vec<(&'static str, Vec<u8>)> {

@@ -688,6 +688,7 @@ impl World {
         match event {
             Event::PathDown { failed_over, .. } => self.report.failed_over += failed_over as u64,
             Event::ServerRestarted => self.report.restarts += 1,
+            Event::Notice(_) => {}
             Event::Done { ticket, result } => self.on_done(ticket, result),
             Event::PathUp(_) => {}
         }

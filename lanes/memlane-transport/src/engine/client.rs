@@ -12,7 +12,7 @@ use super::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::stats::PathStats;
 use crate::wire::{
-    CAP_REPLAY, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, MAX_PATHS,
+    CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, MAX_PATHS,
     MAX_REQUEST_HEADER, Replay, Request as Header, RequestKind, SgDesc, Uuid,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -172,6 +172,8 @@ pub enum Event {
     },
     /// The server has forgotten the session: devices are to be opened anew.
     ServerRestarted,
+    /// The server's service calls. May come more than once, and not at all if a path goes down meanwhile.
+    Notice(u32),
     /// A request is over; its permit may be in use again.
     Done {
         /// Which.
@@ -445,8 +447,13 @@ impl Client {
 
     /// A connection is gone.
     pub fn on_closed(&mut self, now: Time, conn: Conn) {
+        self.on_broken(now, conn, PathError::Closed);
+    }
+
+    /// A connection is gone, and this is why.
+    pub fn on_broken(&mut self, now: Time, conn: Conn, why: PathError) {
         if self.live(conn).is_some() {
-            self.path_down(now, conn.path, PathError::Closed);
+            self.path_down(now, conn.path, why);
         }
     }
 
@@ -487,6 +494,7 @@ impl Client {
                 self.dead.remove(&epoch);
                 Ok(())
             }
+            Control::Refused { errno } => Err(PathError::Refused(errno)),
             _ => Err(PathError::Misbehaved("a message that only clients send")),
         }
     }
@@ -518,6 +526,11 @@ impl Client {
             Immediate::Response { id, errno, .. } => {
                 path.sign(now, conn.cid);
                 self.on_response(now, conn, id, errno)
+            }
+            Immediate::Notice(what) => {
+                path.sign(now, conn.cid);
+                self.events.push_back(Event::Notice(what));
+                Ok(())
             }
             Immediate::Request(_) => Err(PathError::Misbehaved("a request to a client")),
         }
@@ -611,7 +624,7 @@ impl Client {
             session: self.config.session,
             first_conn,
             caps: Some(Caps {
-                bits: CAP_REPLAY,
+                bits: CAPS,
                 number: path.epoch,
             }),
         };

@@ -7,8 +7,8 @@ use super::{Direction, Inbound, Time};
 use crate::error::PathError;
 use crate::stats::ServerStats;
 use crate::wire::{
-    CAP_REPLAY, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, MAX_PATHS,
-    MAX_REQUEST_HEADER, Request as Header, RequestKind, SETTLE, SgDesc, Uuid,
+    CAP_NOTICE, CAP_REPLAY, CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate,
+    MAX_PATHS, MAX_REQUEST_HEADER, Request as Header, RequestKind, SETTLE, SgDesc, Uuid,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -89,6 +89,10 @@ pub trait Chunks {
     fn table(&self, session: SessionId) -> Vec<SgDesc>;
     /// Copies bytes out of a chunk: once, for a client can write there at any time.
     fn copy(&self, session: SessionId, chunk: u16, at: u32, into: &mut [u8]);
+    /// May the client behind this connection have a session of this name? If not: a Linux error number.
+    fn admits(&self, _session: SessionId, _link: LinkId, _name: &str) -> Result<(), u16> {
+        Ok(())
+    }
 }
 
 /// What the backend is to do with a chunk.
@@ -174,6 +178,7 @@ struct Waiter {
 struct Path {
     epoch: u64,
     can_replay: bool,
+    can_notice: bool,
     cid_num: u16,
     links: Vec<LinkId>,
     up: bool,
@@ -191,6 +196,16 @@ struct Session {
     /// Since when it has no path.
     empty: Time,
     stats: ServerStats,
+}
+
+impl Session {
+    /// How long it is remembered without a path. One that nobody introduced has nothing to remember.
+    fn linger(&self, config: &Config) -> Duration {
+        match self.name {
+            Some(_) => config.linger,
+            None => config.connect_timeout,
+        }
+    }
 }
 
 /// Where a link belongs.
@@ -242,6 +257,12 @@ impl Server {
         self.sessions.get(&session).map(|session| session.stats)
     }
 
+    /// Whose a connection is.
+    #[must_use]
+    pub fn session_of(&self, link: LinkId) -> Option<SessionId> {
+        self.links.get(&link).map(|home| home.session)
+    }
+
     // ---- connections ----
 
     /// Somebody wants to connect, with this private data.
@@ -275,7 +296,7 @@ impl Server {
         let caps = req.caps.filter(|caps| caps.bits & CAP_REPLAY != 0);
         let epoch = caps.map_or(0, |caps| caps.number);
         if req.cid == 0 {
-            self.first_link(now, id, &req, epoch, caps.is_some())?;
+            self.first_link(now, id, &req, epoch, caps.map(|caps| caps.bits))?;
         }
         let session = self.sessions.get_mut(&id).ok_or(ENXIO)?;
         let path = session.paths.get_mut(&req.path).ok_or(EINVAL)?;
@@ -298,7 +319,7 @@ impl Server {
             max_hdr_size: geometry.header(),
             flags: 0,
             caps: caps.map(|_| Caps {
-                bits: CAP_REPLAY,
+                bits: CAPS,
                 number: session.instance,
             }),
         })
@@ -333,8 +354,9 @@ impl Server {
         id: SessionId,
         req: &ConnReq,
         epoch: u64,
-        can_replay: bool,
+        caps: Option<u16>,
     ) -> Result<(), u16> {
+        let can_replay = caps.is_some();
         let session = self.sessions.get(&id).ok_or(ENXIO)?;
         if let Some(old) = session.paths.get(&req.path) {
             if !can_replay || old.epoch >= epoch {
@@ -347,6 +369,7 @@ impl Server {
         let path = Path {
             epoch,
             can_replay,
+            can_notice: caps.is_some_and(|bits| bits & CAP_NOTICE != 0),
             cid_num: req.cid_num,
             links: Vec::new(),
             up: false,
@@ -361,8 +384,36 @@ impl Server {
 
     /// A connection is gone.
     pub fn on_closed(&mut self, now: Time, link: LinkId) {
+        self.on_broken(now, link, PathError::Closed);
+    }
+
+    /// A connection is gone, and this is why.
+    pub fn on_broken(&mut self, now: Time, link: LinkId, why: PathError) {
         if let Some(home) = self.links.get(&link).copied() {
-            self.close_path(now, home.session, &home.path, PathError::Closed);
+            self.close_path(now, home.session, &home.path, why);
+        }
+    }
+
+    /// Ends a session's paths; their client is free to come back.
+    pub fn drop_paths(&mut self, now: Time, session: SessionId) {
+        let found = self.sessions.get(&session);
+        let all = found.map(|found| found.paths.keys().copied().collect::<Vec<_>>());
+        for uuid in all.unwrap_or_default() {
+            self.close_path(now, session, &uuid, PathError::Requested);
+        }
+    }
+
+    /// Calls a session's client, by every path that is up: 28 bits. It hears it once or more, or not at all if no
+    /// path is up, or the last one goes down now.
+    pub fn notice(&mut self, session: SessionId, what: u32) {
+        let Some(session) = self.sessions.get(&session) else {
+            return;
+        };
+        let imm = Immediate::Notice(what).encode();
+        let hear = |path: &&Path| path.up && path.can_notice;
+        for path in session.paths.values().filter(hear) {
+            let link = path.links[0];
+            self.actions.push_back(Action::Immediate(link, imm));
         }
     }
 
@@ -414,9 +465,9 @@ impl Server {
 
     /// Sessions that nobody came back to. One whose requests the backend still has is kept: its chunks are in use.
     fn forget(&mut self, now: Time) {
-        let linger = self.config.linger;
+        let linger = |session: &Session| session.linger(&self.config);
         let over = |session: &Session| {
-            let idle = session.paths.is_empty() && now >= session.empty + linger;
+            let idle = session.paths.is_empty() && now >= session.empty + linger(session);
             idle && !session.slots.iter().any(Slot::is_running)
         };
         let over = self.sessions.iter().filter(|(_, session)| over(session));
@@ -436,7 +487,7 @@ impl Server {
         let running = |session: &Session| session.slots.iter().any(Slot::is_running);
         let idle = sessions.clone().filter(|session| session.paths.is_empty());
         let idle = idle.filter(|session| !running(session));
-        let forget = idle.map(|session| session.empty + self.config.linger);
+        let forget = idle.map(|session| session.empty + session.linger(&self.config));
         let paths = sessions.flat_map(|session| session.paths.values());
         let paths = paths.map(|path| match path.up {
             true => path.pulse.deadline(&self.config.heartbeat),
@@ -501,8 +552,17 @@ impl Server {
         name: String,
         chunks: &impl Chunks,
     ) -> Result<(), PathError> {
+        let admitted = chunks.admits(home.session, link, &name);
         let session = self.sessions.get_mut(&home.session);
         let session = session.ok_or(PathError::Closed)?;
+        if let Err(errno) = admitted {
+            let path = session.paths.get(&home.path);
+            if path.is_some_and(|path| path.can_notice) {
+                let bytes = Control::Refused { errno }.encode();
+                self.actions.push_back(Action::Send(link, bytes));
+            }
+            return Err(PathError::Refused(errno));
+        }
         let known = session.name.get_or_insert_with(|| name.clone());
         if *known != name {
             return Err(PathError::Misbehaved("another name for the same session"));
@@ -570,7 +630,9 @@ impl Server {
                 let can_replay = path.can_replay;
                 self.on_request(link, home, payload, can_replay, chunks)
             }
-            Immediate::Response { .. } => Err(PathError::Misbehaved("a response to a server")),
+            Immediate::Response { .. } | Immediate::Notice(_) => {
+                Err(PathError::Misbehaved("what only servers say"))
+            }
         }
     }
 

@@ -22,8 +22,10 @@ impl Keeper {
         for _ in 0..MOST_NEWS {
             match self.session.news() {
                 Some(News::ServerRestarted) => restarted = true,
-                Some(News::Notice(bits)) => self.notice(bits),
-                Some(News::PathUp(_) | News::PathDown(..)) => {}
+                Some(News::Notice(bits)) => self.look(|id| notice(id) == notice(bits)),
+                // What was told while no path was up has not come.
+                Some(News::PathUp(_)) => self.look(|_| true),
+                Some(News::PathDown(..)) => {}
                 None => break,
             }
         }
@@ -52,12 +54,12 @@ impl Keeper {
         }
     }
 
-    /// A volume has changed: opening it again tells how.
-    pub(super) fn notice(&mut self, bits: u32) {
+    /// Volumes may have changed: opening them again tells how.
+    fn look(&mut self, which: impl Fn(u32) -> bool) {
         let now = self.clock.now();
         for entry in &mut self.entries {
             if let Who::Open { remote, .. } = &entry.who
-                && notice(remote.gate().device_id) == notice(bits)
+                && which(remote.gate().device_id)
                 && !entry.wanted
             {
                 entry.wanted = true;

@@ -1,0 +1,610 @@
+//! What a client's driver does while it drives: one engine, its connections, requests on their way through both.
+//!
+//! One thread at a time is in here (`session.rs` says which). It does what the engine says, in order, and keeps its
+//! promises: a connection that was closed is dropped, with all that it had in its buffers.
+
+use super::address::{Address, Interest, PathAddr, Ready, Waits, connecting};
+use super::client_port::PortState;
+use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
+use super::inflow::Received;
+use super::link::{Link, LinkError};
+use super::pool::{ByReads, Pool, Reading};
+use crate::engine::client::{Action, AllDown, Client, Config, Event, Post, Request};
+use crate::engine::path::{Conn, PathId};
+use crate::engine::permits::Ticket;
+use crate::engine::{Direction, Inbound, Time};
+use crate::error::{PathError, RequestError, SubmitError};
+use crate::port::{Completion, News, Submission};
+use crate::wire::{CONN_LEN, Immediate, MAX_REQUEST_HEADER};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Linux's `EINVAL`: what a server would answer to a request that is too long to be sent to it.
+const EINVAL: u16 = 22;
+/// So many passes over busy connections, and all of them are looked at; one that asks the kernel counts more.
+const LOOK_AROUND: u32 = 512;
+const COSTS: u32 = 16;
+
+/// A request on its way in.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) port: Arc<PortState>,
+    pub(super) submission: Submission,
+}
+
+/// A request that the engine has.
+#[derive(Debug)]
+struct Flight {
+    ticket: Ticket,
+    port: Arc<PortState>,
+    tag: u64,
+    lease: Option<crate::lease::Lease>,
+    reads: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    conn: Conn,
+    /// Never used again: which of the kernel's answers are about this connection.
+    serial: u64,
+    link: Link,
+    /// Requests under way by it.
+    busy: u32,
+    interest: Interest,
+    /// There may be something to flush.
+    dirty: bool,
+}
+
+/// What came of driving, for others than those who drive.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) news: Vec<News>,
+    /// The session's memory is there.
+    pub(super) pool: Option<Arc<Pool>>,
+}
+
+/// Engine, connections, requests.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) engine: Client,
+    started: Instant,
+    all_down: AllDown,
+    pub(super) addresses: BTreeMap<PathId, PathAddr>,
+    links: Vec<Option<Entry>>,
+    next_serial: u64,
+    waits: Arc<Waits>,
+    ready: Vec<Ready>,
+    pool: Option<Arc<Pool>>,
+    /// By permit.
+    flights: Vec<Option<Flight>>,
+    /// By slot.
+    reading: Vec<Option<Reading>>,
+    /// Taken from ports, not yet by the engine; since when.
+    backlog: VecDeque<(Time, Queued)>,
+    /// Connections that failed while actions were carried out.
+    failed: Vec<(Conn, PathError)>,
+    pub(super) told: Told,
+    passes: u32,
+}
+
+impl Core {
+    pub(super) fn new(config: Config, waits: Arc<Waits>) -> Core {
+        Core {
+            all_down: config.all_down,
+            engine: Client::new(config),
+            started: Instant::now(),
+            addresses: BTreeMap::new(),
+            links: Vec::new(),
+            next_serial: 0,
+            waits,
+            ready: Vec::new(),
+            pool: None,
+            flights: Vec::new(),
+            reading: Vec::new(),
+            backlog: VecDeque::new(),
+            failed: Vec::new(),
+            told: Told::default(),
+            passes: 0,
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.started.elapsed()
+    }
+
+    pub(super) fn instant(&self, at: Time) -> Instant {
+        self.started + at
+    }
+
+    // ---- one pass ----
+
+    /// Requests from ports come in; nothing is read.
+    pub(super) fn take_in(&mut self, queued: &mut Vec<Queued>) {
+        let now = self.now();
+        let stamped = queued.drain(..).map(|queued| (now, queued));
+        self.backlog.extend(stamped);
+        self.submit(now);
+        self.flush(now);
+    }
+
+    /// Reads what has come, and does what is due.
+    pub(super) fn pass(&mut self) {
+        // The time before reading: what came since then does not count as silence.
+        let now = self.now();
+        self.passes += 1;
+        let due = self.deadline().is_some_and(|deadline| now >= deadline);
+        if due || self.passes >= LOOK_AROUND || !self.is_busy() {
+            self.passes = 0;
+            self.look_around(now);
+        }
+        self.read_busy(now);
+        if due {
+            self.engine.poll(now);
+            self.carry_out(now);
+            self.expire(now);
+        }
+        self.submit(now);
+        self.flush(now);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.links.iter().flatten().any(|entry| entry.busy > 0)
+    }
+
+    /// When `pass` is to be called at the latest.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let engine = self.engine.deadline();
+        match (self.backlog.front(), self.all_down) {
+            (Some((since, _)), AllDown::Queue(limit)) if self.pool.is_none() => {
+                let expiry = *since + limit;
+                Some(engine.map_or(expiry, |engine| engine.min(expiry)))
+            }
+            _ => engine,
+        }
+    }
+
+    /// What waits for the first path for too long.
+    fn expire(&mut self, now: Time) {
+        let AllDown::Queue(limit) = self.all_down else {
+            return;
+        };
+        let over = |since: Time| now >= since + limit;
+        while self.pool.is_none()
+            && self.backlog.front().is_some_and(|(since, _)| over(*since))
+            && let Some((_, queued)) = self.backlog.pop_front()
+        {
+            queued.fails(RequestError::TimedOut);
+        }
+    }
+
+    // ---- requests ----
+
+    fn submit(&mut self, now: Time) {
+        while let Some((since, queued)) = self.backlog.pop_front() {
+            if let Err((error, queued)) = self.submit_one(now, queued) {
+                let waits = error == SubmitError::NoPermit
+                    || (error == SubmitError::NoPath && self.all_down != AllDown::Fail);
+                if waits {
+                    self.backlog.push_front((since, queued));
+                    break;
+                }
+                queued.fails(match error {
+                    SubmitError::NoPermit | SubmitError::NoPath => RequestError::NoPath,
+                    SubmitError::TooLong | SubmitError::Destination => RequestError::Remote(EINVAL),
+                    SubmitError::Closed => RequestError::Closed,
+                });
+            }
+        }
+        self.carry_out(now);
+    }
+
+    fn submit_one(&mut self, now: Time, queued: Queued) -> Result<(), (SubmitError, Queued)> {
+        let submission = &queued.submission;
+        let lent = submission.lease.as_ref();
+        if lent.map_or(0, |lease| lease.bytes().len()) < submission.len as usize {
+            return Err((SubmitError::Destination, queued));
+        }
+        if submission.usr.len() + MAX_REQUEST_HEADER > MAX_TAIL {
+            return Err((SubmitError::TooLong, queued));
+        }
+        let pool = self.pool.as_ref();
+        let describe = |lease: &crate::lease::Lease| {
+            pool.map(|pool| pool.describe(lease.number(), submission.len))
+        };
+        let reads = submission.direction == Direction::Read;
+        let request = Request {
+            direction: submission.direction,
+            usr: submission.usr.clone(),
+            len: submission.len,
+            into: lent.filter(|_| reads).and_then(describe),
+            hint: queued.port.hint,
+        };
+        let ticket = match self.engine.submit(now, request) {
+            Ok(ticket) => ticket,
+            Err(error) => return Err((error, queued)),
+        };
+        let Queued { port, submission } = queued;
+        if let Some(flight) = self.flights.get_mut(usize::from(ticket.permit)) {
+            *flight = Some(Flight {
+                ticket,
+                port,
+                tag: submission.tag,
+                lease: submission.lease,
+                reads,
+            });
+        }
+        // Now, while the flight is known and no other has its permit.
+        self.carry_out(now);
+        Ok(())
+    }
+
+    // ---- what the engine says ----
+
+    pub(super) fn carry_out(&mut self, now: Time) {
+        loop {
+            while let Some(action) = self.engine.poll_action() {
+                self.act(action);
+            }
+            while let Some(event) = self.engine.poll_event() {
+                self.heed(event);
+            }
+            let Some((conn, why)) = self.failed.pop() else {
+                break;
+            };
+            self.engine.on_broken(now, conn, why);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Connect { conn, private } => self.connect(conn, &private),
+            Action::Send { conn, bytes } => {
+                if let Some(entry) = self.entry(conn) {
+                    entry.link.send(&bytes);
+                    entry.dirty = true;
+                }
+            }
+            Action::Immediate { conn, imm } => {
+                if let Some(entry) = self.entry(conn) {
+                    entry.link.immediate(imm);
+                    entry.dirty = true;
+                }
+            }
+            Action::Post(post) => self.post(&post),
+            Action::Close { path, epoch } => {
+                self.close_all(|conn| conn.path == path && conn.epoch == epoch);
+            }
+        }
+    }
+
+    fn entry(&mut self, conn: Conn) -> Option<&mut Entry> {
+        let mut entries = self.links.iter_mut().flatten();
+        entries.find(|entry| entry.conn == conn)
+    }
+
+    fn connect(&mut self, conn: Conn, private: &[u8; CONN_LEN]) {
+        let path = self.addresses.get(&conn.path);
+        let Some(Ok(socket)) = path.map(connecting) else {
+            self.failed.push((conn, PathError::Closed));
+            return;
+        };
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let interest = Interest {
+            read: true,
+            write: true,
+        };
+        if self.waits.add(&socket, serial, interest).is_err() {
+            self.failed.push((conn, PathError::Closed));
+            return;
+        }
+        let mut link = Link::new(socket, MAX_MESSAGE);
+        if let Some(PathAddr {
+            dst: Address::Local(_),
+            ..
+        }) = path
+        {
+            link.awaits_descriptors();
+        }
+        link.step(Step::Connect, private);
+        let entry = Entry {
+            conn,
+            serial,
+            link,
+            busy: 0,
+            interest,
+            // Once the kernel says that it is there.
+            dirty: false,
+        };
+        match self.links.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(entry),
+            None => self.links.push(Some(entry)),
+        }
+    }
+
+    fn post(&mut self, post: &Post) {
+        let flight = self.flights.get(usize::from(post.ticket.permit));
+        let flight = flight.and_then(|flight| flight.as_ref());
+        let flight = flight.filter(|flight| flight.ticket == post.ticket);
+        let lease = flight.and_then(|flight| flight.lease.as_ref());
+        if let (Some(lease), true) = (lease, flight.is_some_and(|flight| flight.reads))
+            && let Some(reading) = self.reading.get_mut(lease.number() as usize)
+        {
+            *reading = Some(Reading {
+                by: post.conn,
+                // A read's tail lies where its data would end.
+                len: post.tail_at,
+            });
+        }
+        let data = lease.map(crate::lease::Lease::bytes);
+        let place = Place {
+            addr: post.chunk.addr,
+            key: post.chunk.key,
+            len: post.data,
+            tail_at: post.tail_at,
+            // `submit_one` has compared it with `MAX_TAIL`.
+            tail: u16::try_from(post.tail.len()).unwrap_or(0),
+        };
+        let mut entries = self.links.iter_mut().flatten();
+        if let Some(entry) = entries.find(|entry| entry.conn == post.conn) {
+            entry.link.post(place, data, &post.tail, post.imm);
+            entry.busy += 1;
+            entry.dirty = true;
+        }
+    }
+
+    fn close_all(&mut self, which: impl Fn(Conn) -> bool) {
+        for slot in &mut self.links {
+            if slot.as_ref().is_some_and(|entry| which(entry.conn)) {
+                // Dropped, it is closed, and out of the set of those that are waited for.
+                *slot = None;
+            }
+        }
+    }
+
+    fn heed(&mut self, event: Event) {
+        match event {
+            Event::PathUp(path) => {
+                self.told.news.push(News::PathUp(path));
+                self.make_pool();
+            }
+            Event::PathDown { path, why, .. } => {
+                self.told.news.push(News::PathDown(path, why));
+            }
+            Event::ServerRestarted => self.told.news.push(News::ServerRestarted),
+            Event::Notice(what) => self.told.news.push(News::Notice(what)),
+            Event::Done { ticket, result } => self.done(ticket, result),
+        }
+    }
+
+    fn make_pool(&mut self) {
+        let Some(geometry) = self.engine.geometry().filter(|_| self.pool.is_none()) else {
+            return;
+        };
+        // Without memory no request with data can be made; what waits for it goes on waiting.
+        if let Ok(pool) = Pool::new(&geometry) {
+            self.reading.resize(pool.slots(), None);
+            self.flights
+                .resize_with(usize::from(geometry.depth()), || None);
+            self.told.pool = Some(Arc::clone(&pool));
+            self.pool = Some(pool);
+        }
+    }
+
+    fn done(&mut self, ticket: Ticket, result: Result<(), RequestError>) {
+        let slot = self.flights.get_mut(usize::from(ticket.permit));
+        let Some(flight) = slot.and_then(|slot| slot.take_if(|flight| flight.ticket == ticket))
+        else {
+            return;
+        };
+        let number = flight.lease.as_ref().map(crate::lease::Lease::number);
+        let reading = number.and_then(|number| self.reading.get_mut(number as usize));
+        if let Some(reading) = reading {
+            *reading = None;
+        }
+        flight.port.complete(Completion {
+            tag: flight.tag,
+            result,
+            lease: flight.lease,
+        });
+    }
+
+    // ---- connections ----
+
+    fn read_busy(&mut self, now: Time) {
+        for at in 0..self.links.len() {
+            let Some(entry) = &self.links[at] else {
+                continue;
+            };
+            let shared = entry.link.is_shared();
+            if entry.busy > 0 || shared {
+                self.passes += if shared { 0 } else { COSTS };
+                self.read(now, at, false);
+            }
+        }
+    }
+
+    fn look_around(&mut self, now: Time) {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.waits.wait(Some(std::time::Duration::ZERO), &mut ready);
+        for found in &ready {
+            let is_it = |slot: &Option<Entry>| {
+                let serial = slot.as_ref().map(|entry| entry.serial);
+                serial == Some(found.data)
+            };
+            let Some(at) = self.links.iter().position(is_it) else {
+                continue;
+            };
+            if found.write
+                && let Some(entry) = self.links[at].as_mut()
+            {
+                entry.dirty = true;
+            }
+            if found.read {
+                self.read(now, at, true);
+            }
+        }
+        self.ready = ready;
+    }
+
+    /// Takes what has come by one connection. It may be gone after any of it.
+    fn read(&mut self, now: Time, at: usize, readable: bool) {
+        let Some(entry) = self.links[at].as_mut() else {
+            return;
+        };
+        let (conn, serial) = (entry.conn, entry.serial);
+        entry.link.turn(readable);
+        while let Some(entry) = self.links[at].as_mut()
+            && entry.serial == serial
+        {
+            let mut granted = ByReads {
+                pool: self.pool.as_deref(),
+                reading: &self.reading,
+                by: conn,
+            };
+            let next = entry.link.next(&mut granted);
+            match self.see(at, conn, next) {
+                Ok(Some(received)) => {
+                    self.hand_over(now, conn, received);
+                }
+                Ok(None) => return,
+                Err(error) => self.engine.on_broken(now, conn, error.for_path()),
+            }
+            self.carry_out(now);
+        }
+    }
+
+    /// What the device has to do with it before the engine hears of it.
+    fn see(
+        &mut self,
+        at: usize,
+        conn: Conn,
+        next: Result<Option<Received>, LinkError>,
+    ) -> Result<Option<Received>, LinkError> {
+        let Some(entry) = self.links[at].as_mut() else {
+            return Ok(None);
+        };
+        match next {
+            Ok(Some(Received::Share(slots, base))) => {
+                let geometry = self.engine.geometry().ok_or(LinkError::Queue)?;
+                let len = geometry.chunk() as usize * usize::from(geometry.depth());
+                entry.link.join(slots, base, len)?;
+            }
+            Ok(Some(Received::Immediate(imm))) => {
+                // At worst a heartbeat: then it is looked at a little later.
+                entry.busy = entry.busy.saturating_sub(1);
+                if entry.link.is_shared() {
+                    self.pull(at, conn, imm)?;
+                }
+            }
+            _ => {}
+        }
+        next
+    }
+
+    /// If it is the answer to a read: what was read lies in its chunk.
+    fn pull(&self, at: usize, conn: Conn, imm: u32) -> Result<(), LinkError> {
+        let Ok(Immediate::Response { id, errno: 0, .. }) = Immediate::decode(imm) else {
+            return Ok(());
+        };
+        let permit = id as usize;
+        let flight = self.flights.get(permit).and_then(Option::as_ref);
+        let lease = flight.and_then(|flight| flight.lease.as_ref());
+        let (Some(lease), Some(geometry)) = (lease, self.engine.geometry()) else {
+            return Ok(());
+        };
+        let reading = self.reading.get(lease.number() as usize).copied().flatten();
+        let reading = reading.filter(|reading| reading.by == conn);
+        let into = reading.and_then(|reading| lease.bytes().part(0, reading.len as usize));
+        let (Some(into), Some(entry)) = (into, self.links[at].as_ref()) else {
+            return Ok(());
+        };
+        match entry.link.pull(permit * geometry.chunk() as usize, &into) {
+            true => Ok(()),
+            false => Err(LinkError::Queue),
+        }
+    }
+
+    /// Nobody looks from now on until the kernel says so. `false`: there is something.
+    pub(super) fn naps(&mut self) -> bool {
+        let links = self.links.iter_mut().flatten();
+        links.fold(true, |quiet, entry| entry.link.naps() && quiet)
+    }
+
+    fn hand_over(&mut self, now: Time, conn: Conn, received: Received) {
+        let engine = &mut self.engine;
+        match received {
+            Received::Step(Step::Accept, private) => engine.on_accepted(now, conn, &private),
+            Received::Step(Step::Reject, private) => engine.on_rejected(now, conn, &private),
+            Received::Step(Step::Connect, _) => {
+                let why = PathError::Misbehaved("a server that wants to connect");
+                engine.on_broken(now, conn, why);
+            }
+            Received::Send(bytes, None) => engine.on_message(now, conn, Inbound::Send(&bytes)),
+            Received::Send(bytes, Some(imm)) => {
+                engine.on_message(now, conn, Inbound::SendImmediate(&bytes, imm));
+            }
+            Received::Immediate(imm) => engine.on_message(now, conn, Inbound::Immediate(imm)),
+            Received::Share(..) => {}
+        }
+    }
+
+    /// Sends what there is to send. One that does not take it all is waited for.
+    pub(super) fn flush(&mut self, now: Time) {
+        for slot in &mut self.links {
+            let Some(entry) = slot.as_mut().filter(|entry| entry.dirty) else {
+                continue;
+            };
+            entry.dirty = false;
+            let sent = match entry.link.flush() {
+                Ok(false) if entry.link.is_clogged() => Err(LinkError::Clogged),
+                sent => sent,
+            };
+            match sent {
+                Ok(all) => {
+                    let interest = Interest {
+                        read: true,
+                        write: !all,
+                    };
+                    if entry.interest != interest {
+                        entry.interest = interest;
+                        self.waits.change(&entry.link, entry.serial, interest);
+                    }
+                }
+                Err(error) => self.failed.push((entry.conn, error.for_path())),
+            }
+        }
+        if !self.failed.is_empty() {
+            self.carry_out(now);
+            // What went elsewhere goes out with the next pass, which is at once.
+            let again = self.links.iter().flatten().any(|entry| entry.dirty);
+            if again {
+                self.flush(now);
+            }
+        }
+    }
+
+    // ---- the end ----
+
+    /// Everything fails; nothing more is connected.
+    pub(super) fn close(&mut self) {
+        let now = self.now();
+        self.engine.close(now);
+        self.carry_out(now);
+        for (_, queued) in self.backlog.drain(..) {
+            queued.fails(RequestError::Closed);
+        }
+        self.close_all(|_| true);
+    }
+}
+
+impl Queued {
+    pub(super) fn fails(self, error: RequestError) {
+        self.port.complete(Completion {
+            tag: self.submission.tag,
+            result: Err(error),
+            lease: self.submission.lease,
+        });
+    }
+}

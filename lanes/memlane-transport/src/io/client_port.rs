@@ -1,0 +1,229 @@
+//! A port of a client's session: what one thread puts in and takes out.
+
+use super::address::{Bell, Interest, Waits};
+use super::client::Queued;
+use super::session::Inner;
+use super::spin::Spin;
+use crate::lease::Lease;
+use crate::port::{Completion, LeaseError, Port, Submission};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What whoever drives the session needs of a port.
+#[derive(Debug)]
+pub(super) struct PortState {
+    /// Which of a session's ports.
+    pub(super) number: u64,
+    /// Which connection its requests prefer.
+    pub(super) hint: u16,
+    done: Mutex<Done>,
+    bell: Bell,
+    /// The bell, and, if this port is the one that watches, what the session waits for.
+    pub(super) waits: Waits,
+    /// It is among those that sleep.
+    pub(super) sleeps: AtomicBool,
+    /// When it was last awake with something to do, in nanoseconds.
+    pub(super) left: AtomicU64,
+    /// Last time it was back at once.
+    pub(super) is_quick: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Done {
+    completions: Vec<Completion>,
+    /// Its owner is about to sleep.
+    armed: bool,
+    /// The bell was rung, and not hushed yet.
+    rung: bool,
+}
+
+impl PortState {
+    pub(super) fn new(number: u64) -> rustix::io::Result<PortState> {
+        let (bell, waits) = (Bell::new()?, Waits::new()?);
+        waits.add(&bell, 0, Interest::READ)?;
+        Ok(PortState {
+            number,
+            hint: u16::try_from(number % (1 << 16)).unwrap_or(0),
+            done: Mutex::default(),
+            bell,
+            waits,
+            sleeps: AtomicBool::new(false),
+            left: AtomicU64::new(0),
+            is_quick: AtomicBool::new(false),
+        })
+    }
+
+    fn done(&self) -> MutexGuard<'_, Done> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request is over.
+    pub(super) fn complete(&self, completion: Completion) {
+        let mut done = self.done();
+        done.completions.push(completion);
+        self.ring(&mut done);
+    }
+
+    /// There is something else to come for.
+    pub(super) fn call(&self) {
+        self.ring(&mut self.done());
+    }
+
+    fn ring(&self, done: &mut Done) {
+        if std::mem::take(&mut done.armed) && !std::mem::replace(&mut done.rung, true) {
+            self.bell.ring();
+        }
+    }
+
+    fn has_done(&self) -> bool {
+        !self.done().completions.is_empty()
+    }
+
+    /// About to sleep; unless there is something.
+    fn arm(&self) -> bool {
+        let mut done = self.done();
+        done.armed = done.completions.is_empty();
+        done.armed
+    }
+
+    /// Awake; takes what is there.
+    fn take(&self, into: Option<&mut Vec<Completion>>) -> usize {
+        let mut done = self.done();
+        done.armed = false;
+        if std::mem::take(&mut done.rung) {
+            self.bell.hush();
+        }
+        into.map_or(0, |into| {
+            let count = done.completions.len();
+            into.append(&mut done.completions);
+            count
+        })
+    }
+}
+
+/// See [`Port`].
+#[derive(Debug)]
+pub(super) struct ClientPort {
+    inner: Arc<Inner>,
+    state: Arc<PortState>,
+    staged: Vec<Queued>,
+    spin: Spin,
+}
+
+impl ClientPort {
+    pub(super) fn new(inner: Arc<Inner>, state: Arc<PortState>) -> ClientPort {
+        let spin = Spin::new();
+        ClientPort {
+            inner,
+            state,
+            staged: Vec::new(),
+            spin,
+        }
+    }
+
+    /// Drives for a while; is there something to reap?
+    fn spins(&mut self, start: Instant, limit: Option<Duration>) -> bool {
+        let Some(turn) = self.inner.spinner() else {
+            return self.state.has_done();
+        };
+        self.inner.takes_watch(&self.state);
+        self.inner.is_back(&self.state);
+        let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
+        let found = loop {
+            self.inner.drive_on();
+            if self.state.has_done() {
+                break true;
+            }
+            if start.elapsed() >= budget {
+                break false;
+            }
+            std::hint::spin_loop();
+        };
+        drop(turn);
+        self.inner.rest();
+        if found {
+            self.spin.learn(start.elapsed());
+        }
+        found
+    }
+}
+
+impl Port for ClientPort {
+    fn lease(&mut self, len: u32) -> Result<Option<Lease>, LeaseError> {
+        self.inner.lease(&self.state, len)
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        let port = Arc::clone(&self.state);
+        self.staged.push(Queued { port, submission });
+    }
+
+    fn push(&mut self) {
+        if !self.staged.is_empty() {
+            self.inner.hand_in(&mut self.staged);
+            self.inner.send();
+        }
+    }
+
+    fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
+        self.inner.hand_in(&mut self.staged);
+        self.inner.drive();
+        let count = self.state.take(Some(into));
+        self.inner.awake(&self.state);
+        count
+    }
+
+    fn arm(&mut self) -> bool {
+        self.inner.hand_in(&mut self.staged);
+        self.inner.is_back(&self.state);
+        self.inner.asleep(&self.state);
+        // From now on a completion rings. What has come before is looked for once more.
+        let quiet = self.state.arm();
+        self.inner.drive();
+        if quiet && !self.state.has_done() && !self.inner.can_lend_again(&self.state) {
+            return false;
+        }
+        self.state.take(None);
+        self.inner.awake(&self.state);
+        true
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.state.waits.as_fd()
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) {
+        let start = Instant::now();
+        self.inner.hand_in(&mut self.staged);
+        if self.spins(start, limit) {
+            self.inner.awake(&self.state);
+            return;
+        }
+        let mut ready = Vec::new();
+        while !self.arm() {
+            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            self.state.waits.wait(left, &mut ready);
+            self.inner.drive();
+            if self.state.has_done() {
+                break;
+            }
+        }
+        self.spin.learn(start.elapsed());
+        self.state.take(None);
+        self.inner.awake(&self.state);
+    }
+}
+
+impl Drop for ClientPort {
+    fn drop(&mut self) {
+        // What was submitted is submitted.
+        self.push();
+        self.inner.awake(&self.state);
+        self.inner.forget(&self.state);
+    }
+}

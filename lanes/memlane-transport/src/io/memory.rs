@@ -1,0 +1,114 @@
+//! The memory of a server's sessions: one region each, which is its chunks.
+
+use super::frame::Place;
+use super::inflow::Granted;
+use super::link::{Link, LinkError};
+use crate::engine::server::SessionId;
+use crate::wire::{Geometry, SgDesc};
+use memlane_core::access::SharedBytes;
+use memlane_core::region::Region;
+use memlane_core::token::Token;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One session's chunks.
+#[derive(Debug)]
+pub(super) struct Memory {
+    region: Region,
+    geometry: Geometry,
+    /// What its client is told: an address of no process, so that it says nothing about this one.
+    base: u64,
+    key: u32,
+}
+
+impl Memory {
+    fn new(geometry: Geometry) -> memlane_sys::Result<Memory> {
+        let len = geometry.chunk() as usize * usize::from(geometry.depth());
+        let key = Token::fresh()?.bits().to_le_bytes();
+        Ok(Memory {
+            region: Region::create(c"memlane-session", len, false)?,
+            geometry,
+            base: (Token::fresh()?.bits() >> 1) & !4095,
+            key: u32::from_le_bytes([key[0], key[1], key[2], key[3]]),
+        })
+    }
+
+    /// As `rtrs_msg_info_rsp` tells it: in one piece if its length can be told, else each chunk alone.
+    pub(super) fn table(&self) -> Vec<SgDesc> {
+        let (chunk, depth) = (self.geometry.chunk(), u32::from(self.geometry.depth()));
+        let (parts, len) = match chunk.checked_mul(depth) {
+            Some(all) => (1, all),
+            None => (depth, chunk),
+        };
+        let part = |n: u32| SgDesc {
+            addr: self.base + u64::from(n) * u64::from(len),
+            key: self.key,
+            len,
+        };
+        (0..parts).map(part).collect()
+    }
+
+    pub(super) fn chunk(&self, permit: u16) -> Option<SharedBytes> {
+        let len = self.geometry.chunk() as usize;
+        let at = len.checked_mul(usize::from(permit))?;
+        self.region.bytes().part(at, len)
+    }
+
+    /// With a client of this host.
+    pub(super) fn share(&self, link: &mut Link) -> Result<(), LinkError> {
+        let chunks = self.region.fd().ok_or(LinkError::Queue)?;
+        link.share(self.geometry.depth(), chunks, self.base)
+    }
+
+    pub(super) fn copy(&self, permit: u16, at: u32, into: &mut [u8]) {
+        if let Some(chunk) = self.chunk(permit) {
+            // SAFETY: `into` is writable for its length; the window checks its own bounds.
+            unsafe { chunk.copy_out(at as usize, into.as_mut_ptr(), into.len()) };
+        }
+    }
+}
+
+/// A client may write its session's chunks, at any time: what is done with them is checked, not what is in them.
+pub(super) struct BySession<'a>(pub(super) Option<&'a Memory>);
+
+impl Granted for BySession<'_> {
+    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+        let memory = self.0.filter(|memory| memory.key == place.key)?;
+        let at = usize::try_from(place.addr.checked_sub(memory.base)?).ok()?;
+        let span = usize::try_from(place.span()).ok()?;
+        memory.region.bytes().part(at, span)
+    }
+}
+
+/// All sessions'.
+#[derive(Debug)]
+pub(super) struct Memories {
+    geometry: Geometry,
+    sessions: BTreeMap<SessionId, Arc<Memory>>,
+}
+
+impl Memories {
+    pub(super) fn new(geometry: Geometry) -> Memories {
+        let sessions = BTreeMap::new();
+        Memories { geometry, sessions }
+    }
+
+    pub(super) fn open(&mut self, session: SessionId) -> memlane_sys::Result<()> {
+        let memory = Memory::new(self.geometry)?;
+        self.sessions.insert(session, Arc::new(memory));
+        Ok(())
+    }
+
+    /// Its connections are gone, and so are its jobs.
+    pub(super) fn free(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+    }
+
+    pub(super) fn get(&self, session: SessionId) -> Option<&Arc<Memory>> {
+        self.sessions.get(&session)
+    }
+
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.sessions.keys().copied()
+    }
+}

@@ -1,0 +1,27 @@
+//! The half that does I/O: a client's session, a server, and what they send each other over streams.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`open`], [`ClientSession`] | a client: implements [`Session`](crate::port::Session) |
+//! | [`serve`], [`Server`] | a server: runs a [`Service`](crate::port::Service) in each of its threads |
+//! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
+
+mod address;
+mod client;
+mod client_port;
+pub mod frame;
+mod handover;
+pub mod inflow;
+mod link;
+mod memory;
+mod outflow;
+mod pool;
+mod server;
+mod session;
+mod shared;
+mod spin;
+mod worker;
+
+pub use address::{Address, PathAddr};
+pub use server::{Limits, ServedPath, Server, ServerConfig, SessionInfo, serve};
+pub use session::{ClientConfig, ClientSession, PathInfo, open};

@@ -1,0 +1,210 @@
+//! Memory for requests' data at a client: one region for a session, lent in slots.
+
+use super::client_port::PortState;
+use super::frame::Place;
+use super::inflow::Granted;
+use crate::engine::path::Conn;
+use crate::lease::{Lease, Lender};
+use crate::wire::{Geometry, SgDesc};
+use memlane_core::access::SharedBytes;
+use memlane_core::region::Region;
+use memlane_core::token::Token;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Slots beyond the permits: what is being filled, or was not dropped yet, while others are under way.
+const SPARE: u32 = 32;
+
+/// The slots of a session. It lives until the last lease is dropped.
+#[derive(Debug)]
+pub(super) struct Pool {
+    region: Region,
+    /// What a server is told: addresses of no process, so that they say nothing about this one.
+    base: u64,
+    key: u32,
+    slot: usize,
+    /// Most bytes of a request.
+    most: u32,
+    count: u32,
+    /// A bit for each that is free. The lowest goes first, so that few stay warm.
+    free: Vec<AtomicU64>,
+    /// Ports that were refused, and have had none since, nor were told that there is one.
+    starved: Mutex<Vec<Weak<PortState>>>,
+    /// How many they are, roughly: asked before their lock is.
+    hungry: AtomicUsize,
+}
+
+impl Pool {
+    pub(super) fn new(geometry: &Geometry) -> memlane_sys::Result<Arc<Pool>> {
+        let slot = (geometry.max_io() as usize).next_multiple_of(4096);
+        let count = u32::from(geometry.depth()) + SPARE;
+        let random = Token::fresh()?.bits();
+        let words = count.div_ceil(64);
+        let word = |n: u32| match count - n * 64 {
+            left @ 0..64 => (1 << left) - 1,
+            _ => u64::MAX,
+        };
+        Ok(Arc::new(Pool {
+            region: Region::create(c"memlane-leases", slot * count as usize, false)?,
+            base: (random >> 1) & !4095,
+            key: Token::fresh()?.bits().to_le_bytes()[..4]
+                .try_into()
+                .map_or(1, u32::from_le_bytes),
+            slot,
+            most: geometry.max_io(),
+            count,
+            free: (0..words).map(|n| AtomicU64::new(word(n))).collect(),
+            starved: Mutex::new(Vec::new()),
+            hungry: AtomicUsize::new(0),
+        }))
+    }
+
+    /// A slot for a port; `None` if there is none, or if those who were refused before come first.
+    pub(super) fn lend(self: &Arc<Pool>, port: &Arc<PortState>, len: u32) -> Option<Lease> {
+        let number = match self.hungry.load(Ordering::SeqCst) {
+            0 => self.take().or_else(|| self.take_in_turn(port)),
+            _ => self.take_in_turn(port),
+        }?;
+        let at = number as usize * self.slot;
+        let bytes = self.region.bytes().part(at, len as usize)?;
+        Some(Lease::new(bytes, number, Arc::clone(self) as _))
+    }
+
+    fn take_in_turn(&self, port: &Arc<PortState>) -> Option<u32> {
+        let mut starved = self.starved.lock().ok()?;
+        starved.retain(|other| other.strong_count() > 0);
+        let me = position(&starved, port);
+        let others = starved.len() - usize::from(me.is_some());
+        if me.is_none() {
+            starved.push(Arc::downgrade(port));
+            self.hungry.store(starved.len(), Ordering::SeqCst);
+        }
+        // After that: a slot that comes back from now on is announced.
+        let due = me.is_some() || self.available() as usize > others;
+        let number = due.then(|| self.take()).flatten();
+        if number.is_some() {
+            self.satisfied(&mut starved, port);
+        }
+        number
+    }
+
+    fn satisfied(&self, starved: &mut Vec<Weak<PortState>>, port: &Arc<PortState>) {
+        if let Some(me) = position(starved, port) {
+            starved.swap_remove(me);
+        }
+        self.hungry.store(starved.len(), Ordering::SeqCst);
+    }
+
+    fn take(&self) -> Option<u32> {
+        for (at, word) in (0..).zip(&self.free) {
+            let mut seen = word.load(Ordering::Acquire);
+            while seen != 0 {
+                let less = seen & (seen - 1);
+                match word.compare_exchange_weak(seen, less, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Some(at * 64 + seen.trailing_zeros()),
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        None
+    }
+
+    fn available(&self) -> u32 {
+        let ones = |word: &AtomicU64| word.load(Ordering::Acquire).count_ones();
+        self.free.iter().map(ones).sum()
+    }
+
+    /// Was this port refused, and would it not be now? Told once.
+    pub(super) fn has_again(&self, port: &Arc<PortState>) -> bool {
+        if self.hungry.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let Ok(mut starved) = self.starved.lock() else {
+            return false;
+        };
+        let again = position(&starved, port).is_some() && self.available() > 0;
+        if again {
+            self.satisfied(&mut starved, port);
+        }
+        again
+    }
+
+    /// How a server is told of a slot.
+    pub(super) fn describe(&self, number: u32, len: u32) -> SgDesc {
+        SgDesc {
+            addr: self.base + u64::from(number) * self.slot as u64,
+            key: self.key,
+            len,
+        }
+    }
+
+    /// Most bytes of a lease.
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.count as usize
+    }
+
+    /// All of one slot.
+    pub(super) fn bytes(&self, number: u32) -> Option<SharedBytes> {
+        let at = (number as usize).checked_mul(self.slot)?;
+        self.region.bytes().part(at, self.slot)
+    }
+}
+
+fn position(starved: &[Weak<PortState>], port: &Arc<PortState>) -> Option<usize> {
+    let is_me = |other: &Weak<PortState>| other.as_ptr() == Arc::as_ptr(port);
+    starved.iter().position(is_me)
+}
+
+impl Lender for Pool {
+    fn give_back(&self, number: u32) {
+        if let Some(word) = self.free.get(number as usize / 64) {
+            word.fetch_or(1 << (number % 64), Ordering::SeqCst);
+        }
+        if self.hungry.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let Ok(starved) = self.starved.lock() else {
+            return;
+        };
+        starved
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|port| port.call());
+    }
+}
+
+/// A read that is under way into a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Reading {
+    /// The one connection that may bring it.
+    pub(super) by: Conn,
+    /// Bytes.
+    pub(super) len: u32,
+}
+
+/// What a server may write by one connection: slots of reads that were sent by it and are not over.
+pub(super) struct ByReads<'a> {
+    pub(super) pool: Option<&'a Pool>,
+    pub(super) reading: &'a [Option<Reading>],
+    pub(super) by: Conn,
+}
+
+impl Granted for ByReads<'_> {
+    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+        let pool = self.pool.filter(|pool| pool.key == place.key)?;
+        let at = place.addr.checked_sub(pool.base)?;
+        let number = u32::try_from(at / pool.slot as u64).ok()?;
+        let from = usize::try_from(at % pool.slot as u64).ok()?;
+        let reading = self.reading.get(number as usize)?.as_ref()?;
+        let end = (from as u64).checked_add(place.span())?;
+        if reading.by != self.by || end > u64::from(reading.len) {
+            return None;
+        }
+        let span = usize::try_from(place.span()).ok()?;
+        pool.bytes(number)?.part(from, span)
+    }
+}

@@ -1,0 +1,456 @@
+//! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
+
+use super::address::{Address, Bell, Interest, Ready, Waits, listening};
+use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
+use super::inflow::{Nothing, Received};
+use super::link::Link;
+use super::worker::{Arrival, Mailbox, Worker};
+use crate::engine::server::Config;
+use crate::port::{Identity, Service};
+use crate::stats::ServerStats;
+use crate::wire::{CONN_LEN, ConnReq};
+use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with, sockopt};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What strangers may use up.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of all.
+    pub connections: usize,
+    /// Connections of one address, or one user of this host.
+    pub per_peer: usize,
+    /// Connections that have not said yet what they want.
+    pub half_open: usize,
+    /// How long they may take to.
+    pub handshake: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 4096,
+            per_peer: 1024,
+            half_open: 256,
+            handshake: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where it listens.
+    pub listen: Vec<Address>,
+    /// The engine's settings.
+    pub engine: Config,
+    /// Threads that serve, at least one.
+    pub workers: usize,
+    /// What strangers may use up.
+    pub limits: Limits,
+}
+
+impl ServerConfig {
+    /// The defaults.
+    #[must_use]
+    pub fn new(listen: Vec<Address>, engine: Config) -> ServerConfig {
+        ServerConfig {
+            listen,
+            engine,
+            workers: 1,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// One session, as it is now.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Which worker has it, and what that calls it.
+    pub id: (usize, crate::engine::server::SessionId),
+    /// Its name, once it was told.
+    pub name: Option<String>,
+    /// Its paths.
+    pub paths: Vec<ServedPath>,
+    /// What it has counted.
+    pub stats: ServerStats,
+}
+
+/// One path of a session.
+#[derive(Clone, Debug)]
+pub struct ServedPath {
+    /// From where.
+    pub peer: String,
+    /// Whose.
+    pub who: Identity,
+    /// Its connections.
+    pub connections: usize,
+}
+
+/// Who somebody is, as far as limits go.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Peer {
+    Host(IpAddr),
+    User(u32),
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    each: HashMap<Peer, usize>,
+}
+
+/// A place among the connections that a server may have; given back when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    counts: Arc<Mutex<Counts>>,
+    peer: Peer,
+}
+
+impl Place {
+    fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<Place> {
+        let mut held = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = held.each.get(&peer).copied().unwrap_or(0);
+        if held.all >= limits.connections || each >= limits.per_peer {
+            return None;
+        }
+        held.all += 1;
+        *held.each.entry(peer.clone()).or_insert(0) += 1;
+        let counts = Arc::clone(counts);
+        Some(Place { counts, peer })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        held.all -= 1;
+        if let Some(each) = held.each.get_mut(&self.peer) {
+            *each -= 1;
+            if *each == 0 {
+                held.each.remove(&self.peer);
+            }
+        }
+    }
+}
+
+/// A server that runs. Stopped when dropped.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<Address>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    stop: Arc<(AtomicBool, Bell)>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Starts a server. `make` makes the service of a worker, in its thread; its argument is the worker's number.
+///
+/// # Errors
+/// An address is taken, a service cannot be made, threads or descriptors are used up, or requests of this geometry
+/// do not fit into frames.
+pub fn serve<S, F>(config: ServerConfig, make: F) -> io::Result<Server>
+where
+    S: Service,
+    F: Fn(usize) -> io::Result<S> + Send + Sync + 'static,
+{
+    if config.engine.geometry.header() as usize > MAX_TAIL {
+        return Err(io::Error::other(
+            "headers of chunks are too long for frames",
+        ));
+    }
+    let opened: Result<Vec<_>, _> = config.listen.iter().map(listening).collect();
+    let (listeners, addresses): (Vec<_>, Vec<_>) = opened?.into_iter().unzip();
+    let mut server = Server {
+        addresses,
+        mailboxes: Vec::new(),
+        stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+        threads: Mutex::default(),
+    };
+    let make = Arc::new(make);
+    for number in 0..config.workers.max(1) {
+        server.start_worker(number, &config, Arc::clone(&make))?;
+    }
+    let acceptor = Acceptor::new(listeners, config.limits, &server)?;
+    server.start("memlane-accept", move || acceptor.run())?;
+    Ok(server)
+}
+
+impl Server {
+    fn start(&self, name: &str, what: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(what)?;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.push(thread);
+        Ok(())
+    }
+
+    fn start_worker<S, F>(
+        &mut self,
+        number: usize,
+        config: &ServerConfig,
+        make: Arc<F>,
+    ) -> io::Result<()>
+    where
+        S: Service,
+        F: Fn(usize) -> io::Result<S> + Send + Sync + 'static,
+    {
+        let mailbox = Arc::new(Mailbox::new()?);
+        self.mailboxes.push(Arc::clone(&mailbox));
+        let mut engine = config.engine;
+        engine.born = engine.born.wrapping_add(number as u64);
+        let (tell, told) = sync_channel(1);
+        self.start("memlane-worker", move || {
+            let worker = make(number).and_then(|service| {
+                let worker = Worker::new(number, engine, service, mailbox)?;
+                Ok(worker)
+            });
+            // Who waits for this is there.
+            match worker {
+                Ok(worker) => {
+                    let _ = tell.send(Ok(()));
+                    worker.run();
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        })?;
+        told.recv().map_err(io::Error::other)?
+    }
+
+    /// Where it listens, with the ports that the kernel chose.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// The sessions that there are. A worker that does not answer within a second is left out.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        let (tell, told) = channel();
+        for mailbox in &self.mailboxes {
+            mailbox.ask(tell.clone());
+        }
+        drop(tell);
+        let mut sessions = Vec::new();
+        while let Ok(some) = told.recv_timeout(Duration::from_secs(1)) {
+            sessions.extend(some);
+        }
+        sessions
+    }
+
+    /// Stops: nobody is let in any more, connections are closed, jobs that run are finished. Clients are not told
+    /// that it is for good; they try again.
+    pub fn stop(&self) {
+        self.stop.0.store(true, Ordering::Release);
+        self.stop.1.ring();
+        self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            // They do not panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A connection that has not said yet what it wants.
+#[derive(Debug)]
+struct Guest {
+    link: Link,
+    who: Identity,
+    name: String,
+    place: Place,
+    until: Instant,
+}
+
+/// The thread that lets connections in.
+#[derive(Debug)]
+struct Acceptor {
+    listeners: Vec<OwnedFd>,
+    limits: Limits,
+    counts: Arc<Mutex<Counts>>,
+    workers: Vec<Arc<Mailbox>>,
+    stop: Arc<(AtomicBool, Bell)>,
+    waits: Waits,
+    guests: HashMap<u64, Guest>,
+    next_guest: u64,
+    /// Descriptors were used up: nobody is let in until then.
+    paused: Option<Instant>,
+}
+
+/// The stop bell, in the set of what is waited for; listeners come from here, guests far above.
+const STOP: u64 = 0;
+const FIRST_LISTENER: u64 = 1;
+const FIRST_GUEST: u64 = 1 << 32;
+/// How long nobody is let in when descriptors are used up.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Acceptor {
+    fn new(listeners: Vec<OwnedFd>, limits: Limits, server: &Server) -> io::Result<Acceptor> {
+        let (waits, stop) = (Waits::new()?, Arc::clone(&server.stop));
+        waits.add(&stop.1, STOP, Interest::READ)?;
+        for (data, listener) in (FIRST_LISTENER..).zip(&listeners) {
+            waits.add(listener, data, Interest::READ)?;
+        }
+        Ok(Acceptor {
+            listeners,
+            limits,
+            counts: Arc::default(),
+            workers: server.mailboxes.clone(),
+            stop,
+            waits,
+            guests: HashMap::new(),
+            next_guest: FIRST_GUEST,
+            paused: None,
+        })
+    }
+
+    fn run(mut self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        while !self.stop.0.load(Ordering::Acquire) {
+            let limit = self.next_deadline();
+            self.waits.wait(limit, &mut ready);
+            for found in &ready {
+                match found.data {
+                    STOP => {}
+                    FIRST_LISTENER..FIRST_GUEST => self.accept(found.data),
+                    guest => self.hear(guest),
+                }
+            }
+            self.send_away();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let guests = self.guests.values().map(|guest| guest.until);
+        let next = guests.chain(self.paused).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Guests who said nothing for too long.
+    fn send_away(&mut self) {
+        let now = Instant::now();
+        self.guests.retain(|_, guest| guest.until > now);
+        if self.paused.is_some_and(|until| now >= until) {
+            self.paused = None;
+            self.listen(Interest::READ);
+        }
+    }
+
+    fn listen(&self, interest: Interest) {
+        for (data, listener) in (FIRST_LISTENER..).zip(&self.listeners) {
+            self.waits.change(listener, data, interest);
+        }
+    }
+
+    fn accept(&mut self, data: u64) {
+        let at = usize::try_from(data - FIRST_LISTENER).unwrap_or(usize::MAX);
+        let Some(listener) = self.listeners.get(at) else {
+            return;
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match acceptfrom_with(listener, flags) {
+            Ok((socket, from)) => self.welcome(socket, from),
+            Err(error) if is_passing(error) => {}
+            Err(_) => {
+                self.paused = Some(Instant::now() + PAUSE);
+                self.listen(Interest {
+                    read: false,
+                    write: false,
+                });
+            }
+        }
+    }
+
+    /// If there is a place for it.
+    fn welcome(&mut self, socket: OwnedFd, from: Option<SocketAddrAny>) {
+        if self.guests.len() >= self.limits.half_open {
+            return;
+        }
+        let address = from.and_then(|from| SocketAddr::try_from(from).ok());
+        let (peer, who, name) = match address {
+            Some(address) => {
+                // Without it, it is only slower.
+                let _ = sockopt::set_tcp_nodelay(&socket, true);
+                let name = format!("tcp:{address}");
+                (Peer::Host(address.ip()), Identity::Unknown, name)
+            }
+            None => match sockopt::socket_peercred(&socket) {
+                Ok(cred) => {
+                    let (uid, pid) = (cred.uid.as_raw(), cred.pid.as_raw_nonzero().get());
+                    let pid = u32::try_from(pid).unwrap_or(0);
+                    let name = format!("local:uid={uid},pid={pid}");
+                    (Peer::User(uid), Identity::Local { uid, pid }, name)
+                }
+                Err(_) => return,
+            },
+        };
+        let Some(place) = Place::take(&self.counts, peer, &self.limits) else {
+            return;
+        };
+        let data = self.next_guest;
+        self.next_guest += 1;
+        if self.waits.add(&socket, data, Interest::READ).is_err() {
+            return;
+        }
+        let guest = Guest {
+            link: Link::new(socket, MAX_MESSAGE_TO_SERVER),
+            who,
+            name,
+            place,
+            until: Instant::now() + self.limits.handshake,
+        };
+        self.guests.insert(data, guest);
+    }
+
+    /// The first thing that a guest says must be what it wants.
+    fn hear(&mut self, data: u64) {
+        let Some(guest) = self.guests.get_mut(&data) else {
+            return;
+        };
+        guest.link.turn(true);
+        let wish = match guest.link.next(&mut Nothing) {
+            Ok(None) => return,
+            Ok(Some(Received::Step(Step::Connect, private))) => Some(private),
+            _ => None,
+        };
+        // Dropped, it is closed.
+        let guest = self.guests.remove(&data);
+        if let (Some(private), Some(guest)) = (wish, guest) {
+            self.waits.remove(&guest.link);
+            self.introduce(guest, private);
+        }
+    }
+
+    fn introduce(&self, guest: Guest, private: [u8; CONN_LEN]) {
+        // What cannot be read is refused by any worker.
+        let session = ConnReq::decode(&private).map_or([0; 16], |req| req.session);
+        let number = u128::from_le_bytes(session) % self.workers.len() as u128;
+        let worker = usize::try_from(number).ok();
+        if let Some(mailbox) = worker.and_then(|at| self.workers.get(at)) {
+            mailbox.bring(Arrival {
+                link: guest.link,
+                who: guest.who,
+                peer: guest.name,
+                place: guest.place,
+                private,
+            });
+        }
+    }
+}
+
+/// Is it about one connection only, or nothing at all?
+fn is_passing(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    [Errno::AGAIN, Errno::INTR, Errno::CONNABORTED, Errno::PROTO].contains(&error)
+}

@@ -1,0 +1,632 @@
+//! A client's session: who drives it, and what its owner can do.
+//!
+//! *Whoever waits, drives.* The engine and its connections are behind one lock; a thread that wants a result takes it,
+//! and does for the others what comes along. Who finds it taken leaves its requests at the door: who has it looks there
+//! before and after. A thread that sleeps on its port's descriptor is woken by the sockets themselves, if it is the one
+//! that *watches*; the others are woken by whoever brings their results. When no port cares, a thread in the
+//! background does: it keeps paths alive.
+
+use super::address::{Bell, Interest, PathAddr, Waits};
+use super::client::{Core, Queued, Told};
+use super::client_port::{ClientPort, PortState};
+use super::pool::Pool;
+use crate::engine::client::Config;
+use crate::engine::path::{PathId, PathState};
+use crate::lease::Lease;
+use crate::port::{LeaseError, News, Port, Session};
+use crate::stats::PathStats;
+use crate::wire::Geometry;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// News that nobody listens to: the oldest are dropped.
+const MOST_NEWS: usize = 1024;
+/// While ports drive, the background thread looks so often whether they still do.
+const ASIDE: Duration = Duration::from_millis(10);
+/// Somebody sleeps, and who is to drive for him went away for a moment: is he back?
+const TICK: Duration = Duration::from_micros(500);
+/// Passes before others have their turn, when there is always something.
+const TURNS: u32 = 64;
+/// Who is back after so long was away for a moment.
+const QUICK: Duration = Duration::from_micros(30);
+/// While one watches, it is woken by what comes; this is for what it then leaves.
+const WATCHED: Duration = Duration::from_millis(100);
+
+/// How a session is opened.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The engine's settings.
+    pub engine: Config,
+    /// Its first paths; none is fine.
+    pub paths: Vec<PathAddr>,
+}
+
+/// One path, as it is now.
+#[derive(Clone, Debug)]
+pub struct PathInfo {
+    /// Which.
+    pub id: PathId,
+    /// Where it goes.
+    pub address: PathAddr,
+    /// Where it stands.
+    pub state: PathState,
+    /// Requests under way by it.
+    pub inflight: u32,
+    /// What it has counted.
+    pub stats: PathStats,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who is woken by the sockets.
+#[derive(Debug, Default)]
+struct Watch {
+    /// The port that watches, and whether the sockets are in its set.
+    holder: Option<(Arc<PortState>, bool)>,
+    /// Ports that sleep.
+    asleep: BTreeMap<u64, Arc<PortState>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WatchedBy {
+    /// No port needs it.
+    Nobody,
+    /// A port that sleeps, with the sockets in its set.
+    Sleeper,
+    /// Ports sleep, and the one that looked for them is away.
+    WhoWentAway,
+}
+
+/// What ports, session and background thread share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    core: Mutex<Core>,
+    /// Requests that wait for whoever drives.
+    door: Mutex<Vec<Queued>>,
+    knocked: AtomicBool,
+    pool: OnceLock<Arc<Pool>>,
+    ports: Mutex<Vec<Arc<PortState>>>,
+    next_port: AtomicU64,
+    /// All sockets.
+    sockets: Arc<Waits>,
+    watch: Mutex<Watch>,
+    /// The port that watches; `NOBODY`.
+    holder: AtomicU64,
+    sleepers: AtomicUsize,
+    /// The background thread looks every `TICK`.
+    ticking: AtomicBool,
+    spinning: AtomicBool,
+    /// Counts what ports have driven.
+    driven: AtomicU64,
+    /// When the background thread looks again, in nanoseconds since `started`.
+    looks_again: AtomicU64,
+    started: Instant,
+    /// For the background thread.
+    wake: Bell,
+    news: Mutex<VecDeque<News>>,
+    news_bell: Bell,
+    closed: AtomicBool,
+}
+
+/// No port has this number.
+const NOBODY: u64 = u64::MAX;
+
+/// That one thread is looking, so that no other need.
+#[derive(Debug)]
+pub(super) struct Spinner<'a>(&'a AtomicBool);
+
+impl Drop for Spinner<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Inner {
+    // ---- driving ----
+
+    pub(super) fn hand_in(&self, staged: &mut Vec<Queued>) {
+        if !staged.is_empty() {
+            locked(&self.door).append(staged);
+            self.knocked.store(true, Ordering::SeqCst);
+            // Whoever finds the lock taken from here on is seen by who leaves it: see `knocks`.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Is somebody at the door who may have found it shut? To be asked after each unlock.
+    fn knocks(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.knocked.load(Ordering::SeqCst)
+    }
+
+    /// Sends what is at the door.
+    pub(super) fn send(&self) {
+        while self.knocks() {
+            let Ok(mut core) = self.core.try_lock() else {
+                return;
+            };
+            self.let_in(&mut core);
+            self.leave(core);
+        }
+    }
+
+    /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
+    pub(super) fn drive(&self) {
+        self.drive_and(true);
+    }
+
+    /// One pass; more follow at once.
+    pub(super) fn drive_on(&self) {
+        self.drive_and(false);
+    }
+
+    fn drive_and(&self, rest: bool) {
+        loop {
+            let Ok(mut core) = self.core.try_lock() else {
+                return;
+            };
+            self.driven.fetch_add(1, Ordering::Relaxed);
+            self.let_in(&mut core);
+            core.pass();
+            // A server that never ends is left to the next pass.
+            let mut turns = 0;
+            while rest && turns < TURNS && !core.naps() {
+                core.pass();
+                turns += 1;
+            }
+            self.leave(core);
+            if !self.knocks() {
+                return;
+            }
+        }
+    }
+
+    /// Nobody looks any more, until the kernel says so.
+    pub(super) fn rest(&self) {
+        let quiet = match self.core.try_lock() {
+            Ok(mut core) => core.naps(),
+            // Who has it rests when leaving.
+            Err(_) => true,
+        };
+        if !quiet || self.knocks() {
+            self.drive();
+        }
+    }
+
+    fn let_in(&self, core: &mut Core) {
+        if !self.knocked.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        let mut queued = std::mem::take(&mut *locked(&self.door));
+        core.take_in(&mut queued);
+        // Its memory is used again.
+        let mut door = locked(&self.door);
+        if door.is_empty() {
+            *door = queued;
+        }
+    }
+
+    /// Tells what came of it, after the lock.
+    fn leave(&self, mut core: MutexGuard<'_, Core>) {
+        let told = std::mem::take(&mut core.told);
+        let deadline = core.deadline().map(|deadline| core.instant(deadline));
+        drop(core);
+        if let Some(deadline) = deadline {
+            let at = deadline.saturating_duration_since(self.started);
+            if nanos(at) < self.looks_again.load(Ordering::Relaxed) {
+                self.looks_again.store(nanos(at), Ordering::Relaxed);
+                self.wake.ring();
+            }
+        }
+        self.tell(told);
+    }
+
+    fn tell(&self, told: Told) {
+        if let Some(pool) = told.pool {
+            // There is one in a session's life.
+            let _ = self.pool.set(pool);
+            locked(&self.ports).iter().for_each(|port| port.call());
+        }
+        if !told.news.is_empty() {
+            let mut news = locked(&self.news);
+            news.extend(told.news);
+            let many = news.len().saturating_sub(MOST_NEWS);
+            news.drain(..many);
+            drop(news);
+            self.news_bell.ring();
+        }
+    }
+
+    /// With the lock, whoever has it; then as after any pass.
+    fn with<R>(&self, what: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = locked(&self.core);
+        let result = what(&mut core);
+        let now = core.now();
+        core.carry_out(now);
+        core.flush(now);
+        self.leave(core);
+        self.send();
+        result
+    }
+
+    // ---- ports ----
+
+    pub(super) fn lease(
+        &self,
+        port: &Arc<PortState>,
+        len: u32,
+    ) -> Result<Option<Lease>, LeaseError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(LeaseError::Closed);
+        }
+        let Some(pool) = self.pool.get() else {
+            return Ok(None);
+        };
+        if len > pool.most() {
+            return Err(LeaseError::TooLong);
+        }
+        Ok(pool.lend(port, len))
+    }
+
+    pub(super) fn can_lend_again(&self, port: &Arc<PortState>) -> bool {
+        self.pool.get().is_some_and(|pool| pool.has_again(port))
+    }
+
+    /// Nobody else looks: this thread may, until it drops what it gets.
+    pub(super) fn spinner(&self) -> Option<Spinner<'_>> {
+        let free = !self.spinning.swap(true, Ordering::Acquire);
+        free.then_some(Spinner(&self.spinning))
+    }
+
+    /// The spinner sees what comes: nobody else is to be woken by it.
+    pub(super) fn takes_watch(&self, port: &Arc<PortState>) {
+        if [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire)) {
+            return;
+        }
+        let mut watch = locked(&self.watch);
+        if let Some((holder, true)) = &watch.holder {
+            holder.waits.remove(&*self.sockets);
+        }
+        self.hold(&mut watch, port, false);
+    }
+
+    fn hold(&self, watch: &mut Watch, port: &Arc<PortState>, added: bool) {
+        self.holder.store(port.number, Ordering::Release);
+        watch.holder = Some((Arc::clone(port), added));
+    }
+
+    /// A port wants something again.
+    pub(super) fn is_back(&self, port: &PortState) {
+        let away = nanos(self.started.elapsed()).saturating_sub(port.left.load(Ordering::Relaxed));
+        let quick = away < nanos(QUICK);
+        port.is_quick.store(quick, Ordering::Relaxed);
+    }
+
+    /// A port is about to sleep. If none watches that sleeps, too, and none looks, it does.
+    pub(super) fn asleep(&self, port: &Arc<PortState>) {
+        let mut watch = locked(&self.watch);
+        watch.asleep.insert(port.number, Arc::clone(port));
+        self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
+        port.sleeps.store(true, Ordering::Relaxed);
+        let watched = watch.holder.as_ref().is_some_and(|(holder, _)| {
+            holder.number != port.number && watch.asleep.contains_key(&holder.number)
+        });
+        // Who looks hands over when leaving.
+        if !watched && !self.spinning.load(Ordering::SeqCst) {
+            self.watches(&mut watch, port);
+        }
+    }
+
+    /// A port is awake. If it was the one that watched or looked, another one that sleeps watches from now on; but not
+    /// if it will be back at once: then the background thread sees to it that it is.
+    pub(super) fn awake(&self, port: &Arc<PortState>) {
+        port.left
+            .store(nanos(self.started.elapsed()), Ordering::Relaxed);
+        if port.sleeps.swap(false, Ordering::Relaxed) {
+            let mut watch = locked(&self.watch);
+            watch.asleep.remove(&port.number);
+            self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+        let mine = [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire));
+        if !mine || self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if port.is_quick.load(Ordering::Relaxed) {
+            if !self.ticking.load(Ordering::SeqCst) {
+                self.wake.ring();
+            }
+            return;
+        }
+        self.hand_over(&mut locked(&self.watch));
+    }
+
+    /// The first that sleeps watches.
+    fn hand_over(&self, watch: &mut Watch) {
+        if let Some(other) = watch.asleep.values().next().cloned() {
+            self.watches(watch, &other);
+        }
+    }
+
+    fn watches(&self, watch: &mut Watch, port: &Arc<PortState>) {
+        match &watch.holder {
+            Some((holder, true)) if holder.number == port.number => return,
+            Some((holder, true)) => holder.waits.remove(&*self.sockets),
+            _ => {}
+        }
+        let added = port.waits.add(&*self.sockets, 1, Interest::READ).is_ok();
+        self.hold(watch, port, added);
+    }
+
+    /// A port is no more.
+    pub(super) fn forget(&self, port: &Arc<PortState>) {
+        let mut watch = locked(&self.watch);
+        if let Some((holder, added)) = &watch.holder
+            && holder.number == port.number
+        {
+            if *added {
+                holder.waits.remove(&*self.sockets);
+            }
+            watch.holder = None;
+            self.holder.store(NOBODY, Ordering::Release);
+        }
+        drop(watch);
+        locked(&self.ports).retain(|other| other.number != port.number);
+    }
+
+    /// Who sees to it that what comes is read?
+    fn watched_by(&self) -> WatchedBy {
+        let watch = locked(&self.watch);
+        if watch.asleep.is_empty() {
+            return WatchedBy::Nobody;
+        }
+        let sleeps = |(holder, added): &(Arc<PortState>, bool)| {
+            *added && watch.asleep.contains_key(&holder.number)
+        };
+        match watch.holder.as_ref().is_some_and(sleeps) {
+            true => WatchedBy::Sleeper,
+            false => WatchedBy::WhoWentAway,
+        }
+    }
+
+    /// Since it is known that nobody ticks: who went away before has not rung.
+    fn somebody_went_away(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.watched_by() == WatchedBy::WhoWentAway
+    }
+
+    // ---- the background ----
+
+    fn background(&self) {
+        let Ok(waits) = Waits::new() else {
+            return;
+        };
+        let added = waits.add(&self.wake, 0, Interest::READ);
+        if added.is_err() {
+            return;
+        }
+        let (mut seen, mut with_sockets) = (0, false);
+        let mut ready = Vec::new();
+        while !self.closed.load(Ordering::Acquire) {
+            self.drive();
+            let driven = self.driven.load(Ordering::Relaxed);
+            // Its own pass is one.
+            let by_others = driven != seen + 1;
+            seen = driven;
+            let mut watched_by = self.watched_by();
+            if watched_by == WatchedBy::WhoWentAway && !by_others {
+                self.hand_over(&mut locked(&self.watch));
+                watched_by = WatchedBy::Sleeper;
+            }
+            let with = !by_others && watched_by == WatchedBy::Nobody;
+            if with != with_sockets {
+                match with {
+                    true => drop(waits.add(&*self.sockets, 1, Interest::READ)),
+                    false => waits.remove(&*self.sockets),
+                }
+                with_sockets = with;
+            }
+            let most = match (watched_by, by_others) {
+                (WatchedBy::WhoWentAway, _) => Some(TICK),
+                (WatchedBy::Sleeper, _) => Some(WATCHED),
+                (WatchedBy::Nobody, true) => Some(ASIDE),
+                (WatchedBy::Nobody, false) => None,
+            };
+            let ticks = watched_by == WatchedBy::WhoWentAway;
+            self.ticking.store(ticks, Ordering::SeqCst);
+            let limit = match !ticks && self.somebody_went_away() {
+                true => Some(Duration::ZERO),
+                false => self.until_deadline(most),
+            };
+            waits.wait(limit, &mut ready);
+            self.wake.hush();
+        }
+    }
+
+    /// How long the background thread sleeps, told to those who make a deadline that is nearer.
+    fn until_deadline(&self, most: Option<Duration>) -> Option<Duration> {
+        // Until it is told otherwise: for ever. Then nobody who drives meanwhile misses that it sleeps.
+        self.looks_again.store(u64::MAX, Ordering::Relaxed);
+        let Ok(core) = self.core.try_lock() else {
+            // Who has the lock tells, when leaving.
+            return most;
+        };
+        let deadline = core.deadline().map(|deadline| core.instant(deadline));
+        let now = Instant::now();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let limit = [left, most].into_iter().flatten().min();
+        if let Some(limit) = limit {
+            let at = now.saturating_duration_since(self.started) + limit;
+            self.looks_again.store(nanos(at), Ordering::Relaxed);
+        }
+        drop(core);
+        match self.knocks() {
+            true => Some(Duration::ZERO),
+            false => limit,
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A session of a client. Closed when dropped; its ports live on, and say so.
+#[derive(Debug)]
+pub struct ClientSession {
+    inner: Arc<Inner>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Opens a session and begins to connect its paths.
+///
+/// # Errors
+/// Descriptors, threads or memory are used up; more paths than there may be.
+pub fn open(config: ClientConfig) -> io::Result<Arc<ClientSession>> {
+    let sockets = Arc::new(Waits::new()?);
+    let inner = Arc::new(Inner {
+        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets))),
+        door: Mutex::default(),
+        knocked: AtomicBool::new(false),
+        pool: OnceLock::new(),
+        ports: Mutex::default(),
+        next_port: AtomicU64::new(0),
+        sockets,
+        watch: Mutex::default(),
+        holder: AtomicU64::new(NOBODY),
+        sleepers: AtomicUsize::new(0),
+        ticking: AtomicBool::new(false),
+        spinning: AtomicBool::new(false),
+        driven: AtomicU64::new(0),
+        looks_again: AtomicU64::new(u64::MAX),
+        started: Instant::now(),
+        wake: Bell::new()?,
+        news: Mutex::default(),
+        news_bell: Bell::new()?,
+        closed: AtomicBool::new(false),
+    });
+    let session = Arc::new(ClientSession {
+        inner: Arc::clone(&inner),
+        background: Mutex::default(),
+    });
+    for path in config.paths {
+        let added = session.add_path(path);
+        added.ok_or_else(|| io::Error::other("more paths than a session may have"))?;
+    }
+    let thread = std::thread::Builder::new().name("memlane-session".into());
+    let background = thread.spawn(move || inner.background())?;
+    *locked(&session.background) = Some(background);
+    Ok(session)
+}
+
+impl ClientSession {
+    /// Adds a path and begins to connect it. `None`: there are as many as there may be, or the session is closed.
+    pub fn add_path(&self, address: PathAddr) -> Option<PathId> {
+        self.inner.with(|core| {
+            let now = core.now();
+            let id = core.engine.add_path(now)?;
+            core.addresses.insert(id, address);
+            Some(id)
+        })
+    }
+
+    /// Takes a path away; its requests go elsewhere.
+    pub fn remove_path(&self, id: PathId) {
+        self.inner.with(|core| {
+            let now = core.now();
+            core.engine.remove_path(now, id);
+            core.addresses.remove(&id);
+        });
+    }
+
+    /// Takes a path down until [`reconnect`](Self::reconnect).
+    pub fn disconnect(&self, id: PathId) {
+        self.inner.with(|core| {
+            let now = core.now();
+            core.engine.disconnect(now, id);
+        });
+    }
+
+    /// Connects a path anew, now.
+    pub fn reconnect(&self, id: PathId) {
+        self.inner.with(|core| {
+            let now = core.now();
+            core.engine.reconnect(now, id);
+        });
+    }
+
+    /// Every path.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathInfo> {
+        self.inner.with(|core| {
+            let info = |(id, state)| {
+                Some(PathInfo {
+                    id,
+                    address: core.addresses.get(&id)?.clone(),
+                    state,
+                    inflight: core.engine.inflight(id)?,
+                    stats: core.engine.stats(id)?.clone(),
+                })
+            };
+            core.engine.paths().filter_map(info).collect()
+        })
+    }
+
+    /// Ends the session: what is not over fails with [`Closed`](crate::error::RequestError::Closed). Leases that are
+    /// out stay what they are.
+    pub fn close(&self) {
+        let inner = &self.inner;
+        inner.with(|core| {
+            inner.closed.store(true, Ordering::Release);
+            inner.let_in(core);
+            core.close();
+        });
+        inner.wake.ring();
+        let background = locked(&self.background).take();
+        if let Some(background) = background {
+            // It does not panic.
+            let _ = background.join();
+        }
+        locked(&inner.ports).iter().for_each(|port| port.call());
+    }
+}
+
+impl Session for ClientSession {
+    fn port(&self) -> io::Result<Box<dyn Port>> {
+        let number = self.inner.next_port.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::new(PortState::new(number)?);
+        locked(&self.inner.ports).push(Arc::clone(&state));
+        let port = ClientPort::new(Arc::clone(&self.inner), state);
+        Ok(Box::new(port))
+    }
+
+    fn geometry(&self) -> Option<Geometry> {
+        self.inner.with(|core| core.engine.geometry())
+    }
+
+    fn news(&self) -> Option<News> {
+        let mut news = locked(&self.inner.news);
+        let next = news.pop_front();
+        if news.is_empty() {
+            self.inner.news_bell.hush();
+        }
+        next
+    }
+
+    fn news_fd(&self) -> BorrowedFd<'_> {
+        self.inner.news_bell.as_fd()
+    }
+}
+
+impl Drop for ClientSession {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,684 @@
+//! One thread of a server: an engine, a service, the connections and the memory of their sessions.
+
+use super::address::{Bell, Interest, Ready, Waits};
+use super::frame::{self, Step};
+use super::inflow::Received;
+use super::link::{Link, LinkError};
+use super::memory::{Memories, Memory};
+use super::server::{Place, ServedPath, SessionInfo};
+use super::spin::Spin;
+use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
+use crate::engine::{Inbound, Time};
+use crate::error::PathError;
+use crate::port::{Finished, Identity, Service};
+use crate::wire::{CONN_LEN, ConnReq, SgDesc};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A connection that has said what it wants.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) link: Link,
+    pub(super) who: Identity,
+    pub(super) peer: String,
+    pub(super) place: Place,
+    pub(super) private: [u8; CONN_LEN],
+}
+
+#[derive(Debug, Default)]
+struct Mail {
+    arrivals: Vec<Arrival>,
+    asks: Vec<Sender<Vec<SessionInfo>>>,
+    stop: bool,
+}
+
+/// What other threads have for a worker.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    mail: Mutex<Mail>,
+    bell: Bell,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> io::Result<Mailbox> {
+        let bell = Bell::new()?;
+        let mail = Mutex::default();
+        Ok(Mailbox { mail, bell })
+    }
+
+    fn mail(&self) -> MutexGuard<'_, Mail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn bring(&self, arrival: Arrival) {
+        self.mail().arrivals.push(arrival);
+        self.bell.ring();
+    }
+
+    pub(super) fn ask(&self, tell: Sender<Vec<SessionInfo>>) {
+        self.mail().asks.push(tell);
+        self.bell.ring();
+    }
+
+    pub(super) fn stop(&self) {
+        self.mail().stop = true;
+        self.bell.ring();
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: LinkId,
+    link: Link,
+    who: Identity,
+    peer: String,
+    memory: Option<Arc<Memory>>,
+    session: Option<SessionId>,
+    /// It may share its session's chunks: it comes from this host, and carries requests.
+    may_share: bool,
+    interest: Interest,
+    dirty: bool,
+    /// Reads in vain until it is not looked at without being asked.
+    warm: u32,
+    _place: Place,
+}
+
+/// What the engine sees of sessions, and of the service.
+struct View<'a, S> {
+    memories: &'a Memories,
+    service: &'a RefCell<S>,
+    names: &'a RefCell<BTreeMap<SessionId, String>>,
+    who: &'a Identity,
+}
+
+impl<S: Service> Chunks for View<'_, S> {
+    fn table(&self, session: SessionId) -> Vec<SgDesc> {
+        let memory = self.memories.get(session);
+        memory.map(|memory| memory.table()).unwrap_or_default()
+    }
+
+    fn copy(&self, session: SessionId, chunk: u16, at: u32, into: &mut [u8]) {
+        if let Some(memory) = self.memories.get(session) {
+            memory.copy(chunk, at, into);
+        }
+    }
+
+    fn admits(&self, session: SessionId, _: LinkId, name: &str) -> Result<(), u16> {
+        /// Linux's.
+        const EACCES: u16 = 13;
+        const ENOMEM: u16 = 12;
+        const EINVAL: u16 = 22;
+        if self.memories.get(session).is_none() {
+            return Err(ENOMEM);
+        }
+        let mut names = self.names.borrow_mut();
+        if names.get(&session).is_some_and(|known| known != name) {
+            return Err(EINVAL);
+        }
+        let mut service = self.service.borrow_mut();
+        if !service.opened(session, name, self.who) {
+            return Err(EACCES);
+        }
+        names.entry(session).or_insert_with(|| name.into());
+        Ok(())
+    }
+}
+
+// What is waited for beside connections, whose numbers begin above.
+const MAIL: u64 = 0;
+const SERVICE: u64 = 1;
+const FIRST_LINK: u64 = 2;
+/// A connection's number is a count, and its place in the table.
+const PLACE_BITS: u32 = 20;
+/// A connection is looked at so often in vain before only the kernel tells that something has come.
+const WARM: u32 = 64;
+/// Passes over warm connections until the kernel is asked about all; one that asks the kernel anyway counts more.
+const LOOK_AROUND: u32 = 512;
+const COSTS: u32 = 16;
+/// How long jobs that run may take when the server stops.
+const LAST_JOBS: Duration = Duration::from_secs(30);
+/// A service without a descriptor that has not finished all is asked so often.
+const ASK: Duration = Duration::from_millis(1);
+
+pub(super) struct Worker<S> {
+    number: usize,
+    engine: Server,
+    service: RefCell<S>,
+    mailbox: Arc<Mailbox>,
+    started: Instant,
+    waits: Waits,
+    ready: Vec<Ready>,
+    links: Vec<Option<Entry>>,
+    next: u64,
+    memories: Memories,
+    /// Of the sessions that the service knows.
+    names: RefCell<BTreeMap<SessionId, String>>,
+    /// Connections that failed while actions were carried out.
+    failed: Vec<(LinkId, PathError)>,
+    /// Jobs that the service has.
+    running: usize,
+    /// Jobs that were handed over since it was last told to start them.
+    handed_over: bool,
+    finished: Vec<Finished>,
+    notices: Vec<(SessionId, u32)>,
+    passes: u32,
+    /// Something happened in this pass.
+    stirred: bool,
+}
+
+impl<S: Service> Worker<S> {
+    pub(super) fn new(
+        number: usize,
+        config: Config,
+        service: S,
+        mailbox: Arc<Mailbox>,
+    ) -> io::Result<Worker<S>> {
+        let waits = Waits::new()?;
+        waits.add(&mailbox.bell, MAIL, Interest::READ)?;
+        if let Some(fd) = service.fd() {
+            waits.add(fd, SERVICE, Interest::READ)?;
+        }
+        Ok(Worker {
+            number,
+            engine: Server::new(config),
+            service: RefCell::new(service),
+            mailbox,
+            started: Instant::now(),
+            waits,
+            ready: Vec::new(),
+            links: Vec::new(),
+            next: 1,
+            memories: Memories::new(config.geometry),
+            names: RefCell::default(),
+            failed: Vec::new(),
+            running: 0,
+            handed_over: false,
+            finished: Vec::new(),
+            notices: Vec::new(),
+            passes: 0,
+            stirred: false,
+        })
+    }
+
+    // ---- the loop ----
+
+    pub(super) fn run(mut self) {
+        let mut spin = Spin::new();
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            self.stirred = false;
+            let looked = Instant::now();
+            let over = idle_since.is_some_and(|since| looked - since >= spin.budget());
+            let limit = match over && self.naps() {
+                true => self.until_deadline(),
+                false => Some(Duration::ZERO),
+            };
+            if self.pass(limit, over) {
+                break;
+            }
+            match (self.stirred, idle_since) {
+                (true, Some(since)) => {
+                    spin.learn(since.elapsed());
+                    idle_since = None;
+                }
+                (false, None) => idle_since = Some(looked),
+                _ => {}
+            }
+        }
+        self.finish();
+    }
+
+    /// One pass; is it to stop?
+    fn pass(&mut self, limit: Option<Duration>, all: bool) -> bool {
+        // The time before reading: what has come since then does not count as silence.
+        let before = self.started.elapsed();
+        self.passes += 1;
+        let due = |at: Time, worker: &Self| worker.engine.deadline().is_some_and(|due| at >= due);
+        if all || due(before, self) || self.passes >= LOOK_AROUND {
+            self.passes = 0;
+            let stop = self.look_around(limit);
+            if stop {
+                return true;
+            }
+        } else {
+            self.read_warm(before);
+        }
+        self.serve();
+        // After a sleep, the next pass does it: what came meanwhile is read first.
+        if due(before, self) {
+            self.engine.poll(before);
+            self.carry_out();
+        }
+        self.flush();
+        false
+    }
+
+    fn until_deadline(&self) -> Option<Duration> {
+        let now = self.started.elapsed();
+        let deadline = self.engine.deadline();
+        let left = deadline.map(|deadline| deadline.saturating_sub(now));
+        let asks = self.running > 0 && self.service.borrow().fd().is_none();
+        match asks {
+            true => Some(left.unwrap_or(ASK).min(ASK)),
+            false => left,
+        }
+    }
+
+    fn look_around(&mut self, limit: Option<Duration>) -> bool {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.waits.wait(limit, &mut ready);
+        let now = self.started.elapsed();
+        let mut stop = false;
+        for found in &ready {
+            match found.data {
+                MAIL => stop = self.read_mail(now),
+                SERVICE => (self.stirred, self.handed_over) = (true, true),
+                number => {
+                    let link = LinkId(number);
+                    if found.write
+                        && let Some(entry) = self.entry(link)
+                    {
+                        entry.dirty = true;
+                    }
+                    if found.read {
+                        self.read(now, link, true);
+                    }
+                }
+            }
+        }
+        self.ready = ready;
+        stop
+    }
+
+    fn read_warm(&mut self, now: Time) {
+        for at in 0..self.links.len() {
+            if let Some(entry) = self.links[at].as_mut().filter(|entry| entry.warm > 0) {
+                entry.warm -= 1;
+                self.passes += if entry.link.is_shared() { 0 } else { COSTS };
+                let id = entry.id;
+                self.read(now, id, false);
+                // Not looked at any more: from now on it rings.
+                if let Some(entry) = self.entry(id).filter(|entry| entry.warm == 0)
+                    && !entry.link.naps()
+                {
+                    entry.warm = WARM;
+                }
+            }
+        }
+    }
+
+    /// Nobody looks from now on until the kernel says so. `false`: there is something.
+    fn naps(&mut self) -> bool {
+        let links = self.links.iter_mut().flatten();
+        let mut quiet = true;
+        for entry in links {
+            if !entry.link.naps() {
+                entry.warm = WARM;
+                quiet = false;
+            }
+        }
+        quiet
+    }
+
+    fn read_mail(&mut self, now: Time) -> bool {
+        let mailbox = Arc::clone(&self.mailbox);
+        mailbox.bell.hush();
+        let mail = std::mem::take(&mut *mailbox.mail());
+        self.stirred = true;
+        for arrival in mail.arrivals {
+            self.adopt(now, arrival);
+        }
+        for ask in mail.asks {
+            // Who does not wait any more does not hear it.
+            let _ = ask.send(self.sessions());
+        }
+        mail.stop
+    }
+
+    // ---- connections ----
+
+    fn entry(&mut self, link: LinkId) -> Option<&mut Entry> {
+        let place = usize::try_from(link.0 & ((1 << PLACE_BITS) - 1)).ok()?;
+        let entry = self.links.get_mut(place)?.as_mut()?;
+        (entry.id == link).then_some(entry)
+    }
+
+    fn adopt(&mut self, now: Time, arrival: Arrival) {
+        let free = self.links.iter().position(Option::is_none);
+        let place = free.unwrap_or(self.links.len());
+        if place >= 1 << PLACE_BITS {
+            return;
+        }
+        if free.is_none() {
+            self.links.push(None);
+        }
+        let id = LinkId((self.next << PLACE_BITS) | place as u64);
+        debug_assert!(id.0 >= FIRST_LINK);
+        self.next += 1;
+        let interest = Interest::READ;
+        if self.waits.add(&arrival.link, id.0, interest).is_err() {
+            return;
+        }
+        let cid = ConnReq::decode(&arrival.private).map_or(0, |req| req.cid);
+        let may_share = cid > 0 && matches!(arrival.who, Identity::Local { .. });
+        self.links[place] = Some(Entry {
+            id,
+            may_share,
+            link: arrival.link,
+            who: arrival.who,
+            peer: arrival.peer,
+            memory: None,
+            session: None,
+            interest,
+            dirty: false,
+            warm: 0,
+            _place: arrival.place,
+        });
+        self.engine.on_connect(now, id, &arrival.private);
+        self.carry_out();
+        self.read(now, id, false);
+    }
+
+    fn drop_link(&mut self, link: LinkId) {
+        let Some(entry) = self.entry(link) else {
+            return;
+        };
+        // The last thing said is often why: it goes out if there is room.
+        let _ = entry.link.flush();
+        let place = usize::try_from(link.0 & ((1 << PLACE_BITS) - 1)).unwrap_or(usize::MAX);
+        if let Some(slot) = self.links.get_mut(place) {
+            *slot = None;
+        }
+    }
+
+    /// Takes what has come by one connection. It may be gone after any of it.
+    fn read(&mut self, now: Time, id: LinkId, readable: bool) {
+        let Some(entry) = self.entry(id) else {
+            return;
+        };
+        if entry.link.is_clogged() {
+            return;
+        }
+        entry.link.turn(readable);
+        while let Some(entry) = self.entry(id) {
+            let Entry { link, memory, .. } = entry;
+            let mut granted = super::memory::BySession(memory.as_deref());
+            let received = match link.next(&mut granted) {
+                Ok(Some(received)) => received,
+                Ok(None) => return,
+                Err(error) => {
+                    self.broken(now, id, error.for_path());
+                    return;
+                }
+            };
+            entry.warm = WARM;
+            self.stirred = true;
+            self.hand_over(now, id, &received);
+            self.carry_out();
+        }
+    }
+
+    fn hand_over(&mut self, now: Time, id: LinkId, received: &Received) {
+        let inbound = match received {
+            Received::Send(bytes, None) => Inbound::Send(bytes),
+            Received::Send(bytes, Some(imm)) => Inbound::SendImmediate(bytes, *imm),
+            Received::Immediate(imm) => Inbound::Immediate(*imm),
+            Received::Step(..) | Received::Share(..) => {
+                let why = PathError::Misbehaved("a connection that begins twice");
+                self.engine.on_broken(now, id, why);
+                return;
+            }
+        };
+        let place = usize::try_from(id.0 & ((1 << PLACE_BITS) - 1)).unwrap_or(usize::MAX);
+        if let Some(Some(entry)) = self.links.get(place) {
+            let view = View {
+                memories: &self.memories,
+                service: &self.service,
+                names: &self.names,
+                who: &entry.who,
+            };
+            self.engine.on_message(now, id, inbound, &view);
+        }
+    }
+
+    fn broken(&mut self, now: Time, id: LinkId, why: PathError) {
+        self.engine.on_broken(now, id, why);
+        self.carry_out();
+        // The engine does not know those that it has refused.
+        self.drop_link(id);
+    }
+
+    fn flush(&mut self) {
+        for slot in &mut self.links {
+            let Some(entry) = slot.as_mut().filter(|entry| entry.dirty) else {
+                continue;
+            };
+            entry.dirty = false;
+            match entry.link.flush() {
+                Ok(all) => {
+                    let interest = Interest {
+                        read: !entry.link.is_clogged(),
+                        write: !all,
+                    };
+                    if entry.interest != interest {
+                        entry.interest = interest;
+                        self.waits.change(&entry.link, entry.id.0, interest);
+                    }
+                }
+                Err(error) => self.failed.push((entry.id, LinkError::for_path(error))),
+            }
+        }
+        let now = self.started.elapsed();
+        while let Some((link, why)) = self.failed.pop() {
+            self.broken(now, link, why);
+        }
+    }
+
+    // ---- what the engine says ----
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            self.act(action);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            if let Event::SessionGone(session) = event
+                && self.names.borrow_mut().remove(&session).is_some()
+            {
+                self.service.borrow_mut().gone(session);
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            // Without memory, the session is refused when it introduces itself.
+            Action::Open(session) => drop(self.memories.open(session)),
+            Action::Accept(link, private) => {
+                let session = self.engine.session_of(link);
+                let memory = session.and_then(|session| self.memories.get(session).cloned());
+                if let Some(entry) = self.entry(link) {
+                    (entry.session, entry.memory) = (session, memory);
+                    if let (Some(memory), true) = (&entry.memory, entry.may_share)
+                        && let Err(error) = memory.share(&mut entry.link)
+                    {
+                        self.failed.push((link, error.for_path()));
+                        return;
+                    }
+                    entry.link.step(Step::Accept, &private);
+                    entry.dirty = true;
+                }
+            }
+            Action::Reject(link, private) => {
+                if let Some(entry) = self.entry(link) {
+                    entry.link.step(Step::Reject, &private);
+                }
+                self.drop_link(link);
+            }
+            Action::Send(link, bytes) => {
+                if let Some(entry) = self.entry(link) {
+                    entry.link.send(&bytes);
+                    entry.dirty = true;
+                }
+            }
+            Action::Immediate(link, imm) => {
+                if let Some(entry) = self.entry(link) {
+                    entry.link.immediate(imm);
+                    entry.dirty = true;
+                }
+            }
+            Action::Execute(job) => self.execute(job),
+            Action::Reply {
+                link,
+                session: _,
+                permit,
+                data,
+                imm,
+            } => self.reply(link, permit, data, imm),
+            Action::Close(link) => self.drop_link(link),
+            Action::Free(session) => self.memories.free(session),
+        }
+    }
+
+    fn execute(&mut self, job: Job) {
+        let memory = self.memories.get(job.session);
+        let Some(chunk) = memory.and_then(|memory| memory.chunk(job.permit)) else {
+            return;
+        };
+        self.running += 1;
+        self.handed_over = true;
+        self.service.borrow_mut().execute(job, chunk);
+    }
+
+    fn reply(&mut self, link: LinkId, permit: u16, data: Option<(SgDesc, u32)>, imm: u32) {
+        let Some(entry) = self.entry(link) else {
+            return;
+        };
+        let memory = entry.memory.as_ref();
+        match data {
+            Some((into, len)) => {
+                let place = frame::Place {
+                    addr: into.addr,
+                    key: into.key,
+                    len,
+                    tail_at: 0,
+                    tail: 0,
+                };
+                // The connection keeps the session's memory until it is dropped, with all that it has to send.
+                let chunk = memory.and_then(|memory| memory.chunk(permit));
+                entry.link.reply(place, chunk, imm);
+            }
+            None => entry.link.immediate(imm),
+        }
+        entry.dirty = true;
+    }
+
+    // ---- the service ----
+
+    fn serve(&mut self) {
+        if self.running > 0 || self.handed_over {
+            self.handed_over = false;
+            let mut finished = std::mem::take(&mut self.finished);
+            self.service.borrow_mut().finished(&mut finished);
+            self.stirred |= !finished.is_empty();
+            for done in finished.drain(..) {
+                self.running = self.running.saturating_sub(1);
+                let Finished {
+                    session,
+                    permit,
+                    generation,
+                    errno,
+                } = done;
+                self.engine.finished(session, permit, generation, errno);
+            }
+            self.finished = finished;
+            self.carry_out();
+        }
+        let mut notices = std::mem::take(&mut self.notices);
+        self.service.borrow_mut().notices(&mut notices);
+        if !notices.is_empty() {
+            for (session, what) in notices.drain(..) {
+                self.engine.notice(session, what);
+            }
+            self.carry_out();
+        }
+        self.notices = notices;
+    }
+
+    // ---- what one can see ----
+
+    fn sessions(&self) -> Vec<SessionInfo> {
+        let info = |id: SessionId| {
+            let mut paths: Vec<ServedPath> = Vec::new();
+            let links = self.links.iter().flatten();
+            for entry in links.filter(|entry| entry.session == Some(id)) {
+                // Connections of one path come from one host, each from a port of its own.
+                let host = match entry.who {
+                    Identity::Local { .. } => &entry.peer,
+                    _ => entry.peer.rsplit_once(':').map_or("", |(host, _)| host),
+                };
+                let known = paths.iter_mut().find(|path| path.peer == host);
+                match known {
+                    Some(path) => path.connections += 1,
+                    None => paths.push(ServedPath {
+                        peer: host.into(),
+                        who: entry.who.clone(),
+                        connections: 1,
+                    }),
+                }
+            }
+            SessionInfo {
+                id: (self.number, id),
+                name: self.names.borrow().get(&id).cloned(),
+                paths,
+                stats: self.engine.stats(id).unwrap_or_default(),
+            }
+        };
+        self.memories.sessions().map(info).collect()
+    }
+
+    // ---- the end ----
+
+    /// No connection is left; what the service has is finished, before its memory goes.
+    fn finish(mut self) {
+        self.links.clear();
+        let until = Instant::now() + LAST_JOBS;
+        while self.running > 0 && Instant::now() < until {
+            self.serve();
+            if self.running > 0 {
+                self.wait_for_service();
+            }
+        }
+        let Worker {
+            service,
+            memories,
+            running,
+            ..
+        } = self;
+        drop(service);
+        if running > 0 {
+            // The kernel may still write there: it stays mapped until the process ends.
+            std::mem::forget(memories);
+        }
+    }
+
+    fn wait_for_service(&self) {
+        let service = self.service.borrow();
+        let Some(fd) = service.fd() else {
+            std::thread::sleep(ASK);
+            return;
+        };
+        // SAFETY: the service, which owns it, lives, and is not asked for anything meanwhile.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
+        let mut ready = Vec::new();
+        if let Ok(waits) = Waits::new()
+            && waits.add(fd, SERVICE, Interest::READ).is_ok()
+        {
+            waits.wait(Some(Duration::from_millis(100)), &mut ready);
+        }
+    }
+}
