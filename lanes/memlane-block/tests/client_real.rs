@@ -1,4 +1,4 @@
-//! Client, session, server and files as they are: over TCP, in one process.
+//! Client, session, server and files as they are: over TCP and on one host's memory, in one process.
 
 use memlane_block::client::error::OpenError;
 use memlane_block::client::{Access, Client, RemoteVolume, Status};
@@ -49,6 +49,10 @@ struct Serving {
     shared: Arc<Shared>,
 }
 
+fn anywhere() -> Address {
+    Address::Tcp(([127, 0, 0, 1], 0).into())
+}
+
 impl Serving {
     fn start(folder: &Folder, listen: Address, born: u64) -> Serving {
         let config = Served {
@@ -64,7 +68,7 @@ impl Serving {
     }
 
     fn anywhere(folder: &Folder) -> Serving {
-        Serving::start(folder, Address::Tcp(([127, 0, 0, 1], 0).into()), 1)
+        Serving::start(folder, anywhere(), 1)
     }
 
     fn address(&self) -> Address {
@@ -153,8 +157,19 @@ fn use_it(volume: &RemoteVolume, user: usize, over: &AtomicBool) -> (usize, Vec<
 
 #[test]
 fn what_is_written_is_in_the_files_though_the_server_restarts_again_and_again() {
+    restarted_again_and_again(anywhere());
+}
+
+#[test]
+fn likewise_on_one_host_where_the_memory_is_the_servers() {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("memlane-client-real-{}-{number}", std::process::id());
+    restarted_again_and_again(Address::Local(name));
+}
+
+fn restarted_again_and_again(listen: Address) {
     let folder = Folder::new(&["a", "b"]);
-    let mut serving = Serving::anywhere(&folder);
+    let mut serving = Serving::start(&folder, listen, 1);
     let client = serving.client("writer");
     let volumes = ["a", "b"].map(|name| client.open(name, Access::ReadWrite).unwrap());
     let over = AtomicBool::new(false);
