@@ -132,7 +132,7 @@ impl ClientPort {
         self.inner.is_back(&self.state);
         let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
         let found = loop {
-            self.inner.drive();
+            self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
@@ -142,6 +142,7 @@ impl ClientPort {
             std::hint::spin_loop();
         };
         drop(turn);
+        self.inner.rest();
         if found {
             self.spin.learn(start.elapsed());
         }
