@@ -46,7 +46,7 @@ fn listen(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>)> {
         Header::Step(_) => CONN_LEN,
         Header::Send { len, .. } => len as usize,
         Header::Write { place, .. } => place.len as usize + usize::from(place.tail),
-        Header::Immediate(_) => 0,
+        Header::Immediate(_) | Header::Share { .. } => 0,
     };
     let mut rest = vec![0; behind];
     stream.read_exact(&mut rest)?;
