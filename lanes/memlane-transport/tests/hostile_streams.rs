@@ -132,7 +132,8 @@ fn a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does() {
         Header::Write { place, imm: None }.encode().to_vec()
     };
     let all = i64::from(CHUNK) * 32;
-    let wrong: [Box<dyn Fn(SgDesc) -> Vec<u8>>; 12] = [
+    type Wrong = Box<dyn Fn(SgDesc) -> Vec<u8>>;
+    let wrong: [Wrong; 12] = [
         Box::new(|desc| {
             write(
                 SgDesc {

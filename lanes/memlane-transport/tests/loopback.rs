@@ -262,7 +262,8 @@ fn a_client_that_writes_nonsense_into_its_queues_is_left_and_nobody_else_is() {
     let mut user = User::new(&*session, 1);
     user.work(20, 2);
     let heartbeat = Immediate::Heartbeat.encode();
-    let nonsense: [Box<dyn Fn(&Queues)>; 5] = [
+    type Nonsense = Box<dyn Fn(&Queues)>;
+    let nonsense: [Nonsense; 5] = [
         Box::new(|queues| {
             queues
                 .to_server()
