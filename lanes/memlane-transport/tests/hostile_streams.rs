@@ -132,8 +132,8 @@ fn a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does() {
         Header::Write { place, imm: None }.encode().to_vec()
     };
     let all = i64::from(CHUNK) * 32;
-    type Wrong = Box<dyn Fn(SgDesc) -> Vec<u8>>;
-    let wrong: [Wrong; 12] = [
+    type Wrong<'a> = Box<dyn Fn(SgDesc) -> Vec<u8> + 'a>;
+    let wrong: [Wrong<'_>; 12] = [
         Box::new(|desc| {
             write(
                 SgDesc {
