@@ -77,6 +77,19 @@ fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
             [vec![3], accept, message(None), heartbeat.clone()].concat(),
         ),
         (
+            "share",
+            [
+                vec![1],
+                Frame::Share {
+                    slots: 128,
+                    base: 9,
+                }
+                .encode()
+                .to_vec(),
+            ]
+            .concat(),
+        ),
+        (
             "key",
             [vec![0], message(Some(9)), write(b"", b"", None), heartbeat].concat(),
         ),

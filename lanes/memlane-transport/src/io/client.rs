@@ -86,6 +86,8 @@ pub(super) struct Core {
     failed: Vec<(Conn, PathError)>,
     pub(super) told: Told,
     passes: u32,
+    /// Something has come, if only a part, since this was taken away.
+    pub(super) has_moved: bool,
 }
 
 impl Core {
@@ -106,6 +108,7 @@ impl Core {
             failed: Vec::new(),
             told: Told::default(),
             passes: 0,
+            has_moved: false,
         }
     }
 
@@ -468,7 +471,12 @@ impl Core {
                 Ok(Some(received)) => {
                     self.hand_over(now, conn, received);
                 }
-                Ok(None) => return,
+                Ok(None) => {
+                    self.has_moved |= self.links[at]
+                        .as_ref()
+                        .is_some_and(|entry| entry.link.has_moved());
+                    return;
+                }
                 Err(error) => self.engine.on_broken(now, conn, error.for_path()),
             }
             self.carry_out(now);
@@ -528,8 +536,12 @@ impl Core {
 
     /// Nobody looks from now on until the kernel says so. `false`: there is something.
     pub(super) fn naps(&mut self) -> bool {
-        let links = self.links.iter_mut().flatten();
-        links.fold(true, |quiet, entry| entry.link.naps() && quiet)
+        let mut quiet = true;
+        for entry in self.links.iter_mut().flatten() {
+            // Each of them, whatever the others say.
+            quiet &= entry.link.naps();
+        }
+        quiet
     }
 
     fn hand_over(&mut self, now: Time, conn: Conn, received: Received) {

@@ -85,6 +85,7 @@ pub(super) struct Link {
     dry: bool,
     /// Reads since [`turn`](Self::turn).
     reads: usize,
+    moved: bool,
     /// The kernel says that there is something to read.
     readable: bool,
     /// Memory that both ends have.
@@ -106,6 +107,7 @@ impl Link {
             out: Outflow::default(),
             dry: false,
             reads: 0,
+            moved: false,
             readable: true,
             shared: None,
             accepted: false,
@@ -123,10 +125,16 @@ impl Link {
     pub(super) fn turn(&mut self, readable: bool) {
         self.dry = false;
         self.reads = 0;
+        self.moved = false;
         self.readable = readable;
         if let Some(shared) = &mut self.shared {
             shared.wakes();
         }
+    }
+
+    /// Has something come in this turn, if only a part?
+    pub(super) fn has_moved(&self) -> bool {
+        self.moved
     }
 
     /// The next thing that has come; reads when it must. `None`: nothing more is there, or this turn is over
@@ -144,6 +152,7 @@ impl Link {
                 return Ok(None);
             }
             let taken = shared.take().map_err(|_| LinkError::Queue)?;
+            self.moved |= taken.is_some();
             return Ok(taken.map(Received::Immediate));
         }
         loop {
@@ -176,6 +185,7 @@ impl Link {
             Ok(0) => return Err(LinkError::Ended),
             Ok(count) => {
                 self.reads += 1;
+                self.moved = true;
                 // A short read has emptied the socket: to ask again would only cost a call.
                 self.dry = count < wanted;
                 self.inflow.came(count);

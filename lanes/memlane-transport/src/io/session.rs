@@ -162,15 +162,15 @@ impl Inner {
         self.drive_and(true);
     }
 
-    /// One pass; more follow at once.
-    pub(super) fn drive_on(&self) {
-        self.drive_and(false);
+    /// One pass; more follow at once. Has something come?
+    pub(super) fn drive_on(&self) -> bool {
+        self.drive_and(false)
     }
 
-    fn drive_and(&self, rest: bool) {
+    fn drive_and(&self, rest: bool) -> bool {
         loop {
             let Ok(mut core) = self.core.try_lock() else {
-                return;
+                return false;
             };
             self.driven.fetch_add(1, Ordering::Relaxed);
             self.let_in(&mut core);
@@ -181,9 +181,10 @@ impl Inner {
                 core.pass();
                 turns += 1;
             }
+            let moved = std::mem::take(&mut core.has_moved);
             self.leave(core);
             if !self.knocks() {
-                return;
+                return moved;
             }
         }
     }

@@ -21,6 +21,8 @@ const SLOTS: usize = 4096;
 const MOST_SLOTS: usize = 1 << 17;
 
 const _: () = assert!(size_of::<QueueWords<Cpu>>() <= SECOND);
+const _: () = assert!(std::mem::offset_of!(QueueWords<Cpu>, consumed) == 128);
+const _: () = assert!(std::mem::offset_of!(QueueWords<Cpu>, naps) == 256);
 const _: () = assert!(SECOND + size_of::<QueueWords<Cpu>>() <= SLOTS);
 
 /// Bytes of the memory of a pair of queues.
@@ -159,7 +161,7 @@ impl Shared {
         let span = usize::try_from(place.span()).ok()?;
         let window = chunks.bytes().part(at, span)?;
         let copied = match data {
-            Some(data) => copy(&data, &window.part(0, place.len as usize)?),
+            Some(data) => copy(&data.part(0, place.len as usize)?, &window),
             None => place.len == 0,
         };
         // SAFETY: `tail` is readable for its length.

@@ -214,19 +214,25 @@ impl<S: Service> Worker<S> {
             self.stirred = false;
             let looked = Instant::now();
             let over = idle_since.is_some_and(|since| looked - since >= spin.budget());
-            let limit = match over && self.naps() {
+            // From here on whoever has something rings.
+            let sleeps = over && self.naps();
+            let limit = match sleeps {
                 true => self.until_deadline(),
                 false => Some(Duration::ZERO),
             };
-            if self.pass(limit, over) {
+            if self.pass(limit, sleeps) {
                 break;
             }
             match (self.stirred, idle_since) {
                 (true, Some(since)) => {
-                    spin.learn(since.elapsed());
+                    match over {
+                        true => spin.in_vain(),
+                        false => spin.found(since.elapsed()),
+                    }
                     idle_since = None;
                 }
                 (false, None) => idle_since = Some(looked),
+                (false, Some(_)) if !over => spin.relax(),
                 _ => {}
             }
         }
@@ -234,18 +240,19 @@ impl<S: Service> Worker<S> {
     }
 
     /// One pass; is it to stop?
-    fn pass(&mut self, limit: Option<Duration>, all: bool) -> bool {
+    fn pass(&mut self, limit: Option<Duration>, sleeps: bool) -> bool {
         // The time before reading: what has come since then does not count as silence.
         let before = self.started.elapsed();
         self.passes += 1;
         let due = |at: Time, worker: &Self| worker.engine.deadline().is_some_and(|due| at >= due);
-        if all || due(before, self) || self.passes >= LOOK_AROUND {
+        if sleeps || due(before, self) || self.passes >= LOOK_AROUND {
             self.passes = 0;
             let stop = self.look_around(limit);
             if stop {
                 return true;
             }
-        } else {
+        }
+        if !sleeps {
             self.read_warm(before);
         }
         self.serve();
@@ -410,14 +417,18 @@ impl<S: Service> Worker<S> {
             let mut granted = super::memory::BySession(memory.as_deref());
             let received = match link.next(&mut granted) {
                 Ok(Some(received)) => received,
-                Ok(None) => return,
+                Ok(None) => {
+                    if link.has_moved() {
+                        entry.warm = WARM;
+                        self.stirred = true;
+                    }
+                    return;
+                }
                 Err(error) => {
                     self.broken(now, id, error.for_path());
                     return;
                 }
             };
-            entry.warm = WARM;
-            self.stirred = true;
             self.hand_over(now, id, &received);
             self.carry_out();
         }
