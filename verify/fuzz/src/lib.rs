@@ -20,6 +20,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod nbd;
 pub mod seeds;
 
 // The command is a program, not a library: what it reads with is taken in by path.
@@ -44,7 +45,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -52,6 +53,8 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("hostile_ring", hostile_ring),
     ("sock_diag", sock_diag),
     ("config", config),
+    ("nbd_handshake", nbd::nbd_handshake),
+    ("nbd_requests", nbd::nbd_requests),
 ];
 
 /// A handshake message of a peer: refused, or the same after encoding it again.

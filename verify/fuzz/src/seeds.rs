@@ -25,6 +25,8 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("hostile_ring", hostile_rings()),
         of("sock_diag", sock_diags()),
         of("config", configs()),
+        of("nbd_handshake", crate::nbd::handshakes()),
+        of("nbd_requests", crate::nbd::requests()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()
