@@ -1,23 +1,24 @@
 #!/bin/bash
-# NBD servers side by side: memlane's (memory volume) against nbdkit (memory) and qemu-storage-daemon (null-co, which
-# reads zeroes), by fio's nbd engine; all of them in turns in each round, median of the rounds.
+# NBD servers side by side: memlane's (memory volume) against nbdkit (memory) and qemu-storage-daemon (a file in /dev/shm),
+# by fio's nbd engine; all of them in turns in each round. All volumes are full of noise.
 #
 #   cargo build --release -p memlane-block --example nbd_mem
 #   bench/nbd.sh [ROUNDS] [SECONDS]        NBD_MEM=path/of/nbd_mem
 #
-# Columns: I/Os per second, server's CPU seconds per million I/Os, ratio of I/Os per second to the best peer's.
+# Columns: I/Os per second (median of the rounds, and best), the server's CPU seconds per million I/Os (median). Then the
+# ratio of our median to the best peer's. On a machine that is busy with other things, look at the CPU seconds.
 set -eu
 rounds=${1:-3} seconds=${2:-2}
 here=$(cd "$(dirname "$0")/.." && pwd)
 nbd_mem=${NBD_MEM:-${CARGO_TARGET_DIR:-$here/target}/release/examples/nbd_mem}
-dir=$(mktemp -d)
+dir=$(mktemp -d /dev/shm/nbd-bench-XXXXXX)
 pids=()
 cleanup() {
     for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
     rm -rf "$dir"
 }
 trap cleanup EXIT
-size=256
+size=128
 
 # A free port each.
 base=$((20000 + $$ % 20000))
@@ -26,12 +27,14 @@ mkfifo "$dir/hold"
 exec 9>"$dir/hold"
 nbdkit -f -U "$dir/nbdkit.sock" memory size=${size}M & pids+=($!); nbdkit_u=$!
 nbdkit -f -i 127.0.0.1 -p $((base + 1)) memory size=${size}M & pids+=($!); nbdkit_t=$!
+head -c ${size}M /dev/urandom >"$dir/noise"
 qsd() {
-    qemu-storage-daemon --blockdev driver=null-co,node-name=n,size=$((size << 20)),read-zeroes=on \
+    cp "$dir/noise" "$dir/qsd-$2"
+    qemu-storage-daemon --blockdev "driver=file,node-name=n,filename=$dir/qsd-$2" \
         --nbd-server "$1" --export type=nbd,id=e,node-name=n,name=,writable=on & pids+=($!)
 }
-qsd "addr.type=unix,addr.path=$dir/qsd.sock"; qsd_u=$!
-qsd "addr.type=inet,addr.host=127.0.0.1,addr.port=$((base + 2))"; qsd_t=$!
+qsd "addr.type=unix,addr.path=$dir/qsd.sock" u; qsd_u=$!
+qsd "addr.type=inet,addr.host=127.0.0.1,addr.port=$((base + 2))" t; qsd_t=$!
 sleep 1
 
 uri() { # server transport
@@ -49,11 +52,14 @@ pid_of() {
         qsd-unix) echo $qsd_u ;; qsd-tcp) echo $qsd_t ;;
     esac
 }
+for server in memlane nbdkit; do
+    for via in unix tcp; do nbdcopy "$dir/noise" "$(uri $server $via)"; done
+done
 ticks() { awk '{ print $14 + $15 }' "/proc/$1/stat"; }
 median() { sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 loads=("randread 4k 1" "randread 4k 32" "randwrite 4k 1" "randwrite 4k 32" "read 1m 1" "read 1m 4" "write 1m 4")
-printf '%-5s %-16s %-8s %12s %12s\n' via load server iops cpu_s/M_io
+printf '%-5s %-16s %-8s %10s %10s %12s\n' via load server iops best cpu_s/M_io
 for via in unix tcp; do
     for load in "${loads[@]}"; do
         read -r rw bs depth <<<"$load"
@@ -76,7 +82,8 @@ P
         for server in memlane nbdkit qsd; do
             file=$dir/$via-$rw-$bs-$depth-$server
             iops=$(cut -d' ' -f1 "$file" | median) cpu=$(cut -d' ' -f2 "$file" | median)
-            printf '%-5s %-16s %-8s %12.0f %12.2f\n' $via "$rw-$bs-$depth" $server "$iops" "$cpu"
+            top=$(cut -d' ' -f1 "$file" | sort -g | tail -1)
+            printf '%-5s %-16s %-8s %10.0f %10.0f %12.2f\n' $via "$rw-$bs-$depth" $server "$iops" "$top" "$cpu"
             if [ $server = memlane ]; then ours=$iops; else best=$(echo "$best $iops" | tr ' ' '\n' | sort -g | tail -1); fi
         done
         echo "      ratio to the best peer: $(awk "BEGIN { printf \"%.2f\", $ours / $best }")"
