@@ -58,6 +58,16 @@ impl Pace {
         again
     }
 
+    /// Nothing came, or is about to: is it better to wait at once?
+    pub(super) fn rests(&mut self) -> bool {
+        let slow = self.pause >= self.limit * 2;
+        let crowded = !self.spinning && SPINNING.load(Ordering::Relaxed) >= most();
+        if slow || crowded {
+            self.since.get_or_insert_with(Instant::now);
+        }
+        slow || crowded
+    }
+
     fn start(&mut self) -> bool {
         if !self.spinning {
             let before = SPINNING.fetch_add(1, Ordering::Relaxed);

@@ -413,8 +413,8 @@ impl Conn<'_> {
         None
     }
 
-    /// Reads from the socket what the input waits for.
-    pub(super) fn receive(&mut self) -> bool {
+    /// Reads from the socket what the input waits for; if told to, waits a while for it.
+    pub(super) fn receive(&mut self, wait: bool) -> bool {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);
         } else if self.begin > 0 {
@@ -424,7 +424,7 @@ impl Conn<'_> {
         let (payload, ahead) = self.where_to();
         let room = (self.inbox.len() - self.end).min(ahead);
         let buffer = &mut self.inbox[self.end..self.end + room];
-        match self.stream.recv(payload, buffer) {
+        match self.stream.recv(payload, buffer, wait) {
             Ok(came) => {
                 self.end += came.buffer;
                 if let Input::Payload {

@@ -226,13 +226,16 @@ impl<'a> Conn<'a> {
     /// Serves until the client goes, or is told to.
     pub(super) fn run(mut self) {
         let mut pace = Pace::new(self.around.spin);
+        // Where there is nothing but the socket to wait for, its own call waits: that is half the system calls.
+        let mut nap = true;
         while !self.is_over() {
             self.notice_stop();
             let mut progress = self.reap();
             self.turn = TURN;
             self.wants = self.take_in();
             if self.wants == Wants::Bytes {
-                progress |= self.receive();
+                let came = self.receive(nap && self.has_only_the_socket() && pace.rests());
+                (progress, nap) = (progress | came, came);
                 self.wants = self.take_in();
             }
             progress |= self.wants == Wants::Turn;
@@ -246,6 +249,11 @@ impl<'a> Conn<'a> {
             }
         }
         self.stream.end();
+    }
+
+    fn has_only_the_socket(&self) -> bool {
+        let told = self.outbox.is_empty() && !self.stream.holds_back();
+        told && self.pending.is_empty() && self.until.is_none()
     }
 
     /// Nothing under way, and nobody to tell.
