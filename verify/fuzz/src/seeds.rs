@@ -30,7 +30,10 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("hostile_ring", hostile_rings()),
         of("sock_diag", sock_diags()),
         of("config", configs()),
+        of("nbd_handshake", crate::nbd::handshakes()),
+        of("nbd_requests", crate::nbd::requests()),
         of("rnbd_message", rnbd_messages()),
+        of("rnbd_answer", rnbd_answers()),
         of("tcp_stream", tcp_streams()),
         of("virtio_blk", guests()),
         of("extents", extents()),
@@ -426,4 +429,15 @@ fn extents() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("end", search(1, &[(1 << 30, 0), (0, 0)])),
     ]
+}
+
+/// The answers among them, to a client that knows all and whose requests have 126,976 bytes.
+fn rnbd_answers() -> Vec<(&'static str, Vec<u8>)> {
+    let mut head = rnbd::CAPS.to_le_bytes().to_vec();
+    head.extend(126_976_u32.to_le_bytes());
+    let messages = rnbd_messages().into_iter();
+    let answers = messages.filter(|(name, _)| name.ends_with("_rsp"));
+    answers
+        .map(|(name, bytes)| (name, [head.clone(), bytes].concat()))
+        .collect()
 }
