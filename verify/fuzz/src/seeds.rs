@@ -363,6 +363,9 @@ fn rnbd_messages() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("io", io.encode().to_vec()),
         ("close", rnbd::Close { device_id }.encode().to_vec()),
+    ]
+}
+
 /// A guest's memory after one byte for the volume: descriptors, two requests available, headers at 0x200.
 fn guests() -> Vec<(&'static str, Vec<u8>)> {
     let guest = |kind: u32, sector: u64, data: &[u8], to_guest: bool| {
