@@ -30,7 +30,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use support::{
-    CHUNK, Disk, HEADER as HDR, MOST, Manners, PATIENCE, User, connect, hear, local, start, until,
+    CHUNK, Disk, HEADER as HDR, MOST, PATIENCE, User, connect, hear, local, start_patient, until,
 };
 
 fn dial(server: &Server) -> UnixStream {
@@ -190,7 +190,7 @@ fn is_closed(mut stream: UnixStream) {
 #[test]
 fn a_request_by_hand_is_answered_in_its_chunk_and_by_the_queue() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![local()], Manners::default());
+    let server = start_patient(&disk, vec![local()]);
     let mut hand = by_hand(&server, 1);
     let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
     let geometry = Geometry::new(32, CHUNK, HDR).expect("a geometry");
@@ -257,7 +257,7 @@ fn a_request_by_hand_is_answered_in_its_chunk_and_by_the_queue() {
 #[test]
 fn a_client_that_writes_nonsense_into_its_queues_is_left_and_nobody_else_is() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![local()], Manners::default());
+    let server = start_patient(&disk, vec![local()]);
     let session = connect(&[&server.addresses()[0]]);
     let mut user = User::new(&*session, 1);
     user.work(20, 2);
@@ -329,7 +329,7 @@ fn a_client_that_writes_nonsense_into_its_queues_is_left_and_nobody_else_is() {
 #[test]
 fn bytes_on_the_life_line_only_ring_and_its_end_is_the_connections() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![local()], Manners::default());
+    let server = start_patient(&disk, vec![local()]);
     let mut hand = by_hand(&server, 1);
     hand.one.write_all(&[0xFF; 10_000]).expect("sent");
     let question = Header::Immediate(Immediate::Heartbeat.encode()).encode();
