@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{
     CHUNK, Disk, HEADER as HDR, MOST, Manners, PATIENCE, Rng, User, connect, hear, server_engine,
-    start, start_with, tcp, until, usr,
+    start_patient, start_with, tcp, until, usr,
 };
 
 fn dial(server: &Server) -> TcpStream {
@@ -116,7 +116,7 @@ fn is_closed(mut stream: TcpStream) {
 #[test]
 fn a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![tcp()], Manners::default());
+    let server = start_patient(&disk, vec![tcp()]);
     let session = connect(&[&server.addresses()[0]]);
     let mut user = User::new(&*session, 1);
     user.work(20, 2);
@@ -189,7 +189,7 @@ fn a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does() {
 #[test]
 fn noise_and_half_frames_harm_nobody() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![tcp()], Manners::default());
+    let server = start_patient(&disk, vec![tcp()]);
     let session = connect(&[&server.addresses()[0]]);
     let mut user = User::new(&*session, 1);
     let mut rng = Rng(4);
@@ -234,7 +234,7 @@ fn noise_and_half_frames_harm_nobody() {
 #[test]
 fn a_client_cannot_reach_the_chunks_of_another_session() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![tcp()], Manners::default());
+    let server = start_patient(&disk, vec![tcp()]);
     let (_zero, mut victim, theirs) = by_hand(&server, 1);
     let (_zero, mut thief, _) = by_hand(&server, 2);
     let place = Place {
@@ -260,7 +260,7 @@ fn a_client_cannot_reach_the_chunks_of_another_session() {
 #[test]
 fn a_peer_that_asks_and_does_not_read_is_not_remembered_without_limit() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![tcp()], Manners::default());
+    let server = start_patient(&disk, vec![tcp()]);
     let session = connect(&[&server.addresses()[0]]);
     let mut user = User::new(&*session, 1);
     let (_zero, mut deaf, _) = by_hand(&server, 3);
@@ -401,9 +401,9 @@ fn a_server_that_writes_where_it_must_not_is_left_and_has_written_nothing() {
         }
         .encode()
     };
-    // Into another lease, before its own, over its end, with another key, again after the answer.
+    // Into another lease, before its own, over its end, with another key; and right, by a connection that was not asked.
     type Evil = fn(SgDesc) -> (u64, u32, u32);
-    let evil: [Evil; 5] = [
+    let evil: [Evil; 6] = [
         |into| {
             (
                 into.addr + u64::from(MOST).next_multiple_of(4096),
@@ -415,6 +415,7 @@ fn a_server_that_writes_where_it_must_not_is_left_and_has_written_nothing() {
         |into| (into.addr + 100 - 15, into.key, 16),
         |into| (into.addr, into.key ^ 1, 16),
         |into| (into.addr, into.key, u32::MAX),
+        |into| (into.addr, into.key, 16),
     ];
     let mut read = 0;
     let mut kept = None;
@@ -478,6 +479,7 @@ fn a_server_that_writes_where_it_must_not_is_left_and_has_written_nothing() {
             imm: Some(answer(permit)),
         }
         .encode();
+        let by = if round == 5 { &mut one } else { by };
         say(by, &[&header, &[0xEE; 16]]);
         let what = PathError::Misbehaved("a write to memory that was not granted");
         hear(

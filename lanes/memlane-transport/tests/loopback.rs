@@ -30,7 +30,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use support::{
-    CHUNK, Disk, HEADER as HDR, MOST, Manners, PATIENCE, User, connect, hear, local, start, until,
+    CHUNK, Disk, HEADER as HDR, MOST, PATIENCE, User, connect, hear, local, start_patient, until,
 };
 
 fn dial(server: &Server) -> UnixStream {
@@ -190,7 +190,7 @@ fn is_closed(mut stream: UnixStream) {
 #[test]
 fn a_request_by_hand_is_answered_in_its_chunk_and_by_the_queue() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![local()], Manners::default());
+    let server = start_patient(&disk, vec![local()]);
     let mut hand = by_hand(&server, 1);
     let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
     let geometry = Geometry::new(32, CHUNK, HDR).expect("a geometry");
@@ -257,67 +257,52 @@ fn a_request_by_hand_is_answered_in_its_chunk_and_by_the_queue() {
 #[test]
 fn a_client_that_writes_nonsense_into_its_queues_is_left_and_nobody_else_is() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![local()], Manners::default());
+    let server = start_patient(&disk, vec![local()]);
     let session = connect(&[&server.addresses()[0]]);
     let mut user = User::new(&*session, 1);
     user.work(20, 2);
     let heartbeat = Immediate::Heartbeat.encode();
-    type Nonsense = Box<dyn Fn(&Queues)>;
+    // More than it takes answers for, in any case.
+    let asks_on = move |queues: &Queues, bell: &mut UnixStream| {
+        let (words, slots) = queues.to_server();
+        let mut producer = Producer::default();
+        for _ in 0..20 {
+            while producer.put(words, slots, heartbeat) == Ok(true) {}
+            let _ = producer.publish(words);
+            // If the server has closed it already, this fails, and that is right.
+            let _ = bell.write_all(&[1]);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    type Nonsense = Box<dyn Fn(&Queues, &mut UnixStream)>;
     let nonsense: [Nonsense; 5] = [
-        Box::new(|queues| {
-            queues
-                .to_server()
-                .0
-                .published
-                .0
-                .store(u64::MAX, Ordering::Release)
+        Box::new(|queues, _| {
+            let words = queues.to_server().0;
+            words.published.0.store(u64::MAX, Ordering::Release);
         }),
-        Box::new(|queues| {
-            queues
-                .to_server()
-                .0
-                .published
-                .0
-                .store(SLOTS as u64 + 1, Ordering::Release)
+        Box::new(|queues, _| {
+            let words = queues.to_server().0;
+            words.published.0.store(SLOTS as u64 + 1, Ordering::Release);
         }),
-        // Asks more than it takes answers for.
-        Box::new(move |queues| {
-            let (words, slots) = queues.to_server();
-            let mut producer = Producer::default();
-            for _ in 0..4 {
-                while producer.put(words, slots, heartbeat) == Ok(true) {}
-                let _ = producer.publish(words);
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-        }),
-        // Says that it has taken what was never said, and asks until the server looks.
-        Box::new(move |queues| {
-            queues
-                .to_client()
-                .0
-                .consumed
-                .0
-                .store(1 << 40, Ordering::Release);
-            let (words, slots) = queues.to_server();
-            let mut producer = Producer::default();
-            for _ in 0..4 {
-                while producer.put(words, slots, heartbeat) == Ok(true) {}
-                let _ = producer.publish(words);
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
+        Box::new(asks_on),
+        // Says that it has taken what was never said.
+        Box::new(move |queues, bell| {
+            let words = queues.to_client().0;
+            words.consumed.0.store(1 << 40, Ordering::Release);
+            asks_on(queues, bell);
         }),
         // A request whose header is noise.
-        Box::new(|queues| {
+        Box::new(|queues, _| {
             let (words, slots) = queues.to_server();
             let mut producer = Producer::default();
-            let _ = producer.put(words, slots, Immediate::Request(31 << 23 | 777).encode());
+            let imm = Immediate::Request(31 << 23 | 777).encode();
+            let _ = producer.put(words, slots, imm);
             let _ = producer.publish(words);
         }),
     ];
     for (number, nonsense) in (10..).zip(nonsense) {
         let mut hand = by_hand(&server, number);
-        nonsense(&hand.queues);
-        // If the server has closed it already, this fails, and that is right.
+        nonsense(&hand.queues, &mut hand.one);
         let _ = hand.one.write_all(&[1; 100]);
         is_closed(hand.one);
         is_closed(hand.zero);
@@ -329,7 +314,7 @@ fn a_client_that_writes_nonsense_into_its_queues_is_left_and_nobody_else_is() {
 #[test]
 fn bytes_on_the_life_line_only_ring_and_its_end_is_the_connections() {
     let disk = Arc::<Disk>::default();
-    let server = start(&disk, vec![local()], Manners::default());
+    let server = start_patient(&disk, vec![local()]);
     let mut hand = by_hand(&server, 1);
     hand.one.write_all(&[0xFF; 10_000]).expect("sent");
     let question = Header::Immediate(Immediate::Heartbeat.encode()).encode();

@@ -131,13 +131,13 @@ impl Core {
         self.flush(now);
     }
 
-    /// Reads what has come, and does what is due.
-    pub(super) fn pass(&mut self) {
+    /// Reads what has come, and does what is due. `all`: by connections that nothing is awaited from, too.
+    pub(super) fn pass(&mut self, all: bool) {
         // The time before reading: what came since then does not count as silence.
         let now = self.now();
         self.passes += 1;
         let due = self.deadline().is_some_and(|deadline| now >= deadline);
-        if due || self.passes >= LOOK_AROUND || !self.is_busy() {
+        if all || due || self.passes >= LOOK_AROUND || !self.is_busy() {
             self.passes = 0;
             self.look_around(now);
         }

@@ -7,7 +7,7 @@ use super::spin::Spin;
 use crate::lease::Lease;
 use crate::port::{Completion, LeaseError, Port, Submission};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -172,7 +172,10 @@ impl Port for ClientPort {
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.inner.hand_in(&mut self.staged);
-        self.inner.drive();
+        match self.state.sleeps.load(Ordering::Relaxed) {
+            true => self.inner.drive_woken(),
+            false => self.inner.drive(),
+        }
         let count = self.state.take(Some(into));
         self.inner.awake(&self.state);
         count
@@ -211,7 +214,7 @@ impl Port for ClientPort {
                 break;
             }
             self.state.waits.wait(left, &mut ready);
-            self.inner.drive();
+            self.inner.drive_woken();
             if self.state.has_done() {
                 break;
             }

@@ -159,26 +159,31 @@ impl Inner {
 
     /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
     pub(super) fn drive(&self) {
-        self.drive_and(true);
+        self.drive_and(true, false);
     }
 
     /// One pass; more follow at once. Has something come?
     pub(super) fn drive_on(&self) -> bool {
-        self.drive_and(false)
+        self.drive_and(false, false)
     }
 
-    fn drive_and(&self, rest: bool) -> bool {
+    /// As `drive`, by a thread that was woken: whatever woke it is read, so that it does not wake it again.
+    pub(super) fn drive_woken(&self) {
+        self.drive_and(true, true);
+    }
+
+    fn drive_and(&self, rest: bool, mut all: bool) -> bool {
         loop {
             let Ok(mut core) = self.core.try_lock() else {
                 return false;
             };
             self.driven.fetch_add(1, Ordering::Relaxed);
             self.let_in(&mut core);
-            core.pass();
+            core.pass(std::mem::take(&mut all));
             // A server that never ends is left to the next pass.
             let mut turns = 0;
             while rest && turns < TURNS && !core.naps() {
-                core.pass();
+                core.pass(false);
                 turns += 1;
             }
             let moved = std::mem::take(&mut core.has_moved);
@@ -416,7 +421,7 @@ impl Inner {
         let (mut seen, mut with_sockets) = (0, false);
         let mut ready = Vec::new();
         while !self.closed.load(Ordering::Acquire) {
-            self.drive();
+            self.drive_woken();
             let driven = self.driven.load(Ordering::Relaxed);
             // Its own pass is one.
             let by_others = driven != seen + 1;

@@ -77,7 +77,7 @@ mod tests {
         let mut probes = 0;
         for _ in 0..3 * PROBE {
             spin.in_vain();
-            probes += u32::from(spin.budget() == PROBE_FOR);
+            probes += u32::from(spin.budget == LEAST && spin.budget() == PROBE_FOR);
         }
         assert_eq!((spin.budget, probes), (LEAST, 3));
         spin.found(Duration::from_micros(15));

@@ -198,6 +198,16 @@ pub fn start(disk: &Arc<Disk>, listen: Vec<Address>, manners: Manners) -> Server
     start_with(disk, ServerConfig::new(listen, server_engine(1)), manners)
 }
 
+/// A server that never asks whether anybody is there: when it closes a connection, that is for what came by it.
+pub fn start_patient(disk: &Arc<Disk>, listen: Vec<Address>) -> Server {
+    let mut config = ServerConfig::new(listen, server_engine(1));
+    config.engine.heartbeat = Heartbeat {
+        interval: Duration::from_secs(1000),
+        patience: Duration::from_secs(1000),
+    };
+    start_with(disk, config, Manners::default())
+}
+
 pub fn start_with(disk: &Arc<Disk>, config: ServerConfig, manners: Manners) -> Server {
     let disk = Arc::clone(disk);
     serve(config, move |_| {
