@@ -115,10 +115,14 @@ impl Machines {
 
     /// What arrives at one end of a cable is dropped: all (`percent` 100), or some of it.
     pub fn lose(&self, cable: usize, arriving_at: Side, percent: u32) {
+        let some = match percent {
+            100.. => String::new(),
+            _ => format!("numgen random mod 100 < {percent} "),
+        };
         let rule = format!(
             "add table inet cut\n\
              add chain inet cut in {{ type filter hook input priority 0; }}\n\
-             add rule inet cut in iifname c{cable} numgen random mod 100 < {percent} drop\n"
+             add rule inet cut in iifname c{cable} {some}drop\n"
         );
         let mut command = self.command(arriving_at, "nft");
         command.arg(&rule);
