@@ -149,6 +149,9 @@ static struct ioengine_ops engine;
 struct job {
 	void *attached;
 	void *engine;
+	/* Taken, and not known to be sent. */
+	struct io_u **taken;
+	unsigned int taken_nr;
 };
 
 #define complain(...) log_err("fio: memlane: " __VA_ARGS__)
@@ -259,6 +262,9 @@ static int memlane_init(struct thread_data *td)
 	struct job *job = td->io_ops_data;
 	char why[512] = "";
 
+	job->taken = calloc(td->o.iodepth, sizeof(*job->taken));
+	if (!job->taken)
+		return ENOMEM;
 	job->engine = memlane_fio_start(job->attached, td->o.iodepth, why, sizeof(why));
 	if (!job->engine) {
 		complain("%s\n", why);
@@ -315,19 +321,43 @@ static enum fio_q_status memlane_queue(struct thread_data *td, struct io_u *io_u
 		ret = memlane_fio_queue(job->engine, io_u->index, op,
 					td->o.sync_io ? FLAG_DURABLE : 0,
 					io_u->offset, io_u->xfer_buflen, io_u->xfer_buf);
-	if (ret == 0)
+	if (ret == 0) {
+		/* No more than iodepth: each is one of td->io_u_all. */
+		job->taken[job->taken_nr++] = io_u;
 		return FIO_Q_QUEUED;
+	}
 	if (ret == BUSY)
 		return FIO_Q_BUSY;
 	io_u->error = -ret;
 	return FIO_Q_COMPLETED;
 }
 
+/* The times up to here are what submitting took: slat. */
+static void account(struct thread_data *td, const struct job *job)
+{
+	struct timespec now;
+	unsigned int i;
+
+	fio_gettime(&now, NULL);
+	for (i = 0; i < job->taken_nr; i++) {
+		job->taken[i]->issue_time = now;
+		io_u_queued(td, job->taken[i]);
+	}
+	if (td->o.read_iolog_file)
+		td->last_issue = now;
+}
+
 static int memlane_commit(struct thread_data *td)
 {
 	struct job *job = td->io_ops_data;
 
+	if (!job->taken_nr)
+		return 0;
 	memlane_fio_push(job->engine);
+	if (fio_fill_issue_time(td))
+		account(td, job);
+	io_u_mark_submit(td, job->taken_nr);
+	job->taken_nr = 0;
 	return 0;
 }
 
@@ -336,6 +366,8 @@ static int memlane_getevents(struct thread_data *td, unsigned int min, unsigned 
 {
 	struct job *job = td->io_ops_data;
 
+	/* Nothing that was taken may be done before its time was. */
+	memlane_commit(td);
 	return memlane_fio_wait(job->engine, min, max, limit);
 }
 
@@ -364,6 +396,7 @@ static void memlane_cleanup(struct thread_data *td)
 	if (job->engine)
 		memlane_fio_stop(job->engine);
 	memlane_fio_detach(job->attached);
+	free(job->taken);
 	free(job);
 }
 
@@ -376,7 +409,8 @@ static struct ioengine_ops engine = {
 	.name = "memlane",
 	.version = FIO_IOOPS_VERSION,
 	/* Workers that fio makes for offloaded jobs have no setup. */
-	.flags = FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_NO_OFFLOAD,
+	.flags = FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_NO_OFFLOAD |
+		 FIO_ASYNCIO_SETS_ISSUE_TIME,
 	.setup = memlane_setup,
 	.init = memlane_init,
 	.post_init = memlane_post_init,
