@@ -21,13 +21,15 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+pub mod client;
 #[cfg(feature = "fuse")]
 pub mod fuse;
 pub mod loopdev;
+pub mod names;
+pub mod nbd;
+pub mod server;
+pub mod store;
 #[cfg(feature = "vhost")]
 pub mod vhost;
-pub mod nbd;
-pub mod client;
-pub mod store;
 pub mod volume;
 pub mod wire;

@@ -362,6 +362,7 @@ fn fio_finds_what_it_wrote() {
             "--loops=2",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--allow_file_create=0",
         ];
         run("fio", &arguments).unwrap();

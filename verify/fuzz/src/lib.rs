@@ -22,6 +22,9 @@ use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
 pub mod seeds;
+mod stream;
+
+pub use stream::tcp_stream;
 
 // The command is a program, not a library: what it reads with is taken in by path.
 #[path = "../../../apps/memlane/src/run/elf.rs"]
@@ -46,6 +49,7 @@ pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
 pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -54,7 +58,20 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("sock_diag", sock_diag),
     ("config", config),
     ("rnbd_message", rnbd_message),
+    ("tcp_stream", tcp_stream),
+    ("virtio_blk", virtio_blk),
+    ("extents", extents),
 ];
+
+/// A guest's memory, with a ring and requests to a disk in it.
+pub fn virtio_blk(bytes: &[u8]) -> bool {
+    memlane_block::vhost::fuzzing::requests(bytes)
+}
+
+/// What a volume says of its holes.
+pub fn extents(bytes: &[u8]) -> bool {
+    memlane_block::fuse::fuzzing::extents(bytes)
+}
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
 pub fn clc_message(bytes: &[u8]) -> bool {

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -171,10 +172,11 @@ impl Guest {
     /// If QEMU or a module is missing, or the initramfs cannot be written: see [`qemu`].
     #[must_use]
     pub fn start(&self, script: &str) -> Running {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let initramfs = std::env::temp_dir().join(format!(
-            "memlane-initramfs-{}-{:?}",
+            "memlane-initramfs-{}-{}",
             std::process::id(),
-            std::thread::current().id()
+            NUMBER.fetch_add(1, Ordering::Relaxed)
         ));
         let archive = self.archive(script).expect("an initramfs");
         std::fs::write(&initramfs, archive).expect("a written initramfs");

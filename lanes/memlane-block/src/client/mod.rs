@@ -296,6 +296,13 @@ impl RemoteVolume {
         self.handle.remote().counters.snapshot()
     }
 
+    /// Asks the server anew, now: what is its size, may it be opened again?
+    pub fn look_again(&self) {
+        self.handle.core.mail.send(Command::Again {
+            remote: Arc::clone(&self.handle.claim.remote),
+        });
+    }
+
     /// Closes it: what is asked of it from now on fails with `ENODEV`. Waits until the server has answered, but not
     /// for long: a server that does not is told when the session ends.
     pub fn close(&self) {

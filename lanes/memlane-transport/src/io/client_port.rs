@@ -7,6 +7,7 @@ use super::spin::Spin;
 use crate::lease::Lease;
 use crate::port::{Completion, LeaseError, Port, Submission};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,12 @@ pub(super) struct PortState {
     bell: Bell,
     /// The bell, and, if this port is the one that watches, what the session waits for.
     pub(super) waits: Waits,
+    /// It is among those that sleep.
+    pub(super) sleeps: AtomicBool,
+    /// When it was last awake with something to do, in nanoseconds.
+    pub(super) left: AtomicU64,
+    /// Last time it was back at once.
+    pub(super) is_quick: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +49,9 @@ impl PortState {
             done: Mutex::default(),
             bell,
             waits,
+            sleeps: AtomicBool::new(false),
+            left: AtomicU64::new(0),
+            is_quick: AtomicBool::new(false),
         })
     }
 
@@ -119,6 +129,7 @@ impl ClientPort {
             return self.state.has_done();
         };
         self.inner.takes_watch(&self.state);
+        self.inner.is_back(&self.state);
         let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
         let found = loop {
             self.inner.drive();
@@ -165,6 +176,7 @@ impl Port for ClientPort {
 
     fn arm(&mut self) -> bool {
         self.inner.hand_in(&mut self.staged);
+        self.inner.is_back(&self.state);
         self.inner.asleep(&self.state);
         // From now on a completion rings. What has come before is looked for once more.
         let quiet = self.state.arm();

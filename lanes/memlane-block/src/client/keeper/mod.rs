@@ -240,6 +240,7 @@ impl Keeper {
                 reply,
             } => self.begin_open(name, access, reply),
             Command::Close { remote, reply } => self.close(&remote, reply),
+            Command::Again { remote } => self.open_again(&remote),
             Command::Stop => {
                 let now = self.clock.now();
                 self.stop.get_or_insert(now.saturating_add(STOP_LIMIT));
@@ -307,6 +308,19 @@ impl Keeper {
         } else {
             // A server that restarted does not have it open.
             let _ = reply.map(|reply| reply.send(()));
+        }
+    }
+
+    /// To open twice is to open once: the answer says what has changed.
+    fn open_again(&mut self, remote: &Arc<Remote>) {
+        let now = self.clock.now();
+        let entry = self.entries.iter_mut().find(|entry| match &entry.who {
+            Who::Open { remote: other, .. } => Arc::ptr_eq(remote, other),
+            Who::Opening { .. } => false,
+        });
+        if let Some(entry) = entry {
+            entry.wanted = true;
+            entry.at = now;
         }
     }
 

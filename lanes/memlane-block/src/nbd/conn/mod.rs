@@ -287,7 +287,7 @@ impl<'a> Conn<'a> {
 
     /// Until the client, the volume or the bell has something.
     fn sleep(&mut self) {
-        if self.queue.arm() {
+        if self.is_over() || self.queue.arm() {
             return;
         }
         let mut events = PollFlags::empty();
