@@ -19,7 +19,10 @@ fn main() {
     };
     println!("cargo::rustc-cfg=fio_headers");
     println!("cargo::rustc-env=MEMLANE_FIO_HEADERS={}", fio.display());
-    println!("cargo::rerun-if-changed={}", fio.join("ioengines.h").display());
+    println!(
+        "cargo::rerun-if-changed={}",
+        fio.join("ioengines.h").display()
+    );
     let mut shim = cc::Build::new();
     shim.file("src/shim.c").include(&fio).flag("-std=gnu11");
     // fio's headers are not ours to tidy up.

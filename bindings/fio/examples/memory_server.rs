@@ -2,7 +2,7 @@
 //! `local:NAME` or `tcp:HOST:PORT`. Prints where it listens and serves until its input ends.
 
 #[path = "../tests/support/memory.rs"]
-#[allow(dead_code, unreachable_pub)] // the tests use more of it
+#[allow(dead_code)] // the tests use more of it
 mod memory;
 
 use memlane_transport::io::Address;
@@ -11,7 +11,10 @@ use std::io::Read as _;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let address = args.first().map_or("tcp:127.0.0.1:0", String::as_str);
-    let number = |at: usize, default| args.get(at).map_or(default, |n| n.parse().expect("a number"));
+    let number = |at: usize, default| {
+        args.get(at)
+            .map_or(default, |n| n.parse().expect("a number"))
+    };
     let listen = match address.split_once(':') {
         Some(("local", name)) => Address::Local(name.into()),
         Some(("tcp", host)) => Address::Tcp(host.parse().expect("an address and a port")),

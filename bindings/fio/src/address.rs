@@ -12,7 +12,10 @@ const PROBE: Duration = Duration::from_secs(2);
 
 /// `local:NAME,tcp:HOST:PORT,…`, also with `//` after the colon: one path to each.
 pub(crate) fn paths(text: &str) -> Result<Vec<PathAddr>, String> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
     let paths: Vec<PathAddr> = parts.map(path).collect::<Result<_, _>>()?;
     match paths.is_empty() {
         true => Err("address= is not set: local:NAME or tcp:HOST:PORT".into()),

@@ -55,11 +55,24 @@ struct Slot {
     held: Option<Lease>,
     /// Its memory is there.
     lent_at: Option<Buffer>,
+    /// What it is used for now.
+    current: Option<Current>,
+}
+
+/// A request that was taken.
+#[derive(Debug)]
+struct Current {
+    request: Request,
+    len: u32,
+    /// What is not sent yet begins here.
+    next: u32,
+    /// There is such.
+    more: bool,
     /// Parts under way.
-    left: u32,
+    flying: u32,
     errno: i32,
-    /// Where what was read is copied to.
-    into: Option<Buffer>,
+    /// Its buffer is its lease.
+    in_place: bool,
 }
 
 /// One job's requests.
@@ -69,6 +82,8 @@ pub(crate) struct Job {
     slots: Vec<Slot>,
     /// Parts under way, of all.
     flying: usize,
+    /// Requests with parts that found no lease, oldest first.
+    unsent: VecDeque<u32>,
     done: Vec<Done>,
     events: VecDeque<Event>,
     handed: Vec<Event>,
@@ -88,12 +103,7 @@ fn untag(tag: u64) -> (u32, u32) {
 }
 
 impl Job {
-    pub(crate) fn new(
-        queue: Box<dyn Queue>,
-        info: Info,
-        depth: u32,
-        shared: Arc<Shared>,
-    ) -> Job {
+    pub(crate) fn new(queue: Box<dyn Queue>, info: Info, depth: u32, shared: Arc<Shared>) -> Job {
         let mut slots = Vec::new();
         slots.resize_with(depth as usize, Slot::default);
         Job {
@@ -101,6 +111,7 @@ impl Job {
             info,
             slots,
             flying: 0,
+            unsent: VecDeque::new(),
             done: Vec::new(),
             events: VecDeque::new(),
             handed: Vec::new(),
@@ -114,7 +125,9 @@ impl Job {
     /// # Safety
     /// `buffer` has `len` readable bytes, and is not used while the request is under way.
     pub(crate) unsafe fn hold(&mut self, index: u32, buffer: Buffer, len: u64) -> Option<Buffer> {
-        let len = u32::try_from(len).ok().filter(|len| *len <= self.info.max_io)?;
+        let len = u32::try_from(len)
+            .ok()
+            .filter(|len| *len <= self.info.max_io)?;
         let slot = self.slots.get_mut(index as usize)?;
         if slot.home.is_some() || !self.shared.may_hold() {
             return None;
@@ -142,85 +155,103 @@ impl Job {
     /// The buffer of one with data has `len` bytes that may be read and written until its event was handed out.
     pub(crate) unsafe fn submit(&mut self, index: u32, request: Request) -> Result<(), Refusal> {
         const INVALID: Refusal = Refusal::Error(Errno(libc::EINVAL));
-        let slot = self.slots.get(index as usize).ok_or(INVALID)?;
-        if slot.left > 0 {
+        let slot = self.slots.get_mut(index as usize).ok_or(INVALID)?;
+        let len = u32::try_from(request.len).map_err(|_| INVALID)?;
+        if slot.current.is_some() || request.op == Op::Extents {
             return Err(INVALID);
         }
-        let len = u32::try_from(request.len).map_err(|_| INVALID)?;
-        match request.op {
-            // SAFETY: the caller's buffer.
-            Op::Read | Op::Write => unsafe { self.submit_data(index, len, &request) },
-            Op::Flush => {
-                self.send(index, &request, 0, 0, None);
-                Ok(())
-            }
-            Op::Trim | Op::WriteZeroes => self.submit_bare(index, len, &request),
-            Op::Extents => Err(INVALID),
+        if request.has_data() && !self.unsent.is_empty() {
+            // What comes back is for those.
+            return Err(Refusal::Busy);
         }
-    }
-
-    /// # Safety
-    /// As for [`submit`](Self::submit).
-    unsafe fn submit_data(&mut self, index: u32, len: u32, request: &Request) -> Result<(), Refusal> {
-        let slot = &mut self.slots[index as usize];
-        let in_place = slot.lent_at == Some(request.buffer) && len <= self.info.max_io;
-        let lease = slot.held.take_if(|lease| in_place && lease.bytes().len() >= len as usize);
-        if let Some(lease) = lease {
-            self.send(index, request, 0, len, Some(lease));
-            return Ok(());
-        }
-        let parts = self.lease_parts(len)?;
-        if request.op == Op::Read {
-            self.slots[index as usize].into = Some(request.buffer);
-        }
-        for (offset, len, lease) in parts {
-            if request.op == Op::Write {
-                // SAFETY: `offset + len` is no more than the caller's length; the window checks its own bounds.
-                unsafe {
-                    let from = request.buffer.0.add(offset as usize);
-                    lease.bytes().copy_in(0, from, len as usize);
-                }
-            }
-            self.send(index, request, offset, len, Some(lease));
-        }
-        Ok(())
-    }
-
-    /// Memory for all parts of a request, or for none: half a request would keep what another one waits for.
-    fn lease_parts(&mut self, len: u32) -> Result<Vec<(u32, u32, Lease)>, Refusal> {
-        let mut parts = Vec::new();
-        for (offset, part) in split(len, self.info.max_io) {
-            match self.queue.lease(part) {
-                Ok(Some(lease)) => parts.push((offset, part, lease)),
-                Ok(None) => return Err(Refusal::Busy),
-                Err(errno) => return Err(Refusal::Error(errno)),
-            }
-        }
-        Ok(parts)
-    }
-
-    fn submit_bare(&mut self, index: u32, len: u32, request: &Request) -> Result<(), Refusal> {
-        if self.info.max_trim == 0 {
-            return Err(Refusal::Error(Errno(libc::EOPNOTSUPP)));
-        }
-        let most = self.info.max_trim & !(self.info.block - 1);
-        for (offset, part) in split(len, most) {
-            self.send(index, request, offset, part, None);
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, index: u32, request: &Request, offset: u32, len: u32, lease: Option<Lease>) {
-        self.queue.submit(Io {
-            tag: tag(index, offset),
-            op: request.op,
-            at: request.at.saturating_add(offset.into()),
+        let held = slot.held.as_ref().map_or(0, |lease| lease.bytes().len());
+        slot.current = Some(Current {
+            request,
             len,
-            flags: request.flags,
-            lease,
+            next: 0,
+            more: true,
+            flying: 0,
+            errno: 0,
+            in_place: slot.lent_at == Some(request.buffer) && held >= len as usize,
         });
-        self.slots[index as usize].left += 1;
-        self.flying += 1;
+        let sent = self.advance(index);
+        let begun = self.flies(index);
+        match sent {
+            Ok(true) => return Ok(()),
+            Ok(false) if begun => {
+                self.unsent.push_back(index);
+                return Ok(());
+            }
+            Err(errno) if begun => {
+                self.fail_rest(index, errno);
+                return Ok(());
+            }
+            _ => self.slots[index as usize].current = None,
+        }
+        Err(sent.err().map_or(Refusal::Busy, Refusal::Error))
+    }
+
+    fn flies(&self, index: u32) -> bool {
+        let current = self.slots[index as usize].current.as_ref();
+        current.is_some_and(|current| current.flying > 0)
+    }
+
+    /// Sends the parts of a request for which there is memory; was that all?
+    fn advance(&mut self, index: u32) -> Result<bool, Errno> {
+        loop {
+            let Some(slot) = self.slots.get_mut(index as usize) else {
+                return Ok(true);
+            };
+            let Some(current) = slot.current.as_mut().filter(|current| current.more) else {
+                return Ok(true);
+            };
+            let most = current.request.most(&self.info)?;
+            let (at, len) = (current.next, most.min(current.len - current.next));
+            let lease = match current.request.has_data() {
+                false => None,
+                true if current.in_place => slot.held.take(),
+                true => match self.queue.lease(len)? {
+                    Some(lease) => {
+                        current.fill(&lease, len);
+                        Some(lease)
+                    }
+                    None => return Ok(false),
+                },
+            };
+            self.queue.submit(Io {
+                tag: tag(index, at),
+                op: current.request.op,
+                at: current.request.at.saturating_add(at.into()),
+                len,
+                flags: current.request.flags,
+                lease,
+            });
+            current.next += len;
+            current.more = current.next < current.len;
+            current.flying += 1;
+            self.flying += 1;
+        }
+    }
+
+    /// What is not sent of a request never will be.
+    fn fail_rest(&mut self, index: u32, errno: Errno) {
+        if let Some(current) = self.slots[index as usize].current.as_mut() {
+            (current.errno, current.more) = (errno.0, false);
+        }
+        self.finish_if_over(index);
+    }
+
+    /// What found no lease before.
+    fn send_unsent(&mut self) {
+        while let Some(index) = self.unsent.front().copied() {
+            match self.advance(index) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(errno) => self.fail_rest(index, errno),
+            }
+            self.unsent.pop_front();
+        }
+        self.queue.push();
     }
 
     pub(crate) fn push(&mut self) {
@@ -232,13 +263,18 @@ impl Job {
     /// Waits for `min` events, but not longer than `limit`; how many of them, up to `max`, are to be taken.
     pub(crate) fn wait(&mut self, min: u32, max: u32, limit: Option<Duration>) -> u32 {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        if self.flying == 0 && self.events.is_empty() && min > 0 {
+        if min > 0 && self.events.is_empty() && !self.is_busy() {
             // Only a request that found no lease is waited for, and its lease comes with none of our results.
-            self.queue.wait(Some(limit.unwrap_or(FOR_A_LEASE).min(FOR_A_LEASE)));
+            self.queue
+                .wait(Some(limit.unwrap_or(FOR_A_LEASE).min(FOR_A_LEASE)));
         }
-        while self.events.len() < min as usize && self.flying > 0 {
+        while self.events.len() < min as usize && self.is_busy() {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            self.queue.wait(left);
+            let limit = match self.flying {
+                0 => Some(left.unwrap_or(FOR_A_LEASE).min(FOR_A_LEASE)),
+                _ => left,
+            };
+            self.queue.wait(limit);
             self.reap();
             if left == Some(Duration::ZERO) {
                 break;
@@ -258,6 +294,10 @@ impl Job {
         self.handed.get(number as usize).copied()
     }
 
+    fn is_busy(&self) -> bool {
+        self.flying > 0 || !self.unsent.is_empty()
+    }
+
     fn reap(&mut self) {
         let mut done = std::mem::take(&mut self.done);
         self.queue.reap(&mut done);
@@ -265,6 +305,9 @@ impl Job {
             self.settle(part);
         }
         self.done = done;
+        if !self.unsent.is_empty() {
+            self.send_unsent();
+        }
     }
 
     fn settle(&mut self, done: Done) {
@@ -272,36 +315,86 @@ impl Job {
         let Some(slot) = self.slots.get_mut(index as usize) else {
             return;
         };
+        let Some(current) = slot.current.as_mut() else {
+            return;
+        };
         self.flying -= 1;
-        slot.left = slot.left.saturating_sub(1);
-        if let Err(errno) = done.result {
-            slot.errno = errno.0;
-        }
-        match (slot.into, done.lease) {
-            (Some(into), Some(lease)) if done.result.is_ok() => {
-                let bytes = lease.bytes();
-                // SAFETY: a lease is as long as its part, which is within the buffer that `submit` was given.
-                unsafe { bytes.copy_out(0, into.0.add(offset as usize), bytes.len()) };
+        current.flying -= 1;
+        match (done.result, done.lease) {
+            (Err(errno), _) if !current.in_place => current.errno = errno.0,
+            (result, lease) if current.in_place => {
+                slot.held = lease;
+                current.errno = result.err().map_or(0, |errno| errno.0);
             }
-            (None, lease) if slot.home.is_some() && slot.held.is_none() => slot.held = lease,
+            (_, Some(lease)) if current.request.op == Op::Read => current.empty(&lease, offset),
             _ => {}
         }
-        if slot.left == 0 {
+        self.finish_if_over(index);
+    }
+
+    fn finish_if_over(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        let over = |current: &mut Current| current.flying == 0 && !current.more;
+        if let Some(current) = slot.current.take_if(over) {
             let event = Event {
                 index,
-                errno: std::mem::take(&mut slot.errno),
-                moved: slot.settled(),
+                errno: current.errno,
+                moved: slot.moved(),
             };
-            slot.into = None;
             self.events.push_back(event);
+        }
+    }
+}
+
+impl Request {
+    fn has_data(&self) -> bool {
+        matches!(self.op, Op::Read | Op::Write)
+    }
+
+    /// Most bytes of a part.
+    fn most(&self, info: &Info) -> Result<u32, Errno> {
+        match self.op {
+            Op::Read | Op::Write => Ok(info.max_io),
+            Op::Trim | Op::WriteZeroes => match info.max_trim & !(info.block - 1) {
+                0 => Err(Errno(libc::EOPNOTSUPP)),
+                most => Ok(most),
+            },
+            Op::Flush | Op::Extents => Ok(u32::MAX),
+        }
+    }
+}
+
+impl Current {
+    /// A write's next `len` bytes, into its lease.
+    fn fill(&self, lease: &Lease, len: u32) {
+        if self.request.op == Op::Write {
+            // SAFETY: `submit` was given `self.len` bytes, of which these are a part; the window checks its own bounds.
+            unsafe {
+                let from = self.request.buffer.0.add(self.next as usize);
+                lease.bytes().copy_in(0, from, len as usize);
+            }
+        }
+    }
+
+    /// What was read, out of its lease.
+    fn empty(&self, lease: &Lease, offset: u32) {
+        let bytes = lease.bytes();
+        let len = bytes.len().min((self.len.saturating_sub(offset)) as usize);
+        // SAFETY: `submit` was given `self.len` bytes, of which these are a part; the window checks its own bounds.
+        unsafe {
+            let into = self.request.buffer.0.add(offset as usize);
+            bytes.copy_out(0, into, len);
         }
     }
 }
 
 impl Slot {
     /// Where the buffer is now, if the lease that stood in for it did not come back.
-    fn settled(&mut self) -> Option<Buffer> {
-        let now = self.held.as_ref().map(|lease| Buffer(lease.bytes().as_ptr()));
+    fn moved(&mut self) -> Option<Buffer> {
+        let now = self
+            .held
+            .as_ref()
+            .map(|lease| Buffer(lease.bytes().as_ptr()));
         if self.lent_at.is_none() || now == self.lent_at {
             return None;
         }
@@ -314,13 +407,4 @@ impl Drop for Job {
     fn drop(&mut self) {
         self.shared.holds_no_more(self.holds);
     }
-}
-
-/// Pieces of at most `most` bytes: where each begins, and its length. One of no bytes if there are none.
-fn split(len: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
-    let count = len.div_ceil(most.max(1)).max(1);
-    (0..count).map(move |n| {
-        let offset = n * most;
-        (offset, most.min(len - offset))
-    })
 }

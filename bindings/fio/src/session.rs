@@ -9,6 +9,7 @@ use memlane_transport::engine::client::{AfterRestart, Config};
 use memlane_transport::engine::policy::Policy;
 use memlane_transport::io::{ClientConfig, ClientSession, open};
 use memlane_transport::port::Session as _;
+use memlane_transport::wire::Control;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -68,6 +69,15 @@ pub(crate) fn attach(settings: &Settings, name: &str, access: Access) -> Result<
     Ok(Attached { volume, shared })
 }
 
+/// Would a server take this name? It would not say why not.
+fn check_name(name: &str) -> Result<(), String> {
+    let told = Control::InfoReq { name: name.into() };
+    match Control::decode(&told.encode()) {
+        Ok(heard) if heard == told => Ok(()),
+        _ => Err(format!("session={name}: no name that a session may have")),
+    }
+}
+
 /// Another one for each start of each client.
 fn identity() -> Result<[u8; 16], String> {
     let fresh = || Token::fresh().map_err(|errno| format!("no random bytes: {errno:?}"));
@@ -77,6 +87,7 @@ fn identity() -> Result<[u8; 16], String> {
 
 impl Shared {
     fn open(settings: &Settings) -> Result<Shared, String> {
+        check_name(&settings.session)?;
         let paths = address::paths(&settings.address)?;
         address::somebody_listens(&paths)?;
         let mut engine = Config::new(&settings.session, identity()?);
@@ -131,10 +142,15 @@ impl Shared {
 
     /// May one more buffer be a lease? Half of them at most: a job that holds none must get on, too.
     pub(crate) fn may_hold(&self) -> bool {
-        let depth = self.session.geometry().map_or(0, |geometry| geometry.depth());
+        let depth = self
+            .session
+            .geometry()
+            .map_or(0, |geometry| geometry.depth());
         let most = u32::from(depth) / 2;
         let more = |held| (held < most).then_some(held + 1);
-        let changed = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let changed = self
+            .held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         changed.is_ok()
     }
 

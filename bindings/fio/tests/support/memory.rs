@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What was asked.
 #[derive(Debug, Default)]
-pub struct Asked {
-    pub sessions: AtomicU64,
-    pub opens: AtomicU64,
-    pub reads: AtomicU64,
-    pub writes: AtomicU64,
-    pub durable_writes: AtomicU64,
-    pub flushes: AtomicU64,
-    pub trims: AtomicU64,
-    pub zeroes: AtomicU64,
+pub(crate) struct Asked {
+    pub(crate) sessions: AtomicU64,
+    pub(crate) opens: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) durable_writes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) trims: AtomicU64,
+    pub(crate) zeroes: AtomicU64,
 }
 
 impl Asked {
@@ -127,13 +127,20 @@ impl Memory {
     }
 
     fn io(&mut self, io: &IoMsg, chunk: SharedBytes) -> Result<(), i32> {
-        let name = self.names.iter().find(|(_, at)| **at as u64 == io.device_id.into());
+        let name = self
+            .names
+            .iter()
+            .find(|(_, at)| **at as u64 == io.device_id.into());
         let bad = name.is_some_and(|(name, _)| name.starts_with("bad:"));
         let disk = self.disks.get_mut(io.device_id as usize);
         let disk = disk.ok_or(libc::ENODEV)?;
         let count = self.asked.of(io.op).fetch_add(1, Ordering::Relaxed) + 1;
         let at = usize::try_from(io.sector * u64::from(SECTOR)).map_err(|_| libc::EINVAL)?;
-        let len = if io.op == Op::Flush { 0 } else { io.len as usize };
+        let len = if io.op == Op::Flush {
+            0
+        } else {
+            io.len as usize
+        };
         let span = at..at.checked_add(len).ok_or(libc::EINVAL)?;
         let span = disk.bytes.get_mut(span).ok_or(libc::EINVAL)?;
         match io.op {
@@ -204,7 +211,7 @@ impl Service for Memory {
 }
 
 /// Starts one with `depth` chunks for requests of `max_io` bytes.
-pub fn start(listen: Address, depth: u16, max_io: u32) -> io::Result<(Server, Arc<Asked>)> {
+pub(crate) fn start(listen: Address, depth: u16, max_io: u32) -> io::Result<(Server, Arc<Asked>)> {
     let geometry = Geometry::new(depth, max_io + 4096, 4096).map_err(io::Error::other)?;
     let config = ServerConfig::new(vec![listen], Config::new(geometry, 1));
     let asked: Arc<Asked> = Arc::default();
