@@ -12,7 +12,7 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let Some(fio) = headers() else {
         println!(
-            "cargo::warning=no headers of fio: libmemlane_fio.so will be no engine (`./dev fio-headers`, or set FIO_SRC)"
+            "cargo::warning=no headers of fio: libmemlane_fio.so will be no engine (`./dev build` fetches them; or set FIO_SRC)"
         );
         println!("cargo::rustc-env=MEMLANE_FIO_HEADERS=");
         return;

@@ -223,7 +223,7 @@ fn what_was_written_with_zeroes_is_verified_as_such() {
     ended.succeeds();
     assert_eq!(count(&asked.zeroes), 128);
     // It would see the difference.
-    let again = [&jobs[0][..], jobs[1], jobs[3]].concat();
+    let again = [jobs[0], jobs[1], jobs[3]].concat();
     let ended = fio(&again).expect("fio");
     assert_ne!(ended.code, Some(0), "{}", ended.text);
 }
