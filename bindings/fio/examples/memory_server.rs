@@ -16,7 +16,7 @@ fn main() {
             .map_or(default, |n| n.parse().expect("a number"))
     };
     let listen = match address.split_once(':') {
-        Some(("local", name)) => Address::Local(name.into()),
+        Some(("local", name)) => Address::Local(format!("memlane/blocks/{name}")),
         Some(("tcp", host)) => Address::Tcp(host.parse().expect("an address and a port")),
         _ => panic!("{address}: neither local:NAME nor tcp:HOST:PORT"),
     };

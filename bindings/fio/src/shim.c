@@ -91,7 +91,7 @@ static struct fio_option option_list[] = {
 	{
 		.name = "address", .lname = "server's addresses", PLACE(address),
 		.type = FIO_OPT_STR_STORE,
-		.help = "local:NAME or tcp:HOST:PORT; one path for each, separated by commas",
+		.help = "local[:NAME] or tcp://HOST[:PORT]; one path for each, separated by commas",
 	},
 	{
 		.name = "volume", .lname = "volume", PLACE(volume),

@@ -13,11 +13,15 @@ use support::{Folder, fio, fresh};
 
 const MAX_IO: u32 = 64 << 10;
 
+/// Where `local:NAME` is.
+fn at(name: &str) -> Address {
+    Address::Local(format!("memlane/blocks/{name}"))
+}
+
 /// A server in memory, and how fio finds it.
 fn in_memory(depth: u16) -> (Server, Arc<Asked>, String) {
     let name = fresh("server");
-    let (server, asked) =
-        memory::start(Address::Local(name.clone()), depth, MAX_IO).expect("a server");
+    let (server, asked) = memory::start(at(&name), depth, MAX_IO).expect("a server");
     (server, asked, format!("--address=local:{name}"))
 }
 
@@ -252,11 +256,13 @@ fn a_server_that_is_not_there_is_told_at_once() {
     let Some(ended) = run(&address, &options) else {
         return;
     };
-    ended.refuses(&format!("no server at local:{nobody}: Connection refused"));
+    ended.refuses(&format!(
+        "no server at local:memlane/blocks/{nobody}: Connection refused"
+    ));
     let two = "--address=tcp:127.0.0.1:1,local:also-nobody";
     let ended = run(two, &options).expect("fio");
     ended.refuses("no server at tcp:127.0.0.1:1: Connection refused");
-    ended.refuses("; local:also-nobody: Connection refused");
+    ended.refuses("; local:memlane/blocks/also-nobody: Connection refused");
 }
 
 #[test]
@@ -275,7 +281,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
         (
             &read,
             &["--address=udp:x", "--volume=mem:1m"],
-            "neither local",
+            "address=udp:x",
         ),
         (&read, &[address], "volume= is not set"),
         (&read, &[address, "--volume=gone"], "no such volume"),
