@@ -6,6 +6,7 @@ use memlane_block::client::error::{Change, OpenError};
 use memlane_block::client::{Access, Options, Patience, Status};
 use memlane_block::volume::{Errno, Flags, Io, Op, Queue, Volume as _};
 use memlane_block::wire::notice;
+use memlane_transport::engine::path::PathId;
 use memlane_transport::port::News;
 use remote::rig::Rig;
 use std::time::Duration;
@@ -465,7 +466,8 @@ fn a_server_that_forgets_the_volume_again_and_again_does_not_keep_a_request_for_
             answer[4..8].copy_from_slice(&id.to_le_bytes());
             None
         }
-        _ => Some(enodev),
+        4 => Some(enodev),
+        _ => None,
     }));
     let io = rig.writing(&mut queue, 0, 1);
     queue.submit(io);
@@ -478,6 +480,22 @@ fn a_server_that_forgets_the_volume_again_and_again_does_not_keep_a_request_for_
     assert_eq!(results.len(), 1);
     assert_eq!(results[0].1, EIO);
     assert!(volume.stats().replays > 3);
+}
+
+#[test]
+fn a_restart_of_which_no_news_came_is_noticed_by_the_volumes_other_number() {
+    let (mut rig, volume, mut queue) = one();
+    assert_eq!(rig.write(&mut queue, 0, 1), Ok(()));
+    // As a session does that has more news than it keeps.
+    {
+        let mut world = rig.session.world();
+        world.kill(true);
+        world.up = true;
+        world.machine.said_hello = true;
+    }
+    assert_eq!(rig.flush(&mut queue), EIO, "what was lost is known");
+    assert_eq!(volume.losses(), 1);
+    assert_eq!(rig.write(&mut queue, 0, 2), Ok(()));
 }
 
 // ---- size --------------------------------------------------------------------
@@ -500,6 +518,11 @@ fn a_volume_that_grows_or_shrinks_is_told_by_the_server_and_users_see_it() {
         assert_eq!(rig.write(&mut queue, size, 1), EINVAL);
     }
     assert_eq!(volume.stats().replays, 0);
+    // A notice was lost with its path.
+    rig.session.world().machine.disk("disk").resize(SIZE * 8);
+    rig.session.tell(News::PathUp(PathId(1)));
+    rig.pass(Duration::from_millis(100));
+    assert_eq!(volume.info().size, SIZE * 8);
     let opens = rig.session.world().machine.opens;
     for _ in 0..100 {
         let id = *rig.session.world().machine.open.keys().next().unwrap();

@@ -1,6 +1,6 @@
 //! An engine takes whatever comes, and is there where io_uring is not.
 
-use memlane_block::store::{Backing, Completion, Direct, Engine, Kind, Request};
+use memlane_block::store::{Backing, Completion, Direct, Engine, Kind, Mode, Request};
 use memlane_block::volume::{Errno, Flags, Op};
 use memlane_core::region::Region;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 fn memory_file(size: u64) -> Arc<Backing> {
     let fd = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
     rustix::fs::ftruncate(&fd, size).expect("its size");
-    Arc::new(Backing::open(fd.as_fd(), true, Direct::Off).expect("opened"))
+    Arc::new(Backing::open(fd.as_fd(), Mode::Claim, Direct::Off).expect("opened"))
 }
 
 fn finish(engine: &mut Engine, n: usize) -> Vec<Completion> {
@@ -198,7 +198,7 @@ fn an_engine_that_is_dropped_never_looks_at_the_memory_again() {
             std::fs::remove_file(&path).expect("removed");
             let len = EACH * MANY;
             file.set_len(len as u64).expect("its size");
-            let backing = Backing::open(file.as_fd(), true, Direct::Off).expect("opened");
+            let backing = Backing::open(file.as_fd(), Mode::Claim, Direct::Off).expect("opened");
             let backing = Arc::new(backing);
             let data = Region::create(c"data", len, false).expect("memory");
             let fill = |byte: u8| {

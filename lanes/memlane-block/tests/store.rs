@@ -584,6 +584,28 @@ fn a_block_device_reads_writes_trims_and_zeroes() {
 }
 
 #[test]
+fn a_block_device_holds_what_a_model_holds() {
+    let folder = Folder::new("device-model");
+    let path = folder.file("disk", BLOCKS * BLOCK);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    for kind in both() {
+        let volume = open(&device.0, kind);
+        let mut runner = TestRunner::new(Config::with_cases(30));
+        let run = runner.run(&steps(), |steps| {
+            let zero = Step::Zero(0, BLOCKS, Flags::NONE);
+            let steps: Vec<Step> = std::iter::once(zero).chain(steps).collect();
+            agree(&volume, &steps, || {
+                std::fs::read(&device.0).expect("the device")
+            });
+            Ok(())
+        });
+        run.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    }
+}
+
+#[test]
 fn what_is_to_be_durable_reaches_the_device_with_a_flush() {
     let folder = Folder::new("durable");
     let path = folder.file("disk", 8 << 20);
@@ -637,6 +659,27 @@ fn what_is_to_be_durable_reaches_the_device_with_a_flush() {
             other("zeroes", true, Op::WriteZeroes, Flags::FUA);
         }
     }
+}
+
+#[test]
+fn a_device_that_is_mounted_or_written_by_another_is_refused() {
+    let folder = Folder::new("claimed");
+    let path = folder.file("disk", 8 << 20);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    let first = open(&device.0, Kind::Auto);
+    let again = |read_only| {
+        let options = Options {
+            read_only,
+            ..Options::default()
+        };
+        LocalVolume::open(&device.0, options).map_err(|error| error.raw_os_error())
+    };
+    assert_eq!(again(false).err(), Some(Some(libc::EBUSY)));
+    assert!(again(true).is_ok(), "readers may");
+    drop(first);
+    assert!(again(false).is_ok());
 }
 
 struct Loop(PathBuf);

@@ -202,3 +202,32 @@ fn a_guest_sees_that_a_disk_is_read_only_or_has_large_blocks() {
         said.console
     );
 }
+
+#[test]
+fn a_guest_that_boots_again_finds_its_disk() {
+    let Some(kernel) = kernel() else {
+        return;
+    };
+    let folder = Folder::new();
+    let memory = MemVolume::new(SIZE).unwrap();
+    let volume = Arc::new(slow::SlowVolume::new(memory.clone(), 4));
+    let served = vhost::serve(volume, &folder.at("socket"), &options()).unwrap();
+    let script = "
+        if [ $(dd if=/dev/vda bs=512 count=1 2>/dev/null | cut -c1-5) = first ]; then
+            echo found
+        else
+            echo first | dd of=/dev/vda conv=fsync
+            dd if=/dev/vda of=/dev/null bs=1M &
+            reboot -f
+        fi
+    ";
+    let said = guest(&kernel, served.path(), "")
+        .may_reboot()
+        .start(script)
+        .finish();
+    assert!(
+        said.ok && said.console.contains("found"),
+        "{}",
+        said.console
+    );
+}

@@ -33,6 +33,13 @@ fn headers_are_as_the_page_shows_them() {
         ("send with immediate", Header::Send { len: 8, imm }),
         ("write", Header::Write { place: WRITE, imm }),
         ("immediate", Header::Immediate(0x8000_0000)),
+        (
+            "share",
+            Header::Share {
+                slots: 128,
+                base: 0x1122_3344_5566_7000,
+            },
+        ),
     ];
     let page = dump::page("tcp-device");
     for (name, header) in all {

@@ -46,7 +46,7 @@ fn listen(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>)> {
         Header::Step(_) => CONN_LEN,
         Header::Send { len, .. } => len as usize,
         Header::Write { place, .. } => place.len as usize + usize::from(place.tail),
-        Header::Immediate(_) => 0,
+        Header::Immediate(_) | Header::Share { .. } => 0,
     };
     let mut rest = vec![0; behind];
     stream.read_exact(&mut rest)?;
@@ -132,7 +132,8 @@ fn a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does() {
         Header::Write { place, imm: None }.encode().to_vec()
     };
     let all = i64::from(CHUNK) * 32;
-    let wrong: [Box<dyn Fn(SgDesc) -> Vec<u8>>; 12] = [
+    type Wrong<'a> = Box<dyn Fn(SgDesc) -> Vec<u8> + 'a>;
+    let wrong: [Wrong<'_>; 12] = [
         Box::new(|desc| {
             write(
                 SgDesc {

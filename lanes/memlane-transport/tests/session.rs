@@ -48,7 +48,20 @@ fn what_is_written_is_read_back_by_every_device() {
         assert_eq!(sessions.len(), 1);
         assert_eq!(sessions[0].name.as_deref(), Some("test"));
         assert_eq!(sessions[0].stats.begun, user.ids.len() as u64);
-        assert_eq!(sessions[0].paths[0].connections, 2);
+        assert_eq!(
+            sessions[0]
+                .paths
+                .iter()
+                .map(|path| path.connections)
+                .sum::<usize>(),
+            2
+        );
+        let stats = &session.paths()[0].stats;
+        assert_eq!(
+            (stats.connected, stats.failed),
+            (1, 0),
+            "the path went down"
+        );
     }
 }
 
@@ -171,7 +184,13 @@ fn a_path_that_stalls_does_not_hold_the_other() {
     );
     proxy.switches.stalled.store(true, Ordering::SeqCst);
     user.work(2000, 8);
-    let is_silence = |news: &News| matches!(news, News::PathDown(_, PathError::Silent));
+    // Whoever of the two despairs first.
+    let is_silence = |news: &News| {
+        matches!(
+            news,
+            News::PathDown(_, PathError::Silent | PathError::Closed)
+        )
+    };
     hear(&session, is_silence);
     proxy.switches.stalled.store(false, Ordering::SeqCst);
     until("both paths are up again", both_up);

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::io;
 
 use arbitrary::{Arbitrary, Unstructured};
+use memlane_block::client::answer::{Opened, Server};
 use memlane_block::wire as rnbd;
 use memlane_core::layout::ring_size_ok;
 use memlane_core::reason::Reason;
@@ -21,6 +22,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod nbd;
 pub mod seeds;
 mod stream;
 
@@ -48,8 +50,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 8] = [
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -57,7 +58,10 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("hostile_ring", hostile_ring),
     ("sock_diag", sock_diag),
     ("config", config),
+    ("nbd_handshake", nbd::nbd_handshake),
+    ("nbd_requests", nbd::nbd_requests),
     ("rnbd_message", rnbd_message),
+    ("rnbd_answer", rnbd_answer),
     ("tcp_stream", tcp_stream),
     ("virtio_blk", virtio_blk),
     ("extents", extents),
@@ -386,4 +390,34 @@ pub fn canary(bytes: &[u8]) -> bool {
         rest = next;
     }
     sum > 0
+}
+
+/// What a client makes of a server's answers: refused, or a volume that can be used, with bounded work for each request
+/// (after two bytes of capabilities and four of the longest request).
+pub fn rnbd_answer(bytes: &[u8]) -> bool {
+    let Some((head, answer)) = bytes.split_at_checked(6) else {
+        return false;
+    };
+    let caps = u16::from_le_bytes([head[0], head[1]]);
+    let max_io = u32::from_le_bytes([head[2], head[3], head[4], head[5]]);
+    let server = Server::parse(answer);
+    if let Ok(server) = server {
+        assert_eq!(server.caps & !rnbd::CAPS, 0);
+        assert!(server.boot.is_none() || server.kept_memory_since(&server));
+    }
+    let opened = Opened::parse(answer, caps, max_io);
+    if let Ok(opened) = opened {
+        let (info, steps) = (opened.info, opened.steps);
+        assert!(info.block.is_power_of_two() && info.block >= 512);
+        assert!(info.max_io >= info.block && info.max_io <= max_io);
+        assert!(info.size.is_multiple_of(info.block.into()) && i64::try_from(info.size).is_ok());
+        assert!(info.max_io.is_multiple_of(info.block) && info.max_trim.is_multiple_of(info.block));
+        for (able, step) in [(info.trim, steps.trim), (info.zeroes, steps.zeroes)] {
+            assert!(able == (step > 0) && step.is_multiple_of(info.block));
+            assert!(!able || info.max_trim.div_ceil(step) <= 256);
+        }
+        assert!(!info.extents || caps & rnbd::CAP_EXTENTS != 0);
+        assert_eq!(opened.still(&info, false), Ok(()));
+    }
+    server.is_ok() || opened.is_ok()
 }

@@ -30,7 +30,10 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("hostile_ring", hostile_rings()),
         of("sock_diag", sock_diags()),
         of("config", configs()),
+        of("nbd_handshake", crate::nbd::handshakes()),
+        of("nbd_requests", crate::nbd::requests()),
         of("rnbd_message", rnbd_messages()),
+        of("rnbd_answer", rnbd_answers()),
         of("tcp_stream", tcp_streams()),
         of("virtio_blk", guests()),
         of("extents", extents()),
@@ -75,6 +78,19 @@ fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
         (
             "setup",
             [vec![3], accept, message(None), heartbeat.clone()].concat(),
+        ),
+        (
+            "share",
+            [
+                vec![1],
+                Frame::Share {
+                    slots: 128,
+                    base: 9,
+                }
+                .encode()
+                .to_vec(),
+            ]
+            .concat(),
         ),
         (
             "key",
@@ -347,6 +363,9 @@ fn rnbd_messages() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("io", io.encode().to_vec()),
         ("close", rnbd::Close { device_id }.encode().to_vec()),
+    ]
+}
+
 /// A guest's memory after one byte for the volume: descriptors, two requests available, headers at 0x200.
 fn guests() -> Vec<(&'static str, Vec<u8>)> {
     let guest = |kind: u32, sector: u64, data: &[u8], to_guest: bool| {
@@ -413,4 +432,15 @@ fn extents() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("end", search(1, &[(1 << 30, 0), (0, 0)])),
     ]
+}
+
+/// The answers among them, to a client that knows all and whose requests have 126,976 bytes.
+fn rnbd_answers() -> Vec<(&'static str, Vec<u8>)> {
+    let mut head = rnbd::CAPS.to_le_bytes().to_vec();
+    head.extend(126_976_u32.to_le_bytes());
+    let messages = rnbd_messages().into_iter();
+    let answers = messages.filter(|(name, _)| name.ends_with("_rsp"));
+    answers
+        .map(|(name, bytes)| (name, [head.clone(), bytes].concat()))
+        .collect()
 }

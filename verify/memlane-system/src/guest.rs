@@ -120,6 +120,7 @@ pub struct Guest {
     arguments: Vec<String>,
     memory: u32,
     cpus: u32,
+    reboots: bool,
 }
 
 impl Guest {
@@ -133,6 +134,7 @@ impl Guest {
             arguments: Vec::new(),
             memory: 256,
             cpus: 1,
+            reboots: false,
         }
     }
 
@@ -166,6 +168,13 @@ impl Guest {
         self
     }
 
+    /// Lets it boot again (`reboot -f`); otherwise that is its end.
+    #[must_use]
+    pub fn may_reboot(mut self) -> Guest {
+        self.reboots = true;
+        self
+    }
+
     /// Boots it with memory that others may map, and runs `script` in it (busybox's `sh -e`).
     ///
     /// # Panics
@@ -191,7 +200,6 @@ impl Guest {
                 "-cpu",
                 "max",
                 "-nodefaults",
-                "-no-reboot",
                 "-display",
                 "none",
             ])
@@ -208,6 +216,7 @@ impl Guest {
             .arg("-initrd")
             .arg(&initramfs)
             .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args((!self.reboots).then_some("-no-reboot"))
             .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

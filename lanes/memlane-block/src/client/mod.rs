@@ -12,6 +12,9 @@
 //! have only taken longer. The session must be one that fails such requests with `OutcomeUnknown`
 //! (`AfterRestart::Fail`), because the numbers in them mean nothing any more.
 //!
+//! Until its result is known a write may so be executed by two servers, one after the other; afterwards never again. Who
+//! has two writes of the same bytes under way must not rely on which of them is the last.
+//!
 //! What a server's machine had in its cache when its power failed is lost, and then a flush says so: see
 //! `docs/decisions/0006-a-server-that-lost-its-memory.md`.
 //!

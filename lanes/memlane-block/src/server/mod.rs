@@ -15,7 +15,7 @@ pub use service::BlockService;
 
 use crate::names::{Found, NameError, Names};
 use crate::store::pool::Bell;
-use crate::store::{Backing, Direct, Kind};
+use crate::store::{Backing, Direct, Kind, Mode};
 use crate::volume::Errno;
 use registry::{Opener, Registry};
 use std::io;
@@ -146,7 +146,7 @@ impl Shared {
         let Found::Path(path) = self.names.find_for_owner(name)? else {
             return Err(NameError::Os(Errno::NOTSUP));
         };
-        let backing = Backing::open(path.as_fd(), true, Direct::Off).map_err(os)?;
+        let backing = Backing::open(path.as_fd(), Mode::Share, Direct::Off).map_err(os)?;
         backing.resize(size).map_err(os)?;
         for opener in self.registry().openers_of(backing.key()) {
             opener.backing.resized();

@@ -3,7 +3,7 @@
 use super::{Opener, Shared};
 use crate::names::Found;
 use crate::store::pool::Bell;
-use crate::store::{Backing, Completion, Engine, Key, Request};
+use crate::store::{Backing, Completion, Engine, Key, Mode, Request};
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
 use crate::wire::{
     self, Access, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_NOTICE, CAPS, IoMsg, Message, Open,
@@ -113,6 +113,12 @@ pub struct BlockService {
     looked: u64,
 }
 
+/// Made here, used there.
+const _: () = {
+    const fn goes_to_another_thread<T: Send>() {}
+    goes_to_another_thread::<BlockService>();
+};
+
 impl BlockService {
     pub(super) fn new(shared: Arc<Shared>) -> io::Result<BlockService> {
         Ok(BlockService {
@@ -220,8 +226,7 @@ impl BlockService {
             return Err(plain(libc::EMFILE, "the session has too many volumes open"));
         }
         let found = names.find(&session.name, &open.name).map_err(named)?;
-        let writes = open.access != Access::ReadOnly;
-        let backing = self.backing(found, &full, writes).map_err(|error| {
+        let backing = self.backing(found, &full, open.access).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             (Errno(errno), error.to_string())
         })?;
@@ -238,13 +243,18 @@ impl BlockService {
         })
     }
 
-    fn backing(&self, found: Found, full: &str, writes: bool) -> io::Result<Arc<Backing>> {
+    fn backing(&self, found: Found, full: &str, access: Access) -> io::Result<Arc<Backing>> {
         let existing = || {
             let key = Key::Test(full.to_owned());
             self.shared.registry().existing(&key)
         };
+        let mode = match access {
+            Access::ReadOnly => Mode::Read,
+            Access::ReadWrite => Mode::Claim,
+            Access::Migration => Mode::Share,
+        };
         let backing = match found {
-            Found::Path(path) => Backing::open(path.as_fd(), writes, self.shared.config.direct)?,
+            Found::Path(path) => Backing::open(path.as_fd(), mode, self.shared.config.direct)?,
             Found::Memory(size) => match existing() {
                 Some(backing) => return Ok(backing),
                 None => Backing::memory(size, full)?,

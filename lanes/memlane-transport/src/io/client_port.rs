@@ -132,18 +132,22 @@ impl ClientPort {
         self.inner.is_back(&self.state);
         let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
         let found = loop {
-            self.inner.drive();
+            let moved = self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
             if start.elapsed() >= budget {
                 break false;
             }
-            std::hint::spin_loop();
+            if !moved {
+                self.spin.relax();
+            }
         };
         drop(turn);
-        if found {
-            self.spin.learn(start.elapsed());
+        self.inner.rest();
+        match found {
+            true => self.spin.found(start.elapsed()),
+            false => self.spin.in_vain(),
         }
         found
     }
@@ -212,7 +216,6 @@ impl Port for ClientPort {
                 break;
             }
         }
-        self.spin.learn(start.elapsed());
         self.state.take(None);
         self.inner.awake(&self.state);
     }

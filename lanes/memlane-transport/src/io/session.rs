@@ -30,6 +30,8 @@ const MOST_NEWS: usize = 1024;
 const ASIDE: Duration = Duration::from_millis(10);
 /// Somebody sleeps, and who is to drive for him went away for a moment: is he back?
 const TICK: Duration = Duration::from_micros(500);
+/// Passes before others have their turn, when there is always something.
+const TURNS: u32 = 64;
 /// Who is back after so long was away for a moment.
 const QUICK: Duration = Duration::from_micros(30);
 /// While one watches, it is woken by what comes; this is for what it then leaves.
@@ -155,19 +157,47 @@ impl Inner {
         }
     }
 
-    /// One pass, unless somebody else is at it.
+    /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
     pub(super) fn drive(&self) {
+        self.drive_and(true);
+    }
+
+    /// One pass; more follow at once. Has something come?
+    pub(super) fn drive_on(&self) -> bool {
+        self.drive_and(false)
+    }
+
+    fn drive_and(&self, rest: bool) -> bool {
         loop {
             let Ok(mut core) = self.core.try_lock() else {
-                return;
+                return false;
             };
             self.driven.fetch_add(1, Ordering::Relaxed);
             self.let_in(&mut core);
             core.pass();
+            // A server that never ends is left to the next pass.
+            let mut turns = 0;
+            while rest && turns < TURNS && !core.naps() {
+                core.pass();
+                turns += 1;
+            }
+            let moved = std::mem::take(&mut core.has_moved);
             self.leave(core);
             if !self.knocks() {
-                return;
+                return moved;
             }
+        }
+    }
+
+    /// Nobody looks any more, until the kernel says so.
+    pub(super) fn rest(&self) {
+        let quiet = match self.core.try_lock() {
+            Ok(mut core) => core.naps(),
+            // Who has it rests when leaving.
+            Err(_) => true,
+        };
+        if !quiet || self.knocks() {
+            self.drive();
         }
     }
 

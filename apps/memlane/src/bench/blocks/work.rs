@@ -268,7 +268,7 @@ fn fio_outcome(text: &str) -> anyhow::Result<Outcome> {
 /// Processor time of the system's processes so far, in seconds.
 fn cpu_of(running: &Running) -> f64 {
     let pids = running.services.iter().flat_map(|service| service.pids());
-    pids.map(|pid| crate::bench::sys::cpu_seconds(pid)).sum()
+    pids.map(crate::bench::sys::cpu_seconds).sum()
 }
 
 /// Likewise of the generators that have ended.

@@ -190,16 +190,18 @@ impl Keeper {
     }
 
     fn sleep(&mut self, limit: Option<Duration>) {
-        if self.port.arm() {
+        // Who sleeps on a port may be woken by what comes for others: not without a reason.
+        let expects = !self.asked.is_empty() || self.leases.is_empty();
+        if expects && self.port.arm() {
             return;
         }
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let port = self.port.fd();
-        let news = self.session.news_fd();
-        let mail = self.mail.fd();
-        let mut fds = [port, news, mail].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (news, mail) = (self.session.news_fd(), self.mail.fd());
+        let fds = [news, mail, self.port.fd()];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let used = if expects { 3 } else { 2 };
         // A signal, or whatever else: the next step looks at everything.
-        let _ = poll(&mut fds, limit.as_ref());
+        let _ = poll(&mut fds[..used], limit.as_ref());
     }
 
     fn is_over(&self, now: Time) -> bool {
