@@ -27,6 +27,7 @@ pub mod loopdev;
 #[cfg(feature = "vhost")]
 pub mod vhost;
 pub mod nbd;
+pub mod nbd_kernel;
 pub mod client;
 pub mod store;
 pub mod volume;
