@@ -30,5 +30,7 @@ pub mod nbd;
 pub mod nbd_kernel;
 pub mod client;
 pub mod store;
+#[cfg(feature = "ublk")]
+pub mod ublk;
 pub mod volume;
 pub mod wire;

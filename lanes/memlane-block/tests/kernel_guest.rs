@@ -1,8 +1,8 @@
-//! Volumes as devices of the kernel (nbd), in guests with Debian's kernels: this machine's own may have neither the
+//! Volumes as devices of the kernel (nbd, ublk), in guests with Debian's kernels: this machine's own may have neither the
 //! drivers nor leave to use them. What is told in a guest is in `kernel_guest/stories.rs`.
 //!
 //! `./dev test-kernels` runs all; without it, one guest, if its kernel is there already.
-#![cfg(target_arch = "x86_64")]
+#![cfg(all(target_arch = "x86_64", feature = "ublk"))]
 
 #[path = "kernel_guest/device.rs"]
 mod device;
@@ -36,6 +36,10 @@ const LIMIT: Duration = Duration::from_secs(540);
 
 /// For each face, one test for each story. They run where `MEMLANE_GUEST` is set.
 macro_rules! stories {
+    ($($story:ident)*) => {
+        stories!(Nbd in inside_nbd: $($story)*);
+        stories!(Ublk in inside_ublk: $($story)*);
+    };
     ($face:ident in $module:ident: $($story:ident)*) => {
         mod $module {
             use super::{Face, in_guest, stories};
@@ -52,11 +56,12 @@ macro_rules! stories {
     };
 }
 
-stories!(Nbd in inside_nbd:
+stories!(
     a_file_system_keeps_its_files_and_is_found_clean
     it_does_what_a_disk_does
     many_threads_use_it_at_once
     it_grows_while_it_is_open
+    attached_and_taken_away_again_and_again_it_leaves_nothing
     taken_away_by_force_it_ends_what_waits
     what_the_volume_refuses_is_an_error
     a_volume_that_is_read_only_is_not_written
@@ -143,13 +148,19 @@ fn all(package: &str, modules: &[&str], filter: &str, stories: usize) {
 #[test]
 #[ignore = "minutes: ./dev test-kernels"]
 fn on_debians_own_kernel_volumes_are_nbd_devices() {
-    all(STOCK, &["nbd"], "inside_nbd", 9);
+    all(STOCK, &["nbd"], "inside_nbd", 10);
 }
 
 #[test]
 #[ignore = "minutes: ./dev test-kernels"]
 fn on_debians_newer_kernel_volumes_are_nbd_devices() {
-    all(NEWER, &["nbd"], "inside_nbd", 9);
+    all(NEWER, &["nbd"], "inside_nbd", 10);
+}
+
+#[test]
+#[ignore = "minutes: ./dev test-kernels"]
+fn on_debians_newer_kernel_volumes_are_ublk_devices() {
+    all(NEWER, &["ublk_drv"], "inside_ublk", 10);
 }
 
 #[test]
@@ -159,9 +170,9 @@ fn one_guest_has_a_volume_as_a_device() {
     }
     match Kernel::of_cache(NEWER) {
         Ok(kernel) => {
-            let told = told_in_a_guest(&kernel, &["nbd"], "it_grows_while_it_is_open");
+            let told = told_in_a_guest(&kernel, &["nbd", "ublk_drv"], "it_grows_while_it_is_open");
             let console = told.unwrap_or_else(|told| panic!("{told}"));
-            assert!(console.contains(" 1 passed"), "{console}");
+            assert!(console.contains(" 2 passed"), "{console}");
         }
         Err(why) => support::skip(&why),
     }
@@ -174,5 +185,21 @@ fn where_the_driver_is_missing_that_is_what_one_is_told() {
         Err(error) => error.to_string(),
     };
     let said = ["modprobe nbd", "root only", "no generic netlink"];
+    assert!(said.iter().any(|reason| error.contains(reason)), "{error}");
+}
+
+#[test]
+fn where_ublk_is_missing_that_is_what_one_is_told() {
+    let error = match memlane_block::ublk::probe() {
+        Ok(()) => return support::skip("ublk is loaded here"),
+        Err(error) => error.to_string(),
+    };
+    let said = [
+        "modprobe ublk_drv",
+        "root only",
+        "too old",
+        "broken",
+        "io_uring",
+    ];
     assert!(said.iter().any(|reason| error.contains(reason)), "{error}");
 }

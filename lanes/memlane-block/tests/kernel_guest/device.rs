@@ -1,7 +1,7 @@
 //! A volume as a device of the kernel, by one face or the other.
 
-use memlane_block::nbd_kernel;
 use memlane_block::volume::Volume;
+use memlane_block::{nbd_kernel, ublk};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Face {
     Nbd,
+    Ublk,
 }
 
 #[derive(Debug)]
 pub(crate) enum Device {
     Nbd(nbd_kernel::Attached),
+    Ublk(Box<ublk::Attached>),
 }
 
 fn nbd_options() -> nbd_kernel::Options {
@@ -24,10 +26,19 @@ fn nbd_options() -> nbd_kernel::Options {
     }
 }
 
+fn ublk_options() -> ublk::Options {
+    ublk::Options {
+        queues: 1,
+        name: "memlane-test".into(),
+        ..ublk::Options::default()
+    }
+}
+
 impl Face {
     pub(crate) fn of(name: &str) -> Face {
         match name {
             "Nbd" => Face::Nbd,
+            "Ublk" => Face::Ublk,
             other => panic!("{other}"),
         }
     }
@@ -46,6 +57,13 @@ impl Face {
                 };
                 Device::Nbd(nbd_kernel::attach(volume, &options).unwrap())
             }
+            Face::Ublk => {
+                let options = ublk::Options {
+                    queues: queues.try_into().unwrap(),
+                    ..ublk_options()
+                };
+                Device::Ublk(Box::new(ublk::attach(volume, &options).unwrap()))
+            }
         }
     }
 
@@ -55,6 +73,11 @@ impl Face {
                 let options = nbd_options();
                 let index = nbd_kernel::left(&options.name).expect("a device that is left");
                 Device::Nbd(nbd_kernel::recover(volume, index, &options).unwrap())
+            }
+            Face::Ublk => {
+                let options = ublk_options();
+                let id = ublk::left(&options.name).expect("a device that is left");
+                Device::Ublk(Box::new(ublk::recover(volume, id, &options).unwrap()))
             }
         }
     }
@@ -66,6 +89,10 @@ impl Face {
                 Err(error) => error.to_string(),
                 Ok(_) => "attached".into(),
             },
+            Face::Ublk => match ublk::attach(volume, &ublk_options()) {
+                Err(error) => error.to_string(),
+                Ok(_) => "attached".into(),
+            },
         }
     }
 }
@@ -74,6 +101,7 @@ impl Device {
     pub(crate) fn path(&self) -> &Path {
         match self {
             Device::Nbd(device) => device.path(),
+            Device::Ublk(device) => device.path(),
         }
     }
 
@@ -82,16 +110,23 @@ impl Device {
         Path::new("/sys/block").join(self.path().file_name().unwrap())
     }
 
-    pub(crate) fn resized(&mut self) {
+    /// `false`: this kernel cannot.
+    pub(crate) fn resized(&mut self) -> bool {
         match self {
             Device::Nbd(device) => device.resized().unwrap(),
+            Device::Ublk(device) => match device.resized() {
+                Err(ublk::UblkError::CannotResize) => return false,
+                told => told.unwrap(),
+            },
         }
+        true
     }
 
     /// What is wrong, if it stays.
     pub(crate) fn detach(&mut self, force: bool) -> Result<(), String> {
         match self {
             Device::Nbd(device) => device.detach(force).map_err(|error| error.to_string()),
+            Device::Ublk(device) => device.detach(force).map_err(|error| error.to_string()),
         }
     }
 }
