@@ -27,8 +27,11 @@ pub mod fuse;
 pub mod loopdev;
 pub mod names;
 pub mod nbd;
+pub mod nbd_kernel;
 pub mod server;
 pub mod store;
+#[cfg(feature = "ublk")]
+pub mod ublk;
 #[cfg(feature = "vhost")]
 pub mod vhost;
 pub mod volume;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// No guest of ours works longer than this.
+/// No guest works longer than this, unless it is allowed to.
 const LIMIT: Duration = Duration::from_secs(240);
 /// What the guest says when the script has ended; the number is its exit status.
 const ENDED: &str = "guest-script-ended:";
@@ -40,11 +40,29 @@ impl Kernel {
     /// # Errors
     /// What is missing, to be told when the test is skipped.
     pub fn of_package(package: &str) -> Result<Kernel, String> {
-        let cache = std::env::var_os("MEMLANE_GUEST_CACHE")
-            .map_or_else(|| std::env::temp_dir().join("memlane-guest"), PathBuf::from);
         let concrete = concrete(package)?;
-        let kernel = unpacked(&cache, &concrete)?;
-        let busybox = unpacked(&cache, "busybox-static")?.join("bin/busybox");
+        Kernel::in_folders(
+            &unpacked(&cache(), &concrete)?,
+            &unpacked(&cache(), "busybox-static")?,
+        )
+    }
+
+    /// The same, without the network: only if it is there from an earlier run.
+    ///
+    /// # Errors
+    /// What is missing, to be told when the test is skipped.
+    pub fn of_cache(package: &str) -> Result<Kernel, String> {
+        let there = |name: &str| {
+            let folder = cache().join(name);
+            let complete = folder.join("complete").exists();
+            let missing = || format!("{} is not there: ./dev test-kernels", folder.display());
+            complete.then_some(folder.clone()).ok_or_else(missing)
+        };
+        Kernel::in_folders(&there(&concrete(package)?)?, &there("busybox-static")?)
+    }
+
+    fn in_folders(kernel: &Path, busybox: &Path) -> Result<Kernel, String> {
+        let busybox = busybox.join("bin/busybox");
         let image = only(&kernel.join("boot"), "vmlinuz-")?;
         let modules = [kernel.join("lib/modules"), kernel.join("usr/lib/modules")];
         let found = modules.iter().find_map(|folder| only(folder, "").ok());
@@ -54,6 +72,11 @@ impl Kernel {
             busybox,
         })
     }
+}
+
+fn cache() -> PathBuf {
+    std::env::var_os("MEMLANE_GUEST_CACHE")
+        .map_or_else(|| std::env::temp_dir().join("memlane-guest"), PathBuf::from)
 }
 
 /// `linux-image-amd64` is only a name for the newest one.
@@ -121,6 +144,7 @@ pub struct Guest {
     memory: u32,
     cpus: u32,
     reboots: bool,
+    limit: Duration,
 }
 
 impl Guest {
@@ -135,6 +159,7 @@ impl Guest {
             memory: 256,
             cpus: 1,
             reboots: false,
+            limit: LIMIT,
         }
     }
 
@@ -150,6 +175,41 @@ impl Guest {
     #[must_use]
     pub fn file(mut self, from: &Path, to: &str) -> Guest {
         self.files.push((from.to_owned(), to.to_owned()));
+        self
+    }
+
+    /// Puts a program of this machine there, with the libraries that it is linked with.
+    ///
+    /// # Errors
+    /// It is not there, or nobody can say what it is linked with.
+    pub fn program(mut self, from: &Path, to: &str) -> Result<Guest, String> {
+        self = self.file(from, to);
+        let mut linked = Command::new("ldd");
+        let said = match linked.arg(from).output() {
+            // "not a dynamic executable"
+            Ok(output) if !output.status.success() => return Ok(self),
+            Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Err(error) => return Err(format!("ldd: {error}")),
+        };
+        for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
+            if !self.files.iter().any(|(_, there)| there == library) {
+                self = self.file(Path::new(library), library);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Sets its memory, in MiB.
+    #[must_use]
+    pub fn memory(mut self, mib: u32) -> Guest {
+        self.memory = mib;
+        self
+    }
+
+    /// Sets how long it may work.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Guest {
+        self.limit = limit;
         self
     }
 
@@ -243,7 +303,7 @@ impl Guest {
             heard,
             console: String::new(),
             initramfs,
-            until: Instant::now() + LIMIT,
+            until: Instant::now() + self.limit,
         }
     }
 
@@ -260,7 +320,11 @@ impl Guest {
             loading += &format!("insmod /modules/{name}.ko\n");
         }
         for (from, to) in &self.files {
-            archive.file(to.trim_start_matches('/'), 0o755, &read(from)?);
+            let to = to.trim_start_matches('/');
+            for (end, _) in to.match_indices('/') {
+                archive.folder(&to[..end]);
+            }
+            archive.file(to, 0o755, &read(from)?);
         }
         archive.file("script", 0o755, format!("set -e\n{script}\n").as_bytes());
         let init = format!(
@@ -355,11 +419,14 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 struct Archive {
     bytes: Vec<u8>,
     number: u32,
+    folders: BTreeSet<String>,
 }
 
 impl Archive {
     fn folder(&mut self, name: &str) {
-        self.entry(name, 0o040_755, &[]);
+        if self.folders.insert(name.to_owned()) {
+            self.entry(name, 0o040_755, &[]);
+        }
     }
 
     fn file(&mut self, name: &str, mode: u32, contents: &[u8]) {

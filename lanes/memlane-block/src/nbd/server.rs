@@ -4,9 +4,10 @@ use super::conn::{Around, Conn};
 use super::handshake::{Doorman, Welcome};
 use super::listen::{Door, Listen};
 use super::lock::{Bell, RangeLock};
-use super::negotiate::Offer;
+use super::negotiate::{Agreed, Offer};
 use super::request::Terms;
 use super::stats::{ConnStats, Connection, Counters, Snapshot};
+use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
 use super::wire::MAX_STRING;
@@ -233,6 +234,29 @@ impl Server {
         self.shared.snapshot()
     }
 
+    /// Serves a client of this machine that has been told everything by other means than a handshake (the kernel):
+    /// requests come at once, replies are simple ones.
+    ///
+    /// # Errors
+    /// No such export, too many clients, no memory, or the server is stopped.
+    pub fn adopt(&self, socket: OwnedFd, name: &str) -> io::Result<()> {
+        let mut exports = self.shared.exports.iter();
+        let export = exports.position(|(export, _)| export.name == name);
+        let agreed = Agreed {
+            export: export.ok_or(io::ErrorKind::NotFound)?,
+            structured: false,
+            allocation: false,
+        };
+        if self.shared.stop.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let too_many = || io::Error::new(io::ErrorKind::QuotaExceeded, "too many clients");
+        let (number, client) = self.shared.enter("kernel".into()).ok_or_else(too_many)?;
+        self.shared.spawn(number, move |shared| {
+            shared.requests(&client, agreed, Stream::Plain(socket), &[]);
+        })
+    }
+
     /// Serves until it is stopped. A request that its volume never finishes keeps it from returning.
     ///
     /// # Errors
@@ -290,15 +314,27 @@ impl Shared {
         let Some((number, client)) = self.enter(peer) else {
             return;
         };
+        // Without a thread it is turned away.
+        let _ = self.spawn(number, move |shared| shared.client(&client, fd));
+    }
+
+    /// A client's thread.
+    fn spawn(
+        self: &Arc<Shared>,
+        number: u64,
+        life: impl FnOnce(&Shared) + Send + 'static,
+    ) -> io::Result<()> {
         let shared = Arc::clone(self);
         let serve = move || {
-            shared.client(&client, fd);
+            life(&shared);
             shared.leave(number);
         };
         let thread = std::thread::Builder::new().name("memlane-nbd".into());
-        if thread.stack_size(STACK).spawn(serve).is_err() {
+        let spawned = thread.stack_size(STACK).spawn(serve);
+        if spawned.is_err() {
             self.leave(number);
         }
+        spawned.map(drop)
     }
 
     fn enter(&self, peer: String) -> Option<(u64, Arc<Client>)> {
@@ -359,13 +395,19 @@ impl Shared {
         };
         // An offer may be missing, so its index is not the export's.
         let name = offers.get(agreed.export).map(|offer| &offer.name);
-        let chosen = self.exports.iter().position(|(e, _)| Some(&e.name) == name);
-        let Some((index, (export, lock))) = chosen.and_then(|i| Some((i, self.exports.get(i)?)))
-        else {
+        let Some(export) = self.exports.iter().position(|(e, _)| Some(&e.name) == name) else {
             return;
         };
         client.tls.store(tls, Ordering::Relaxed);
-        let _ = client.export.set(index);
+        self.requests(client, Agreed { export, ..agreed }, stream, &early);
+    }
+
+    /// What comes behind the handshake; `agreed` names the export by its own index.
+    fn requests(&self, client: &Client, agreed: Agreed, stream: Stream, early: &[u8]) {
+        let Some((export, lock)) = self.exports.get(agreed.export) else {
+            return;
+        };
+        let _ = client.export.set(agreed.export);
         let around = Around {
             volume: &*export.volume,
             lock,
@@ -377,7 +419,7 @@ impl Shared {
             grace: self.grace,
             spin: self.spin,
         };
-        if let Ok(conn) = Conn::new(around, stream, agreed, &early) {
+        if let Ok(conn) = Conn::new(around, stream, agreed, early) {
             conn.run();
         }
     }
