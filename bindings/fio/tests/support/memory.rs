@@ -130,7 +130,7 @@ impl Memory {
         let name = self
             .names
             .iter()
-            .find(|(_, at)| **at as u64 == io.device_id.into());
+            .find(|(_, at)| **at as u64 == u64::from(io.device_id));
         let bad = name.is_some_and(|(name, _)| name.starts_with("bad:"));
         let disk = self.disks.get_mut(io.device_id as usize);
         let disk = disk.ok_or(libc::ENODEV)?;

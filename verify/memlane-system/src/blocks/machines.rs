@@ -27,7 +27,7 @@ impl Machines {
     /// `Err` says why there can be none here.
     ///
     /// # Errors
-    /// Not root, or no `ip` and `nft`.
+    /// Not root, no `ip` or `nft`, or no namespaces here.
     ///
     /// # Panics
     /// If one of their commands fails where it should not.
@@ -46,13 +46,20 @@ impl Machines {
             names: [format!("{stem}c"), format!("{stem}s")],
             cables,
         };
-        machines.wire();
+        let probe = Command::new("ip")
+            .args(["netns", "add", machines.name(Side::Client)])
+            .output();
+        match probe {
+            Ok(said) if said.status.success() => machines.wire(),
+            Ok(said) => return Err(String::from_utf8_lossy(&said.stderr).into_owned()),
+            Err(error) => return Err(error.to_string()),
+        }
         Ok(machines)
     }
 
     fn wire(&self) {
+        ip(&["netns", "add", self.name(Side::Server)]);
         for side in [Side::Client, Side::Server] {
-            ip(&["netns", "add", self.name(side)]);
             self.ip(side, &["link", "set", "lo", "up"]);
         }
         for cable in 0..self.cables {
