@@ -327,7 +327,7 @@ impl State {
     /// Sends, and takes what is done, until there is nothing left and the queue is armed. Says whether leases may have
     /// come back.
     fn turn(&mut self) -> bool {
-        let mut changed = false;
+        let (mut changed, mut empty) = (false, 0);
         loop {
             self.queue.push();
             let mut done = std::mem::take(&mut self.done);
@@ -337,11 +337,12 @@ impl State {
             }
             self.done = done;
             changed |= n > 0;
+            empty = if n == 0 { empty + 1 } else { 0 };
             if !self.queue.arm() {
                 return changed;
             }
-            if n == 0 {
-                // Nothing, and not armed: a lease can be had. Who waits for it comes here again.
+            if empty == 2 {
+                // Nothing came between `reap` and `arm` either: a lease can be had. Who waits for it comes here again.
                 return true;
             }
         }
@@ -435,4 +436,77 @@ impl Job {
 
 fn tag(job: u32, part: usize) -> u64 {
     u64::from(job) << 32 | part as u64 & u64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::mem::MemVolume;
+    use std::os::fd::BorrowedFd;
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    /// What is done becomes known in `arm`, after `reap` has found nothing.
+    struct Late(MemVolume);
+
+    struct LateQueue {
+        inner: Box<dyn Queue>,
+        known: bool,
+    }
+
+    impl Volume for Late {
+        fn info(&self) -> Info {
+            self.0.info()
+        }
+
+        fn queue(&self) -> io::Result<Box<dyn Queue>> {
+            let inner = self.0.queue()?;
+            Ok(Box::new(LateQueue {
+                inner,
+                known: false,
+            }))
+        }
+    }
+
+    impl Queue for LateQueue {
+        fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
+            self.inner.lease(len)
+        }
+
+        fn submit(&mut self, io: Io) {
+            self.known = false;
+            self.inner.submit(io);
+        }
+
+        fn push(&mut self) {}
+
+        fn reap(&mut self, into: &mut Vec<Done>) -> usize {
+            if self.known { self.inner.reap(into) } else { 0 }
+        }
+
+        fn arm(&mut self) -> bool {
+            self.known = true;
+            self.inner.arm()
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.inner.fd()
+        }
+
+        fn wait(&mut self, limit: Option<Duration>) {
+            self.inner.wait(limit);
+        }
+    }
+
+    #[test]
+    fn what_is_done_between_a_look_and_the_sleep_is_answered() {
+        let volume = Late(MemVolume::new(1 << 20).unwrap());
+        let lane = Lane::new(&volume).unwrap();
+        let (tell, told) = sync_channel(1);
+        lane.read(Answer::Thread(tell), &volume.info(), 0, 4096);
+        assert_eq!(
+            told.try_recv().map(|read| read.map(|d| d.len())),
+            Ok(Ok(4096))
+        );
+    }
 }

@@ -34,6 +34,7 @@ impl Verifying {
             "--verify=crc32c",
             "--verify_fatal=1",
             "--verify_backlog=256",
+            "--verify_state_save=0",
             "--time_based",
             "--output-format=json",
             "--group_reporting",

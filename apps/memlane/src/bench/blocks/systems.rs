@@ -127,7 +127,7 @@ fn serve(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)> {
         true => format!("local:{name}"),
         false => format!("tcp://127.0.0.1:{port}"),
     };
-    let mut command = Command::new(&bench.exe);
+    let mut command = confined(&bench.exe);
     command.args([
         "serve",
         "--test-volumes",
@@ -162,7 +162,7 @@ fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 }
 
 fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {
-    let mut command = Command::new(&bench.exe);
+    let mut command = confined(&bench.exe);
     let session = bench.scratch.name("map");
     let session = session
         .file_name()
@@ -210,7 +210,14 @@ fn uri(socket: &Path) -> String {
 /// A peer's program, where it is installed.
 fn program(name: &str) -> anyhow::Result<Command> {
     let path = find_program(name).with_context(|| format!("not installed: {name}"))?;
-    Ok(Command::new(path))
+    Ok(confined(path))
+}
+
+/// In a process group of its own, so that it can be ended with all that it starts.
+pub(super) fn confined(path: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(path);
+    crate::bench::sys::confine(&mut command, &[]);
+    command
 }
 
 /// A file in memory, thin.

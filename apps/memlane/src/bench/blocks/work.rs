@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::systems::{Bench, Running, SIZE, Target, volume};
+use super::systems::{Bench, Running, SIZE, Target, confined, volume};
 use crate::bench::proc::{Job, find_program};
 
 /// Which way the data goes, and in which order.
@@ -203,7 +203,7 @@ pub(super) fn measure(
 
 fn command(bench: &Bench, target: &Target, row: &Row, seconds: u32) -> anyhow::Result<Command> {
     if let Target::Api(at) = target {
-        let mut command = Command::new(&bench.exe);
+        let mut command = confined(&bench.exe);
         command.args(["bench", "load", "--pattern", row.pattern.word(), "--json"]);
         command.args([
             "--block",
@@ -221,7 +221,7 @@ fn command(bench: &Bench, target: &Target, row: &Row, seconds: u32) -> anyhow::R
         return Ok(command);
     }
     let fio = find_program("fio").context("not installed: fio")?;
-    let mut command = Command::new(fio);
+    let mut command = confined(fio);
     command.args([
         "--name=bench",
         "--time_based",
