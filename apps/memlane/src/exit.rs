@@ -19,7 +19,6 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// Every code, in order.
-    #[cfg(test)]
     pub(crate) const ALL: [Exit; 9] = [
         Exit::Ok,
         Exit::Failed,
@@ -34,6 +33,12 @@ impl Exit {
 
     pub(crate) fn code(self) -> u8 {
         self as u8
+    }
+
+    /// The code that another process of memlane has named.
+    pub(crate) fn from_code(code: u8) -> Exit {
+        let known = Exit::ALL.iter().find(|exit| exit.code() == code);
+        known.copied().unwrap_or(Exit::Failed)
     }
 
     #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The one binary: parses flags, prints, picks the exit code.
 
 mod bench;
+mod blocks;
 mod check;
 mod exit;
 mod inet;
@@ -37,8 +38,14 @@ enum Verb {
     Ss(ss::Args),
     Stats(stats::Args),
     Check(check::Args),
+    Serve(blocks::serve::Args),
+    Map(blocks::map::Args),
+    Vol(blocks::vol::Args),
+    Session(blocks::session::Args),
     /// Measure memlane against plain TCP
     Bench(bench::Args),
+    #[command(name = "__volumes", hide = true)]
+    Volumes,
     #[command(name = "__echo-server", hide = true)]
     EchoServer,
     #[command(name = "__echo-client", hide = true)]
@@ -53,6 +60,8 @@ impl Verb {
             Verb::Ss(args) => args.json,
             Verb::Stats(args) => args.json,
             Verb::Check(args) => args.json,
+            Verb::Vol(args) => args.json(),
+            Verb::Session(args) => args.json(),
             _ => false,
         }
     }
@@ -82,6 +91,11 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Serve(args) => blocks::serve::run(args).map(done),
+        Verb::Map(args) => blocks::map::run(args).map(done),
+        Verb::Volumes => blocks::host::in_background().map(done),
+        Verb::Vol(args) => blocks::vol::run(args).map(done),
+        Verb::Session(args) => blocks::session::run(args).map(done),
         Verb::Bench(args) => bench::run(args),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

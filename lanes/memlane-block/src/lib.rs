@@ -21,16 +21,18 @@
 //! assert_eq!((done[0].tag, done[0].result), (1, Ok(())));
 //! ```
 
+pub mod client;
 #[cfg(feature = "fuse")]
 pub mod fuse;
 pub mod loopdev;
-#[cfg(feature = "vhost")]
-pub mod vhost;
+pub mod names;
 pub mod nbd;
 pub mod nbd_kernel;
-pub mod client;
+pub mod server;
 pub mod store;
 #[cfg(feature = "ublk")]
 pub mod ublk;
+#[cfg(feature = "vhost")]
+pub mod vhost;
 pub mod volume;
 pub mod wire;

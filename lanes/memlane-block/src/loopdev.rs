@@ -5,6 +5,8 @@
 //! The device clears itself when it is closed for the last time (`LO_FLAGS_AUTOCLEAR`), so one whose process was
 //! killed goes as soon as nobody has it mounted.
 
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
+use std::ffi::c_void;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,10 +14,10 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
-const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
-const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
-const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LOOP_CLR_FD: Opcode = 0x4C01;
+const LOOP_SET_CAPACITY: Opcode = 0x4C07;
+const LOOP_CONFIGURE: Opcode = 0x4C0A;
+const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
@@ -126,14 +128,14 @@ impl LoopDevice {
     /// The kernel's.
     pub fn refresh(&self) -> io::Result<()> {
         // SAFETY: takes no argument.
-        answer(unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_CAPACITY, 0) }).map(drop)
+        unsafe { call(&self.device, LOOP_SET_CAPACITY, std::ptr::null_mut()) }.map(drop)
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // SAFETY: takes no argument. If somebody has it open, it goes when they close it.
-        unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_CLR_FD, 0) };
+        let _ = unsafe { call(&self.device, LOOP_CLR_FD, std::ptr::null_mut()) };
     }
 }
 
@@ -151,8 +153,8 @@ fn backing(file: &Path, read_only: bool) -> Result<File, LoopError> {
 
 fn free(control: &File) -> Result<PathBuf, LoopError> {
     // SAFETY: takes no argument.
-    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE, 0) };
-    let number = answer(number).map_err(LoopError::NoLoop)?;
+    let number = unsafe { call(control, LOOP_CTL_GET_FREE, std::ptr::null_mut()) };
+    let number = number.map_err(LoopError::NoLoop)?;
     Ok(PathBuf::from(format!("/dev/loop{number}")))
 }
 
@@ -163,7 +165,7 @@ fn configure(path: &Path, backing: &File, block: u32, read_only: bool) -> io::Re
     if read_only {
         flags |= LO_FLAGS_READ_ONLY;
     }
-    let config = LoopConfig {
+    let mut config = LoopConfig {
         fd: u32::try_from(backing.as_raw_fd()).map_err(io::Error::other)?,
         block_size: if block <= page { block } else { page },
         info: LoopInfo {
@@ -173,7 +175,7 @@ fn configure(path: &Path, backing: &File, block: u32, read_only: bool) -> io::Re
         reserved: [0; 8],
     };
     // SAFETY: the argument is the structure that the call wants; the kernel copies it before it returns.
-    answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })?;
+    unsafe { call(&device, LOOP_CONFIGURE, (&raw mut config).cast()) }?;
     Ok(device)
 }
 
@@ -195,10 +197,37 @@ impl LoopInfo {
     };
 }
 
-fn answer(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
+/// An ioctl whose answer is what it returns.
+struct Call {
+    opcode: Opcode,
+    argument: *mut c_void,
+}
+
+// SAFETY: says of itself what `call` was told.
+unsafe impl Ioctl for Call {
+    type Output = i32;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        self.opcode
     }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.argument
+    }
+
+    unsafe fn output_from_ptr(
+        returned: IoctlOutput,
+        _argument: *mut c_void,
+    ) -> rustix::io::Result<i32> {
+        Ok(returned)
+    }
+}
+
+/// # Safety
+/// `argument` is what `opcode` takes.
+unsafe fn call(file: &File, opcode: Opcode, argument: *mut c_void) -> io::Result<i32> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { ioctl(file, Call { opcode, argument }) }?)
 }

@@ -362,6 +362,7 @@ fn fio_finds_what_it_wrote() {
             "--loops=2",
             "--verify=crc32c",
             "--verify_fatal=1",
+            "--verify_state_save=0",
             "--allow_file_create=0",
         ];
         run("fio", &arguments).unwrap();
@@ -440,4 +441,37 @@ fn a_file_that_is_unmounted_by_somebody_else_is_gone_for_the_daemon_too() {
     let mut daemon = serve(&path, "plain", "kernel");
     run("fusermount3", &["-u", text(&path)]).unwrap();
     assert_eq!(daemon.ask("unmount"), "done");
+}
+
+#[test]
+fn somebody_who_is_not_root_may_do_it_too() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    const NOBODY: u32 = 65534;
+    if !can_mount() || !support::is_root() || !has("fusermount3") {
+        return;
+    }
+    let device = std::fs::metadata("/dev/fuse").unwrap();
+    if device.permissions().mode() & 0o006 != 0o006 {
+        return support::skip("/dev/fuse is only for root here");
+    }
+    let folder = Folder::new();
+    chown(&folder.0, Some(NOBODY), Some(NOBODY)).unwrap();
+    let path = folder.at("volume");
+    let arguments = [text(&path), &SIZE.to_string(), "plain", "kernel"];
+    let mut daemon = Daemon::start_as(NOBODY, "fuse", &arguments);
+    assert_eq!(daemon.hears(), "mounted");
+    // Not even root may look into it.
+    assert_eq!(errno(File::open(&path)), libc::EACCES);
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert!(
+        mounts.contains(&format!("{} fuse", text(&path))),
+        "{mounts}"
+    );
+    assert_eq!(daemon.ask("unmount"), "done");
+    assert!(!path.exists());
+    let mut daemon = Daemon::start_as(NOBODY, "fuse", &arguments);
+    assert_eq!(daemon.hears(), "mounted");
+    assert_eq!(daemon.ask("unmount now"), "done");
+    assert!(!path.exists());
+    assert_eq!(folder.0.metadata().unwrap().uid(), NOBODY);
 }

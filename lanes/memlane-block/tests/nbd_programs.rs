@@ -281,6 +281,7 @@ fn fio_verifies_every_block_that_it_wrote_or_trimmed() {
                 "--verify_fatal=1",
                 "--do_verify=1",
                 "--bs_unaligned=0",
+                "--verify_state_save=0",
             ],
         );
         assert!(said.contains("err= 0"), "{rw}: {said}");

@@ -457,15 +457,21 @@ fn the_second_queue_of_a_full_disk_is_told_so_too() {
         let volume = open(&path, kind);
         let mut queue = volume.queue().expect("a queue");
         let queue = queue.as_mut();
-        let data = vec![7; 1 << 17];
+        // Of a length that does not divide the disk's: one write fits in part.
+        const EACH: u64 = 25 << 12;
+        let data = vec![7; usize::try_from(EACH).expect("small")];
         let outcomes: Vec<_> = (0..64)
-            .map(|n| write(queue, n << 17, &data, Flags::NONE))
+            .map(|n| write(queue, n * EACH, &data, Flags::NONE))
             .collect();
         assert_eq!(outcomes[0], Ok(()), "{kind:?}");
         assert_eq!(outcomes[63], Err(Errno(libc::ENOSPC)), "{kind:?}");
-        let only =
-            |outcome: &Result<(), Errno>| matches!(outcome, Ok(()) | Err(Errno(libc::ENOSPC)));
-        assert!(outcomes.iter().all(only), "{outcomes:?}");
+        for (n, outcome) in (0..).zip(outcomes) {
+            let len = u32::try_from(EACH).expect("small");
+            match outcome {
+                Ok(()) => assert_eq!(read(queue, n * EACH, len).as_ref(), Ok(&data)),
+                Err(errno) => assert_eq!(errno, Errno(libc::ENOSPC)),
+            }
+        }
         let failure = volume.failure().expect("kept");
         assert_eq!(failure.errno, Errno(libc::ENOSPC));
         // Zeroes that must be there need room too; tmpfs can only write them.
@@ -476,7 +482,7 @@ fn the_second_queue_of_a_full_disk_is_told_so_too() {
         assert_eq!(zeroes, Err(Errno(libc::EOPNOTSUPP)));
         // What is given back can be used again.
         assert_eq!(bare(queue, Op::Trim, 0, 64 << 20, Flags::NONE), Ok(()));
-        assert_eq!(write(queue, 63 << 17, &data, Flags::NONE), Ok(()));
+        assert_eq!(write(queue, 63 * EACH, &data, Flags::NONE), Ok(()));
         std::fs::remove_file(&path).expect("removed");
     }
 }
@@ -575,6 +581,105 @@ fn a_block_device_reads_writes_trims_and_zeroes() {
         assert_eq!(bare(queue, Op::Flush, 0, 0, Flags::NONE), Ok(()));
         assert_eq!(extents(queue, 0, 8 << 20), [(8 << 20, false)]);
     }
+}
+
+#[test]
+fn a_block_device_holds_what_a_model_holds() {
+    let folder = Folder::new("device-model");
+    let path = folder.file("disk", BLOCKS * BLOCK);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    for kind in both() {
+        let volume = open(&device.0, kind);
+        let mut runner = TestRunner::new(Config::with_cases(30));
+        let run = runner.run(&steps(), |steps| {
+            let zero = Step::Zero(0, BLOCKS, Flags::NONE);
+            let steps: Vec<Step> = std::iter::once(zero).chain(steps).collect();
+            agree(&volume, &steps, || {
+                std::fs::read(&device.0).expect("the device")
+            });
+            Ok(())
+        });
+        run.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    }
+}
+
+#[test]
+fn what_is_to_be_durable_reaches_the_device_with_a_flush() {
+    let folder = Folder::new("durable");
+    let path = folder.file("disk", 8 << 20);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    let name = device
+        .0
+        .file_name()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    // Documentation/ABI/stable/sysfs-block: the 16th number counts flushes.
+    let flushes = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("a disk");
+        let count = stat.split_whitespace().nth(15).expect("since Linux 5.5");
+        count.parse().expect("a number")
+    };
+    for kind in both() {
+        for direct in [Direct::On, Direct::Off] {
+            let options = Options {
+                store: kind,
+                direct,
+                ..Options::default()
+            };
+            let volume = LocalVolume::open(&device.0, options).expect("opened");
+            let mut queue = volume.queue().expect("a queue");
+            let queue = queue.as_mut();
+            let mut cost = |what: &str, durable, act: &mut dyn FnMut(&mut dyn Queue)| {
+                let before = flushes();
+                act(queue);
+                let told = flushes() > before;
+                assert_eq!(told, durable, "{what}, {kind:?}, {direct:?}");
+            };
+            let data = [7; 4096];
+            let mut flagged = |what, durable, flags| {
+                cost(what, durable, &mut |queue| {
+                    assert_eq!(write(queue, 4096, &data, flags), Ok(()));
+                });
+            };
+            flagged("write", false, Flags::NONE);
+            flagged("FUA", true, Flags::FUA);
+            flagged("PREFLUSH", true, Flags::PREFLUSH);
+            let mut other = |what, durable, op, flags| {
+                cost(what, durable, &mut |queue| {
+                    let len = if op == Op::Flush { 0 } else { 4096 };
+                    assert_eq!(bare(queue, op, 0, len, flags), Ok(()));
+                });
+            };
+            other("flush", true, Op::Flush, Flags::NONE);
+            other("zeroes", true, Op::WriteZeroes, Flags::FUA);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_mounted_or_written_by_another_is_refused() {
+    let folder = Folder::new("claimed");
+    let path = folder.file("disk", 8 << 20);
+    let Some(device) = loop_device(&path) else {
+        return;
+    };
+    let first = open(&device.0, Kind::Auto);
+    let again = |read_only| {
+        let options = Options {
+            read_only,
+            ..Options::default()
+        };
+        LocalVolume::open(&device.0, options).map_err(|error| error.raw_os_error())
+    };
+    assert_eq!(again(false).err(), Some(Some(libc::EBUSY)));
+    assert!(again(true).is_ok(), "readers may");
+    drop(first);
+    assert!(again(false).is_ok());
 }
 
 struct Loop(PathBuf);

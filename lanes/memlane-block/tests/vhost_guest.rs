@@ -113,3 +113,121 @@ fn a_guest_reads_and_writes_and_the_volume_has_it() {
         "the guest flushes itself"
     );
 }
+
+/// A volume with a file system of this machine's making.
+fn with_file_system(folder: &Folder) -> Option<MemVolume> {
+    if !support::has("mkfs.ext4") || !support::has("e2fsck") {
+        return None;
+    }
+    let image = folder.at("image");
+    std::fs::File::create(&image)
+        .unwrap()
+        .set_len(SIZE)
+        .unwrap();
+    support::run("mkfs.ext4", &["-q", text(&image)]).unwrap();
+    let made = std::fs::read(&image).unwrap();
+    let memory = MemVolume::new(SIZE).unwrap();
+    // SAFETY: `made` is so long.
+    assert!(unsafe { memory.bytes().copy_in(0, made.as_ptr(), made.len()) });
+    Some(memory)
+}
+
+/// What this machine finds on it.
+fn found(folder: &Folder, memory: &MemVolume, file: &str) -> String {
+    let image = folder.at("found");
+    let len = usize::try_from(SIZE).unwrap();
+    std::fs::write(&image, bytes(memory, 0, len)).unwrap();
+    // Its journal is played back, as the next mount would do.
+    let checked = support::run("e2fsck", &["-fp", text(&image)]);
+    assert!(checked.is_ok(), "{checked:?}");
+    support::run("debugfs", &["-R", &format!("cat {file}"), text(&image)]).unwrap()
+}
+
+#[test]
+fn a_file_system_that_a_guest_wrote_is_whole_also_after_a_power_cut() {
+    let Some(kernel) = kernel() else {
+        return;
+    };
+    let folder = Folder::new();
+    let Some(memory) = with_file_system(&folder) else {
+        return;
+    };
+    let volume = Arc::new(slow::SlowVolume::new(memory.clone(), 4));
+    let served = vhost::serve(volume, &folder.at("socket"), &options()).unwrap();
+    let script = "
+        mount -t ext4 /dev/vda /mnt
+        seq 1 20000 > /mnt/numbers
+        sync
+        echo synced
+        while true; do seq 1 20000 > /mnt/more; rm /mnt/more; done
+    ";
+    let mut running = guest(&kernel, served.path(), "").start(script);
+    assert!(running.hears("synced"), "{}", running.console());
+    running.kill();
+    // The next machine comes to the same socket and finds it.
+    let script = "
+        mount -t ext4 /dev/vda /mnt
+        echo numbers $(md5sum < /mnt/numbers)
+        echo second > /mnt/second
+        umount /mnt
+    ";
+    let said = guest(&kernel, served.path(), "").start(script).finish();
+    assert!(said.ok, "{}", said.console);
+    let numbers: String = (1..=20000).map(|n| format!("{n}\n")).collect();
+    assert!(found(&folder, &memory, "numbers").contains(&numbers));
+    assert!(found(&folder, &memory, "second").contains("second"));
+}
+
+#[test]
+fn a_guest_sees_that_a_disk_is_read_only_or_has_large_blocks() {
+    let Some(kernel) = kernel() else {
+        return;
+    };
+    let folder = Folder::new();
+    let memory = MemVolume::with(SIZE, |info| {
+        info.read_only = true;
+        info.block = 4096;
+    });
+    let volume = Arc::new(memory.unwrap());
+    let served = vhost::serve(volume, &folder.at("socket"), &options()).unwrap();
+    let script = "
+        echo ro $(cat /sys/block/vda/ro) block $(cat /sys/block/vda/queue/logical_block_size)
+        dd if=/dev/vda of=/dev/null bs=4096 count=16 iflag=direct
+        ! dd if=/dev/zero of=/dev/vda bs=4096 count=1 oflag=direct
+    ";
+    let said = guest(&kernel, served.path(), "").start(script).finish();
+    assert!(
+        said.ok && said.console.contains("ro 1 block 4096"),
+        "{}",
+        said.console
+    );
+}
+
+#[test]
+fn a_guest_that_boots_again_finds_its_disk() {
+    let Some(kernel) = kernel() else {
+        return;
+    };
+    let folder = Folder::new();
+    let memory = MemVolume::new(SIZE).unwrap();
+    let volume = Arc::new(slow::SlowVolume::new(memory.clone(), 4));
+    let served = vhost::serve(volume, &folder.at("socket"), &options()).unwrap();
+    let script = "
+        if [ $(dd if=/dev/vda bs=512 count=1 2>/dev/null | cut -c1-5) = first ]; then
+            echo found
+        else
+            echo first | dd of=/dev/vda conv=fsync
+            dd if=/dev/vda of=/dev/null bs=1M &
+            reboot -f
+        fi
+    ";
+    let said = guest(&kernel, served.path(), "")
+        .may_reboot()
+        .start(script)
+        .finish();
+    assert!(
+        said.ok && said.console.contains("found"),
+        "{}",
+        said.console
+    );
+}

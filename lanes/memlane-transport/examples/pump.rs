@@ -97,6 +97,11 @@ fn main() {
     let micros = 1e6 * load.depth as f64 * rates.len() as f64 / total;
     let used = (cpu() - before) / (total * load.time.as_secs_f64()) * 1e6;
     let bytes = total * f64::from(load.size) / 1e9;
+    while let Some(news) = session.news() {
+        if !matches!(news, memlane_transport::port::News::PathUp(_)) {
+            eprintln!("{news:?}");
+        }
+    }
     println!("{total:.0} IOPS, {micros:.1} us each, {bytes:.2} GB/s, {used:.2} us CPU each");
 }
 

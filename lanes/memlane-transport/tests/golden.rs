@@ -1,36 +1,21 @@
 //! docs/formats/rtrs.md shows the bytes that the code makes, and the code reads them back.
 
+mod dump;
+
 use memlane_transport::wire::{
     CAP_REPLAY, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, REPLAYED, Replay, Request,
     RequestKind, SgDesc,
 };
-use std::fmt::{Debug, Write as _};
-
-/// As in the page: 16 bytes a line; lines of zeros only are left out, but for the last one.
-fn dump(name: &str, bytes: &[u8]) -> String {
-    let mut text = format!("{name}, {} bytes\n", bytes.len());
-    let last = (bytes.len() - 1) / 16;
-    for (at, line) in bytes.chunks(16).enumerate() {
-        if at == last || line.iter().any(|byte| *byte != 0) {
-            let _ = write!(text, "{:04x} ", at * 16);
-            for byte in line {
-                let _ = write!(text, " {byte:02x}");
-            }
-            text.push('\n');
-        }
-    }
-    text
-}
+use std::fmt::Debug;
 
 fn page() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/rtrs.md");
-    std::fs::read_to_string(path).expect("docs/formats/rtrs.md")
+    dump::page("rtrs")
 }
 
 /// The page shows these bytes under this name, and they read back as `message`.
 #[track_caller]
 fn golden<T: Debug + PartialEq>(name: &str, bytes: &[u8], message: &T, read: Option<T>) {
-    let told = dump(name, bytes);
+    let told = dump::dump(name, bytes);
     assert!(page().contains(&told), "the page does not show\n{told}");
     assert_eq!(read.as_ref(), Some(message), "{name}");
 }

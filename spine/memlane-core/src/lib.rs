@@ -9,6 +9,7 @@
 //! | [`access`] | the one window on bytes that a peer can write |
 //! | [`layout`] | every structure that lies in shared memory |
 //! | [`ring`] | the byte stream over two lanes: published/consumed offsets, TCP runs, parking |
+//! | [`queue`] | 32-bit words from one process to another, with the same way to sleep |
 //! | [`sync`] | the atomics behind the ring: the CPU's, or loom's in model checks |
 //! | [`device`] | register · attach · write · signal, and the loopback device |
 //! | [`peer`] | who the other end is, by the kernel's word |
@@ -19,6 +20,7 @@ pub mod access;
 pub mod device;
 pub mod layout;
 pub mod peer;
+pub mod queue;
 pub mod reason;
 pub mod region;
 pub mod ring;

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::io;
 
 use arbitrary::{Arbitrary, Unstructured};
+use memlane_block::client::answer::{Opened, Server};
 use memlane_block::wire as rnbd;
 use memlane_core::layout::ring_size_ok;
 use memlane_core::reason::Reason;
@@ -21,7 +22,11 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod nbd;
 pub mod seeds;
+mod stream;
+
+pub use stream::tcp_stream;
 
 // The command is a program, not a library: what it reads with is taken in by path.
 #[path = "../../../apps/memlane/src/run/elf.rs"]
@@ -45,7 +50,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -53,8 +58,24 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("hostile_ring", hostile_ring),
     ("sock_diag", sock_diag),
     ("config", config),
+    ("nbd_handshake", nbd::nbd_handshake),
+    ("nbd_requests", nbd::nbd_requests),
     ("rnbd_message", rnbd_message),
+    ("rnbd_answer", rnbd_answer),
+    ("tcp_stream", tcp_stream),
+    ("virtio_blk", virtio_blk),
+    ("extents", extents),
 ];
+
+/// A guest's memory, with a ring and requests to a disk in it.
+pub fn virtio_blk(bytes: &[u8]) -> bool {
+    memlane_block::vhost::fuzzing::requests(bytes)
+}
+
+/// What a volume says of its holes.
+pub fn extents(bytes: &[u8]) -> bool {
+    memlane_block::fuse::fuzzing::extents(bytes)
+}
 
 /// A handshake message of a peer: refused, or the same after encoding it again.
 pub fn clc_message(bytes: &[u8]) -> bool {
@@ -369,4 +390,34 @@ pub fn canary(bytes: &[u8]) -> bool {
         rest = next;
     }
     sum > 0
+}
+
+/// What a client makes of a server's answers: refused, or a volume that can be used, with bounded work for each request
+/// (after two bytes of capabilities and four of the longest request).
+pub fn rnbd_answer(bytes: &[u8]) -> bool {
+    let Some((head, answer)) = bytes.split_at_checked(6) else {
+        return false;
+    };
+    let caps = u16::from_le_bytes([head[0], head[1]]);
+    let max_io = u32::from_le_bytes([head[2], head[3], head[4], head[5]]);
+    let server = Server::parse(answer);
+    if let Ok(server) = server {
+        assert_eq!(server.caps & !rnbd::CAPS, 0);
+        assert!(server.boot.is_none() || server.kept_memory_since(&server));
+    }
+    let opened = Opened::parse(answer, caps, max_io);
+    if let Ok(opened) = opened {
+        let (info, steps) = (opened.info, opened.steps);
+        assert!(info.block.is_power_of_two() && info.block >= 512);
+        assert!(info.max_io >= info.block && info.max_io <= max_io);
+        assert!(info.size.is_multiple_of(info.block.into()) && i64::try_from(info.size).is_ok());
+        assert!(info.max_io.is_multiple_of(info.block) && info.max_trim.is_multiple_of(info.block));
+        for (able, step) in [(info.trim, steps.trim), (info.zeroes, steps.zeroes)] {
+            assert!(able == (step > 0) && step.is_multiple_of(info.block));
+            assert!(!able || info.max_trim.div_ceil(step) <= 256);
+        }
+        assert!(!info.extents || caps & rnbd::CAP_EXTENTS != 0);
+        assert_eq!(opened.still(&info, false), Ok(()));
+    }
+    server.is_ok() || opened.is_ok()
 }

@@ -11,6 +11,9 @@ use memlane_core::stats::{
 };
 use memlane_socket::wire::{Kind, Message};
 use memlane_sys::sock::{Addr, Tuple};
+use memlane_transport::io::frame::{Header as Frame, Place, Step};
+
+use crate::stream::{BASE, KEY};
 
 /// Files of `seeds/`, as `target/name` with their bytes.
 pub fn all() -> Vec<(String, Vec<u8>)> {
@@ -27,7 +30,13 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("hostile_ring", hostile_rings()),
         of("sock_diag", sock_diags()),
         of("config", configs()),
+        of("nbd_handshake", crate::nbd::handshakes()),
+        of("nbd_requests", crate::nbd::requests()),
         of("rnbd_message", rnbd_messages()),
+        of("rnbd_answer", rnbd_answers()),
+        of("tcp_stream", tcp_streams()),
+        of("virtio_blk", guests()),
+        of("extents", extents()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()
@@ -39,6 +48,55 @@ fn tuple() -> Tuple {
         local: Addr { ip, port: 40000 },
         remote: Addr { ip, port: 80 },
     }
+}
+
+/// After a byte that says how the stream is cut.
+fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
+    let place = |len: usize, tail: &[u8]| Place {
+        addr: BASE + 16,
+        key: KEY,
+        len: len as u32,
+        tail_at: len as u32,
+        tail: tail.len() as u16,
+    };
+    let write = |data: &[u8], tail: &[u8], imm| {
+        let place = place(data.len(), tail);
+        [&Frame::Write { place, imm }.encode(), tail, data].concat()
+    };
+    let accept = [&Frame::Step(Step::Accept).encode()[..], &[3; 56]].concat();
+    let message = |imm| [&Frame::Send { len: 5, imm }.encode()[..], b"hello"].concat();
+    let heartbeat = Frame::Immediate(0x8000_0000).encode().to_vec();
+    vec![
+        (
+            "request",
+            [vec![10], write(&[5; 512], b"user and header", Some(7))].concat(),
+        ),
+        (
+            "reply",
+            [vec![200], write(&[6; 2000], b"", Some(8))].concat(),
+        ),
+        (
+            "setup",
+            [vec![3], accept, message(None), heartbeat.clone()].concat(),
+        ),
+        (
+            "share",
+            [
+                vec![1],
+                Frame::Share {
+                    slots: 128,
+                    base: 9,
+                }
+                .encode()
+                .to_vec(),
+            ]
+            .concat(),
+        ),
+        (
+            "key",
+            [vec![0], message(Some(9)), write(b"", b"", None), heartbeat].concat(),
+        ),
+    ]
 }
 
 fn clc_messages() -> Vec<(&'static str, Vec<u8>)> {
@@ -306,4 +364,83 @@ fn rnbd_messages() -> Vec<(&'static str, Vec<u8>)> {
         ("io", io.encode().to_vec()),
         ("close", rnbd::Close { device_id }.encode().to_vec()),
     ]
+}
+
+/// A guest's memory after one byte for the volume: descriptors, two requests available, headers at 0x200.
+fn guests() -> Vec<(&'static str, Vec<u8>)> {
+    let guest = |kind: u32, sector: u64, data: &[u8], to_guest: bool| {
+        let mut memory = vec![0; 0x300];
+        let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);
+        let data_len = if to_guest { 4096 } else { data.len() as u32 };
+        let data_flags = if to_guest { 3_u16 } else { 1 };
+        let status = (0x2f0_u64, 1_u32, 2_u16, 0_u16);
+        let chain = [(0x200, 16, 1, 1), (0x210, data_len, data_flags, 2), status];
+        // The same by an indirect table, which is at 0x280.
+        let indirect = (0x280, 48, 4, 0);
+        let tables = [(0, &chain[..]), (0x30, &[indirect]), (0x280, &chain)];
+        for (table, descriptors) in tables {
+            for (number, (at, len, flags, next)) in descriptors.iter().enumerate() {
+                let place = table + number * 16;
+                put(place, &u64::to_le_bytes(*at));
+                put(place + 8, &u32::to_le_bytes(*len));
+                put(place + 12, &u16::to_le_bytes(*flags));
+                put(place + 14, &u16::to_le_bytes(*next));
+            }
+        }
+        // flags, index, the heads 0 and 3.
+        put(0x100, &[0, 0, 2, 0, 0, 0, 3, 0]);
+        put(0x200, &kind.to_le_bytes());
+        put(0x208, &sector.to_le_bytes());
+        put(0x210, data);
+        [&[0], &memory[..]].concat()
+    };
+    let range = [
+        &8_u64.to_le_bytes()[..],
+        &8_u32.to_le_bytes(),
+        &0_u32.to_le_bytes(),
+    ]
+    .concat();
+    vec![
+        ("read", guest(0, 8, &[], true)),
+        ("flush", guest(4, 0, &[], false)),
+        ("id", guest(8, 0, &[], true)),
+        ("discard", guest(11, 0, &range, false)),
+        ("zeroes", guest(13, 0, &range, false)),
+    ]
+}
+
+/// Where the search begins (and in bit 0: for a hole?), then answers of up to 64 records: length, state, nothing.
+fn extents() -> Vec<(&'static str, Vec<u8>)> {
+    let search = |first: u64, records: &[(u64, u32)]| {
+        let mut bytes = first.to_le_bytes().to_vec();
+        for (len, state) in records {
+            bytes.extend_from_slice(&len.to_le_bytes());
+            bytes.extend_from_slice(&state.to_le_bytes());
+            bytes.extend_from_slice(&[0; 4]);
+        }
+        bytes
+    };
+    let alternating: Vec<(u64, u32)> = (0..64)
+        .map(|n| (4096 * (n + 1), 3 * (n as u32 & 1)))
+        .collect();
+    let nothing = vec![(1 << 24, 3); 64];
+    vec![
+        ("hole", search(1, &alternating)),
+        (
+            "data-late",
+            search(0, &[&nothing[..], &[(4096, 0)]].concat()),
+        ),
+        ("end", search(1, &[(1 << 30, 0), (0, 0)])),
+    ]
+}
+
+/// The answers among them, to a client that knows all and whose requests have 126,976 bytes.
+fn rnbd_answers() -> Vec<(&'static str, Vec<u8>)> {
+    let mut head = rnbd::CAPS.to_le_bytes().to_vec();
+    head.extend(126_976_u32.to_le_bytes());
+    let messages = rnbd_messages().into_iter();
+    let answers = messages.filter(|(name, _)| name.ends_with("_rsp"));
+    answers
+        .map(|(name, bytes)| (name, [head.clone(), bytes].concat()))
+        .collect()
 }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -143,6 +144,7 @@ pub struct Guest {
     memory: u32,
     cpus: u32,
     limit: Duration,
+    reboots: bool,
 }
 
 impl Guest {
@@ -157,6 +159,7 @@ impl Guest {
             memory: 256,
             cpus: 1,
             limit: LIMIT,
+            reboots: false,
         }
     }
 
@@ -225,16 +228,24 @@ impl Guest {
         self
     }
 
+    /// Lets it boot again (`reboot -f`); otherwise that is its end.
+    #[must_use]
+    pub fn may_reboot(mut self) -> Guest {
+        self.reboots = true;
+        self
+    }
+
     /// Boots it with memory that others may map, and runs `script` in it (busybox's `sh -e`).
     ///
     /// # Panics
     /// If QEMU or a module is missing, or the initramfs cannot be written: see [`qemu`].
     #[must_use]
     pub fn start(&self, script: &str) -> Running {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let initramfs = std::env::temp_dir().join(format!(
-            "memlane-initramfs-{}-{:?}",
+            "memlane-initramfs-{}-{}",
             std::process::id(),
-            std::thread::current().id()
+            NUMBER.fetch_add(1, Ordering::Relaxed)
         ));
         let archive = self.archive(script).expect("an initramfs");
         std::fs::write(&initramfs, archive).expect("a written initramfs");
@@ -249,7 +260,6 @@ impl Guest {
                 "-cpu",
                 "max",
                 "-nodefaults",
-                "-no-reboot",
                 "-display",
                 "none",
             ])
@@ -266,6 +276,7 @@ impl Guest {
             .arg("-initrd")
             .arg(&initramfs)
             .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args((!self.reboots).then_some("-no-reboot"))
             .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -323,7 +323,7 @@ impl Drop for Running {
 fn send_signal(signal: &str, pid: i64) {
     // A process that is gone already is no error.
     let _ = Command::new("/bin/sh")
-        .args(["-c", &format!("kill -{signal} -- {pid}")])
+        .args(["-c", &format!("kill -s {signal} -- {pid}")])
         .stderr(Stdio::null())
         .status();
 }

@@ -7,7 +7,9 @@
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
+//! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
 
+pub mod blocks;
 pub mod cases;
 pub mod guest;
 pub mod harness;

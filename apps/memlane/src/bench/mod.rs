@@ -2,6 +2,7 @@
 //!
 //! | room | what |
 //! |---|---|
+//! | `blocks/` | the block lane: systems side by side instead of two sides |
 //! | `work/` | the workloads, one file a program |
 //! | `trial`, `runner` | one measurement; all of them, alternating |
 //! | `proc`, `sys` | programs that are pinned, bounded and always ended |
@@ -10,6 +11,7 @@
 //! | `parse` | what the tools print |
 //! | `spread`, `published`, `machine`, `report` | the table |
 
+mod blocks;
 mod hist;
 mod lane;
 mod machine;
@@ -44,6 +46,11 @@ pub(crate) struct Args {
 enum What {
     /// The socket lane: stock programs over TCP and over memlane, alternating.
     Sockets(Sockets),
+    /// The block lane: volumes, and the network block devices of others.
+    Blocks(blocks::Blocks),
+    /// Requests over the API of the block lane.
+    #[command(hide = true)]
+    Load(blocks::load::Load),
     /// One half of the embedded pair.
     #[command(hide = true)]
     Peer {
@@ -89,6 +96,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Peer { half } => peer::run(&half),
         What::Sockets(options) => sockets(&options),
+        What::Blocks(options) => blocks::run(&options),
+        What::Load(load) => blocks::load::run(&load).map(|()| Exit::Ok.into()),
     }
 }
 

@@ -64,10 +64,15 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts `command` and waits until it listens on 127.0.0.1:`port`.
-    pub(crate) fn start(
+    pub(crate) fn start(command: Command, port: u16, scratch: &Scratch) -> anyhow::Result<Self> {
+        Service::start_until(command, scratch, || listening(port))
+    }
+
+    /// Likewise, until `ready` says so.
+    pub(crate) fn start_until(
         mut command: Command,
-        port: u16,
         scratch: &Scratch,
+        ready: impl Fn() -> bool,
     ) -> anyhow::Result<Self> {
         let log = scratch.name("server");
         let out = File::create(&log)?;
@@ -81,7 +86,7 @@ impl Service {
             .with_context(|| format!("cannot start {program}"))?;
         let mut service = Service { child };
         let begin = Instant::now();
-        while !listening(port) {
+        while !ready() {
             if let Some(status) = service.child.try_wait()? {
                 bail!(
                     "{program} ended at once ({status}): {}",
@@ -93,7 +98,7 @@ impl Service {
             }
             if begin.elapsed() > START_LIMIT {
                 bail!(
-                    "{program} did not listen within {START_LIMIT:?}: {}",
+                    "{program} was not ready within {START_LIMIT:?}: {}",
                     tail(&read_text(&log))
                 );
             }

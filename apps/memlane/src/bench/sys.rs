@@ -73,3 +73,28 @@ pub(crate) fn signal_group(leader: u32, signal: i32) -> bool {
         _ => false,
     }
 }
+
+/// Processor time that a process has taken, with the threads and children that have ended, in seconds.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = stat.rfind(')').map_or("", |at| &stat[at + 1..]);
+    // utime, stime: fields 14 and 15 of proc(5), counted after the name.
+    let ticks: f64 = after
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<f64>().ok())
+        .sum();
+    // USER_HZ is 100 on every Linux that has ever been.
+    ticks / 100.0
+}
+
+/// Processor time of the children that have ended and were waited for, in seconds.
+pub(crate) fn children_cpu_seconds() -> f64 {
+    // SAFETY: an all-zero rusage is valid, and the call fills it.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is a live rusage.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}

@@ -12,6 +12,9 @@
 //! have only taken longer. The session must be one that fails such requests with `OutcomeUnknown`
 //! (`AfterRestart::Fail`), because the numbers in them mean nothing any more.
 //!
+//! Until its result is known a write may so be executed by two servers, one after the other; afterwards never again. Who
+//! has two writes of the same bytes under way must not rely on which of them is the last.
+//!
 //! What a server's machine had in its cache when its power failed is lost, and then a flush says so: see
 //! `docs/decisions/0006-a-server-that-lost-its-memory.md`.
 //!
@@ -294,6 +297,13 @@ impl RemoteVolume {
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
         self.handle.remote().counters.snapshot()
+    }
+
+    /// Asks the server anew, now: what is its size, may it be opened again?
+    pub fn look_again(&self) {
+        self.handle.core.mail.send(Command::Again {
+            remote: Arc::clone(&self.handle.claim.remote),
+        });
     }
 
     /// Closes it: what is asked of it from now on fails with `ENODEV`. Waits until the server has answered, but not

@@ -16,8 +16,6 @@ use std::time::{Duration, Instant};
 
 const EIO: Errno = Errno(libc::EIO);
 const CLOSED: Errno = Errno(libc::ENODEV);
-/// How often a request is sent that has waited for longer than the limit, as soon as it can be.
-const LATE_TRIES: u32 = 3;
 
 pub(super) struct RemoteQueue {
     port: Box<dyn Port>,
@@ -167,10 +165,8 @@ impl RemoteQueue {
         match gate.state {
             State::Closed => Fate::Fail(CLOSED),
             State::Refused => Fate::Fail(EIO),
-            // Also when it is late: perhaps it was this process that did not run. But not for ever.
-            State::Open if gate.life > request.life && (!overdue || request.tries < LATE_TRIES) => {
-                Fate::Send
-            }
+            // Also when it is late: perhaps it was this process that did not run.
+            State::Open if gate.life > request.life => Fate::Send,
             _ if overdue => Fate::Fail(EIO),
             State::Open if request.unknown && self.remote().is_denied(request.life) => {
                 Fate::Fail(EIO)

@@ -12,6 +12,8 @@
 //! to take from private memory; a write's because the kernel's message is in fuser's buffer).
 
 mod file;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod lane;
 mod ranges;
 mod seek;

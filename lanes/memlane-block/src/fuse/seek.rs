@@ -54,13 +54,17 @@ impl Seek {
         let mut records = [0; RECORDS * EXTENT_LEN];
         let room = records.len().min(lease.bytes().len()) / EXTENT_LEN * EXTENT_LEN;
         lease.take(0, &mut records[..room]);
-        self.believe(&records[..room]);
-        let over = self.lied || self.found.is_some() || self.at >= self.end;
-        (!over).then(|| {
+        self.hears(&records[..room]).then(|| {
             clear(&lease);
             let (at, len) = self.asks();
             (at, len, lease)
         })
+    }
+
+    /// Takes an answer; `true`: there is more to ask.
+    pub(super) fn hears(&mut self, records: &[u8]) -> bool {
+        self.believe(records);
+        !(self.lied || self.found.is_some() || self.at >= self.end)
     }
 
     fn believe(&mut self, records: &[u8]) {

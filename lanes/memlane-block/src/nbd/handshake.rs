@@ -65,7 +65,7 @@ impl Doorman<'_> {
     pub(super) fn welcome(&self, fd: OwnedFd) -> io::Result<Option<Welcome>> {
         let mut talk = Talk {
             doorman: self,
-            stream: Stream::Plain(fd),
+            stream: Stream::plain(fd)?,
             until: Instant::now() + self.limit,
             stopping: false,
             buffer: vec![0; BUFFER],
@@ -108,7 +108,10 @@ impl Talk<'_> {
     /// Reads what there is, or waits for it.
     fn receive(&mut self, negotiation: &mut Negotiation<'_>) -> io::Result<()> {
         loop {
-            match self.stream.recv(None, &mut self.buffer[self.filled..]) {
+            match self
+                .stream
+                .recv(None, &mut self.buffer[self.filled..], false)
+            {
                 Ok(came) => {
                     self.filled += came.buffer;
                     return Ok(());

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 const BACKLOG: i32 = 128;
-/// Bytes that the kernel keeps for us in each direction, if it may.
+/// Bytes of replies that the kernel keeps for a local client, if it may.
 const SOCKET_BUFFER: usize = 1 << 20;
 
 /// Where to wait for clients.
@@ -95,9 +95,9 @@ impl Door {
     pub(super) fn accept(&self) -> io::Result<(OwnedFd, String)> {
         let client = accept_with(&self.fd, SocketFlags::CLOEXEC)?;
         let family = rustix::net::getsockname(&client)?.address_family();
-        // All of these make things better, and none is needed.
-        let _ = sockopt::set_socket_send_buffer_size(&client, SOCKET_BUFFER);
+        // All of these make things better, and none is needed. (TCP's buffers grow by themselves, if left alone.)
         if family == AddressFamily::UNIX {
+            let _ = sockopt::set_socket_send_buffer_size(&client, SOCKET_BUFFER);
             return Ok((client, "unix".into()));
         }
         let _ = sockopt::set_tcp_nodelay(&client, true);

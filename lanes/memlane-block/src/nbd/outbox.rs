@@ -21,6 +21,15 @@ pub(super) enum Body {
     Bytes(Vec<u8>),
 }
 
+impl Body {
+    fn heap(&self) -> usize {
+        match self {
+            Body::Empty | Body::Lease { .. } => 0,
+            Body::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
 struct Reply {
     header: [u8; MAX_HEADER],
     header_len: usize,
@@ -67,6 +76,8 @@ pub(super) struct Outbox {
     replies: VecDeque<Reply>,
     /// Bytes of the first that are sent.
     sent: usize,
+    /// Bytes of replies that are on the heap.
+    heap: usize,
     parts: Vec<SharedBytes>,
 }
 
@@ -79,10 +90,15 @@ impl Outbox {
         self.replies.len()
     }
 
+    /// Bytes of memory that the replies have for themselves.
+    pub(super) fn heap(&self) -> usize {
+        self.heap
+    }
+
     /// Nobody will read them.
     pub(super) fn clear(&mut self) {
         self.replies.clear();
-        self.sent = 0;
+        (self.sent, self.heap) = (0, 0);
     }
 
     /// A simple reply.
@@ -128,6 +144,7 @@ impl Outbox {
     }
 
     fn add(&mut self, header: [u8; MAX_HEADER], header_len: usize, body: Body) {
+        self.heap += body.heap();
         self.replies.push_back(Reply {
             header,
             header_len,
@@ -169,6 +186,7 @@ impl Outbox {
                 return;
             }
             self.sent -= reply.len();
+            self.heap -= reply.body.heap();
             self.replies.pop_front();
         }
     }

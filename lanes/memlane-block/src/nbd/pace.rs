@@ -4,6 +4,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// Between two looks: each takes locks of the socket that who sends needs as well.
+const BREATH: u32 = 16;
+
 /// Threads of this process that look again and again.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
@@ -51,11 +54,23 @@ impl Pace {
         // A pause that we slept through is longer by the time it takes to be woken.
         let again = self.pause < self.limit * 2 && since.elapsed() < self.limit && self.start();
         if again {
-            std::hint::spin_loop();
+            for _ in 0..BREATH {
+                std::hint::spin_loop();
+            }
         } else {
             self.stop();
         }
         again
+    }
+
+    /// Nothing came, or is about to: is it better to wait at once?
+    pub(super) fn rests(&mut self) -> bool {
+        let slow = self.pause >= self.limit * 2;
+        let crowded = !self.spinning && SPINNING.load(Ordering::Relaxed) >= most();
+        if slow || crowded {
+            self.since.get_or_insert_with(Instant::now);
+        }
+        slow || crowded
     }
 
     fn start(&mut self) -> bool {

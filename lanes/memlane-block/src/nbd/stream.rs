@@ -3,6 +3,10 @@
 use memlane_core::access::SharedBytes;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long [`Stream::recv`] waits. Other news for the thread that waits come this much later at most.
+const NAP: Duration = Duration::from_millis(50);
 
 /// Most parts that are sent by one system call.
 pub(super) const MAX_PARTS: usize = 128;
@@ -26,7 +30,16 @@ pub(super) enum Stream {
 }
 
 impl Stream {
+    /// The bytes of a socket that blocks.
+    pub(super) fn plain(fd: OwnedFd) -> io::Result<Stream> {
+        use rustix::net::sockopt::{Timeout, set_socket_timeout};
+        set_socket_timeout(&fd, Timeout::Recv, Some(NAP))?;
+        Ok(Stream::Plain(fd))
+    }
+
     /// Receives what there is: first into `payload`, then into `buffer`. With TLS all of it comes into `buffer`.
+    ///
+    /// If told to `wait`, a plain stream waits a little while for something ([`NAP`]).
     ///
     /// # Errors
     /// `UnexpectedEof`: there will be no more. `WouldBlock`: not now.
@@ -34,11 +47,12 @@ impl Stream {
         &mut self,
         payload: Option<SharedBytes>,
         buffer: &mut [u8],
+        wait: bool,
     ) -> io::Result<Came> {
         let (n, room) = match self {
             Stream::Plain(fd) => {
                 let room = payload.as_ref().map_or(0, SharedBytes::len);
-                (recv_parts(fd, payload, buffer)?, room)
+                (recv_parts(fd, payload, buffer, wait)?, room)
             }
             #[cfg(feature = "tls")]
             Stream::Tls(tls) => (tls.recv(buffer)?, 0),
@@ -106,7 +120,12 @@ fn iovec(part: &SharedBytes) -> libc::iovec {
 }
 
 /// rustix wants slices, which may not point into memory that others write; so the calls are libc's.
-fn recv_parts(fd: &OwnedFd, payload: Option<SharedBytes>, buffer: &mut [u8]) -> io::Result<usize> {
+fn recv_parts(
+    fd: &OwnedFd,
+    payload: Option<SharedBytes>,
+    buffer: &mut [u8],
+    wait: bool,
+) -> io::Result<usize> {
     let mut parts = [libc::iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
@@ -124,9 +143,10 @@ fn recv_parts(fd: &OwnedFd, payload: Option<SharedBytes>, buffer: &mut [u8]) -> 
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = n as _;
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
     loop {
         // SAFETY: each part is writable memory of its length: a lease's, which its queue keeps mapped, or `buffer`.
-        let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
         match usize::try_from(got) {
             Ok(got) => return Ok(got),
             Err(_) => retry(io::Error::last_os_error())?,

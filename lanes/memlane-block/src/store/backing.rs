@@ -3,7 +3,7 @@
 use super::Request;
 use super::memory::Memory;
 use crate::volume::{Errno, Info, Op};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, OFlags, StatxFlags};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +28,17 @@ pub enum Direct {
     On,
     /// Never.
     Off,
+}
+
+/// What may be done with what is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Only reading.
+    Read,
+    /// Writing too, beside others.
+    Share,
+    /// Writing too. A block device that is mounted, or has such a user already, is refused: `EBUSY`.
+    Claim,
 }
 
 /// What makes two names the same volume.
@@ -139,25 +150,30 @@ impl Backing {
     ///
     /// # Errors
     /// It cannot be opened so, or is of another kind (`EINVAL`).
-    pub fn open(path: BorrowedFd<'_>, writable: bool, direct: Direct) -> io::Result<Backing> {
+    pub fn open(path: BorrowedFd<'_>, mode: Mode, direct: Direct) -> io::Result<Backing> {
+        let writable = mode != Mode::Read;
         let stat = rustix::fs::fstat(path)?;
         let device = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
             _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
         };
-        let mode = if writable {
-            OFlags::RDWR
-        } else {
-            OFlags::RDONLY
+        let flags = match mode {
+            Mode::Read => OFlags::RDONLY,
+            Mode::Share | Mode::Claim => OFlags::RDWR,
         };
-        let fd = reopen(path, mode)?;
+        // Without O_CREAT it means this, and only of devices.
+        let claim = match mode {
+            Mode::Claim if device => OFlags::EXCL,
+            _ => OFlags::empty(),
+        };
+        let fd = reopen(path, flags | claim)?;
         let bypass = match direct {
             Direct::Auto => device,
             Direct::On => true,
             Direct::Off => false,
         };
-        let direct = match bypass.then(|| open_direct(path, mode)).transpose() {
+        let direct = match bypass.then(|| open_direct(path, flags)).transpose() {
             Ok(direct) => direct,
             Err(error) if direct == Direct::On => return Err(error),
             Err(_) => None,
@@ -384,11 +400,11 @@ fn nothing(request: &Request) -> Result<(), Errno> {
 fn reopen(path: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let name = format!("/proc/self/fd/{}", path.as_raw_fd());
     let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-    Ok(rustix::fs::open(name, flags, Mode::empty())?)
+    Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
 }
 
-fn open_direct(path: BorrowedFd<'_>, mode: OFlags) -> io::Result<(OwnedFd, Alignment)> {
-    let fd = reopen(path, mode | OFlags::DIRECT)?;
+fn open_direct(path: BorrowedFd<'_>, flags: OFlags) -> io::Result<(OwnedFd, Alignment)> {
+    let fd = reopen(path, flags | OFlags::DIRECT)?;
     let wanted = StatxFlags::from_bits_retain(STATX_DIOALIGN);
     let told = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, wanted)?;
     let known = told.stx_mask & STATX_DIOALIGN != 0;

@@ -15,7 +15,7 @@ pub mod plain;
 pub mod pool;
 pub mod ring;
 
-pub use backing::{Backing, Direct, Failure, Key};
+pub use backing::{Backing, Direct, Failure, Key, Mode};
 
 use crate::volume::{Errno, Flags, Op};
 use memlane_core::access::SharedBytes;

@@ -175,7 +175,7 @@ fn write_zeroes(file: &File, request: &Request) -> Result<(), Errno> {
 }
 
 fn by_writing(file: &File, request: &Request) -> Result<(), Errno> {
-    let (mut at, end) = (request.at, request.at + u64::from(request.len));
+    let (mut at, end) = (request.at, request.at.saturating_add(request.len.into()));
     while at < end {
         let most = usize::try_from(end - at).unwrap_or(usize::MAX);
         let zeroes = &ZEROES[..most.min(ZEROES.len())];
@@ -193,18 +193,24 @@ fn by_writing(file: &File, request: &Request) -> Result<(), Errno> {
 fn extents(file: &File, request: &Request) -> Result<(), Errno> {
     let room = request.data.ok_or(Errno::INVAL)?;
     let most = (room.len() / EXTENT_LEN).min(MOST_EXTENTS);
-    let end = request.at + u64::from(request.len);
+    let end = request.at.saturating_add(request.len.into());
+    // File systems tell bytes; a block that holds some data is data.
+    let block = u64::from(request.backing.info(0).block);
     let (mut at, mut found) = (request.at, Vec::new());
     while at < end && found.len() < most {
         let data = match file.device {
             true => at,
             false => next(file, SeekFrom::Data(at), end)?,
         };
+        let data = data - data % block;
         let (until, hole) = match data > at {
             true => (data, true),
             false if file.device => (end, false),
-            // A hole that begins where data does: it changed in between.
-            false => (next(file, SeekFrom::Hole(at), end)?.max(at + 1), false),
+            false => {
+                let hole = next(file, SeekFrom::Hole(at), end)?;
+                // No hole begins where data does, unless it has changed in between.
+                (hole.next_multiple_of(block).max(at + block), false)
+            }
         };
         found.push((until - at, hole));
         at = until;

@@ -2,9 +2,10 @@
 //!
 //! Numbers and layouts: VIRTIO 1.2, 5.2 "Block Device"; vhost-user protocol features: QEMU's `docs/interop/vhost-user.rst`.
 
+use super::memory::{Memory, check};
 use super::request::{ID_LEN, MAX_RANGES, SECTOR};
-use super::ring::{Memory, Ring};
-use super::worker::{Mode, Worker};
+use super::ring::{Ring, Virtqueue};
+use super::worker::Worker;
 use crate::volume::Volume;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
@@ -22,6 +23,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_WRITE_ZEROES,
 };
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use vm_memory::GuestAddressSpace as _;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{EventConsumer, EventNotifier};
 
@@ -36,7 +38,8 @@ const CONFIG_WCE: usize = 32;
 /// What a front end may ask for: `VHOST_USER_MAX_CONFIG_SIZE`.
 const CONFIG_MAX: usize = 256;
 
-pub(super) struct Device {
+/// `SEALED`: see [`check`].
+pub(super) struct Device<const SEALED: bool> {
     volume: Arc<dyn Volume>,
     workers: Vec<Slot>,
     acked: AtomicU64,
@@ -49,24 +52,23 @@ pub(super) struct Device {
 struct Slot {
     worker: Mutex<Worker>,
     changed: Condvar,
-    ring: Mutex<Option<Ring>>,
+    ring: Mutex<Option<Virtqueue>>,
     stopping: AtomicBool,
     exit: OwnedFd,
     /// The crate adds its copy to its epoll set and never closes it; we do.
     exit_copy: Mutex<Option<RawFd>>,
 }
 
-impl Device {
+impl<const SEALED: bool> Device<SEALED> {
     pub(super) fn new(
         volume: &Arc<dyn Volume>,
-        memory: &Memory,
         queues: usize,
         serial: [u8; ID_LEN],
         drain: Duration,
-    ) -> io::Result<Device> {
+    ) -> io::Result<Self> {
         let slot = |_| {
             let limit = usize::from(RING);
-            let worker = Worker::new(Arc::clone(volume), memory.clone(), serial, limit)?;
+            let worker = Worker::new(Arc::clone(volume), serial, limit)?;
             let flags =
                 rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
             Ok(Slot {
@@ -114,9 +116,9 @@ impl Device {
         }
     }
 
-    fn turn(&self, slot: &Slot, ring: &Ring) {
+    fn turn(&self, slot: &Slot, ring: &Virtqueue) {
         let mut worker = lock(&slot.worker);
-        worker.turn(ring, self.mode(), &slot.stopping);
+        worker.turn(ring, &|| self.is_durable(), &slot.stopping);
         if worker.is_idle() {
             slot.changed.notify_all();
         }
@@ -144,13 +146,11 @@ impl Device {
     }
 
     /// Without a cache that the guest knows of, done must mean durable.
-    fn mode(&self) -> Mode {
+    fn is_durable(&self) -> bool {
         let acked = self.acked.load(Ordering::SeqCst);
         let has = |feature: u32| acked & 1 << feature != 0;
         let chosen = !has(VIRTIO_BLK_F_CONFIG_WCE) || self.writeback.load(Ordering::SeqCst);
-        Mode {
-            durable: self.volume.info().cached && !(has(VIRTIO_BLK_F_FLUSH) && chosen),
-        }
+        self.volume.info().cached && !(has(VIRTIO_BLK_F_FLUSH) && chosen)
     }
 
     /// `struct virtio_blk_config`, little-endian.
@@ -193,9 +193,9 @@ impl Device {
     }
 }
 
-impl VhostUserBackend for Device {
+impl<const SEALED: bool> VhostUserBackend for Device<SEALED> {
     type Bitmap = ();
-    type Vring = Ring;
+    type Vring = Ring<SEALED>;
 
     fn num_queues(&self) -> usize {
         self.workers.len()
@@ -269,9 +269,9 @@ impl VhostUserBackend for Device {
         }
     }
 
-    /// Requests look the memory up when they begin, and keep what they found.
-    fn update_memory(&self, _memory: Memory) -> io::Result<()> {
-        Ok(())
+    /// Says what is wrong with it. Who uses it looks for himself: it is in use already.
+    fn update_memory(&self, memory: Memory) -> io::Result<()> {
+        check(&memory.memory(), SEALED).map_err(|error| io::Error::other(error.to_string()))
     }
 
     /// One thread to each virtqueue.
@@ -302,10 +302,12 @@ impl VhostUserBackend for Device {
         &self,
         _event: u16,
         _set: EventSet,
-        rings: &[Ring],
+        rings: &[Ring<SEALED>],
         thread: usize,
     ) -> io::Result<()> {
-        if let (Some(slot), Some(ring)) = (self.workers.get(thread), rings.first()) {
+        if let (Some(slot), Some(ring)) =
+            (self.workers.get(thread), rings.first().map(|ring| &ring.0))
+        {
             lock(&slot.ring).get_or_insert_with(|| ring.clone());
             self.turn(slot, ring);
         }

@@ -7,20 +7,25 @@
 //! ```
 //!
 //! Data is copied once, between the guest's memory and the lease. Everything in the guest's memory may be wrong and
-//! may change while it is looked at; everything on the socket, too. What cannot be made good from here: a monitor
-//! that makes its memory file shorter ends the process that has it mapped (`SIGBUS`). So the socket is for its owner.
+//! may change while it is looked at; everything on the socket, too. The memory itself must be there to stay: a file
+//! that gets shorter ends the process that has it mapped (`SIGBUS`), so only sealed memfds are taken, which is what
+//! QEMU makes, unless [`Options::any_memory`] says otherwise. The socket is for its owner.
 //!
 //! One machine at a time; when it goes, the next may come. What was under way is waited for before that.
 
 mod device;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod memory;
 mod request;
 mod ring;
 mod worker;
 
 use crate::volume::Volume;
 use device::Device;
+use memory::Memory;
 use request::ID_LEN;
-use ring::Memory;
+
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -45,6 +50,9 @@ pub struct Options {
     pub queues: usize,
     /// What the guest reads as the disk's serial number: its first 20 bytes.
     pub serial: String,
+    /// Takes any memory of the guest's, not only what its owner cannot take away: a monitor that makes its memory
+    /// shorter then ends this process.
+    pub any_memory: bool,
     /// How long a machine that stops waits for its requests; then they fail.
     pub drain: Duration,
     /// Is told what happens.
@@ -57,6 +65,7 @@ impl Default for Options {
         Options {
             queues: cpus.min(4),
             serial: String::new(),
+            any_memory: false,
             drain: Duration::from_secs(30),
             told: None,
         }
@@ -68,6 +77,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("queues", &self.queues)
             .field("serial", &self.serial)
+            .field("any_memory", &self.any_memory)
             .field("drain", &self.drain)
             .finish_non_exhaustive()
     }
@@ -129,6 +139,12 @@ impl Served {
         &self.path
     }
 
+    /// Does a machine use it?
+    #[must_use]
+    pub fn has_machine(&self) -> bool {
+        lock(&self.machine).shutdown.is_some()
+    }
+
     /// Takes it away, also from a machine that uses it.
     pub fn stop(&mut self) {
         let Some(thread) = self.thread.take() else {
@@ -164,7 +180,12 @@ struct Server {
 impl Server {
     fn run(mut self) {
         while self.somebody_comes() {
-            let event = match self.machine() {
+            let ended = if self.options.any_memory {
+                self.machine::<false>()
+            } else {
+                self.machine::<true>()
+            };
+            let event = match ended {
                 Ok(why) => Event::Gone(why),
                 Err(error) => Event::Failed(error.to_string()),
             };
@@ -190,14 +211,14 @@ impl Server {
     }
 
     /// Serves one machine, from its connection to its end; says what it did wrong, if anything.
-    fn machine(&mut self) -> io::Result<Option<String>> {
+    fn machine<const SEALED: bool>(&mut self) -> io::Result<Option<String>> {
         let failed = |error: vhost_user_backend::Error| io::Error::other(error.to_string());
         let memory = Memory::new(GuestMemoryMmap::new());
         let mut serial = [0; ID_LEN];
         let n = self.options.serial.len().min(ID_LEN);
         serial[..n].copy_from_slice(&self.options.serial.as_bytes()[..n]);
         let queues = self.options.queues.clamp(1, 32);
-        let device = Device::new(&self.volume, &memory, queues, serial, self.options.drain)?;
+        let device = Device::<SEALED>::new(&self.volume, queues, serial, self.options.drain)?;
         let device = Arc::new(device);
         let name = "memlane-vhost-user".into();
         let mut daemon = VhostUserDaemon::new(name, Arc::clone(&device), memory).map_err(failed)?;
@@ -217,7 +238,7 @@ impl Server {
         Ok(said?.err().and_then(complaint))
     }
 
-    fn may_be_stopped(&self, daemon: &VhostUserDaemon<Arc<Device>>) {
+    fn may_be_stopped<const SEALED: bool>(&self, daemon: &VhostUserDaemon<Arc<Device<SEALED>>>) {
         let mut machine = lock(&self.machine);
         machine.shutdown = daemon.shutdown_handle();
         if machine.stopping {

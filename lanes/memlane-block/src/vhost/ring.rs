@@ -1,39 +1,92 @@
-//! A virtqueue of the crate's, whose descriptors cannot make us wait: a front end may give us any file as its
-//! "eventfd", also one that blocks.
+//! A virtqueue of the crate's that can neither make us wait nor end us: its descriptors must be eventfds and never
+//! block, and its memory is checked before it is touched (see [`memory`](super::memory)).
 
+use super::memory::{Guarded, Memory, Snapshot};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use vhost_user_backend::{VringMutex, VringState, VringStateGuard, VringStateMutGuard, VringT};
-use virtio_queue::Error;
-use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+use virtio_queue::{DescriptorChain, Error, QueueT as _};
 
-/// A guest's memory, as it is now: it may be exchanged while requests are under way.
-pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-
+/// What a worker uses of it.
 #[derive(Clone)]
-pub(super) struct Ring(VringMutex<Memory>);
+pub(super) struct Virtqueue {
+    state: VringMutex<Memory>,
+    memory: Guarded,
+}
 
-impl<'a> VringStateGuard<'a, Memory> for Ring {
+/// What the crate uses of it. `SEALED`: see [`check`](super::memory::check).
+#[derive(Clone)]
+pub(super) struct Ring<const SEALED: bool>(pub(super) Virtqueue);
+
+impl Virtqueue {
+    /// The guest's memory, if it may be touched.
+    pub(super) fn memory(&self) -> Result<Snapshot, Error> {
+        self.memory.now().ok_or(Error::FindMemoryRegion)
+    }
+
+    /// The next request, with the memory that it lies in.
+    pub(super) fn pop(&self) -> Option<(DescriptorChain<Snapshot>, Snapshot)> {
+        let memory = self.memory().ok()?;
+        let mut state = self.state.get_mut();
+        let chain = state.get_queue_mut().pop_descriptor_chain(memory.clone())?;
+        Some((chain, memory))
+    }
+
+    pub(super) fn add_used(&self, head: u16, len: u32) -> Result<(), Error> {
+        let memory = self.memory()?;
+        let mut state = self.state.get_mut();
+        state.get_queue_mut().add_used(&*memory, head, len)
+    }
+
+    pub(super) fn enable_notification(&self) -> Result<bool, Error> {
+        let memory = self.memory()?;
+        let mut state = self.state.get_mut();
+        state.get_queue_mut().enable_notification(&*memory)
+    }
+
+    pub(super) fn disable_notification(&self) -> Result<(), Error> {
+        let memory = self.memory()?;
+        let mut state = self.state.get_mut();
+        state.get_queue_mut().disable_notification(&*memory)
+    }
+
+    pub(super) fn needs_notification(&self) -> Result<bool, Error> {
+        let memory = self.memory()?;
+        let mut state = self.state.get_mut();
+        state.get_queue_mut().needs_notification(&*memory)
+    }
+
+    pub(super) fn signal(&self) -> io::Result<()> {
+        self.state.signal_used_queue()
+    }
+}
+
+impl<'a, const SEALED: bool> VringStateGuard<'a, Memory> for Ring<SEALED> {
     type G = MutexGuard<'a, VringState<Memory>>;
 }
 
-impl<'a> VringStateMutGuard<'a, Memory> for Ring {
+impl<'a, const SEALED: bool> VringStateMutGuard<'a, Memory> for Ring<SEALED> {
     type G = MutexGuard<'a, VringState<Memory>>;
 }
 
-impl VringT<Memory> for Ring {
-    fn new(mem: Memory, max_queue_size: u16) -> Result<Ring, Error> {
-        VringMutex::new(mem, max_queue_size).map(Ring)
+impl<const SEALED: bool> VringT<Memory> for Ring<SEALED> {
+    fn new(memory: Memory, max_queue_size: u16) -> Result<Ring<SEALED>, Error> {
+        Ok(Ring(Virtqueue {
+            state: VringMutex::new(memory.clone(), max_queue_size)?,
+            memory: Guarded::new(memory, SEALED),
+        }))
     }
 
     fn get_ref(&self) -> MutexGuard<'_, VringState<Memory>> {
-        self.0.get_ref()
+        self.0.state.get_ref()
     }
 
     fn get_mut(&self) -> MutexGuard<'_, VringState<Memory>> {
-        self.0.get_mut()
+        self.0.state.get_mut()
     }
 
     fn add_used(&self, desc_index: u16, len: u32) -> Result<(), Error> {
@@ -41,7 +94,7 @@ impl VringT<Memory> for Ring {
     }
 
     fn signal_used_queue(&self) -> io::Result<()> {
-        self.0.signal_used_queue()
+        self.0.signal()
     }
 
     fn enable_notification(&self) -> Result<bool, Error> {
@@ -57,66 +110,73 @@ impl VringT<Memory> for Ring {
     }
 
     fn set_enabled(&self, enabled: bool) {
-        self.0.set_enabled(enabled);
+        self.0.state.set_enabled(enabled);
     }
 
     fn set_queue_info(&self, desc: u64, avail: u64, used: u64) -> Result<(), Error> {
-        self.0.set_queue_info(desc, avail, used)
+        self.0.state.set_queue_info(desc, avail, used)
     }
 
     fn queue_next_avail(&self) -> u16 {
-        self.0.queue_next_avail()
+        self.0.state.queue_next_avail()
     }
 
     fn set_queue_next_avail(&self, base: u16) {
-        self.0.set_queue_next_avail(base);
+        self.0.state.set_queue_next_avail(base);
     }
 
     fn set_queue_next_used(&self, idx: u16) {
-        self.0.set_queue_next_used(idx);
+        self.0.state.set_queue_next_used(idx);
     }
 
     fn queue_used_idx(&self) -> Result<u16, Error> {
-        self.0.queue_used_idx()
+        let memory = self.0.memory()?;
+        let state = self.0.state.get_ref();
+        let index = state.get_queue().used_idx(&*memory, Ordering::Relaxed)?;
+        Ok(index.0)
     }
 
     fn set_queue_size(&self, num: u16) {
-        self.0.set_queue_size(num);
+        self.0.state.set_queue_size(num);
     }
 
     fn set_queue_event_idx(&self, enabled: bool) {
-        self.0.set_queue_event_idx(enabled);
+        self.0.state.set_queue_event_idx(enabled);
     }
 
     fn set_queue_ready(&self, ready: bool) {
-        self.0.set_queue_ready(ready);
+        self.0.state.set_queue_ready(ready);
     }
 
     fn set_kick(&self, file: Option<File>) {
-        self.0.set_kick(file.and_then(unblocked));
+        self.0.state.set_kick(file.and_then(eventfd));
     }
 
     /// Nothing there is no error: somebody else may read it too. Anything else would be told again and again.
     fn read_kick(&self) -> io::Result<bool> {
-        match self.0.read_kick() {
+        match self.0.state.read_kick() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Ok(self.0.get_ref().is_enabled())
+                Ok(self.0.state.get_ref().is_enabled())
             }
             other => other,
         }
     }
 
     fn set_call(&self, file: Option<File>) {
-        self.0.set_call(file.and_then(unblocked));
+        self.0.state.set_call(file.and_then(eventfd));
     }
 
     fn set_err(&self, file: Option<File>) {
-        self.0.set_err(file);
+        self.0.state.set_err(file.and_then(eventfd));
     }
 }
 
-/// Makes it one that never waits; none if that cannot be.
-fn unblocked(file: File) -> Option<File> {
+/// Takes an eventfd, and makes it one that never waits. A file of another kind could, whatever its flags say.
+fn eventfd(file: File) -> Option<File> {
+    let kind = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    if kind.as_os_str() != "anon_inode:[eventfd]" {
+        return None;
+    }
     let flags = fcntl_getfl(&file).ok()?;
     fcntl_setfl(&file, flags | OFlags::NONBLOCK).ok()?;
     Some(file)

@@ -1,25 +1,22 @@
 //! One virtqueue and one queue of the volume: takes requests, and puts answers back.
 
+use super::memory::Snapshot;
 use super::request::{ID_LEN, Piece, Request, S_IOERR, S_OK, S_UNSUPP, What, parse, transfer};
-use super::ring::{Memory, Ring};
+use super::ring::Virtqueue;
 use crate::volume::{Done, Errno, Flags, Info, Io, Op, Queue, Volume};
 use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vhost_user_backend::VringT as _;
-use virtio_queue::QueueT as _;
-use vm_memory::{Bytes as _, GuestAddressSpace, GuestMemoryMmap};
+use virtio_queue::DescriptorChain;
+use vm_memory::{Bytes as _, GuestMemory, GuestMemoryMmap};
 
 /// Parts of one request that are under way at once: a discard may have very many.
 const WINDOW: usize = 16;
 
-/// The guest's memory, kept mapped while a request is under way.
-type Snapshot = <Memory as GuestAddressSpace>::T;
-
 pub(super) struct Worker {
     volume: Arc<dyn Volume>,
     queue: Box<dyn Queue>,
-    memory: Memory,
     serial: [u8; ID_LEN],
     active: HashMap<u32, Active>,
     next: u32,
@@ -46,23 +43,15 @@ struct Active {
     status: u8,
 }
 
-/// How writes are to be done, as the guest has negotiated.
-#[derive(Clone, Copy)]
-pub(super) struct Mode {
-    pub(super) durable: bool,
-}
-
 impl Worker {
     pub(super) fn new(
         volume: Arc<dyn Volume>,
-        memory: Memory,
         serial: [u8; ID_LEN],
         limit: usize,
     ) -> std::io::Result<Worker> {
         Ok(Worker {
             queue: volume.queue()?,
             volume,
-            memory,
             serial,
             active: HashMap::new(),
             next: 0,
@@ -81,13 +70,18 @@ impl Worker {
         self.active.is_empty()
     }
 
-    /// Does what can be done now. Afterwards the ring's kick, or the queue's descriptor, tells of more.
-    pub(super) fn turn(&mut self, ring: &Ring, mode: Mode, stopping: &AtomicBool) {
+    /// Does what can be done now; `durable`, asked for each request: must writes be? Afterwards the ring's kick, or the queue's descriptor, tells of more.
+    pub(super) fn turn(
+        &mut self,
+        ring: &Virtqueue,
+        durable: &dyn Fn() -> bool,
+        stopping: &AtomicBool,
+    ) {
         let mut tries = 0;
         loop {
             // Looked at each time: a guest that never ends asking must not keep us here.
             let stopping = stopping.load(Ordering::SeqCst);
-            let mut busy = !stopping && self.collect(ring, mode);
+            let mut busy = !stopping && self.collect(ring, durable);
             busy |= self.reap();
             busy |= self.feed();
             self.answer(ring);
@@ -104,7 +98,7 @@ impl Worker {
     }
 
     /// Ends everything as failed; what the volume still does is forgotten.
-    pub(super) fn give_up(&mut self, ring: &Ring) {
+    pub(super) fn give_up(&mut self, ring: &Virtqueue) {
         self.starved.clear();
         let failed = self.active.drain().map(|(_, active)| active);
         self.finished.extend(failed.map(|active| Active {
@@ -120,37 +114,24 @@ impl Worker {
     }
 
     /// Takes requests out of the ring.
-    fn collect(&mut self, ring: &Ring, mode: Mode) -> bool {
+    fn collect(&mut self, ring: &Virtqueue, durable: &dyn Fn() -> bool) -> bool {
         let _ = ring.disable_notification();
         let mut any = false;
         while !self.is_full() {
-            let memory = self.memory.memory();
-            let mut state = ring.get_mut();
-            let Some(chain) = state.get_queue_mut().pop_descriptor_chain(memory.clone()) else {
+            let Some((chain, memory)) = ring.pop() else {
                 break;
             };
-            drop(state);
             any = true;
             let info = self.volume.info();
             let head = chain.head_index();
-            let mut whole = true;
-            let pieces = chain.map(|descriptor| {
-                // The last one must be the last: a list that breaks off in the middle ends, too.
-                whole = !descriptor.has_next();
-                Piece {
-                    at: descriptor.addr(),
-                    len: descriptor.len(),
-                    writable: descriptor.is_write_only(),
-                }
-            });
-            let pieces: Vec<Piece> = pieces.take(LONG).collect();
+            let (pieces, whole) = pieces_of(chain);
             let request = parse(&memory, pieces.into_iter(), || whole, &info);
-            self.begin(head, memory, request, &info, mode);
+            self.begin(head, memory, request, &info, durable());
         }
         any
     }
 
-    fn begin(&mut self, head: u16, memory: Snapshot, request: Request, info: &Info, mode: Mode) {
+    fn begin(&mut self, head: u16, memory: Snapshot, request: Request, info: &Info, durable: bool) {
         while self.active.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -162,7 +143,7 @@ impl Worker {
             _ => (Flags::NONE, whole(info.max_io)),
         };
         let writes = !matches!(&request.what, What::Data { op: Op::Read, .. } | What::Flush);
-        let durable = mode.durable && writes;
+        let durable = durable && writes;
         let active = Active {
             head,
             memory,
@@ -269,7 +250,7 @@ impl Worker {
     }
 
     /// Tells the guest what is done.
-    fn answer(&mut self, ring: &Ring) {
+    fn answer(&mut self, ring: &Virtqueue) {
         if self.finished.is_empty() {
             return;
         }
@@ -279,13 +260,32 @@ impl Worker {
             let _ = ring.add_used(active.head, written);
         }
         if ring.needs_notification().unwrap_or(true) {
-            let _ = ring.signal_used_queue();
+            let _ = ring.signal();
         }
     }
 }
 
 /// Descriptors that are looked at; `parse` allows less.
 const LONG: usize = 1100;
+
+/// A chain's descriptors, and whether the last one is the last: a list that breaks off in the middle ends, too.
+pub(super) fn pieces_of<M>(chain: DescriptorChain<M>) -> (Vec<Piece>, bool)
+where
+    M: Deref,
+    M::Target: GuestMemory,
+{
+    let mut whole = true;
+    let pieces = chain.map(|descriptor| {
+        whole = !descriptor.has_next();
+        Piece {
+            at: descriptor.addr(),
+            len: descriptor.len(),
+            writable: descriptor.is_write_only(),
+        }
+    });
+    let pieces = pieces.take(LONG).collect();
+    (pieces, whole)
+}
 
 enum Next {
     Bare(Op, u64, u32),

@@ -35,11 +35,14 @@ impl Leases {
 
     /// One of `len` bytes, which are no more than a piece has.
     pub(super) fn take(self: &Arc<Self>, len: u32) -> Option<Lease> {
-        let number = self.free().pop().or_else(|| {
+        let mut number = self.free().pop();
+        if number.is_none() {
             self.wanted.store(true, Ordering::SeqCst);
             // One that came back before that was seen.
-            self.free().pop()
-        })?;
+            number = self.free().pop();
+        }
+        let number = number?;
+        self.wanted.store(false, Ordering::SeqCst);
         let at = number as usize * self.each;
         let bytes = self.memory.bytes().part(at, len as usize);
         let owner: Arc<dyn Lender> = Arc::clone(self) as _;

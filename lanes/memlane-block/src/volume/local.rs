@@ -3,7 +3,7 @@
 
 use super::leases::Leases;
 use super::{Done, Errno, Info, Io, Lease, Op, Queue, Volume};
-use crate::store::{Backing, Completion, Direct, Engine, Failure, Kind, Request};
+use crate::store::{self, Backing, Completion, Direct, Engine, Failure, Kind, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -43,10 +43,14 @@ impl LocalVolume {
     /// A file or a block device.
     ///
     /// # Errors
-    /// It cannot be opened so, or is of another kind (`EINVAL`).
+    /// It cannot be opened so, is of another kind (`EINVAL`), or a device that is mounted (`EBUSY`).
     pub fn open(path: &Path, options: Options) -> io::Result<LocalVolume> {
         let path = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let backing = Backing::open(path.as_fd(), !options.read_only, options.direct)?;
+        let mode = match options.read_only {
+            true => store::Mode::Read,
+            false => store::Mode::Claim,
+        };
+        let backing = Backing::open(path.as_fd(), mode, options.direct)?;
         Ok(LocalVolume::over(backing, options.store))
     }
 

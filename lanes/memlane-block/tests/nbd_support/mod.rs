@@ -244,7 +244,14 @@ impl Raw {
     }
 
     /// Sends a request and gives its cookie.
-    pub(crate) fn ask(&mut self, command: u16, flags: u16, at: u64, len: u32, payload: &[u8]) -> u64 {
+    pub(crate) fn ask(
+        &mut self,
+        command: u16,
+        flags: u16,
+        at: u64,
+        len: u32,
+        payload: &[u8],
+    ) -> u64 {
         let cookie = self.next;
         self.next += 1;
         let request = Request {
@@ -321,7 +328,14 @@ impl Raw {
     }
 
     /// A request, and its reply.
-    pub(crate) fn call(&mut self, command: u16, flags: u16, at: u64, len: u32, payload: &[u8]) -> Reply {
+    pub(crate) fn call(
+        &mut self,
+        command: u16,
+        flags: u16,
+        at: u64,
+        len: u32,
+        payload: &[u8],
+    ) -> Reply {
         let cookie = self.ask(command, flags, at, len, payload);
         let (of, reply) = self.reply();
         assert_eq!(of, cookie);

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -86,7 +87,19 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(role: &str, arguments: &[&str]) -> Daemon {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let program = Command::new(std::env::current_exe().unwrap());
+        Daemon::start_by(program, role, arguments)
+    }
+
+    /// As somebody else.
+    pub(crate) fn start_as(uid: u32, role: &str, arguments: &[&str]) -> Daemon {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.uid(uid).gid(uid);
+        Daemon::start_by(program, role, arguments)
+    }
+
+    fn start_by(mut program: Command, role: &str, arguments: &[&str]) -> Daemon {
+        let mut child = program
             .args(["--exact", "daemon", "--nocapture", "--test-threads=1"])
             .env("MEMLANE_DAEMON", role)
             .env("MEMLANE_DAEMON_ARGUMENTS", arguments.join("\n"))

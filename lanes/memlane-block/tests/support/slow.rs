@@ -5,7 +5,7 @@ use memlane_block::volume::{Done, Errno, Info, Io, Lease, Queue, Volume};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +14,8 @@ use std::time::Duration;
 pub(crate) struct SlowVolume {
     pub(crate) memory: MemVolume,
     pub(crate) leases: usize,
+    /// Requests that came.
+    pub(crate) submitted: Arc<AtomicUsize>,
     /// Nothing is done any more.
     pub(crate) stuck: Arc<AtomicBool>,
 }
@@ -23,6 +25,7 @@ impl SlowVolume {
         SlowVolume {
             memory,
             leases,
+            submitted: Arc::default(),
             stuck: Arc::default(),
         }
     }
@@ -36,6 +39,7 @@ struct SlowQueue {
     lent: Arc<Mutex<usize>>,
     leases: usize,
     refused: bool,
+    submitted: Arc<AtomicUsize>,
 }
 
 impl Volume for SlowVolume {
@@ -82,6 +86,7 @@ impl Volume for SlowVolume {
             lent,
             leases: self.leases,
             refused: false,
+            submitted: Arc::clone(&self.submitted),
         }))
     }
 }
@@ -101,6 +106,7 @@ impl Queue for SlowQueue {
 
     fn submit(&mut self, io: Io) {
         self.work.send(io).unwrap();
+        self.submitted.fetch_add(1, Ordering::SeqCst);
     }
 
     fn push(&mut self) {}

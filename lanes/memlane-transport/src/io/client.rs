@@ -3,7 +3,7 @@
 //! One thread at a time is in here (`session.rs` says which). It does what the engine says, in order, and keeps its
 //! promises: a connection that was closed is dropped, with all that it had in its buffers.
 
-use super::address::{Interest, PathAddr, Ready, Waits, connecting};
+use super::address::{Address, Interest, PathAddr, Ready, Waits, connecting};
 use super::client_port::PortState;
 use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
 use super::inflow::Received;
@@ -15,15 +15,16 @@ use crate::engine::permits::Ticket;
 use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::port::{Completion, News, Submission};
-use crate::wire::{CONN_LEN, MAX_REQUEST_HEADER};
+use crate::wire::{CONN_LEN, Immediate, MAX_REQUEST_HEADER};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Linux's `EINVAL`: what a server would answer to a request that is too long to be sent to it.
 const EINVAL: u16 = 22;
-/// So many passes over busy connections, and all of them are looked at.
-const LOOK_AROUND: u32 = 32;
+/// So many passes over busy connections, and all of them are looked at; one that asks the kernel counts more.
+const LOOK_AROUND: u32 = 512;
+const COSTS: u32 = 16;
 
 /// A request on its way in.
 #[derive(Debug)]
@@ -85,6 +86,8 @@ pub(super) struct Core {
     failed: Vec<(Conn, PathError)>,
     pub(super) told: Told,
     passes: u32,
+    /// Something has come, if only a part, since this was taken away.
+    pub(super) has_moved: bool,
 }
 
 impl Core {
@@ -105,6 +108,7 @@ impl Core {
             failed: Vec::new(),
             told: Told::default(),
             passes: 0,
+            has_moved: false,
         }
     }
 
@@ -127,17 +131,17 @@ impl Core {
         self.flush(now);
     }
 
-    /// Reads what has come, and does what is due.
-    pub(super) fn pass(&mut self) {
+    /// Reads what has come, and does what is due. `all`: by connections that nothing is awaited from, too.
+    pub(super) fn pass(&mut self, all: bool) {
         // The time before reading: what came since then does not count as silence.
         let now = self.now();
-        self.passes = self.passes.wrapping_add(1);
+        self.passes += 1;
         let due = self.deadline().is_some_and(|deadline| now >= deadline);
-        if due || self.passes.is_multiple_of(LOOK_AROUND) || !self.is_busy() {
+        if all || due || self.passes >= LOOK_AROUND || !self.is_busy() {
+            self.passes = 0;
             self.look_around(now);
-        } else {
-            self.read_busy(now);
         }
+        self.read_busy(now);
         if due {
             self.engine.poll(now);
             self.carry_out(now);
@@ -260,13 +264,13 @@ impl Core {
             Action::Connect { conn, private } => self.connect(conn, &private),
             Action::Send { conn, bytes } => {
                 if let Some(entry) = self.entry(conn) {
-                    entry.link.out.send(&bytes);
+                    entry.link.send(&bytes);
                     entry.dirty = true;
                 }
             }
             Action::Immediate { conn, imm } => {
                 if let Some(entry) = self.entry(conn) {
-                    entry.link.out.immediate(imm);
+                    entry.link.immediate(imm);
                     entry.dirty = true;
                 }
             }
@@ -299,7 +303,14 @@ impl Core {
             return;
         }
         let mut link = Link::new(socket, MAX_MESSAGE);
-        link.out.step(Step::Connect, private);
+        if let Some(PathAddr {
+            dst: Address::Local(_),
+            ..
+        }) = path
+        {
+            link.awaits_descriptors();
+        }
+        link.step(Step::Connect, private);
         let entry = Entry {
             conn,
             serial,
@@ -340,7 +351,7 @@ impl Core {
         };
         let mut entries = self.links.iter_mut().flatten();
         if let Some(entry) = entries.find(|entry| entry.conn == post.conn) {
-            entry.link.out.write(place, data, &post.tail, post.imm);
+            entry.link.post(place, data, &post.tail, post.imm);
             entry.busy += 1;
             entry.dirty = true;
         }
@@ -406,8 +417,13 @@ impl Core {
 
     fn read_busy(&mut self, now: Time) {
         for at in 0..self.links.len() {
-            if self.links[at].as_ref().is_some_and(|entry| entry.busy > 0) {
-                self.read(now, at);
+            let Some(entry) = &self.links[at] else {
+                continue;
+            };
+            let shared = entry.link.is_shared();
+            if entry.busy > 0 || shared {
+                self.passes += if shared { 0 } else { COSTS };
+                self.read(now, at, false);
             }
         }
     }
@@ -429,19 +445,19 @@ impl Core {
                 entry.dirty = true;
             }
             if found.read {
-                self.read(now, at);
+                self.read(now, at, true);
             }
         }
         self.ready = ready;
     }
 
     /// Takes what has come by one connection. It may be gone after any of it.
-    fn read(&mut self, now: Time, at: usize) {
+    fn read(&mut self, now: Time, at: usize, readable: bool) {
         let Some(entry) = self.links[at].as_mut() else {
             return;
         };
         let (conn, serial) = (entry.conn, entry.serial);
-        entry.link.turn();
+        entry.link.turn(readable);
         while let Some(entry) = self.links[at].as_mut()
             && entry.serial == serial
         {
@@ -450,19 +466,82 @@ impl Core {
                 reading: &self.reading,
                 by: conn,
             };
-            match entry.link.next(&mut granted) {
+            let next = entry.link.next(&mut granted);
+            match self.see(at, conn, next) {
                 Ok(Some(received)) => {
-                    if matches!(received, Received::Immediate(_)) {
-                        // At worst a heartbeat: then it is looked at a little later.
-                        entry.busy = entry.busy.saturating_sub(1);
-                    }
                     self.hand_over(now, conn, received);
                 }
-                Ok(None) => return,
+                Ok(None) => {
+                    self.has_moved |= self.links[at]
+                        .as_ref()
+                        .is_some_and(|entry| entry.link.has_moved());
+                    return;
+                }
                 Err(error) => self.engine.on_broken(now, conn, error.for_path()),
             }
             self.carry_out(now);
         }
+    }
+
+    /// What the device has to do with it before the engine hears of it.
+    fn see(
+        &mut self,
+        at: usize,
+        conn: Conn,
+        next: Result<Option<Received>, LinkError>,
+    ) -> Result<Option<Received>, LinkError> {
+        let Some(entry) = self.links[at].as_mut() else {
+            return Ok(None);
+        };
+        match next {
+            Ok(Some(Received::Share(slots, base))) => {
+                let geometry = self.engine.geometry().ok_or(LinkError::Queue)?;
+                let len = geometry.chunk() as usize * usize::from(geometry.depth());
+                entry.link.join(slots, base, len)?;
+            }
+            Ok(Some(Received::Immediate(imm))) => {
+                // At worst a heartbeat: then it is looked at a little later.
+                entry.busy = entry.busy.saturating_sub(1);
+                if entry.link.is_shared() {
+                    self.pull(at, conn, imm)?;
+                }
+            }
+            _ => {}
+        }
+        next
+    }
+
+    /// If it is the answer to a read: what was read lies in its chunk.
+    fn pull(&self, at: usize, conn: Conn, imm: u32) -> Result<(), LinkError> {
+        let Ok(Immediate::Response { id, errno: 0, .. }) = Immediate::decode(imm) else {
+            return Ok(());
+        };
+        let permit = id as usize;
+        let flight = self.flights.get(permit).and_then(Option::as_ref);
+        let lease = flight.and_then(|flight| flight.lease.as_ref());
+        let (Some(lease), Some(geometry)) = (lease, self.engine.geometry()) else {
+            return Ok(());
+        };
+        let reading = self.reading.get(lease.number() as usize).copied().flatten();
+        let reading = reading.filter(|reading| reading.by == conn);
+        let into = reading.and_then(|reading| lease.bytes().part(0, reading.len as usize));
+        let (Some(into), Some(entry)) = (into, self.links[at].as_ref()) else {
+            return Ok(());
+        };
+        match entry.link.pull(permit * geometry.chunk() as usize, &into) {
+            true => Ok(()),
+            false => Err(LinkError::Queue),
+        }
+    }
+
+    /// Nobody looks from now on until the kernel says so. `false`: there is something.
+    pub(super) fn naps(&mut self) -> bool {
+        let mut quiet = true;
+        for entry in self.links.iter_mut().flatten() {
+            // Each of them, whatever the others say.
+            quiet &= entry.link.naps();
+        }
+        quiet
     }
 
     fn hand_over(&mut self, now: Time, conn: Conn, received: Received) {
@@ -479,6 +558,7 @@ impl Core {
                 engine.on_message(now, conn, Inbound::SendImmediate(&bytes, imm));
             }
             Received::Immediate(imm) => engine.on_message(now, conn, Inbound::Immediate(imm)),
+            Received::Share(..) => {}
         }
     }
 
@@ -490,7 +570,7 @@ impl Core {
             };
             entry.dirty = false;
             let sent = match entry.link.flush() {
-                Ok(false) if entry.link.out.is_clogged() => Err(LinkError::Clogged),
+                Ok(false) if entry.link.is_clogged() => Err(LinkError::Clogged),
                 sent => sent,
             };
             match sent {

@@ -7,6 +7,7 @@ use super::spin::Spin;
 use crate::lease::Lease;
 use crate::port::{Completion, LeaseError, Port, Submission};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,12 @@ pub(super) struct PortState {
     bell: Bell,
     /// The bell, and, if this port is the one that watches, what the session waits for.
     pub(super) waits: Waits,
+    /// It is among those that sleep.
+    pub(super) sleeps: AtomicBool,
+    /// When it was last awake with something to do, in nanoseconds.
+    pub(super) left: AtomicU64,
+    /// Last time it was back at once.
+    pub(super) is_quick: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +49,9 @@ impl PortState {
             done: Mutex::default(),
             bell,
             waits,
+            sleeps: AtomicBool::new(false),
+            left: AtomicU64::new(0),
+            is_quick: AtomicBool::new(false),
         })
     }
 
@@ -119,20 +129,25 @@ impl ClientPort {
             return self.state.has_done();
         };
         self.inner.takes_watch(&self.state);
+        self.inner.is_back(&self.state);
         let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
         let found = loop {
-            self.inner.drive();
+            let moved = self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
             if start.elapsed() >= budget {
                 break false;
             }
-            std::hint::spin_loop();
+            if !moved {
+                self.spin.relax();
+            }
         };
         drop(turn);
-        if found {
-            self.spin.learn(start.elapsed());
+        self.inner.rest();
+        match found {
+            true => self.spin.found(start.elapsed()),
+            false => self.spin.in_vain(),
         }
         found
     }
@@ -157,7 +172,10 @@ impl Port for ClientPort {
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.inner.hand_in(&mut self.staged);
-        self.inner.drive();
+        match self.state.sleeps.load(Ordering::Relaxed) {
+            true => self.inner.drive_woken(),
+            false => self.inner.drive(),
+        }
         let count = self.state.take(Some(into));
         self.inner.awake(&self.state);
         count
@@ -165,6 +183,7 @@ impl Port for ClientPort {
 
     fn arm(&mut self) -> bool {
         self.inner.hand_in(&mut self.staged);
+        self.inner.is_back(&self.state);
         self.inner.asleep(&self.state);
         // From now on a completion rings. What has come before is looked for once more.
         let quiet = self.state.arm();
@@ -195,12 +214,11 @@ impl Port for ClientPort {
                 break;
             }
             self.state.waits.wait(left, &mut ready);
-            self.inner.drive();
+            self.inner.drive_woken();
             if self.state.has_done() {
                 break;
             }
         }
-        self.spin.learn(start.elapsed());
         self.state.take(None);
         self.inner.awake(&self.state);
     }

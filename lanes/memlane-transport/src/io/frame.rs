@@ -23,6 +23,7 @@ const REJECT: u8 = 3;
 const SEND: u8 = 4;
 const WRITE: u8 = 5;
 const IMMEDIATE: u8 = 6;
+const SHARE: u8 = 7;
 
 /// Flag: the immediate counts.
 const HAS_IMMEDIATE: u8 = 1;
@@ -116,6 +117,13 @@ pub enum Header {
     },
     /// Nothing follows.
     Immediate(u32),
+    /// From a server of the same host, before it accepts: two descriptors come with it, queues and chunks.
+    Share {
+        /// Slots of each queue.
+        slots: u32,
+        /// How the server counts the first byte of the chunks.
+        base: u64,
+    },
 }
 
 impl Header {
@@ -151,6 +159,11 @@ impl Header {
             Header::Immediate(imm) => {
                 bytes[0] = IMMEDIATE;
                 put_immediate(&mut bytes, Some(imm));
+            }
+            Header::Share { slots, base } => {
+                bytes[0] = SHARE;
+                put(&mut bytes, 8, &slots.to_le_bytes());
+                put(&mut bytes, 16, &base.to_le_bytes());
             }
         }
         bytes
@@ -211,7 +224,11 @@ impl Header {
                 let imm = imm.ok_or(FrameError::Field("immediate"))?;
                 Ok(Header::Immediate(imm))
             }
-            SEND | IMMEDIATE => Err(FrameError::Field("address")),
+            SHARE if key == 0 && imm.is_none() => Ok(Header::Share {
+                slots: len,
+                base: addr,
+            }),
+            SEND | IMMEDIATE | SHARE => Err(FrameError::Field("address")),
             other => Err(FrameError::Kind(other)),
         }
     }

@@ -37,6 +37,8 @@ pub enum Received {
     Send(Vec<u8>, Option<u32>),
     /// An immediate; what was written before it is in place.
     Immediate(u32),
+    /// Shared memory: slots of each queue, and where the server counts the chunks from.
+    Share(u32, u64),
 }
 
 /// What follows the header that was read last.
@@ -180,6 +182,7 @@ impl Inflow {
                 (HEADER + CONN_LEN, Begun::Whole(received))
             }
             Header::Immediate(imm) => (HEADER, Begun::Whole(Received::Immediate(imm))),
+            Header::Share { slots, base } => (HEADER, Begun::Whole(Received::Share(slots, base))),
             Header::Send { len, imm } => {
                 if len as usize > self.most {
                     return Err(FrameError::TooLong(len));

@@ -1,10 +1,15 @@
 //! One connection over a stream: TCP, or a unix socket of the same host.
 
-use super::frame::FrameError;
+use super::frame::{FrameError, Header, Place, Step};
+use super::handover;
 use super::inflow::{Granted, Inflow, Received};
 use super::outflow::Outflow;
+use super::shared::Shared;
 use crate::error::PathError;
-use memlane_sys::{Errno, iov};
+use crate::wire::CONN_LEN;
+use memlane_core::access::SharedBytes;
+use memlane_sys::Errno;
+use memlane_sys::iov::{self, Piece};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -19,6 +24,8 @@ pub(super) enum LinkError {
     Frame(FrameError),
     /// The peer does not read what it asks for.
     Clogged,
+    /// What both ends share is not as it must be.
+    Queue,
 }
 
 impl fmt::Display for LinkError {
@@ -28,6 +35,7 @@ impl fmt::Display for LinkError {
             LinkError::Os(errno) => write!(f, "the connection failed: {errno}"),
             LinkError::Frame(error) => write!(f, "{error}"),
             LinkError::Clogged => f.write_str("the peer does not read"),
+            LinkError::Queue => f.write_str("shared queues are not as they must be"),
         }
     }
 }
@@ -57,24 +65,36 @@ impl LinkError {
             }
             LinkError::Frame(_) => PathError::Misbehaved("bytes that are no frame"),
             LinkError::Clogged => PathError::Misbehaved("it does not read"),
+            LinkError::Queue => PathError::Misbehaved("shared queues are not as they must be"),
         }
     }
 }
 
 /// Reads of one link in one go: after that, it is the others' turn.
 const TURN: usize = 16;
+/// Immediates of one link in one go, likewise.
+const TURN_SHARED: usize = 1024;
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,
     inflow: Inflow,
-    /// What is to be sent.
-    pub(super) out: Outflow,
+    out: Outflow,
     /// The last read left nothing.
     dry: bool,
     /// Reads since [`turn`](Self::turn).
     reads: usize,
+    moved: bool,
+    /// The kernel says that there is something to read.
+    readable: bool,
+    /// Memory that both ends have.
+    shared: Option<Shared>,
+    /// It was accepted, so that what is shared is used; what comes by the socket only rings.
+    accepted: bool,
+    /// At the client of a server of this host, until it has accepted: descriptors may come.
+    awaits: bool,
+    handed: Vec<OwnedFd>,
 }
 
 impl Link {
@@ -87,13 +107,34 @@ impl Link {
             out: Outflow::default(),
             dry: false,
             reads: 0,
+            moved: false,
+            readable: true,
+            shared: None,
+            accepted: false,
+            awaits: false,
+            handed: Vec::new(),
         }
     }
 
-    /// Begins a turn: something may have come.
-    pub(super) fn turn(&mut self) {
+    /// Descriptors may come until it is accepted.
+    pub(super) fn awaits_descriptors(&mut self) {
+        self.awaits = true;
+    }
+
+    /// Begins a turn: something may have come. `readable`: by the socket, the kernel says.
+    pub(super) fn turn(&mut self, readable: bool) {
         self.dry = false;
         self.reads = 0;
+        self.moved = false;
+        self.readable = readable;
+        if let Some(shared) = &mut self.shared {
+            shared.wakes();
+        }
+    }
+
+    /// Has something come in this turn, if only a part?
+    pub(super) fn has_moved(&self) -> bool {
+        self.moved
     }
 
     /// The next thing that has come; reads when it must. `None`: nothing more is there, or this turn is over
@@ -102,35 +143,186 @@ impl Link {
         &mut self,
         granted: &mut impl Granted,
     ) -> Result<Option<Received>, LinkError> {
+        if let (Some(shared), true) = (&mut self.shared, self.accepted) {
+            if std::mem::take(&mut self.readable) {
+                hush(&self.socket)?;
+            }
+            self.reads += 1;
+            if self.reads > TURN_SHARED {
+                return Ok(None);
+            }
+            let taken = shared.take().map_err(|_| LinkError::Queue)?;
+            self.moved |= taken.is_some();
+            return Ok(taken.map(Received::Immediate));
+        }
         loop {
             if let Some(received) = self.inflow.next(granted)? {
+                self.accepted |= matches!(received, Received::Step(Step::Accept, _));
                 return Ok(Some(received));
             }
             if self.dry || self.reads >= TURN {
                 return Ok(None);
             }
-            let room = self.inflow.room();
-            let pieces = if room[0].len == 0 { &room[1..] } else { &room };
-            let wanted: usize = pieces.iter().map(|piece| piece.len).sum();
-            // SAFETY: the buffer is ours, and the window stays mapped; nothing in either is borrowed.
-            match unsafe { iov::receive(self.socket.as_raw_fd(), pieces) } {
-                Ok(0) => return Err(LinkError::Ended),
-                Ok(count) => {
-                    self.reads += 1;
-                    // A short read has emptied the socket: to ask again would only cost a call.
-                    self.dry = count < wanted;
-                    self.inflow.came(count);
-                }
-                Err(Errno::AGAIN) => self.dry = true,
-                Err(errno) => return Err(LinkError::Os(errno)),
-            }
+            self.read()?;
         }
+    }
+
+    fn read(&mut self) -> Result<(), LinkError> {
+        let room = self.inflow.room();
+        let pieces = if room[0].len == 0 { &room[1..] } else { &room };
+        let wanted: usize = pieces.iter().map(|piece| piece.len).sum();
+        let received = match self.awaits && !self.accepted {
+            true => {
+                let piece = room[1];
+                // SAFETY: a piece of our own buffer, which nobody else looks at meanwhile.
+                let buffer = unsafe { std::slice::from_raw_parts_mut(piece.base, piece.len) };
+                handover::receive(&self.socket, buffer, &mut self.handed)
+            }
+            // SAFETY: the buffer is ours, and the window stays mapped; nothing in either is borrowed.
+            false => unsafe { iov::receive(self.socket.as_raw_fd(), pieces) },
+        };
+        match received {
+            Ok(0) => return Err(LinkError::Ended),
+            Ok(count) => {
+                self.reads += 1;
+                self.moved = true;
+                // A short read has emptied the socket: to ask again would only cost a call.
+                self.dry = count < wanted;
+                self.inflow.came(count);
+            }
+            Err(Errno::AGAIN) => self.dry = true,
+            Err(errno) => return Err(LinkError::Os(errno)),
+        }
+        Ok(())
+    }
+
+    // ---- memory that both ends have ----
+
+    /// At the server, before it accepts: shares the chunks behind this descriptor.
+    pub(super) fn share(&mut self, depth: u16, chunks: i32, base: u64) -> Result<(), LinkError> {
+        let (shared, slots) = Shared::offer(depth).map_err(LinkError::Os)?;
+        let slots = u32::try_from(slots).unwrap_or(0);
+        let header = Header::Share { slots, base }.encode();
+        let queues = shared.descriptor().ok_or(LinkError::Queue)?;
+        handover::send(&self.socket, &header, [queues, chunks]).map_err(LinkError::Os)?;
+        self.shared = Some(shared);
+        self.accepted = true;
+        Ok(())
+    }
+
+    /// At the client: takes what came with the frame that said so.
+    pub(super) fn join(&mut self, slots: u32, base: u64, len: usize) -> Result<(), LinkError> {
+        let mut handed = self.handed.drain(..);
+        let (Some(queues), Some(chunks)) = (handed.next(), handed.next()) else {
+            return Err(LinkError::Queue);
+        };
+        let shared = Shared::join(
+            handover::owned(queues),
+            slots as usize,
+            handover::owned(chunks),
+            len,
+            base,
+        );
+        self.shared = Some(shared.map_err(LinkError::Os)?);
+        Ok(())
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// At the client: what a read has brought, if it did not come by the stream.
+    pub(super) fn pull(&self, at: usize, into: &SharedBytes) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_none_or(|shared| shared.pull(at, into))
+    }
+
+    /// It will not be looked at until the kernel says so. `false`: there is something.
+    pub(super) fn naps(&mut self) -> bool {
+        let shared = self.shared.as_mut().filter(|_| self.accepted);
+        shared.is_none_or(Shared::naps)
+    }
+
+    // ---- sending ----
+
+    /// A step of making the connection.
+    pub(super) fn step(&mut self, step: Step, private: &[u8; CONN_LEN]) {
+        self.out.step(step, private);
+    }
+
+    /// A message. It is for connection 0, which shares nothing: on others nobody would hear it.
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        self.out.send(bytes);
+    }
+
+    /// An immediate alone.
+    pub(super) fn immediate(&mut self, imm: u32) {
+        match &mut self.shared {
+            Some(shared) => shared.immediate(imm),
+            None => self.out.immediate(imm),
+        }
+    }
+
+    /// At a client: a request into its chunk.
+    pub(super) fn post(&mut self, place: Place, data: Option<SharedBytes>, tail: &[u8], imm: u32) {
+        match &mut self.shared {
+            Some(shared) => shared.write(place, data, tail, imm),
+            None => self.out.write(place, data, tail, imm),
+        }
+    }
+
+    /// At a server: what was read, to where it is wanted. Who has the chunk needs only to be told.
+    pub(super) fn reply(&mut self, place: Place, data: Option<SharedBytes>, imm: u32) {
+        match &mut self.shared {
+            Some(shared) => shared.immediate(imm),
+            None => self.out.write(place, data, &[], imm),
+        }
+    }
+
+    /// Does the peer not read?
+    pub(super) fn is_clogged(&self) -> bool {
+        self.out.is_clogged()
     }
 
     /// Sends what the stream takes. Is everything out?
     pub(super) fn flush(&mut self) -> Result<bool, LinkError> {
         let sent = self.out.flush(self.socket.as_raw_fd());
-        sent.map_err(LinkError::Os)
+        let all = sent.map_err(LinkError::Os)?;
+        if let Some(shared) = &mut self.shared
+            && shared.publish().map_err(|_| LinkError::Queue)?
+        {
+            ring(&self.socket)?;
+        }
+        Ok(all)
+    }
+}
+
+/// Wakes the peer. If the socket is full, so much has rung already.
+fn ring(socket: &OwnedFd) -> Result<(), LinkError> {
+    let mut byte = [1_u8];
+    let piece = Piece {
+        base: byte.as_mut_ptr(),
+        len: 1,
+    };
+    // SAFETY: one byte of our own.
+    match unsafe { iov::send(socket.as_raw_fd(), &[piece]) } {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(errno) => Err(LinkError::Os(errno)),
+    }
+}
+
+/// Takes the bell's bytes, which say nothing. What is left over rings again.
+fn hush(socket: &OwnedFd) -> Result<(), LinkError> {
+    let mut bytes = [0_u8; 256];
+    let piece = Piece {
+        base: bytes.as_mut_ptr(),
+        len: bytes.len(),
+    };
+    // SAFETY: bytes of our own.
+    match unsafe { iov::receive(socket.as_raw_fd(), &[piece]) } {
+        Ok(0) => Err(LinkError::Ended),
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(errno) => Err(LinkError::Os(errno)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::frame::Place;
 use super::inflow::Granted;
+use super::link::{Link, LinkError};
 use crate::engine::server::SessionId;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
@@ -51,6 +52,12 @@ impl Memory {
         let len = self.geometry.chunk() as usize;
         let at = len.checked_mul(usize::from(permit))?;
         self.region.bytes().part(at, len)
+    }
+
+    /// With a client of this host.
+    pub(super) fn share(&self, link: &mut Link) -> Result<(), LinkError> {
+        let chunks = self.region.fd().ok_or(LinkError::Queue)?;
+        link.share(self.geometry.depth(), chunks, self.base)
     }
 
     pub(super) fn copy(&self, permit: u16, at: u32, into: &mut [u8]) {

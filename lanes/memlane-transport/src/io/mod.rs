@@ -10,6 +10,7 @@ mod address;
 mod client;
 mod client_port;
 pub mod frame;
+mod handover;
 pub mod inflow;
 mod link;
 mod memory;
@@ -17,6 +18,7 @@ mod outflow;
 mod pool;
 mod server;
 mod session;
+mod shared;
 mod spin;
 mod worker;
 

@@ -418,7 +418,7 @@ impl Acceptor {
         let Some(guest) = self.guests.get_mut(&data) else {
             return;
         };
-        guest.link.turn();
+        guest.link.turn(true);
         let wish = match guest.link.next(&mut Nothing) {
             Ok(None) => return,
             Ok(Some(Received::Step(Step::Connect, private))) => Some(private),

@@ -19,7 +19,7 @@ use crate::wire::Geometry;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,6 +28,12 @@ use std::time::{Duration, Instant};
 const MOST_NEWS: usize = 1024;
 /// While ports drive, the background thread looks so often whether they still do.
 const ASIDE: Duration = Duration::from_millis(10);
+/// Somebody sleeps, and who is to drive for him went away for a moment: is he back?
+const TICK: Duration = Duration::from_micros(500);
+/// Passes before others have their turn, when there is always something.
+const TURNS: u32 = 64;
+/// Who is back after so long was away for a moment.
+const QUICK: Duration = Duration::from_micros(30);
 /// While one watches, it is woken by what comes; this is for what it then leaves.
 const WATCHED: Duration = Duration::from_millis(100);
 
@@ -68,6 +74,16 @@ struct Watch {
     asleep: BTreeMap<u64, Arc<PortState>>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WatchedBy {
+    /// No port needs it.
+    Nobody,
+    /// A port that sleeps, with the sockets in its set.
+    Sleeper,
+    /// Ports sleep, and the one that looked for them is away.
+    WhoWentAway,
+}
+
 /// What ports, session and background thread share.
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -81,6 +97,11 @@ pub(super) struct Inner {
     /// All sockets.
     sockets: Arc<Waits>,
     watch: Mutex<Watch>,
+    /// The port that watches; `NOBODY`.
+    holder: AtomicU64,
+    sleepers: AtomicUsize,
+    /// The background thread looks every `TICK`.
+    ticking: AtomicBool,
     spinning: AtomicBool,
     /// Counts what ports have driven.
     driven: AtomicU64,
@@ -93,6 +114,9 @@ pub(super) struct Inner {
     news_bell: Bell,
     closed: AtomicBool,
 }
+
+/// No port has this number.
+const NOBODY: u64 = u64::MAX;
 
 /// That one thread is looking, so that no other need.
 #[derive(Debug)]
@@ -133,19 +157,52 @@ impl Inner {
         }
     }
 
-    /// One pass, unless somebody else is at it.
+    /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
     pub(super) fn drive(&self) {
+        self.drive_and(true, false);
+    }
+
+    /// One pass; more follow at once. Has something come?
+    pub(super) fn drive_on(&self) -> bool {
+        self.drive_and(false, false)
+    }
+
+    /// As `drive`, by a thread that was woken: whatever woke it is read, so that it does not wake it again.
+    pub(super) fn drive_woken(&self) {
+        self.drive_and(true, true);
+    }
+
+    fn drive_and(&self, rest: bool, mut all: bool) -> bool {
         loop {
             let Ok(mut core) = self.core.try_lock() else {
-                return;
+                return false;
             };
             self.driven.fetch_add(1, Ordering::Relaxed);
             self.let_in(&mut core);
-            core.pass();
+            core.pass(std::mem::take(&mut all));
+            // A server that never ends is left to the next pass.
+            let mut turns = 0;
+            while rest && turns < TURNS && !core.naps() {
+                core.pass(false);
+                turns += 1;
+            }
+            let moved = std::mem::take(&mut core.has_moved);
             self.leave(core);
             if !self.knocks() {
-                return;
+                return moved;
             }
+        }
+    }
+
+    /// Nobody looks any more, until the kernel says so.
+    pub(super) fn rest(&self) {
+        let quiet = match self.core.try_lock() {
+            Ok(mut core) => core.naps(),
+            // Who has it rests when leaving.
+            Err(_) => true,
+        };
+        if !quiet || self.knocks() {
+            self.drive();
         }
     }
 
@@ -236,41 +293,71 @@ impl Inner {
 
     /// The spinner sees what comes: nobody else is to be woken by it.
     pub(super) fn takes_watch(&self, port: &Arc<PortState>) {
-        let mut watch = locked(&self.watch);
-        if let Some((holder, added)) = &watch.holder
-            && holder.number != port.number
-        {
-            if *added {
-                holder.waits.remove(&*self.sockets);
-            }
-            watch.holder = Some((Arc::clone(port), false));
+        if [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire)) {
+            return;
         }
+        let mut watch = locked(&self.watch);
+        if let Some((holder, true)) = &watch.holder {
+            holder.waits.remove(&*self.sockets);
+        }
+        self.hold(&mut watch, port, false);
+    }
+
+    fn hold(&self, watch: &mut Watch, port: &Arc<PortState>, added: bool) {
+        self.holder.store(port.number, Ordering::Release);
+        watch.holder = Some((Arc::clone(port), added));
+    }
+
+    /// A port wants something again.
+    pub(super) fn is_back(&self, port: &PortState) {
+        let away = nanos(self.started.elapsed()).saturating_sub(port.left.load(Ordering::Relaxed));
+        let quick = away < nanos(QUICK);
+        port.is_quick.store(quick, Ordering::Relaxed);
     }
 
     /// A port is about to sleep. If none watches that sleeps, too, and none looks, it does.
     pub(super) fn asleep(&self, port: &Arc<PortState>) {
         let mut watch = locked(&self.watch);
         watch.asleep.insert(port.number, Arc::clone(port));
-        if self.spinning.load(Ordering::Acquire) {
-            return;
-        }
+        self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
+        port.sleeps.store(true, Ordering::Relaxed);
         let watched = watch.holder.as_ref().is_some_and(|(holder, _)| {
             holder.number != port.number && watch.asleep.contains_key(&holder.number)
         });
-        if !watched {
+        // Who looks hands over when leaving.
+        if !watched && !self.spinning.load(Ordering::SeqCst) {
             self.watches(&mut watch, port);
         }
     }
 
-    /// A port is awake. If it watched, another one that sleeps does.
+    /// A port is awake. If it was the one that watched or looked, another one that sleeps watches from now on; but not
+    /// if it will be back at once: then the background thread sees to it that it is.
     pub(super) fn awake(&self, port: &Arc<PortState>) {
-        let mut watch = locked(&self.watch);
-        watch.asleep.remove(&port.number);
-        let mine = |(holder, _): &(Arc<PortState>, bool)| holder.number == port.number;
-        if watch.holder.as_ref().is_some_and(mine)
-            && let Some(other) = watch.asleep.values().next().cloned()
-        {
-            self.watches(&mut watch, &other);
+        port.left
+            .store(nanos(self.started.elapsed()), Ordering::Relaxed);
+        if port.sleeps.swap(false, Ordering::Relaxed) {
+            let mut watch = locked(&self.watch);
+            watch.asleep.remove(&port.number);
+            self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+        let mine = [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire));
+        if !mine || self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if port.is_quick.load(Ordering::Relaxed) {
+            if !self.ticking.load(Ordering::SeqCst) {
+                self.wake.ring();
+            }
+            return;
+        }
+        self.hand_over(&mut locked(&self.watch));
+    }
+
+    /// The first that sleeps watches.
+    fn hand_over(&self, watch: &mut Watch) {
+        if let Some(other) = watch.asleep.values().next().cloned() {
+            self.watches(watch, &other);
         }
     }
 
@@ -281,7 +368,7 @@ impl Inner {
             _ => {}
         }
         let added = port.waits.add(&*self.sockets, 1, Interest::READ).is_ok();
-        watch.holder = Some((Arc::clone(port), added));
+        self.hold(watch, port, added);
     }
 
     /// A port is no more.
@@ -294,17 +381,31 @@ impl Inner {
                 holder.waits.remove(&*self.sockets);
             }
             watch.holder = None;
+            self.holder.store(NOBODY, Ordering::Release);
         }
         drop(watch);
         locked(&self.ports).retain(|other| other.number != port.number);
     }
 
-    fn somebody_watches(&self) -> bool {
+    /// Who sees to it that what comes is read?
+    fn watched_by(&self) -> WatchedBy {
         let watch = locked(&self.watch);
+        if watch.asleep.is_empty() {
+            return WatchedBy::Nobody;
+        }
         let sleeps = |(holder, added): &(Arc<PortState>, bool)| {
             *added && watch.asleep.contains_key(&holder.number)
         };
-        watch.holder.as_ref().is_some_and(sleeps)
+        match watch.holder.as_ref().is_some_and(sleeps) {
+            true => WatchedBy::Sleeper,
+            false => WatchedBy::WhoWentAway,
+        }
+    }
+
+    /// Since it is known that nobody ticks: who went away before has not rung.
+    fn somebody_went_away(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.watched_by() == WatchedBy::WhoWentAway
     }
 
     // ---- the background ----
@@ -320,13 +421,17 @@ impl Inner {
         let (mut seen, mut with_sockets) = (0, false);
         let mut ready = Vec::new();
         while !self.closed.load(Ordering::Acquire) {
-            self.drive();
+            self.drive_woken();
             let driven = self.driven.load(Ordering::Relaxed);
             // Its own pass is one.
             let by_others = driven != seen + 1;
             seen = driven;
-            let watched = self.somebody_watches();
-            let with = !by_others && !watched;
+            let mut watched_by = self.watched_by();
+            if watched_by == WatchedBy::WhoWentAway && !by_others {
+                self.hand_over(&mut locked(&self.watch));
+                watched_by = WatchedBy::Sleeper;
+            }
+            let with = !by_others && watched_by == WatchedBy::Nobody;
             if with != with_sockets {
                 match with {
                     true => drop(waits.add(&*self.sockets, 1, Interest::READ)),
@@ -334,12 +439,18 @@ impl Inner {
                 }
                 with_sockets = with;
             }
-            let most = match (watched, by_others) {
-                (true, _) => Some(WATCHED),
-                (false, true) => Some(ASIDE),
-                (false, false) => None,
+            let most = match (watched_by, by_others) {
+                (WatchedBy::WhoWentAway, _) => Some(TICK),
+                (WatchedBy::Sleeper, _) => Some(WATCHED),
+                (WatchedBy::Nobody, true) => Some(ASIDE),
+                (WatchedBy::Nobody, false) => None,
             };
-            let limit = self.until_deadline(most);
+            let ticks = watched_by == WatchedBy::WhoWentAway;
+            self.ticking.store(ticks, Ordering::SeqCst);
+            let limit = match !ticks && self.somebody_went_away() {
+                true => Some(Duration::ZERO),
+                false => self.until_deadline(most),
+            };
             waits.wait(limit, &mut ready);
             self.wake.hush();
         }
@@ -395,6 +506,9 @@ pub fn open(config: ClientConfig) -> io::Result<Arc<ClientSession>> {
         next_port: AtomicU64::new(0),
         sockets,
         watch: Mutex::default(),
+        holder: AtomicU64::new(NOBODY),
+        sleepers: AtomicUsize::new(0),
+        ticking: AtomicBool::new(false),
         spinning: AtomicBool::new(false),
         driven: AtomicU64::new(0),
         looks_again: AtomicU64::new(u64::MAX),

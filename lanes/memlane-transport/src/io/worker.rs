@@ -11,7 +11,7 @@ use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, 
 use crate::engine::{Inbound, Time};
 use crate::error::PathError;
 use crate::port::{Finished, Identity, Service};
-use crate::wire::{CONN_LEN, SgDesc};
+use crate::wire::{CONN_LEN, ConnReq, SgDesc};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -79,6 +79,8 @@ struct Entry {
     peer: String,
     memory: Option<Arc<Memory>>,
     session: Option<SessionId>,
+    /// It may share its session's chunks: it comes from this host, and carries requests.
+    may_share: bool,
     interest: Interest,
     dirty: bool,
     /// Reads in vain until it is not looked at without being asked.
@@ -135,8 +137,9 @@ const FIRST_LINK: u64 = 2;
 const PLACE_BITS: u32 = 20;
 /// A connection is looked at so often in vain before only the kernel tells that something has come.
 const WARM: u32 = 64;
-/// Passes over warm connections until the kernel is asked about all.
-const LOOK_AROUND: u32 = 32;
+/// Passes over warm connections until the kernel is asked about all; one that asks the kernel anyway counts more.
+const LOOK_AROUND: u32 = 512;
+const COSTS: u32 = 16;
 /// How long jobs that run may take when the server stops.
 const LAST_JOBS: Duration = Duration::from_secs(30);
 /// A service without a descriptor that has not finished all is asked so often.
@@ -211,19 +214,25 @@ impl<S: Service> Worker<S> {
             self.stirred = false;
             let looked = Instant::now();
             let over = idle_since.is_some_and(|since| looked - since >= spin.budget());
-            let limit = match over {
+            // From here on whoever has something rings.
+            let sleeps = over && self.naps();
+            let limit = match sleeps {
                 true => self.until_deadline(),
                 false => Some(Duration::ZERO),
             };
-            if self.pass(limit, over) {
+            if self.pass(limit, sleeps) {
                 break;
             }
             match (self.stirred, idle_since) {
                 (true, Some(since)) => {
-                    spin.learn(since.elapsed());
+                    match over {
+                        true => spin.in_vain(),
+                        false => spin.found(since.elapsed()),
+                    }
                     idle_since = None;
                 }
                 (false, None) => idle_since = Some(looked),
+                (false, Some(_)) if !over => spin.relax(),
                 _ => {}
             }
         }
@@ -231,17 +240,19 @@ impl<S: Service> Worker<S> {
     }
 
     /// One pass; is it to stop?
-    fn pass(&mut self, limit: Option<Duration>, all: bool) -> bool {
+    fn pass(&mut self, limit: Option<Duration>, sleeps: bool) -> bool {
         // The time before reading: what has come since then does not count as silence.
         let before = self.started.elapsed();
-        self.passes = self.passes.wrapping_add(1);
+        self.passes += 1;
         let due = |at: Time, worker: &Self| worker.engine.deadline().is_some_and(|due| at >= due);
-        if all || due(before, self) || self.passes.is_multiple_of(LOOK_AROUND) {
+        if sleeps || due(before, self) || self.passes >= LOOK_AROUND {
+            self.passes = 0;
             let stop = self.look_around(limit);
             if stop {
                 return true;
             }
-        } else {
+        }
+        if !sleeps {
             self.read_warm(before);
         }
         self.serve();
@@ -282,7 +293,7 @@ impl<S: Service> Worker<S> {
                         entry.dirty = true;
                     }
                     if found.read {
-                        self.read(now, link);
+                        self.read(now, link, true);
                     }
                 }
             }
@@ -295,10 +306,30 @@ impl<S: Service> Worker<S> {
         for at in 0..self.links.len() {
             if let Some(entry) = self.links[at].as_mut().filter(|entry| entry.warm > 0) {
                 entry.warm -= 1;
+                self.passes += if entry.link.is_shared() { 0 } else { COSTS };
                 let id = entry.id;
-                self.read(now, id);
+                self.read(now, id, false);
+                // Not looked at any more: from now on it rings.
+                if let Some(entry) = self.entry(id).filter(|entry| entry.warm == 0)
+                    && !entry.link.naps()
+                {
+                    entry.warm = WARM;
+                }
             }
         }
+    }
+
+    /// Nobody looks from now on until the kernel says so. `false`: there is something.
+    fn naps(&mut self) -> bool {
+        let links = self.links.iter_mut().flatten();
+        let mut quiet = true;
+        for entry in links {
+            if !entry.link.naps() {
+                entry.warm = WARM;
+                quiet = false;
+            }
+        }
+        quiet
     }
 
     fn read_mail(&mut self, now: Time) -> bool {
@@ -340,8 +371,11 @@ impl<S: Service> Worker<S> {
         if self.waits.add(&arrival.link, id.0, interest).is_err() {
             return;
         }
+        let cid = ConnReq::decode(&arrival.private).map_or(0, |req| req.cid);
+        let may_share = cid > 0 && matches!(arrival.who, Identity::Local { .. });
         self.links[place] = Some(Entry {
             id,
+            may_share,
             link: arrival.link,
             who: arrival.who,
             peer: arrival.peer,
@@ -354,7 +388,7 @@ impl<S: Service> Worker<S> {
         });
         self.engine.on_connect(now, id, &arrival.private);
         self.carry_out();
-        self.read(now, id);
+        self.read(now, id, false);
     }
 
     fn drop_link(&mut self, link: LinkId) {
@@ -370,27 +404,31 @@ impl<S: Service> Worker<S> {
     }
 
     /// Takes what has come by one connection. It may be gone after any of it.
-    fn read(&mut self, now: Time, id: LinkId) {
+    fn read(&mut self, now: Time, id: LinkId, readable: bool) {
         let Some(entry) = self.entry(id) else {
             return;
         };
-        if entry.link.out.is_clogged() {
+        if entry.link.is_clogged() {
             return;
         }
-        entry.link.turn();
+        entry.link.turn(readable);
         while let Some(entry) = self.entry(id) {
             let Entry { link, memory, .. } = entry;
             let mut granted = super::memory::BySession(memory.as_deref());
             let received = match link.next(&mut granted) {
                 Ok(Some(received)) => received,
-                Ok(None) => return,
+                Ok(None) => {
+                    if link.has_moved() {
+                        entry.warm = WARM;
+                        self.stirred = true;
+                    }
+                    return;
+                }
                 Err(error) => {
                     self.broken(now, id, error.for_path());
                     return;
                 }
             };
-            entry.warm = WARM;
-            self.stirred = true;
             self.hand_over(now, id, &received);
             self.carry_out();
         }
@@ -401,7 +439,7 @@ impl<S: Service> Worker<S> {
             Received::Send(bytes, None) => Inbound::Send(bytes),
             Received::Send(bytes, Some(imm)) => Inbound::SendImmediate(bytes, *imm),
             Received::Immediate(imm) => Inbound::Immediate(*imm),
-            Received::Step(..) => {
+            Received::Step(..) | Received::Share(..) => {
                 let why = PathError::Misbehaved("a connection that begins twice");
                 self.engine.on_broken(now, id, why);
                 return;
@@ -435,7 +473,7 @@ impl<S: Service> Worker<S> {
             match entry.link.flush() {
                 Ok(all) => {
                     let interest = Interest {
-                        read: !entry.link.out.is_clogged(),
+                        read: !entry.link.is_clogged(),
                         write: !all,
                     };
                     if entry.interest != interest {
@@ -476,25 +514,31 @@ impl<S: Service> Worker<S> {
                 let memory = session.and_then(|session| self.memories.get(session).cloned());
                 if let Some(entry) = self.entry(link) {
                     (entry.session, entry.memory) = (session, memory);
-                    entry.link.out.step(Step::Accept, &private);
+                    if let (Some(memory), true) = (&entry.memory, entry.may_share)
+                        && let Err(error) = memory.share(&mut entry.link)
+                    {
+                        self.failed.push((link, error.for_path()));
+                        return;
+                    }
+                    entry.link.step(Step::Accept, &private);
                     entry.dirty = true;
                 }
             }
             Action::Reject(link, private) => {
                 if let Some(entry) = self.entry(link) {
-                    entry.link.out.step(Step::Reject, &private);
+                    entry.link.step(Step::Reject, &private);
                 }
                 self.drop_link(link);
             }
             Action::Send(link, bytes) => {
                 if let Some(entry) = self.entry(link) {
-                    entry.link.out.send(&bytes);
+                    entry.link.send(&bytes);
                     entry.dirty = true;
                 }
             }
             Action::Immediate(link, imm) => {
                 if let Some(entry) = self.entry(link) {
-                    entry.link.out.immediate(imm);
+                    entry.link.immediate(imm);
                     entry.dirty = true;
                 }
             }
@@ -537,9 +581,9 @@ impl<S: Service> Worker<S> {
                 };
                 // The connection keeps the session's memory until it is dropped, with all that it has to send.
                 let chunk = memory.and_then(|memory| memory.chunk(permit));
-                entry.link.out.write(place, chunk, &[], imm);
+                entry.link.reply(place, chunk, imm);
             }
-            None => entry.link.out.immediate(imm),
+            None => entry.link.immediate(imm),
         }
         entry.dirty = true;
     }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Most news that are read before something else is done.
 const MOST_NEWS: usize = 256;
+/// No era: they begin with 1.
+const NEVER: u64 = 0;
 
 impl Keeper {
     pub(super) fn read_news(&mut self) {
@@ -20,8 +22,10 @@ impl Keeper {
         for _ in 0..MOST_NEWS {
             match self.session.news() {
                 Some(News::ServerRestarted) => restarted = true,
-                Some(News::Notice(bits)) => self.notice(bits),
-                Some(News::PathUp(_) | News::PathDown(..)) => {}
+                Some(News::Notice(bits)) => self.look(|id| notice(id) == notice(bits)),
+                // What was told while no path was up has not come.
+                Some(News::PathUp(_)) => self.look(|_| true),
+                Some(News::PathDown(..)) => {}
                 None => break,
             }
         }
@@ -50,12 +54,12 @@ impl Keeper {
         }
     }
 
-    /// A volume has changed: opening it again tells how.
-    pub(super) fn notice(&mut self, bits: u32) {
+    /// Volumes may have changed: opening them again tells how.
+    fn look(&mut self, which: impl Fn(u32) -> bool) {
         let now = self.clock.now();
         for entry in &mut self.entries {
             if let Who::Open { remote, .. } = &entry.who
-                && notice(remote.gate().device_id) == notice(bits)
+                && which(remote.gate().device_id)
                 && !entry.wanted
             {
                 entry.wanted = true;
@@ -220,6 +224,14 @@ impl Keeper {
         };
         let gate = remote.gate();
         let same_era = under.era == self.era;
+        if same_era && gate.device_id != opened.device_id {
+            // Not what one knew, though no restart was told. Whose memory is it? The other volumes go on meanwhile.
+            under.era = NEVER;
+            (entry.wanted, entry.at) = (true, self.clock.now());
+            remote.becomes(State::Waiting);
+            self.known = Known::No(entry.at);
+            return;
+        }
         if let Err(change) = opened.still(&remote.info(), same_era) {
             return self.refused(key, OpenError::Changed(change));
         }
@@ -227,8 +239,7 @@ impl Keeper {
             remote.durable.rebooted(&remote.counters);
         }
         remote.learn(opened);
-        let same = same_era && gate.state == State::Open && gate.device_id == opened.device_id;
-        if !same {
+        if !same_era || gate.state != State::Open {
             remote.revive(opened.device_id);
         } else if entry.doubted && remote.is_doubted() {
             remote.deny();

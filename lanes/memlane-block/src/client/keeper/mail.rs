@@ -21,6 +21,10 @@ pub(in crate::client) enum Command {
         remote: Arc<Remote>,
         reply: Option<Sender<()>>,
     },
+    /// Open it again now.
+    Again {
+        remote: Arc<Remote>,
+    },
     Stop,
 }
 

@@ -190,16 +190,18 @@ impl Keeper {
     }
 
     fn sleep(&mut self, limit: Option<Duration>) {
-        if self.port.arm() {
+        // Who sleeps on a port may be woken by what comes for others: not without a reason.
+        let expects = !self.asked.is_empty() || self.leases.is_empty();
+        if expects && self.port.arm() {
             return;
         }
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let port = self.port.fd();
-        let news = self.session.news_fd();
-        let mail = self.mail.fd();
-        let mut fds = [port, news, mail].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (news, mail) = (self.session.news_fd(), self.mail.fd());
+        let fds = [news, mail, self.port.fd()];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let used = if expects { 3 } else { 2 };
         // A signal, or whatever else: the next step looks at everything.
-        let _ = poll(&mut fds, limit.as_ref());
+        let _ = poll(&mut fds[..used], limit.as_ref());
     }
 
     fn is_over(&self, now: Time) -> bool {
@@ -240,6 +242,7 @@ impl Keeper {
                 reply,
             } => self.begin_open(name, access, reply),
             Command::Close { remote, reply } => self.close(&remote, reply),
+            Command::Again { remote } => self.open_again(&remote),
             Command::Stop => {
                 let now = self.clock.now();
                 self.stop.get_or_insert(now.saturating_add(STOP_LIMIT));
@@ -307,6 +310,19 @@ impl Keeper {
         } else {
             // A server that restarted does not have it open.
             let _ = reply.map(|reply| reply.send(()));
+        }
+    }
+
+    /// To open twice is to open once: the answer says what has changed.
+    fn open_again(&mut self, remote: &Arc<Remote>) {
+        let now = self.clock.now();
+        let entry = self.entries.iter_mut().find(|entry| match &entry.who {
+            Who::Open { remote: other, .. } => Arc::ptr_eq(remote, other),
+            Who::Opening { .. } => false,
+        });
+        if let Some(entry) = entry {
+            entry.wanted = true;
+            entry.at = now;
         }
     }
 

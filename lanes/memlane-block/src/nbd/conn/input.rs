@@ -1,7 +1,8 @@
 //! What comes in: headers are judged, payload goes to leases, pieces to the volume.
 
 use super::{
-    Conn, EXTENTS_LEN, INBOX, Input, Kind, LARGE, MAX_GATHERED, MAX_REPLIES, Pending, Target, Wants,
+    Conn, EXTENTS_LEN, INBOX, Input, Kind, LARGE, MAX_GATHERED, MAX_REPLIES, Pending, Target, Then,
+    Wants,
 };
 use crate::nbd::outbox::Body;
 use crate::nbd::request::{self, Piece, Span, Terms, Verdict};
@@ -47,7 +48,7 @@ impl Conn<'_> {
     fn header(&mut self) -> Option<Wants> {
         let full = self.pending.len() >= self.around.max_requests
             || self.outbox.len() >= MAX_REPLIES
-            || self.gathered > MAX_GATHERED;
+            || self.gathered + self.outbox.heap() > MAX_GATHERED;
         if full {
             return Some(Wants::Room);
         }
@@ -55,8 +56,11 @@ impl Conn<'_> {
         let Some(bytes) = bytes.first_chunk::<REQUEST_LEN>() else {
             return Some(Wants::Bytes);
         };
+        if self.turn == 0 {
+            return Some(Wants::Turn);
+        }
         let request = Request::decode(bytes);
-        self.begin += REQUEST_LEN;
+        (self.begin, self.turn) = (self.begin + REQUEST_LEN, self.turn - 1);
         match request {
             Some(request) => self.begin(&request),
             None => {
@@ -83,8 +87,10 @@ impl Conn<'_> {
             Verdict::Refuse(error) if request.command == cmd::WRITE => {
                 self.input = Input::Swallow {
                     left: request.len as usize,
-                    error,
-                    cookie: request.cookie,
+                    then: Then::Refuse {
+                        error,
+                        cookie: request.cookie,
+                    },
                 };
             }
             Verdict::Refuse(error) => self.answer(request, error),
@@ -280,7 +286,11 @@ impl Conn<'_> {
             Some(Err(())) => {
                 // Said by `target`; the rest comes nevertheless.
                 let left = usize::try_from(end - at).unwrap_or(usize::MAX);
-                return self.give_up(pending, left);
+                self.input = Input::Swallow {
+                    left,
+                    then: Then::Finish(pending),
+                };
+                return None;
             }
             None => {
                 self.input = Input::Payload {
@@ -314,26 +324,6 @@ impl Conn<'_> {
         } else {
             self.all_given_out(pending);
         }
-        None
-    }
-
-    /// A WRITE that the queue has no memory for at all: its error is told when its payload is gone.
-    fn give_up(&mut self, pending: u32, left: usize) -> Option<Wants> {
-        let waiting = self.pending.get_mut(pending)?;
-        waiting.more = false;
-        let (error, cookie) = (waiting.error, waiting.request.cookie);
-        if waiting.open > 0 {
-            // Pieces of it are under way, and the reply is theirs.
-            self.close();
-            self.die();
-            return None;
-        }
-        self.pending.remove(pending);
-        self.input = Input::Swallow {
-            left,
-            error,
-            cookie,
-        };
         None
     }
 
@@ -403,12 +393,7 @@ impl Conn<'_> {
     }
 
     fn swallow(&mut self) -> Option<Wants> {
-        let Input::Swallow {
-            left,
-            error,
-            cookie,
-        } = &mut self.input
-        else {
+        let Input::Swallow { left, then } = &mut self.input else {
             return None;
         };
         let n = (*left).min(self.end - self.begin);
@@ -416,15 +401,20 @@ impl Conn<'_> {
         if *left > 0 {
             return Some(Wants::Bytes);
         }
-        let (error, cookie) = (*error, *cookie);
+        let then = *then;
         self.input = Input::Header;
-        self.outbox.simple(error, cookie, Body::Empty);
-        add(&self.around.stats.errors, 1);
+        match then {
+            Then::Finish(pending) => self.all_given_out(pending),
+            Then::Refuse { error, cookie } => {
+                self.outbox.simple(error, cookie, Body::Empty);
+                add(&self.around.stats.errors, 1);
+            }
+        }
         None
     }
 
-    /// Reads from the socket what the input waits for.
-    pub(super) fn receive(&mut self) -> bool {
+    /// Reads from the socket what the input waits for; if told to, waits a while for it.
+    pub(super) fn receive(&mut self, wait: bool) -> bool {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);
         } else if self.begin > 0 {
@@ -434,7 +424,7 @@ impl Conn<'_> {
         let (payload, ahead) = self.where_to();
         let room = (self.inbox.len() - self.end).min(ahead);
         let buffer = &mut self.inbox[self.end..self.end + room];
-        match self.stream.recv(payload, buffer) {
+        match self.stream.recv(payload, buffer, wait) {
             Ok(came) => {
                 self.end += came.buffer;
                 if let Input::Payload {

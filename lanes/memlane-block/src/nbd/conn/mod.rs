@@ -19,7 +19,7 @@ use super::request::{Piece, Span, Terms};
 use super::slab::Slab;
 use super::stats::ConnStats;
 use super::stream::Stream;
-use super::wire::{self, Request, error};
+use super::wire::{Request, error};
 use crate::volume::{Done, Flags, Io, Lease, Queue, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -35,8 +35,12 @@ const INBOX: usize = 128 * 1024;
 const LARGE: u32 = 16 * 1024;
 /// Replies that wait to be sent, before no more requests are taken.
 const MAX_REPLIES: usize = 512;
-/// Bytes of reads that are put together on the heap, because their reply must be in one piece.
-const MAX_GATHERED: usize = 2 * wire::MAX_PAYLOAD as usize;
+/// Bytes of reads that are put together on the heap, because their reply must be in one piece: when there are more,
+/// and until they are sent, no more requests are taken.
+const MAX_GATHERED: usize = 1 << 20;
+/// Requests that are taken in before what is done is sent: few enough that the client works at the same time as we
+/// do, many enough that few system calls serve them.
+const TURN: usize = 16;
 /// Bytes of a list of extents.
 const EXTENTS_LEN: u32 = 4096;
 
@@ -110,11 +114,19 @@ enum Input {
     /// Payload that nobody wants; then the reply.
     Swallow {
         left: usize,
-        error: u32,
-        cookie: u64,
+        then: Then,
     },
     /// Nothing more is read.
     Closed,
+}
+
+/// Who replies when a payload is thrown away.
+#[derive(Clone, Copy)]
+enum Then {
+    /// We do.
+    Refuse { error: u32, cookie: u64 },
+    /// The request itself, when its pieces are done.
+    Finish(u32),
 }
 
 /// Where a piece of a payload goes.
@@ -135,6 +147,8 @@ enum Target {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wants {
     Bytes,
+    /// Others first: what is done is sent, so that the client has something to do meanwhile.
+    Turn,
     /// Something must be done or sent first.
     Room,
     Nothing,
@@ -156,6 +170,8 @@ pub(super) struct Conn<'a> {
     gathered: usize,
     outbox: Outbox,
     done: Vec<Done>,
+    /// Requests that may still be taken in before something is sent.
+    turn: usize,
     /// What the input waits for.
     wants: Wants,
     /// Nobody listens any more.
@@ -200,6 +216,7 @@ impl<'a> Conn<'a> {
             gathered: 0,
             outbox: Outbox::default(),
             done: Vec::new(),
+            turn: TURN,
             wants: Wants::Bytes,
             dead: false,
             until: None,
@@ -209,14 +226,19 @@ impl<'a> Conn<'a> {
     /// Serves until the client goes, or is told to.
     pub(super) fn run(mut self) {
         let mut pace = Pace::new(self.around.spin);
+        // Where there is nothing but the socket to wait for, its own call waits: that is half the system calls.
+        let mut nap = true;
         while !self.is_over() {
             self.notice_stop();
             let mut progress = self.reap();
+            self.turn = TURN;
             self.wants = self.take_in();
             if self.wants == Wants::Bytes {
-                progress |= self.receive();
+                let came = self.receive(nap && self.has_only_the_socket() && pace.rests());
+                (progress, nap) = (progress | came, came);
                 self.wants = self.take_in();
             }
+            progress |= self.wants == Wants::Turn;
             self.queue.push();
             progress |= self.reap();
             progress |= self.send();
@@ -227,6 +249,11 @@ impl<'a> Conn<'a> {
             }
         }
         self.stream.end();
+    }
+
+    fn has_only_the_socket(&self) -> bool {
+        let told = self.outbox.is_empty() && !self.stream.holds_back();
+        told && self.pending.is_empty() && self.until.is_none()
     }
 
     /// Nothing under way, and nobody to tell.
@@ -258,7 +285,13 @@ impl<'a> Conn<'a> {
         let input = std::mem::replace(&mut self.input, Input::Closed);
         (self.begin, self.end) = (0, 0);
         self.hurry();
-        if let Input::Payload { pending, .. } | Input::Issue { pending, .. } = input {
+        if let Input::Payload { pending, .. }
+        | Input::Issue { pending, .. }
+        | Input::Swallow {
+            then: Then::Finish(pending),
+            ..
+        } = input
+        {
             if let Some(waiting) = self.pending.get_mut(pending) {
                 (waiting.more, waiting.error) = (false, error::EINVAL);
             }
@@ -287,7 +320,7 @@ impl<'a> Conn<'a> {
 
     /// Until the client, the volume or the bell has something.
     fn sleep(&mut self) {
-        if self.queue.arm() {
+        if self.is_over() || self.queue.arm() {
             return;
         }
         let mut events = PollFlags::empty();

@@ -1,0 +1,117 @@
+//! What servers and sessions tell about themselves: the `--json` of `vol`, `session` and `serve`, and the source of
+//! their tables.
+
+use serde::{Deserialize, Serialize};
+
+use super::spec::Access;
+
+/// Of a session: the process behind `memlane map`.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Session {
+    /// `memlane.session/1`
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    pub(crate) policy: String,
+    pub(crate) on_disconnect: String,
+    /// Chunks, and bytes of each; none before the first path was up.
+    pub(crate) queue_depth: Option<u32>,
+    pub(crate) max_io: Option<u32>,
+    pub(crate) paths: Vec<Path>,
+    pub(crate) volumes: Vec<Volume>,
+    /// The last things that happened, oldest first.
+    pub(crate) events: Vec<Event>,
+}
+
+/// A path, and what it has carried.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Path {
+    /// As `rm-path` wants it.
+    pub(crate) path: String,
+    pub(crate) state: String,
+    pub(crate) inflight: u32,
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) failed_over: u64,
+    pub(crate) reconnects: u64,
+    pub(crate) failed_connects: u64,
+    /// Requests that took up to 1, 2, 4 … microseconds.
+    pub(crate) latency_log2_us: Vec<u64>,
+}
+
+/// A mapped volume.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Volume {
+    pub(crate) volume: String,
+    pub(crate) session: String,
+    pub(crate) access: Access,
+    /// The face, as `--as` takes it.
+    pub(crate) face: String,
+    /// What to give to a program: a device, a file, a URI.
+    pub(crate) shown_as: String,
+    pub(crate) size: u64,
+    pub(crate) block: u32,
+    pub(crate) read_only: bool,
+    /// `ok`, or why it is not.
+    pub(crate) state: String,
+    pub(crate) counters: Counters,
+}
+
+/// What a volume was asked.
+#[derive(Serialize, Deserialize, Clone, Copy, Default, PartialEq, Debug)]
+pub(crate) struct Counters {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) trims: u64,
+    pub(crate) errors: u64,
+    pub(crate) replays: u64,
+}
+
+/// Something that happened.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Event {
+    /// Seconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) text: String,
+}
+
+/// Of `memlane serve`.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Server {
+    /// `memlane.server/1`
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    pub(crate) root: String,
+    pub(crate) listen: Vec<String>,
+    pub(crate) queue_depth: u32,
+    pub(crate) max_io: u32,
+    pub(crate) sessions: Vec<Client>,
+    pub(crate) volumes: Vec<Open>,
+}
+
+/// A session, as its server sees it.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Client {
+    pub(crate) session: String,
+    pub(crate) identity: String,
+    pub(crate) paths: Vec<String>,
+    /// Requests.
+    pub(crate) executed: u64,
+    /// Second copies that were recognised, and not executed.
+    pub(crate) replays: u64,
+}
+
+/// A volume that somebody has open.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct Open {
+    pub(crate) volume: String,
+    pub(crate) size: u64,
+    pub(crate) opened_by: Vec<String>,
+    pub(crate) last_error: Option<String>,
+}

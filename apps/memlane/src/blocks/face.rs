@@ -1,0 +1,262 @@
+//! What a mapped volume is shown as.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use memlane_block::fuse::{self, Mounted};
+use memlane_block::loopdev::LoopDevice;
+use memlane_block::nbd::{Export, Listen, Server, ServerConfig, StopHandle};
+use memlane_block::vhost;
+use memlane_block::volume::Volume;
+
+use super::spec::Face;
+use crate::exit::{Exit, fail};
+
+/// A volume that programs can use.
+pub(super) trait Shown: Send {
+    /// What to give to a program: a device, a file, a URI.
+    fn place(&self) -> String;
+
+    /// Programs that use it now, as far as is known.
+    fn users(&self) -> usize;
+
+    /// The volume's size has changed.
+    fn resized(&self) {}
+
+    /// Takes it away; without `force` only if nobody uses it.
+    fn end(&mut self, force: bool) -> anyhow::Result<()>;
+}
+
+/// Shows `volume` as `face`.
+pub(super) fn show(
+    volume: Arc<dyn Volume>,
+    name: &str,
+    face: &Face,
+) -> anyhow::Result<Box<dyn Shown>> {
+    Ok(match face {
+        Face::NbdUnix(path) => Box::new(Nbd::start(
+            volume,
+            name,
+            Listen::Unix(path.clone()),
+            format!("nbd+unix:///?socket={}", path.display()),
+        )?),
+        Face::NbdTcp(address) => Box::new(Nbd::start(
+            volume,
+            name,
+            Listen::Tcp(*address),
+            format!("nbd://{address}"),
+        )?),
+        Face::Fuse(path) => Box::new(File(mount(volume, name, path.clone())?)),
+        Face::Loop => Box::new(Loop::start(volume, name)?),
+        Face::VhostUser(path) => Box::new(Vhost::start(volume, name, path)?),
+    })
+}
+
+fn busy(place: &str, users: usize) -> anyhow::Error {
+    anyhow::anyhow!("{place} is in use ({users}): end these programs first, or say --force")
+}
+
+struct Nbd {
+    place: String,
+    stop: StopHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Nbd {
+    fn start(
+        volume: Arc<dyn Volume>,
+        name: &str,
+        listen: Listen,
+        place: String,
+    ) -> anyhow::Result<Nbd> {
+        let export = Export {
+            name: name.to_owned(),
+            description: "memlane volume".into(),
+            read_only: volume.info().read_only,
+            volume,
+        };
+        let server = Server::bind(ServerConfig::new(vec![listen], vec![export]))
+            .with_context(|| format!("cannot export at {place}"))?;
+        let place = match server.tcp_addresses() {
+            [address, ..] => format!("nbd://{address}"),
+            [] => place,
+        };
+        let stop = server.stop_handle();
+        let thread = std::thread::Builder::new()
+            .name("nbd".into())
+            .spawn(move || {
+                // Clients that are connected go on without it; nobody new comes in.
+                let _ = server.run();
+            })?;
+        Ok(Nbd {
+            place,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Shown for Nbd {
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    fn users(&self) -> usize {
+        self.stop.snapshot().connections.len()
+    }
+
+    fn end(&mut self, force: bool) -> anyhow::Result<()> {
+        let users = self.users();
+        if users > 0 && !force {
+            return Err(busy(&self.place, users));
+        }
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+}
+
+fn mount(volume: Arc<dyn Volume>, name: &str, path: PathBuf) -> anyhow::Result<Mounted> {
+    let options = fuse::Options {
+        name: name.to_owned(),
+        ..fuse::Options::default()
+    };
+    fuse::mount(volume, &path, &options).map_err(|error| match error {
+        fuse::MountError::NoFuse(_) => fail(Exit::Unsupported, error.to_string()),
+        other => other.into(),
+    })
+}
+
+struct File(Mounted);
+
+impl Shown for File {
+    fn place(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    fn users(&self) -> usize {
+        0 // the kernel knows, and says so when it is to be unmounted
+    }
+
+    fn resized(&self) {
+        self.0.refresh();
+    }
+
+    fn end(&mut self, force: bool) -> anyhow::Result<()> {
+        match force {
+            true => self.0.unmount_now(),
+            false => self.0.unmount()?,
+        }
+        Ok(())
+    }
+}
+
+/// A loop device over a FUSE file that nobody else sees.
+struct Loop {
+    device: Option<LoopDevice>,
+    file: Mounted,
+    folder: PathBuf,
+}
+
+impl Loop {
+    fn start(volume: Arc<dyn Volume>, name: &str) -> anyhow::Result<Loop> {
+        let folder = PathBuf::from(format!(
+            "/run/memlane-loop-{}-{:x}",
+            std::process::id(),
+            hash(name)
+        ));
+        std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
+        let info = volume.info();
+        let path = folder.join("volume");
+        let file = mount(volume, name, path.clone()).inspect_err(|_| {
+            let _ = std::fs::remove_dir(&folder);
+        })?;
+        let device = LoopDevice::attach(&path, info.block, info.read_only)
+            .map_err(|error| fail(Exit::Unsupported, error.to_string()));
+        match device {
+            Ok(device) => Ok(Loop {
+                device: Some(device),
+                file,
+                folder,
+            }),
+            Err(error) => {
+                drop(file);
+                let _ = std::fs::remove_dir(&folder);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Two volumes of one session must not meet.
+fn hash(name: &str) -> u64 {
+    use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
+}
+
+impl Shown for Loop {
+    fn place(&self) -> String {
+        let device = self.device.as_ref().map(LoopDevice::path);
+        device
+            .map(|path| path.display().to_string())
+            .unwrap_or_default()
+    }
+
+    fn users(&self) -> usize {
+        0
+    }
+
+    fn resized(&self) {
+        self.file.refresh();
+        if let Some(device) = &self.device {
+            let _ = device.refresh();
+        }
+    }
+
+    fn end(&mut self, force: bool) -> anyhow::Result<()> {
+        drop(self.device.take());
+        match force {
+            true => self.file.unmount_now(),
+            false => self.file.unmount()?,
+        }
+        let _ = std::fs::remove_dir(&self.folder);
+        Ok(())
+    }
+}
+
+struct Vhost(vhost::Served);
+
+impl Vhost {
+    fn start(volume: Arc<dyn Volume>, name: &str, path: &std::path::Path) -> anyhow::Result<Vhost> {
+        let options = vhost::Options {
+            serial: name.chars().take(20).collect(),
+            ..vhost::Options::default()
+        };
+        let served = vhost::serve(volume, path, &options);
+        Ok(Vhost(served.with_context(|| {
+            format!("cannot serve {}", path.display())
+        })?))
+    }
+}
+
+impl Shown for Vhost {
+    fn place(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    fn users(&self) -> usize {
+        usize::from(self.0.has_machine())
+    }
+
+    fn end(&mut self, force: bool) -> anyhow::Result<()> {
+        if self.users() > 0 && !force {
+            return Err(busy(&self.place(), 1));
+        }
+        self.0.stop();
+        Ok(())
+    }
+}

@@ -1,0 +1,509 @@
+//! The process behind a session: it holds the session and shows its volumes, and obeys the verbs.
+
+use std::io::{Read as _, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use memlane_block::client::{self, Client, RemoteVolume, Status};
+use memlane_block::volume::Volume as _;
+use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
+use memlane_transport::engine::path::PathState;
+use memlane_transport::engine::policy;
+use memlane_transport::io::{Address, ClientConfig, ClientSession, PathAddr, PathInfo};
+use memlane_transport::port::Session as _;
+
+use super::control::{self, Reply, Request, Role};
+use super::documents::{self, Counters, Event};
+use super::face::{self, Shown};
+use super::map::{HostSpec, Policy};
+use super::metrics;
+use super::spec::{Access, MapSpec, OnDisconnect, PathSpec, Place};
+use crate::exit::{Exit, fail};
+
+/// Events that are remembered.
+const MOST_EVENTS: usize = 64;
+/// How often paths and volumes are looked at for news.
+const LOOK: Duration = Duration::from_millis(200);
+/// A process without volumes ends after so long.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The hidden verb: becomes the process behind a session.
+pub(crate) fn in_background() -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    std::io::stdin().read_to_end(&mut text)?;
+    let spec: HostSpec = serde_json::from_slice(&text).context("what to do")?;
+    let _ = rustix::process::setsid();
+    let Ok(listener) = control::Listener::bind(Role::Session, &spec.session) else {
+        println!("taken");
+        return Ok(());
+    };
+    let host = Arc::new(Mutex::new(Host::open(&spec)?));
+    watch(&host, true)?;
+    serve_metrics(&host, spec.metrics)?;
+    println!("ready");
+    leave_the_terminal()?;
+    listener.serve(move |request| Reply::from_result(locked(&host).obey(request)))
+}
+
+/// The verb stays: maps one volume, and ends the mapping when it is interrupted.
+pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec) -> anyhow::Result<()> {
+    let listener = control::Listener::bind(Role::Session, &spec.session)
+        .with_context(|| format!("session {:?} is open already", spec.session))?;
+    let mut host = Host::open(spec)?;
+    let shown = host.map(mapping)?;
+    let host = Arc::new(Mutex::new(host));
+    watch(&host, false)?;
+    serve_metrics(&host, spec.metrics)?;
+    crate::out::print(&format!("{shown}\n"))?;
+    super::service::ready();
+    let obeyed = Arc::clone(&host);
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || {
+            listener.serve(move |request| Reply::from_result(locked(&obeyed).obey(request)))
+        })?;
+    super::service::wait_for_the_end()?;
+    locked(&host).close()
+}
+
+fn locked(host: &Mutex<Host>) -> std::sync::MutexGuard<'_, Host> {
+    host.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whoever started us may close the terminal.
+fn leave_the_terminal() -> anyhow::Result<()> {
+    std::io::stdout().flush()?;
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+fn serve_metrics(host: &Arc<Mutex<Host>>, at: Option<std::net::SocketAddr>) -> anyhow::Result<()> {
+    let Some(at) = at else { return Ok(()) };
+    let host = Arc::clone(host);
+    metrics::serve(at, move || metrics::of_session(&locked(&host).describe()))
+        .with_context(|| format!("metrics at {at}"))
+}
+
+/// A thread that notices what changes; if `ends`, it ends the process when nothing is mapped any more.
+fn watch(host: &Arc<Mutex<Host>>, ends: bool) -> anyhow::Result<()> {
+    let host = Arc::clone(host);
+    std::thread::Builder::new()
+        .name("watch".into())
+        .spawn(move || {
+            loop {
+                std::thread::sleep(LOOK);
+                let mut host = locked(&host);
+                host.look();
+                if ends && host.is_idle() {
+                    let _ = host.close();
+                    std::process::exit(0);
+                }
+            }
+        })?;
+    Ok(())
+}
+
+struct Mapping {
+    spec: MapSpec,
+    volume: Arc<RemoteVolume>,
+    shown: Box<dyn Shown>,
+    /// As it was at the last look.
+    size: u64,
+    status: String,
+}
+
+struct Host {
+    spec: HostSpec,
+    session: Arc<ClientSession>,
+    client: Client,
+    mappings: Vec<Mapping>,
+    events: Vec<Event>,
+    /// Paths, as they were at the last look.
+    paths: Vec<(String, PathState)>,
+    /// Since when nothing is mapped.
+    idle: Instant,
+}
+
+impl Host {
+    fn open(spec: &HostSpec) -> anyhow::Result<Host> {
+        let session = memlane_transport::io::open(ClientConfig {
+            engine: engine_config(spec)?,
+            paths: spec.paths.iter().map(address).collect(),
+        })?;
+        let options = client::Options {
+            patience: patience(spec.on_disconnect),
+            open_limit: spec.wait,
+            ..client::Options::default()
+        };
+        let shared: Arc<dyn memlane_transport::port::Session> = Arc::clone(&session) as _;
+        Ok(Host {
+            spec: spec.clone(),
+            client: Client::with(shared, options)?,
+            session,
+            mappings: Vec::new(),
+            events: Vec::new(),
+            paths: Vec::new(),
+            idle: Instant::now(),
+        })
+    }
+
+    fn obey(&mut self, request: Request) -> anyhow::Result<serde_json::Value> {
+        match request {
+            Request::Describe => Ok(serde_json::to_value(self.describe())?),
+            Request::Map { spec } => self.map(spec).map(Into::into),
+            Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
+            Request::Remap { volume } => self.remap(&volume).map(Into::into),
+            Request::AddPath { path } => self.add_path(&path).map(Into::into),
+            Request::RemovePath { path } => self.remove_path(&path).map(Into::into),
+            Request::Resize { .. } | Request::Release { .. } => {
+                Err(fail(Exit::Usage, "that is done where the volume is served"))
+            }
+        }
+    }
+
+    fn map(&mut self, spec: MapSpec) -> anyhow::Result<String> {
+        if self.find(&spec.volume).is_some() {
+            let text = format!(
+                "{:?} is mapped already; `memlane vol show` says where",
+                spec.volume
+            );
+            return Err(fail(Exit::Failed, text));
+        }
+        let volume = self.open_volume(&spec.volume, spec.access)?;
+        let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
+        let shown = face::show(shared, &spec.volume, &spec.face).inspect_err(|_| volume.close())?;
+        let place = shown.place();
+        self.note(format!("{} mapped as {place}", spec.volume));
+        self.mappings.push(Mapping {
+            size: volume.info().size,
+            status: "ok".into(),
+            spec,
+            volume,
+            shown,
+        });
+        Ok(place)
+    }
+
+    fn open_volume(&self, name: &str, access: Access) -> anyhow::Result<Arc<RemoteVolume>> {
+        use client::error::OpenError::{NoPath, TimedOut};
+        let access = match access {
+            Access::Ro => client::Access::ReadOnly,
+            Access::Rw => client::Access::ReadWrite,
+            Access::Migration => client::Access::Migration,
+        };
+        self.client.open(name, access).map_err(|error| {
+            let exit = match error {
+                TimedOut | NoPath => Exit::Failed,
+                _ => Exit::PeerRefused,
+            };
+            fail(exit, format!("{name}: {error}{}", self.why_no_path()))
+        })
+    }
+
+    /// What is said of paths that are down, for an error.
+    fn why_no_path(&self) -> String {
+        let paths = self.session.paths();
+        if paths.iter().any(|path| path.state == PathState::Connected) {
+            return String::new();
+        }
+        let texts = paths
+            .iter()
+            .map(|path| format!("{} is {}", path.address, state_word(path.state)));
+        format!(" ({})", texts.collect::<Vec<_>>().join("; "))
+    }
+
+    fn find(&self, volume: &str) -> Option<usize> {
+        self.mappings
+            .iter()
+            .position(|mapping| mapping.spec.volume == volume)
+    }
+
+    fn known(&self, volume: &str) -> anyhow::Result<usize> {
+        self.find(volume)
+            .ok_or_else(|| anyhow::anyhow!("{volume:?} is not mapped by this session"))
+    }
+
+    fn unmap(&mut self, volume: &str, force: bool) -> anyhow::Result<String> {
+        let at = self.known(volume)?;
+        self.mappings[at].shown.end(force)?;
+        let mapping = self.mappings.remove(at);
+        mapping.volume.close();
+        self.idle = Instant::now();
+        self.note(format!("{volume} unmapped"));
+        Ok(format!("{volume} is not mapped any more"))
+    }
+
+    fn remap(&mut self, volume: &str) -> anyhow::Result<String> {
+        let at = self.known(volume)?;
+        // Each path begins anew; the keeper then opens what the server has forgotten.
+        for path in self.session.paths() {
+            if path.state != PathState::Connected {
+                self.session.reconnect(path.id);
+            }
+        }
+        self.mappings[at].volume.look_again();
+        Ok(format!("{volume} is being opened anew"))
+    }
+
+    fn add_path(&mut self, path: &PathSpec) -> anyhow::Result<String> {
+        let address = address(path);
+        if self
+            .session
+            .paths()
+            .iter()
+            .any(|known| known.address == address)
+        {
+            return Err(anyhow::anyhow!(
+                "{address} is a path of this session already"
+            ));
+        }
+        let Some(_) = self.session.add_path(address.clone()) else {
+            return Err(anyhow::anyhow!("a session has 128 paths at most"));
+        };
+        self.note(format!("path {address} added"));
+        Ok(format!("{address} added"))
+    }
+
+    fn remove_path(&mut self, name: &str) -> anyhow::Result<String> {
+        let paths = self.session.paths();
+        let Some(path) = paths.iter().find(|path| path.address.to_string() == name) else {
+            return Err(anyhow::anyhow!(
+                "no path {name:?}; `memlane session show` names them"
+            ));
+        };
+        self.session.remove_path(path.id);
+        self.note(format!("path {name} removed"));
+        Ok(format!("{name} removed"))
+    }
+
+    /// Ends all mappings, whoever uses them.
+    fn close(&mut self) -> anyhow::Result<()> {
+        while let Some(mut mapping) = self.mappings.pop() {
+            mapping.shown.end(true)?;
+            mapping.volume.close();
+        }
+        self.session.close();
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.mappings.is_empty() && self.idle.elapsed() > IDLE
+    }
+
+    fn note(&mut self, text: String) {
+        if self.events.len() == MOST_EVENTS {
+            self.events.remove(0);
+        }
+        let at = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs());
+        self.events.push(Event { at, text });
+    }
+
+    /// Notices what has changed.
+    fn look(&mut self) {
+        let now: Vec<(String, PathState)> = self
+            .session
+            .paths()
+            .iter()
+            .map(|path| (path.address.to_string(), path.state))
+            .collect();
+        let before = std::mem::replace(&mut self.paths, now.clone());
+        for change in now.iter().filter(|path| !before.contains(path)) {
+            self.note(format!("path {} is {}", change.0, state_word(change.1)));
+        }
+        for at in 0..self.mappings.len() {
+            self.look_at(at);
+        }
+    }
+
+    fn look_at(&mut self, at: usize) {
+        let mapping = &mut self.mappings[at];
+        let (size, status) = (mapping.volume.info().size, status_text(&mapping.volume));
+        let name = mapping.spec.volume.clone();
+        if size != std::mem::replace(&mut mapping.size, size) {
+            mapping.shown.resized();
+            self.note(format!("{name} has {size} bytes now"));
+        }
+        let mapping = &mut self.mappings[at];
+        if status != mapping.status {
+            mapping.status.clone_from(&status);
+            self.note(format!("{name}: {status}"));
+        }
+    }
+
+    fn describe(&self) -> documents::Session {
+        let geometry = self.session.geometry();
+        documents::Session {
+            schema: "memlane.session/1".into(),
+            name: self.spec.session.clone(),
+            pid: std::process::id(),
+            policy: self.spec.policy.word().into(),
+            on_disconnect: match self.spec.on_disconnect {
+                OnDisconnect::Queue(time) => format!("queue:{}ms", time.as_millis()),
+                OnDisconnect::Fail => "fail".into(),
+            },
+            queue_depth: geometry.map(|g| u32::from(g.depth())),
+            max_io: geometry.map(|g| g.max_io()),
+            paths: self.session.paths().iter().map(path_document).collect(),
+            volumes: self
+                .mappings
+                .iter()
+                .map(|m| self.volume_document(m))
+                .collect(),
+            events: self.events.clone(),
+        }
+    }
+
+    fn volume_document(&self, mapping: &Mapping) -> documents::Volume {
+        let (info, stats) = (mapping.volume.info(), mapping.volume.stats());
+        documents::Volume {
+            volume: mapping.spec.volume.clone(),
+            session: self.spec.session.clone(),
+            access: mapping.spec.access,
+            face: mapping.spec.face.to_string(),
+            shown_as: mapping.shown.place(),
+            size: info.size,
+            block: info.block,
+            read_only: info.read_only,
+            state: status_text(&mapping.volume),
+            counters: Counters {
+                reads: stats.reads,
+                read_bytes: stats.read_bytes,
+                writes: stats.writes,
+                written_bytes: stats.write_bytes,
+                flushes: stats.flushes,
+                trims: stats.trims,
+                errors: stats.errors,
+                replays: stats.replays,
+            },
+        }
+    }
+}
+
+fn engine_config(spec: &HostSpec) -> anyhow::Result<Config> {
+    let mut uuid = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut uuid)?;
+    let mut config = Config::new(&spec.session, uuid);
+    config.connections = spec.connections;
+    config.policy = match spec.policy {
+        Policy::Rr => policy::Policy::RoundRobin,
+        Policy::MinInflight => policy::Policy::MinInflight,
+        Policy::MinLatency => policy::Policy::MinLatency,
+    };
+    config.all_down = patience(spec.on_disconnect);
+    config.after_restart = AfterRestart::Fail;
+    Ok(config)
+}
+
+fn patience(on_disconnect: OnDisconnect) -> AllDown {
+    match on_disconnect {
+        OnDisconnect::Queue(time) => AllDown::Queue(time),
+        OnDisconnect::Fail => AllDown::Fail,
+    }
+}
+
+pub(super) fn place(place: &Place) -> Address {
+    match place {
+        Place::Tcp(address) => Address::Tcp(*address),
+        Place::Local(name) => Address::Local(format!("memlane/blocks/{name}")),
+    }
+}
+
+fn address(path: &PathSpec) -> PathAddr {
+    PathAddr {
+        src: path.from,
+        dst: place(&path.to),
+    }
+}
+
+fn state_word(state: PathState) -> &'static str {
+    match state {
+        PathState::Connecting => "connecting",
+        PathState::Connected => "connected",
+        PathState::Reconnecting => "reconnecting",
+        PathState::Closed => "closed",
+    }
+}
+
+fn status_text(volume: &RemoteVolume) -> String {
+    match volume.status() {
+        Status::Open => "ok".into(),
+        Status::Reopening(None) => "being opened again".into(),
+        Status::Reopening(Some(why)) => format!("being opened again: {why}"),
+        Status::Failed(why) => format!("failed: {why}"),
+        Status::Closed => "closed".into(),
+    }
+}
+
+fn path_document(path: &PathInfo) -> documents::Path {
+    let stats = &path.stats;
+    documents::Path {
+        path: path.address.to_string(),
+        state: state_word(path.state).into(),
+        inflight: path.inflight,
+        reads: stats.reads,
+        read_bytes: stats.read_bytes,
+        writes: stats.writes,
+        written_bytes: stats.write_bytes,
+        failed_over: stats.failed_over,
+        reconnects: stats.connected.saturating_sub(1),
+        failed_connects: stats.failed,
+        latency_log2_us: stats.latency.counts().to_vec(),
+    }
+}
+
+/// One volume of one server, without a process behind it: for measurements.
+pub(crate) struct One {
+    volume: Arc<RemoteVolume>,
+    session: Arc<ClientSession>,
+    _client: Client,
+}
+
+impl One {
+    pub(crate) fn volume(&self) -> Arc<dyn memlane_block::volume::Volume> {
+        Arc::clone(&self.volume) as _
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.volume.close();
+        self.session.close();
+    }
+}
+
+/// Opens it; `server` as `map` takes it.
+pub(crate) fn open_one(
+    server: &str,
+    volume: &str,
+    access: Access,
+    connections: u16,
+) -> anyhow::Result<One> {
+    let to: Place = server
+        .parse()
+        .map_err(|error: String| fail(Exit::Usage, error))?;
+    let spec = HostSpec {
+        session: format!("one-{}", std::process::id()),
+        paths: vec![PathSpec { from: None, to }],
+        policy: Policy::MinInflight,
+        on_disconnect: OnDisconnect::Fail,
+        wait: Duration::from_secs(10),
+        connections,
+        metrics: None,
+    };
+    let host = Host::open(&spec)?;
+    let volume = host.open_volume(volume, access)?;
+    Ok(One {
+        volume,
+        session: host.session,
+        _client: host.client,
+    })
+}

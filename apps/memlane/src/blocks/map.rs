@@ -1,0 +1,231 @@
+//! `memlane map`: makes a volume of a server usable here.
+//!
+//! The verb itself only asks. A process behind it, one for each session, holds the session and shows its volumes; it
+//! is started by the first `map` of a session and goes on when the verb has ended, until the last volume is unmapped.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::control::{self, Request, Role};
+use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec, Place};
+use super::{host, vol};
+use crate::exit::{Exit, fail};
+
+/// Map a volume of a server: it becomes a device, a file or an export of this machine
+///
+/// Volumes of one session share its memory and its paths. The mapping goes on when this command has ended; `memlane
+/// vol unmap` ends it.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The session's name: namespaces on the server may depend on it [default: this host's and the server's name]
+    #[arg(long, value_parser = session_name)]
+    session: Option<String>,
+    /// A path to the server, [SRC@]DST[:PORT]; can be repeated
+    #[arg(long = "path", value_name = "SRC@DST")]
+    paths: Vec<PathSpec>,
+    /// Which path takes a request
+    #[arg(long, value_enum, default_value_t = Policy::MinInflight)]
+    policy: Policy,
+    /// Who may write
+    #[arg(long, value_enum, default_value_t = Access::Rw)]
+    access: Access,
+    /// Requests while no path is up: queue:TIME or fail
+    #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
+    on_disconnect: OnDisconnect,
+    /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET
+    #[arg(long = "as", value_name = "FACE")]
+    face: Face,
+    /// Give up after so long if the server does not answer
+    #[arg(long, default_value = "10s", value_parser = super::spec::duration, value_name = "TIME")]
+    wait: Duration,
+    /// Connections of each path [default: one per CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    connections: Option<u16>,
+    /// Serve Prometheus here
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<std::net::SocketAddr>,
+    /// Stay in the foreground, and end the mapping when interrupted
+    #[arg(long)]
+    foreground: bool,
+    /// SERVER[,SERVER2…]: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; each is a path
+    #[arg(value_name = "SERVER")]
+    servers: String,
+    /// The volume's name on the server
+    volume: String,
+}
+
+/// Which path takes a request.
+#[derive(clap::ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Policy {
+    /// One after another
+    #[value(alias = "round-robin")]
+    Rr,
+    /// The one with the fewest under way
+    MinInflight,
+    /// The one that has answered fastest
+    MinLatency,
+}
+
+impl Policy {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Policy::Rr => "rr",
+            Policy::MinInflight => "min-inflight",
+            Policy::MinLatency => "min-latency",
+        }
+    }
+}
+
+/// What the process behind a session is started with.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct HostSpec {
+    pub(super) session: String,
+    pub(super) paths: Vec<PathSpec>,
+    pub(super) policy: Policy,
+    pub(super) on_disconnect: OnDisconnect,
+    pub(super) wait: Duration,
+    pub(super) connections: u16,
+    pub(super) metrics: Option<std::net::SocketAddr>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let host = host_spec(&args)?;
+    let spec = MapSpec {
+        volume: args.volume,
+        access: args.access,
+        face: args.face,
+    };
+    if args.foreground {
+        return host::in_foreground(&host, spec);
+    }
+    let request = Request::Map { spec };
+    let said = match control::ask(Role::Session, &host.session, &request)? {
+        Some(said) => Some(said),
+        None => {
+            start(&host)?;
+            control::ask(Role::Session, &host.session, &request)?
+        }
+    };
+    vol::print_reply(said, "the process behind the session has ended at once")
+}
+
+fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
+    let usage = |text: String| fail(Exit::Usage, text);
+    let mut paths = Vec::new();
+    for server in args.servers.split(',') {
+        let to: Place = server
+            .parse()
+            .map_err(|e| usage(format!("{server}: {e}")))?;
+        paths.push(PathSpec { from: None, to });
+    }
+    if !args.paths.is_empty() {
+        // Where paths are named, the servers only say who is meant.
+        paths.clone_from(&args.paths);
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(HostSpec {
+        session: match &args.session {
+            Some(name) => name.clone(),
+            None => default_session(&paths[0]),
+        },
+        paths,
+        policy: args.policy,
+        on_disconnect: args.on_disconnect,
+        wait: args.wait,
+        connections: args
+            .connections
+            .unwrap_or(u16::try_from(cpus).unwrap_or(64).min(64)),
+        metrics: args.metrics,
+    })
+}
+
+/// RTRS allows neither '/' nor '.' in a session's name.
+fn session_name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_:@".contains(c);
+    let fits = !text.is_empty() && text.len() < 64 && text.chars().all(plain);
+    fits.then(|| text.to_owned())
+        .ok_or_else(|| "up to 63 letters, digits and '-', '_', ':', '@'".into())
+}
+
+fn default_session(path: &PathSpec) -> String {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let to = match &path.to {
+        Place::Tcp(address) => address.to_string(),
+        Place::Local(name) => format!("local-{name}"),
+    };
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = format!("{host}@").chars().chain(to.chars()).collect();
+    let name: String = name
+        .chars()
+        .map(|c| if c == '@' { c } else { plain(c) })
+        .collect();
+    name.chars().take(63).collect()
+}
+
+/// Starts the process behind a session, and waits until it listens.
+fn start(spec: &HostSpec) -> anyhow::Result<()> {
+    let mut child = Command::new("/proc/self/exe")
+        .arg("__volumes")
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(&serde_json::to_vec(spec)?)?;
+    }
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    match line.trim_end() {
+        "ready" => Ok(()),
+        // Somebody else has started it at the same moment.
+        "taken" => wait_for(&spec.session),
+        _ => Err(failed(&mut child)),
+    }
+}
+
+fn wait_for(session: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(5) {
+        if control::ask(Role::Session, session, &Request::Describe)?.is_some() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(anyhow::anyhow!(
+        "the process behind session {session:?} does not answer"
+    ))
+}
+
+/// Its own message is on our stderr already.
+fn failed(child: &mut Child) -> anyhow::Error {
+    let code = child.wait().ok().and_then(|status| status.code());
+    let exit = code
+        .and_then(|code| u8::try_from(code).ok())
+        .map_or(Exit::Failed, Exit::from_code);
+    fail(exit, "the process behind the session could not start")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_named_after_both_hosts_and_never_has_a_dot() {
+        let path: PathSpec = "127.0.0.1:99".parse().expect("a path");
+        let name = default_session(&path);
+        assert!(name.ends_with("@127-0-0-1-99"), "{name}");
+        assert_eq!(session_name(&name), Ok(name));
+        for wrong in ["", "a.b", "a/b", "a b", &"x".repeat(64)] {
+            assert!(session_name(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Volumes: `serve`, `map`, `vol`, `session`.
+//!
+//! | room | what |
+//! |---|---|
+//! | `serve` | gives volumes out |
+//! | `map`, `host`, `face` | the verb; the process behind a session; what a volume is shown as |
+//! | `vol`, `session` | ask these processes, and tell them what to do |
+//! | `control`, `documents` | how they are asked; what they tell |
+//! | `spec` | what flags say; `metrics`: Prometheus; `service`: what a service manager wants |
+
+mod control;
+mod documents;
+mod face;
+pub(crate) mod host;
+pub(crate) mod map;
+mod metrics;
+pub(crate) mod serve;
+mod service;
+pub(crate) mod session;
+mod spec;
+pub(crate) mod vol;
+
+pub(crate) use host::open_one;
+pub(crate) use spec::Access;

@@ -1,0 +1,251 @@
+//! `memlane serve`: gives out the volumes below a folder.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use memlane_block::server::{self, Shared, VolumeView};
+use memlane_transport::engine::server::Config;
+use memlane_transport::io::{self, ServedPath, Server, ServerConfig, SessionInfo};
+use memlane_transport::port::Identity;
+use memlane_transport::wire::Geometry;
+
+use super::control::{self, Reply, Request, Role};
+use super::spec::{self, LOCAL, PORT, Place};
+use super::{documents, host, metrics, service};
+use crate::exit::{Exit, fail};
+use crate::out;
+
+/// What a request's header may need of a chunk (`MAX_HDR_SIZE` of mainline: a page).
+const HEADER: u32 = 4096;
+
+/// Give out volumes: files, or block devices, below a folder
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Volumes are what is below this folder; nothing outside can be reached
+    #[arg(long, value_name = "DIR")]
+    root: PathBuf,
+    /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: local and tcp://127.0.0.1:1234]
+    #[arg(long, value_name = "WHERE")]
+    listen: Vec<Place>,
+    /// Listen beyond this machine, although nobody is asked who he is and nothing is encrypted
+    #[arg(long)]
+    insecure: bool,
+    /// Below the root, the folder of a session: %SESSNAME% stands for its name
+    #[arg(long, value_name = "TEMPLATE")]
+    namespace: Option<String>,
+    /// Requests that a session may have under way
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    queue_depth: u16,
+    /// Memory of each of them
+    #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = spec::size)]
+    chunk: u64,
+    /// Threads that serve; a session stays with one
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Block devices below the root are volumes too
+    #[arg(long)]
+    devices: bool,
+    /// Names like mem:1G and null:1G are volumes too: for tests and measurements
+    #[arg(long)]
+    test_volumes: bool,
+    /// How `memlane vol` calls this server
+    #[arg(long, default_value = LOCAL)]
+    name: String,
+    /// Serve Prometheus here
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<std::net::SocketAddr>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let listen = places(&args)?;
+    let geometry = geometry(&args)?;
+    let control = control::Listener::bind(Role::Server, &args.name).map_err(|_| {
+        let text = format!(
+            "a server {:?} of this user runs here already: give this one a --name",
+            args.name
+        );
+        fail(Exit::Failed, text)
+    })?;
+    let shared = Shared::new(server::ServerConfig {
+        namespace: args.namespace.clone(),
+        devices: args.devices,
+        test_volumes: args.test_volumes,
+        max_io: geometry.max_io(),
+        ..server::ServerConfig::new(args.root.clone())
+    })
+    .with_context(|| format!("cannot serve {}", args.root.display()))?;
+    let mut born = [0; 8];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut born)?;
+    let mut config = ServerConfig::new(
+        listen.iter().map(host::place).collect(),
+        Config::new(geometry, u64::from_le_bytes(born)),
+    );
+    config.workers = usize::from(args.threads);
+    let served = Arc::clone(&shared);
+    let server = io::serve(config, move |_| served.service()).with_context(|| {
+        let all: Vec<String> = listen.iter().map(ToString::to_string).collect();
+        format!("cannot listen at {}", all.join(", "))
+    })?;
+    let running = Arc::new(Running {
+        name: args.name,
+        root: args.root.display().to_string(),
+        geometry,
+        server,
+        shared,
+    });
+    if let Some(at) = args.metrics {
+        let running = Arc::clone(&running);
+        metrics::serve(at, move || metrics::of_server(&running.describe()))
+            .with_context(|| format!("metrics at {at}"))?;
+    }
+    let obeyed = Arc::clone(&running);
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || control.serve(move |request| Reply::from_result(obeyed.obey(request))))?;
+    running.say_hello();
+    service::ready();
+    service::wait_for_the_end()?;
+    running.server.stop();
+    Ok(())
+}
+
+fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
+    let listen = match args.listen.is_empty() {
+        false => args.listen.clone(),
+        true => vec![
+            Place::Local(LOCAL.into()),
+            Place::Tcp(([127, 0, 0, 1], PORT).into()),
+        ],
+    };
+    let beyond = |place: &&Place| matches!(place, Place::Tcp(at) if !at.ip().is_loopback());
+    match listen.iter().find(beyond) {
+        Some(place) if !args.insecure => Err(fail(
+            Exit::Usage,
+            format!(
+                "{place} can be reached from other machines, and nobody would be asked who he is: \
+                 say --insecure if the network is trusted, or serve through an encrypted tunnel"
+            ),
+        )),
+        _ => Ok(listen),
+    }
+}
+
+fn geometry(args: &Args) -> anyhow::Result<Geometry> {
+    let chunk = u32::try_from(args.chunk).unwrap_or(u32::MAX);
+    Geometry::new(args.queue_depth, chunk, HEADER).map_err(|error| {
+        let text = format!(
+            "--queue-depth {} --chunk {}: {error}",
+            args.queue_depth, args.chunk
+        );
+        fail(Exit::Usage, text)
+    })
+}
+
+struct Running {
+    name: String,
+    root: String,
+    geometry: Geometry,
+    server: Server,
+    shared: Arc<Shared>,
+}
+
+impl Running {
+    /// For people, and for whoever waits until it listens.
+    fn say_hello(&self) {
+        let all: Vec<String> = self
+            .server
+            .addresses()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        out::warn(&format!("serving {} at {}", self.root, all.join(", ")));
+    }
+
+    fn obey(&self, request: Request) -> anyhow::Result<serde_json::Value> {
+        match request {
+            Request::Describe => Ok(serde_json::to_value(self.describe())?),
+            Request::Resize { volume, size } => {
+                self.shared
+                    .resize(&volume, size)
+                    .with_context(|| format!("cannot resize {volume}"))?;
+                Ok(format!("{volume} has {size} bytes now").into())
+            }
+            Request::Release { volume, session } => {
+                match self.shared.force_close(&volume, &session) {
+                    0 => Err(anyhow::anyhow!(
+                        "no session {session:?} has {volume:?} open"
+                    )),
+                    _ => Ok(format!("{volume} was taken from {session}").into()),
+                }
+            }
+            _ => Err(fail(Exit::Usage, "a server does not do that")),
+        }
+    }
+
+    fn describe(&self) -> documents::Server {
+        documents::Server {
+            schema: "memlane.server/1".into(),
+            name: self.name.clone(),
+            pid: std::process::id(),
+            root: self.root.clone(),
+            listen: self
+                .server
+                .addresses()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            queue_depth: u32::from(self.geometry.depth()),
+            max_io: self.geometry.max_io(),
+            sessions: self.server.sessions().iter().map(client).collect(),
+            volumes: self.shared.snapshot().volumes.iter().map(open).collect(),
+        }
+    }
+}
+
+fn client(session: &SessionInfo) -> documents::Client {
+    documents::Client {
+        session: session.name.clone().unwrap_or_default(),
+        identity: session.paths.first().map(identity).unwrap_or_default(),
+        paths: session.paths.iter().map(|path| path.peer.clone()).collect(),
+        executed: session.stats.begun,
+        replays: session.stats.joined + session.stats.answered,
+    }
+}
+
+fn open(volume: &VolumeView) -> documents::Open {
+    let failure = volume
+        .openers
+        .iter()
+        .filter_map(|opener| opener.failure.as_ref())
+        .max_by_key(|f| f.when);
+    documents::Open {
+        volume: volume.name.clone(),
+        size: volume.size,
+        opened_by: volume
+            .openers
+            .iter()
+            .map(|opener| format!("{} ({})", opener.session, who(&opener.who)))
+            .collect(),
+        last_error: failure.map(|failure| {
+            let os = std::io::Error::from_raw_os_error(failure.errno.0);
+            let why = failure.why.clone().unwrap_or_else(|| os.to_string());
+            format!(
+                "{:?} of {} bytes at {}: {why}",
+                failure.op, failure.len, failure.at
+            )
+        }),
+    }
+}
+
+fn identity(path: &ServedPath) -> String {
+    who(&path.who)
+}
+
+fn who(identity: &Identity) -> String {
+    match identity {
+        Identity::Local { uid, pid } => format!("user {uid}, process {pid}"),
+        Identity::Certificate(names) => names.join(", "),
+        Identity::Unknown => "unknown".into(),
+    }
+}

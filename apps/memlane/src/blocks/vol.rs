@@ -1,0 +1,285 @@
+//! `memlane vol`: the volumes that are mapped here, and those that servers here have given out.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::control::{self, Request, Role};
+use super::documents::{Open, Server, Session, Volume};
+use super::spec;
+use crate::exit::{Exit, fail};
+use crate::out::{self, human};
+
+/// Show and change volumes: those mapped here, and those that servers here have given out.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    /// One line for each volume
+    Ls {
+        /// One JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Everything about a volume
+    Show {
+        volume: String,
+        /// If several sessions have it
+        #[arg(long)]
+        session: Option<String>,
+        /// One JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the size, on the server's machine; clients are told
+    Resize {
+        volume: String,
+        /// New size: 10G, 512M …
+        #[arg(value_parser = spec::size)]
+        size: u64,
+        /// The server's name, if several run here
+        #[arg(long)]
+        server: Option<String>,
+    },
+    /// Take a volume from a session that is gone for good, on the server's machine
+    Release {
+        volume: String,
+        /// The session that has it open
+        session: String,
+        /// The server's name, if several run here
+        #[arg(long)]
+        server: Option<String>,
+    },
+    /// End a mapping: the device goes away
+    Unmap {
+        volume: String,
+        /// If several sessions have it
+        #[arg(long)]
+        session: Option<String>,
+        /// Even if it is in use
+        #[arg(long)]
+        force: bool,
+    },
+    /// Open it anew on the server, now
+    Remap {
+        volume: String,
+        /// If several sessions have it
+        #[arg(long)]
+        session: Option<String>,
+    },
+}
+
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        matches!(
+            self.what,
+            What::Ls { json: true } | What::Show { json: true, .. }
+        )
+    }
+}
+
+/// What `vol ls --json` prints.
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    mapped: Vec<Volume>,
+    served: Vec<Open>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        What::Ls { json } => ls(json),
+        What::Show {
+            volume,
+            session,
+            json,
+        } => show(&volume, session.as_deref(), json),
+        What::Resize {
+            volume,
+            size,
+            server,
+        } => tell_server(server, &Request::Resize { volume, size }),
+        What::Release {
+            volume,
+            session,
+            server,
+        } => tell_server(server, &Request::Release { volume, session }),
+        What::Unmap {
+            volume,
+            session,
+            force,
+        } => {
+            let request = |volume| Request::Unmap { volume, force };
+            tell(&volume, session.as_deref(), request)
+        }
+        What::Remap { volume, session } => tell(&volume, session.as_deref(), |volume| {
+            Request::Remap { volume }
+        }),
+    }
+}
+
+/// All sessions of this user.
+pub(super) fn sessions() -> anyhow::Result<Vec<Session>> {
+    described(Role::Session)
+}
+
+/// All servers of this user.
+pub(super) fn servers() -> anyhow::Result<Vec<Server>> {
+    described(Role::Server)
+}
+
+fn described<T: for<'a> serde::Deserialize<'a>>(role: Role) -> anyhow::Result<Vec<T>> {
+    let mut found = Vec::new();
+    for name in control::list(role)? {
+        // One that ends at this moment is not missed.
+        if let Some(value) = control::ask(role, &name, &Request::Describe)? {
+            found.push(serde_json::from_value(value)?);
+        }
+    }
+    Ok(found)
+}
+
+fn ls(json: bool) -> anyhow::Result<()> {
+    let mapped: Vec<Volume> = sessions()?.into_iter().flat_map(|s| s.volumes).collect();
+    let served: Vec<Open> = servers()?.into_iter().flat_map(|s| s.volumes).collect();
+    if json {
+        let schema = "memlane.vol/1";
+        return out::print(&out::json(&Document {
+            schema,
+            mapped,
+            served,
+        })?);
+    }
+    let mut text = String::new();
+    if mapped.is_empty() && served.is_empty() {
+        text.push_str("no volume is mapped or open here\n");
+    }
+    if !mapped.is_empty() {
+        text.push_str(&table(&mapped));
+    }
+    if !served.is_empty() {
+        text.push_str(&served_table(&served));
+    }
+    out::print(&text)
+}
+
+fn table(volumes: &[Volume]) -> String {
+    let rows = volumes.iter().map(|v| {
+        vec![
+            v.volume.clone(),
+            v.session.clone(),
+            format!("{:?}", v.access).to_lowercase(),
+            human(v.size),
+            v.shown_as.clone(),
+            v.state.clone(),
+        ]
+    });
+    out::columns(
+        &["VOLUME", "SESSION", "ACCESS", "SIZE", "AS", "STATE"],
+        &["SIZE"],
+        rows.collect(),
+    )
+}
+
+fn served_table(volumes: &[Open]) -> String {
+    let rows = volumes.iter().map(|v| {
+        vec![
+            v.volume.clone(),
+            human(v.size),
+            v.opened_by.join(" "),
+            v.last_error.clone().unwrap_or_default(),
+        ]
+    });
+    out::columns(
+        &["SERVED", "SIZE", "OPENED BY", "LAST ERROR"],
+        &["SIZE"],
+        rows.collect(),
+    )
+}
+
+fn show(name: &str, session: Option<&str>, json: bool) -> anyhow::Result<()> {
+    let volume = mapped(name, session)?;
+    if json {
+        return out::print(&out::json(&volume)?);
+    }
+    let mut text = table(std::slice::from_ref(&volume));
+    let c = volume.counters;
+    let _ = writeln!(
+        text,
+        "  blocks of {} bytes{}\n  {} reads ({}), {} writes ({}), {} flushes, {} trims\n  {} errors, {} sent again",
+        volume.block,
+        if volume.read_only { ", read-only" } else { "" },
+        c.reads,
+        human(c.read_bytes),
+        c.writes,
+        human(c.written_bytes),
+        c.flushes,
+        c.trims,
+        c.errors,
+        c.replays,
+    );
+    out::print(&text)
+}
+
+/// The one mapped volume of this name.
+fn mapped(name: &str, session: Option<&str>) -> anyhow::Result<Volume> {
+    let all = sessions()?.into_iter().flat_map(|s| s.volumes);
+    let mut found: Vec<Volume> = all
+        .filter(|v| v.volume == name && session.is_none_or(|session| v.session == session))
+        .collect();
+    match (found.pop(), found.len()) {
+        (Some(volume), 0) => Ok(volume),
+        (Some(_), _) => Err(fail(
+            Exit::Usage,
+            format!("{name:?} is mapped by several sessions: say which with --session"),
+        )),
+        (None, _) => Err(anyhow::anyhow!(
+            "no volume {name:?} is mapped here; `memlane vol ls` shows those that are"
+        )),
+    }
+}
+
+fn tell(
+    name: &str,
+    session: Option<&str>,
+    request: impl Fn(String) -> Request,
+) -> anyhow::Result<()> {
+    let volume = mapped(name, session)?;
+    let said = control::ask(Role::Session, &volume.session, &request(volume.volume))?;
+    print_reply(said, "the session ended meanwhile")
+}
+
+fn tell_server(server: Option<String>, request: &Request) -> anyhow::Result<()> {
+    let names = control::list(Role::Server)?;
+    let name = match (server, names.as_slice()) {
+        (Some(name), _) => name,
+        (None, [name]) => name.clone(),
+        (None, []) => {
+            return Err(anyhow::anyhow!(
+                "no memlane server of this user runs here: this is done where the volume is served"
+            ));
+        }
+        (None, _) => {
+            let text = format!(
+                "several servers run here ({}): say which with --server",
+                names.join(", ")
+            );
+            return Err(fail(Exit::Usage, text));
+        }
+    };
+    let said = control::ask(Role::Server, &name, request)?;
+    print_reply(said, "no such server runs here")
+}
+
+/// Prints what a process said; `gone` if nobody was there.
+pub(super) fn print_reply(said: Option<serde_json::Value>, gone: &str) -> anyhow::Result<()> {
+    match said {
+        Some(serde_json::Value::String(text)) => out::print(&format!("{text}\n")),
+        Some(value) => out::print(&out::json(&value)?),
+        None => Err(anyhow::anyhow!("{gone}")),
+    }
+}

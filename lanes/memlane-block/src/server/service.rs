@@ -1,0 +1,587 @@
+//! One thread's service: what sessions ask, done.
+
+use super::{Opener, Shared};
+use crate::names::Found;
+use crate::store::pool::Bell;
+use crate::store::{Backing, Completion, Engine, Key, Mode, Request};
+use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
+use crate::wire::{
+    self, Access, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_NOTICE, CAPS, IoMsg, Message, Open,
+    OpenRsp, SECTOR, SessInfo, SessInfoRsp, VERSION,
+};
+use memlane_core::access::SharedBytes;
+use memlane_transport::engine::Direction;
+use memlane_transport::engine::server::{Job, SessionId};
+use memlane_transport::port::{Finished, Identity, Service};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A session, as the block lane knows it.
+#[derive(Debug)]
+struct Session {
+    name: String,
+    who: Identity,
+    /// What both ends can do beyond mainline.
+    caps: u16,
+    /// Device ids, and the devices' places.
+    devices: HashMap<u32, usize>,
+    /// What is open under which name.
+    names: HashMap<(String, Access), usize>,
+}
+
+/// A volume that a session has open; closed when dropped.
+#[derive(Debug)]
+struct Device {
+    shared: Arc<Shared>,
+    session: SessionId,
+    opener: Arc<Opener>,
+    /// Requests under way.
+    under_way: usize,
+    /// No more requests; goes when none is under way. These wait for that.
+    closing: Option<Vec<Ticket>>,
+    /// The backing's count of changes that the client knows.
+    told: u64,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.shared.registry().close(&self.opener);
+    }
+}
+
+/// Whom to tell.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    session: SessionId,
+    permit: u16,
+    generation: u64,
+}
+
+impl Ticket {
+    fn of(job: &Job) -> Ticket {
+        Ticket {
+            session: job.session,
+            permit: job.permit,
+            generation: job.generation,
+        }
+    }
+
+    fn finished(self, result: Result<(), Errno>) -> Finished {
+        let errno = result.err().map_or(0, |Errno(errno)| errno);
+        Finished {
+            session: self.session,
+            permit: self.permit,
+            generation: self.generation,
+            errno: u16::try_from(errno).unwrap_or(5),
+        }
+    }
+}
+
+/// A request that the engine has.
+#[derive(Debug)]
+struct Running {
+    ticket: Ticket,
+    device: usize,
+    op: Op,
+    at: u64,
+    len: u32,
+}
+
+/// How a request went so far.
+enum Begun {
+    Done,
+    /// The engine will tell.
+    Running,
+    /// The device's end will tell.
+    Closing,
+}
+
+/// What one thread serves volumes with.
+pub struct BlockService {
+    // First: it ends only when nothing is under way any more, and only then are the devices closed.
+    engine: Engine,
+    shared: Arc<Shared>,
+    sessions: HashMap<SessionId, Session>,
+    devices: Places<Device>,
+    running: Places<Running>,
+    completions: Vec<Completion>,
+    done: Vec<Finished>,
+    /// [`Shared`]'s count of changes when devices were looked at.
+    looked: u64,
+}
+
+/// Made here, used there.
+const _: () = {
+    const fn goes_to_another_thread<T: Send>() {}
+    goes_to_another_thread::<BlockService>();
+};
+
+impl BlockService {
+    pub(super) fn new(shared: Arc<Shared>) -> io::Result<BlockService> {
+        Ok(BlockService {
+            engine: Engine::new(shared.config.store)?,
+            looked: shared.changed.load(Ordering::Acquire),
+            shared,
+            sessions: HashMap::new(),
+            devices: Places::default(),
+            running: Places::default(),
+            completions: Vec::new(),
+            done: Vec::new(),
+        })
+    }
+
+    /// What it has in common with the others of this process.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn bell(&self) -> Arc<Bell> {
+        self.engine.bell()
+    }
+
+    fn begin(&mut self, job: &Job, chunk: SharedBytes) -> Result<Begun, Errno> {
+        match Message::decode(&job.usr).map_err(|_| Errno::INVAL)? {
+            Message::Io(io) => self.begin_io(job, chunk, &io),
+            Message::SessInfo(info) => self.sess_info(job, chunk, info),
+            Message::Open(open) => self.open(job, chunk, open),
+            Message::Close(close) => self.close(job, close.device_id),
+        }
+    }
+
+    // ---- sessions and devices ----
+
+    fn sess_info(&mut self, job: &Job, chunk: SharedBytes, info: SessInfo) -> Result<Begun, Errno> {
+        let boot = self.shared.boot;
+        let ours = if boot.is_some() {
+            CAPS
+        } else {
+            CAPS & !CAP_BOOT_ID
+        };
+        let session = self
+            .sessions
+            .get_mut(&job.session)
+            .ok_or(Errno(libc::EACCES))?;
+        session.caps = info.caps & ours;
+        let rsp = SessInfoRsp {
+            version: info.version.min(VERSION),
+            caps: session.caps,
+            boot: boot.unwrap_or_default(),
+        };
+        answer(job, chunk, &rsp.encode())
+    }
+
+    fn open(&mut self, job: &Job, chunk: SharedBytes, open: Open) -> Result<Begun, Errno> {
+        let id = job.session;
+        let session = self.sessions.get(&id).ok_or(Errno(libc::EACCES))?;
+        let opened = self.find_or_open(id, session, &open);
+        let at = match opened {
+            Ok(Ok(at)) => at,
+            Ok(Err(opener)) => self.add_device(id, open.access, opener),
+            Err((errno, why)) => {
+                let mut registry = self.shared.registry();
+                registry.refused(&session.name, &open.name, errno, why);
+                return Err(errno);
+            }
+        };
+        let session = self.sessions.get(&id).ok_or(Errno(libc::EACCES))?;
+        let device = self.devices.get_mut(at).ok_or(Errno(libc::ENODEV))?;
+        let backing = &device.opener.backing;
+        // In this order: what changes now is told later.
+        device.told = backing.changes();
+        let mut info = backing.info(self.shared.config.max_io);
+        if open.access == Access::ReadOnly {
+            (info.read_only, info.trim, info.zeroes, info.max_trim) = (true, false, false, 0);
+        }
+        let rsp = OpenRsp::of(device.opener.id, &info, session.caps);
+        answer(job, chunk, &rsp.encode())
+    }
+
+    /// The place of what this session has open under the name, or a new opener, or why not.
+    fn find_or_open(
+        &self,
+        id: SessionId,
+        session: &Session,
+        open: &Open,
+    ) -> Result<Result<usize, Arc<Opener>>, (Errno, String)> {
+        let plain = |errno: i32, why: &str| (Errno(errno), why.to_owned());
+        let names = &self.shared.names;
+        let named = |why: crate::names::NameError| (why.errno(), why.to_string());
+        let full = names.full(&session.name, &open.name).map_err(named)?;
+        if let Some(at) = session.names.get(&(full.clone(), open.access)) {
+            let there = self
+                .devices
+                .get(*at)
+                .is_some_and(|device| device.session == id);
+            if there {
+                let opener = self.devices.get(*at).map(|device| &device.opener);
+                opener.inspect(|opener| _ = opener.backing.look());
+                return Ok(Ok(*at));
+            }
+        }
+        if session.devices.len() >= self.shared.config.volumes {
+            return Err(plain(libc::EMFILE, "the session has too many volumes open"));
+        }
+        let found = names.find(&session.name, &open.name).map_err(named)?;
+        let backing = self.backing(found, &full, open.access).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            (Errno(errno), error.to_string())
+        })?;
+        let mut registry = self.shared.registry();
+        // Two that open memory at the same time have the same one.
+        let backing = match backing.key() {
+            Key::Test(_) => registry.existing(backing.key()).unwrap_or(backing),
+            _ => backing,
+        };
+        let opened = registry.open(&session.name, &session.who, full, open.access, backing);
+        opened.map(Err).map_err(|errno| match errno.0 {
+            libc::EBUSY => plain(errno.0, "another session writes it"),
+            _ => plain(errno.0, "no device ids are left"),
+        })
+    }
+
+    fn backing(&self, found: Found, full: &str, access: Access) -> io::Result<Arc<Backing>> {
+        let existing = || {
+            let key = Key::Test(full.to_owned());
+            self.shared.registry().existing(&key)
+        };
+        let mode = match access {
+            Access::ReadOnly => Mode::Read,
+            Access::ReadWrite => Mode::Claim,
+            Access::Migration => Mode::Share,
+        };
+        let backing = match found {
+            Found::Path(path) => Backing::open(path.as_fd(), mode, self.shared.config.direct)?,
+            Found::Memory(size) => match existing() {
+                Some(backing) => return Ok(backing),
+                None => Backing::memory(size, full)?,
+            },
+            Found::Nothing(size) => Backing::nothing(size, full)?,
+        };
+        Ok(Arc::new(backing))
+    }
+
+    fn add_device(&mut self, id: SessionId, access: Access, opener: Arc<Opener>) -> usize {
+        let (number, name) = (opener.id, opener.name.clone());
+        let at = self.devices.put(Device {
+            shared: Arc::clone(&self.shared),
+            session: id,
+            told: opener.backing.changes(),
+            opener,
+            under_way: 0,
+            closing: None,
+        });
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.devices.insert(number, at);
+            session.names.insert((name, access), at);
+        }
+        at
+    }
+
+    fn close(&mut self, job: &Job, device_id: u32) -> Result<Begun, Errno> {
+        let session = self.sessions.get(&job.session).ok_or(Errno(libc::EACCES))?;
+        let at = *session.devices.get(&device_id).ok_or(Errno(libc::ENODEV))?;
+        self.forget(at, Some(Ticket::of(job)));
+        Ok(Begun::Closing)
+    }
+
+    /// No more requests for a device; who waits is told when it is gone.
+    fn forget(&mut self, at: usize, waits: Option<Ticket>) {
+        let Some(device) = self.devices.get_mut(at) else {
+            return;
+        };
+        device.closing.get_or_insert_default().extend(waits);
+        let (id, session) = (device.opener.id, device.session);
+        let key = (device.opener.name.clone(), device.opener.access);
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.devices.remove(&id);
+            session.names.remove(&key);
+        }
+        self.end_if_idle(at);
+    }
+
+    fn end_if_idle(&mut self, at: usize) {
+        let idle = |device: &Device| device.under_way == 0 && device.closing.is_some();
+        if !self.devices.get(at).is_some_and(idle) {
+            return;
+        }
+        if let Some(mut device) = self.devices.take(at) {
+            let waiting = device.closing.take().unwrap_or_default();
+            // Closed before anybody is told so.
+            drop(device);
+            self.done
+                .extend(waiting.iter().map(|ticket| ticket.finished(Ok(()))));
+        }
+    }
+
+    // ---- requests ----
+
+    fn begin_io(&mut self, job: &Job, chunk: SharedBytes, io: &IoMsg) -> Result<Begun, Errno> {
+        let session = self.sessions.get(&job.session).ok_or(Errno(libc::EACCES))?;
+        let at = *session
+            .devices
+            .get(&io.device_id)
+            .ok_or(Errno(libc::ENODEV))?;
+        let caps = session.caps;
+        let device = self.devices.get_mut(at).ok_or(Errno(libc::ENODEV))?;
+        let opener = &device.opener;
+        if opener.revoked.load(Ordering::Acquire) {
+            return Err(Errno(libc::ENODEV));
+        }
+        let first = io.sector.checked_mul(SECTOR.into());
+        let checked = first.ok_or(Errno::INVAL).and_then(|first| {
+            let data = check(job, chunk, io, caps, opener.access)?;
+            opener.backing.check(io.op, first, io.len)?;
+            Ok((first, data))
+        });
+        let (first, data) = checked.inspect_err(|errno| {
+            let first = first.unwrap_or(u64::MAX);
+            opener.counts.add(io.op, io.len, false);
+            // A request that makes no sense says nothing about the volume.
+            if *errno != Errno::INVAL {
+                opener.backing.failed(io.op, first, io.len, *errno);
+            }
+        })?;
+        device.under_way += 1;
+        let backing = Arc::clone(&opener.backing);
+        let id = self.running.put(Running {
+            ticket: Ticket::of(job),
+            device: at,
+            op: io.op,
+            at: first,
+            len: io.len,
+        });
+        self.engine.submit(Request {
+            id: id as u64,
+            backing,
+            op: io.op,
+            at: first,
+            len: io.len,
+            flags: io.flags,
+            data,
+        });
+        Ok(Begun::Running)
+    }
+
+    fn on_completion(&mut self, completion: Completion) {
+        let id = usize::try_from(completion.id).unwrap_or(usize::MAX);
+        let Some(running) = self.running.take(id) else {
+            return;
+        };
+        self.done.push(running.ticket.finished(completion.result));
+        let Some(device) = self.devices.get_mut(running.device) else {
+            return;
+        };
+        device.under_way -= 1;
+        let opener = &device.opener;
+        let ok = completion.result.is_ok();
+        opener.counts.add(running.op, running.len, ok);
+        if let Err(errno) = completion.result {
+            opener
+                .backing
+                .failed(running.op, running.at, running.len, errno);
+            if opener.backing.changes() != device.told {
+                self.shared.tell_services();
+            }
+        }
+        if device.closing.is_some() {
+            self.end_if_idle(running.device);
+        }
+    }
+}
+
+/// Does the message go with the job, and may this session ask so? The memory, for what has data.
+fn check(
+    job: &Job,
+    chunk: SharedBytes,
+    io: &IoMsg,
+    caps: u16,
+    access: Access,
+) -> Result<Option<SharedBytes>, Errno> {
+    let able = |cap| caps & cap != 0;
+    if (io.flags.has(Flags::FAST) && !able(CAP_FAST_ZERO))
+        || (io.op == Op::Extents && !able(CAP_EXTENTS))
+    {
+        return Err(Errno::INVAL);
+    }
+    let changes = matches!(io.op, Op::Write | Op::Trim | Op::WriteZeroes);
+    if changes && access == Access::ReadOnly {
+        return Err(Errno(libc::EROFS));
+    }
+    let reads = job.direction == Direction::Read;
+    let fits = match io.op {
+        Op::Read => reads && job.len == io.len,
+        Op::Write => !reads && job.len == io.len,
+        Op::Extents => reads && job.len as usize >= EXTENT_LEN,
+        Op::Flush | Op::Trim | Op::WriteZeroes => job.len == 0,
+    };
+    let data = chunk.part(0, job.len as usize);
+    if !fits || data.is_none() {
+        return Err(Errno::INVAL);
+    }
+    let has_data = matches!(io.op, Op::Read | Op::Write | Op::Extents);
+    Ok(data.filter(|_| has_data))
+}
+
+/// Puts an answer where the client wants it, if there is room.
+fn answer(job: &Job, chunk: SharedBytes, bytes: &[u8]) -> Result<Begun, Errno> {
+    let room = job.direction == Direction::Read && job.len as usize >= bytes.len();
+    // SAFETY: `bytes` is readable for its length.
+    let told = room && unsafe { chunk.copy_in(0, bytes.as_ptr(), bytes.len()) };
+    told.then_some(Begun::Done).ok_or(Errno::INVAL)
+}
+
+/// The same user or the same certificate.
+fn same(one: &Identity, other: &Identity) -> bool {
+    match (one, other) {
+        (Identity::Local { uid: a, .. }, Identity::Local { uid: b, .. }) => a == b,
+        (Identity::Certificate(a), Identity::Certificate(b)) => a == b,
+        (Identity::Unknown, Identity::Unknown) => true,
+        _ => false,
+    }
+}
+
+impl Service for BlockService {
+    fn opened(&mut self, session: SessionId, name: &str, who: &Identity) -> bool {
+        if let Some(known) = self.sessions.get(&session) {
+            return known.name == name && same(&known.who, who);
+        }
+        if self.shared.config.namespace.is_some() {
+            // The name opens a folder: who has a certificate has it for that name.
+            let theirs = match who {
+                Identity::Certificate(names) => names.iter().any(|certified| certified == name),
+                Identity::Local { .. } | Identity::Unknown => true,
+            };
+            if !theirs || self.shared.names.session(name).is_err() {
+                let why = "this client may not have a session of this name".to_owned();
+                let mut registry = self.shared.registry();
+                registry.refused(name, "", Errno(libc::EACCES), why);
+                return false;
+            }
+        }
+        self.sessions.insert(
+            session,
+            Session {
+                name: name.to_owned(),
+                who: who.clone(),
+                caps: 0,
+                devices: HashMap::new(),
+                names: HashMap::new(),
+            },
+        );
+        true
+    }
+
+    fn execute(&mut self, job: Job, chunk: SharedBytes) {
+        match self.begin(&job, chunk) {
+            Ok(Begun::Running | Begun::Closing) => {}
+            Ok(Begun::Done) => self.done.push(Ticket::of(&job).finished(Ok(()))),
+            Err(errno) => self.done.push(Ticket::of(&job).finished(Err(errno))),
+        }
+    }
+
+    fn finished(&mut self, into: &mut Vec<Finished>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.engine.complete(&mut completions);
+        for completion in completions.drain(..) {
+            self.on_completion(completion);
+        }
+        self.completions = completions;
+        into.append(&mut self.done);
+    }
+
+    fn notices(&mut self, into: &mut Vec<(SessionId, u32)>) {
+        let changed = self.shared.changed.load(Ordering::Acquire);
+        if changed == self.looked {
+            return;
+        }
+        self.looked = changed;
+        let mut revoked = Vec::new();
+        for (at, device) in self.devices.iter_mut() {
+            if device.opener.revoked.load(Ordering::Acquire) {
+                revoked.push(at);
+            }
+            let changes = device.opener.backing.changes();
+            if changes != device.told {
+                device.told = changes;
+                let session = self.sessions.get(&device.session);
+                if session.is_some_and(|session| session.caps & CAP_NOTICE != 0) {
+                    into.push((device.session, wire::notice(device.opener.id)));
+                }
+            }
+        }
+        for at in revoked {
+            self.forget(at, None);
+        }
+    }
+
+    fn gone(&mut self, session: SessionId) {
+        let Some(gone) = self.sessions.remove(&session) else {
+            return;
+        };
+        for at in gone.devices.into_values() {
+            self.forget(at, None);
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.engine.fd())
+    }
+}
+
+impl std::fmt::Debug for BlockService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockService")
+            .field("sessions", &self.sessions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Things with numbers that are used again.
+#[derive(Debug)]
+struct Places<T> {
+    places: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Places {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Places<T> {
+    fn put(&mut self, thing: T) -> usize {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[at] = Some(thing);
+        at
+    }
+
+    fn take(&mut self, at: usize) -> Option<T> {
+        let thing = self.places.get_mut(at)?.take()?;
+        self.free.push(at);
+        Some(thing)
+    }
+
+    fn get(&self, at: usize) -> Option<&T> {
+        self.places.get(at)?.as_ref()
+    }
+
+    fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.places.get_mut(at)?.as_mut()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        let places = self.places.iter_mut().enumerate();
+        places.filter_map(|(at, place)| Some((at, place.as_mut()?)))
+    }
+}

@@ -1,0 +1,200 @@
+//! A volume of one machine, used on another, while the cables between them are pulled, cut and throttled and the
+//! server is killed. fio writes, reads back and checks all the while.
+
+use std::process::Command;
+use std::time::Duration;
+
+use memlane_system::blocks::fio::{Verdict, Verifying};
+use memlane_system::blocks::machines::{Machines, Side};
+use memlane_system::blocks::volumes::{Mapped, Serving};
+use memlane_system::blocks::{has, must, skip};
+
+const LIMIT: Duration = Duration::from_secs(90);
+const SIZE: u64 = 64 << 20;
+
+/// Machines with `cables` cables, if there can be any here.
+fn machines(test: &str, cables: usize) -> Option<Machines> {
+    if !has("fio") {
+        skip(test, "no fio: apt-get install fio");
+        return None;
+    }
+    Machines::new(test, cables)
+        .map_err(|why| skip(test, &why))
+        .ok()
+}
+
+fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+fn tell(test: &str, verdict: &Verdict) {
+    println!(
+        "{test}: {} requests, the longest took {:.0} ms",
+        verdict.requests,
+        verdict.longest.as_secs_f64() * 1000.0
+    );
+}
+
+#[test]
+fn a_cable_is_pulled_and_put_back_and_nothing_is_wrong() {
+    let test = "cable-pulled";
+    let Some(machines) = machines(test, 2) else {
+        return;
+    };
+    Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &[]);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(&mapped.uri(), 8, &[]);
+    for cable in [0, 1] {
+        pause(1000);
+        machines.pull(cable, true);
+        mapped.wait_for_paths(1);
+        machines.pull(cable, false);
+        mapped.wait_for_paths(2);
+    }
+    tell(test, &fio.must_find_nothing(LIMIT));
+    assert!(mapped.failed_over() > 0, "{:#}", mapped.session());
+    mapped.unmap();
+}
+
+#[test]
+fn a_cable_that_carries_one_direction_only_is_left_alone() {
+    let test = "one-way";
+    let Some(machines) = machines(test, 2) else {
+        return;
+    };
+    Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &[]);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(&mapped.uri(), 8, &[]);
+    for (cable, deaf) in [(0, Side::Client), (1, Side::Server)] {
+        pause(500);
+        machines.lose(cable, deaf, 100);
+        mapped.wait_for_paths(1);
+        machines.stop_losing(deaf);
+        mapped.wait_for_paths(2);
+    }
+    tell(test, &fio.must_find_nothing(LIMIT));
+    mapped.unmap();
+}
+
+#[test]
+fn a_cable_that_loses_packets_or_crawls_slows_nobody_down_for_ever() {
+    let test = "lossy";
+    let Some(machines) = machines(test, 2) else {
+        return;
+    };
+    Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &[]);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(&mapped.uri(), 8, &[]);
+    pause(500);
+    machines.lose(0, Side::Client, 20);
+    pause(2000);
+    machines.stop_losing(Side::Client);
+    machines.throttle(1, Side::Server, Some("256kbit"));
+    pause(2000);
+    machines.throttle(1, Side::Server, None);
+    tell(test, &fio.must_find_nothing(LIMIT));
+    mapped.wait_for_paths(2);
+    mapped.unmap();
+}
+
+#[test]
+fn the_server_is_killed_and_started_again_twice_and_nothing_is_lost() {
+    let test = "server-killed";
+    let Some(machines) = machines(test, 2) else {
+        return;
+    };
+    let file = Serving::make_volume(&machines, "disk", SIZE);
+    let server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &[]);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(&mapped.uri(), 10, &[]);
+    pause(1500);
+    server.kill();
+    pause(500);
+    let server = Serving::start(&machines, &[]);
+    mapped.wait_for_paths(2);
+    pause(1500);
+    server.kill();
+    let server = Serving::start(&machines, &[]);
+    mapped.wait_for_paths(2);
+    tell(test, &fio.must_find_nothing(LIMIT));
+    // The file is what the volume shows.
+    must({
+        let mut command = Command::new("qemu-img");
+        command.args(["compare", "-f", "raw", "-F", "raw"]);
+        command.arg(&file).arg(mapped.uri());
+        command
+    });
+    mapped.unmap();
+    drop(server);
+}
+
+#[test]
+fn without_a_path_requests_wait_as_long_as_was_asked_and_then_fail() {
+    let test = "no-path";
+    let Some(machines) = machines(test, 1) else {
+        return;
+    };
+    Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &["--on-disconnect", "queue:20s"]);
+    let fio = Verifying::start(&mapped.uri(), 6, &[]);
+    pause(1000);
+    machines.pull(0, true);
+    mapped.wait_for_paths(0);
+    pause(1500);
+    machines.pull(0, false);
+    let verdict = fio.must_find_nothing(LIMIT);
+    tell(test, &verdict);
+    assert!(
+        verdict.longest >= Duration::from_millis(1500),
+        "{verdict:?}"
+    );
+    mapped.unmap();
+
+    let mapped = Mapped::new(&machines, "disk", &["--on-disconnect", "fail"]);
+    let fio = Verifying::start(&mapped.uri(), 30, &[]);
+    pause(1000);
+    machines.pull(0, true);
+    let outcome = fio.end(LIMIT);
+    assert!(!outcome.is_ok() && !outcome.hung, "{}", outcome.report());
+    machines.pull(0, false);
+    mapped.wait_for_paths(1);
+    // The volume is as good as before.
+    Verifying::start(&mapped.uri(), 1, &[]).must_find_nothing(LIMIT);
+    mapped.unmap();
+}
+
+#[test]
+fn paths_are_added_and_removed_under_load() {
+    let test = "paths-changed";
+    let Some(machines) = machines(test, 2) else {
+        return;
+    };
+    Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &[]);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(&mapped.uri(), 6, &[]);
+    for cable in [0, 1, 0] {
+        pause(500);
+        let session = mapped.session();
+        let to = machines.address(cable, Side::Server);
+        let paths = session["paths"].as_array().expect("paths");
+        let path = paths
+            .iter()
+            .find_map(|path| path["path"].as_str().filter(|p| p.contains(&to)));
+        must(mapped.verb(&["session", "rm-path", "test", path.expect("the path")]));
+        mapped.wait_for_paths(1);
+        must(mapped.verb(&["session", "add-path", "test", &to]));
+        mapped.wait_for_paths(2);
+    }
+    tell(test, &fio.must_find_nothing(LIMIT));
+    mapped.unmap();
+}
