@@ -11,6 +11,7 @@ use memlane_block::nbd::{Export, Listen, Server, ServerConfig, StopHandle};
 use memlane_block::vhost;
 use memlane_block::volume::Volume;
 
+use super::device;
 use super::spec::Face;
 use crate::exit::{Exit, fail};
 
@@ -29,10 +30,11 @@ pub(super) trait Shown: Send {
     fn end(&mut self, force: bool) -> anyhow::Result<()>;
 }
 
-/// Shows `volume` as `face`.
+/// Shows `volume` as `face`; what outlives this process is found again by `owner`.
 pub(super) fn show(
     volume: Arc<dyn Volume>,
     name: &str,
+    owner: &str,
     face: &Face,
 ) -> anyhow::Result<Box<dyn Shown>> {
     Ok(match face {
@@ -51,6 +53,8 @@ pub(super) fn show(
         Face::Fuse(path) => Box::new(File(mount(volume, name, path.clone())?)),
         Face::Loop => Box::new(Loop::start(volume, name)?),
         Face::VhostUser(path) => Box::new(Vhost::start(volume, name, path)?),
+        Face::NbdKernel => device::nbd(volume, owner)?,
+        Face::Ublk => device::ublk(volume, owner)?,
     })
 }
 

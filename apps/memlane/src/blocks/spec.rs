@@ -189,18 +189,25 @@ pub(crate) enum Face {
     Loop,
     /// A disk of virtual machines.
     VhostUser(PathBuf),
+    /// A device of the kernel's nbd driver.
+    NbdKernel,
+    /// A device of the kernel's ublk driver.
+    Ublk,
 }
 
 impl FromStr for Face {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Face, String> {
-        if text == "loop" {
-            return Ok(Face::Loop);
+        match text {
+            "loop" => return Ok(Face::Loop),
+            "nbd:kernel" => return Ok(Face::NbdKernel),
+            "ublk" => return Ok(Face::Ublk),
+            _ => {}
         }
         let (kind, rest) = text
             .split_once(':')
-            .ok_or("nbd:unix:PATH, nbd:tcp:ADDRESS, fuse:PATH, loop or vhost-user:SOCKET")?;
+            .ok_or("nbd:unix:PATH, nbd:tcp:ADDRESS, nbd:kernel, ublk, fuse:PATH, loop or vhost-user:SOCKET")?;
         let path = |path: &str| match path.starts_with('/') {
             true => Ok(PathBuf::from(path)),
             false => Err(format!("{path:?} is not an absolute path")),
@@ -229,6 +236,8 @@ impl std::fmt::Display for Face {
             Face::Fuse(path) => write!(f, "fuse:{}", path.display()),
             Face::Loop => f.write_str("loop"),
             Face::VhostUser(path) => write!(f, "vhost-user:{}", path.display()),
+            Face::NbdKernel => f.write_str("nbd:kernel"),
+            Face::Ublk => f.write_str("ublk"),
         }
     }
 }
@@ -318,6 +327,8 @@ mod tests {
             "fuse:/mnt/x",
             "loop",
             "vhost-user:/run/y",
+            "nbd:kernel",
+            "ublk",
         ] {
             assert_eq!(text.parse::<Face>().expect(text).to_string(), text);
         }
