@@ -190,7 +190,7 @@ map() {
     done
     echo $face is $device
 }
-for face in nbd:kernel ublk; do
+for face in nbd-kernel ublk; do
     map
     first=$device
     mkfs.ext4 -q $device
@@ -233,7 +233,7 @@ fn on_debians_newer_kernel_a_served_volume_is_mapped_and_outlives_its_process() 
     };
     let told = run_in_a_guest(&kernel, &["nbd", "ublk_drv"], &memlane, SERVED_AND_MAPPED);
     let console = told.unwrap_or_else(|told| panic!("{told}"));
-    for face in ["nbd:kernel is done", "ublk is done"] {
+    for face in ["nbd-kernel is done", "ublk is done"] {
         assert!(console.contains(face), "{console}");
     }
 }

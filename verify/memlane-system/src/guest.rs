@@ -143,8 +143,8 @@ pub struct Guest {
     arguments: Vec<String>,
     memory: u32,
     cpus: u32,
-    limit: Duration,
     reboots: bool,
+    limit: Duration,
 }
 
 impl Guest {
@@ -158,8 +158,8 @@ impl Guest {
             arguments: Vec::new(),
             memory: 256,
             cpus: 1,
-            limit: LIMIT,
             reboots: false,
+            limit: LIMIT,
         }
     }
 

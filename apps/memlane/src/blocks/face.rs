@@ -8,10 +8,9 @@ use anyhow::Context as _;
 use memlane_block::fuse::{self, Mounted};
 use memlane_block::loopdev::LoopDevice;
 use memlane_block::nbd::{Export, Listen, Server, ServerConfig, StopHandle};
-use memlane_block::vhost;
 use memlane_block::volume::Volume;
+use memlane_block::{nbd_kernel, ublk, vhost};
 
-use super::device;
 use super::spec::Face;
 use crate::exit::{Exit, fail};
 
@@ -24,7 +23,7 @@ pub(super) trait Shown: Send {
     fn users(&self) -> usize;
 
     /// The volume's size has changed.
-    fn resized(&self) {}
+    fn resized(&mut self) {}
 
     /// Takes it away; without `force` only if nobody uses it.
     fn end(&mut self, force: bool) -> anyhow::Result<()>;
@@ -52,9 +51,9 @@ pub(super) fn show(
         )?),
         Face::Fuse(path) => Box::new(File(mount(volume, name, path.clone())?)),
         Face::Loop => Box::new(Loop::start(volume, name)?),
+        Face::NbdKernel => Box::new(KernelNbd::start(volume, owner)?),
+        Face::Ublk => Box::new(Ublk::start(volume, owner)?),
         Face::VhostUser(path) => Box::new(Vhost::start(volume, name, path)?),
-        Face::NbdKernel => device::nbd(volume, owner)?,
-        Face::Ublk => device::ublk(volume, owner)?,
     })
 }
 
@@ -146,7 +145,7 @@ impl Shown for File {
         0 // the kernel knows, and says so when it is to be unmounted
     }
 
-    fn resized(&self) {
+    fn resized(&mut self) {
         self.0.refresh();
     }
 
@@ -214,7 +213,7 @@ impl Shown for Loop {
         0
     }
 
-    fn resized(&self) {
+    fn resized(&mut self) {
         self.file.refresh();
         if let Some(device) = &self.device {
             let _ = device.refresh();
@@ -262,5 +261,81 @@ impl Shown for Vhost {
         }
         self.0.stop();
         Ok(())
+    }
+}
+
+struct KernelNbd(nbd_kernel::Attached);
+
+impl KernelNbd {
+    fn start(volume: Arc<dyn Volume>, name: &str) -> anyhow::Result<KernelNbd> {
+        let options = nbd_kernel::Options {
+            name: name.to_owned(),
+            read_only: volume.info().read_only,
+            ..nbd_kernel::Options::default()
+        };
+        nbd_kernel::probe().map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
+        // Of a process that was killed.
+        let attached = match nbd_kernel::left(name) {
+            Some(index) => nbd_kernel::recover(volume, index, &options),
+            None => nbd_kernel::attach(volume, &options),
+        };
+        Ok(KernelNbd(attached?))
+    }
+}
+
+impl Shown for KernelNbd {
+    fn place(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    fn users(&self) -> usize {
+        0 // the kernel knows, and says so when it is to be detached
+    }
+
+    fn resized(&mut self) {
+        // The device stays as it was; its users see the old size.
+        let _ = self.0.resized();
+    }
+
+    fn end(&mut self, force: bool) -> anyhow::Result<()> {
+        Ok(self.0.detach(force)?)
+    }
+}
+
+struct Ublk(ublk::Attached);
+
+impl Ublk {
+    fn start(volume: Arc<dyn Volume>, name: &str) -> anyhow::Result<Ublk> {
+        let options = ublk::Options {
+            name: name.to_owned(),
+            read_only: volume.info().read_only,
+            ..ublk::Options::default()
+        };
+        ublk::probe().map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
+        // As above.
+        let attached = match ublk::left(name) {
+            Some(id) => ublk::recover(volume, id, &options),
+            None => ublk::attach(volume, &options),
+        };
+        Ok(Ublk(attached?))
+    }
+}
+
+impl Shown for Ublk {
+    fn place(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    fn users(&self) -> usize {
+        0 // as above
+    }
+
+    fn resized(&mut self) {
+        // As above.
+        let _ = self.0.resized();
+    }
+
+    fn end(&mut self, force: bool) -> anyhow::Result<()> {
+        Ok(self.0.detach(force)?)
     }
 }

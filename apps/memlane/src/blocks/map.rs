@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Requests while no path is up: queue:TIME or fail
     #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
     on_disconnect: OnDisconnect,
-    /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd:kernel, ublk
+    /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk
     #[arg(long = "as", value_name = "FACE")]
     face: Face,
     /// Give up after so long if the server does not answer

@@ -3,13 +3,12 @@
 //! | room | what |
 //! |---|---|
 //! | `serve` | gives volumes out |
-//! | `map`, `host`, `face` | the verb; the process behind a session; what a volume is shown as; `device`: what outlives the process |
+//! | `map`, `host`, `face` | the verb; the process behind a session; what a volume is shown as |
 //! | `vol`, `session` | ask these processes, and tell them what to do |
 //! | `control`, `documents` | how they are asked; what they tell |
 //! | `spec` | what flags say; `metrics`: Prometheus; `service`: what a service manager wants |
 
 mod control;
-mod device;
 mod documents;
 mod face;
 pub(crate) mod host;

@@ -189,9 +189,9 @@ pub(crate) enum Face {
     Loop,
     /// A disk of virtual machines.
     VhostUser(PathBuf),
-    /// A device of the kernel's nbd driver.
+    /// The kernel's `/dev/nbdN`.
     NbdKernel,
-    /// A device of the kernel's ublk driver.
+    /// The kernel's `/dev/ublkbN`.
     Ublk,
 }
 
@@ -201,13 +201,13 @@ impl FromStr for Face {
     fn from_str(text: &str) -> Result<Face, String> {
         match text {
             "loop" => return Ok(Face::Loop),
-            "nbd:kernel" => return Ok(Face::NbdKernel),
+            "nbd-kernel" => return Ok(Face::NbdKernel),
             "ublk" => return Ok(Face::Ublk),
             _ => {}
         }
         let (kind, rest) = text
             .split_once(':')
-            .ok_or("nbd:unix:PATH, nbd:tcp:ADDRESS, nbd:kernel, ublk, fuse:PATH, loop or vhost-user:SOCKET")?;
+            .ok_or("nbd:unix:PATH, nbd:tcp:ADDRESS, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel or ublk")?;
         let path = |path: &str| match path.starts_with('/') {
             true => Ok(PathBuf::from(path)),
             false => Err(format!("{path:?} is not an absolute path")),
@@ -235,9 +235,9 @@ impl std::fmt::Display for Face {
             Face::NbdTcp(address) => write!(f, "nbd:tcp:{address}"),
             Face::Fuse(path) => write!(f, "fuse:{}", path.display()),
             Face::Loop => f.write_str("loop"),
-            Face::VhostUser(path) => write!(f, "vhost-user:{}", path.display()),
-            Face::NbdKernel => f.write_str("nbd:kernel"),
+            Face::NbdKernel => f.write_str("nbd-kernel"),
             Face::Ublk => f.write_str("ublk"),
+            Face::VhostUser(path) => write!(f, "vhost-user:{}", path.display()),
         }
     }
 }
@@ -327,7 +327,7 @@ mod tests {
             "fuse:/mnt/x",
             "loop",
             "vhost-user:/run/y",
-            "nbd:kernel",
+            "nbd-kernel",
             "ublk",
         ] {
             assert_eq!(text.parse::<Face>().expect(text).to_string(), text);

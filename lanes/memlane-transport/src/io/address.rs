@@ -18,7 +18,7 @@ use std::time::Duration;
 pub enum Address {
     /// Over TCP.
     Tcp(SocketAddr),
-    /// On this host: a path if there is a `/` in it, else a name in the abstract namespace.
+    /// On this host: a path if it begins with `/` or `.`, else a name in the abstract namespace.
     Local(String),
 }
 
@@ -66,8 +66,12 @@ fn family(addr: &SocketAddr) -> AddressFamily {
     }
 }
 
+fn is_path(name: &str) -> bool {
+    name.starts_with(['/', '.'])
+}
+
 fn unix(name: &str) -> rustix::io::Result<SocketAddrUnix> {
-    match name.contains('/') {
+    match is_path(name) {
         true => SocketAddrUnix::new(name),
         false => SocketAddrUnix::new_abstract_name(name.as_bytes()),
     }
@@ -115,7 +119,7 @@ pub(super) fn listening(address: &Address) -> rustix::io::Result<(OwnedFd, Addre
             let open = || socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None);
             let socket = open()?;
             match bind(&socket, &addr) {
-                Err(Errno::ADDRINUSE) if name.contains('/') => {
+                Err(Errno::ADDRINUSE) if is_path(name) => {
                     if connect(open()?, &addr) != Err(Errno::CONNREFUSED) {
                         return Err(Errno::ADDRINUSE);
                     }
@@ -234,5 +238,19 @@ impl Waits {
 impl AsFd for Waits {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_name_with_a_slash_in_it_is_a_name() {
+        let name = format!("memlane/tests/{}", std::process::id());
+        let (_socket, bound) = listening(&Address::Local(name.clone())).expect("a name");
+        assert_eq!(bound, Address::Local(name.clone()));
+        connecting(&PathAddr::to(bound)).expect("somebody listens");
+        assert!(!std::path::Path::new(&name).exists());
     }
 }

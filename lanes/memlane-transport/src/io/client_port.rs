@@ -136,11 +136,12 @@ impl ClientPort {
             if self.state.has_done() {
                 break true;
             }
-            if start.elapsed() >= budget {
+            let since = start.elapsed();
+            if since >= budget {
                 break false;
             }
             if !moved {
-                self.spin.relax();
+                self.spin.relax(since);
             }
         };
         drop(turn);

@@ -10,8 +10,10 @@ const MOST: Duration = Duration::from_micros(100);
 /// After so many times in vain, one more try for longer: things may have changed.
 const PROBE: u32 = 64;
 const PROBE_FOR: Duration = Duration::from_micros(50);
-/// Looks between two offers of the core to others.
-const YIELD: u32 = 8;
+/// From then on the core is offered to others, after so many looks each time: whoever is to answer may be one of them.
+/// Not before: on another core, an answer is there sooner, and it is there that the scheduler should see both at work.
+const ALONE: Duration = Duration::from_micros(3);
+const YIELD: u32 = 4;
 
 /// One waiter's experience.
 #[derive(Debug)]
@@ -44,10 +46,10 @@ impl Spin {
         }
     }
 
-    /// Between two looks.
-    pub(super) fn relax(&mut self) {
+    /// Between two looks, so long after the first.
+    pub(super) fn relax(&mut self, since: Duration) {
         self.looks += 1;
-        match self.looks.is_multiple_of(YIELD) {
+        match since > ALONE && self.looks.is_multiple_of(YIELD) {
             true => std::thread::yield_now(),
             false => std::hint::spin_loop(),
         }

@@ -232,7 +232,7 @@ impl<S: Service> Worker<S> {
                     idle_since = None;
                 }
                 (false, None) => idle_since = Some(looked),
-                (false, Some(_)) if !over => spin.relax(),
+                (false, Some(since)) if !over => spin.relax(looked - since),
                 _ => {}
             }
         }

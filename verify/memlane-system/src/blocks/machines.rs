@@ -27,7 +27,7 @@ impl Machines {
     /// `Err` says why there can be none here.
     ///
     /// # Errors
-    /// Not root, or no `ip` and `nft`.
+    /// Not root, no `ip` or `nft`, or no namespaces here.
     ///
     /// # Panics
     /// If one of their commands fails where it should not.
@@ -46,13 +46,20 @@ impl Machines {
             names: [format!("{stem}c"), format!("{stem}s")],
             cables,
         };
-        machines.wire();
+        let probe = Command::new("ip")
+            .args(["netns", "add", machines.name(Side::Client)])
+            .output();
+        match probe {
+            Ok(said) if said.status.success() => machines.wire(),
+            Ok(said) => return Err(String::from_utf8_lossy(&said.stderr).into_owned()),
+            Err(error) => return Err(error.to_string()),
+        }
         Ok(machines)
     }
 
     fn wire(&self) {
+        ip(&["netns", "add", self.name(Side::Server)]);
         for side in [Side::Client, Side::Server] {
-            ip(&["netns", "add", self.name(side)]);
             self.ip(side, &["link", "set", "lo", "up"]);
         }
         for cable in 0..self.cables {
@@ -115,10 +122,14 @@ impl Machines {
 
     /// What arrives at one end of a cable is dropped: all (`percent` 100), or some of it.
     pub fn lose(&self, cable: usize, arriving_at: Side, percent: u32) {
+        let some = match percent {
+            100.. => String::new(),
+            _ => format!("numgen random mod 100 < {percent} "),
+        };
         let rule = format!(
             "add table inet cut\n\
              add chain inet cut in {{ type filter hook input priority 0; }}\n\
-             add rule inet cut in iifname c{cable} numgen random mod 100 < {percent} drop\n"
+             add rule inet cut in iifname c{cable} {some}drop\n"
         );
         let mut command = self.command(arriving_at, "nft");
         command.arg(&rule);
