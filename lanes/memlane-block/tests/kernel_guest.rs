@@ -193,7 +193,7 @@ map() {
 for face in nbd-kernel ublk; do
     map
     first=$device
-    mkfs.ext4 -q $device
+    mkfs.ext4 -q -F $device
     mount -t ext4 $device /mnt
     yes memlane | head -c 3000000 >/mnt/before
     sync
