@@ -81,21 +81,35 @@ fn daemon() {
     }
 }
 
-/// This program without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(folder: &Folder) -> PathBuf {
-    let (own, small) = (std::env::current_exe().unwrap(), folder.at("memlane-test"));
+/// A program without what only a debugger needs: all of it is in the guest's memory.
+fn stripped(program: &Path, folder: &Folder) -> PathBuf {
+    let small = folder.at("program");
     let strip = Command::new("strip")
         .arg("-o")
-        .args([&small, &own])
+        .args([small.as_path(), program])
         .status();
     match strip {
         Ok(status) if status.success() => small,
-        _ => own,
+        _ => program.to_owned(),
     }
 }
 
 /// Runs the stories whose names contain `filter` in a guest.
 fn told_in_a_guest(kernel: &Kernel, modules: &[&str], filter: &str) -> Result<String, String> {
+    let script = format!(
+        "chmod 1777 /tmp\n\
+         MEMLANE_GUEST=1 program --ignored --test-threads=1 --nocapture {filter}"
+    );
+    run_in_a_guest(kernel, modules, &std::env::current_exe().unwrap(), &script)
+}
+
+/// Runs a script in a guest that has `program` and what file systems need.
+fn run_in_a_guest(
+    kernel: &Kernel,
+    modules: &[&str],
+    program: &Path,
+    script: &str,
+) -> Result<String, String> {
     let folder = Folder::new();
     let all = [modules, &["ext4", "crc32c_generic"]].concat();
     let mut guest = Guest::new(kernel)
@@ -105,18 +119,14 @@ fn told_in_a_guest(kernel: &Kernel, modules: &[&str], filter: &str) -> Result<St
         .limit(LIMIT)
         .file(Path::new("/etc/mke2fs.conf"), "/etc/mke2fs.conf");
     let programs = [
-        (stripped(&folder), "/bin/memlane-test"),
+        (stripped(program, &folder), "/bin/program"),
         (PathBuf::from("/usr/sbin/mkfs.ext4"), "/usr/sbin/mkfs.ext4"),
         (PathBuf::from("/usr/sbin/e2fsck"), "/usr/sbin/e2fsck"),
     ];
     for (from, to) in programs {
         guest = guest.program(&from, to)?;
     }
-    let script = format!(
-        "chmod 1777 /tmp\n\
-         MEMLANE_GUEST=1 memlane-test --ignored --test-threads=1 --nocapture {filter}"
-    );
-    let said = guest.start(&script).finish();
+    let said = guest.start(script).finish();
     match said.ok {
         true => Ok(said.console),
         false => Err(said.console),
@@ -161,6 +171,71 @@ fn on_debians_newer_kernel_volumes_are_nbd_devices() {
 #[ignore = "minutes: ./dev test-kernels"]
 fn on_debians_newer_kernel_volumes_are_ublk_devices() {
     all(NEWER, &["ublk_drv"], "inside_ublk", 10);
+}
+
+/// All of it: a server, a session, a device, a file system; and the process behind the session is killed.
+const SERVED_AND_MAPPED: &str = r"
+ip link set lo up
+PATH=$PATH:/usr/sbin
+mkdir -p /srv /run
+truncate -s 48M /srv/disk
+program serve --root /srv --listen tcp://127.0.0.1:1234 --queue-depth 64 >/tmp/served 2>&1 &
+map() {
+    n=0
+    # The server gives up a session whose process was killed after two minutes.
+    until device=$(program map --as $face --connections 1 127.0.0.1 disk 2>/tmp/why); do
+        n=$((n + 1))
+        test $n -lt 60
+        sleep 5
+    done
+    echo $face is $device
+}
+for face in nbd-kernel ublk; do
+    map
+    first=$device
+    mkfs.ext4 -q -F $device
+    mount -t ext4 $device /mnt
+    yes memlane | head -c 3000000 >/mnt/before
+    sync
+    for process in /proc/[0-9]*; do
+        if grep -q __volumes $process/cmdline; then kill -9 ${process#/proc/}; fi
+    done
+    yes memlane | dd of=/mnt/after bs=64k count=40 iflag=fullblock conv=fsync 2>/dev/null &
+    writer=$!
+    map
+    test $device = $first
+    wait $writer
+    umount /mnt
+    echo 3 >/proc/sys/vm/drop_caches
+    mount -t ext4 $device /mnt
+    test $(head -c 2621440 /mnt/after | md5sum | cut -c1-32) = $(head -c 2621440 /mnt/before | md5sum | cut -c1-32)
+    umount /mnt
+    e2fsck -fn $device
+    program vol unmap disk
+    echo $face is done
+done
+";
+
+#[test]
+#[ignore = "minutes: ./dev test-kernels"]
+fn on_debians_newer_kernel_a_served_volume_is_mapped_and_outlives_its_process() {
+    if in_guest() || !can_run() {
+        return;
+    }
+    let own = std::env::current_exe().unwrap();
+    let memlane = own.ancestors().nth(2).unwrap().join("memlane");
+    if !memlane.exists() {
+        return support::skip("memlane is not built: cargo build -p memlane");
+    }
+    let kernel = match Kernel::of_package(NEWER) {
+        Ok(kernel) => kernel,
+        Err(why) => return support::skip(&why),
+    };
+    let told = run_in_a_guest(&kernel, &["nbd", "ublk_drv"], &memlane, SERVED_AND_MAPPED);
+    let console = told.unwrap_or_else(|told| panic!("{told}"));
+    for face in ["nbd-kernel is done", "ublk is done"] {
+        assert!(console.contains(face), "{console}");
+    }
 }
 
 #[test]

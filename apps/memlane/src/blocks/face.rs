@@ -29,10 +29,11 @@ pub(super) trait Shown: Send {
     fn end(&mut self, force: bool) -> anyhow::Result<()>;
 }
 
-/// Shows `volume` as `face`.
+/// Shows `volume` as `face`; what outlives this process is found again by `owner`.
 pub(super) fn show(
     volume: Arc<dyn Volume>,
     name: &str,
+    owner: &str,
     face: &Face,
 ) -> anyhow::Result<Box<dyn Shown>> {
     Ok(match face {
@@ -50,8 +51,8 @@ pub(super) fn show(
         )?),
         Face::Fuse(path) => Box::new(File(mount(volume, name, path.clone())?)),
         Face::Loop => Box::new(Loop::start(volume, name)?),
-        Face::NbdKernel => Box::new(KernelNbd::start(volume, name)?),
-        Face::Ublk => Box::new(Ublk::start(volume, name)?),
+        Face::NbdKernel => Box::new(KernelNbd::start(volume, owner)?),
+        Face::Ublk => Box::new(Ublk::start(volume, owner)?),
         Face::VhostUser(path) => Box::new(Vhost::start(volume, name, path)?),
     })
 }
@@ -273,7 +274,12 @@ impl KernelNbd {
             ..nbd_kernel::Options::default()
         };
         nbd_kernel::probe().map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
-        Ok(KernelNbd(nbd_kernel::attach(volume, &options)?))
+        // Of a process that was killed.
+        let attached = match nbd_kernel::left(name) {
+            Some(index) => nbd_kernel::recover(volume, index, &options),
+            None => nbd_kernel::attach(volume, &options),
+        };
+        Ok(KernelNbd(attached?))
     }
 }
 
@@ -306,7 +312,12 @@ impl Ublk {
             ..ublk::Options::default()
         };
         ublk::probe().map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
-        Ok(Ublk(ublk::attach(volume, &options)?))
+        // As above.
+        let attached = match ublk::left(name) {
+            Some(id) => ublk::recover(volume, id, &options),
+            None => ublk::attach(volume, &options),
+        };
+        Ok(Ublk(attached?))
     }
 }
 

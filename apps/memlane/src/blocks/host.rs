@@ -178,7 +178,9 @@ impl Host {
         }
         let volume = self.open_volume(&spec.volume, spec.access)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
-        let shown = face::show(shared, &spec.volume, &spec.face).inspect_err(|_| volume.close())?;
+        let owner = format!("{}/{}", self.spec.session, spec.volume);
+        let shown = face::show(shared, &spec.volume, &owner, &spec.face);
+        let shown = shown.inspect_err(|_| volume.close())?;
         let place = shown.place();
         self.note(format!("{} mapped as {place}", spec.volume));
         self.mappings.push(Mapping {

@@ -96,7 +96,8 @@ impl Default for Options {
         Options {
             connections: 1,
             replay_after: Duration::from_secs(3600),
-            patience: Duration::from_secs(60),
+            // A server keeps a dead session, and its claim to write, for two minutes.
+            patience: Duration::from_secs(300),
             name: "memlane".into(),
             read_only: false,
         }
