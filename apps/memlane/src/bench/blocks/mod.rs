@@ -120,6 +120,7 @@ fn measure(
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
     let running = (system.start)(bench)?;
+    work::fill(bench, &running).context("filling the volume")?;
     for row in rows {
         let result = work::measure(bench, &running, row, seconds)
             .with_context(|| format!("row {}", row.id))?;

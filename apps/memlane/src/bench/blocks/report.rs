@@ -80,7 +80,7 @@ impl<'a> Report<'a> {
             lines: lines.collect(),
             machine,
             method: format!(
-                "rounds alternate between the systems; {seconds} s each; volumes of {} MiB; NBD and files by fio, \
+                "rounds alternate between the systems; {seconds} s each; volumes of {} MiB, written before; NBD and files by fio, \
                  the API by memlane's own generator; ratios to the best peer of the same round",
                 systems::SIZE >> 20
             ),

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use crate::bench::proc::{Scratch, Service, find_program, free_port};
 
 /// Bytes of each volume.
-pub(super) const SIZE: u64 = 1 << 30;
+pub(super) const SIZE: u64 = 256 << 20;
 
 /// What is the same for all of them.
 pub(super) struct Bench {
@@ -34,6 +34,8 @@ pub(super) struct Running {
     pub(super) target: Target,
     /// The last one is ended first.
     pub(super) services: Vec<Service>,
+    /// Names a process that is no child of ours any more.
+    pub(super) pid_file: Option<PathBuf>,
     /// What they keep it in.
     disk: Option<Disk>,
 }
@@ -157,6 +159,7 @@ fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     Ok(Running {
         target: Target::Api(at),
         services: vec![service],
+        pid_file: None,
         disk: None,
     })
 }
@@ -188,6 +191,7 @@ fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     Ok(Running {
         target: Target::Nbd(uri(&socket)),
         services: vec![service, mapped],
+        pid_file: None,
         disk: None,
     })
 }
@@ -199,6 +203,7 @@ fn fuse(bench: &Bench) -> anyhow::Result<Running> {
     Ok(Running {
         target: Target::File(file),
         services: vec![service, mapped],
+        pid_file: None,
         disk: None,
     })
 }
@@ -264,6 +269,7 @@ fn nbdkit(bench: &Bench, plugin: &str, tcp: bool) -> anyhow::Result<Running> {
     Ok(Running {
         target,
         services: vec![start(command, bench, tcp.then_some(port), &socket)?],
+        pid_file: None,
         disk,
     })
 }
@@ -288,11 +294,18 @@ fn nbd_server(bench: &Bench) -> anyhow::Result<Running> {
         disk.0.display()
     );
     std::fs::write(&config, text)?;
-    let mut command = program("nbd-server")?;
-    command.args(["-d", "-C"]).arg(&config);
+    let pid = bench.scratch.name("nbd-server-pid");
+    let server = find_program("nbd-server").context("not installed: nbd-server")?;
+    // It leaves its parent, or serves one client only: a shell stays with it.
+    let script = r#"trap 'kill $(cat "$3"); exit 0' TERM INT; "$1" -C "$2" -p "$3" && while sleep 0.1; do :; done"#;
+    let mut command = confined("/bin/sh");
+    command
+        .args(["-c", script, "sh"])
+        .args([&server, &config, &pid]);
     Ok(Running {
         target: Target::Nbd(format!("nbd://127.0.0.1:{port}/volume")),
         services: vec![Service::start(command, port, &bench.scratch)?],
+        pid_file: Some(pid),
         disk: Some(disk),
     })
 }
@@ -314,6 +327,7 @@ fn qsd(bench: &Bench) -> anyhow::Result<Running> {
     Ok(Running {
         target: Target::Nbd(uri(&socket)),
         services: vec![start(command, bench, None, &socket)?],
+        pid_file: None,
         disk: Some(disk),
     })
 }

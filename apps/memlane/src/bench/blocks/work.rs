@@ -175,6 +175,25 @@ pub(in crate::bench) struct Outcome {
     pub(in crate::bench) cpu_seconds_per_million: f64,
 }
 
+/// Writes the whole volume once: holes would be read from nowhere, by those who know of them.
+pub(super) fn fill(bench: &Bench, running: &Running) -> anyhow::Result<()> {
+    const FILL: Row = row(
+        "fill",
+        "the whole volume, once",
+        Pattern::Write,
+        [LARGE, 8, 1],
+        NONE,
+    );
+    let mut command = command(bench, &running.target, &FILL, 1)?;
+    if !matches!(running.target, Target::Api(_)) {
+        // Later flags win.
+        command.args(["--time_based=0", "--runtime=30"]);
+    }
+    let limit = Duration::from_secs(40);
+    Job::start(command, limit, &bench.scratch)?.finish()?;
+    Ok(())
+}
+
 /// Loads a system with a row.
 pub(super) fn measure(
     bench: &Bench,
@@ -268,7 +287,11 @@ fn fio_outcome(text: &str) -> anyhow::Result<Outcome> {
 /// Processor time of the system's processes so far, in seconds.
 fn cpu_of(running: &Running) -> f64 {
     let pids = running.services.iter().flat_map(|service| service.pids());
-    pids.map(crate::bench::sys::cpu_seconds).sum()
+    let daemon = running.pid_file.as_ref().and_then(|file| {
+        let text = std::fs::read_to_string(file).ok()?;
+        text.trim().parse().ok()
+    });
+    pids.chain(daemon).map(crate::bench::sys::cpu_seconds).sum()
 }
 
 /// Likewise of the generators that have ended.
