@@ -8,4 +8,6 @@ fn main() {
         .flag("-std=gnu11")
         .warnings(true)
         .compile("memlane_shim");
+    // The libc crate leaves this to std when another crate of the build wants its feature `std`; here there is no std.
+    println!("cargo::rustc-cdylib-link-arg=-lc");
 }
