@@ -41,7 +41,7 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 
 /// How often a story may be told by TCP alone before that is a fault.
-const TURNS: u32 = 4;
+const TURNS: u32 = 6;
 
 /// A test that runs in every mode.
 #[derive(Debug)]
