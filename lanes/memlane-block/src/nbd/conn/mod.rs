@@ -236,6 +236,8 @@ impl<'a> Conn<'a> {
             if self.wants == Wants::Bytes {
                 let came = self.receive(nap && self.has_only_the_socket() && pace.rests());
                 (progress, nap) = (progress | came, came);
+                // It may have come after a stop that was not there before this wait.
+                self.notice_stop();
                 self.wants = self.take_in();
             }
             progress |= self.wants == Wants::Turn;
