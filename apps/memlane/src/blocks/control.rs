@@ -43,8 +43,12 @@ impl Role {
 pub(crate) enum Request {
     /// Everything about it.
     Describe,
-    /// Map one more volume.
-    Map { spec: MapSpec },
+    /// Map one more volume, of the server at these paths.
+    Map {
+        spec: MapSpec,
+        paths: Vec<PathSpec>,
+        wait: Duration,
+    },
     /// End a mapping.
     Unmap { volume: String, force: bool },
     /// Open a volume anew, now.
@@ -176,7 +180,11 @@ pub(crate) fn ask(
             format!("another user answers as {} {name:?}", role.word()),
         ));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let longer = match request {
+        Request::Map { wait, .. } => *wait,
+        _ => Duration::ZERO,
+    };
+    stream.set_read_timeout(Some(PATIENCE.saturating_add(longer)))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     send(&stream, request)?;
     receive::<Reply>(&stream)?.into_result().map(Some)

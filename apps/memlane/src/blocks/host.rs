@@ -157,7 +157,10 @@ impl Host {
     fn obey(&mut self, request: Request) -> anyhow::Result<serde_json::Value> {
         match request {
             Request::Describe => Ok(serde_json::to_value(self.describe())?),
-            Request::Map { spec } => self.map(spec).map(Into::into),
+            Request::Map { spec, paths, .. } => {
+                self.must_go_to(&paths)?;
+                self.map(spec).map(Into::into)
+            }
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
             Request::Remap { volume } => self.remap(&volume).map(Into::into),
             Request::AddPath { path } => self.add_path(&path).map(Into::into),
@@ -166,6 +169,23 @@ impl Host {
                 Err(fail(Exit::Usage, "that is done where the volume is served"))
             }
         }
+    }
+
+    /// The same name with another server is a mistake, not a wish for this one's volumes.
+    fn must_go_to(&self, paths: &[PathSpec]) -> anyhow::Result<()> {
+        let known = self.session.paths();
+        let meant = |path: &PathInfo| {
+            paths
+                .iter()
+                .any(|spec| address(spec).dst == path.address.dst)
+        };
+        if known.iter().any(meant) {
+            return Ok(());
+        }
+        let all: Vec<String> = known.iter().map(|path| path.address.to_string()).collect();
+        let (name, all) = (&self.spec.session, all.join(", "));
+        let text = format!("session {name:?} is open, and goes to {all}: choose another --session");
+        Err(fail(Exit::Usage, text))
     }
 
     fn map(&mut self, spec: MapSpec) -> anyhow::Result<String> {

@@ -102,7 +102,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.foreground {
         return host::in_foreground(&host, spec);
     }
-    let request = Request::Map { spec };
+    let request = Request::Map {
+        spec,
+        paths: host.paths.clone(),
+        wait: host.wait,
+    };
     let said = match control::ask(Role::Session, &host.session, &request)? {
         Some(said) => Some(said),
         None => {

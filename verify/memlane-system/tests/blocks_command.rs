@@ -1,0 +1,184 @@
+//! `memlane serve`, `map`, `vol` on one machine: what they do, and what they refuse with which exit code.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use memlane_system::blocks::memlane;
+use memlane_system::harness::{Running, TempDir};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A server of its own name; its sessions' names begin with that, too.
+struct World {
+    dir: TempDir,
+    name: String,
+    _server: Running,
+}
+
+impl World {
+    fn new(label: &str) -> World {
+        let dir = TempDir::new(label);
+        let name = format!("{label}-{}", std::process::id());
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("folder")).expect("the root");
+        let disk = std::fs::File::create(root.join("disk")).expect("a file");
+        disk.set_len(8 << 20).expect("its size");
+        std::os::unix::fs::symlink("/etc", root.join("out")).expect("a link");
+        let mut command = Command::new(memlane());
+        command.args([
+            "serve",
+            "--name",
+            &name,
+            "--listen",
+            &format!("local:{name}"),
+        ]);
+        command.arg("--root").arg(root);
+        let mut server = Running::start(command);
+        let begin = Instant::now();
+        while !server.stderr().contains("serving") {
+            assert!(
+                server.is_running() && begin.elapsed() < LIMIT,
+                "{}",
+                server.stderr()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        World {
+            dir,
+            name,
+            _server: server,
+        }
+    }
+
+    fn socket(&self, session: &str) -> PathBuf {
+        self.dir.path().join(format!("{session}.sock"))
+    }
+
+    fn session(&self, session: &str) -> String {
+        format!("{}-{session}", self.name)
+    }
+
+    fn memlane(&self, args: &[&str]) -> Output {
+        Command::new(memlane())
+            .args(args)
+            .output()
+            .expect("the command")
+    }
+
+    fn map(&self, session: &str, server: &str, volume: &str) -> Output {
+        let face = format!("nbd:unix:{}", self.socket(session).display());
+        let session = self.session(session);
+        self.memlane(&[
+            "map",
+            "--session",
+            &session,
+            "--as",
+            &face,
+            "--wait",
+            "5s",
+            server,
+            volume,
+        ])
+    }
+
+    fn local(&self) -> String {
+        format!("local:{}", self.name)
+    }
+
+    fn show(&self, session: &str) -> serde_json::Value {
+        let said = self.memlane(&["session", "show", &self.session(session), "--json"]);
+        serde_json::from_slice(&said.stdout).expect("a document")
+    }
+}
+
+fn refused(said: &Output, code: i32, why: &str) {
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(
+        said.status.code() == Some(code) && text.contains(why),
+        "{said:?}"
+    );
+    assert!(said.stdout.is_empty(), "{said:?}");
+}
+
+fn done(said: &Output) {
+    assert!(said.status.success(), "{said:?}");
+}
+
+#[test]
+fn a_volume_has_one_writer_until_it_is_unmapped_or_its_owner_is_gone() {
+    let world = World::new("writers");
+    done(&world.map("a", &world.local(), "disk"));
+    refused(
+        &world.map("b", &world.local(), "disk"),
+        4,
+        "somebody else writes",
+    );
+    done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("a")]));
+    assert!(!world.socket("a").exists());
+    done(&world.map("b", &world.local(), "disk"));
+    let pid = world.show("b")["pid"].to_string();
+    done(
+        &Command::new("kill")
+            .args(["-s", "KILL", &pid])
+            .output()
+            .expect("kill"),
+    );
+    refused(
+        &world.map("c", &world.local(), "disk"),
+        4,
+        "somebody else writes",
+    );
+    let (b, c) = (world.session("b"), world.session("c"));
+    done(&world.memlane(&["vol", "release", "disk", &b, "--server", &world.name]));
+    done(&world.map("c", &world.local(), "disk"));
+    done(&world.memlane(&["vol", "unmap", "disk", "--session", &c]));
+}
+
+#[test]
+fn names_that_are_no_volumes_are_refused_and_nothing_outside_the_root_is_reached() {
+    let world = World::new("names");
+    for (name, why) in [
+        ("../x", "the name is refused"),
+        ("out/passwd", "does not permit"),
+        ("folder", "not a volume"),
+        ("absent", "no such volume"),
+        ("mem:1M", "does not permit"),
+    ] {
+        refused(&world.map("a", &world.local(), name), 4, why);
+    }
+}
+
+#[test]
+fn a_session_that_is_open_is_not_taken_for_one_with_another_server() {
+    let world = World::new("servers");
+    done(&world.map("a", &world.local(), "disk"));
+    refused(
+        &world.map("a", "local:another", "other"),
+        2,
+        "choose another --session",
+    );
+    done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("a")]));
+}
+
+#[test]
+fn a_new_size_reaches_the_client() {
+    let world = World::new("sizes");
+    done(&world.map("a", &world.local(), "disk"));
+    done(&world.memlane(&["vol", "resize", "disk", "16M", "--server", &world.name]));
+    let begin = Instant::now();
+    while world.show("a")["volumes"][0]["size"] != 16 << 20 {
+        assert!(begin.elapsed() < LIMIT, "{:#}", world.show("a"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("a")]));
+}
+
+#[test]
+fn nobody_listens_beyond_this_machine_by_mistake() {
+    let world = World::new("insecure");
+    let root = world.dir.path().display().to_string();
+    let at = "tcp://0.0.0.0:1";
+    let said = world.memlane(&["serve", "--root", &root, "--name", "never", "--listen", at]);
+    refused(&said, 2, "--insecure");
+}
