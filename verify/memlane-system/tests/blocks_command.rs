@@ -178,7 +178,7 @@ fn a_new_size_reaches_the_client() {
 fn nobody_listens_beyond_this_machine_by_mistake() {
     let world = World::new("insecure");
     let root = world.dir.path().display().to_string();
-    let at = "tcp://0.0.0.0:1";
+    let at = "0.0.0.0:1";
     let said = world.memlane(&["serve", "--root", &root, "--name", "never", "--listen", at]);
     refused(&said, 2, "--insecure");
 }
