@@ -23,6 +23,17 @@ pub enum Fault {
     KillClient,
     /// A path is removed, and one over the same wire added.
     Replace(usize),
+    /// An end's process is stopped for a while: what comes meanwhile waits for it.
+    Stop(End, Time),
+}
+
+/// One of both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The client.
+    Client,
+    /// The server.
+    Server,
 }
 
 /// What goes wrong in a world: when, and what.
@@ -35,17 +46,30 @@ pub fn plan(rng: &mut Rng, wires: usize, until: Time) -> Vec<(Time, Fault)> {
         let at = rng.micros(0, most);
         let wire = usize::try_from(rng.below(wires as u64)).unwrap_or(0);
         let long = rng.micros(1_000, 500_000);
-        let fault = match rng.below(12) {
+        let fault = match rng.below(14) {
             0..=1 => Fault::Stall(wire, long),
             2..=3 => Fault::StallOne(wire, if rng.chance(30) { 0 } else { 1 }, long),
             4..=5 => Fault::Hole(wire, one_way(rng), long),
             6..=7 => Fault::Cut(wire, long),
             8..=10 => Fault::Stuck(long),
+            11 => Fault::Stop(End::Client, long),
+            12 => Fault::Stop(End::Server, long),
             _ => Fault::Replace(wire),
         };
         plan.push((at, fault));
     }
     plan
+}
+
+/// Nothing goes wrong, but the client's process is stopped now and then.
+#[must_use]
+pub fn stops(rng: &mut Rng, until: Time) -> Vec<(Time, Fault)> {
+    let most = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+    let mut stop = || {
+        let long = rng.micros(1_000, 500_000);
+        (rng.micros(0, most), Fault::Stop(End::Client, long))
+    };
+    (0..5).map(|_| stop()).collect()
 }
 
 /// Which end dies after how many steps of a world.
