@@ -77,6 +77,8 @@ pub(super) struct Path {
     pub(super) at: Time,
     /// Failures in a row.
     pub(super) failures: u32,
+    /// Why it is not up, if it was tried.
+    pub(super) why: Option<PathError>,
     /// One for each connection.
     lines: Vec<Line>,
     pub(super) inflight: u32,
@@ -104,6 +106,7 @@ impl Path {
             new_keys: false,
             at: Time::ZERO,
             failures: 0,
+            why: None,
             lines: Vec::new(),
             inflight: 0,
             latency: None,
@@ -156,6 +159,7 @@ impl Path {
     pub(super) fn comes_up(&mut self, now: Time) {
         self.becomes(PathState::Connected);
         self.failures = 0;
+        self.why = None;
         self.stats.connected += 1;
         let pulse = Pulse::new(now);
         let lines = usize::from(self.accepted);
