@@ -141,13 +141,33 @@ impl Client {
         self.begin_open(name, access).wait()
     }
 
+    /// Opens a volume, and takes it from those who write it if the server has no path to them any more: what they ask
+    /// of it later is refused, also if they come back. Waits until their last requests are over.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; `Held` if somebody has it who is there, or is not for this client to take it from.
+    pub fn take_over(&self, name: &str, access: Access) -> Result<Arc<RemoteVolume>, OpenError> {
+        self.begin_take_over(name, access).wait()
+    }
+
+    /// Begins to take a volume over.
+    #[must_use]
+    pub fn begin_take_over(&self, name: &str, access: Access) -> Opening {
+        self.begin(name, access, true)
+    }
+
     /// Begins to open a volume.
     #[must_use]
     pub fn begin_open(&self, name: &str, access: Access) -> Opening {
+        self.begin(name, access, false)
+    }
+
+    fn begin(&self, name: &str, access: Access, take_over: bool) -> Opening {
         let (reply, answer) = channel();
         self.core.mail.send(Command::Open {
             name: name.to_owned(),
             access,
+            take_over,
             reply,
         });
         Opening {

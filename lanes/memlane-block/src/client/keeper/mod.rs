@@ -15,7 +15,9 @@ use super::answer::Server;
 use super::error::OpenError;
 use super::remote::{Remote, State, Status, Under};
 use super::{Access, Claim, Clock, Options};
-use crate::wire::{CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION};
+use crate::wire::{
+    CAP_TAKE_OVER, CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION,
+};
 use memlane_transport::engine::backoff::{Backoff, Jitter};
 use memlane_transport::engine::{Direction, Time};
 use memlane_transport::lease::Lease;
@@ -69,12 +71,15 @@ enum Who {
     Opening {
         reply: Sender<Result<Claim, OpenError>>,
         until: Time,
+        take_over: bool,
     },
     Open {
         remote: Arc<Remote>,
         under: Under,
         /// Since when the server refuses it.
         refused: Option<Time>,
+        /// Another client has it now: it is not opened again, whatever server comes.
+        taken: bool,
     },
 }
 
@@ -239,8 +244,9 @@ impl Keeper {
             Command::Open {
                 name,
                 access,
+                take_over,
                 reply,
-            } => self.begin_open(name, access, reply),
+            } => self.begin_open(name, access, take_over, reply),
             Command::Close { remote, reply } => self.close(&remote, reply),
             Command::Again { remote } => self.open_again(&remote),
             Command::Stop => {
@@ -254,12 +260,10 @@ impl Keeper {
         &mut self,
         name: String,
         access: Access,
+        take_over: bool,
         reply: Sender<Result<Claim, OpenError>>,
     ) {
-        let valid = Open {
-            access,
-            name: name.clone(),
-        };
+        let valid = Open::new(access, &name);
         let known = self.entries.iter().any(|entry| entry.name == name);
         let error = match valid.encode() {
             Err(error) => Some(error.into()),
@@ -280,6 +284,7 @@ impl Keeper {
             who: Who::Opening {
                 reply,
                 until: now.saturating_add(self.options.open_limit),
+                take_over,
             },
             wanted: true,
             asked: false,
@@ -367,8 +372,9 @@ impl Keeper {
             Known::No(at) if at <= now && !self.entries.is_empty() => self.ask_server(),
             Known::Yes(_) => {
                 for place in 0..self.entries.len() {
-                    let entry = &self.entries[place];
-                    if entry.wanted && !entry.asked && entry.at <= now {
+                    // One that cannot be asked for goes.
+                    let entry = self.entries.get(place);
+                    if entry.is_some_and(|entry| entry.wanted && !entry.asked && entry.at <= now) {
                         self.ask_open(place);
                     }
                 }
@@ -392,10 +398,24 @@ impl Keeper {
 
     fn ask_open(&mut self, place: usize) {
         let entry = &self.entries[place];
-        let message = Open {
-            access: entry.access,
-            name: entry.name.clone(),
-        };
+        let mut message = Open::new(entry.access, &entry.name);
+        let knows = self.caps() & CAP_TAKE_OVER != 0;
+        match &entry.who {
+            Who::Opening {
+                take_over: true, ..
+            } if !knows => {
+                return self.answer_opening(place, OpenError::CannotTakeOver);
+            }
+            Who::Open { taken: true, .. } => {
+                self.entries[place].wanted = false;
+                return;
+            }
+            Who::Opening { take_over, .. } if knows => message.wish.take_over = *take_over,
+            Who::Open { remote, .. } if knows => {
+                message.wish.again = Some(remote.gate().device_id);
+            }
+            _ => {}
+        }
         // The name was looked at when it came.
         let Ok(usr) = message.encode() else {
             return;
