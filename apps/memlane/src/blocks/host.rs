@@ -10,7 +10,8 @@ use memlane_block::volume::Volume as _;
 use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
-use memlane_transport::io::{Address, ClientConfig, ClientSession, PathAddr, PathInfo};
+use memlane_transport::engine::pulse::Heartbeat;
+use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
 use memlane_transport::port::Session as _;
 
 use super::control::{self, Reply, Request, Role};
@@ -18,7 +19,7 @@ use super::documents::{self, Counters, Event};
 use super::face::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
-use super::spec::{Access, MapSpec, OnDisconnect, PathSpec, Place};
+use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
@@ -126,7 +127,7 @@ struct Host {
     mappings: Vec<Mapping>,
     events: Vec<Event>,
     /// Paths, as they were at the last look.
-    paths: Vec<(String, PathState)>,
+    paths: Vec<(String, String)>,
     /// Since when nothing is mapped.
     idle: Instant,
 }
@@ -135,7 +136,7 @@ impl Host {
     fn open(spec: &HostSpec) -> anyhow::Result<Host> {
         let session = memlane_transport::io::open(ClientConfig {
             engine: engine_config(spec)?,
-            paths: spec.paths.iter().map(address).collect(),
+            paths: spec.paths.iter().map(|path| path.0.clone()).collect(),
         })?;
         let options = client::Options {
             patience: patience(spec.on_disconnect),
@@ -174,11 +175,7 @@ impl Host {
     /// The same name with another server is a mistake, not a wish for this one's volumes.
     fn must_go_to(&self, paths: &[PathSpec]) -> anyhow::Result<()> {
         let known = self.session.paths();
-        let meant = |path: &PathInfo| {
-            paths
-                .iter()
-                .any(|spec| address(spec).dst == path.address.dst)
-        };
+        let meant = |path: &PathInfo| paths.iter().any(|spec| spec.0.dst == path.address.dst);
         if known.iter().any(meant) {
             return Ok(());
         }
@@ -237,7 +234,7 @@ impl Host {
         }
         let texts = paths
             .iter()
-            .map(|path| format!("{} is {}", path.address, state_word(path.state)));
+            .map(|path| format!("{}: {}", path.address, state_text(path)));
         format!(" ({})", texts.collect::<Vec<_>>().join("; "))
     }
 
@@ -275,12 +272,12 @@ impl Host {
     }
 
     fn add_path(&mut self, path: &PathSpec) -> anyhow::Result<String> {
-        let address = address(path);
+        let address = &path.0;
         if self
             .session
             .paths()
             .iter()
-            .any(|known| known.address == address)
+            .any(|known| known.address == *address)
         {
             return Err(anyhow::anyhow!(
                 "{address} is a path of this session already"
@@ -295,7 +292,12 @@ impl Host {
 
     fn remove_path(&mut self, name: &str) -> anyhow::Result<String> {
         let paths = self.session.paths();
-        let Some(path) = paths.iter().find(|path| path.address.to_string() == name) else {
+        let meant = |path: &&PathInfo| path.address.to_string() == name;
+        let parsed = || {
+            let address = name.parse::<PathSpec>().ok()?.0;
+            paths.iter().find(|path| path.address == address)
+        };
+        let Some(path) = paths.iter().find(meant).or_else(parsed) else {
             return Err(anyhow::anyhow!(
                 "no path {name:?}; `memlane session show` names them"
             ));
@@ -331,15 +333,15 @@ impl Host {
 
     /// Notices what has changed.
     fn look(&mut self) {
-        let now: Vec<(String, PathState)> = self
+        let now: Vec<(String, String)> = self
             .session
             .paths()
             .iter()
-            .map(|path| (path.address.to_string(), path.state))
+            .map(|path| (path.address.to_string(), state_text(path)))
             .collect();
         let before = std::mem::replace(&mut self.paths, now.clone());
-        for change in now.iter().filter(|path| !before.contains(path)) {
-            self.note(format!("path {} is {}", change.0, state_word(change.1)));
+        for (path, state) in now.iter().filter(|path| !before.contains(path)) {
+            self.note(format!("path {path}: {state}"));
         }
         for at in 0..self.mappings.len() {
             self.look_at(at);
@@ -421,6 +423,7 @@ fn engine_config(spec: &HostSpec) -> anyhow::Result<Config> {
         Policy::MinLatency => policy::Policy::MinLatency,
     };
     config.all_down = patience(spec.on_disconnect);
+    config.heartbeat = Heartbeat::within(spec.heartbeat);
     config.after_restart = AfterRestart::Fail;
     Ok(config)
 }
@@ -432,26 +435,20 @@ fn patience(on_disconnect: OnDisconnect) -> AllDown {
     }
 }
 
-pub(super) fn place(place: &Place) -> Address {
-    match place {
-        Place::Tcp(address) => Address::Tcp(*address),
-        Place::Local(name) => Address::Local(format!("memlane/blocks/{name}")),
-    }
-}
-
-fn address(path: &PathSpec) -> PathAddr {
-    PathAddr {
-        src: path.from,
-        dst: place(&path.to),
-    }
-}
-
 fn state_word(state: PathState) -> &'static str {
     match state {
         PathState::Connecting => "connecting",
         PathState::Connected => "connected",
         PathState::Reconnecting => "reconnecting",
         PathState::Closed => "closed",
+    }
+}
+
+/// For people. A path that is tried again and again is down all the while, for the same reason.
+fn state_text(path: &PathInfo) -> String {
+    match (path.state, path.why) {
+        (PathState::Connected | PathState::Closed, _) | (_, None) => state_word(path.state).into(),
+        (PathState::Connecting | PathState::Reconnecting, Some(why)) => format!("down: {why}"),
     }
 }
 
@@ -509,14 +506,15 @@ pub(crate) fn open_one(
     access: Access,
     connections: u16,
 ) -> anyhow::Result<One> {
-    let to: Place = server
+    let path: PathSpec = server
         .parse()
         .map_err(|error: String| fail(Exit::Usage, error))?;
     let spec = HostSpec {
         session: format!("one-{}", std::process::id()),
-        paths: vec![PathSpec { from: None, to }],
+        paths: vec![path],
         policy: Policy::MinInflight,
         on_disconnect: OnDisconnect::Fail,
+        heartbeat: super::spec::HEARTBEAT,
         wait: Duration::from_secs(10),
         connections,
         metrics: None,

@@ -7,10 +7,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use memlane_transport::io::{Address, PathAddr};
 use serde::{Deserialize, Serialize};
 
 use super::control::{self, Request, Role};
-use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec, Place};
+use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec};
 use super::{host, vol};
 use crate::exit::{Exit, fail};
 
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// Requests while no path is up: queue:TIME or fail
     #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
     on_disconnect: OnDisconnect,
+    /// A path is dead so long after its last sign of life; its requests then go by another one
+    #[arg(long, default_value = "800ms", value_parser = super::spec::heartbeat, value_name = "TIME")]
+    heartbeat: Duration,
     /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk
     #[arg(long = "as", value_name = "FACE")]
     face: Face,
@@ -87,6 +91,7 @@ pub(super) struct HostSpec {
     pub(super) paths: Vec<PathSpec>,
     pub(super) policy: Policy,
     pub(super) on_disconnect: OnDisconnect,
+    pub(super) heartbeat: Duration,
     pub(super) wait: Duration,
     pub(super) connections: u16,
     pub(super) metrics: Option<std::net::SocketAddr>,
@@ -121,10 +126,9 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
     let usage = |text: String| fail(Exit::Usage, text);
     let mut paths = Vec::new();
     for server in args.servers.split(',') {
-        let to: Place = server
-            .parse()
-            .map_err(|e| usage(format!("{server}: {e}")))?;
-        paths.push(PathSpec { from: None, to });
+        let path = server.parse::<Address>();
+        let path = path.map_err(|why| usage(format!("{server}: {why}")))?;
+        paths.push(PathSpec(PathAddr::to(path)));
     }
     if !args.paths.is_empty() {
         // Where paths are named, the servers only say who is meant.
@@ -139,6 +143,7 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
         paths,
         policy: args.policy,
         on_disconnect: args.on_disconnect,
+        heartbeat: args.heartbeat,
         wait: args.wait,
         connections: args
             .connections
@@ -160,9 +165,9 @@ fn default_session(path: &PathSpec) -> String {
         .nodename()
         .to_string_lossy()
         .into_owned();
-    let to = match &path.to {
-        Place::Tcp(address) => address.to_string(),
-        Place::Local(name) => format!("local-{name}"),
+    let to = match &path.0.dst {
+        Address::Tcp(address) => address.to_string(),
+        local @ Address::Local(_) => local.to_string(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = format!("{host}@").chars().chain(to.chars()).collect();
