@@ -281,7 +281,7 @@ pub const AGAIN_MASK: u32 = (1 << 24) - 1;
 impl Wish {
     fn put(self, bytes: &mut [u8; OPEN_LEN]) {
         let again = if self.again.is_some() { WISH_AGAIN } else { 0 };
-        bytes[5] = again | u8::from(self.take_over) * WISH_TAKE_OVER;
+        bytes[5] = again | (u8::from(self.take_over) * WISH_TAKE_OVER);
         let id = self.again.unwrap_or(0) & AGAIN_MASK;
         put(bytes, 261, &id.to_le_bytes()[..3]);
     }

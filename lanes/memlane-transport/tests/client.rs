@@ -223,22 +223,50 @@ fn a_session_that_is_told_to_fail_does_so_at_once() {
     assert_eq!(client.submit(ms(3), write()), Err(SubmitError::NoPath));
 }
 
-#[test]
-fn a_cut_that_goes_one_way_is_noticed_in_less_than_a_second() {
-    let mut client = session(config(), 1, &ours());
+/// When a client that hears nothing but questions gives its path up.
+fn given_up(client: &mut Client) -> Time {
     let conn = Conn {
         path: PathId(0),
         epoch: 1,
         cid: 0,
     };
     let asks = Immediate::Heartbeat.encode();
-    for at in (0..900).step_by(50) {
+    for at in (0..10_000).step_by(10) {
         // The server is there and asks; nothing that we say reaches it.
         client.on_message(ms(at), conn, Inbound::Immediate(asks));
         client.poll(ms(at));
+        if client.why_down(PathId(0)) == Some(PathError::Silent) {
+            return ms(at);
+        }
     }
-    let told = events(&mut client);
-    assert!(told.contains(&down(0, PathError::Silent, 0)), "{told:?}");
+    panic!("never");
+}
+
+#[test]
+fn a_cut_that_goes_one_way_is_noticed_in_less_than_a_second_if_anybody_waits() {
+    let mut client = session(config(), 1, &ours());
+    client.submit(ms(0), write()).expect("a permit");
+    assert_eq!(given_up(&mut client), ms(800));
+    // Nobody waits.
+    let mut client = session(config(), 1, &ours());
+    assert_eq!(given_up(&mut client), ms(3200));
+}
+
+#[test]
+fn a_path_that_died_while_it_was_idle_is_given_up_in_less_than_a_second_after_it_is_used() {
+    for idle in [100, 700, 801, 1500, 1700, 3100] {
+        let mut client = session(config(), 1, &ours());
+        for at in (0..idle).step_by(100) {
+            client.poll(ms(at));
+        }
+        client.submit(ms(idle), write()).expect("a permit");
+        let end = idle + 800;
+        while client.why_down(PathId(0)).is_none() {
+            let at = client.deadline().expect("it asks");
+            assert!(at <= ms(end), "{idle}: {at:?}");
+            client.poll(at);
+        }
+    }
 }
 
 #[test]

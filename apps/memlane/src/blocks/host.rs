@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use memlane_block::client::{self, Client, RemoteVolume, Status};
+use memlane_block::client::{self, Changes, Client, RemoteVolume, Status};
 use memlane_block::volume::Volume as _;
 use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
@@ -24,8 +24,6 @@ use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
 const MOST_EVENTS: usize = 64;
-/// How often paths and volumes are looked at for news.
-const LOOK: Duration = Duration::from_millis(200);
 /// A process without volumes ends after so long.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -95,14 +93,19 @@ fn serve_metrics(host: &Arc<Mutex<Host>>, at: Option<std::net::SocketAddr>) -> a
 /// A thread that notices what changes; if `ends`, it ends the process when nothing is mapped any more.
 fn watch(host: &Arc<Mutex<Host>>, ends: bool) -> anyhow::Result<()> {
     let host = Arc::clone(host);
+    let changes = Arc::clone(&locked(&host).changes);
     std::thread::Builder::new()
         .name("watch".into())
         .spawn(move || {
             loop {
-                std::thread::sleep(LOOK);
+                let left = {
+                    let mut host = locked(&host);
+                    host.look();
+                    host.idle_left().filter(|_| ends)
+                };
+                changes.wait(left);
                 let mut host = locked(&host);
-                host.look();
-                if ends && host.is_idle() {
+                if ends && host.idle_left().is_some_and(|left| left.is_zero()) {
                     let _ = host.close();
                     std::process::exit(0);
                 }
@@ -126,6 +129,8 @@ struct Host {
     client: Client,
     mappings: Vec<Mapping>,
     events: Vec<Event>,
+    /// Rung when a path or a volume has changed.
+    changes: Arc<Changes>,
     /// Paths, as they were at the last look.
     paths: Vec<(String, String)>,
     /// Since when nothing is mapped.
@@ -138,7 +143,9 @@ impl Host {
             engine: engine_config(spec)?,
             paths: spec.paths.iter().map(|path| path.0.clone()).collect(),
         })?;
+        let changes = Arc::new(Changes::new()?);
         let options = client::Options {
+            changes: Some(Arc::clone(&changes)),
             patience: patience(spec.on_disconnect),
             open_limit: spec.wait,
             ..client::Options::default()
@@ -148,6 +155,7 @@ impl Host {
             spec: spec.clone(),
             client: Client::with(shared, options)?,
             session,
+            changes,
             mappings: Vec::new(),
             events: Vec::new(),
             paths: Vec::new(),
@@ -193,7 +201,7 @@ impl Host {
             );
             return Err(fail(Exit::Failed, text));
         }
-        let volume = self.open_volume(&spec.volume, spec.access)?;
+        let volume = self.open_volume(&spec.volume, spec.access, spec.take_over)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
         let shown = face::show(shared, &spec.volume, &owner, &spec.face);
@@ -210,14 +218,23 @@ impl Host {
         Ok(place)
     }
 
-    fn open_volume(&self, name: &str, access: Access) -> anyhow::Result<Arc<RemoteVolume>> {
+    fn open_volume(
+        &self,
+        name: &str,
+        access: Access,
+        take_over: bool,
+    ) -> anyhow::Result<Arc<RemoteVolume>> {
         use client::error::OpenError::{NoPath, TimedOut};
         let access = match access {
             Access::Ro => client::Access::ReadOnly,
             Access::Rw => client::Access::ReadWrite,
             Access::Migration => client::Access::Migration,
         };
-        self.client.open(name, access).map_err(|error| {
+        let opened = match take_over {
+            true => self.client.take_over(name, access),
+            false => self.client.open(name, access),
+        };
+        opened.map_err(|error| {
             let exit = match error {
                 TimedOut | NoPath => Exit::Failed,
                 _ => Exit::PeerRefused,
@@ -255,6 +272,7 @@ impl Host {
         let mapping = self.mappings.remove(at);
         mapping.volume.close();
         self.idle = Instant::now();
+        self.changes.ring();
         self.note(format!("{volume} unmapped"));
         Ok(format!("{volume} is not mapped any more"))
     }
@@ -317,8 +335,10 @@ impl Host {
         Ok(())
     }
 
-    fn is_idle(&self) -> bool {
-        self.mappings.is_empty() && self.idle.elapsed() > IDLE
+    /// How long it goes on without a volume, if it has none.
+    fn idle_left(&self) -> Option<Duration> {
+        let idle = self.mappings.is_empty();
+        idle.then(|| IDLE.saturating_sub(self.idle.elapsed()))
     }
 
     fn note(&mut self, text: String) {
@@ -520,7 +540,7 @@ pub(crate) fn open_one(
         metrics: None,
     };
     let host = Host::open(&spec)?;
-    let volume = host.open_volume(volume, access)?;
+    let volume = host.open_volume(volume, access, false)?;
     Ok(One {
         volume,
         session: host.session,

@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Who may write
     #[arg(long, value_enum, default_value_t = Access::Rw)]
     access: Access,
+    /// Take the volume from a client that writes it and that the server has no path to: what that one asks later is refused
+    #[arg(long)]
+    take_over: bool,
     /// Requests while no path is up: queue:TIME or fail
     #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
     on_disconnect: OnDisconnect,
@@ -102,6 +105,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let spec = MapSpec {
         volume: args.volume,
         access: args.access,
+        take_over: args.take_over,
         face: args.face,
     };
     if args.foreground {

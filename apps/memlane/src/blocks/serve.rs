@@ -9,7 +9,7 @@ use memlane_block::server::{self, Shared, VolumeView};
 use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::engine::server::Config;
 use memlane_transport::io::{
-    self, Address, LOCAL, PORT, ServedPath, Server, ServerConfig, SessionInfo,
+    self, Address, Inherited, LOCAL, PORT, ServedPath, Server, ServerConfig, SessionInfo,
 };
 use memlane_transport::port::Identity;
 use memlane_transport::wire::Geometry;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Volumes are what is below this folder; nothing outside can be reached
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: local and tcp://127.0.0.1:1234]
+    /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the service manager's sockets, or local and tcp://127.0.0.1:1234]
     #[arg(long, value_name = "WHERE")]
     listen: Vec<Address>,
     /// Listen beyond this machine, although nobody is asked who he is and nothing is encrypted
@@ -64,7 +64,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let listen = places(&args)?;
+    let inherited = service::sockets()?;
+    let listen = places(&args, &inherited)?;
     let geometry = geometry(&args)?;
     let control = control::Listener::bind(Role::Server, &args.name).map_err(|_| {
         let text = format!(
@@ -88,6 +89,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Config::new(geometry, u64::from_le_bytes(born)),
     );
     config.workers = usize::from(args.threads);
+    config.inherited = inherited;
     config.engine.heartbeat = Heartbeat::within(args.heartbeat);
     let served = Arc::clone(&shared);
     let server = io::serve(config, move |_| served.service()).with_context(|| {
@@ -117,16 +119,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn places(args: &Args) -> anyhow::Result<Vec<Address>> {
-    let listen = match args.listen.is_empty() {
+/// Where to listen, beside the sockets that are there already.
+fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> {
+    let listen = match args.listen.is_empty() && inherited.is_empty() {
         false => args.listen.clone(),
         true => vec![
             Address::local(LOCAL),
             Address::Tcp(([127, 0, 0, 1], PORT).into()),
         ],
     };
+    let mut all = inherited.iter().map(Inherited::address).chain(&listen);
     let beyond = |place: &&Address| matches!(place, Address::Tcp(at) if !at.ip().is_loopback());
-    match listen.iter().find(beyond) {
+    match all.find(beyond) {
         Some(place) if !args.insecure => Err(fail(
             Exit::Usage,
             format!(

@@ -193,6 +193,8 @@ pub(crate) struct MapSpec {
     pub(crate) volume: String,
     /// Who may write.
     pub(crate) access: Access,
+    /// Also from a client that is not there.
+    pub(crate) take_over: bool,
     /// As what.
     pub(crate) face: Face,
 }

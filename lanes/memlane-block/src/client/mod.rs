@@ -24,9 +24,10 @@
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`] | counts; time |
+//! | [`stats`], [`clock`], [`Changes`] | counts; time; a bell for whoever shows all that |
 
 pub mod answer;
+mod changes;
 pub mod clock;
 pub mod error;
 pub mod keeper;
@@ -49,6 +50,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use crate::wire::Access;
+pub use changes::Changes;
 pub use memlane_transport::engine::client::AllDown as Patience;
 pub use remote::Status;
 
@@ -66,6 +68,8 @@ pub struct Options {
     pub grace: Duration,
     /// How long an [`open`](Client::open) may take.
     pub open_limit: Duration,
+    /// Rung when a path or a volume has changed.
+    pub changes: Option<Arc<Changes>>,
     /// Time.
     pub clock: Clock,
 }
@@ -76,6 +80,7 @@ impl Default for Options {
             patience: Patience::Queue(Duration::from_secs(30)),
             grace: Duration::from_secs(3),
             open_limit: Duration::from_secs(30),
+            changes: None,
             clock: Clock::real(),
         }
     }

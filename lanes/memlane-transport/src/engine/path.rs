@@ -9,6 +9,9 @@ use crate::wire::{Geometry, SgDesc, Uuid};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// How much slower a path is asked that carries nothing.
+const IDLE_PACE: u32 = 4;
+
 /// A path's number in its session; never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PathId(pub u32);
@@ -201,6 +204,7 @@ impl Path {
     /// asked only if requests are under way by them, and only a server of ours (`all`): mainline warns about it.
     pub(super) fn beat(&mut self, now: Time, config: &Heartbeat, all: bool) -> Option<Vec<u16>> {
         let mut ask = Vec::new();
+        let config = &self.pace(config);
         for (cid, line) in (0..).zip(&mut self.lines) {
             if cid == 0 || (all && line.busy > 0) {
                 match line.pulse.check(now, config) {
@@ -215,9 +219,18 @@ impl Path {
 
     /// When to call [`beat`](Self::beat).
     pub(super) fn next_beat(&self, config: &Heartbeat, all: bool) -> Option<Time> {
+        let config = &self.pace(config);
         let lines = self.lines.iter().enumerate();
         let asked = lines.filter(|(cid, line)| *cid == 0 || (all && line.busy > 0));
         asked.map(|(_, line)| line.pulse.deadline(config)).min()
+    }
+
+    /// A path that carries nothing is asked less often: nobody waits for it.
+    fn pace(&self, config: &Heartbeat) -> Heartbeat {
+        match self.inflight {
+            0 => config.times(IDLE_PACE),
+            _ => *config,
+        }
     }
 
     pub(super) fn candidate(&self) -> Candidate<PathId> {

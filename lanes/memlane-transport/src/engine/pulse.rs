@@ -34,6 +34,15 @@ impl Heartbeat {
         }
     }
 
+    /// So many times slower.
+    #[must_use]
+    pub fn times(&self, factor: u32) -> Heartbeat {
+        Heartbeat {
+            interval: self.interval.saturating_mul(factor),
+            patience: self.patience.saturating_mul(factor),
+        }
+    }
+
     /// What a server takes by default: 4 s. Its clients look for other paths themselves; it only tidies up.
     #[must_use]
     pub fn of_servers() -> Heartbeat {

@@ -3,15 +3,17 @@
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::AsFd;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-    sockopt,
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen,
+    socket_with, sockopt,
 };
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The port where mainline's RNBD server listens by default (`RTRS_PORT` in drivers/block/rnbd/rnbd-srv.c), and ours.
@@ -183,6 +185,52 @@ impl FromStr for PathAddr {
             dst: Address::Tcp(to),
         })
     }
+}
+
+/// A socket at which somebody else listens for us already: a service manager.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    pub(super) socket: Arc<OwnedFd>,
+    address: Address,
+}
+
+impl Inherited {
+    /// Takes a socket that listens.
+    ///
+    /// # Errors
+    /// It is no socket, or not one of TCP or unix streams that listens, or its name is not text.
+    pub fn new(socket: OwnedFd) -> io::Result<Inherited> {
+        let listens = sockopt::socket_type(&socket)? == SocketType::STREAM
+            && sockopt::socket_acceptconn(&socket)?;
+        if !listens {
+            return Err(io::Error::other("not a stream socket that listens"));
+        }
+        let address = address_of(rustix::net::getsockname(&socket)?)?;
+        ioctl_fionbio(&socket, true)?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        Ok(Inherited {
+            socket: Arc::new(socket),
+            address,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+fn address_of(name: SocketAddrAny) -> io::Result<Address> {
+    if let Ok(addr) = SocketAddr::try_from(name.clone()) {
+        return Ok(Address::Tcp(addr));
+    }
+    let name = SocketAddrUnix::try_from(name)?;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let path = name.path().and_then(|path| text(path.to_bytes()));
+    let name = path.or_else(|| name.abstract_name().and_then(text));
+    name.map(Address::Local)
+        .ok_or_else(|| io::Error::other("its name is not text"))
 }
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);

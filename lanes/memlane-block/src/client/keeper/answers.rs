@@ -20,7 +20,9 @@ impl Keeper {
     pub(super) fn read_news(&mut self) {
         let mut restarted = false;
         for _ in 0..MOST_NEWS {
-            match self.session.news() {
+            let news = self.session.news();
+            self.heard += u64::from(news.is_some());
+            match news {
                 Some(News::ServerRestarted) => restarted = true,
                 Some(News::Notice(bits)) => self.look(|id| notice(id) == notice(bits)),
                 // What was told while no path was up has not come.

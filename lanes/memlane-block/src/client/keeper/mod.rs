@@ -126,6 +126,10 @@ pub struct Keeper {
     next: u64,
     completions: Vec<Completion>,
     closed: bool,
+    /// News of paths that were read.
+    heard: u64,
+    /// What whoever shows all this knows: news, and changes of volumes.
+    told: u64,
     /// To be over by then.
     stop: Option<Time>,
 }
@@ -162,6 +166,8 @@ impl Keeper {
             next: 0,
             completions: Vec::new(),
             closed: false,
+            heard: 0,
+            told: 0,
             stop: None,
         })
     }
@@ -185,6 +191,7 @@ impl Keeper {
         self.look_for_doubts(now);
         self.give_up_openings(now);
         self.ask_what_is_due(now);
+        self.tell_changes();
         let overdue = self.ring_overdue(now);
         self.port.push();
         if self.is_over(now) {
@@ -352,6 +359,21 @@ impl Keeper {
         while let Some(place) = self.entries.iter().position(late) {
             self.answer_opening(place, OpenError::TimedOut);
         }
+    }
+
+    /// Whoever shows paths and volumes looks again.
+    fn tell_changes(&mut self) {
+        let volumes = self.entries.iter().map(|entry| match &entry.who {
+            Who::Open { remote, .. } => remote.changes(),
+            Who::Opening { .. } => 0,
+        });
+        let seen = volumes.fold(self.heard, u64::wrapping_add);
+        if seen != self.told
+            && let Some(changes) = &self.options.changes
+        {
+            changes.ring();
+        }
+        self.told = seen;
     }
 
     fn ring_overdue(&self, now: Time) -> Option<Time> {
