@@ -61,15 +61,22 @@ pub fn plan(rng: &mut Rng, wires: usize, until: Time) -> Vec<(Time, Fault)> {
     plan
 }
 
-/// Nothing goes wrong, but the client's process is stopped now and then.
+/// The client's process is stopped now and then, while its questions are under way by wires that hold back what comes
+/// until it has been back for a moment. Nothing else goes wrong.
 #[must_use]
-pub fn stops(rng: &mut Rng, until: Time) -> Vec<(Time, Fault)> {
-    let most = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
-    let mut stop = || {
-        let long = rng.micros(1_000, 500_000);
-        (rng.micros(0, most), Fault::Stop(End::Client, long))
-    };
-    (0..5).map(|_| stop()).collect()
+pub fn stops(rng: &mut Rng, wires: usize) -> Vec<(Time, Fault)> {
+    // Less than the peer is given, from the first question on.
+    let (before, after) = (Time::from_millis(85), Time::from_millis(5));
+    let mut plan = Vec::new();
+    for begin in [0, 250, 500, 750] {
+        let at = Time::from_millis(begin) + rng.micros(0, 20_000);
+        // Together less than it is until the next one.
+        let long = rng.micros(60_000, 100_000);
+        let stalls = |wire| (at, Fault::Stall(wire, before + long + after));
+        plan.extend((0..wires).map(stalls));
+        plan.push((at + before, Fault::Stop(End::Client, long)));
+    }
+    plan
 }
 
 /// Which end dies after how many steps of a world.

@@ -202,7 +202,7 @@ impl World {
             self.add_path(wire);
         }
         let planned = match self.options.stops {
-            true => stops(&mut self.rng, UNTIL),
+            true => stops(&mut self.rng, self.wires.len()),
             false => plan(&mut self.rng, self.wires.len(), UNTIL),
         };
         for (at, fault) in planned {

@@ -58,19 +58,22 @@ fn in_thousands_of_worlds_each_block_is_a_register_and_nothing_is_executed_twice
 #[test]
 fn a_client_that_was_stopped_does_not_take_its_own_silence_for_the_servers() {
     let mut sum = Report::default();
-    for seed in 0..300 {
+    for seed in seed().map_or(0..300, |seed| seed..seed + 1) {
         let options = Options {
             stops: true,
+            trace: self::seed().is_some(),
             ..Options::default()
         };
         match run(seed, options) {
-            Ok(report) => sum.add(&report),
+            Ok(report) => {
+                assert_eq!(report.silent, 0, "seed {seed}: {report:?}");
+                sum.add(&report);
+            }
             Err(violation) => panic!("seed {seed}: {violation:?}"),
         }
     }
     println!("{sum:?}");
-    assert_eq!(sum.silent, 0, "{sum:?}");
-    assert!(sum.done > 300 * 10, "{sum:?}");
+    assert!(seed().is_some() || sum.done > 300 * 10, "{sum:?}");
 }
 
 /// The first seed whose world goes wrong in this way.

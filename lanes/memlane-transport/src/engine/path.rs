@@ -181,6 +181,12 @@ impl Path {
 
     /// A request goes out by a connection.
     pub(super) fn leaves(&mut self, now: Time, cid: u16) {
+        // What was not answered so far was asked at leisure.
+        if self.inflight == 0
+            && let Some(line) = self.lines.first_mut()
+        {
+            line.pulse.sign(now);
+        }
         self.inflight += 1;
         self.used = true;
         if let Some(line) = self.lines.get_mut(usize::from(cid)) {

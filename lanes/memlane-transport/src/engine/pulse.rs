@@ -98,7 +98,8 @@ impl Pulse {
         let counted = due.saturating_sub(self.since);
         let late = now.saturating_sub(due) > config.interval / 2;
         self.since = now;
-        self.excused = late && !self.excused;
+        // With the first question nothing is counted.
+        self.excused = late && !self.excused && self.unanswered.is_some();
         self.unanswered = Some(match self.unanswered {
             None => Duration::ZERO,
             Some(before) if self.excused => before,
