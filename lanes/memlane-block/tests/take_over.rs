@@ -1,8 +1,7 @@
 //! A volume is taken from a client that is not there: what the server does, and what the client that had it is told.
 
-#[allow(dead_code)] // other tests use the rest
 mod remote;
-#[allow(dead_code)]
+#[allow(dead_code)] // other tests use the rest
 mod server_driver;
 
 use memlane_block::client::error::OpenError;
