@@ -202,6 +202,15 @@ fn a_client_that_lost_its_volume_fails_all_requests_and_never_opens_it_again() {
 }
 
 #[test]
+fn who_waits_in_vain_for_the_last_requests_of_another_is_told_so() {
+    let mut rig = Rig::new(&[("disk", 1 << 16)]);
+    let again = u16::try_from(libc::EAGAIN).expect("a number");
+    rig.session.world().machine.disk("disk").refuse = Some(again);
+    assert_eq!(rig.take_over("disk").expect_err("never"), OpenError::Ending);
+    assert!(rig.session.world().machine.opens > 10, "it was asked again");
+}
+
+#[test]
 fn a_client_without_requests_notices_too() {
     let mut rig = Rig::new(&[("disk", 1 << 16)]);
     let volume = rig.open("disk");

@@ -127,6 +127,8 @@ pub(crate) enum Face {
     Ublk,
 }
 
+const FACES: &str = "one of nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk";
+
 impl FromStr for Face {
     type Err = String;
 
@@ -137,9 +139,7 @@ impl FromStr for Face {
             "ublk" => return Ok(Face::Ublk),
             _ => {}
         }
-        let (kind, rest) = text
-            .split_once(':')
-            .ok_or("nbd:unix:PATH, nbd:tcp:ADDRESS, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel or ublk")?;
+        let (kind, rest) = text.split_once(':').ok_or(FACES)?;
         let path = |path: &str| match path.starts_with('/') {
             true => Ok(PathBuf::from(path)),
             false => Err(format!("{path:?} is not an absolute path")),
@@ -155,7 +155,7 @@ impl FromStr for Face {
             }
             ("fuse", _) => path(rest).map(Face::Fuse),
             ("vhost-user", _) => path(rest).map(Face::VhostUser),
-            _ => Err(format!("{text:?} is not a face that memlane has")),
+            _ => Err(FACES.into()),
         }
     }
 }

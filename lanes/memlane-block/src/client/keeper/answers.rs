@@ -276,7 +276,7 @@ impl Keeper {
         let transient = matches!(error, OpenError::TimedOut | OpenError::Ending);
         match &mut entry.who {
             // Nothing but the answer counts to somebody who waits for it.
-            Who::Opening { .. } if transient => {}
+            Who::Opening { late, .. } if transient => *late = error,
             Who::Opening { .. } => self.answer_opening(place, error),
             Who::Open { .. } if error == OpenError::Closed => {}
             Who::Open { remote, taken, .. } if *taken || error == OpenError::Taken => {

@@ -72,6 +72,8 @@ enum Who {
         reply: Sender<Result<Claim, OpenError>>,
         until: Time,
         take_over: bool,
+        /// What it is told if it comes to nothing in time.
+        late: OpenError,
     },
     Open {
         remote: Arc<Remote>,
@@ -292,6 +294,7 @@ impl Keeper {
                 reply,
                 until: now.saturating_add(self.options.open_limit),
                 take_over,
+                late: OpenError::TimedOut,
             },
             wanted: true,
             asked: false,
@@ -353,11 +356,16 @@ impl Keeper {
 
     fn give_up_openings(&mut self, now: Time) {
         let late = |entry: &Entry| match &entry.who {
-            Who::Opening { until, .. } => now >= *until,
-            Who::Open { .. } => false,
+            Who::Opening { until, late, .. } => Some(*late).filter(|_| now >= *until),
+            Who::Open { .. } => None,
         };
-        while let Some(place) = self.entries.iter().position(late) {
-            self.answer_opening(place, OpenError::TimedOut);
+        while let Some((place, error)) = self
+            .entries
+            .iter()
+            .enumerate()
+            .find_map(|(place, entry)| Some((place, late(entry)?)))
+        {
+            self.answer_opening(place, error);
         }
     }
 
