@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{MapSpec, PathSpec};
+use super::tls::TlsSpec;
 use crate::exit::{Exit, fail};
 
 /// Longest request or reply.
@@ -47,6 +48,8 @@ pub(crate) enum Request {
     Map {
         spec: MapSpec,
         paths: Vec<PathSpec>,
+        #[serde(default)]
+        tls: Option<TlsSpec>,
         wait: Duration,
     },
     /// End a mapping.

@@ -10,6 +10,7 @@ use memlane_block::volume::Volume as _;
 use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
+use memlane_transport::io::tls::ClientTls;
 use memlane_transport::io::{Address, ClientConfig, ClientSession, PathAddr, PathInfo};
 use memlane_transport::port::Session as _;
 
@@ -19,6 +20,7 @@ use super::face::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
 use super::spec::{Access, MapSpec, OnDisconnect, PathSpec, Place};
+use super::tls::{self, Renewal, TlsSpec};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
@@ -123,20 +125,26 @@ struct Host {
     spec: HostSpec,
     session: Arc<ClientSession>,
     client: Client,
+    tls: Option<(ClientTls, Renewal)>,
     mappings: Vec<Mapping>,
     events: Vec<Event>,
     /// Paths, as they were at the last look.
     paths: Vec<(String, PathState)>,
     /// Since when nothing is mapped.
     idle: Instant,
+    /// If nothing is mapped.
+    ends_at_once: bool,
 }
 
 impl Host {
     fn open(spec: &HostSpec) -> anyhow::Result<Host> {
-        let session = memlane_transport::io::open(ClientConfig {
+        let tls = spec.tls.as_ref().map(tls::client).transpose()?;
+        let config = ClientConfig {
             engine: engine_config(spec)?,
             paths: spec.paths.iter().map(address).collect(),
-        })?;
+        };
+        let credentials = tls.as_ref().map(|(tls, _)| tls.clone());
+        let session = memlane_transport::io::open_over_tls(config, credentials)?;
         let options = client::Options {
             patience: patience(spec.on_disconnect),
             open_limit: spec.wait,
@@ -147,19 +155,29 @@ impl Host {
             spec: spec.clone(),
             client: Client::with(shared, options)?,
             session,
+            tls,
             mappings: Vec::new(),
             events: Vec::new(),
             paths: Vec::new(),
             idle: Instant::now(),
+            ends_at_once: false,
         })
     }
 
     fn obey(&mut self, request: Request) -> anyhow::Result<serde_json::Value> {
         match request {
             Request::Describe => Ok(serde_json::to_value(self.describe())?),
-            Request::Map { spec, paths, .. } => {
+            Request::Map {
+                spec, paths, tls, ..
+            } => {
                 self.must_go_to(&paths)?;
-                self.map(spec).map(Into::into)
+                self.must_be_as_secure(tls.as_ref())?;
+                let mapped = self.map(spec);
+                if mapped.is_err() && self.mappings.is_empty() {
+                    // Nothing came of it: whoever tries again may want another session.
+                    self.ends_at_once = true;
+                }
+                mapped.map(Into::into)
             }
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
             Request::Remap { volume } => self.remap(&volume).map(Into::into),
@@ -188,6 +206,19 @@ impl Host {
         Err(fail(Exit::Usage, text))
     }
 
+    /// Nor is it a wish for a volume without the encryption that was asked for, or with another.
+    fn must_be_as_secure(&self, tls: Option<&TlsSpec>) -> anyhow::Result<()> {
+        let text = match (&self.spec.tls, tls) {
+            (known, asked) if known.as_ref() == asked => return Ok(()),
+            (None, _) => "is open without TLS",
+            (Some(_), None) => "is open with TLS: say --tls, too",
+            (Some(_), Some(_)) => "is open with other certificates, or another name of the server",
+        };
+        let name = &self.spec.session;
+        let text = format!("session {name:?} {text}; or choose another --session");
+        Err(fail(Exit::Usage, text))
+    }
+
     fn map(&mut self, spec: MapSpec) -> anyhow::Result<String> {
         if self.find(&spec.volume).is_some() {
             let text = format!(
@@ -196,10 +227,18 @@ impl Host {
             );
             return Err(fail(Exit::Failed, text));
         }
+        if spec.nbd_tls.is_some() && !spec.face.is_nbd() {
+            let text = format!(
+                "{} is not an NBD export: --nbd-tls means nothing to it",
+                spec.face
+            );
+            return Err(fail(Exit::Usage, text));
+        }
+        self.wait_for_a_path(&spec.volume)?;
         let volume = self.open_volume(&spec.volume, spec.access)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
-        let shown = face::show(shared, &spec.volume, &owner, &spec.face);
+        let shown = face::show(shared, &owner, &spec);
         let shown = shown.inspect_err(|_| volume.close())?;
         let place = shown.place();
         self.note(format!("{} mapped as {place}", spec.volume));
@@ -211,6 +250,25 @@ impl Host {
             shown,
         });
         Ok(place)
+    }
+
+    /// Paths that only a person can put right are not waited for.
+    fn wait_for_a_path(&self, volume: &str) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed() < self.spec.wait {
+            let paths = self.session.paths();
+            let is_up = |path: &PathInfo| path.state == PathState::Connected;
+            let in_vain = |path: &PathInfo| path.why.is_some_and(|why| why.wants_a_person());
+            if paths.is_empty() || paths.iter().any(is_up) {
+                break;
+            }
+            if paths.iter().all(in_vain) {
+                let text = format!("{volume}: no path to the server{}", self.why_no_path());
+                return Err(fail(Exit::PeerRefused, text));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     fn open_volume(&self, name: &str, access: Access) -> anyhow::Result<Arc<RemoteVolume>> {
@@ -235,9 +293,11 @@ impl Host {
         if paths.iter().any(|path| path.state == PathState::Connected) {
             return String::new();
         }
-        let texts = paths
-            .iter()
-            .map(|path| format!("{} is {}", path.address, state_word(path.state)));
+        let texts = paths.iter().map(|path| {
+            let why = path.why.map(|why| format!(": {why}"));
+            let why = why.unwrap_or_default();
+            format!("{} is {}{why}", path.address, state_word(path.state))
+        });
         format!(" ({})", texts.collect::<Vec<_>>().join("; "))
     }
 
@@ -316,7 +376,7 @@ impl Host {
     }
 
     fn is_idle(&self) -> bool {
-        self.mappings.is_empty() && self.idle.elapsed() > IDLE
+        self.mappings.is_empty() && (self.ends_at_once || self.idle.elapsed() > IDLE)
     }
 
     fn note(&mut self, text: String) {
@@ -331,6 +391,7 @@ impl Host {
 
     /// Notices what has changed.
     fn look(&mut self) {
+        self.renew();
         let now: Vec<(String, PathState)> = self
             .session
             .paths()
@@ -343,6 +404,18 @@ impl Host {
         }
         for at in 0..self.mappings.len() {
             self.look_at(at);
+        }
+    }
+
+    /// Certificates that were renewed are shown by connections that are made from now on.
+    fn renew(&mut self) {
+        let Some((tls, renewal)) = &mut self.tls else {
+            return;
+        };
+        match renewal.due().map(|files| tls.reload(&files)) {
+            None => {}
+            Some(Ok(())) => self.note("certificates were read again".into()),
+            Some(Err(error)) => self.note(format!("certificates stay as they were: {error}")),
         }
     }
 
@@ -478,6 +551,7 @@ fn path_document(path: &PathInfo) -> documents::Path {
         failed_over: stats.failed_over,
         reconnects: stats.connected.saturating_sub(1),
         failed_connects: stats.failed,
+        last_error: path.why.map(|why| why.to_string()),
         latency_log2_us: stats.latency.counts().to_vec(),
     }
 }
@@ -519,6 +593,7 @@ pub(crate) fn open_one(
         on_disconnect: OnDisconnect::Fail,
         wait: Duration::from_secs(10),
         connections,
+        tls: None,
         metrics: None,
     };
     let host = Host::open(&spec)?;

@@ -6,6 +6,7 @@
 //! | `map`, `host`, `face` | the verb; the process behind a session; what a volume is shown as |
 //! | `vol`, `session` | ask these processes, and tell them what to do |
 //! | `control`, `documents` | how they are asked; what they tell |
+//! | `tls` | certificates |
 //! | `spec` | what flags say; `metrics`: Prometheus; `service`: what a service manager wants |
 
 mod control;
@@ -18,6 +19,7 @@ pub(crate) mod serve;
 mod service;
 pub(crate) mod session;
 mod spec;
+mod tls;
 pub(crate) mod vol;
 
 pub(crate) use host::open_one;

@@ -195,6 +195,12 @@ pub(crate) enum Face {
     Ublk,
 }
 
+impl Face {
+    pub(crate) fn is_nbd(&self) -> bool {
+        matches!(self, Face::NbdUnix(_) | Face::NbdTcp(_))
+    }
+}
+
 impl FromStr for Face {
     type Err = String;
 
@@ -263,6 +269,9 @@ pub(crate) struct MapSpec {
     pub(crate) access: Access,
     /// As what.
     pub(crate) face: Face,
+    /// An NBD export's certificates: a folder.
+    #[serde(default)]
+    pub(crate) nbd_tls: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
 use super::inflow::Received;
 use super::link::{Link, LinkError};
 use super::pool::{ByReads, Pool, Reading};
+use super::tls::{ClientTls, Tls};
 use crate::engine::client::{Action, AllDown, Client, Config, Event, Post, Request};
 use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
@@ -71,6 +72,10 @@ pub(super) struct Core {
     started: Instant,
     all_down: AllDown,
     pub(super) addresses: BTreeMap<PathId, PathAddr>,
+    /// For paths over TCP.
+    tls: Option<ClientTls>,
+    /// Why paths that are down went down last.
+    pub(super) whys: BTreeMap<PathId, PathError>,
     links: Vec<Option<Entry>>,
     next_serial: u64,
     waits: Arc<Waits>,
@@ -91,12 +96,14 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: Config, waits: Arc<Waits>) -> Core {
+    pub(super) fn new(config: Config, waits: Arc<Waits>, tls: Option<ClientTls>) -> Core {
         Core {
             all_down: config.all_down,
             engine: Client::new(config),
             started: Instant::now(),
             addresses: BTreeMap::new(),
+            tls,
+            whys: BTreeMap::new(),
             links: Vec::new(),
             next_serial: 0,
             waits,
@@ -310,6 +317,15 @@ impl Core {
         {
             link.awaits_descriptors();
         }
+        if let (Some(tls), Some(Address::Tcp(to))) = (&self.tls, path.map(|path| &path.dst)) {
+            match Tls::client(tls, to.ip()) {
+                Ok(tls) => link.encrypts(tls),
+                Err(error) => {
+                    self.failed.push((conn, PathError::Tls(error)));
+                    return;
+                }
+            }
+        }
         link.step(Step::Connect, private);
         let entry = Entry {
             conn,
@@ -369,10 +385,12 @@ impl Core {
     fn heed(&mut self, event: Event) {
         match event {
             Event::PathUp(path) => {
+                self.whys.remove(&path);
                 self.told.news.push(News::PathUp(path));
                 self.make_pool();
             }
             Event::PathDown { path, why, .. } => {
+                self.whys.insert(path, why);
                 self.told.news.push(News::PathDown(path, why));
             }
             Event::ServerRestarted => self.told.news.push(News::ServerRestarted),
@@ -472,9 +490,10 @@ impl Core {
                     self.hand_over(now, conn, received);
                 }
                 Ok(None) => {
-                    self.has_moved |= self.links[at]
-                        .as_ref()
-                        .is_some_and(|entry| entry.link.has_moved());
+                    if let Some(entry) = &mut self.links[at] {
+                        self.has_moved |= entry.link.has_moved();
+                        entry.dirty |= entry.link.owes();
+                    }
                     return;
                 }
                 Err(error) => self.engine.on_broken(now, conn, error.for_path()),

@@ -10,8 +10,10 @@ use super::address::{Bell, Interest, PathAddr, Waits};
 use super::client::{Core, Queued, Told};
 use super::client_port::{ClientPort, PortState};
 use super::pool::Pool;
+use super::tls::ClientTls;
 use crate::engine::client::Config;
 use crate::engine::path::{PathId, PathState};
+use crate::error::PathError;
 use crate::lease::Lease;
 use crate::port::{LeaseError, News, Port, Session};
 use crate::stats::PathStats;
@@ -59,6 +61,8 @@ pub struct PathInfo {
     pub inflight: u32,
     /// What it has counted.
     pub stats: PathStats,
+    /// Why it went down last, until it is up again.
+    pub why: Option<PathError>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -496,9 +500,20 @@ pub struct ClientSession {
 /// # Errors
 /// Descriptors, threads or memory are used up; more paths than there may be.
 pub fn open(config: ClientConfig) -> io::Result<Arc<ClientSession>> {
+    open_over_tls(config, None)
+}
+
+/// As [`open`]; paths over TCP are encrypted, and both ends show who they are, if there is a `tls`.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_over_tls(
+    config: ClientConfig,
+    tls: Option<ClientTls>,
+) -> io::Result<Arc<ClientSession>> {
     let sockets = Arc::new(Waits::new()?);
     let inner = Arc::new(Inner {
-        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets))),
+        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets), tls)),
         door: Mutex::default(),
         knocked: AtomicBool::new(false),
         pool: OnceLock::new(),
@@ -549,6 +564,7 @@ impl ClientSession {
             let now = core.now();
             core.engine.remove_path(now, id);
             core.addresses.remove(&id);
+            core.whys.remove(&id);
         });
     }
 
@@ -579,6 +595,7 @@ impl ClientSession {
                     state,
                     inflight: core.engine.inflight(id)?,
                     stats: core.engine.stats(id)?.clone(),
+                    why: core.whys.get(&id).copied(),
                 })
             };
             core.engine.paths().filter_map(info).collect()
