@@ -234,7 +234,14 @@ impl Host {
             );
             return Err(fail(Exit::Usage, text));
         }
-        self.wait_for_a_path(&spec.volume)?;
+        if !self.session.wait_for_a_path(self.spec.wait) {
+            let text = format!(
+                "{}: no path to the server{}",
+                spec.volume,
+                self.why_no_path()
+            );
+            return Err(fail(Exit::PeerRefused, text));
+        }
         let volume = self.open_volume(&spec.volume, spec.access)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
@@ -250,25 +257,6 @@ impl Host {
             shown,
         });
         Ok(place)
-    }
-
-    /// Paths that only a person can put right are not waited for.
-    fn wait_for_a_path(&self, volume: &str) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        while begin.elapsed() < self.spec.wait {
-            let paths = self.session.paths();
-            let is_up = |path: &PathInfo| path.state == PathState::Connected;
-            let in_vain = |path: &PathInfo| path.why.is_some_and(|why| why.wants_a_person());
-            if paths.is_empty() || paths.iter().any(is_up) {
-                break;
-            }
-            if paths.iter().all(in_vain) {
-                let text = format!("{volume}: no path to the server{}", self.why_no_path());
-                return Err(fail(Exit::PeerRefused, text));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
     }
 
     fn open_volume(&self, name: &str, access: Access) -> anyhow::Result<Arc<RemoteVolume>> {

@@ -602,6 +602,25 @@ impl ClientSession {
         })
     }
 
+    /// Waits until a path is up, but not longer than `limit`, nor for paths that are all down for a reason that only a
+    /// person can put right: then it is `false`.
+    #[must_use]
+    pub fn wait_for_a_path(&self, limit: Duration) -> bool {
+        let begin = Instant::now();
+        while begin.elapsed() < limit {
+            let paths = self.paths();
+            let in_vain = |path: &PathInfo| path.why.is_some_and(|why| why.wants_a_person());
+            if paths.is_empty() || paths.iter().any(|path| path.state == PathState::Connected) {
+                return true;
+            }
+            if paths.iter().all(in_vain) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
     /// Ends the session: what is not over fails with [`Closed`](crate::error::RequestError::Closed). Leases that are
     /// out stay what they are.
     pub fn close(&self) {
