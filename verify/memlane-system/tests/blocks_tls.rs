@@ -196,7 +196,7 @@ fn who_cannot_prove_to_be_the_session_is_refused_soon_and_told_why() {
     });
     refused(4, "it wants TLS", || world.map("one", &to, &[]));
     // Which files are meant.
-    refused(2, "client-cert.pem", || {
+    refused(2, "ca-cert.pem: ", || {
         map("one", &world.dir.path().join("root"), &[])
     });
     refused(2, "not a folder", || map("one", Path::new("/nowhere"), &[]));
@@ -209,7 +209,7 @@ fn who_cannot_prove_to_be_the_session_is_refused_soon_and_told_why() {
     let plain = world.serve(&["--insecure"]);
     let to = plain.address();
     refused(4, "without TLS", || {
-        world.map("one", &to, &["--tls", text(&one)])
+        world.map("late", &to, &["--tls", text(&one)])
     });
 }
 

@@ -173,10 +173,8 @@ impl Host {
                 self.must_go_to(&paths)?;
                 self.must_be_as_secure(tls.as_ref())?;
                 let mapped = self.map(spec);
-                if mapped.is_err() && self.mappings.is_empty() {
-                    // Nothing came of it: whoever tries again may want another session.
-                    self.ends_at_once = true;
-                }
+                // If nothing came of it, whoever tries again may want another session.
+                self.ends_at_once = mapped.is_err() && self.mappings.is_empty();
                 mapped.map(Into::into)
             }
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
@@ -281,12 +279,8 @@ impl Host {
         if paths.iter().any(|path| path.state == PathState::Connected) {
             return String::new();
         }
-        let texts = paths.iter().map(|path| {
-            let why = path.why.map(|why| format!(": {why}"));
-            let why = why.unwrap_or_default();
-            format!("{} is {}{why}", path.address, state_word(path.state))
-        });
-        format!(" ({})", texts.collect::<Vec<_>>().join("; "))
+        let texts: Vec<String> = paths.iter().map(path_text).collect();
+        format!(" ({})", texts.join("; "))
     }
 
     fn find(&self, volume: &str) -> Option<usize> {
@@ -380,15 +374,11 @@ impl Host {
     /// Notices what has changed.
     fn look(&mut self) {
         self.renew();
-        let now: Vec<(String, PathState)> = self
-            .session
-            .paths()
-            .iter()
-            .map(|path| (path.address.to_string(), path.state))
-            .collect();
-        let before = std::mem::replace(&mut self.paths, now.clone());
-        for change in now.iter().filter(|path| !before.contains(path)) {
-            self.note(format!("path {} is {}", change.0, state_word(change.1)));
+        let paths = self.session.paths();
+        let now = |path: &PathInfo| (path.address.to_string(), path.state);
+        let before = std::mem::replace(&mut self.paths, paths.iter().map(now).collect());
+        for path in paths.iter().filter(|path| !before.contains(&now(path))) {
+            self.note(path_text(path));
         }
         for at in 0..self.mappings.len() {
             self.look_at(at);
@@ -514,6 +504,12 @@ fn state_word(state: PathState) -> &'static str {
         PathState::Reconnecting => "reconnecting",
         PathState::Closed => "closed",
     }
+}
+
+/// Where a path stands, and why, if it is down.
+fn path_text(path: &PathInfo) -> String {
+    let why = path.why.map(|why| format!(": {why}")).unwrap_or_default();
+    format!("path {} is {}{why}", path.address, state_word(path.state))
 }
 
 fn status_text(volume: &RemoteVolume) -> String {
