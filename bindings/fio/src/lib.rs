@@ -34,6 +34,8 @@ pub struct CSettings {
     address: *const c_char,
     volume: *const c_char,
     session: *const c_char,
+    tls: *const c_char,
+    tls_name: *const c_char,
     access: u32,
     policy: u32,
     connections: u32,
@@ -87,7 +89,12 @@ unsafe fn tell(why: *mut c_char, len: usize, error: &str) {
     }
 }
 
-fn settings(c: &CSettings, address: String, session: String) -> (Settings, Access) {
+/// # Safety
+/// The strings end, where there are any.
+unsafe fn settings(c: &CSettings) -> (Settings, Access) {
+    // SAFETY: the caller's promise.
+    let [address, session, tls, tls_name] =
+        [c.address, c.session, c.tls, c.tls_name].map(|string| unsafe { text(string) });
     let access = match c.access {
         1 => Access::ReadOnly,
         2 => Access::Migration,
@@ -101,6 +108,8 @@ fn settings(c: &CSettings, address: String, session: String) -> (Settings, Acces
     let settings = Settings {
         address,
         session,
+        tls: (!tls.is_empty()).then(|| tls.into()),
+        tls_name: (!tls_name.is_empty()).then_some(tls_name),
         policy,
         connections: u16::try_from(c.connections).unwrap_or(u16::MAX),
         timeout: Duration::from_secs(c.timeout.into()),
@@ -119,11 +128,10 @@ pub unsafe extern "C" fn memlane_fio_attach(
     len: usize,
 ) -> *mut c_void {
     // SAFETY: the caller's promises.
-    let (c, address, name, session) = unsafe {
+    let ((settings, access), name) = unsafe {
         let c = &*c;
-        (c, text(c.address), text(c.volume), text(c.session))
+        (settings(c), text(c.volume))
     };
-    let (settings, access) = settings(c, address, session);
     match session::attach(&settings, &name, access) {
         Ok(attached) => Box::into_raw(Box::new(attached)).cast(),
         Err(error) => {

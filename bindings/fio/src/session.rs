@@ -7,9 +7,11 @@ use memlane_block::client::{Access, Client, Options, RemoteVolume};
 use memlane_core::token::Token;
 use memlane_transport::engine::client::{AfterRestart, Config};
 use memlane_transport::engine::policy::Policy;
-use memlane_transport::io::{ClientConfig, ClientSession, open};
+use memlane_transport::io::tls::{ClientTls, TlsFiles};
+use memlane_transport::io::{ClientConfig, ClientSession, open_over_tls};
 use memlane_transport::port::Session as _;
 use memlane_transport::wire::Control;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -19,6 +21,10 @@ use std::time::Duration;
 pub(crate) struct Settings {
     pub(crate) address: String,
     pub(crate) session: String,
+    /// A folder of certificates.
+    pub(crate) tls: Option<PathBuf>,
+    /// The server's name, if not its address.
+    pub(crate) tls_name: Option<String>,
     pub(crate) policy: Policy,
     pub(crate) connections: u16,
     pub(crate) timeout: Duration,
@@ -96,7 +102,12 @@ impl Shared {
         // The client sends such requests again by itself.
         engine.after_restart = AfterRestart::Fail;
         let told = |error| format!("no session: {error}");
-        let session = open(ClientConfig { engine, paths }).map_err(told)?;
+        let tls = settings.tls.as_ref().map(|folder| {
+            let files = TlsFiles::of_client(folder);
+            ClientTls::load(&files, settings.tls_name.as_deref())
+        });
+        let tls = tls.transpose().map_err(|error| format!("tls: {error}"))?;
+        let session = open_over_tls(ClientConfig { engine, paths }, tls).map_err(told)?;
         let options = Options {
             open_limit: settings.timeout,
             ..Options::default()
@@ -123,6 +134,9 @@ impl Shared {
                 false => Err(format!("jobs want volume {name} with different access=")),
             };
         }
+        if !self.session.wait_for_a_path(self.settings.timeout) {
+            return Err(self.explain(name, OpenError::NoPath));
+        }
         let volume = self.client.open(name, access);
         let volume = volume.map_err(|error| self.explain(name, error))?;
         volumes.push((name.into(), access, Arc::downgrade(&volume)));
@@ -135,6 +149,7 @@ impl Shared {
             for path in self.session.paths() {
                 let failed = path.stats.failed;
                 text += &format!("; path {}: failed {failed} times", path.address);
+                text += &path.why.map(|why| format!(": {why}")).unwrap_or_default();
             }
         }
         text

@@ -32,6 +32,8 @@ struct memlane_settings {
 	const char *address;
 	const char *volume;
 	const char *session;
+	const char *tls;
+	const char *tls_name;
 	unsigned int access;
 	unsigned int policy;
 	unsigned int connections;
@@ -77,6 +79,8 @@ struct options {
 	char *address;
 	char *volume;
 	char *session;
+	char *tls;
+	char *tls_name;
 	unsigned int access;
 	unsigned int policy;
 	unsigned int connections;
@@ -102,6 +106,16 @@ static struct fio_option option_list[] = {
 		.name = "session", .lname = "session name", PLACE(session),
 		.type = FIO_OPT_STR_STORE, .def = "fio",
 		.help = "The session's name, which a server may choose volumes by",
+	},
+	{
+		.name = "tls", .lname = "folder of certificates", PLACE(tls),
+		.type = FIO_OPT_STR_STORE,
+		.help = "Encrypt paths over TCP; the folder has client-cert.pem, client-key.pem, ca-cert.pem",
+	},
+	{
+		.name = "tls_name", .lname = "server's name", PLACE(tls_name),
+		.type = FIO_OPT_STR_STORE,
+		.help = "The name that the server's certificate must have, if not the address",
 	},
 	{
 		.name = "access", .lname = "access", PLACE(access),
@@ -168,6 +182,8 @@ static struct memlane_settings settings_of(const struct options *o)
 		.address = o->address,
 		.volume = o->volume,
 		.session = o->session,
+		.tls = o->tls,
+		.tls_name = o->tls_name,
 		.access = o->access,
 		.policy = o->policy,
 		.connections = o->connections,

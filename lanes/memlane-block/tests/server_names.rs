@@ -197,11 +197,24 @@ fn each_session_has_its_folder_and_links_out_of_it_lead_nowhere() {
             .service
             .opened(SessionId(100), "one", &certified(&["two", "one"]))
     );
+    // A renewed certificate may say more or less, if only it still names this one.
+    for (names, still) in [(&["one"][..], true), (&["two"][..], false)] {
+        let opened = driver
+            .service
+            .opened(SessionId(100), "one", &certified(names));
+        assert_eq!(opened, still, "{names:?}");
+    }
+    // Another user of this machine has names of his own.
+    let other = Identity::Local { uid: 7, pid: 8 };
+    for (number, (name, his)) in (200..).zip([("one", false), ("uid7", true), ("uid7@x", true)]) {
+        let opened = driver.service.opened(SessionId(number), name, &other);
+        assert_eq!(opened, his, "{name}");
+    }
     // A second path of a session is the same client's.
     assert!(
         driver
             .service
-            .opened(one, "one", &Identity::Local { uid: 7, pid: 9 })
+            .opened(one, "one", &Identity::Local { uid: 0, pid: 9 })
     );
     assert!(!driver.service.opened(one, "two", &SOMEBODY));
     assert!(

@@ -67,6 +67,27 @@ pub enum PathError {
     Superseded,
     /// Somebody asked for it.
     Requested,
+    /// No encrypted connection came about, or it ended.
+    Tls(TlsError),
+}
+
+/// Linux's `EACCES`: this client may not have a session of this name.
+pub const EACCES: u16 = 13;
+/// Linux's `EPROTONOSUPPORT`: a server without TLS to a client that wants it.
+pub const EPROTONOSUPPORT: u16 = 93;
+/// Linux's `ENOKEY`: a server with TLS to a client without.
+pub const ENOKEY: u16 = 126;
+
+impl PathError {
+    /// Nothing but a person can put it right: trying again is in vain until then.
+    #[must_use]
+    pub fn wants_a_person(&self) -> bool {
+        match self {
+            PathError::Refused(errno) => [EACCES, EPROTONOSUPPORT, ENOKEY].contains(errno),
+            PathError::Tls(error) => *error != TlsError::Ended,
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for PathError {
@@ -78,6 +99,12 @@ impl fmt::Display for PathError {
             PathError::Os(errno) => f.write_str(&words(*errno)),
             PathError::Silent => f.write_str("no sign of life"),
             PathError::ConnectTimeout => f.write_str("no answer to the connection attempt"),
+            PathError::Refused(EACCES) => f.write_str(
+                "refused by the server: this client may not have a session of this name (see its certificate, or user)",
+            ),
+            PathError::Refused(ENOKEY) => {
+                f.write_str("refused by the server: it wants TLS, and this client has none: say --tls")
+            }
             PathError::Refused(errno) => {
                 write!(f, "refused by the server: {}", words((*errno).into()))
             }
@@ -85,6 +112,7 @@ impl fmt::Display for PathError {
             PathError::ServerRestarted => f.write_str("the server has restarted"),
             PathError::Superseded => f.write_str("superseded or fenced"),
             PathError::Requested => f.write_str("closed on request"),
+            PathError::Tls(error) => write!(f, "{error}"),
         }
     }
 }
@@ -101,6 +129,83 @@ fn words(errno: i32) -> String {
 impl From<WireError> for PathError {
     fn from(error: WireError) -> Self {
         PathError::Wire(error)
+    }
+}
+
+/// Why there is no encrypted connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsError {
+    /// The peer speaks without encryption.
+    NotTls,
+    /// The peer closed the connection before it was there.
+    Ended,
+    /// The peer's certificate is not believed here.
+    Theirs(CertificateFault),
+    /// The peer does not believe ours.
+    Ours(CertificateFault),
+    /// No version, method or application protocol in common.
+    NothingInCommon,
+    /// Bytes that are no TLS, or not from whom they should be.
+    Broken,
+}
+
+/// What is wrong with a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CertificateFault {
+    /// None was shown.
+    Missing,
+    /// Its time is over, or has not come. Or a clock is wrong.
+    Expired,
+    /// Of an authority that is not believed.
+    UnknownIssuer,
+    /// Of somebody else.
+    WrongName,
+    /// Taken back by its authority.
+    Revoked,
+    /// Made for another use: a server's of a client, or the other way round.
+    Purpose,
+    /// It cannot be read, or its signature is wrong.
+    Bad,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TlsError::NotTls => f.write_str(
+                "the other end speaks without TLS: is it another service, or a server without --tls?",
+            ),
+            TlsError::Ended => f.write_str("closed before TLS was there"),
+            TlsError::Theirs(fault) => write!(f, "the other end's certificate {fault}"),
+            TlsError::Ours(fault) => write!(f, "the other end says that our certificate {fault}"),
+            TlsError::NothingInCommon => f.write_str(
+                "no version or protocol of TLS in common: is that memlane, and of this version?",
+            ),
+            TlsError::Broken => f.write_str("bytes that are no TLS, or were changed on their way"),
+        }
+    }
+}
+
+impl core::error::Error for TlsError {}
+
+impl fmt::Display for CertificateFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CertificateFault::Missing => "is missing: a certificate must be shown",
+            CertificateFault::Expired => {
+                "has expired or is not valid yet: renew it, or set the clock"
+            }
+            CertificateFault::UnknownIssuer => {
+                "is of an unknown authority: compare both ends' ca-cert.pem"
+            }
+            CertificateFault::WrongName => {
+                "is for another name: add the name to it, or say which name it has"
+            }
+            CertificateFault::Revoked => "was revoked: make a new one",
+            CertificateFault::Purpose => {
+                "is for another use: a server needs serverAuth, a client clientAuth"
+            }
+            CertificateFault::Bad => "is not accepted: unreadable, or its signature is wrong",
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{MapSpec, PathSpec};
+use super::tls::TlsSpec;
 use crate::exit::{Exit, fail};
 
 /// Longest request or reply.
@@ -47,6 +48,8 @@ pub(crate) enum Request {
     Map {
         spec: MapSpec,
         paths: Vec<PathSpec>,
+        #[serde(default)]
+        tls: Option<TlsSpec>,
         wait: Duration,
     },
     /// End a mapping.
@@ -186,8 +189,17 @@ pub(crate) fn ask(
     };
     stream.set_read_timeout(Some(PATIENCE.saturating_add(longer)))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    send(&stream, request)?;
-    receive::<Reply>(&stream)?.into_result().map(Some)
+    let said = send(&stream, request).and_then(|()| receive::<Reply>(&stream));
+    match said {
+        // It has ended at this moment. Of what it was told to do, nobody knows what became.
+        Err(error) if *request == Request::Describe && has_ended(&error) => Ok(None),
+        said => said?.into_result().map(Some),
+    }
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 /// Names of all that listen, of this user and network namespace.
@@ -246,6 +258,29 @@ mod tests {
     fn nobody_there_is_not_an_error() {
         let asked = ask(Role::Session, &unique("nobody"), &Request::Describe);
         assert_eq!(asked.expect("no error"), None);
+    }
+
+    #[test]
+    fn who_ends_while_it_is_asked_is_not_there() {
+        let name = unique("ends");
+        let listener = Listener::bind(Role::Session, &name).expect("a free name");
+        let ends = std::thread::spawn(move || {
+            // With the question read, and without.
+            for read in [true, false] {
+                let (mut stream, _) = listener.0.accept().expect("a question");
+                if read {
+                    stream.read_to_end(&mut Vec::new()).expect("it is whole");
+                }
+            }
+            listener.0.accept().map(drop)
+        });
+        for _ in 0..2 {
+            let asked = ask(Role::Session, &name, &Request::Describe);
+            assert_eq!(asked.expect("no error"), None);
+        }
+        let volume = "v".to_owned();
+        ask(Role::Session, &name, &Request::Remap { volume }).expect_err("nobody knows");
+        ends.join().expect("no panic").expect("a question");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(crate) struct Path {
     pub(crate) failed_over: u64,
     pub(crate) reconnects: u64,
     pub(crate) failed_connects: u64,
+    /// Why it went down last, until it is up again.
+    pub(crate) last_error: Option<String>,
     /// Requests that took up to 1, 2, 4 … microseconds.
     pub(crate) latency_log2_us: Vec<u64>,
 }

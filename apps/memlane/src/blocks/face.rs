@@ -1,18 +1,18 @@
 //! What a mapped volume is shown as.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use memlane_block::fuse::{self, Mounted};
 use memlane_block::loopdev::LoopDevice;
-use memlane_block::nbd::{Export, Listen, Server, ServerConfig, StopHandle};
+use memlane_block::nbd::{Export, Listen, Server, ServerConfig, StopHandle, TlsConfig};
 use memlane_block::volume::Volume;
 use memlane_block::{nbd_kernel, ublk, vhost};
 
 use super::leftovers::{self, Folder};
-use super::spec::Face;
+use super::spec::{Face, MapSpec};
 use crate::exit::{Exit, fail};
 
 /// A volume that programs can use.
@@ -33,23 +33,19 @@ pub(super) trait Shown: Send {
 /// Shows `volume` as `face`; what outlives this process is found again by `owner`.
 pub(super) fn show(
     volume: Arc<dyn Volume>,
-    name: &str,
     owner: &str,
-    face: &Face,
+    spec: &MapSpec,
 ) -> anyhow::Result<Box<dyn Shown>> {
-    Ok(match face {
-        Face::NbdUnix(path) => Box::new(Nbd::start(
-            volume,
-            name,
-            Listen::Unix(path.clone()),
-            format!("nbd+unix:///?socket={}", path.display()),
-        )?),
-        Face::NbdTcp(address) => Box::new(Nbd::start(
-            volume,
-            name,
-            Listen::Tcp(*address),
-            format!("nbd://{address}"),
-        )?),
+    let name = &spec.volume;
+    Ok(match &spec.face {
+        Face::NbdUnix(path) => {
+            let listen = Listen::Unix(path.clone());
+            Box::new(Nbd::start(volume, name, listen, spec.nbd_tls.as_deref())?)
+        }
+        Face::NbdTcp(address) => {
+            let listen = Listen::Tcp(*address);
+            Box::new(Nbd::start(volume, name, listen, spec.nbd_tls.as_deref())?)
+        }
         Face::Fuse(path) => Box::new(File(mount(volume, name, path.clone())?)),
         Face::Loop => Box::new(Loop::start(volume, name)?),
         Face::NbdKernel => Box::new(KernelNbd::start(volume, owner)?),
@@ -73,18 +69,25 @@ impl Nbd {
         volume: Arc<dyn Volume>,
         name: &str,
         listen: Listen,
-        place: String,
+        tls: Option<&Path>,
     ) -> anyhow::Result<Nbd> {
+        let scheme = if tls.is_some() { "nbds" } else { "nbd" };
+        let place = match &listen {
+            Listen::Unix(path) => format!("{scheme}+unix:///?socket={}", path.display()),
+            Listen::Tcp(address) => format!("{scheme}://{address}"),
+            Listen::Socket(_) => format!("{scheme}, by a socket that was given"),
+        };
         let export = Export {
             name: name.to_owned(),
             description: "memlane volume".into(),
             read_only: volume.info().read_only,
             volume,
         };
-        let server = Server::bind(ServerConfig::new(vec![listen], vec![export]))
-            .with_context(|| format!("cannot export at {place}"))?;
+        let mut config = ServerConfig::new(vec![listen], vec![export]);
+        config.tls = tls.map(TlsConfig::folder);
+        let server = Server::bind(config).with_context(|| format!("cannot export at {place}"))?;
         let place = match server.tcp_addresses() {
-            [address, ..] => format!("nbd://{address}"),
+            [address, ..] => format!("{scheme}://{address}"),
             [] => place,
         };
         let stop = server.stop_handle();

@@ -11,6 +11,7 @@ use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
 use memlane_transport::engine::pulse::Heartbeat;
+use memlane_transport::io::tls::ClientTls;
 use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
 use memlane_transport::port::Session as _;
 
@@ -20,6 +21,7 @@ use super::face::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
 use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
+use super::tls::{self, Renewal, TlsSpec};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
@@ -101,7 +103,7 @@ fn watch(host: &Arc<Mutex<Host>>, ends: bool) -> anyhow::Result<()> {
                 let left = {
                     let mut host = locked(&host);
                     host.look();
-                    host.idle_left().filter(|_| ends)
+                    host.next_look(ends)
                 };
                 changes.wait(left);
                 let mut host = locked(&host);
@@ -127,6 +129,7 @@ struct Host {
     spec: HostSpec,
     session: Arc<ClientSession>,
     client: Client,
+    tls: Option<(ClientTls, Renewal)>,
     mappings: Vec<Mapping>,
     events: Vec<Event>,
     /// Rung when a path or a volume has changed.
@@ -135,14 +138,19 @@ struct Host {
     paths: Vec<(String, String)>,
     /// Since when nothing is mapped.
     idle: Instant,
+    /// If nothing is mapped.
+    ends_at_once: bool,
 }
 
 impl Host {
     fn open(spec: &HostSpec) -> anyhow::Result<Host> {
-        let session = memlane_transport::io::open(ClientConfig {
+        let tls = spec.tls.as_ref().map(tls::client).transpose()?;
+        let config = ClientConfig {
             engine: engine_config(spec)?,
             paths: spec.paths.iter().map(|path| path.0.clone()).collect(),
-        })?;
+        };
+        let credentials = tls.as_ref().map(|(tls, _)| tls.clone());
+        let session = memlane_transport::io::open_over_tls(config, credentials)?;
         let changes = Arc::new(Changes::new()?);
         let options = client::Options {
             changes: Some(Arc::clone(&changes)),
@@ -156,19 +164,27 @@ impl Host {
             client: Client::with(shared, options)?,
             session,
             changes,
+            tls,
             mappings: Vec::new(),
             events: Vec::new(),
             paths: Vec::new(),
             idle: Instant::now(),
+            ends_at_once: false,
         })
     }
 
     fn obey(&mut self, request: Request) -> anyhow::Result<serde_json::Value> {
         match request {
             Request::Describe => Ok(serde_json::to_value(self.describe())?),
-            Request::Map { spec, paths, .. } => {
+            Request::Map {
+                spec, paths, tls, ..
+            } => {
                 self.must_go_to(&paths)?;
-                self.map(spec).map(Into::into)
+                self.must_be_as_secure(tls.as_ref())?;
+                let mapped = self.map(spec);
+                // If nothing came of it, whoever tries again may want another session.
+                self.ends_at_once = mapped.is_err() && self.mappings.is_empty();
+                mapped.map(Into::into)
             }
             Request::Unmap { volume, force } => self.unmap(&volume, force).map(Into::into),
             Request::Remap { volume } => self.remap(&volume).map(Into::into),
@@ -193,6 +209,19 @@ impl Host {
         Err(fail(Exit::Usage, text))
     }
 
+    /// Nor is it a wish for a volume without the encryption that was asked for, or with another.
+    fn must_be_as_secure(&self, tls: Option<&TlsSpec>) -> anyhow::Result<()> {
+        let text = match (&self.spec.tls, tls) {
+            (known, asked) if known.as_ref() == asked => return Ok(()),
+            (None, _) => "is open without TLS",
+            (Some(_), None) => "is open with TLS: say --tls, too",
+            (Some(_), Some(_)) => "is open with other certificates, or another name of the server",
+        };
+        let name = &self.spec.session;
+        let text = format!("session {name:?} {text}; or choose another --session");
+        Err(fail(Exit::Usage, text))
+    }
+
     fn map(&mut self, spec: MapSpec) -> anyhow::Result<String> {
         if self.find(&spec.volume).is_some() {
             let text = format!(
@@ -201,10 +230,25 @@ impl Host {
             );
             return Err(fail(Exit::Failed, text));
         }
+        if spec.nbd_tls.is_some() && !spec.face.is_nbd() {
+            let text = format!(
+                "{} is not an NBD export: --nbd-tls means nothing to it",
+                spec.face
+            );
+            return Err(fail(Exit::Usage, text));
+        }
+        if !self.session.wait_for_a_path(self.spec.wait) {
+            let text = format!(
+                "{}: no path to the server{}",
+                spec.volume,
+                self.why_no_path()
+            );
+            return Err(fail(Exit::PeerRefused, text));
+        }
         let volume = self.open_volume(&spec.volume, spec.access, spec.take_over)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
-        let shown = face::show(shared, &spec.volume, &owner, &spec.face);
+        let shown = face::show(shared, &owner, &spec);
         let shown = shown.inspect_err(|_| volume.close())?;
         let place = shown.place();
         self.note(format!("{} mapped as {place}", spec.volume));
@@ -337,8 +381,18 @@ impl Host {
 
     /// How long it goes on without a volume, if it has none.
     fn idle_left(&self) -> Option<Duration> {
-        let idle = self.mappings.is_empty();
-        idle.then(|| IDLE.saturating_sub(self.idle.elapsed()))
+        let left = match self.ends_at_once {
+            true => Duration::ZERO,
+            false => IDLE.saturating_sub(self.idle.elapsed()),
+        };
+        self.mappings.is_empty().then_some(left)
+    }
+
+    /// When to look again, whatever happens.
+    fn next_look(&self, ends: bool) -> Option<Duration> {
+        let idle = self.idle_left().filter(|_| ends);
+        let files = self.tls.is_some().then_some(tls::LOOK);
+        idle.into_iter().chain(files).min()
     }
 
     fn note(&mut self, text: String) {
@@ -353,6 +407,7 @@ impl Host {
 
     /// Notices what has changed.
     fn look(&mut self) {
+        self.renew();
         let now: Vec<(String, String)> = self
             .session
             .paths()
@@ -365,6 +420,18 @@ impl Host {
         }
         for at in 0..self.mappings.len() {
             self.look_at(at);
+        }
+    }
+
+    /// Certificates that were renewed are shown by connections that are made from now on.
+    fn renew(&mut self) {
+        let Some((tls, renewal)) = &mut self.tls else {
+            return;
+        };
+        match renewal.due().map(|files| tls.reload(&files)) {
+            None => {}
+            Some(Ok(())) => self.note("certificates were read again".into()),
+            Some(Err(error)) => self.note(format!("certificates stay as they were: {error}")),
         }
     }
 
@@ -495,6 +562,7 @@ fn path_document(path: &PathInfo) -> documents::Path {
         failed_over: stats.failed_over,
         reconnects: stats.connected.saturating_sub(1),
         failed_connects: stats.failed,
+        last_error: path.why.map(|why| why.to_string()),
         latency_log2_us: stats.latency.counts().to_vec(),
     }
 }
@@ -537,6 +605,7 @@ pub(crate) fn open_one(
         heartbeat: super::spec::HEARTBEAT,
         wait: Duration::from_secs(10),
         connections,
+        tls: None,
         metrics: None,
     };
     let host = Host::open(&spec)?;

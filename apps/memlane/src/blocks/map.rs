@@ -4,6 +4,8 @@
 //! is started by the first `map` of a session and goes on when the verb has ended, until the last volume is unmapped.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::control::{self, Request, Role};
 use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec};
+use super::tls::TlsSpec;
 use super::{host, vol};
 use crate::exit::{Exit, fail};
 
@@ -51,6 +54,18 @@ pub(crate) struct Args {
     /// Connections of each path [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: Option<u16>,
+    /// Encrypt paths over TCP, and show a certificate; DIR has client-cert.pem, client-key.pem, ca-cert.pem and perhaps
+    /// ca-crl.pem
+    #[arg(long, value_name = "DIR", value_parser = super::tls::folder)]
+    tls: Option<PathBuf>,
+    /// The name that the server's certificate must have [default: the first host's name in SERVER, or else each
+    /// path's address]
+    #[arg(long, value_name = "NAME", requires = "tls")]
+    tls_name: Option<String>,
+    /// Clients of the NBD export must speak TLS and show a certificate; DIR has server-cert.pem, server-key.pem,
+    /// ca-cert.pem and perhaps ca-crl.pem
+    #[arg(long, value_name = "DIR", value_parser = super::tls::folder)]
+    nbd_tls: Option<PathBuf>,
     /// Serve Prometheus here
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<std::net::SocketAddr>,
@@ -97,6 +112,7 @@ pub(super) struct HostSpec {
     pub(super) heartbeat: Duration,
     pub(super) wait: Duration,
     pub(super) connections: u16,
+    pub(super) tls: Option<TlsSpec>,
     pub(super) metrics: Option<std::net::SocketAddr>,
 }
 
@@ -107,6 +123,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         access: args.access,
         take_over: args.take_over,
         face: args.face,
+        nbd_tls: args.nbd_tls,
     };
     if args.foreground {
         return host::in_foreground(&host, spec);
@@ -114,13 +131,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let request = Request::Map {
         spec,
         paths: host.paths.clone(),
+        tls: host.tls.clone(),
         wait: host.wait,
     };
     let said = match control::ask(Role::Session, &host.session, &request)? {
         Some(said) => Some(said),
         None => {
             start(&host)?;
-            control::ask(Role::Session, &host.session, &request)?
+            let said = control::ask(Role::Session, &host.session, &request);
+            // One that could not do the first thing it was started for ends: the next try begins anew.
+            said.inspect_err(|_| _ = wait_for(&host.session, false))?
         }
     };
     vol::print_reply(said, "the process behind the session has ended at once")
@@ -145,6 +165,10 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
             None => default_session(&paths[0]),
         },
         paths,
+        tls: args.tls.as_ref().map(|folder| TlsSpec {
+            folder: folder.clone(),
+            name: args.tls_name.clone().or_else(|| host_name(&args.servers)),
+        }),
         policy: args.policy,
         on_disconnect: args.on_disconnect,
         heartbeat: args.heartbeat,
@@ -154,6 +178,19 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
             .unwrap_or(u16::try_from(cpus).unwrap_or(64).min(64)),
         metrics: args.metrics,
     })
+}
+
+/// The first host that is called by its name, not by its address.
+fn host_name(servers: &str) -> Option<String> {
+    let host = |server: &str| {
+        let address = server.strip_prefix("tcp://").unwrap_or(server);
+        let is_local = server == "local" || server.starts_with("local:");
+        let is_address = address.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+            || address.parse::<SocketAddr>().is_ok();
+        let name = address.rsplit_once(':').map_or(address, |(name, _)| name);
+        (!is_local && !is_address).then(|| name.to_owned())
+    };
+    servers.split(',').find_map(host)
 }
 
 /// RTRS allows neither '/' nor '.' in a session's name.
@@ -200,22 +237,26 @@ fn start(spec: &HostSpec) -> anyhow::Result<()> {
     match line.trim_end() {
         "ready" => Ok(()),
         // Somebody else has started it at the same moment.
-        "taken" => wait_for(&spec.session),
+        "taken" if wait_for(&spec.session, true) => Ok(()),
+        "taken" => Err(anyhow::anyhow!(
+            "the process behind session {:?} does not answer",
+            spec.session
+        )),
         _ => Err(failed(&mut child)),
     }
 }
 
-fn wait_for(session: &str) -> anyhow::Result<()> {
+/// Until the process behind a session is there, or is not. Has that come about?
+fn wait_for(session: &str, there: bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {
-        if control::ask(Role::Session, session, &Request::Describe)?.is_some() {
-            return Ok(());
+        let said = control::ask(Role::Session, session, &Request::Describe);
+        if said.is_ok_and(|said| said.is_some() == there) {
+            return true;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Err(anyhow::anyhow!(
-        "the process behind session {session:?} does not answer"
-    ))
+    false
 }
 
 /// Its own message is on our stderr already.
@@ -230,6 +271,19 @@ fn failed(child: &mut Child) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_asked_for_the_name_that_was_typed() {
+        for (servers, name) in [
+            ("192.0.2.1,storage.example:99", Some("storage.example")),
+            ("tcp://storage", Some("storage")),
+            ("storage.example,other.example", Some("storage.example")),
+            ("192.0.2.1:1234,[::1]:7,::1,tcp://127.0.0.1", None),
+            ("local,local:x", None),
+        ] {
+            assert_eq!(host_name(servers).as_deref(), name, "{servers}");
+        }
+    }
 
     #[test]
     fn a_session_is_named_after_both_hosts_and_never_has_a_dot() {

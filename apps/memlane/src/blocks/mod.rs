@@ -7,6 +7,7 @@
 //! | `vol`, `session` | ask these processes, and tell them what to do |
 //! | `control`, `documents` | how they are asked; what they tell |
 //! | `leftovers` | what killed processes leave |
+//! | `tls` | certificates |
 //! | `spec` | what flags say; `metrics`: Prometheus; `service`: what a service manager wants |
 
 mod control;
@@ -20,6 +21,7 @@ pub(crate) mod serve;
 mod service;
 pub(crate) mod session;
 mod spec;
+mod tls;
 pub(crate) mod vol;
 
 pub(crate) use host::open_one;

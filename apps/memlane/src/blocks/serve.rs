@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use memlane_block::server::{self, Shared, VolumeView};
 use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::engine::server::Config;
+use memlane_transport::io::tls::ServerTls;
 use memlane_transport::io::{
     self, Address, Inherited, LOCAL, PORT, ServedPath, Server, ServerConfig, SessionInfo,
 };
@@ -15,6 +16,7 @@ use memlane_transport::port::Identity;
 use memlane_transport::wire::Geometry;
 
 use super::control::{self, Reply, Request, Role};
+use super::tls::{self, Renewal};
 use super::{documents, metrics, service, spec};
 use crate::exit::{Exit, fail};
 use crate::out;
@@ -31,8 +33,13 @@ pub(crate) struct Args {
     /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the service manager's sockets, or local and tcp://127.0.0.1:1234]
     #[arg(long, value_name = "WHERE")]
     listen: Vec<Address>,
-    /// Listen beyond this machine, although nobody is asked who he is and nothing is encrypted
-    #[arg(long)]
+    /// Over TCP, speak TLS only, with clients that show a certificate; DIR has server-cert.pem, server-key.pem,
+    /// ca-cert.pem and perhaps ca-crl.pem
+    #[arg(long, value_name = "DIR", value_parser = tls::folder)]
+    tls: Option<PathBuf>,
+    /// Without --tls, listen beyond this machine, and believe any session's name, although nobody is asked who he is and
+    /// nothing is encrypted
+    #[arg(long, conflicts_with = "tls")]
     insecure: bool,
     /// Below the root, the folder of a session: %SESSNAME% stands for its name
     #[arg(long, value_name = "TEMPLATE")]
@@ -91,6 +98,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     config.workers = usize::from(args.threads);
     config.inherited = inherited;
     config.engine.heartbeat = Heartbeat::within(args.heartbeat);
+    let renewal = match &args.tls {
+        None => None,
+        Some(folder) => {
+            let (tls, renewal) = tls::server(folder)?;
+            config.tls = Some(tls.clone());
+            Some((tls, renewal))
+        }
+    };
     let served = Arc::clone(&shared);
     let server = io::serve(config, move |_| served.service()).with_context(|| {
         let all: Vec<String> = listen.iter().map(ToString::to_string).collect();
@@ -112,6 +127,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || control.serve(move |request| Reply::from_result(obeyed.obey(request))))?;
+    if let Some((tls, renewal)) = renewal {
+        renew(tls, renewal)?;
+    }
     running.say_hello();
     service::ready();
     service::wait_for_the_end()?;
@@ -119,23 +137,53 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A thread that reads certificates again when they have changed.
+fn renew(tls: ServerTls, mut renewal: Renewal) -> anyhow::Result<()> {
+    let name = std::thread::Builder::new().name("certificates".into());
+    name.spawn(move || {
+        loop {
+            std::thread::sleep(tls::LOOK);
+            match renewal.due().map(|files| tls.reload(&files)) {
+                None => {}
+                Some(Ok(())) => out::warn("certificates were read again"),
+                Some(Err(error)) => {
+                    out::warn(&format!("certificates stay as they were: {error}"));
+                }
+            }
+        }
+    })?;
+    Ok(())
+}
+
 /// Where to listen, beside the sockets that are there already.
 fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> {
-    let listen = match args.listen.is_empty() && inherited.is_empty() {
-        false => args.listen.clone(),
-        true => vec![
-            Address::local(LOCAL),
-            Address::Tcp(([127, 0, 0, 1], PORT).into()),
-        ],
-    };
-    let mut all = inherited.iter().map(Inherited::address).chain(&listen);
+    let open = args.tls.is_none() && !args.insecure;
+    let mut listen = args.listen.clone();
+    if listen.is_empty() && inherited.is_empty() {
+        listen.push(Address::local(LOCAL));
+        // Who comes by TCP could say any session's name.
+        if !(open && args.namespace.is_some()) {
+            listen.push(Address::Tcp(([127, 0, 0, 1], PORT).into()));
+        }
+    }
+    let all = || inherited.iter().map(Inherited::address).chain(&listen);
+    let tcp = |place: &&Address| matches!(place, Address::Tcp(_));
     let beyond = |place: &&Address| matches!(place, Address::Tcp(at) if !at.ip().is_loopback());
-    match all.find(beyond) {
-        Some(place) if !args.insecure => Err(fail(
+    if let Some(place) = all().find(beyond).filter(|_| open) {
+        return Err(fail(
             Exit::Usage,
             format!(
                 "{place} can be reached from other machines, and nobody would be asked who he is: \
-                 say --insecure if the network is trusted, or serve through an encrypted tunnel"
+                 say --tls DIR, or --insecure if the network is trusted"
+            ),
+        ));
+    }
+    match all().find(tcp) {
+        Some(place) if open && args.namespace.is_some() => Err(fail(
+            Exit::Usage,
+            format!(
+                "whoever comes to {place} could say any session's name, and so have any folder of \
+                 --namespace: say --tls DIR, or --insecure if all who can reach it are trusted"
             ),
         )),
         _ => Ok(listen),
@@ -256,7 +304,8 @@ fn identity(path: &ServedPath) -> String {
 fn who(identity: &Identity) -> String {
     match identity {
         Identity::Local { uid, pid } => format!("user {uid}, process {pid}"),
-        Identity::Certificate(names) => names.join(", "),
+        Identity::Certificate(names) if names.is_empty() => "a certificate".into(),
+        Identity::Certificate(names) => format!("a certificate for {}", names.join(", ")),
         Identity::Unknown => "unknown".into(),
     }
 }

@@ -129,6 +129,12 @@ pub(crate) enum Face {
 
 const FACES: &str = "one of nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk";
 
+impl Face {
+    pub(crate) fn is_nbd(&self) -> bool {
+        matches!(self, Face::NbdUnix(_) | Face::NbdTcp(_))
+    }
+}
+
 impl FromStr for Face {
     type Err = String;
 
@@ -197,6 +203,9 @@ pub(crate) struct MapSpec {
     pub(crate) take_over: bool,
     /// As what.
     pub(crate) face: Face,
+    /// An NBD export's certificates: a folder.
+    #[serde(default)]
+    pub(crate) nbd_tls: Option<PathBuf>,
 }
 
 #[cfg(test)]

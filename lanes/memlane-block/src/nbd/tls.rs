@@ -2,10 +2,8 @@
 //! both. (There are no pre-shared keys: rustls has none.)
 
 use memlane_core::access::SharedBytes;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConnection};
+use memlane_transport::io::tls::TlsFiles;
+use rustls::ServerConnection;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,63 +41,14 @@ impl TlsConfig {
     }
 
     pub(super) fn load(&self) -> io::Result<Arc<rustls::ServerConfig>> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?;
-        let builder = match &self.client_authority {
-            None => builder.with_no_client_auth(),
-            Some(file) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in certificates(file)? {
-                    roots.add(certificate).map_err(|e| wrong(file, e))?;
-                }
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                        .with_crls(self.revocations()?)
-                        .build()
-                        .map_err(|e| wrong(file, e))?;
-                builder.with_client_cert_verifier(verifier)
-            }
+        let files = TlsFiles {
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            authority: self.client_authority.clone(),
+            revoked: self.revoked.clone(),
         };
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|e| wrong(&self.key, e))?;
-        let mut config = builder
-            .with_single_cert(certificates(&self.certificate)?, key)
-            .map_err(|e| wrong(&self.certificate, e))?;
-        // A resumed session would not be asked for its certificate again.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        files.server(rustls::ALL_VERSIONS).map(Arc::new)
     }
-
-    fn revocations(&self) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
-        let Some(file) = &self.revoked else {
-            return Ok(Vec::new());
-        };
-        let lists =
-            CertificateRevocationListDer::pem_file_iter(file).map_err(|e| wrong(file, e))?;
-        lists
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| wrong(file, e))
-    }
-}
-
-fn certificates(file: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let all = CertificateDer::pem_file_iter(file).map_err(|e| wrong(file, e))?;
-    let all = all
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| wrong(file, e))?;
-    match all.is_empty() {
-        true => Err(wrong(file, "no certificate in it")),
-        false => Ok(all),
-    }
-}
-
-fn wrong(file: &Path, why: impl std::fmt::Display) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("{}: {why}", file.display()),
-    )
 }
 
 /// Bytes that are encrypted at a time.

@@ -4,6 +4,7 @@ use super::ids::Ids;
 use crate::store::{Backing, Failure, Key};
 use crate::volume::{Errno, Op};
 use crate::wire::{AGAIN_MASK, Access, Busy};
+use memlane_transport::io::tls::stands_for;
 use memlane_transport::port::Identity;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -57,7 +58,7 @@ impl Party {
         Busy::new(&self.name, self.silent_for().map(seconds))
     }
 
-    /// The same user or the same certificate; root may take from any user of its machine.
+    /// The same user, or a certificate that is good for this session's name; root may take from any user of its machine.
     fn gives_way_to(&self, other: &Identity) -> bool {
         let root = matches!(
             (&self.who, other),
@@ -65,16 +66,27 @@ impl Party {
         );
         self.silent_for().is_some()
             && self.can_lose.load(Ordering::Relaxed)
-            && (root || same(&self.who, other))
+            && (root || self.is_of(other))
+    }
+
+    fn is_of(&self, other: &Identity) -> bool {
+        let named = match other {
+            Identity::Certificate(names) => {
+                names.is_empty() || names.iter().any(|name| stands_for(name, &self.name))
+            }
+            Identity::Local { .. } | Identity::Unknown => true,
+        };
+        named && joins(&self.who, other)
     }
 }
 
-/// The same user or the same certificate.
-pub(super) fn same(one: &Identity, other: &Identity) -> bool {
+/// May a path of this client join a session of that one? Certificates may have been renewed, and each was looked at for
+/// the session's name.
+pub(super) fn joins(one: &Identity, other: &Identity) -> bool {
     match (one, other) {
         (Identity::Local { uid: a, .. }, Identity::Local { uid: b, .. }) => a == b,
-        (Identity::Certificate(a), Identity::Certificate(b)) => a == b,
-        (Identity::Unknown, Identity::Unknown) => true,
+        (Identity::Certificate(_), Identity::Certificate(_))
+        | (Identity::Unknown, Identity::Unknown) => true,
         _ => false,
     }
 }

@@ -1,6 +1,6 @@
 //! One thread's service: what sessions ask, done.
 
-use super::registry::{Denied, Party, same};
+use super::registry::{Denied, Party, joins};
 use super::{Opener, Shared};
 use crate::names::Found;
 use crate::store::pool::Bell;
@@ -13,6 +13,7 @@ use crate::wire::{
 use memlane_core::access::SharedBytes;
 use memlane_transport::engine::Direction;
 use memlane_transport::engine::server::{Job, SessionId};
+use memlane_transport::io::tls::stands_for;
 use memlane_transport::port::{Finished, Identity, Service};
 use std::collections::HashMap;
 use std::io;
@@ -137,6 +138,12 @@ impl BlockService {
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    fn refuse(&self, session: &str, why: &str) -> bool {
+        let mut registry = self.shared.registry();
+        registry.refused(session, "", Errno(libc::EACCES), why.to_owned());
+        false
     }
 
     pub(super) fn bell(&self) -> Arc<Bell> {
@@ -496,23 +503,38 @@ fn answer(job: &Job, chunk: SharedBytes, bytes: &[u8]) -> Result<Begun, Errno> {
     told.then_some(Begun::Done).ok_or(Errno::INVAL)
 }
 
+/// May this client have a session of this name?
+///
+/// A certificate that names sessions is good for these and no others. Where names open folders, one that names none is
+/// good for none; and of the users of this machine, the server's own and root may have any name, others `uidN` and
+/// what begins with `uidN@`.
+fn may_be(who: &Identity, session: &str, opens_a_folder: bool) -> bool {
+    match who {
+        Identity::Certificate(names) if names.is_empty() => !opens_a_folder,
+        Identity::Certificate(names) => names.iter().any(|name| stands_for(name, session)),
+        Identity::Local { uid, .. } if opens_a_folder => {
+            let own = rustix::process::geteuid().as_raw();
+            let rest = session.strip_prefix(&format!("uid{uid}"));
+            [0, own].contains(uid)
+                || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@'))
+        }
+        Identity::Local { .. } | Identity::Unknown => true,
+    }
+}
+
 impl Service for BlockService {
     fn opened(&mut self, session: SessionId, name: &str, who: &Identity) -> bool {
-        if let Some(known) = self.sessions.get(&session) {
-            return known.party.name == name && same(&known.party.who, who);
-        }
         if self.shared.config.namespace.is_some() {
-            // The name opens a folder: who has a certificate has it for that name.
-            let theirs = match who {
-                Identity::Certificate(names) => names.iter().any(|certified| certified == name),
-                Identity::Local { .. } | Identity::Unknown => true,
-            };
-            if !theirs || self.shared.names.session(name).is_err() {
-                let why = "this client may not have a session of this name".to_owned();
-                let mut registry = self.shared.registry();
-                registry.refused(name, "", Errno(libc::EACCES), why);
-                return false;
+            // The name opens a folder: nobody else may have it.
+            if self.shared.names.session(name).is_err() {
+                return self.refuse(name, "the session's name cannot name a folder");
             }
+        }
+        if !may_be(who, name, self.shared.config.namespace.is_some()) {
+            return self.refuse(name, "this client may not have a session of this name");
+        }
+        if let Some(known) = self.sessions.get(&session) {
+            return known.party.name == name && joins(&known.party.who, who);
         }
         self.sessions.insert(
             session,
@@ -640,5 +662,37 @@ impl<T> Places<T> {
     fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         let places = self.places.iter_mut().enumerate();
         places.filter_map(|(at, place)| Some((at, place.as_mut()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_of_a_name_is_for_who_has_proven_to_be_that() {
+        let certified =
+            |names: &[&str]| Identity::Certificate(names.iter().map(|&name| name.into()).collect());
+        let user = |uid| Identity::Local { uid, pid: 1 };
+        let own = rustix::process::geteuid().as_raw();
+        for (who, name, opens, yes) in [
+            (certified(&["a"]), "a", true, true),
+            (certified(&["a"]), "b", true, false),
+            // Also where it opens nothing: a name is a promise.
+            (certified(&["a"]), "b", false, false),
+            (certified(&["x", "b*"]), "bc", true, true),
+            (certified(&[]), "a", true, false),
+            (certified(&[]), "a", false, true),
+            (user(own), "a", true, true),
+            (user(0), "a", true, true),
+            (user(77_001), "a", true, false),
+            (user(77_001), "a", false, true),
+            (user(77_001), "uid77001", true, true),
+            (user(77_001), "uid77001@x", true, true),
+            (user(77_001), "uid770012", true, false),
+            (user(7_700), "uid77001", true, false),
+        ] {
+            assert_eq!(may_be(&who, name, opens), yes, "{who:?} {name} {opens}");
+        }
     }
 }

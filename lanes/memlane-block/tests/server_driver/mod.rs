@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub(crate) const CHUNK: usize = 128 << 10;
 pub(crate) const CHUNKS: u16 = 64;
-pub(crate) const SOMEBODY: Identity = Identity::Local { uid: 7, pid: 8 };
+pub(crate) const SOMEBODY: Identity = Identity::Local { uid: 0, pid: 8 };
 
 /// A folder that goes with its owner.
 pub(crate) struct Folder(pub(crate) PathBuf);

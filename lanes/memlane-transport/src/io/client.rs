@@ -9,6 +9,7 @@ use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
 use super::inflow::Received;
 use super::link::{Link, LinkError};
 use super::pool::{ByReads, Pool, Reading};
+use super::tls::{ClientTls, Tls};
 use crate::engine::client::{Action, AfterRestart, AllDown, Client, Config, Event, Post, Request};
 use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
@@ -70,6 +71,8 @@ pub(super) struct Core {
     all_down: AllDown,
     after_restart: AfterRestart,
     pub(super) addresses: BTreeMap<PathId, PathAddr>,
+    /// For paths over TCP.
+    tls: Option<ClientTls>,
     links: Vec<Option<Entry>>,
     next_serial: u64,
     waits: Arc<Waits>,
@@ -90,13 +93,14 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: Config, waits: Arc<Waits>) -> Core {
+    pub(super) fn new(config: Config, waits: Arc<Waits>, tls: Option<ClientTls>) -> Core {
         Core {
             all_down: config.all_down,
             after_restart: config.after_restart,
             engine: Client::new(config),
             started: Instant::now(),
             addresses: BTreeMap::new(),
+            tls,
             links: Vec::new(),
             next_serial: 0,
             waits,
@@ -319,6 +323,15 @@ impl Core {
         {
             link.awaits_descriptors();
         }
+        if let (Some(tls), Some(Address::Tcp(to))) = (&self.tls, path.map(|path| &path.dst)) {
+            match Tls::client(tls, to.ip()) {
+                Ok(tls) => link.encrypts(tls),
+                Err(error) => {
+                    self.failed.push((conn, PathError::Tls(error)));
+                    return;
+                }
+            }
+        }
         link.step(Step::Connect, private);
         let entry = Entry {
             conn,
@@ -493,9 +506,10 @@ impl Core {
                     self.hand_over(now, conn, received);
                 }
                 Ok(None) => {
-                    self.has_moved |= self.links[at]
-                        .as_ref()
-                        .is_some_and(|entry| entry.link.has_moved());
+                    if let Some(entry) = &mut self.links[at] {
+                        self.has_moved |= entry.link.has_moved();
+                        entry.dirty |= entry.link.owes();
+                    }
                     return;
                 }
                 Err(error) => self.engine.on_broken(now, conn, error.for_path()),

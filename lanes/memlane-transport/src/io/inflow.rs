@@ -115,6 +115,12 @@ impl Inflow {
         self.end += count.min(self.buffer.len() - self.end);
     }
 
+    /// What is in the buffer, and was not taken out.
+    #[must_use]
+    pub fn waiting(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
     /// The next thing that is complete. `None`: more bytes are needed. After an error, nothing more may be asked.
     pub fn next(&mut self, granted: &mut impl Granted) -> Result<Option<Received>, FrameError> {
         loop {

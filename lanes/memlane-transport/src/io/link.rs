@@ -5,7 +5,8 @@ use super::handover;
 use super::inflow::{Granted, Inflow, Received};
 use super::outflow::Outflow;
 use super::shared::Shared;
-use crate::error::PathError;
+use super::tls::Tls;
+use crate::error::{PathError, TlsError};
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
@@ -26,6 +27,8 @@ pub(super) enum LinkError {
     Clogged,
     /// What both ends share is not as it must be.
     Queue,
+    /// There is no encryption, or it has ended.
+    Tls(TlsError),
 }
 
 impl fmt::Display for LinkError {
@@ -36,6 +39,7 @@ impl fmt::Display for LinkError {
             LinkError::Frame(error) => write!(f, "{error}"),
             LinkError::Clogged => f.write_str("the peer does not read"),
             LinkError::Queue => f.write_str("shared queues are not as they must be"),
+            LinkError::Tls(error) => write!(f, "{error}"),
         }
     }
 }
@@ -67,6 +71,7 @@ impl LinkError {
             LinkError::Frame(_) => PathError::Misbehaved("bytes that are no frame"),
             LinkError::Clogged => PathError::Misbehaved("it does not read"),
             LinkError::Queue => PathError::Misbehaved("shared queues are not as they must be"),
+            LinkError::Tls(error) => PathError::Tls(error),
         }
     }
 }
@@ -96,6 +101,8 @@ pub(super) struct Link {
     /// At the client of a server of this host, until it has accepted: descriptors may come.
     awaits: bool,
     handed: Vec<OwnedFd>,
+    /// What encrypts it, if anything does.
+    tls: Option<Box<Tls>>,
 }
 
 impl Link {
@@ -114,7 +121,55 @@ impl Link {
             accepted: false,
             awaits: false,
             handed: Vec::new(),
+            tls: None,
         }
+    }
+
+    /// All that goes over it is encrypted.
+    pub(super) fn encrypts(&mut self, tls: Tls) {
+        self.tls = Some(Box::new(tls));
+    }
+
+    /// Does the socket carry frames as they are? If not, nothing may be sent past the encryption.
+    pub(super) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// Who the peer has proven to be: the sessions that its certificate names. `None`: it has not (yet).
+    pub(super) fn certified(&self) -> Option<Vec<String>> {
+        let tls = self.tls.as_ref().filter(|tls| tls.is_open());
+        tls.map(|tls| tls.sessions())
+    }
+
+    /// Has reading left something to be sent?
+    pub(super) fn owes(&self) -> bool {
+        let owes = |tls: &Tls| tls.holds_back() || (tls.is_open() && !self.out.is_empty());
+        self.tls.as_deref().is_some_and(owes)
+    }
+
+    /// Before the connection is dropped: why, as far as the encryption has a word for it.
+    pub(super) fn say_why(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.say_why(self.socket.as_raw_fd());
+        }
+    }
+
+    /// What has come and was not understood (yet).
+    pub(super) fn waiting(&self) -> &[u8] {
+        self.inflow.waiting()
+    }
+
+    /// Takes what comes, and forgets it. Has the peer closed?
+    pub(super) fn is_drained(&self) -> bool {
+        match hush(&self.socket, TURN) {
+            Ok(()) => false,
+            Err(_) => true,
+        }
+    }
+
+    /// What follows is not encrypted, whatever was before: for who does not speak TLS.
+    pub(super) fn gives_up_tls(&mut self) {
+        self.tls = None;
     }
 
     /// Descriptors may come until it is accepted.
@@ -146,7 +201,7 @@ impl Link {
     ) -> Result<Option<Received>, LinkError> {
         if let (Some(shared), true) = (&mut self.shared, self.accepted) {
             if std::mem::take(&mut self.readable) {
-                hush(&self.socket)?;
+                hush(&self.socket, 1)?;
             }
             self.reads += 1;
             if self.reads > TURN_SHARED {
@@ -161,17 +216,25 @@ impl Link {
                 self.accepted |= matches!(received, Received::Step(Step::Accept, _));
                 return Ok(Some(received));
             }
-            if self.dry || self.reads >= TURN {
+            let over = self.reads >= TURN;
+            if self.dry || (over && self.is_plain()) {
                 return Ok(None);
             }
-            self.read()?;
+            self.read(over)?;
         }
     }
 
-    fn read(&mut self) -> Result<(), LinkError> {
+    /// Reads what there is room for. If the turn is `over`: only what has been read, and waits to be decrypted.
+    fn read(&mut self, over: bool) -> Result<(), LinkError> {
         let room = self.inflow.room();
         let pieces = if room[0].len == 0 { &room[1..] } else { &room };
         let wanted: usize = pieces.iter().map(|piece| piece.len).sum();
+        if let Some(tls) = &mut self.tls {
+            let socket = self.socket.as_raw_fd();
+            // SAFETY: as below.
+            let received = unsafe { tls.receive(socket, pieces, !over) };
+            return self.came(received, wanted);
+        }
         let received = match self.awaits && !self.accepted {
             true => {
                 let piece = room[1];
@@ -182,6 +245,10 @@ impl Link {
             // SAFETY: the buffer is ours, and the window stays mapped; nothing in either is borrowed.
             false => unsafe { iov::receive(self.socket.as_raw_fd(), pieces) },
         };
+        self.came(received.map_err(LinkError::Os), wanted)
+    }
+
+    fn came(&mut self, received: Result<usize, LinkError>, wanted: usize) -> Result<(), LinkError> {
         match received {
             Ok(0) => return Err(LinkError::Ended),
             Ok(count) => {
@@ -191,8 +258,8 @@ impl Link {
                 self.dry = count < wanted;
                 self.inflow.came(count);
             }
-            Err(Errno::AGAIN) => self.dry = true,
-            Err(errno) => return Err(LinkError::Os(errno)),
+            Err(LinkError::Os(Errno::AGAIN)) => self.dry = true,
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -287,6 +354,9 @@ impl Link {
 
     /// Sends what the stream takes. Is everything out?
     pub(super) fn flush(&mut self) -> Result<bool, LinkError> {
+        if self.tls.is_some() {
+            return self.flush_encrypted();
+        }
         let sent = self.out.flush(self.socket.as_raw_fd());
         let all = sent.map_err(LinkError::Os)?;
         if let Some(shared) = &mut self.shared
@@ -295,6 +365,23 @@ impl Link {
             ring(&self.socket)?;
         }
         Ok(all)
+    }
+
+    /// As `flush`: is there nothing left for the socket? What waits for the peer's word does not wait for the socket.
+    fn flush_encrypted(&mut self) -> Result<bool, LinkError> {
+        let socket = self.socket.as_raw_fd();
+        let Some(tls) = &mut self.tls else {
+            return Ok(true);
+        };
+        tls.greet(socket)?;
+        // SAFETY: what the pieces describe stays mapped, as is promised where it is queued.
+        let sent = self
+            .out
+            .flush_by(|pieces| unsafe { tls.send(socket, pieces) });
+        match sent {
+            Ok(()) | Err(LinkError::Os(Errno::AGAIN)) => Ok(!tls.holds_back()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -312,19 +399,23 @@ fn ring(socket: &OwnedFd) -> Result<(), LinkError> {
     }
 }
 
-/// Takes the bell's bytes, which say nothing. What is left over rings again.
-fn hush(socket: &OwnedFd) -> Result<(), LinkError> {
+/// Takes bytes that say nothing, so many times. What is left over rings again.
+fn hush(socket: &OwnedFd, times: usize) -> Result<(), LinkError> {
     let mut bytes = [0_u8; 256];
     let piece = Piece {
         base: bytes.as_mut_ptr(),
         len: bytes.len(),
     };
-    // SAFETY: bytes of our own.
-    match unsafe { iov::receive(socket.as_raw_fd(), &[piece]) } {
-        Ok(0) => Err(LinkError::Ended),
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(errno) => Err(LinkError::Os(errno)),
+    for _ in 0..times {
+        // SAFETY: bytes of our own.
+        match unsafe { iov::receive(socket.as_raw_fd(), &[piece]) } {
+            Ok(0) => return Err(LinkError::Ended),
+            Ok(_) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(errno) => return Err(LinkError::Os(errno)),
+        }
     }
+    Ok(())
 }
 
 impl AsFd for Link {

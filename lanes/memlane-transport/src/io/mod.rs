@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`open`], [`ClientSession`] | a client: implements [`Session`](crate::port::Session) |
 //! | [`serve`], [`Server`] | a server: runs a [`Service`](crate::port::Service) in each of its threads |
+//! | [`tls`] | who both ends are, and encryption, between machines |
 //! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
 
 mod address;
@@ -20,8 +21,9 @@ mod server;
 mod session;
 mod shared;
 mod spin;
+pub mod tls;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
 pub use server::{Limits, ServedPath, Server, ServerConfig, SessionInfo, serve};
-pub use session::{ClientConfig, ClientSession, PathInfo, open};
+pub use session::{ClientConfig, ClientSession, PathInfo, open, open_over_tls};

@@ -105,6 +105,27 @@ impl Outflow {
         Ok(true)
     }
 
+    /// Hands what is ready to `send`, which says how many of the bytes it has taken, until all is.
+    pub(super) fn flush_by<E>(
+        &mut self,
+        mut send: impl FnMut(&[Piece]) -> std::result::Result<usize, E>,
+    ) -> std::result::Result<(), E> {
+        while !self.parts.is_empty() {
+            let mut pieces = [Piece::NONE; PIECES];
+            let count = self.pieces(&mut pieces);
+            self.sent(send(&pieces[..count])?);
+        }
+        self.staged.clear();
+        self.gone = 0;
+        Ok(())
+    }
+
+    /// Is there nothing to be sent?
+    #[must_use]
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     fn pieces(&self, pieces: &mut [Piece; PIECES]) -> usize {
         let (mut staged, mut skip) = (self.gone, self.begun);
         let mut count = 0;

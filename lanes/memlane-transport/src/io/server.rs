@@ -3,13 +3,15 @@
 use super::address::{Address, Bell, Inherited, Interest, Ready, Waits, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
-use super::link::Link;
+use super::link::{Link, LinkError};
+use super::tls::{ServerTls, Tls};
 use super::worker::{Arrival, Mailbox, Worker};
 use crate::engine::server::Config;
+use crate::error::{ENOKEY, EPROTONOSUPPORT, TlsError};
 use crate::port::{Identity, Service};
 use crate::stats::ServerStats;
-use crate::wire::{CONN_LEN, ConnReq};
-use rustix::net::{SocketAddrAny, SocketFlags, acceptfrom_with, sockopt};
+use crate::wire::{CONN_LEN, ConnReq, ConnRsp};
+use rustix::net::{Shutdown, SocketAddrAny, SocketFlags, acceptfrom_with, shutdown, sockopt};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,8 +29,10 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one address, or one user of this host.
     pub per_peer: usize,
-    /// Connections that have not said yet what they want.
+    /// Connections that have not said yet what they want, or who they are.
     pub half_open: usize,
+    /// Those of one address, or one user of this host.
+    pub half_open_per_peer: usize,
     /// How long they may take to.
     pub handshake: Duration,
 }
@@ -39,6 +43,7 @@ impl Default for Limits {
             connections: 4096,
             per_peer: 1024,
             half_open: 256,
+            half_open_per_peer: 64,
             handshake: Duration::from_secs(5),
         }
     }
@@ -57,6 +62,8 @@ pub struct ServerConfig {
     pub workers: usize,
     /// What strangers may use up.
     pub limits: Limits,
+    /// Over TCP, clients must show a certificate, and all is encrypted. `None`: nobody is asked.
+    pub tls: Option<ServerTls>,
 }
 
 impl ServerConfig {
@@ -69,6 +76,7 @@ impl ServerConfig {
             engine,
             workers: 1,
             limits: Limits::default(),
+            tls: None,
         }
     }
 }
@@ -184,7 +192,7 @@ where
     for number in 0..config.workers.max(1) {
         server.start_worker(number, &config, Arc::clone(&make))?;
     }
-    let acceptor = Acceptor::new(listeners, config.limits, &server)?;
+    let acceptor = Acceptor::new(listeners, config.limits, config.tls, &server)?;
     server.start("memlane-accept", move || acceptor.run())?;
     Ok(server)
 }
@@ -278,6 +286,8 @@ struct Guest {
     name: String,
     place: Place,
     until: Instant,
+    /// It was told why it must go; what it still says is not heard.
+    leaves: bool,
 }
 
 /// The thread that lets connections in.
@@ -285,6 +295,7 @@ struct Guest {
 struct Acceptor {
     listeners: Vec<Arc<OwnedFd>>,
     limits: Limits,
+    tls: Option<ServerTls>,
     counts: Arc<Mutex<Counts>>,
     workers: Vec<Arc<Mailbox>>,
     stop: Arc<(AtomicBool, Bell)>,
@@ -301,9 +312,18 @@ const FIRST_LISTENER: u64 = 1;
 const FIRST_GUEST: u64 = 1 << 32;
 /// How long nobody is let in when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a guest that was told why it must go may take to.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// With what a client begins that wants TLS (RFC 8446, 5.1: handshake, and the version's first byte).
+const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 
 impl Acceptor {
-    fn new(listeners: Vec<Arc<OwnedFd>>, limits: Limits, server: &Server) -> io::Result<Acceptor> {
+    fn new(
+        listeners: Vec<Arc<OwnedFd>>,
+        limits: Limits,
+        tls: Option<ServerTls>,
+        server: &Server,
+    ) -> io::Result<Acceptor> {
         let (waits, stop) = (Waits::new()?, Arc::clone(&server.stop));
         waits.add(&stop.1, STOP, Interest::READ)?;
         for (data, listener) in (FIRST_LISTENER..).zip(&listeners) {
@@ -312,6 +332,7 @@ impl Acceptor {
         Ok(Acceptor {
             listeners,
             limits,
+            tls,
             counts: Arc::default(),
             workers: server.mailboxes.clone(),
             stop,
@@ -385,11 +406,13 @@ impl Acceptor {
             return;
         }
         let address = from.and_then(|from| SocketAddr::try_from(from).ok());
+        let tls = address.and(self.tls.as_ref());
         let (peer, who, name) = match address {
             Some(address) => {
                 // Without it, it is only slower.
                 let _ = sockopt::set_tcp_nodelay(&socket, true);
-                let name = format!("tcp:{address}");
+                let kind = if tls.is_some() { "tls" } else { "tcp" };
+                let name = format!("{kind}:{address}");
                 (Peer::Host(address.ip()), Identity::Unknown, name)
             }
             None => match sockopt::socket_peercred(&socket) {
@@ -402,44 +425,114 @@ impl Acceptor {
                 Err(_) => return,
             },
         };
+        let mut guests = self.guests.values();
+        let known = guests.by_ref().filter(|guest| guest.place.peer == peer);
+        if known.count() >= self.limits.half_open_per_peer {
+            return;
+        }
         let Some(place) = Place::take(&self.counts, peer, &self.limits) else {
             return;
         };
+        let mut link = Link::new(socket, MAX_MESSAGE_TO_SERVER);
+        match tls.map(Tls::server) {
+            None => {}
+            Some(Ok(tls)) => link.encrypts(tls),
+            Some(Err(_)) => return,
+        }
         let data = self.next_guest;
         self.next_guest += 1;
-        if self.waits.add(&socket, data, Interest::READ).is_err() {
+        if self.waits.add(&link, data, Interest::READ).is_err() {
             return;
         }
         let guest = Guest {
-            link: Link::new(socket, MAX_MESSAGE_TO_SERVER),
+            link,
             who,
             name,
             place,
             until: Instant::now() + self.limits.handshake,
+            leaves: false,
         };
         self.guests.insert(data, guest);
     }
 
-    /// The first thing that a guest says must be what it wants.
+    /// The first thing that a guest says, once it has proven who it is, must be what it wants.
     fn hear(&mut self, data: u64) {
         let Some(guest) = self.guests.get_mut(&data) else {
             return;
         };
+        if guest.leaves {
+            if guest.link.is_drained() {
+                self.guests.remove(&data);
+            }
+            return;
+        }
         guest.link.turn(true);
-        let wish = match guest.link.next(&mut Nothing) {
-            Ok(None) => return,
-            Ok(Some(Received::Step(Step::Connect, private))) => Some(private),
-            _ => None,
-        };
-        // Dropped, it is closed.
-        let guest = self.guests.remove(&data);
-        if let (Some(private), Some(guest)) = (wish, guest) {
-            self.waits.remove(&guest.link);
-            self.introduce(guest, private);
+        match guest.link.next(&mut Nothing) {
+            Ok(None) => self.answer(data),
+            Ok(Some(Received::Step(Step::Connect, private))) => {
+                if let Some(guest) = self.guests.remove(&data) {
+                    self.waits.remove(&guest.link);
+                    self.introduce(guest, private);
+                }
+            }
+            Err(error) => self.turn_away(data, error),
+            // Dropped, it is closed.
+            Ok(Some(_)) => drop(self.guests.remove(&data)),
         }
     }
 
-    fn introduce(&self, guest: Guest, private: [u8; CONN_LEN]) {
+    /// What the encryption has to say before anything else.
+    fn answer(&mut self, data: u64) {
+        let Some(guest) = self.guests.get_mut(&data).filter(|guest| guest.link.owes()) else {
+            return;
+        };
+        match guest.link.flush() {
+            Ok(all) => {
+                let interest = Interest {
+                    read: true,
+                    write: !all,
+                };
+                self.waits.change(&guest.link, data, interest);
+            }
+            Err(error) => self.turn_away(data, error),
+        }
+    }
+
+    /// Who made a mistake that a person can put right is told so. It is closed when the guest has closed: a reset,
+    /// for what it said meanwhile, could be faster than the message.
+    fn turn_away(&mut self, data: u64, why: LinkError) {
+        let Some(guest) = self.guests.get_mut(&data) else {
+            return;
+        };
+        let link = &mut guest.link;
+        match why {
+            LinkError::Tls(TlsError::NotTls) => {
+                link.gives_up_tls();
+                link.step(Step::Reject, &no(ENOKEY));
+            }
+            LinkError::Frame(_) if link.waiting().starts_with(&TLS_HANDSHAKE) => {
+                link.step(Step::Reject, &no(EPROTONOSUPPORT));
+            }
+            LinkError::Tls(_) => link.say_why(),
+            _ => {
+                self.guests.remove(&data);
+                return;
+            }
+        }
+        // There is room: nothing was sent before.
+        let said = link.is_plain().then(|| link.flush());
+        if said.is_some_and(|said| said.is_err()) || shutdown(&*link, Shutdown::Write).is_err() {
+            self.guests.remove(&data);
+            return;
+        }
+        guest.leaves = true;
+        guest.until = guest.until.min(Instant::now() + FAREWELL);
+    }
+
+    fn introduce(&self, mut guest: Guest, private: [u8; CONN_LEN]) {
+        if let Some(sessions) = guest.link.certified() {
+            guest.who = Identity::Certificate(sessions);
+        }
         // What cannot be read is refused by any worker.
         let session = ConnReq::decode(&private).map_or([0; 16], |req| req.session);
         let number = u128::from_le_bytes(session) % self.workers.len() as u128;
@@ -454,6 +547,15 @@ impl Acceptor {
             });
         }
     }
+}
+
+/// A refusal, with this error number.
+fn no(errno: u16) -> [u8; CONN_LEN] {
+    let rsp = ConnRsp {
+        errno,
+        ..ConnRsp::default()
+    };
+    rsp.encode()
 }
 
 /// Is it about one connection only, or nothing at all?

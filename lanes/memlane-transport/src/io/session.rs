@@ -10,6 +10,7 @@ use super::address::{Bell, Interest, PathAddr, Waits};
 use super::client::{Core, Queued, Told};
 use super::client_port::{ClientPort, PortState};
 use super::pool::Pool;
+use super::tls::ClientTls;
 use crate::engine::client::Config;
 use crate::engine::path::{PathId, PathState};
 use crate::error::PathError;
@@ -499,9 +500,20 @@ pub struct ClientSession {
 /// # Errors
 /// Descriptors, threads or memory are used up; more paths than there may be.
 pub fn open(config: ClientConfig) -> io::Result<Arc<ClientSession>> {
+    open_over_tls(config, None)
+}
+
+/// As [`open`]; paths over TCP are encrypted, and both ends show who they are, if there is a `tls`.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_over_tls(
+    config: ClientConfig,
+    tls: Option<ClientTls>,
+) -> io::Result<Arc<ClientSession>> {
     let sockets = Arc::new(Waits::new()?);
     let inner = Arc::new(Inner {
-        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets))),
+        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets), tls)),
         door: Mutex::default(),
         knocked: AtomicBool::new(false),
         pool: OnceLock::new(),
@@ -587,6 +599,25 @@ impl ClientSession {
             };
             core.engine.paths().filter_map(info).collect()
         })
+    }
+
+    /// Waits until a path is up, but not longer than `limit`, nor for paths that are all down for a reason that only a
+    /// person can put right: then it is `false`.
+    #[must_use]
+    pub fn wait_for_a_path(&self, limit: Duration) -> bool {
+        let begin = Instant::now();
+        while begin.elapsed() < limit {
+            let paths = self.paths();
+            let in_vain = |path: &PathInfo| path.why.is_some_and(|why| why.wants_a_person());
+            if paths.is_empty() || paths.iter().any(|path| path.state == PathState::Connected) {
+                return true;
+            }
+            if paths.iter().all(in_vain) {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     /// Ends the session: what is not over fails with [`Closed`](crate::error::RequestError::Closed). Leases that are

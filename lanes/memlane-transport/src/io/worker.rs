@@ -418,6 +418,7 @@ impl<S: Service> Worker<S> {
             let received = match link.next(&mut granted) {
                 Ok(Some(received)) => received,
                 Ok(None) => {
+                    entry.dirty |= link.owes();
                     if link.has_moved() {
                         entry.warm = WARM;
                         self.stirred = true;

@@ -3,6 +3,7 @@
 //! The machines are network namespaces, the cables veth pairs: they can be pulled, cut in one direction, made lossy
 //! or slow. Whatever happens, a verifying program runs on and must find nothing wrong.
 
+pub mod authority;
 pub mod fio;
 pub mod machines;
 pub mod volumes;
