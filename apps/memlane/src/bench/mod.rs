@@ -10,6 +10,7 @@
 //! | `lane` | which lane the bytes took |
 //! | `parse` | what the tools print |
 //! | `spread`, `published`, `machine`, `report` | the table |
+//! | `plot` | pictures, for all benches |
 
 mod blocks;
 mod hist;
@@ -17,6 +18,7 @@ mod lane;
 mod machine;
 mod parse;
 mod peer;
+mod plot;
 mod proc;
 mod published;
 mod report;
@@ -84,6 +86,7 @@ struct Sockets {
     out: Option<PathBuf>,
 }
 
+/// The length of a measurement.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.2..=3600.0).contains(&value) => Ok(value),

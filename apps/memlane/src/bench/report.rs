@@ -389,7 +389,7 @@ fn row(line: &Line, published: &Published) -> Row {
 }
 
 /// Three significant digits, thousands as k.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 999_500.0 => format!("{:.2}M", value / 1e6),
         size if size >= 99_950.0 => format!("{:.0}k", value / 1e3),

@@ -21,4 +21,4 @@ mod spec;
 pub(crate) mod vol;
 
 pub(crate) use host::open_one;
-pub(crate) use spec::Access;
+pub(crate) use spec::{Access, size};
