@@ -18,6 +18,17 @@ pub(crate) enum Whose {
     Published,
 }
 
+impl Whose {
+    /// How a line looks.
+    fn stroke(self) -> &'static str {
+        match self {
+            Whose::Ours => r#"stroke-width="3""#,
+            Whose::Theirs => r#"stroke-width="1.5""#,
+            Whose::Published => r#"stroke-width="1.5" stroke-dasharray="5 4""#,
+        }
+    }
+}
+
 /// One bar: the median, and a thin line from the lowest to the highest.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
@@ -122,7 +133,7 @@ fn draw_bars(out: &mut String, panel: &Panel, top: f64) -> f64 {
             );
         }
         let end = x(bar.value.max.max(bar.aim.unwrap_or(0.0))) + 6.0;
-        let told = format!("{}", short(bar.value.median));
+        let told = short(bar.value.median);
         text(out, [end, middle + 4.0], "start", 12, &told);
         y += BAR;
     }
@@ -132,7 +143,7 @@ fn draw_bars(out: &mut String, panel: &Panel, top: f64) -> f64 {
 /// Lines over a number, both scales from zero.
 pub(crate) fn lines(axes: &Axes, series: &[Series]) -> String {
     const HEIGHT: f64 = 460.0;
-    let (left, right, top, bottom) = (80.0, WIDTH - 280.0, 60.0, HEIGHT - 60.0);
+    let (left, right, top, bottom) = (80.0, WIDTH - 360.0, 60.0, HEIGHT - 60.0);
     let points = || series.iter().flat_map(|series| &series.points);
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
     let across = nice(most(&mut points().map(|point| finite(point.0))));
@@ -153,19 +164,19 @@ pub(crate) fn lines(axes: &Axes, series: &[Series]) -> String {
             0.7,
         );
         let at = [left - 6.0, y(up * part) + 4.0];
-        text(&mut out, at, "end", 11, &short(up * part));
+        text(&mut out, at, "end", 11, &tick(up * part));
         let at = [x(across * part), bottom + 18.0];
-        text(&mut out, at, "middle", 11, &short(across * part));
+        text(&mut out, at, "middle", 11, &tick(across * part));
     }
     for (index, series) in series.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         draw_line(&mut out, series, colour, &x, &y);
         let beside = top + 20.0 * index as f64;
-        line(
-            &mut out,
-            [right + 20.0, beside, right + 44.0, beside],
-            colour,
-            3.0,
+        let (from, to) = (right + 20.0, right + 44.0);
+        let _ = writeln!(
+            out,
+            r#"<path d="M{from:.1} {beside:.1}H{to:.1}" stroke="{colour}" {}/>"#,
+            series.whose.stroke()
         );
         let at = [right + 50.0, beside + 4.0];
         text(&mut out, at, "start", 12, &series.name);
@@ -183,15 +194,11 @@ fn draw_line(
 ) {
     let at = |(across, value): &(f64, Spread)| format!("{:.1},{:.1}", x(*across), y(value.median));
     let path: Vec<String> = series.points.iter().map(at).collect();
-    let (width, dashes) = match series.whose {
-        Whose::Ours => (3.0, ""),
-        Whose::Theirs => (1.5, ""),
-        Whose::Published => (1.5, r#" stroke-dasharray="5 4""#),
-    };
     let _ = writeln!(
         out,
-        r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>"#,
-        path.join(" ")
+        r#"<polyline points="{}" fill="none" stroke="{colour}" {}/>"#,
+        path.join(" "),
+        series.whose.stroke()
     );
     for (across, value) in &series.points {
         let spread = [x(*across), y(value.min), x(*across), y(value.max)];
@@ -214,6 +221,14 @@ fn nice(most: f64) -> f64 {
     let steps = [1.0, 2.0, 2.5, 4.0, 5.0, 6.0, 8.0, 10.0];
     let fits = steps.iter().find(|step| *step * ten >= most);
     fits.unwrap_or(&10.0) * ten
+}
+
+/// On a scale.
+fn tick(value: f64) -> String {
+    match value {
+        v if v < 9_995.0 && v.fract() == 0.0 => format!("{v:.0}"),
+        v => short(v),
+    }
 }
 
 /// A picture has no place for what is no number.

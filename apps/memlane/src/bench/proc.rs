@@ -160,6 +160,12 @@ impl Job {
         })
     }
 
+    /// Has it ended already?
+    pub(crate) fn has_ended(&mut self) -> anyhow::Result<bool> {
+        self.done |= self.child.try_wait()?.is_some();
+        Ok(self.done)
+    }
+
     /// Waits for the end and returns its standard output.
     pub(crate) fn finish(mut self) -> anyhow::Result<String> {
         let status = self.wait()?;

@@ -8,6 +8,9 @@ use anyhow::Context as _;
 use super::systems::confined;
 use crate::bench::proc::find_program;
 
+/// Our namespaces' names begin so; then come the process and a number.
+const STEM: &str = "mlbench";
+
 /// Which machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
@@ -27,8 +30,9 @@ impl Cables {
     pub(super) fn new(cables: usize) -> anyhow::Result<Cables> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         anyhow::ensure!(find_program("ip").is_some(), "not installed: ip");
+        clear_away();
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let stem = format!("mlbench{}x{serial}", std::process::id());
+        let stem = format!("{STEM}{}x{serial}", std::process::id());
         let made = Cables {
             names: [format!("{stem}c"), format!("{stem}s")],
         };
@@ -89,6 +93,24 @@ impl Drop for Cables {
     }
 }
 
+/// Removes what runs that were killed have left.
+fn clear_away() {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten();
+    let names = names.flatten().map(|entry| entry.file_name());
+    for name in names.filter_map(|name| name.into_string().ok()) {
+        let dead = |pid: u32| !std::path::Path::new(&format!("/proc/{pid}")).exists();
+        if owner(&name).is_some_and(dead) {
+            let _ = ip(&["netns", "del", &name]);
+        }
+    }
+}
+
+/// The process that made a namespace, if it is one of ours.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, _) = name.strip_prefix(STEM)?.split_once('x')?;
+    pid.parse().ok()
+}
+
 /// The address of a cable's end, from a block that is reserved for documentation: it is nobody's.
 pub(super) fn address(cable: usize, side: Side) -> String {
     let host = cable * 4 + 1 + usize::from(side == Side::Server);
@@ -103,4 +125,33 @@ fn ip(args: &[&str]) -> anyhow::Result<()> {
     let what = args.join(" ");
     anyhow::ensure!(said.status.success(), "ip {what}: {}", error.trim());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_namespaces_have_an_owner() {
+        assert_eq!(owner("mlbench4711x0c"), Some(4711));
+        for other in ["mlbench", "mlbenchx0c", "ml4711x0c", "mlbench47y", "x"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn cables_have_networks_of_their_own() {
+        let ends =
+            (0..2).flat_map(|cable| [Side::Client, Side::Server].map(|side| address(cable, side)));
+        let ends: Vec<String> = ends.collect();
+        assert_eq!(
+            ends,
+            [
+                "198.51.100.1",
+                "198.51.100.2",
+                "198.51.100.5",
+                "198.51.100.6"
+            ]
+        );
+    }
 }

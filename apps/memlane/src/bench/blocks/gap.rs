@@ -19,6 +19,8 @@ use crate::bench::sys;
 const PORT: u16 = 1234;
 /// Requests that the generator has under way.
 pub(super) const DEPTH: u32 = 4;
+/// For the generator to open its volume over all paths.
+const BEGIN_LIMIT: Duration = Duration::from_secs(20);
 /// Undisturbed, before anything happens.
 const BEFORE: Duration = Duration::from_millis(300);
 /// How long a cable is out, where there is no other.
@@ -134,16 +136,15 @@ pub(super) fn measure(bench: &Bench, scenario: &Scenario) -> anyhow::Result<Seen
     };
     // The server ends before the machine that it runs on.
     let (server, at, paths) = start(bench, scenario.paths, paths)?;
-    let begun = bench.scratch.name("begun");
+    let sign = bench.scratch.name("begun");
     let mut command = match &paths {
         Paths::Cables(cables) => cables.command(Side::Client, &bench.exe),
         Paths::Links(_) => confined(&bench.exe),
     };
-    generator(&mut command, scenario, &begun);
+    generator(&mut command, scenario, &sign);
     command.args([&at.join(","), &volume(bench.size)]);
     let limit = Duration::from_secs_f64(scenario.seconds) + Duration::from_secs(40);
-    let job = Job::start(command, limit, &bench.scratch)?;
-    wait_for(&begun)?;
+    let job = begun(Job::start(command, limit, &bench.scratch)?, &sign)?;
     std::thread::sleep(BEFORE);
     let outage = happens(&paths, scenario)?;
     let text = job.finish()?;
@@ -196,18 +197,20 @@ fn start(
     }
 }
 
-fn wait_for(begun: &Path) -> anyhow::Result<()> {
+/// Until the generator has begun; it is ended if it does not, and its own words are the error if it has ended.
+fn begun(mut job: Job, sign: &Path) -> anyhow::Result<Job> {
     let begin = Instant::now();
-    while !begun.exists() {
+    while !sign.exists() {
         anyhow::ensure!(!sys::interrupted(), "interrupted");
+        if job.has_ended()? {
+            job.finish()?;
+            anyhow::bail!("the generator ended before it began");
+        }
         let waited = begin.elapsed();
-        anyhow::ensure!(
-            waited < Duration::from_secs(20),
-            "the generator did not begin"
-        );
+        anyhow::ensure!(waited < BEGIN_LIMIT, "the generator did not begin");
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
+    Ok(job)
 }
 
 /// Breaks the first path; how long there was none at all.
