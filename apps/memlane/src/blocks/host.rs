@@ -511,6 +511,15 @@ impl One {
         }
         Ok(())
     }
+
+    /// How often a path that was up went down.
+    pub(crate) fn paths_lost(&self) -> u64 {
+        let lost = |path: &PathInfo| {
+            let down = u64::from(path.state != PathState::Connected);
+            (path.stats.connected + down).saturating_sub(1)
+        };
+        self.session.paths().iter().map(lost).sum()
+    }
 }
 
 impl Drop for One {

@@ -120,6 +120,8 @@ pub(in crate::bench) struct Longest {
     pub(in crate::bench) request_ms: f64,
     /// Longest time between two answers.
     pub(in crate::bench) without_answer_ms: f64,
+    /// How often a path that was up went down.
+    pub(in crate::bench) paths_lost: u64,
 }
 
 /// The paths of a scenario, which can be broken.
@@ -150,7 +152,13 @@ pub(super) fn measure(bench: &Bench, scenario: &Scenario) -> anyhow::Result<Seen
     let text = job.finish()?;
     drop((server, paths));
     let longest: Longest = serde_json::from_str(&text).context("the generator's figures")?;
+    seen(&longest, outage, by)
+}
+
+/// A gap is only what was seen when a path did die.
+fn seen(longest: &Longest, outage: Duration, by: By) -> anyhow::Result<Seen> {
     anyhow::ensure!(longest.requests > 0, "no request was answered");
+    anyhow::ensure!(longest.paths_lost > 0, "no path was lost");
     let beyond = |millis: f64| (millis - outage.as_secs_f64() * 1000.0).max(0.0);
     Ok(Seen {
         gap_ms: beyond(longest.request_ms),
@@ -260,6 +268,31 @@ mod tests {
         let some = outage(true, pull).expect("an outage");
         assert!(some >= OUTAGE);
         assert_eq!(told.take(), [true, false], "and the cable is back");
+    }
+
+    #[test]
+    fn a_gap_is_what_is_beyond_the_outage_and_none_if_no_path_was_lost() {
+        let longest = Longest {
+            requests: 9,
+            request_ms: 2300.0,
+            without_answer_ms: 1900.0,
+            paths_lost: 1,
+        };
+        let outage = Duration::from_secs(2);
+        let told = seen(&longest, outage, By::Proxy).expect("a gap");
+        assert_eq!((told.gap_ms, told.silence_ms), (300.0, 0.0));
+        for wrong in [
+            Longest {
+                paths_lost: 0,
+                ..longest
+            },
+            Longest {
+                requests: 0,
+                ..longest
+            },
+        ] {
+            assert!(seen(&wrong, outage, By::Cable).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -93,27 +93,26 @@ pub(in crate::bench) fn run(load: &Load) -> anyhow::Result<()> {
         longest = longest.max(seen.longest);
     }
     match load.longest {
-        true => tell_longest(load, hist.len(), Duration::from_nanos(slowest), longest),
+        true => {
+            let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+            let seen = Longest {
+                requests: hist.len(),
+                request_ms: millis(Duration::from_nanos(slowest)),
+                without_answer_ms: millis(longest),
+                paths_lost: opened.paths_lost(),
+            };
+            tell_longest(load, &seen)
+        }
         false => tell(load, &hist, begin.elapsed()),
     }
 }
 
-fn tell_longest(
-    load: &Load,
-    requests: u64,
-    slowest: Duration,
-    longest: Duration,
-) -> anyhow::Result<()> {
-    let seen = Longest {
-        requests,
-        request_ms: slowest.as_secs_f64() * 1000.0,
-        without_answer_ms: longest.as_secs_f64() * 1000.0,
-    };
+fn tell_longest(load: &Load, seen: &Longest) -> anyhow::Result<()> {
     out::print(&match load.json {
-        true => out::json(&seen)?,
+        true => out::json(seen)?,
         false => format!(
-            "the slowest request took {:.1} ms; {:.1} ms without any answer\n",
-            seen.request_ms, seen.without_answer_ms
+            "the slowest request took {:.1} ms; {:.1} ms without any answer; {} times a path was lost\n",
+            seen.request_ms, seen.without_answer_ms, seen.paths_lost
         ),
     })
 }

@@ -6,9 +6,30 @@ use std::process::Command;
 use super::systems::{Bench, Running, Target, confined, uri, volume};
 use crate::bench::proc::{Service, free_port, listens};
 
-/// memlane's engine for fio, where a build leaves it: beside this program.
+/// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
 pub(super) fn library(bench: &Bench) -> PathBuf {
-    bench.exe.with_file_name("libmemlane_fio.so")
+    let beside = bench.exe.with_file_name("libmemlane_fio.so");
+    let deps = bench.exe.with_file_name("deps/libmemlane_fio.so");
+    match !beside.exists() && deps.exists() {
+        true => deps,
+        false => beside,
+    }
+}
+
+/// Why fio could not use it, if so.
+pub(super) fn no_engine(library: &Path) -> Option<String> {
+    let shown = library.display();
+    let Ok(bytes) = std::fs::read(library) else {
+        return Some(format!("not built: {shown} (`./dev build` makes it)"));
+    };
+    // The name of the function that fio looks for.
+    let name = b"get_ioengine";
+    let engine = bytes.windows(name.len()).any(|window| window == name);
+    (!engine).then(|| {
+        format!(
+            "built without fio's headers: {shown} (`./dev build` fetches them; docs/guides/fio.md)"
+        )
+    })
 }
 
 /// What a test or a person who looks at the processes sees; no two are the same at a time.
@@ -106,4 +127,21 @@ pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
     let file = bench.scratch.name("fuse");
     let mapped = map(bench, &at, "fuse:", &file)?;
     Ok(running(Target::File(file), vec![service, mapped]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::proc::Scratch;
+
+    #[test]
+    fn a_library_that_is_absent_or_no_engine_is_told_from_one_that_is() {
+        let scratch = Scratch::new().expect("a folder");
+        let library = scratch.name("library");
+        assert!(no_engine(&library).is_some_and(|why| why.starts_with("not built")));
+        std::fs::write(&library, b"\x7fELF").expect("a file");
+        assert!(no_engine(&library).is_some_and(|why| why.contains("headers")));
+        std::fs::write(&library, b"\x7fELF\0get_ioengine\0").expect("a file");
+        assert_eq!(no_engine(&library), None);
+    }
 }

@@ -245,14 +245,10 @@ pub(super) fn lacks(system: &System, bench: &Bench) -> Option<String> {
     if let Some(name) = needed.find(|name| find_program(name).is_none()) {
         return Some(format!("not installed: {name} ({})", package(name)));
     }
-    let engine = ours::library(bench);
-    if matches!(system.id, "fio-local" | "fio-tcp") && !engine.is_file() {
-        return Some(format!(
-            "not built: {} (`./dev build` makes it)",
-            engine.display()
-        ));
+    match system.id {
+        "fio-local" | "fio-tcp" => ours::no_engine(&ours::library(bench)),
+        _ => None,
     }
-    None
 }
 
 fn package(program: &str) -> String {
