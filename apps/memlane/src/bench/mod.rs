@@ -81,7 +81,7 @@ struct Sockets {
     /// Print JSON (schema memlane.bench.sockets/1) instead of the table.
     #[arg(long)]
     json: bool,
-    /// Also write sockets.txt and sockets.json into this folder.
+    /// Also write sockets.txt, sockets.json and sockets.svg into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -167,6 +167,7 @@ fn conclude(options: &Sockets, report: &report::Report) -> anyhow::Result<ExitCo
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         fs::write(folder.join("sockets.txt"), &text)?;
         fs::write(folder.join("sockets.json"), &json)?;
+        fs::write(folder.join("sockets.svg"), report.picture())?;
     }
     out::print(if options.json { &json } else { &text })?;
     let exit = if report.has_failures() {

@@ -326,15 +326,15 @@ pub(super) mod tests {
         }
     }
 
-    /// Two rounds: in the first nbdkit is the best peer, in the second qsd.
+    /// Three rounds: in the second qsd is the best peer, in the others nbdkit.
     pub(in crate::bench::blocks) fn sample() -> Report {
         let mut results = Results::default();
         let rates = [
-            ("fio-tcp", [300.0, 800.0]),
-            ("fio-local", [900.0, 1000.0]),
-            ("nbd-local", [130.0, 150.0]),
-            ("nbdkit", [100.0, 90.0]),
-            ("qsd", [50.0, 200.0]),
+            ("fio-tcp", [300.0, 800.0, 500.0]),
+            ("fio-local", [900.0, 1000.0, 900.0]),
+            ("nbd-local", [130.0, 150.0, 110.0]),
+            ("nbdkit", [100.0, 90.0, 100.0]),
+            ("qsd", [50.0, 200.0, 80.0]),
         ];
         for row in [
             "randread-qd1",
@@ -396,11 +396,11 @@ pub(super) mod tests {
         let report = sample();
         let tcp = found(&report, "randread-qd32", "fio-tcp");
         let rate = tcp.rate_to_best_peer.as_ref().expect("peers");
-        assert_eq!(rate.values, [3.0, 4.0]);
+        assert_eq!(rate.values, [3.0, 4.0, 5.0]);
         // For latency the best is the lowest.
         let p50 = tcp.p50_to_best_peer.as_ref().expect("peers");
         let told: Vec<f64> = p50.values.iter().map(|v| (v * 1000.0).round()).collect();
-        assert_eq!(told, [333.0, 250.0]);
+        assert_eq!(told, [333.0, 250.0, 200.0]);
         let aim = tcp.aim.expect("an aim");
         assert_eq!((aim.of, aim.met), (Of::Rate, Some(true)));
         let nbd = found(&report, "randread-qd32", "nbd-local");

@@ -205,7 +205,7 @@ mod tests {
     fn figures_aims_and_what_is_missing_are_told() {
         let text = super::of(&sample());
         for told in [
-            "3.50× (3.00–4.00)",
+            "4.00× (3.00–5.00)",
             "≥3 +",
             "≥1.2 -",
             "| 90.0 (80.0–130) |",
