@@ -14,6 +14,7 @@ use super::proxy::Link;
 use super::systems::{Bench, confined, volume};
 use crate::bench::proc::{Job, Service, free_port, listens};
 use crate::bench::sys;
+use crate::out;
 
 /// The port of the server where it has a network of its own.
 const PORT: u16 = 1234;
@@ -105,7 +106,7 @@ pub(super) struct Seen {
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum By {
-    /// Network namespaces, and a cable that is pulled.
+    /// Network namespaces (root's), and a cable that is pulled.
     Cable,
     /// A proxy in this process.
     Proxy,
@@ -132,9 +133,9 @@ enum Paths {
 
 /// Runs it once.
 pub(super) fn measure(bench: &Bench, scenario: &Scenario) -> anyhow::Result<Seen> {
-    let (paths, by) = match (scenario.event, is_root()) {
-        (Event::Cut, true) => (Paths::Cables(Cables::new(scenario.paths)?), By::Cable),
-        _ => (Paths::Links(Vec::new()), By::Proxy),
+    let (paths, by) = match cables_for(scenario) {
+        Some(cables) => (Paths::Cables(cables), By::Cable),
+        None => (Paths::Links(Vec::new()), By::Proxy),
     };
     // The server ends before the machine that it runs on.
     let (server, at, paths) = start(bench, scenario.paths, paths)?;
@@ -153,6 +154,20 @@ pub(super) fn measure(bench: &Bench, scenario: &Scenario) -> anyhow::Result<Seen
     drop((server, paths));
     let longest: Longest = serde_json::from_str(&text).context("the generator's figures")?;
     seen(&longest, outage, by)
+}
+
+/// Cables are pulled where there can be some; the document says `by` what a path was broken.
+fn cables_for(scenario: &Scenario) -> Option<Cables> {
+    if scenario.event != Event::Cut || !is_root() {
+        return None;
+    }
+    match Cables::new(scenario.paths) {
+        Ok(cables) => Some(cables),
+        Err(error) => {
+            out::stderr(&format!("!! no cables here, a proxy instead: {error:#}\n"));
+            None
+        }
+    }
 }
 
 /// A gap is only what was seen when a path did die.
