@@ -2,18 +2,15 @@
 
 use memlane_transport::io::{Address, PathAddr};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::time::Duration;
 
-/// Where mainline's RNBD server listens (`RTRS_PORT`).
-const PORT: u16 = 1234;
 /// How long one attempt to reach an address may take.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// `tcp://HOST[:PORT]`, `HOST[:PORT]`, `local`, `local:NAME` or `local:/PATH`, separated by commas: one path to each. As
-/// `memlane map` takes them, and with `tcp:` for `tcp://`.
+/// Paths as `memlane map` takes them, separated by commas.
 pub(crate) fn paths(text: &str) -> Result<Vec<PathAddr>, String> {
     let parts = text.split(',').map(str::trim);
     let parts = parts.filter(|part| !part.is_empty());
@@ -25,49 +22,8 @@ pub(crate) fn paths(text: &str) -> Result<Vec<PathAddr>, String> {
 }
 
 fn path(text: &str) -> Result<PathAddr, String> {
-    let told = |why: String| format!("address={text}: {why}");
-    let (from, to) = match text.split_once('@') {
-        Some((from, to)) => {
-            let from: Result<IpAddr, _> = from.trim_matches(['[', ']']).parse();
-            let from = from.map_err(|_| told("before the @: an address of this machine".into()))?;
-            (Some(from), to)
-        }
-        None => (None, text),
-    };
-    let dst = address(to).map_err(told)?;
-    Ok(PathAddr { src: from, dst })
-}
-
-fn address(text: &str) -> Result<Address, String> {
-    match text.strip_prefix("local") {
-        Some("" | ":") => return Ok(local("default")),
-        Some(rest) if rest.starts_with(":/") => return Ok(Address::Local(rest[1..].into())),
-        Some(rest) if rest.starts_with(':') => return Ok(local(&rest[1..])),
-        _ => {}
-    }
-    let host = text.strip_prefix("tcp:").unwrap_or(text);
-    let host = host.strip_prefix("//").unwrap_or(host);
-    resolve(host).map(Address::Tcp)
-}
-
-/// Where `memlane serve --listen local:NAME` listens.
-fn local(name: &str) -> Address {
-    Address::Local(format!("memlane/blocks/{name}"))
-}
-
-/// `HOST`, `HOST:PORT`, `[V6]:PORT`, `V6`.
-fn resolve(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, PORT));
-    }
-    let with_port = match text.contains(':') {
-        true => text.to_owned(),
-        false => format!("{text}:{PORT}"),
-    };
-    let mut found = with_port
-        .to_socket_addrs()
-        .map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "no such host".into())
+    text.parse()
+        .map_err(|why: String| format!("address={text}: {why}"))
 }
 
 /// Does anybody listen there? A session would try for ever and not say why it does not come up.
@@ -105,15 +61,15 @@ mod tests {
     #[test]
     fn addresses_are_read_as_the_command_reads_them() {
         for (text, paths) in [
-            ("local:a", "local:memlane/blocks/a"),
-            ("local", "local:memlane/blocks/default"),
+            ("local:a", "local:a"),
+            ("local", "local:default"),
             ("local:/run/x", "local:/run/x"),
-            ("tcp://127.0.0.1:7", "tcp:127.0.0.1:7"),
-            ("tcp:127.0.0.1:7", "tcp:127.0.0.1:7"),
-            ("127.0.0.1", "tcp:127.0.0.1:1234"),
-            ("::1", "tcp:[::1]:1234"),
-            ("tcp://[::1]:7", "tcp:[::1]:7"),
-            ("127.0.0.2@127.0.0.1:7", "127.0.0.2@tcp:127.0.0.1:7"),
+            ("tcp://127.0.0.1:7", "tcp://127.0.0.1:7"),
+            ("tcp:127.0.0.1:7", "tcp://127.0.0.1:7"),
+            ("127.0.0.1", "tcp://127.0.0.1:1234"),
+            ("::1", "tcp://[::1]:1234"),
+            ("tcp://[::1]:7", "tcp://[::1]:7"),
+            ("127.0.0.2@127.0.0.1:7", "127.0.0.2@tcp://127.0.0.1:7"),
         ] {
             assert_eq!(read(text).expect(text), [paths], "{text}");
         }

@@ -256,13 +256,11 @@ fn a_server_that_is_not_there_is_told_at_once() {
     let Some(ended) = run(&address, &options) else {
         return;
     };
-    ended.refuses(&format!(
-        "no server at local:memlane/blocks/{nobody}: Connection refused"
-    ));
+    ended.refuses(&format!("no server at local:{nobody}: Connection refused"));
     let two = "--address=tcp:127.0.0.1:1,local:also-nobody";
     let ended = run(two, &options).expect("fio");
-    ended.refuses("no server at tcp:127.0.0.1:1: Connection refused");
-    ended.refuses("; local:memlane/blocks/also-nobody: Connection refused");
+    ended.refuses("no server at tcp://127.0.0.1:1: Connection refused");
+    ended.refuses("; local:also-nobody: Connection refused");
 }
 
 #[test]

@@ -82,8 +82,8 @@ fn measure(
         part.ok_or("no such chunk")
     };
     service.opened(SESSION, "spindle", &Identity::Unknown);
-    let (access, name) = (Access::ReadWrite, volume.to_owned());
-    let usr = Open { access, name }.encode()?.to_vec();
+    let access = Access::ReadWrite;
+    let usr = Open::new(access, volume).encode()?.to_vec();
     service.execute(job(0, Direction::Read, 56, usr), chunk(0)?);
     let mut done = Vec::new();
     service.finished(&mut done);

@@ -36,6 +36,8 @@ const OPEN: u16 = 2;
 const OPEN_RSP: u16 = 3;
 const IO: u16 = 4;
 const CLOSE: u16 = 5;
+/// Ours, with [`CAP_TAKE_OVER`]: far from what Linux may come to use.
+const BUSY: u16 = 0x4d01;
 
 // `enum rnbd_io_flags`: the low 8 bits are the operation.
 const OP_MASK: u32 = 0xff;
@@ -68,8 +70,11 @@ pub const CAP_VOLUME_FLAGS: u16 = 1 << 2;
 pub const CAP_NOTICE: u16 = 1 << 3;
 /// Capability: the session's response carries the boot id of the server's machine.
 pub const CAP_BOOT_ID: u16 = 1 << 4;
+/// Capability: an open may say more ([`Wish`]), and its refusal who has the volume ([`Busy`]).
+pub const CAP_TAKE_OVER: u16 = 1 << 5;
 /// All that this version knows.
-pub const CAPS: u16 = CAP_EXTENTS | CAP_FAST_ZERO | CAP_VOLUME_FLAGS | CAP_NOTICE | CAP_BOOT_ID;
+pub const CAPS: u16 =
+    CAP_EXTENTS | CAP_FAST_ZERO | CAP_VOLUME_FLAGS | CAP_NOTICE | CAP_BOOT_ID | CAP_TAKE_OVER;
 
 /// Bits of a notice that name a device: a transport's immediate has 28 for its payload.
 pub const NOTICE_MASK: u32 = (1 << 28) - 1;
@@ -255,9 +260,53 @@ pub struct Open {
     pub access: Access,
     /// Which volume.
     pub name: String,
+    /// Ours, with [`CAP_TAKE_OVER`].
+    pub wish: Wish,
+}
+
+/// Ours, with [`CAP_TAKE_OVER`]: what mainline has no words for, in the reserved bytes of an open.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Wish {
+    /// Take the volume from sessions that write it and are not there.
+    pub take_over: bool,
+    /// It was open before, under this id (its low 24 bits): refused if it was taken from its session meanwhile.
+    pub again: Option<u32>,
+}
+
+const WISH_TAKE_OVER: u8 = 1;
+const WISH_AGAIN: u8 = 1 << 1;
+/// Bits of a device id that an open has room for.
+pub const AGAIN_MASK: u32 = (1 << 24) - 1;
+
+impl Wish {
+    fn put(self, bytes: &mut [u8; OPEN_LEN]) {
+        let again = if self.again.is_some() { WISH_AGAIN } else { 0 };
+        bytes[5] = again | (u8::from(self.take_over) * WISH_TAKE_OVER);
+        let id = self.again.unwrap_or(0) & AGAIN_MASK;
+        put(bytes, 261, &id.to_le_bytes()[..3]);
+    }
+
+    fn of(bytes: &[u8]) -> Result<Wish, WireError> {
+        let flags = u8_at(bytes, 5)?;
+        let [a, b, c] = field(bytes, 261)?;
+        Ok(Wish {
+            take_over: flags & WISH_TAKE_OVER != 0,
+            again: (flags & WISH_AGAIN != 0).then(|| u32::from_le_bytes([a, b, c, 0])),
+        })
+    }
 }
 
 impl Open {
+    /// Without a wish.
+    #[must_use]
+    pub fn new(access: Access, name: &str) -> Open {
+        Open {
+            access,
+            name: name.to_owned(),
+            wish: Wish::default(),
+        }
+    }
+
     /// The bytes.
     pub fn encode(&self) -> Result<[u8; OPEN_LEN], WireError> {
         let name = self.name.as_bytes();
@@ -272,6 +321,7 @@ impl Open {
             Access::Migration => 2,
         };
         put(&mut bytes, 6, name);
+        self.wish.put(&mut bytes);
         Ok(bytes)
     }
 
@@ -290,7 +340,78 @@ impl Open {
         Ok(Open {
             access,
             name: name.to_owned(),
+            wish: Wish::of(bytes)?,
         })
+    }
+}
+
+/// Ours, with [`CAP_TAKE_OVER`], in place of an [`OpenRsp`]: who has the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy {
+    /// The session's name, cut off and filled with zeros.
+    name: [u8; BUSY_NAME],
+    /// It has a path.
+    pub alive: bool,
+    /// Seconds without one.
+    pub silent: u32,
+}
+
+/// Bytes of the name that there is room for.
+const BUSY_NAME: usize = 44;
+
+impl Busy {
+    /// The holder is the session of this name; it has no path since so many seconds, if it has none.
+    #[must_use]
+    pub fn new(name: &str, silent: Option<u32>) -> Busy {
+        let mut end = name.len().min(BUSY_NAME);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut bytes = [0; BUSY_NAME];
+        bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
+        Busy {
+            name: bytes,
+            alive: silent.is_none(),
+            silent: silent.unwrap_or(0),
+        }
+    }
+
+    /// The session's name, or how it begins.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        let end = self.name.iter().position(|byte| *byte == 0);
+        let text = core::str::from_utf8(&self.name[..end.unwrap_or(BUSY_NAME)]);
+        text.unwrap_or_default()
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; OPEN_RSP_LEN] {
+        let mut bytes = [0; OPEN_RSP_LEN];
+        put(&mut bytes, 0, &BUSY.to_le_bytes());
+        bytes[4] = u8::from(self.alive);
+        put(&mut bytes, 8, &self.silent.to_le_bytes());
+        put(&mut bytes, 12, &self.name);
+        bytes
+    }
+
+    /// What a server answered. Its name is shown to people: text without control characters.
+    pub fn decode(bytes: &[u8]) -> Result<Busy, WireError> {
+        expect(bytes, BUSY, OPEN_RSP_LEN)?;
+        let busy = Busy {
+            name: field(bytes, 12)?,
+            alive: u8_at(bytes, 4)? & 1 != 0,
+            silent: u32_at(bytes, 8)?,
+        };
+        let name = busy.name();
+        let fits = !name.is_empty() && !name.chars().any(char::is_control);
+        fits.then_some(busy).ok_or(WireError::Field("name"))
+    }
+
+    /// Is it one?
+    #[must_use]
+    pub fn is_meant(bytes: &[u8]) -> bool {
+        u16_at(bytes, 0) == Ok(BUSY)
     }
 }
 

@@ -63,6 +63,7 @@ fn each_reason_not_to_open_is_told_apart_and_says_what_to_do() {
     let reasons = [
         (libc::ENOENT, OpenError::NotFound),
         (libc::EBUSY, OpenError::InUse),
+        (libc::ESTALE, OpenError::Taken),
         (libc::EACCES, OpenError::NotPermitted),
         (libc::EROFS, OpenError::ReadOnly),
         (libc::EINVAL, OpenError::RefusedName),

@@ -4,6 +4,7 @@ use memlane_block::client::error::OpenError;
 use memlane_block::client::{Access, Client, RemoteVolume, Status};
 use memlane_block::server::{ServerConfig as Served, Shared};
 use memlane_block::volume::{EXTENT_LEN, Io, Lease, Op, Queue, Volume as _};
+use memlane_block::wire::Busy;
 use memlane_sim::rng::Rng;
 use memlane_transport::engine::backoff::Backoff;
 use memlane_transport::engine::client::{AfterRestart, Config as ClientEngine};
@@ -210,7 +211,8 @@ fn what_cannot_be_opened_is_told_by_its_reason() {
     let (one, two) = (serving.client("one"), serving.client("two"));
     let first = one.open("disk", Access::ReadWrite).unwrap();
     let reason = |name: &str, access| two.open(name, access).map(|_| ()).unwrap_err();
-    assert_eq!(reason("disk", Access::ReadWrite), OpenError::InUse);
+    let held = OpenError::Held(Busy::new("one", None));
+    assert_eq!(reason("disk", Access::ReadWrite), held);
     assert_eq!(reason("none", Access::ReadOnly), OpenError::NotFound);
     assert_eq!(reason("folder", Access::ReadOnly), OpenError::NotAVolume);
     assert_eq!(
@@ -227,7 +229,7 @@ fn what_cannot_be_opened_is_told_by_its_reason() {
     drop((first, reader));
     let began = Instant::now();
     while let Err(error) = two.open("disk", Access::ReadWrite) {
-        assert_eq!(error, OpenError::InUse);
+        assert_eq!(error, held);
         assert!(began.elapsed() < FOR_EVER);
     }
 }

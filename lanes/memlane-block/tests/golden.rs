@@ -2,8 +2,8 @@
 
 use memlane_block::volume::{Flags, Info, Op};
 use memlane_block::wire::{
-    Access, CAP_BOOT_ID, CAPS, Close, IoMsg, Message, Open, OpenRsp, SessInfo, SessInfoRsp,
-    VERSION, WireError,
+    Access, Busy, CAP_BOOT_ID, CAPS, Close, IoMsg, Message, Open, OpenRsp, SessInfo, SessInfoRsp,
+    VERSION, WireError, Wish,
 };
 use std::fmt::{Debug, Write as _};
 
@@ -92,11 +92,24 @@ fn sessions_are_as_the_page_shows() {
 
 #[test]
 fn opening_is_as_the_page_shows() {
-    let open = Open {
-        access: Access::ReadWrite,
-        name: "vm/disk0.img".to_owned(),
+    let mut open = Open::new(Access::ReadWrite, "vm/disk0.img");
+    asked(
+        "open",
+        &open.encode().unwrap(),
+        &Message::Open(open.clone()),
+    );
+    open.wish = Wish {
+        take_over: true,
+        again: Some(0x22_3344),
     };
-    asked("open", &open.encode().unwrap(), &Message::Open(open));
+    asked(
+        "open with wishes",
+        &open.encode().unwrap(),
+        &Message::Open(open),
+    );
+    let busy = Busy::new("host-a@192-0-2-1-1234", Some(75));
+    let bytes = busy.encode();
+    golden("busy", &bytes, &busy, Busy::decode(&bytes));
     let plain = OpenRsp::of(0x1122_3344, &info(), 0);
     let bytes = plain.encode();
     golden("open_rsp", &bytes, &plain, OpenRsp::decode(&bytes));
@@ -205,10 +218,7 @@ fn a_server_that_describes_no_volume_is_not_believed() {
 
 #[test]
 fn a_name_that_is_no_name_is_refused() {
-    let named = |name: &str| Open {
-        access: Access::ReadOnly,
-        name: name.to_owned(),
-    };
+    let named = |name: &str| Open::new(Access::ReadOnly, name);
     let long = "x".repeat(255);
     for name in ["", "a\0b", long.as_str()] {
         assert_eq!(named(name).encode(), Err(WireError::Name), "{name:?}");

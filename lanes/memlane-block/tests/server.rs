@@ -6,7 +6,7 @@ mod server_driver;
 use memlane_block::server::{ServerConfig, Shared};
 use memlane_block::store::Kind;
 use memlane_block::volume::{EXTENT_LEN, Flags, Op};
-use memlane_block::wire::{Access, CAPS, Close, IoMsg, SessInfo, VERSION, notice};
+use memlane_block::wire::{Access, CAPS, Close, IoMsg, SessInfo, VERSION, Wish, notice};
 use memlane_transport::engine::Direction;
 use memlane_transport::port::Service as _;
 use proptest::prelude::*;
@@ -107,7 +107,7 @@ fn one_writes_or_two_while_a_machine_moves_and_all_may_read() {
         .expect("nobody writes any more");
     let refused = shared.snapshot().refusals;
     assert_eq!(refused.len(), 4);
-    assert_eq!(refused[0].why, "another session writes it");
+    assert_eq!(refused[0].why, "another session, \"one\", writes it");
 }
 
 #[test]
@@ -486,9 +486,17 @@ fn the_owner_takes_a_volume_from_a_client_that_is_gone_for_good() {
     let write = io(disk.device_id, Op::Write, 0, 512).encode();
     assert_eq!(driver.write(one, &write, &[1; 512]), Err(libc::ENODEV));
     driver.notices();
-    driver.open(two, "disk", RW).expect("free");
+    let new = driver.open(two, "disk", RW).expect("free");
     assert_eq!(driver.write(one, &write, &[1; 512]), Err(libc::ENODEV));
     assert_eq!(driver.open(one, "disk", RW), Err(libc::EBUSY));
+    // Who had it does not get it back unawares.
+    driver.close(two, new.device_id).expect("closed");
+    let wish = Wish {
+        again: Some(disk.device_id),
+        ..Wish::default()
+    };
+    let again = driver.wish(one, "disk", RW, wish);
+    assert_eq!(again, Err((libc::ESTALE, None)));
 }
 
 #[test]

@@ -95,12 +95,7 @@ fn a_name_that_is_no_volume_below_the_root_is_refused_with_its_reason() {
     ];
     for (name, errno, why) in cases {
         // The encoder would refuse an empty one.
-        let mut usr = Open {
-            access: RW,
-            name: "x".to_owned(),
-        }
-        .encode()
-        .expect("a name");
+        let mut usr = Open::new(RW, "x").encode().expect("a name");
         usr[6..6 + name.len().max(1)].fill(0);
         usr[6..6 + name.len()].copy_from_slice(name.as_bytes());
         assert_eq!(driver.read(one, &usr, 56), Err(errno), "{name:?}");

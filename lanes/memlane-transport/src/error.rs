@@ -49,8 +49,10 @@ pub enum PathError {
     Wire(WireError),
     /// The peer said what it must not say in this state.
     Misbehaved(&'static str),
-    /// The connection was closed or reset.
+    /// The peer closed the connection.
     Closed,
+    /// The kernel ended the connection, or could not make it: Linux's error number.
+    Os(i32),
     /// No sign of life for too long.
     Silent,
     /// No answer to a connection attempt.
@@ -72,10 +74,13 @@ impl fmt::Display for PathError {
         match self {
             PathError::Wire(error) => write!(f, "not a message: {error}"),
             PathError::Misbehaved(what) => write!(f, "the peer misbehaved: {what}"),
-            PathError::Closed => f.write_str("connection closed"),
+            PathError::Closed => f.write_str("the peer closed the connection"),
+            PathError::Os(errno) => f.write_str(&words(*errno)),
             PathError::Silent => f.write_str("no sign of life"),
             PathError::ConnectTimeout => f.write_str("no answer to the connection attempt"),
-            PathError::Refused(errno) => write!(f, "refused by the server (errno {errno})"),
+            PathError::Refused(errno) => {
+                write!(f, "refused by the server: {}", words((*errno).into()))
+            }
             PathError::GeometryChanged => f.write_str("the server now has other chunks"),
             PathError::ServerRestarted => f.write_str("the server has restarted"),
             PathError::Superseded => f.write_str("superseded or fenced"),
@@ -85,6 +90,13 @@ impl fmt::Display for PathError {
 }
 
 impl core::error::Error for PathError {}
+
+/// The C library's, without the number.
+fn words(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    text[..end].to_owned()
+}
 
 impl From<WireError> for PathError {
     fn from(error: WireError) -> Self {
@@ -131,7 +143,10 @@ pub enum RequestError {
     TimedOut,
     /// All paths are down and the session is told to fail then. Outcome as for `TimedOut`.
     NoPath,
-    /// The server restarted while it held the request; it may or may not have been executed.
+    /// It was never sent: more data, or a longer message, than the server takes at a time, or a read without enough
+    /// room for what it asks for.
+    TooLong,
+    /// The server restarted; the request, which was meant for the one before, may or may not have been executed.
     OutcomeUnknown,
     /// The path died and the server has no memory for replays, so that a second copy is not safe.
     Aborted,
@@ -145,6 +160,7 @@ impl fmt::Display for RequestError {
             RequestError::Remote(errno) => write!(f, "the server answered errno {errno}"),
             RequestError::TimedOut => f.write_str("no path came back in time"),
             RequestError::NoPath => f.write_str("all paths are down"),
+            RequestError::TooLong => f.write_str("longer than the server takes at a time"),
             RequestError::OutcomeUnknown => f.write_str("the server restarted; outcome unknown"),
             RequestError::Aborted => f.write_str("the path died; the server cannot tell a replay"),
             RequestError::Closed => f.write_str("the session was closed"),

@@ -85,7 +85,7 @@ pub enum News {
     PathUp(PathId),
     /// A path is down.
     PathDown(PathId, PathError),
-    /// The server has forgotten what it was told: open devices anew. Requests that it had ended with
+    /// The server has forgotten what it was told: open devices anew. Requests that were meant for it ended with
     /// [`RequestError::OutcomeUnknown`] if the session was told so (`AfterRestart::Fail`).
     ServerRestarted,
     /// The server's service calls (see [`Service::notices`]).
@@ -144,6 +144,9 @@ pub struct Finished {
 pub trait Service {
     /// A session has a path; tells whether this client may have a session of this name.
     fn opened(&mut self, session: SessionId, name: &str, who: &Identity) -> bool;
+
+    /// So many paths of a session are up, now that one came up or went down.
+    fn reached(&mut self, _session: SessionId, _paths: usize) {}
 
     /// Do this, with the data in (or to be put into) the first `job.len` bytes of `chunk`. The chunk stays mapped
     /// until the job is finished, even if its session is gone; its client may write to it at any time.

@@ -1,6 +1,8 @@
 //! What a client does, step by step, with a server that is played by hand.
 
-use memlane_transport::engine::client::{Action, AllDown, Client, Config, Event, Post, Request};
+use memlane_transport::engine::client::{
+    Action, AfterRestart, AllDown, Client, Config, Event, Post, Request,
+};
 use memlane_transport::engine::path::{Conn, PathId, PathState};
 use memlane_transport::engine::permits::Ticket;
 use memlane_transport::engine::{Direction, Inbound, Time};
@@ -221,22 +223,110 @@ fn a_session_that_is_told_to_fail_does_so_at_once() {
     assert_eq!(client.submit(ms(3), write()), Err(SubmitError::NoPath));
 }
 
-#[test]
-fn a_cut_that_goes_one_way_is_noticed_in_less_than_two_seconds() {
-    let mut client = session(config(), 1, &ours());
+/// When a client that hears nothing but questions gives its path up.
+fn given_up(client: &mut Client) -> Time {
     let conn = Conn {
         path: PathId(0),
         epoch: 1,
         cid: 0,
     };
     let asks = Immediate::Heartbeat.encode();
-    for at in (0..2000).step_by(50) {
+    for at in (0..10_000).step_by(10) {
         // The server is there and asks; nothing that we say reaches it.
         client.on_message(ms(at), conn, Inbound::Immediate(asks));
         client.poll(ms(at));
+        if client.why_down(PathId(0)) == Some(PathError::Silent) {
+            return ms(at);
+        }
     }
+    panic!("never");
+}
+
+#[test]
+fn a_cut_that_goes_one_way_is_noticed_in_less_than_a_second_if_anybody_waits() {
+    let mut client = session(config(), 1, &ours());
+    client.submit(ms(0), write()).expect("a permit");
+    assert_eq!(given_up(&mut client), ms(800));
+    // Nobody waits.
+    let mut client = session(config(), 1, &ours());
+    assert_eq!(given_up(&mut client), ms(3200));
+}
+
+#[test]
+fn a_path_that_died_while_it_was_idle_is_given_up_in_less_than_a_second_after_it_is_used() {
+    for idle in [100, 700, 801, 1500, 1700, 3100] {
+        let mut client = session(config(), 1, &ours());
+        for at in (0..idle).step_by(100) {
+            client.poll(ms(at));
+        }
+        client.submit(ms(idle), write()).expect("a permit");
+        let end = idle + 800;
+        while client.why_down(PathId(0)).is_none() {
+            let at = client.deadline().expect("it asks");
+            assert!(at <= ms(end), "{idle}: {at:?}");
+            client.poll(at);
+        }
+    }
+}
+
+#[test]
+fn who_was_stopped_asks_again_before_he_gives_a_path_up() {
+    let mut client = session(config(), 1, &ours());
+    client.submit(ms(1), write()).expect("a permit");
+    let first = post(actions(&mut client));
+    // Questions go out, and the client is stopped for a minute before their answers can come.
+    for at in [202, 402, 602] {
+        client.poll(ms(at));
+    }
+    assert!(!actions(&mut client).is_empty());
+    client.poll(ms(60_000));
+    assert_eq!(events(&mut client), []);
+    let asks = Immediate::Heartbeat.encode();
+    let (conn, imm) = (first.conn, asks);
+    assert!(actions(&mut client).contains(&Action::Immediate { conn, imm }));
+    // The server is there.
+    let ack = Immediate::HeartbeatAck.encode();
+    for cid in [0, 1] {
+        let conn = Conn { cid, ..first.conn };
+        client.on_message(ms(60_100), conn, Inbound::Immediate(ack));
+    }
+    client.poll(ms(60_299));
+    assert_eq!(events(&mut client), []);
+    // Now it is not.
+    while events(&mut client).is_empty() {
+        let at = client.deadline().expect("it asks");
+        assert!(at <= ms(60_900), "{at:?}");
+        client.poll(at);
+    }
+    assert_eq!(client.why_down(PathId(0)), Some(PathError::Silent));
+}
+
+#[test]
+fn what_was_not_sent_to_a_server_that_has_restarted_is_not_sent_to_the_new_one() {
+    let config = Config {
+        after_restart: AfterRestart::Fail,
+        ..config()
+    };
+    let mut client = session(config, 1, &ours());
+    let sent = client.submit(ms(1), write()).expect("a permit");
+    let first = post(actions(&mut client));
+    client.on_closed(ms(2), first.conn);
+    let waits = client.submit(ms(3), write()).expect("a permit");
+    actions(&mut client);
+    client.poll(ms(500));
+    let mut other = ours();
+    other.caps = other.caps.map(|caps| Caps { number: 2, ..caps });
+    let posts = serve(&mut client, ms(501), &other);
+    assert!(
+        !posts.iter().any(|action| matches!(action, Action::Post(_))),
+        "{posts:?}"
+    );
     let told = events(&mut client);
-    assert!(told.contains(&down(0, PathError::Silent, 0)), "{told:?}");
+    for ticket in [sent, waits] {
+        let lost = done(ticket, Err(RequestError::OutcomeUnknown));
+        assert!(told.contains(&lost), "{told:?}");
+    }
+    assert_eq!(client.free_permits(), 4);
 }
 
 #[test]

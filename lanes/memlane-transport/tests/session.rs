@@ -395,6 +395,34 @@ fn leases_outlive_their_session_and_its_requests_say_that_it_is_closed() {
 }
 
 #[test]
+fn why_a_path_is_not_up_is_told_in_the_kernels_words() {
+    let nobody = |listen| {
+        let server = start(&Arc::default(), vec![listen], Manners::default());
+        server.addresses()[0].clone()
+    };
+    let mut paths = vec![PathAddr::to(nobody(tcp())), PathAddr::to(nobody(local()))];
+    paths.push(PathAddr {
+        src: "192.0.2.1".parse().ok(),
+        dst: paths[0].dst.clone(),
+    });
+    let engine = client_engine("test");
+    let session = open(ClientConfig { engine, paths }).expect("a session");
+    let why = || {
+        let paths = session.paths().into_iter();
+        paths.map(|path| path.why).collect::<Option<Vec<_>>>()
+    };
+    until("all have failed", || why().is_some());
+    let texts: Vec<_> = why()
+        .expect("reasons")
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let refused = "Connection refused";
+    let not_ours = "Cannot assign requested address";
+    assert_eq!(texts, [refused, refused, not_ours]);
+}
+
+#[test]
 fn without_a_path_requests_wait_or_fail_as_the_session_was_told() {
     let nobody = Address::Tcp(([127, 0, 0, 1], 9).into());
     for (all_down, expected) in [
@@ -450,7 +478,7 @@ fn what_does_not_fit_into_a_chunk_fails_and_harms_nobody() {
         });
         let mut done = Vec::new();
         until("it is over", || user.port.reap(&mut done) == 1);
-        assert_eq!(done[0].result, Err(RequestError::Remote(22)));
+        assert_eq!(done[0].result, Err(RequestError::TooLong));
     }
     user.work(50, 4);
 }

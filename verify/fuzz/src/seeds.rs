@@ -328,10 +328,8 @@ fn rnbd_messages() -> Vec<(&'static str, Vec<u8>)> {
         zeroes: true,
         extents: true,
     };
-    let open = rnbd::Open {
-        access: rnbd::Access::ReadWrite,
-        name: "vm/disk0.img".to_owned(),
-    };
+    let mut open = rnbd::Open::new(rnbd::Access::ReadWrite, "vm/disk0.img");
+    open.wish.again = Some(7);
     let io = rnbd::IoMsg {
         device_id,
         sector: 8,

@@ -9,6 +9,8 @@ pub struct Report {
     pub failed: u64,
     /// Requests that left a path that went down.
     pub failed_over: u64,
+    /// Paths that a client gave up because nothing came.
+    pub silent: u64,
     /// Servers that a client found to have forgotten it.
     pub restarts: u64,
     /// Ends that were killed.
@@ -29,6 +31,7 @@ impl Report {
         self.done += other.done;
         self.failed += other.failed;
         self.failed_over += other.failed_over;
+        self.silent += other.silent;
         self.restarts += other.restarts;
         self.kills += other.kills;
         self.joined += other.joined;

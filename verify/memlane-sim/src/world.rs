@@ -1,6 +1,6 @@
 //! The clock, both drivers, the backend, the user: what happens in one world, from its seed to its verdict.
 
-use crate::faults::{Fault, kills, plan};
+use crate::faults::{End, Fault, kills, plan, stops};
 use crate::memory::{CHUNK, Memory};
 use crate::net::{Frame, Link, Way, Wire};
 use crate::oracle::{NOTHING, Op, Violation, judge};
@@ -14,7 +14,7 @@ use memlane_transport::engine::policy::Policy;
 use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::engine::server::{self, Job, LinkId, Safety, Server, SessionId};
 use memlane_transport::engine::{Direction, Inbound, Time};
-use memlane_transport::error::RequestError;
+use memlane_transport::error::{PathError, RequestError};
 use memlane_transport::wire::{Geometry, SgDesc};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +33,8 @@ pub struct Options {
     pub safety: Safety,
     /// Print what happens.
     pub trace: bool,
+    /// Nothing goes wrong but that the client's process is stopped now and then.
+    pub stops: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,8 @@ struct World {
     memory: Memory,
     jobs: BTreeMap<u64, Job>,
     stuck: Time,
+    /// Until when each end is stopped.
+    stopped: [Time; 2],
     slow: u64,
     disk: [u64; BLOCKS],
     executed: BTreeSet<(u32, SessionId, u16, u64)>,
@@ -155,7 +159,11 @@ impl World {
             sequence: 0,
             steps: 0,
             queue: BTreeMap::new(),
-            kills: kills(&mut rng),
+            kills: if options.stops {
+                Vec::new()
+            } else {
+                kills(&mut rng)
+            },
             wires,
             links: Vec::new(),
             wire_of: BTreeMap::new(),
@@ -176,6 +184,7 @@ impl World {
             },
             jobs: BTreeMap::new(),
             stuck: Time::ZERO,
+            stopped: [Time::ZERO; 2],
             slow: 100 + rng.below(20_000),
             disk: [NOTHING; BLOCKS],
             executed: BTreeSet::new(),
@@ -192,7 +201,11 @@ impl World {
         for wire in 0..self.wires.len() {
             self.add_path(wire);
         }
-        for (at, fault) in plan(&mut self.rng, self.wires.len(), UNTIL) {
+        let planned = match self.options.stops {
+            true => stops(&mut self.rng, self.wires.len()),
+            false => plan(&mut self.rng, self.wires.len(), UNTIL),
+        };
+        for (at, fault) in planned {
             self.at(at, Happening::Goes(fault));
         }
         self.at(Time::from_millis(5), Happening::User);
@@ -218,8 +231,11 @@ impl World {
 
     fn step(&mut self) -> Result<(), Violation> {
         self.steps += 1;
+        let client = self.client.deadline();
+        let client = client.map(|at| at.max(self.polled_again(End::Client)));
         let server = self.server.as_ref().and_then(Server::deadline);
-        let deadline = [self.client.deadline(), server].into_iter().flatten().min();
+        let server = server.map(|at| at.max(self.polled_again(End::Server)));
+        let deadline = [client, server].into_iter().flatten().min();
         let next = self.queue.first_key_value().map(|((time, _), _)| *time);
         let at = [deadline, next].into_iter().flatten().min();
         self.now = at.map_or(self.now, |at| at.max(self.now));
@@ -235,8 +251,11 @@ impl World {
                 self.happens(what);
             }
         } else {
-            self.client.poll(self.now);
-            if let Some(server) = &mut self.server {
+            if self.now >= self.polled_again(End::Client) {
+                self.client.poll(self.now);
+            }
+            let polls = self.now >= self.polled_again(End::Server);
+            if let Some(server) = self.server.as_mut().filter(|_| polls) {
                 server.poll(self.now);
             }
         }
@@ -250,7 +269,32 @@ impl World {
         self.violation.take().map_or(Ok(()), Err)
     }
 
+    /// Who was stopped reads first what came meanwhile, a moment after he is back; then he looks at the clock.
+    fn polled_again(&self, end: End) -> Time {
+        let stopped = self.stopped[end as usize];
+        stopped + Time::from_nanos(if stopped.is_zero() { 0 } else { 2 })
+    }
+
+    /// When it will be noticed, if whoever it is for is stopped.
+    fn postponed(&self, what: &Happening) -> Option<Time> {
+        let end = match what {
+            Happening::Arrives(_, Way::Up, _)
+            | Happening::Breaks(_, Way::Up)
+            | Happening::JobDone(_) => End::Server,
+            Happening::Arrives(_, Way::Down, _)
+            | Happening::Breaks(_, Way::Down)
+            | Happening::User => End::Client,
+            Happening::Goes(_) | Happening::ServerBack => return None,
+        };
+        let stopped = self.stopped[end as usize];
+        (self.now <= stopped && !stopped.is_zero()).then(|| stopped + Time::from_nanos(1))
+    }
+
     fn happens(&mut self, what: Happening) {
+        if let Some(later) = self.postponed(&what) {
+            self.at(later, what);
+            return;
+        }
         match what {
             Happening::Arrives(link, way, frame) => self.arrives(link, way, frame),
             Happening::Breaks(link, Way::Down) => self.client_end(link),
@@ -544,6 +588,7 @@ impl World {
             }
         }
         self.server = None;
+        self.stopped[End::Server as usize] = Time::ZERO;
         self.memory.sessions.clear();
         for at in 0..self.links.len() {
             if std::mem::take(&mut self.links[at].open[1]) {
@@ -561,6 +606,7 @@ impl World {
             }
         }
         self.client_life += 1;
+        self.stopped[End::Client as usize] = Time::ZERO;
         // What it had asked for has no end in the history.
         self.asked.clear();
         self.buffers.clear();
@@ -595,6 +641,10 @@ impl World {
             Fault::Stuck(long) => self.stuck = now + long,
             Fault::KillServer(back) => self.kill_server(back),
             Fault::KillClient => self.kill_client(),
+            Fault::Stop(end, long) => {
+                let until = &mut self.stopped[end as usize];
+                *until = (*until).max(now + long);
+            }
             Fault::Replace(wire) => {
                 let of_wire = self.wire_of.iter().find(|(_, at)| **at == wire);
                 if let Some(path) = of_wire.map(|(path, _)| *path) {
@@ -686,7 +736,12 @@ impl World {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::PathDown { failed_over, .. } => self.report.failed_over += failed_over as u64,
+            Event::PathDown {
+                failed_over, why, ..
+            } => {
+                self.report.failed_over += failed_over as u64;
+                self.report.silent += u64::from(why == PathError::Silent);
+            }
             Event::ServerRestarted => self.report.restarts += 1,
             Event::Notice(_) => {}
             Event::Done { ticket, result } => self.on_done(ticket, result),

@@ -42,6 +42,7 @@ fn in_thousands_of_worlds_each_block_is_a_register_and_nothing_is_executed_twice
         let rare = [
             sum.failed,
             sum.failed_over,
+            sum.silent,
             sum.restarts,
             sum.kills,
             sum.joined,
@@ -54,11 +55,32 @@ fn in_thousands_of_worlds_each_block_is_a_register_and_nothing_is_executed_twice
     }
 }
 
+#[test]
+fn a_client_that_was_stopped_does_not_take_its_own_silence_for_the_servers() {
+    let mut sum = Report::default();
+    for seed in seed().map_or(0..300, |seed| seed..seed + 1) {
+        let options = Options {
+            stops: true,
+            trace: self::seed().is_some(),
+            ..Options::default()
+        };
+        match run(seed, options) {
+            Ok(report) => {
+                assert_eq!(report.silent, 0, "seed {seed}: {report:?}");
+                sum.add(&report);
+            }
+            Err(violation) => panic!("seed {seed}: {violation:?}"),
+        }
+    }
+    println!("{sum:?}");
+    assert!(seed().is_some() || sum.done > 300 * 10, "{sum:?}");
+}
+
 /// The first seed whose world goes wrong in this way.
 fn caught(safety: Safety, how: fn(&Violation) -> bool) -> Option<u64> {
     let options = Options {
         safety,
-        trace: false,
+        ..Options::default()
     };
     (0..WORLDS).find(|seed| run(*seed, options).is_err_and(|violation| how(&violation)))
 }

@@ -75,7 +75,7 @@ fn demo(machines: &Machines) {
         "longest time without an answer {:>6.0} ms",
         verdict.longest.as_secs_f64() * 1000.0
     );
-    println!("(a pulled cable says nothing: it is noticed after at most 1.6 s of silence)");
+    println!("(a pulled cable says nothing: it is noticed after 0.8 s of silence)");
     mapped.unmap();
     drop(server);
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use memlane_system::blocks::memlane;
+use memlane_system::blocks::{memlane, skip};
 use memlane_system::harness::{Running, TempDir};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -68,18 +68,29 @@ impl World {
 
     fn map(&self, session: &str, server: &str, volume: &str) -> Output {
         let face = format!("nbd:unix:{}", self.socket(session).display());
+        self.map_as(session, &face, &[server, volume])
+    }
+
+    fn map_as(&self, session: &str, face: &str, more: &[&str]) -> Output {
         let session = self.session(session);
-        self.memlane(&[
-            "map",
-            "--session",
-            &session,
-            "--as",
-            &face,
-            "--wait",
-            "5s",
-            server,
-            volume,
-        ])
+        let args = ["map", "--session", &session, "--as", face, "--wait", "5s"];
+        self.memlane(&[&args[..], more].concat())
+    }
+
+    /// Ends the process behind a session as badly as possible.
+    fn kill(&self, session: &str) {
+        let pid = self.show(session)["pid"].to_string();
+        done(
+            &Command::new("kill")
+                .args(["-s", "KILL", &pid])
+                .output()
+                .expect("kill"),
+        );
+        let begin = Instant::now();
+        while PathBuf::from(format!("/proc/{pid}/fd/0")).exists() {
+            assert!(begin.elapsed() < LIMIT, "it lives");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn local(&self) -> String {
@@ -117,22 +128,95 @@ fn a_volume_has_one_writer_until_it_is_unmapped_or_its_owner_is_gone() {
     done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("a")]));
     assert!(!world.socket("a").exists());
     done(&world.map("b", &world.local(), "disk"));
-    let pid = world.show("b")["pid"].to_string();
-    done(
-        &Command::new("kill")
-            .args(["-s", "KILL", &pid])
-            .output()
-            .expect("kill"),
-    );
-    refused(
-        &world.map("c", &world.local(), "disk"),
-        4,
-        "somebody else writes",
-    );
-    let (b, c) = (world.session("b"), world.session("c"));
+    world.kill("b");
+    let b = world.session("b");
+    let who = format!("somebody else writes to it: session {b}, not heard of for ");
+    refused(&world.map("c", &world.local(), "disk"), 4, &who);
+    let c = world.session("c");
     done(&world.memlane(&["vol", "release", "disk", &b, "--server", &world.name]));
     done(&world.map("c", &world.local(), "disk"));
     done(&world.memlane(&["vol", "unmap", "disk", "--session", &c]));
+}
+
+#[test]
+fn what_a_dead_client_had_is_taken_over_and_what_a_living_one_has_is_not() {
+    let world = World::new("take-over");
+    done(&world.map("a", &world.local(), "disk"));
+    let face = format!("nbd:unix:{}", world.socket("b").display());
+    let take = || world.map_as("b", &face, &["--take-over", &world.local(), "disk"]);
+    refused(&take(), 4, "which is there: end that mapping");
+    world.kill("a");
+    let begin = Instant::now();
+    let said = loop {
+        let said = take();
+        if said.status.success() || begin.elapsed() > LIMIT {
+            break said;
+        }
+    };
+    done(&said);
+    done(&world.memlane(&["vol", "unmap", "disk", "--session", &world.session("b")]));
+}
+
+#[test]
+fn why_no_path_comes_up_is_told_in_the_kernels_words() {
+    let world = World::new("unreachable");
+    let nobody = format!("local:{}-nobody", world.name);
+    let face = format!("nbd:unix:{}", world.socket("a").display());
+    for (server, why) in [
+        (nobody.as_str(), "down: Connection refused"),
+        ("127.0.0.1:1", "tcp://127.0.0.1:1: down: Connection refused"),
+    ] {
+        let session = format!("{}-{}", world.session("a"), server.len());
+        let said = world.memlane(&[
+            "map",
+            "--session",
+            &session,
+            "--as",
+            &face,
+            "--wait",
+            "300ms",
+            server,
+            "disk",
+        ]);
+        refused(&said, 1, why);
+    }
+}
+
+/// Does the kernel say that the server of this mount is gone?
+fn is_dead(path: &std::path::Path) -> bool {
+    std::fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(107))
+}
+
+#[test]
+fn what_a_killed_process_has_left_is_taken_over_or_taken_away() {
+    let test = "leftovers";
+    if !std::path::Path::new("/dev/fuse").exists() {
+        skip(test, "no /dev/fuse");
+        return;
+    }
+    let world = World::new(test);
+    let file = world.dir.path().join("a file");
+    let face = format!("fuse:{}", file.display());
+    let map = || world.map_as("a", &face, &["--take-over", &world.local(), "disk"]);
+    done(&map());
+    std::fs::write(&file, "x").expect_err("it is as long as the volume");
+    world.kill("a");
+    assert!(is_dead(&file));
+    // The next one at the same place.
+    let begin = Instant::now();
+    while !map().status.success() {
+        assert!(begin.elapsed() < LIMIT);
+    }
+    assert_eq!(std::fs::metadata(&file).expect("a file").len(), 8 << 20);
+    // What lives is left alone.
+    done(&world.memlane(&["vol", "prune"]));
+    assert_eq!(std::fs::metadata(&file).expect("a file").len(), 8 << 20);
+    world.kill("a");
+    let said = world.memlane(&["vol", "prune"]);
+    done(&said);
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(text.contains("a file: the mount of a volume"), "{text}");
+    assert!(!is_dead(&file));
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //! server is killed. fio writes, reads back and checks all the while.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlane_system::blocks::fio::{Verdict, Verifying};
 use memlane_system::blocks::machines::{Machines, Side};
 use memlane_system::blocks::volumes::{Mapped, Serving};
-use memlane_system::blocks::{has, must, skip};
+use memlane_system::blocks::{has, memlane, must, skip};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const SIZE: u64 = 64 << 20;
@@ -80,6 +80,85 @@ fn a_cable_that_carries_one_direction_only_is_left_alone() {
     }
     tell(test, &fio.must_find_nothing(LIMIT));
     mapped.unmap();
+}
+
+#[test]
+fn a_link_that_is_reset_is_left_at_once() {
+    let test = "reset";
+    let Some(machines) = machines(test, 2) else {
+        return;
+    };
+    Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &[]);
+    let mapped = Mapped::new(&machines, "disk", &[]);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(&mapped.uri(), 5, &[]);
+    for cable in [0, 1] {
+        pause(700);
+        machines.reset(cable, Side::Server);
+        mapped.wait_for_paths(1);
+        machines.stop_losing(Side::Server);
+        mapped.wait_for_paths(2);
+    }
+    tell(test, &fio.must_find_nothing(LIMIT));
+    assert!(mapped.failed_over() > 0, "{:#}", mapped.session());
+    mapped.unmap();
+}
+
+#[test]
+fn a_client_that_was_cut_off_loses_its_volume_to_another_one_and_writes_no_more() {
+    let test = "taken-over";
+    let Some(machines) = machines(test, 1) else {
+        return;
+    };
+    let file = Serving::make_volume(&machines, "disk", SIZE);
+    let _server = Serving::start(&machines, &["--heartbeat", "1s"]);
+    let mapped = Mapped::new(&machines, "disk", &["--on-disconnect", "queue:60s"]);
+    let old = Verifying::start(&mapped.uri(), 40, &[]);
+    pause(1000);
+    for deaf in [Side::Client, Side::Server] {
+        machines.lose(0, deaf, 100);
+    }
+    // The other one is on the server's machine, where nothing is cut.
+    let socket = machines.dir().join("new.sock");
+    let map = |more: &[&str]| {
+        let mut command = machines.command(Side::Server, memlane());
+        command.args(["map", "--session", "new", "--as"]);
+        command.arg(format!("nbd:unix:{}", socket.display()));
+        command.args(more);
+        command.args([&machines.address(0, Side::Server), "disk"]);
+        command.output().expect("the command")
+    };
+    let refused = map(&[]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(4), "{why}");
+    assert!(why.contains("session test, "), "{why}");
+    let begin = Instant::now();
+    // Until the server has noticed.
+    while !map(&["--take-over"]).status.success() {
+        assert!(begin.elapsed() < LIMIT);
+        pause(50);
+    }
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let new = Verifying::start(&uri, 5, &[]);
+    pause(1000);
+    // The old one comes back, with all that it has not been able to write.
+    for deaf in [Side::Client, Side::Server] {
+        machines.stop_losing(deaf);
+    }
+    let outcome = old.end(LIMIT);
+    assert!(!outcome.is_ok() && !outcome.hung, "{}", outcome.report());
+    tell(test, &new.must_find_nothing(LIMIT));
+    let session = mapped.session();
+    let state = session["volumes"][0]["state"].as_str().unwrap_or_default();
+    assert!(state.contains("taken it over"), "{session:#}");
+    let end = ["vol", "unmap", "disk"];
+    let before = std::fs::read(&file).expect("the file");
+    mapped.unmap();
+    assert!(before == std::fs::read(&file).expect("the file"));
+    let mut command = machines.command(Side::Server, memlane());
+    command.args(end);
+    must(command);
 }
 
 #[test]

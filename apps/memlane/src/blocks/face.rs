@@ -11,6 +11,7 @@ use memlane_block::nbd::{Export, Listen, Server, ServerConfig, StopHandle};
 use memlane_block::volume::Volume;
 use memlane_block::{nbd_kernel, ublk, vhost};
 
+use super::leftovers::{self, Folder};
 use super::spec::Face;
 use crate::exit::{Exit, fail};
 
@@ -162,36 +163,24 @@ impl Shown for File {
 struct Loop {
     device: Option<LoopDevice>,
     file: Mounted,
-    folder: PathBuf,
+    /// After the file: it goes when it is empty.
+    _folder: Folder,
 }
 
 impl Loop {
     fn start(volume: Arc<dyn Volume>, name: &str) -> anyhow::Result<Loop> {
-        let folder = PathBuf::from(format!(
-            "/run/memlane-loop-{}-{:x}",
-            std::process::id(),
-            hash(name)
-        ));
-        std::fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
+        leftovers::clear_folders();
+        let folder = Folder::new(&format!("{}-{:x}", std::process::id(), hash(name)))?;
         let info = volume.info();
-        let path = folder.join("volume");
-        let file = mount(volume, name, path.clone()).inspect_err(|_| {
-            let _ = std::fs::remove_dir(&folder);
-        })?;
+        let path = folder.volume();
+        let file = mount(volume, name, path.clone())?;
         let device = LoopDevice::attach(&path, info.block, info.read_only)
-            .map_err(|error| fail(Exit::Unsupported, error.to_string()));
-        match device {
-            Ok(device) => Ok(Loop {
-                device: Some(device),
-                file,
-                folder,
-            }),
-            Err(error) => {
-                drop(file);
-                let _ = std::fs::remove_dir(&folder);
-                Err(error)
-            }
-        }
+            .map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
+        Ok(Loop {
+            device: Some(device),
+            file,
+            _folder: folder,
+        })
     }
 }
 
@@ -226,7 +215,6 @@ impl Shown for Loop {
             true => self.file.unmount_now(),
             false => self.file.unmount()?,
         }
-        let _ = std::fs::remove_dir(&self.folder);
         Ok(())
     }
 }

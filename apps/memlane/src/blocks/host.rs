@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use memlane_block::client::{self, Client, RemoteVolume, Status};
+use memlane_block::client::{self, Changes, Client, RemoteVolume, Status};
 use memlane_block::volume::Volume as _;
 use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
-use memlane_transport::io::{Address, ClientConfig, ClientSession, PathAddr, PathInfo};
+use memlane_transport::engine::pulse::Heartbeat;
+use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
 use memlane_transport::port::Session as _;
 
 use super::control::{self, Reply, Request, Role};
@@ -18,13 +19,11 @@ use super::documents::{self, Counters, Event};
 use super::face::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
-use super::spec::{Access, MapSpec, OnDisconnect, PathSpec, Place};
+use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
 const MOST_EVENTS: usize = 64;
-/// How often paths and volumes are looked at for news.
-const LOOK: Duration = Duration::from_millis(200);
 /// A process without volumes ends after so long.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -94,14 +93,19 @@ fn serve_metrics(host: &Arc<Mutex<Host>>, at: Option<std::net::SocketAddr>) -> a
 /// A thread that notices what changes; if `ends`, it ends the process when nothing is mapped any more.
 fn watch(host: &Arc<Mutex<Host>>, ends: bool) -> anyhow::Result<()> {
     let host = Arc::clone(host);
+    let changes = Arc::clone(&locked(&host).changes);
     std::thread::Builder::new()
         .name("watch".into())
         .spawn(move || {
             loop {
-                std::thread::sleep(LOOK);
+                let left = {
+                    let mut host = locked(&host);
+                    host.look();
+                    host.idle_left().filter(|_| ends)
+                };
+                changes.wait(left);
                 let mut host = locked(&host);
-                host.look();
-                if ends && host.is_idle() {
+                if ends && host.idle_left().is_some_and(|left| left.is_zero()) {
                     let _ = host.close();
                     std::process::exit(0);
                 }
@@ -125,8 +129,10 @@ struct Host {
     client: Client,
     mappings: Vec<Mapping>,
     events: Vec<Event>,
+    /// Rung when a path or a volume has changed.
+    changes: Arc<Changes>,
     /// Paths, as they were at the last look.
-    paths: Vec<(String, PathState)>,
+    paths: Vec<(String, String)>,
     /// Since when nothing is mapped.
     idle: Instant,
 }
@@ -135,9 +141,11 @@ impl Host {
     fn open(spec: &HostSpec) -> anyhow::Result<Host> {
         let session = memlane_transport::io::open(ClientConfig {
             engine: engine_config(spec)?,
-            paths: spec.paths.iter().map(address).collect(),
+            paths: spec.paths.iter().map(|path| path.0.clone()).collect(),
         })?;
+        let changes = Arc::new(Changes::new()?);
         let options = client::Options {
+            changes: Some(Arc::clone(&changes)),
             patience: patience(spec.on_disconnect),
             open_limit: spec.wait,
             ..client::Options::default()
@@ -147,6 +155,7 @@ impl Host {
             spec: spec.clone(),
             client: Client::with(shared, options)?,
             session,
+            changes,
             mappings: Vec::new(),
             events: Vec::new(),
             paths: Vec::new(),
@@ -174,11 +183,7 @@ impl Host {
     /// The same name with another server is a mistake, not a wish for this one's volumes.
     fn must_go_to(&self, paths: &[PathSpec]) -> anyhow::Result<()> {
         let known = self.session.paths();
-        let meant = |path: &PathInfo| {
-            paths
-                .iter()
-                .any(|spec| address(spec).dst == path.address.dst)
-        };
+        let meant = |path: &PathInfo| paths.iter().any(|spec| spec.0.dst == path.address.dst);
         if known.iter().any(meant) {
             return Ok(());
         }
@@ -196,7 +201,7 @@ impl Host {
             );
             return Err(fail(Exit::Failed, text));
         }
-        let volume = self.open_volume(&spec.volume, spec.access)?;
+        let volume = self.open_volume(&spec.volume, spec.access, spec.take_over)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
         let shown = face::show(shared, &spec.volume, &owner, &spec.face);
@@ -213,14 +218,23 @@ impl Host {
         Ok(place)
     }
 
-    fn open_volume(&self, name: &str, access: Access) -> anyhow::Result<Arc<RemoteVolume>> {
+    fn open_volume(
+        &self,
+        name: &str,
+        access: Access,
+        take_over: bool,
+    ) -> anyhow::Result<Arc<RemoteVolume>> {
         use client::error::OpenError::{NoPath, TimedOut};
         let access = match access {
             Access::Ro => client::Access::ReadOnly,
             Access::Rw => client::Access::ReadWrite,
             Access::Migration => client::Access::Migration,
         };
-        self.client.open(name, access).map_err(|error| {
+        let opened = match take_over {
+            true => self.client.take_over(name, access),
+            false => self.client.open(name, access),
+        };
+        opened.map_err(|error| {
             let exit = match error {
                 TimedOut | NoPath => Exit::Failed,
                 _ => Exit::PeerRefused,
@@ -237,7 +251,7 @@ impl Host {
         }
         let texts = paths
             .iter()
-            .map(|path| format!("{} is {}", path.address, state_word(path.state)));
+            .map(|path| format!("{}: {}", path.address, state_text(path)));
         format!(" ({})", texts.collect::<Vec<_>>().join("; "))
     }
 
@@ -258,6 +272,7 @@ impl Host {
         let mapping = self.mappings.remove(at);
         mapping.volume.close();
         self.idle = Instant::now();
+        self.changes.ring();
         self.note(format!("{volume} unmapped"));
         Ok(format!("{volume} is not mapped any more"))
     }
@@ -275,12 +290,12 @@ impl Host {
     }
 
     fn add_path(&mut self, path: &PathSpec) -> anyhow::Result<String> {
-        let address = address(path);
+        let address = &path.0;
         if self
             .session
             .paths()
             .iter()
-            .any(|known| known.address == address)
+            .any(|known| known.address == *address)
         {
             return Err(anyhow::anyhow!(
                 "{address} is a path of this session already"
@@ -295,7 +310,12 @@ impl Host {
 
     fn remove_path(&mut self, name: &str) -> anyhow::Result<String> {
         let paths = self.session.paths();
-        let Some(path) = paths.iter().find(|path| path.address.to_string() == name) else {
+        let meant = |path: &&PathInfo| path.address.to_string() == name;
+        let parsed = || {
+            let address = name.parse::<PathSpec>().ok()?.0;
+            paths.iter().find(|path| path.address == address)
+        };
+        let Some(path) = paths.iter().find(meant).or_else(parsed) else {
             return Err(anyhow::anyhow!(
                 "no path {name:?}; `memlane session show` names them"
             ));
@@ -315,8 +335,10 @@ impl Host {
         Ok(())
     }
 
-    fn is_idle(&self) -> bool {
-        self.mappings.is_empty() && self.idle.elapsed() > IDLE
+    /// How long it goes on without a volume, if it has none.
+    fn idle_left(&self) -> Option<Duration> {
+        let idle = self.mappings.is_empty();
+        idle.then(|| IDLE.saturating_sub(self.idle.elapsed()))
     }
 
     fn note(&mut self, text: String) {
@@ -331,15 +353,15 @@ impl Host {
 
     /// Notices what has changed.
     fn look(&mut self) {
-        let now: Vec<(String, PathState)> = self
+        let now: Vec<(String, String)> = self
             .session
             .paths()
             .iter()
-            .map(|path| (path.address.to_string(), path.state))
+            .map(|path| (path.address.to_string(), state_text(path)))
             .collect();
         let before = std::mem::replace(&mut self.paths, now.clone());
-        for change in now.iter().filter(|path| !before.contains(path)) {
-            self.note(format!("path {} is {}", change.0, state_word(change.1)));
+        for (path, state) in now.iter().filter(|path| !before.contains(path)) {
+            self.note(format!("path {path}: {state}"));
         }
         for at in 0..self.mappings.len() {
             self.look_at(at);
@@ -421,6 +443,7 @@ fn engine_config(spec: &HostSpec) -> anyhow::Result<Config> {
         Policy::MinLatency => policy::Policy::MinLatency,
     };
     config.all_down = patience(spec.on_disconnect);
+    config.heartbeat = Heartbeat::within(spec.heartbeat);
     config.after_restart = AfterRestart::Fail;
     Ok(config)
 }
@@ -432,26 +455,20 @@ fn patience(on_disconnect: OnDisconnect) -> AllDown {
     }
 }
 
-pub(super) fn place(place: &Place) -> Address {
-    match place {
-        Place::Tcp(address) => Address::Tcp(*address),
-        Place::Local(name) => Address::Local(format!("memlane/blocks/{name}")),
-    }
-}
-
-fn address(path: &PathSpec) -> PathAddr {
-    PathAddr {
-        src: path.from,
-        dst: place(&path.to),
-    }
-}
-
 fn state_word(state: PathState) -> &'static str {
     match state {
         PathState::Connecting => "connecting",
         PathState::Connected => "connected",
         PathState::Reconnecting => "reconnecting",
         PathState::Closed => "closed",
+    }
+}
+
+/// For people. A path that is tried again and again is down all the while, for the same reason.
+fn state_text(path: &PathInfo) -> String {
+    match (path.state, path.why) {
+        (PathState::Connected | PathState::Closed, _) | (_, None) => state_word(path.state).into(),
+        (PathState::Connecting | PathState::Reconnecting, Some(why)) => format!("down: {why}"),
     }
 }
 
@@ -542,12 +559,13 @@ pub(crate) fn open_one(
         paths: paths.map_err(|error| fail(Exit::Usage, error))?,
         policy: Policy::MinInflight,
         on_disconnect: OnDisconnect::Queue(Duration::from_secs(30)),
+        heartbeat: super::spec::HEARTBEAT,
         wait: Duration::from_secs(10),
         connections,
         metrics: None,
     };
     let host = Host::open(&spec)?;
-    let volume = host.open_volume(volume, access)?;
+    let volume = host.open_volume(volume, access, false)?;
     Ok(One {
         volume,
         session: host.session,

@@ -7,10 +7,11 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use memlane_transport::io::{Address, PathAddr};
 use serde::{Deserialize, Serialize};
 
 use super::control::{self, Request, Role};
-use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec, Place};
+use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec};
 use super::{host, vol};
 use crate::exit::{Exit, fail};
 
@@ -32,9 +33,15 @@ pub(crate) struct Args {
     /// Who may write
     #[arg(long, value_enum, default_value_t = Access::Rw)]
     access: Access,
+    /// Take the volume from a client that writes it and that the server has no path to: what that one asks later is refused
+    #[arg(long)]
+    take_over: bool,
     /// Requests while no path is up: queue:TIME or fail
     #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
     on_disconnect: OnDisconnect,
+    /// A path is dead so long after its last sign of life; its requests then go by another one
+    #[arg(long, default_value = "800ms", value_parser = super::spec::heartbeat, value_name = "TIME")]
+    heartbeat: Duration,
     /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk
     #[arg(long = "as", value_name = "FACE")]
     face: Face,
@@ -87,6 +94,7 @@ pub(super) struct HostSpec {
     pub(super) paths: Vec<PathSpec>,
     pub(super) policy: Policy,
     pub(super) on_disconnect: OnDisconnect,
+    pub(super) heartbeat: Duration,
     pub(super) wait: Duration,
     pub(super) connections: u16,
     pub(super) metrics: Option<std::net::SocketAddr>,
@@ -97,6 +105,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let spec = MapSpec {
         volume: args.volume,
         access: args.access,
+        take_over: args.take_over,
         face: args.face,
     };
     if args.foreground {
@@ -121,10 +130,9 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
     let usage = |text: String| fail(Exit::Usage, text);
     let mut paths = Vec::new();
     for server in args.servers.split(',') {
-        let to: Place = server
-            .parse()
-            .map_err(|e| usage(format!("{server}: {e}")))?;
-        paths.push(PathSpec { from: None, to });
+        let path = server.parse::<Address>();
+        let path = path.map_err(|why| usage(format!("{server}: {why}")))?;
+        paths.push(PathSpec(PathAddr::to(path)));
     }
     if !args.paths.is_empty() {
         // Where paths are named, the servers only say who is meant.
@@ -139,6 +147,7 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
         paths,
         policy: args.policy,
         on_disconnect: args.on_disconnect,
+        heartbeat: args.heartbeat,
         wait: args.wait,
         connections: args
             .connections
@@ -160,9 +169,9 @@ fn default_session(path: &PathSpec) -> String {
         .nodename()
         .to_string_lossy()
         .into_owned();
-    let to = match &path.to {
-        Place::Tcp(address) => address.to_string(),
-        Place::Local(name) => format!("local-{name}"),
+    let to = match &path.0.dst {
+        Address::Tcp(address) => address.to_string(),
+        local @ Address::Local(_) => local.to_string(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = format!("{host}@").chars().chain(to.chars()).collect();

@@ -6,12 +6,14 @@
 //! | `map`, `host`, `face` | the verb; the process behind a session; what a volume is shown as |
 //! | `vol`, `session` | ask these processes, and tell them what to do |
 //! | `control`, `documents` | how they are asked; what they tell |
+//! | `leftovers` | what killed processes leave |
 //! | `spec` | what flags say; `metrics`: Prometheus; `service`: what a service manager wants |
 
 mod control;
 mod documents;
 mod face;
 pub(crate) mod host;
+mod leftovers;
 pub(crate) mod map;
 mod metrics;
 pub(crate) mod serve;

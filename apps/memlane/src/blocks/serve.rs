@@ -2,17 +2,20 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use memlane_block::server::{self, Shared, VolumeView};
+use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::engine::server::Config;
-use memlane_transport::io::{self, ServedPath, Server, ServerConfig, SessionInfo};
+use memlane_transport::io::{
+    self, Address, Inherited, LOCAL, PORT, ServedPath, Server, ServerConfig, SessionInfo,
+};
 use memlane_transport::port::Identity;
 use memlane_transport::wire::Geometry;
 
 use super::control::{self, Reply, Request, Role};
-use super::spec::{self, LOCAL, PORT, Place};
-use super::{documents, host, metrics, service};
+use super::{documents, metrics, service, spec};
 use crate::exit::{Exit, fail};
 use crate::out;
 
@@ -25,9 +28,9 @@ pub(crate) struct Args {
     /// Volumes are what is below this folder; nothing outside can be reached
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: local and tcp://127.0.0.1:1234]
+    /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the service manager's sockets, or local and tcp://127.0.0.1:1234]
     #[arg(long, value_name = "WHERE")]
-    listen: Vec<Place>,
+    listen: Vec<Address>,
     /// Listen beyond this machine, although nobody is asked who he is and nothing is encrypted
     #[arg(long)]
     insecure: bool,
@@ -43,6 +46,9 @@ pub(crate) struct Args {
     /// Threads that serve; a session stays with one
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
+    /// A client's path is given up so long after its last sign of life
+    #[arg(long, default_value = "4s", value_parser = spec::heartbeat, value_name = "TIME")]
+    heartbeat: Duration,
     /// Block devices below the root are volumes too
     #[arg(long)]
     devices: bool,
@@ -58,7 +64,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let listen = places(&args)?;
+    let inherited = service::sockets()?;
+    let listen = places(&args, &inherited)?;
     let geometry = geometry(&args)?;
     let control = control::Listener::bind(Role::Server, &args.name).map_err(|_| {
         let text = format!(
@@ -78,10 +85,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let mut born = [0; 8];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut born)?;
     let mut config = ServerConfig::new(
-        listen.iter().map(host::place).collect(),
+        listen.clone(),
         Config::new(geometry, u64::from_le_bytes(born)),
     );
     config.workers = usize::from(args.threads);
+    config.inherited = inherited;
+    config.engine.heartbeat = Heartbeat::within(args.heartbeat);
     let served = Arc::clone(&shared);
     let server = io::serve(config, move |_| served.service()).with_context(|| {
         let all: Vec<String> = listen.iter().map(ToString::to_string).collect();
@@ -110,16 +119,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
-    let listen = match args.listen.is_empty() {
+/// Where to listen, beside the sockets that are there already.
+fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> {
+    let listen = match args.listen.is_empty() && inherited.is_empty() {
         false => args.listen.clone(),
         true => vec![
-            Place::Local(LOCAL.into()),
-            Place::Tcp(([127, 0, 0, 1], PORT).into()),
+            Address::local(LOCAL),
+            Address::Tcp(([127, 0, 0, 1], PORT).into()),
         ],
     };
-    let beyond = |place: &&Place| matches!(place, Place::Tcp(at) if !at.ip().is_loopback());
-    match listen.iter().find(beyond) {
+    let mut all = inherited.iter().map(Inherited::address).chain(&listen);
+    let beyond = |place: &&Address| matches!(place, Address::Tcp(at) if !at.ip().is_loopback());
+    match all.find(beyond) {
         Some(place) if !args.insecure => Err(fail(
             Exit::Usage,
             format!(

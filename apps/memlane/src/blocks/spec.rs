@@ -1,116 +1,37 @@
 //! What the flags of `serve` and `map` say, checked.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use memlane_transport::io::PathAddr;
 use serde::{Deserialize, Serialize};
 
-/// The port where mainline's RNBD server listens, by default (`RTRS_PORT`).
-pub(crate) const PORT: u16 = 1234;
-/// The name of the local socket, by default.
-pub(crate) const LOCAL: &str = "default";
-
-/// Where a server is: `tcp://HOST[:PORT]`, `HOST[:PORT]`, `local` or `local:NAME`.
+/// A path to a server, which travels as its text.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Place {
-    /// Another machine, perhaps.
-    Tcp(SocketAddr),
-    /// This machine, through shared memory.
-    Local(String),
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Place, String> {
-        if text == "local" {
-            return Ok(Place::Local(LOCAL.into()));
-        }
-        if let Some(name) = text.strip_prefix("local:") {
-            let fits = !name.is_empty() && name.len() <= 64 && name.chars().all(plain);
-            return fits
-                .then(|| Place::Local(name.into()))
-                .ok_or_else(|| format!("{name:?}: up to 64 letters, digits, '-' and '_'"));
-        }
-        let address = text.strip_prefix("tcp://").unwrap_or(text);
-        resolve(address).map(Place::Tcp)
-    }
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Place::Tcp(address) => write!(f, "tcp://{address}"),
-            Place::Local(name) => write!(f, "local:{name}"),
-        }
-    }
-}
-
-fn plain(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '-' || c == '_'
-}
-
-/// `HOST`, `HOST:PORT`, `[V6]:PORT`, `V6`.
-fn resolve(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, PORT));
-    }
-    let with_port = match text.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() => text.to_owned(),
-        Some((_, port)) => return Err(format!("{port:?} is not a port")),
-        None => format!("{text}:{PORT}"),
-    };
-    let mut found = with_port
-        .to_socket_addrs()
-        .map_err(|error| format!("{text:?}: {error}"))?;
-    found
-        .next()
-        .ok_or_else(|| format!("{text:?} has no address"))
-}
-
-/// One path: `[SRC@]DST`, as RTRS writes it.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct PathSpec {
-    /// The address to come from, if not the kernel's choice.
-    pub(crate) from: Option<IpAddr>,
-    /// Where to.
-    pub(crate) to: Place,
-}
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct PathSpec(pub(crate) PathAddr);
 
 impl FromStr for PathSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PathSpec, String> {
-        let (from, to) = match text.split_once('@') {
-            Some((from, to)) => {
-                let from = from.trim_matches(['[', ']']).parse::<IpAddr>();
-                (
-                    Some(from.map_err(|_| "before the @: an address of this machine")?),
-                    to,
-                )
-            }
-            None => (None, text),
-        };
-        let to: Place = to.parse()?;
-        match (&from, &to) {
-            (Some(_), Place::Local(_)) => Err("a local path has no address".into()),
-            (Some(from), Place::Tcp(to)) if from.is_ipv4() != to.is_ipv4() => {
-                Err(format!("{from} and {to} are not of one family"))
-            }
-            _ => Ok(PathSpec { from, to }),
-        }
+        text.parse().map(PathSpec)
     }
 }
 
-impl std::fmt::Display for PathSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.from {
-            Some(from) => write!(f, "{from}@{}", self.to),
-            None => write!(f, "{}", self.to),
-        }
+impl TryFrom<String> for PathSpec {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<PathSpec, String> {
+        text.parse()
+    }
+}
+
+impl From<PathSpec> for String {
+    fn from(path: PathSpec) -> String {
+        path.0.to_string()
     }
 }
 
@@ -154,6 +75,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is too long"))
 }
 
+/// What `map --heartbeat` is by default.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(800);
+
+/// When a silent path is dead: long enough for an answer, short enough to be of use.
+pub(crate) fn heartbeat(text: &str) -> Result<Duration, String> {
+    let limit = duration(text)?;
+    let fits = Duration::from_millis(40) <= limit && limit <= Duration::from_secs(600);
+    fits.then_some(limit)
+        .ok_or_else(|| format!("{text:?} is not between 40ms and 10m"))
+}
+
 /// `512`, `64k`, `128KiB`, `10G`: binary units.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -195,6 +127,8 @@ pub(crate) enum Face {
     Ublk,
 }
 
+const FACES: &str = "one of nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk";
+
 impl FromStr for Face {
     type Err = String;
 
@@ -205,9 +139,7 @@ impl FromStr for Face {
             "ublk" => return Ok(Face::Ublk),
             _ => {}
         }
-        let (kind, rest) = text
-            .split_once(':')
-            .ok_or("nbd:unix:PATH, nbd:tcp:ADDRESS, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel or ublk")?;
+        let (kind, rest) = text.split_once(':').ok_or(FACES)?;
         let path = |path: &str| match path.starts_with('/') {
             true => Ok(PathBuf::from(path)),
             false => Err(format!("{path:?} is not an absolute path")),
@@ -223,7 +155,7 @@ impl FromStr for Face {
             }
             ("fuse", _) => path(rest).map(Face::Fuse),
             ("vhost-user", _) => path(rest).map(Face::VhostUser),
-            _ => Err(format!("{text:?} is not a face that memlane has")),
+            _ => Err(FACES.into()),
         }
     }
 }
@@ -261,6 +193,8 @@ pub(crate) struct MapSpec {
     pub(crate) volume: String,
     /// Who may write.
     pub(crate) access: Access,
+    /// Also from a client that is not there.
+    pub(crate) take_over: bool,
     /// As what.
     pub(crate) face: Face,
 }
@@ -270,28 +204,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_as_people_write_them() {
-        let place = |text: &str| text.parse::<Place>();
-        let tcp = |text: &str| Ok(Place::Tcp(text.parse().expect("an address")));
-        assert_eq!(place("127.0.0.1"), tcp("127.0.0.1:1234"));
-        assert_eq!(place("tcp://127.0.0.1:99"), tcp("127.0.0.1:99"));
-        assert_eq!(place("::1"), tcp("[::1]:1234"));
-        assert_eq!(place("[::1]:7"), tcp("[::1]:7"));
-        assert_eq!(place("local"), Ok(Place::Local("default".into())));
-        assert_eq!(place("local:x-1"), Ok(Place::Local("x-1".into())));
-        for wrong in ["local:", "local:a/b", "127.0.0.1:99999", "", "tcp://"] {
-            assert!(place(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_path_may_say_where_it_comes_from() {
+    fn a_path_travels_as_its_text() {
         let path: PathSpec = "192.0.2.1@192.0.2.2:5".parse().expect("a path");
-        assert_eq!(path.from, "192.0.2.1".parse().ok());
-        assert_eq!(path.to_string(), "192.0.2.1@tcp://192.0.2.2:5");
-        for wrong in ["::1@192.0.2.2", "x@192.0.2.2", "192.0.2.1@local"] {
-            assert!(wrong.parse::<PathSpec>().is_err(), "{wrong}");
-        }
+        let json = serde_json::to_string(&path).expect("text");
+        assert_eq!(json, "\"192.0.2.1@tcp://192.0.2.2:5\"");
+        assert_eq!(serde_json::from_str::<PathSpec>(&json).ok(), Some(path));
+        assert!(serde_json::from_str::<PathSpec>("\"192.0.2.1@local\"").is_err());
     }
 
     #[test]
@@ -311,6 +229,10 @@ mod tests {
         }
         for wrong in ["", "k", "5x", "18446744073709551615k", "16777216T"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(heartbeat("800ms"), Ok(HEARTBEAT));
+        for wrong in ["0", "39ms", "601s", "x"] {
+            assert!(heartbeat(wrong).is_err(), "{wrong}");
         }
         assert_eq!(
             "queue:5s".parse(),

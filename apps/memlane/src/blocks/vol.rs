@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::control::{self, Request, Role};
 use super::documents::{Open, Server, Session, Volume};
-use super::spec;
+use super::{leftovers, spec};
 use crate::exit::{Exit, fail};
 use crate::out::{self, human};
 
@@ -64,6 +64,8 @@ enum What {
         #[arg(long)]
         force: bool,
     },
+    /// Take away the mounts and folders that killed processes have left
+    Prune,
     /// Open it anew on the server, now
     Remap {
         volume: String,
@@ -116,9 +118,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             let request = |volume| Request::Unmap { volume, force };
             tell(&volume, session.as_deref(), request)
         }
+        What::Prune => prune(),
         What::Remap { volume, session } => tell(&volume, session.as_deref(), |volume| {
             Request::Remap { volume }
         }),
+    }
+}
+
+fn prune() -> anyhow::Result<()> {
+    let cleared = leftovers::prune()?;
+    match cleared.is_empty() {
+        true => out::print("nothing is left of killed processes\n"),
+        false => out::print(&format!("{}\n", cleared.join("\n"))),
     }
 }
 

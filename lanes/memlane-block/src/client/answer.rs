@@ -2,8 +2,8 @@
 
 use super::error::{Change, OpenError};
 use crate::volume::{Flags, Info, Op};
-use crate::wire::{CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAPS, OpenRsp, SECTOR, SessInfoRsp};
-use crate::wire::{VERSION, WireError};
+use crate::wire::{Busy, OpenRsp, SECTOR, SessInfoRsp, VERSION, WireError};
+use crate::wire::{CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_TAKE_OVER, CAPS};
 
 /// Longest trim or write-zeroes that a volume's user may ask for in one piece.
 const LONGEST_TRIM: u32 = 1 << 30;
@@ -87,8 +87,11 @@ impl Opened {
     /// What the answer to OPEN means, of a server with `caps` whose chunks take `max_io` bytes of data.
     ///
     /// # Errors
-    /// It means nothing.
+    /// It means nothing, or that somebody else has the volume.
     pub fn parse(bytes: &[u8], caps: u16, max_io: u32) -> Result<Opened, OpenError> {
+        if caps & CAP_TAKE_OVER != 0 && Busy::is_meant(bytes) {
+            return Err(OpenError::Held(Busy::decode(bytes)?));
+        }
         let rsp = OpenRsp::decode(bytes)?;
         let mut info = rsp.info();
         let whole = |bytes: u32| bytes & !(info.block - 1);

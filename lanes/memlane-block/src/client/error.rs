@@ -1,6 +1,6 @@
 //! Why a volume is not open, in words that say what to do next.
 
-use crate::wire::WireError;
+use crate::wire::{Busy, WireError};
 use core::fmt;
 use memlane_transport::error::RequestError;
 
@@ -11,6 +11,14 @@ pub enum OpenError {
     NotFound,
     /// Somebody else writes to it.
     InUse,
+    /// Likewise, and the server says who.
+    Held(Busy),
+    /// It was taken from a client, whose last requests are not over: soon.
+    Ending,
+    /// Another client has taken it from this one, or the server's owner has.
+    Taken,
+    /// The server cannot take a volume from a client.
+    CannotTakeOver,
     /// The server does not let this client.
     NotPermitted,
     /// It can only be read.
@@ -90,6 +98,17 @@ impl fmt::Display for OpenError {
             OpenError::InUse => f.write_str(
                 "somebody else writes to it: end that mapping, or open it with access ro or migration",
             ),
+            OpenError::Held(busy) => held(f, busy),
+            OpenError::Ending => f.write_str(
+                "it was taken from another client, whose last requests are not over: try again soon",
+            ),
+            OpenError::Taken => f.write_str(
+                "another client has taken it over while this one was not heard of, or the server's owner has released \
+                 it: what was not written before is lost; unmap it, and map it anew when nobody else uses it",
+            ),
+            OpenError::CannotTakeOver => f.write_str(
+                "the server cannot take it from another client: there, `memlane vol release` does",
+            ),
             OpenError::NotPermitted => f.write_str(
                 "the server does not permit it: check its file's owner and mode, what the server was \
                  started with, and (a mainline server says it so) that nobody else writes to it",
@@ -133,6 +152,21 @@ impl fmt::Display for OpenError {
     }
 }
 
+/// Who writes it, and what to do about that.
+fn held(f: &mut fmt::Formatter<'_>, busy: &Busy) -> fmt::Result {
+    write!(f, "somebody else writes to it: session {}, ", busy.name())?;
+    match busy.alive {
+        true => {
+            f.write_str("which is there: end that mapping, or open it with access ro or migration")
+        }
+        false => write!(
+            f,
+            "not heard of for {} s: if that client is gone for good, take the volume over (`memlane map --take-over`)",
+            busy.silent
+        ),
+    }
+}
+
 impl core::error::Error for OpenError {}
 
 impl From<WireError> for OpenError {
@@ -153,6 +187,8 @@ pub(super) fn of_request(error: RequestError) -> OpenError {
             OpenError::TimedOut
         }
         RequestError::NoPath => OpenError::NoPath,
+        // A name is refused before; these chunks take nothing.
+        RequestError::TooLong => OpenError::Nonsense(WireError::Field("max_io_size")),
         RequestError::Closed => OpenError::Closed,
     }
 }
@@ -167,6 +203,8 @@ fn of_errno(errno: u16) -> OpenError {
             OpenError::RefusedName
         }
         libc::EISDIR | libc::ENOTBLK | libc::ENOTDIR | libc::EMEDIUMTYPE => OpenError::NotAVolume,
+        libc::EAGAIN => OpenError::Ending,
+        libc::ESTALE => OpenError::Taken,
         libc::ETIMEDOUT => OpenError::TimedOut,
         _ => OpenError::Server(errno),
     }

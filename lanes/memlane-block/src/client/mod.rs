@@ -24,9 +24,10 @@
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`] | counts; time |
+//! | [`stats`], [`clock`], [`Changes`] | counts; time; a bell for whoever shows all that |
 
 pub mod answer;
+mod changes;
 pub mod clock;
 pub mod error;
 pub mod keeper;
@@ -49,6 +50,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use crate::wire::Access;
+pub use changes::Changes;
 pub use memlane_transport::engine::client::AllDown as Patience;
 pub use remote::Status;
 
@@ -66,6 +68,8 @@ pub struct Options {
     pub grace: Duration,
     /// How long an [`open`](Client::open) may take.
     pub open_limit: Duration,
+    /// Rung when a path or a volume has changed.
+    pub changes: Option<Arc<Changes>>,
     /// Time.
     pub clock: Clock,
 }
@@ -76,6 +80,7 @@ impl Default for Options {
             patience: Patience::Queue(Duration::from_secs(30)),
             grace: Duration::from_secs(3),
             open_limit: Duration::from_secs(30),
+            changes: None,
             clock: Clock::real(),
         }
     }
@@ -141,13 +146,33 @@ impl Client {
         self.begin_open(name, access).wait()
     }
 
+    /// Opens a volume, and takes it from those who write it if the server has no path to them any more: what they ask
+    /// of it later is refused, also if they come back. Waits until their last requests are over.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; `Held` if somebody has it who is there, or is not for this client to take it from.
+    pub fn take_over(&self, name: &str, access: Access) -> Result<Arc<RemoteVolume>, OpenError> {
+        self.begin_take_over(name, access).wait()
+    }
+
+    /// Begins to take a volume over.
+    #[must_use]
+    pub fn begin_take_over(&self, name: &str, access: Access) -> Opening {
+        self.begin(name, access, true)
+    }
+
     /// Begins to open a volume.
     #[must_use]
     pub fn begin_open(&self, name: &str, access: Access) -> Opening {
+        self.begin(name, access, false)
+    }
+
+    fn begin(&self, name: &str, access: Access, take_over: bool) -> Opening {
         let (reply, answer) = channel();
         self.core.mail.send(Command::Open {
             name: name.to_owned(),
             access,
+            take_over,
             reply,
         });
         Opening {

@@ -163,6 +163,7 @@ pub(super) fn result_of(result: Result<(), RequestError>) -> Option<Result<(), E
             libc::EDQUOT | libc::EFBIG => libc::ENOSPC,
             _ => libc::EIO,
         },
+        Err(RequestError::TooLong) => libc::EINVAL,
         Err(RequestError::Closed) => libc::ENODEV,
         Err(RequestError::TimedOut | RequestError::NoPath | RequestError::Aborted) => libc::EIO,
     };

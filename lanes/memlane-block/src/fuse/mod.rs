@@ -15,8 +15,11 @@ mod file;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod lane;
+mod left;
 mod ranges;
 mod seek;
+
+pub use left::{clear, left};
 
 use crate::volume::Volume;
 use file::{File, Shared};
@@ -219,7 +222,11 @@ fn prepare(path: &Path) -> Result<bool, MountError> {
         Ok(there) if there.len() > 0 => Err(MountError::NotEmpty(path.to_owned())),
         Ok(_) => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            Err(MountError::Stale(path.to_owned()))
+            // Of a process that was killed: whoever has it open has errors already.
+            match left::clear(path)? {
+                true => prepare(path),
+                false => Err(MountError::Stale(path.to_owned())),
+            }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut options = OpenOptions::new();

@@ -3,23 +3,98 @@
 use super::ids::Ids;
 use crate::store::{Backing, Failure, Key};
 use crate::volume::{Errno, Op};
-use crate::wire::Access;
+use crate::wire::{AGAIN_MASK, Access, Busy};
 use memlane_transport::port::Identity;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Refusals that are remembered.
 const REFUSALS: usize = 32;
+/// Volumes taken from sessions that are remembered, so that these do not get them back unawares.
+const TAKEN: usize = 4096;
+
+/// A session, as far as others are concerned.
+#[derive(Debug)]
+pub(super) struct Party {
+    pub(super) name: String,
+    pub(super) who: Identity,
+    /// Its client understands that a volume was taken from it.
+    pub(super) can_lose: AtomicBool,
+    /// Since when it has no path, if it has none. Written by its own thread; read by whoever wants what it has.
+    silent: Mutex<Option<Instant>>,
+}
+
+impl Party {
+    pub(super) fn new(name: &str, who: &Identity) -> Party {
+        Party {
+            name: name.to_owned(),
+            who: who.clone(),
+            can_lose: AtomicBool::new(false),
+            silent: Mutex::new(None),
+        }
+    }
+
+    /// It has so many paths now.
+    pub(super) fn reached_by(&self, paths: usize) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        *silent = match paths {
+            0 => Some(silent.unwrap_or_else(Instant::now)),
+            _ => None,
+        };
+    }
+
+    fn silent_for(&self) -> Option<Duration> {
+        let silent = *self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.map(|since| since.elapsed())
+    }
+
+    /// Who has it, for whoever is refused.
+    pub(super) fn busy(&self) -> Busy {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        Busy::new(&self.name, self.silent_for().map(seconds))
+    }
+
+    /// The same user or the same certificate; root may take from any user of its machine.
+    fn gives_way_to(&self, other: &Identity) -> bool {
+        let root = matches!(
+            (&self.who, other),
+            (Identity::Local { .. }, Identity::Local { uid: 0, .. })
+        );
+        self.silent_for().is_some()
+            && self.can_lose.load(Ordering::Relaxed)
+            && (root || same(&self.who, other))
+    }
+}
+
+/// The same user or the same certificate.
+pub(super) fn same(one: &Identity, other: &Identity) -> bool {
+    match (one, other) {
+        (Identity::Local { uid: a, .. }, Identity::Local { uid: b, .. }) => a == b,
+        (Identity::Certificate(a), Identity::Certificate(b)) => a == b,
+        (Identity::Unknown, Identity::Unknown) => true,
+        _ => false,
+    }
+}
+
+/// Why a volume is not opened.
+#[derive(Debug)]
+pub(super) enum Denied {
+    /// This one writes it.
+    Busy(Arc<Opener>),
+    /// It was taken from one whose last requests are not over.
+    Ending,
+    /// No ids are left.
+    Full,
+}
 
 /// One volume, opened by one session.
 #[derive(Debug)]
 pub(super) struct Opener {
     pub(super) id: u32,
-    pub(super) session: String,
-    pub(super) who: Identity,
+    pub(super) party: Arc<Party>,
     /// Below the root.
     pub(super) name: String,
     pub(super) access: Access,
@@ -148,6 +223,8 @@ pub(super) struct Registry {
     volumes: HashMap<Key, Vec<Arc<Opener>>>,
     ids: Ids,
     refusals: VecDeque<Refusal>,
+    /// Low bits of ids that were taken from their sessions, and what they named.
+    taken: VecDeque<(u32, String)>,
 }
 
 impl Registry {
@@ -156,6 +233,7 @@ impl Registry {
             volumes: HashMap::new(),
             ids: Ids::new()?,
             refusals: VecDeque::new(),
+            taken: VecDeque::new(),
         })
     }
 
@@ -165,33 +243,26 @@ impl Registry {
         Some(Arc::clone(&first.backing))
     }
 
-    /// Opens, if no other writer is in the way: `EBUSY`.
+    /// Opens, if no other writer is in the way.
     pub(super) fn open(
         &mut self,
-        session: &str,
-        who: &Identity,
+        party: &Arc<Party>,
         name: String,
         access: Access,
         backing: Arc<Backing>,
-    ) -> Result<Arc<Opener>, Errno> {
+    ) -> Result<Arc<Opener>, Denied> {
         let key = backing.key().clone();
-        let writers = self.volumes.get(&key).map_or(0, |openers| {
-            let writes = |opener: &&Arc<Opener>| opener.access != Access::ReadOnly;
-            openers.iter().filter(writes).count()
-        });
-        let permitted = match access {
-            Access::ReadOnly => true,
-            Access::ReadWrite => writers == 0,
-            Access::Migration => writers < 2,
-        };
-        if !permitted {
-            return Err(Errno(libc::EBUSY));
+        let writers = self.writers(&key);
+        if writers.len() >= room(access) {
+            let stays = writers
+                .into_iter()
+                .find(|writer| !writer.revoked.load(Ordering::Acquire));
+            return Err(stays.map_or(Denied::Ending, Denied::Busy));
         }
-        let id = self.ids.take().ok_or(Errno(libc::ENFILE))?;
+        let id = self.ids.take().ok_or(Denied::Full)?;
         let opener = Arc::new(Opener {
             id,
-            session: session.to_owned(),
-            who: who.clone(),
+            party: Arc::clone(party),
             name,
             access,
             backing,
@@ -201,6 +272,52 @@ impl Registry {
         let openers = self.volumes.entry(key).or_default();
         openers.push(Arc::clone(&opener));
         Ok(opener)
+    }
+
+    fn writers(&self, key: &Key) -> Vec<Arc<Opener>> {
+        let openers = self.volumes.get(key).into_iter().flatten();
+        let writes = openers.filter(|opener| opener.access != Access::ReadOnly);
+        writes.cloned().collect()
+    }
+
+    /// Takes a volume from those who write it and are not there, if that makes room for one more. It is free when
+    /// their last requests are over.
+    pub(super) fn take_over(
+        &mut self,
+        key: &Key,
+        access: Access,
+        by: &Party,
+    ) -> Result<(), Arc<Opener>> {
+        let gives_way = |writer: &Arc<Opener>| {
+            writer.revoked.load(Ordering::Acquire) || writer.party.gives_way_to(&by.who)
+        };
+        let (silent, stay): (Vec<_>, Vec<_>) = self.writers(key).into_iter().partition(gives_way);
+        if stay.len() >= room(access)
+            && let Some(holder) = stay.into_iter().next()
+        {
+            return Err(holder);
+        }
+        silent.iter().for_each(|opener| self.take_from(opener));
+        Ok(())
+    }
+
+    /// All its later requests are refused; so is opening it again.
+    fn take_from(&mut self, opener: &Opener) {
+        if opener.revoked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.taken.len() == TAKEN {
+            self.taken.pop_front();
+        }
+        let id = opener.id & AGAIN_MASK;
+        self.taken.push_back((id, opener.name.clone()));
+    }
+
+    /// Was it taken from the session that knew it by this id?
+    pub(super) fn was_taken(&self, id: u32, name: &str) -> bool {
+        self.taken
+            .iter()
+            .any(|(taken, of)| *taken == id & AGAIN_MASK && of == name)
     }
 
     /// It is closed, and nothing of it is under way any more.
@@ -226,13 +343,10 @@ impl Registry {
 
     pub(super) fn revoke(&mut self, name: &str, session: &str) -> usize {
         let openers = self.volumes.values().flatten();
-        let meant = openers.filter(|opener| opener.name == name && opener.session == session);
-        let mut revoked = 0;
-        for opener in meant {
-            opener.revoked.store(true, Ordering::Release);
-            revoked += 1;
-        }
-        revoked
+        let meant = |opener: &&Arc<Opener>| opener.name == name && opener.party.name == session;
+        let meant: Vec<_> = openers.filter(meant).cloned().collect();
+        meant.iter().for_each(|opener| self.take_from(opener));
+        meant.len()
     }
 
     pub(super) fn refused(&mut self, session: &str, name: &str, errno: Errno, why: String) {
@@ -259,11 +373,20 @@ impl Registry {
     }
 }
 
+/// So many writers are too many for one more.
+fn room(access: Access) -> usize {
+    match access {
+        Access::ReadOnly => usize::MAX,
+        Access::ReadWrite => 1,
+        Access::Migration => 2,
+    }
+}
+
 fn view(openers: &[Arc<Opener>]) -> Option<VolumeView> {
     let first = openers.first()?;
     let seen = openers.iter().map(|opener| OpenerView {
-        session: opener.session.clone(),
-        who: opener.who.clone(),
+        session: opener.party.name.clone(),
+        who: opener.party.who.clone(),
         access: opener.access,
         device_id: opener.id,
         counters: opener.counts.view(),

@@ -1,13 +1,14 @@
 //! One thread's service: what sessions ask, done.
 
+use super::registry::{Denied, Party, same};
 use super::{Opener, Shared};
 use crate::names::Found;
 use crate::store::pool::Bell;
 use crate::store::{Backing, Completion, Engine, Key, Mode, Request};
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
 use crate::wire::{
-    self, Access, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_NOTICE, CAPS, IoMsg, Message, Open,
-    OpenRsp, SECTOR, SessInfo, SessInfoRsp, VERSION,
+    self, Access, Busy, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_NOTICE, CAP_TAKE_OVER, CAPS,
+    IoMsg, Message, Open, OpenRsp, SECTOR, SessInfo, SessInfoRsp, VERSION, Wish,
 };
 use memlane_core::access::SharedBytes;
 use memlane_transport::engine::Direction;
@@ -22,8 +23,7 @@ use std::sync::atomic::Ordering;
 /// A session, as the block lane knows it.
 #[derive(Debug)]
 struct Session {
-    name: String,
-    who: Identity,
+    party: Arc<Party>,
     /// What both ends can do beyond mainline.
     caps: u16,
     /// Device ids, and the devices' places.
@@ -166,6 +166,8 @@ impl BlockService {
             .get_mut(&job.session)
             .ok_or(Errno(libc::EACCES))?;
         session.caps = info.caps & ours;
+        let can_lose = session.caps & CAP_TAKE_OVER != 0;
+        session.party.can_lose.store(can_lose, Ordering::Relaxed);
         let rsp = SessInfoRsp {
             version: info.version.min(VERSION),
             caps: session.caps,
@@ -181,10 +183,14 @@ impl BlockService {
         let at = match opened {
             Ok(Ok(at)) => at,
             Ok(Err(opener)) => self.add_device(id, open.access, opener),
-            Err((errno, why)) => {
+            Err(no) => {
                 let mut registry = self.shared.registry();
-                registry.refused(&session.name, &open.name, errno, why);
-                return Err(errno);
+                registry.refused(&session.party.name, &open.name, no.errno, no.why);
+                let told = session.caps & CAP_TAKE_OVER != 0;
+                return match no.holder.filter(|_| told) {
+                    Some(busy) => answer(job, chunk, &busy.encode()),
+                    None => Err(no.errno),
+                };
             }
         };
         let session = self.sessions.get(&id).ok_or(Errno(libc::EACCES))?;
@@ -206,11 +212,11 @@ impl BlockService {
         id: SessionId,
         session: &Session,
         open: &Open,
-    ) -> Result<Result<usize, Arc<Opener>>, (Errno, String)> {
-        let plain = |errno: i32, why: &str| (Errno(errno), why.to_owned());
-        let names = &self.shared.names;
-        let named = |why: crate::names::NameError| (why.errno(), why.to_string());
-        let full = names.full(&session.name, &open.name).map_err(named)?;
+    ) -> Result<Result<usize, Arc<Opener>>, Refused> {
+        let plain = |errno: i32, why: &str| Refused::new(Errno(errno), why.to_owned());
+        let named = |why: crate::names::NameError| Refused::new(why.errno(), why.to_string());
+        let (names, party) = (&self.shared.names, &session.party);
+        let full = names.full(&party.name, &open.name).map_err(named)?;
         if let Some(at) = session.names.get(&(full.clone(), open.access)) {
             let there = self
                 .devices
@@ -222,13 +228,22 @@ impl BlockService {
                 return Ok(Ok(*at));
             }
         }
+        let wish = match session.caps & CAP_TAKE_OVER {
+            0 => Wish::default(),
+            _ => open.wish,
+        };
+        if let Some(before) = wish.again
+            && self.shared.registry().was_taken(before, &full)
+        {
+            return Err(plain(libc::ESTALE, "it was taken from this session"));
+        }
         if session.devices.len() >= self.shared.config.volumes {
             return Err(plain(libc::EMFILE, "the session has too many volumes open"));
         }
-        let found = names.find(&session.name, &open.name).map_err(named)?;
+        let found = names.find(&party.name, &open.name).map_err(named)?;
         let backing = self.backing(found, &full, open.access).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            (Errno(errno), error.to_string())
+            Refused::new(Errno(errno), error.to_string())
         })?;
         let mut registry = self.shared.registry();
         // Two that open memory at the same time have the same one.
@@ -236,11 +251,22 @@ impl BlockService {
             Key::Test(_) => registry.existing(backing.key()).unwrap_or(backing),
             _ => backing,
         };
-        let opened = registry.open(&session.name, &session.who, full, open.access, backing);
-        opened.map(Err).map_err(|errno| match errno.0 {
-            libc::EBUSY => plain(errno.0, "another session writes it"),
-            _ => plain(errno.0, "no device ids are left"),
-        })
+        let key = backing.key().clone();
+        match registry.open(party, full, open.access, backing) {
+            Ok(opener) => Ok(Err(opener)),
+            Err(Denied::Full) => Err(plain(libc::ENFILE, "no device ids are left")),
+            Err(Denied::Ending) => Err(ending(session)),
+            Err(Denied::Busy(holder)) if !wish.take_over => Err(Refused::held(&holder.party)),
+            Err(Denied::Busy(_)) => match registry.take_over(&key, open.access, party) {
+                Err(holder) => Err(Refused::held(&holder.party)),
+                Ok(()) => {
+                    drop(registry);
+                    // Whoever serves them lets go; who asks again finds it free.
+                    self.shared.tell_services();
+                    Err(ending(session))
+                }
+            },
+        }
     }
 
     fn backing(&self, found: Found, full: &str, access: Access) -> io::Result<Arc<Backing>> {
@@ -393,6 +419,42 @@ impl BlockService {
     }
 }
 
+/// Why a volume is not opened, for the client and for the server's owner.
+struct Refused {
+    errno: Errno,
+    why: String,
+    /// Who has it.
+    holder: Option<Busy>,
+}
+
+impl Refused {
+    fn new(errno: Errno, why: String) -> Refused {
+        Refused {
+            errno,
+            why,
+            holder: None,
+        }
+    }
+
+    fn held(party: &Party) -> Refused {
+        Refused {
+            errno: Errno(libc::EBUSY),
+            why: format!("another session, {:?}, writes it", party.name),
+            holder: Some(party.busy()),
+        }
+    }
+}
+
+/// The last requests of who had it are not over yet.
+fn ending(session: &Session) -> Refused {
+    let errno = match session.caps & CAP_TAKE_OVER {
+        0 => libc::EBUSY,
+        _ => libc::EAGAIN,
+    };
+    let why = "the last requests of the session that it was taken from are not over";
+    Refused::new(Errno(errno), why.to_owned())
+}
+
 /// Does the message go with the job, and may this session ask so? The memory, for what has data.
 fn check(
     job: &Job,
@@ -434,20 +496,10 @@ fn answer(job: &Job, chunk: SharedBytes, bytes: &[u8]) -> Result<Begun, Errno> {
     told.then_some(Begun::Done).ok_or(Errno::INVAL)
 }
 
-/// The same user or the same certificate.
-fn same(one: &Identity, other: &Identity) -> bool {
-    match (one, other) {
-        (Identity::Local { uid: a, .. }, Identity::Local { uid: b, .. }) => a == b,
-        (Identity::Certificate(a), Identity::Certificate(b)) => a == b,
-        (Identity::Unknown, Identity::Unknown) => true,
-        _ => false,
-    }
-}
-
 impl Service for BlockService {
     fn opened(&mut self, session: SessionId, name: &str, who: &Identity) -> bool {
         if let Some(known) = self.sessions.get(&session) {
-            return known.name == name && same(&known.who, who);
+            return known.party.name == name && same(&known.party.who, who);
         }
         if self.shared.config.namespace.is_some() {
             // The name opens a folder: who has a certificate has it for that name.
@@ -465,14 +517,19 @@ impl Service for BlockService {
         self.sessions.insert(
             session,
             Session {
-                name: name.to_owned(),
-                who: who.clone(),
+                party: Arc::new(Party::new(name, who)),
                 caps: 0,
                 devices: HashMap::new(),
                 names: HashMap::new(),
             },
         );
         true
+    }
+
+    fn reached(&mut self, session: SessionId, paths: usize) {
+        if let Some(session) = self.sessions.get(&session) {
+            session.party.reached_by(paths);
+        }
     }
 
     fn execute(&mut self, job: Job, chunk: SharedBytes) {

@@ -1,7 +1,7 @@
 //! The server's machine: volumes with a volatile cache, and a server process that forgets which it has opened.
 
 use memlane_block::volume::{Flags, Info, Op};
-use memlane_block::wire::{CAPS, IoMsg, Message, OpenRsp, SECTOR, SessInfoRsp, VERSION};
+use memlane_block::wire::{CAPS, IoMsg, Message, OpenRsp, SECTOR, SessInfoRsp, VERSION, Wish};
 use memlane_sim::rng::Rng;
 use std::collections::BTreeMap;
 
@@ -61,6 +61,8 @@ pub struct Machine {
     pub hellos: u32,
     pub opens: u32,
     pub closes: u32,
+    /// What the last OPEN wished.
+    pub wish: Wish,
     /// Requests for numbers that are not open.
     pub strangers: u32,
 }
@@ -78,6 +80,7 @@ impl Machine {
             hellos: 0,
             opens: 0,
             closes: 0,
+            wish: Wish::default(),
             strangers: 0,
         }
     }
@@ -148,6 +151,7 @@ impl Machine {
             }
             Ok(Message::Open(open)) => {
                 self.opens += 1;
+                self.wish = open.wish;
                 self.open(&open.name)
             }
             Ok(Message::Close(close)) => {

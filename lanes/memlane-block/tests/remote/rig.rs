@@ -4,7 +4,7 @@ use super::{Shared, TestSession};
 use memlane_block::client::clock::Clock;
 use memlane_block::client::error::OpenError;
 use memlane_block::client::keeper::Keeper;
-use memlane_block::client::{Access, Client, Options, RemoteVolume};
+use memlane_block::client::{Access, Client, Opening, Options, RemoteVolume};
 use memlane_block::volume::{Done, Errno, Io, Op, Queue};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -63,6 +63,16 @@ impl Rig {
     pub fn try_open(&mut self, name: &str, access: Access) -> Result<Arc<RemoteVolume>, OpenError> {
         let client = self.client.as_ref().expect("a client");
         let opening = client.begin_open(name, access);
+        self.answer(&opening)
+    }
+
+    pub fn take_over(&mut self, name: &str) -> Result<Arc<RemoteVolume>, OpenError> {
+        let client = self.client.as_ref().expect("a client");
+        let opening = client.begin_take_over(name, Access::ReadWrite);
+        self.answer(&opening)
+    }
+
+    fn answer(&mut self, opening: &Opening) -> Result<Arc<RemoteVolume>, OpenError> {
         for _ in 0..200 {
             self.drive();
             if let Some(opened) = opening.poll() {

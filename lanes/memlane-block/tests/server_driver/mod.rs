@@ -3,7 +3,7 @@
 use memlane_block::server::{BlockService, ServerConfig, Shared};
 use memlane_block::volume::{Flags, Op};
 use memlane_block::wire::{
-    Access, CAPS, Close, IoMsg, Open, OpenRsp, SessInfo, SessInfoRsp, VERSION,
+    Access, Busy, CAPS, Close, IoMsg, Open, OpenRsp, SessInfo, SessInfoRsp, VERSION, Wish,
 };
 use memlane_core::region::Region;
 use memlane_transport::engine::Direction;
@@ -74,7 +74,14 @@ impl Driver {
 
     /// A session that can do all that this version can.
     pub(crate) fn session(&mut self, name: &str) -> SessionId {
-        let id = self.bare_session(name);
+        self.session_of(name, &SOMEBODY)
+    }
+
+    /// Likewise, of somebody.
+    pub(crate) fn session_of(&mut self, name: &str, who: &Identity) -> SessionId {
+        self.sessions += 1;
+        let id = SessionId(self.sessions);
+        assert!(self.service.opened(id, name, who));
         let info = SessInfo {
             version: VERSION,
             caps: CAPS,
@@ -179,10 +186,36 @@ impl Driver {
         name: &str,
         access: Access,
     ) -> Result<OpenRsp, i32> {
-        let name = name.to_owned();
-        let usr = Open { access, name }.encode().expect("a name");
-        let bytes = self.read(session, &usr, 56)?;
+        self.wish(session, name, access, Wish::default())
+            .map_err(|(errno, _)| errno)
+    }
+
+    /// Opens with a wish; if it is refused: why, and who has the volume, if that was told.
+    pub(crate) fn wish(
+        &mut self,
+        session: SessionId,
+        name: &str,
+        access: Access,
+        wish: Wish,
+    ) -> Result<OpenRsp, (i32, Option<Busy>)> {
+        let open = Open {
+            wish,
+            ..Open::new(access, name)
+        };
+        let usr = open.encode().expect("a name");
+        let bytes = self
+            .read(session, &usr, 56)
+            .map_err(|errno| (errno, None))?;
+        if Busy::is_meant(&bytes) {
+            let busy = Busy::decode(&bytes).expect("who has it");
+            return Err((libc::EBUSY, Some(busy)));
+        }
         Ok(OpenRsp::decode(&bytes).expect("a response"))
+    }
+
+    /// So many paths of a session are up.
+    pub(crate) fn reached(&mut self, session: SessionId, paths: usize) {
+        self.service.reached(session, paths);
     }
 
     pub(crate) fn close(&mut self, session: SessionId, device_id: u32) -> Result<(), i32> {

@@ -27,12 +27,13 @@ pub enum AllDown {
     Fail,
 }
 
-/// What to do with requests that a server had when it restarted: it cannot say whether it executed them.
+/// What to do with requests that were meant for a server that has restarted: it cannot say whether it executed them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterRestart {
     /// Send them again: right where executing one twice in a row is the same as once, as on a disk.
     Replay,
-    /// Fail them with [`RequestError::OutcomeUnknown`].
+    /// Fail them with [`RequestError::OutcomeUnknown`], also what was not sent yet: what they name may be another thing
+    /// to the new server.
     Fail,
 }
 
@@ -716,6 +717,12 @@ impl Client {
     #[must_use]
     pub fn stats(&self, id: PathId) -> Option<&PathStats> {
         self.paths.get(&id).map(|path| &path.stats)
+    }
+
+    /// Why a path is not up, if that was tried and failed.
+    #[must_use]
+    pub fn why_down(&self, id: PathId) -> Option<PathError> {
+        self.paths.get(&id)?.why
     }
 
     /// Requests under way by a path.

@@ -35,6 +35,7 @@ impl Client {
             path.at = now + backoff.wait(path.failures, &mut self.jitter);
         }
         path.failures += 1;
+        path.why = Some(why);
         path.inflight = 0;
         let failed_over = self.strand(now, id);
         self.events.push_back(Event::PathDown {
@@ -178,9 +179,10 @@ impl Client {
             let Some(flight) = self.flights[usize::from(permit)].as_mut() else {
                 continue;
             };
-            let had_it = std::mem::replace(&mut flight.sent, false);
+            flight.sent = false;
+            // What was not sent yet was meant for the old one, too.
             let fails = self.config.after_restart == AfterRestart::Fail;
-            if flight.abandoned || (had_it && fails) {
+            if flight.abandoned || fails {
                 self.give_up(permit, RequestError::OutcomeUnknown);
             } else {
                 self.waiting.push_back(permit);

@@ -9,6 +9,9 @@ use crate::wire::{Geometry, SgDesc, Uuid};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// How much slower a path is asked that carries nothing.
+const IDLE_PACE: u32 = 4;
+
 /// A path's number in its session; never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PathId(pub u32);
@@ -77,6 +80,8 @@ pub(super) struct Path {
     pub(super) at: Time,
     /// Failures in a row.
     pub(super) failures: u32,
+    /// Why it is not up, if it was tried.
+    pub(super) why: Option<PathError>,
     /// One for each connection.
     lines: Vec<Line>,
     pub(super) inflight: u32,
@@ -104,6 +109,7 @@ impl Path {
             new_keys: false,
             at: Time::ZERO,
             failures: 0,
+            why: None,
             lines: Vec::new(),
             inflight: 0,
             latency: None,
@@ -156,6 +162,7 @@ impl Path {
     pub(super) fn comes_up(&mut self, now: Time) {
         self.becomes(PathState::Connected);
         self.failures = 0;
+        self.why = None;
         self.stats.connected += 1;
         let pulse = Pulse::new(now);
         let lines = usize::from(self.accepted);
@@ -174,6 +181,12 @@ impl Path {
 
     /// A request goes out by a connection.
     pub(super) fn leaves(&mut self, now: Time, cid: u16) {
+        // What was not answered so far was asked at leisure.
+        if self.inflight == 0
+            && let Some(line) = self.lines.first_mut()
+        {
+            line.pulse.sign(now);
+        }
         self.inflight += 1;
         self.used = true;
         if let Some(line) = self.lines.get_mut(usize::from(cid)) {
@@ -197,6 +210,7 @@ impl Path {
     /// asked only if requests are under way by them, and only a server of ours (`all`): mainline warns about it.
     pub(super) fn beat(&mut self, now: Time, config: &Heartbeat, all: bool) -> Option<Vec<u16>> {
         let mut ask = Vec::new();
+        let config = &self.pace(config);
         for (cid, line) in (0..).zip(&mut self.lines) {
             if cid == 0 || (all && line.busy > 0) {
                 match line.pulse.check(now, config) {
@@ -211,9 +225,18 @@ impl Path {
 
     /// When to call [`beat`](Self::beat).
     pub(super) fn next_beat(&self, config: &Heartbeat, all: bool) -> Option<Time> {
+        let config = &self.pace(config);
         let lines = self.lines.iter().enumerate();
         let asked = lines.filter(|(cid, line)| *cid == 0 || (all && line.busy > 0));
         asked.map(|(_, line)| line.pulse.deadline(config)).min()
+    }
+
+    /// A path that carries nothing is asked less often: nobody waits for it.
+    fn pace(&self, config: &Heartbeat) -> Heartbeat {
+        match self.inflight {
+            0 => config.times(IDLE_PACE),
+            _ => *config,
+        }
     }
 
     pub(super) fn candidate(&self) -> Candidate<PathId> {

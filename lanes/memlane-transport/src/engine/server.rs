@@ -74,7 +74,7 @@ impl Config {
             geometry,
             sessions: 64,
             connections: 256,
-            heartbeat: Heartbeat::default(),
+            heartbeat: Heartbeat::of_servers(),
             connect_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(120),
             born,
@@ -255,6 +255,14 @@ impl Server {
     #[must_use]
     pub fn stats(&self, session: SessionId) -> Option<ServerStats> {
         self.sessions.get(&session).map(|session| session.stats)
+    }
+
+    /// How many paths of a session are up.
+    #[must_use]
+    pub fn paths_up(&self, session: SessionId) -> usize {
+        let found = self.sessions.get(&session).into_iter();
+        let paths = found.flat_map(|session| session.paths.values());
+        paths.filter(|path| path.up).count()
     }
 
     /// Whose a connection is.

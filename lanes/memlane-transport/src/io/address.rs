@@ -1,19 +1,35 @@
-//! Where a server is, and sockets to it.
+//! Where a server is: as people write it, and sockets to it.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::AsFd;
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-    sockopt,
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen,
+    socket_with, sockopt,
 };
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+/// The port where mainline's RNBD server listens by default (`RTRS_PORT` in drivers/block/rnbd/rnbd-srv.c), and ours.
+pub const PORT: u16 = 1234;
+/// The local server that is meant by `local` alone.
+pub const LOCAL: &str = "default";
+/// What the abstract names of local servers begin with.
+const LOCAL_PREFIX: &str = "memlane/blocks/";
+/// `sun_path` has 108 bytes (unix(7)); the first one of an abstract name is zero.
+const LONGEST_NAME: usize = 107;
+
 /// One address of a server.
+///
+/// Read from text as people write it, which is also what is shown: `tcp://HOST[:PORT]`, `HOST[:PORT]` ([`PORT`] by
+/// default), `local[:NAME]`, `local:/PATH`, and `local:@NAME` for any other name in the abstract namespace. Reading a
+/// host's name asks the resolver, which may take its time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// Over TCP.
@@ -22,16 +38,100 @@ pub enum Address {
     Local(String),
 }
 
+impl Address {
+    /// The local server of this name: what `local:NAME` means.
+    #[must_use]
+    pub fn local(name: &str) -> Address {
+        Address::Local(format!("{LOCAL_PREFIX}{name}"))
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp(addr) => write!(f, "tcp:{addr}"),
-            Address::Local(name) => write!(f, "local:{name}"),
+            Address::Tcp(addr) => write!(f, "tcp://{addr}"),
+            Address::Local(path) if is_path(path) => write!(f, "local:{path}"),
+            Address::Local(name) => match name.strip_prefix(LOCAL_PREFIX) {
+                Some(short) if is_plain(short) => write!(f, "local:{short}"),
+                _ => write!(f, "local:@{name}"),
+            },
         }
     }
 }
 
-/// Both ends of a path.
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        match text.strip_prefix("local") {
+            Some("") => Ok(Address::local(LOCAL)),
+            Some(rest) if rest.starts_with(':') => local(&rest[1..]),
+            _ => {
+                let host = text.strip_prefix("tcp:").unwrap_or(text);
+                let host = host.strip_prefix("//").unwrap_or(host);
+                resolve(host, None).map(Address::Tcp)
+            }
+        }
+    }
+}
+
+fn local(name: &str) -> Result<Address, String> {
+    if is_plain(name) {
+        return Ok(Address::local(name));
+    }
+    let path = Some(name).filter(|name| name.starts_with('/'));
+    let raw = name.strip_prefix('@').filter(|raw| !is_path(raw));
+    let fits = |name: &&str| (1..=LONGEST_NAME).contains(&name.len()) && !name.contains('\0');
+    path.or(raw)
+        .filter(fits)
+        .map(|name| Address::Local(name.into()))
+        .ok_or_else(|| {
+            format!(
+                "{name:?}: up to 64 letters, digits, '-' and '_', or the path of a socket from / on"
+            )
+        })
+}
+
+fn is_plain(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    !name.is_empty() && name.len() <= 64 && name.chars().all(plain)
+}
+
+/// `HOST`, `HOST:PORT`, `[V6]:PORT`, `[V6]`, `V6`; of the family of `from`, if one is to come from there.
+fn resolve(text: &str, from: Option<IpAddr>) -> Result<SocketAddr, String> {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    if let Ok(ip) = bare.unwrap_or(text).parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let with_port = match text.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => text.to_owned(),
+        Some((_, port)) => return Err(format!("{port:?} is not a port")),
+        None => format!("{text}:{PORT}"),
+    };
+    if with_port.starts_with(':') {
+        return Err("a host is missing".into());
+    }
+    let found = with_port.to_socket_addrs();
+    let found: Vec<_> = found
+        .map_err(|error| format!("{text:?}: {error}"))?
+        .collect();
+    choose(&found, from).ok_or_else(|| format!("{text:?} has no address"))
+}
+
+/// The first, but where a choice is certain to be better: one that `from` can reach; and IPv4 for a name of this host,
+/// as servers listen at 127.0.0.1 by default.
+fn choose(found: &[SocketAddr], from: Option<IpAddr>) -> Option<SocketAddr> {
+    let here = found.iter().all(|addr| addr.ip().is_loopback());
+    let fits = |addr: &&SocketAddr| match from {
+        Some(from) => from.is_ipv4() == addr.is_ipv4(),
+        None => here && addr.is_ipv4(),
+    };
+    found.iter().find(fits).or(found.first()).copied()
+}
+
+/// Both ends of a path. As text: `[SRC@]DST`, as RTRS writes it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PathAddr {
     /// From which address of this host; `None`: the kernel chooses.
@@ -55,6 +155,82 @@ impl fmt::Display for PathAddr {
             None => write!(f, "{}", self.dst),
         }
     }
+}
+
+impl FromStr for PathAddr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PathAddr, String> {
+        // In `local:@NAME` it has another meaning.
+        let parts = text.split_once('@').filter(|_| !text.starts_with("local:"));
+        let Some((from, to)) = parts else {
+            return text.parse().map(PathAddr::to);
+        };
+        let from = from.trim_matches(['[', ']']).parse::<IpAddr>();
+        let from = from.map_err(|_| "before the @: an address of this machine")?;
+        if to.starts_with("local")
+            && to
+                .parse::<Address>()
+                .is_ok_and(|to| matches!(to, Address::Local(_)))
+        {
+            return Err("a local path has no address to come from".into());
+        }
+        let host = to.strip_prefix("tcp:").unwrap_or(to);
+        let to = resolve(host.strip_prefix("//").unwrap_or(host), Some(from))?;
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(format!("{from} and {to} are not of one family"));
+        }
+        Ok(PathAddr {
+            src: Some(from),
+            dst: Address::Tcp(to),
+        })
+    }
+}
+
+/// A socket at which somebody else listens for us already: a service manager.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    pub(super) socket: Arc<OwnedFd>,
+    address: Address,
+}
+
+impl Inherited {
+    /// Takes a socket that listens.
+    ///
+    /// # Errors
+    /// It is no socket, or not one of TCP or unix streams that listens, or its name is not text.
+    pub fn new(socket: OwnedFd) -> io::Result<Inherited> {
+        let listens = sockopt::socket_type(&socket)? == SocketType::STREAM
+            && sockopt::socket_acceptconn(&socket)?;
+        if !listens {
+            return Err(io::Error::other("not a stream socket that listens"));
+        }
+        let address = address_of(rustix::net::getsockname(&socket)?)?;
+        ioctl_fionbio(&socket, true)?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
+        Ok(Inherited {
+            socket: Arc::new(socket),
+            address,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+fn address_of(name: SocketAddrAny) -> io::Result<Address> {
+    if let Ok(addr) = SocketAddr::try_from(name.clone()) {
+        return Ok(Address::Tcp(addr));
+    }
+    let name = SocketAddrUnix::try_from(name)?;
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let path = name.path().and_then(|path| text(path.to_bytes()));
+    let name = path.or_else(|| name.abstract_name().and_then(text));
+    name.map(Address::Local)
+        .ok_or_else(|| io::Error::other("its name is not text"))
 }
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -244,6 +420,7 @@ impl AsFd for Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_local_name_with_a_slash_in_it_is_a_name() {
@@ -252,5 +429,120 @@ mod tests {
         assert_eq!(bound, Address::Local(name.clone()));
         connecting(&PathAddr::to(bound)).expect("somebody listens");
         assert!(!std::path::Path::new(&name).exists());
+    }
+
+    fn tcp(text: &str) -> Address {
+        Address::Tcp(text.parse().expect("an address"))
+    }
+
+    #[test]
+    fn addresses_are_read_as_people_write_them_and_shown_so_that_they_can_be_read_again() {
+        let local = |name: &str| Address::Local(name.into());
+        for (text, meant, shown) in [
+            ("127.0.0.1", tcp("127.0.0.1:1234"), "tcp://127.0.0.1:1234"),
+            (
+                "tcp://127.0.0.1:99",
+                tcp("127.0.0.1:99"),
+                "tcp://127.0.0.1:99",
+            ),
+            (
+                "tcp:127.0.0.1:99",
+                tcp("127.0.0.1:99"),
+                "tcp://127.0.0.1:99",
+            ),
+            ("::1", tcp("[::1]:1234"), "tcp://[::1]:1234"),
+            ("[::1]", tcp("[::1]:1234"), "tcp://[::1]:1234"),
+            ("tcp://[::1]:7", tcp("[::1]:7"), "tcp://[::1]:7"),
+            ("local", local("memlane/blocks/default"), "local:default"),
+            ("local:x-1", local("memlane/blocks/x-1"), "local:x-1"),
+            ("local:/run/x", local("/run/x"), "local:/run/x"),
+            ("local:@any/name", local("any/name"), "local:@any/name"),
+            (
+                "local:@memlane/blocks/a",
+                local("memlane/blocks/a"),
+                "local:a",
+            ),
+        ] {
+            assert_eq!(text.parse(), Ok(meant.clone()), "{text}");
+            assert_eq!(meant.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(meant), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_a_reason() {
+        let long = format!("local:{}", "x".repeat(65));
+        let long_path = format!("local:/{}", "x".repeat(107));
+        for (text, why) in [
+            ("", "missing"),
+            ("tcp://", "missing"),
+            (":5", "missing"),
+            ("local:", "up to 64"),
+            ("local:a/b", "up to 64"),
+            ("local:.", "up to 64"),
+            ("local:@/x", "up to 64"),
+            ("local:@", "up to 64"),
+            ("local:@a\0b", "up to 64"),
+            (&long, "up to 64"),
+            (&long_path, "up to 64"),
+            ("127.0.0.1:99999", "not a port"),
+            ("127.0.0.1:-1", "not a port"),
+            ("host:", "not a port"),
+        ] {
+            let told = text.parse::<Address>().expect_err(text);
+            assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_say_where_it_comes_from() {
+        let path: PathAddr = "192.0.2.1@192.0.2.2:5".parse().expect("a path");
+        assert_eq!(path.src, "192.0.2.1".parse().ok());
+        assert_eq!(path.to_string(), "192.0.2.1@tcp://192.0.2.2:5");
+        assert_eq!(path.to_string().parse(), Ok(path));
+        let local: PathAddr = "local:@x@y".parse().expect("a local one");
+        assert_eq!(local.dst, Address::Local("x@y".into()));
+        for (text, why) in [
+            ("::1@192.0.2.2", "one family"),
+            ("x@192.0.2.2", "before the @"),
+            ("192.0.2.1@local", "local"),
+            ("192.0.2.1@", "missing"),
+        ] {
+            let told = text.parse::<PathAddr>().expect_err(text);
+            assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn of_several_addresses_the_one_that_can_be_reached_is_taken() {
+        let all = |texts: &[&str]| -> Vec<SocketAddr> {
+            texts.iter().map(|text| text.parse().expect(text)).collect()
+        };
+        let here = all(&["[::1]:5", "127.0.0.1:5"]);
+        assert_eq!(choose(&here, None), Some(here[1]));
+        assert_eq!(choose(&here, "::1".parse().ok()), Some(here[0]));
+        let far = all(&["[2001:db8::1]:5", "192.0.2.1:5"]);
+        assert_eq!(choose(&far, None), Some(far[0]));
+        assert_eq!(choose(&far, "192.0.2.2".parse().ok()), Some(far[1]));
+        assert_eq!(choose(&[], None), None);
+    }
+
+    /// Without names of hosts: no resolver is asked here.
+    fn text() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "local(:[@/.]{0,2}[a-z/@\\x00:.-]{0,120})?",
+            any::<SocketAddr>().prop_map(|addr| format!("tcp://{addr}")),
+            any::<IpAddr>().prop_map(|ip| ip.to_string()),
+            any::<(IpAddr, SocketAddr)>().prop_map(|(from, to)| format!("{from}@{to}")),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_understood_is_shown_in_words_that_mean_the_same(text in text()) {
+            if let Ok(path) = text.parse::<PathAddr>() {
+                prop_assert_eq!(path.to_string().parse::<PathAddr>(), Ok(path));
+            }
+        }
     }
 }

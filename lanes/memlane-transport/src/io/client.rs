@@ -9,7 +9,7 @@ use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
 use super::inflow::Received;
 use super::link::{Link, LinkError};
 use super::pool::{ByReads, Pool, Reading};
-use crate::engine::client::{Action, AllDown, Client, Config, Event, Post, Request};
+use crate::engine::client::{Action, AfterRestart, AllDown, Client, Config, Event, Post, Request};
 use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
 use crate::engine::{Direction, Inbound, Time};
@@ -20,8 +20,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Linux's `EINVAL`: what a server would answer to a request that is too long to be sent to it.
-const EINVAL: u16 = 22;
 /// So many passes over busy connections, and all of them are looked at; one that asks the kernel counts more.
 const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
@@ -70,6 +68,7 @@ pub(super) struct Core {
     pub(super) engine: Client,
     started: Instant,
     all_down: AllDown,
+    after_restart: AfterRestart,
     pub(super) addresses: BTreeMap<PathId, PathAddr>,
     links: Vec<Option<Entry>>,
     next_serial: u64,
@@ -94,6 +93,7 @@ impl Core {
     pub(super) fn new(config: Config, waits: Arc<Waits>) -> Core {
         Core {
             all_down: config.all_down,
+            after_restart: config.after_restart,
             engine: Client::new(config),
             started: Instant::now(),
             addresses: BTreeMap::new(),
@@ -194,7 +194,7 @@ impl Core {
                 }
                 queued.fails(match error {
                     SubmitError::NoPermit | SubmitError::NoPath => RequestError::NoPath,
-                    SubmitError::TooLong | SubmitError::Destination => RequestError::Remote(EINVAL),
+                    SubmitError::TooLong | SubmitError::Destination => RequestError::TooLong,
                     SubmitError::Closed => RequestError::Closed,
                 });
             }
@@ -288,9 +288,17 @@ impl Core {
 
     fn connect(&mut self, conn: Conn, private: &[u8; CONN_LEN]) {
         let path = self.addresses.get(&conn.path);
-        let Some(Ok(socket)) = path.map(connecting) else {
-            self.failed.push((conn, PathError::Closed));
-            return;
+        let socket = match path.map(connecting) {
+            Some(Ok(socket)) => socket,
+            Some(Err(errno)) => {
+                let why = PathError::Os(errno.raw_os_error());
+                self.failed.push((conn, why));
+                return;
+            }
+            None => {
+                self.failed.push((conn, PathError::Closed));
+                return;
+            }
         };
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -298,8 +306,9 @@ impl Core {
             read: true,
             write: true,
         };
-        if self.waits.add(&socket, serial, interest).is_err() {
-            self.failed.push((conn, PathError::Closed));
+        if let Err(errno) = self.waits.add(&socket, serial, interest) {
+            let why = PathError::Os(errno.raw_os_error());
+            self.failed.push((conn, why));
             return;
         }
         let mut link = Link::new(socket, MAX_MESSAGE);
@@ -375,9 +384,21 @@ impl Core {
             Event::PathDown { path, why, .. } => {
                 self.told.news.push(News::PathDown(path, why));
             }
-            Event::ServerRestarted => self.told.news.push(News::ServerRestarted),
+            Event::ServerRestarted => {
+                self.told.news.push(News::ServerRestarted);
+                self.forget_backlog();
+            }
             Event::Notice(what) => self.told.news.push(News::Notice(what)),
             Event::Done { ticket, result } => self.done(ticket, result),
+        }
+    }
+
+    /// What no permit was found for yet was meant for the server that is no more.
+    fn forget_backlog(&mut self) {
+        if self.after_restart == AfterRestart::Fail {
+            for (_, queued) in self.backlog.drain(..) {
+                queued.fails(RequestError::OutcomeUnknown);
+            }
         }
     }
 

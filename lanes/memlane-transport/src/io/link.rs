@@ -53,7 +53,8 @@ impl LinkError {
     #[must_use]
     pub(super) fn for_path(self) -> PathError {
         match self {
-            LinkError::Ended | LinkError::Os(_) => PathError::Closed,
+            LinkError::Ended => PathError::Closed,
+            LinkError::Os(errno) => PathError::Os(errno.0),
             LinkError::Frame(FrameError::NotGranted) => {
                 PathError::Misbehaved("a write to memory that was not granted")
             }

@@ -22,6 +22,6 @@ mod shared;
 mod spin;
 mod worker;
 
-pub use address::{Address, PathAddr};
+pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
 pub use server::{Limits, ServedPath, Server, ServerConfig, SessionInfo, serve};
 pub use session::{ClientConfig, ClientSession, PathInfo, open};

@@ -1,6 +1,6 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
-use super::address::{Address, Bell, Interest, Ready, Waits, listening};
+use super::address::{Address, Bell, Inherited, Interest, Ready, Waits, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::Link;
@@ -49,6 +49,8 @@ impl Default for Limits {
 pub struct ServerConfig {
     /// Where it listens.
     pub listen: Vec<Address>,
+    /// Where somebody listens for it already.
+    pub inherited: Vec<Inherited>,
     /// The engine's settings.
     pub engine: Config,
     /// Threads that serve, at least one.
@@ -63,6 +65,7 @@ impl ServerConfig {
     pub fn new(listen: Vec<Address>, engine: Config) -> ServerConfig {
         ServerConfig {
             listen,
+            inherited: Vec::new(),
             engine,
             workers: 1,
             limits: Limits::default(),
@@ -166,7 +169,11 @@ where
         ));
     }
     let opened: Result<Vec<_>, _> = config.listen.iter().map(listening).collect();
-    let (listeners, addresses): (Vec<_>, Vec<_>) = opened?.into_iter().unzip();
+    let opened = opened?.into_iter();
+    let opened = opened.map(|(socket, address)| (Arc::new(socket), address));
+    let inherited = config.inherited.iter();
+    let inherited = inherited.map(|known| (Arc::clone(&known.socket), known.address().clone()));
+    let (listeners, addresses): (Vec<_>, Vec<_>) = inherited.chain(opened).unzip();
     let mut server = Server {
         addresses,
         mailboxes: Vec::new(),
@@ -276,7 +283,7 @@ struct Guest {
 /// The thread that lets connections in.
 #[derive(Debug)]
 struct Acceptor {
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Arc<OwnedFd>>,
     limits: Limits,
     counts: Arc<Mutex<Counts>>,
     workers: Vec<Arc<Mailbox>>,
@@ -296,7 +303,7 @@ const FIRST_GUEST: u64 = 1 << 32;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Acceptor {
-    fn new(listeners: Vec<OwnedFd>, limits: Limits, server: &Server) -> io::Result<Acceptor> {
+    fn new(listeners: Vec<Arc<OwnedFd>>, limits: Limits, server: &Server) -> io::Result<Acceptor> {
         let (waits, stop) = (Waits::new()?, Arc::clone(&server.stop));
         waits.add(&stop.1, STOP, Interest::READ)?;
         for (data, listener) in (FIRST_LISTENER..).zip(&listeners) {

@@ -12,6 +12,7 @@ use super::client_port::{ClientPort, PortState};
 use super::pool::Pool;
 use crate::engine::client::Config;
 use crate::engine::path::{PathId, PathState};
+use crate::error::PathError;
 use crate::lease::Lease;
 use crate::port::{LeaseError, News, Port, Session};
 use crate::stats::PathStats;
@@ -55,6 +56,8 @@ pub struct PathInfo {
     pub address: PathAddr,
     /// Where it stands.
     pub state: PathState,
+    /// Why it is not up, if that was tried and failed.
+    pub why: Option<PathError>,
     /// Requests under way by it.
     pub inflight: u32,
     /// What it has counted.
@@ -577,6 +580,7 @@ impl ClientSession {
                     id,
                     address: core.addresses.get(&id)?.clone(),
                     state,
+                    why: core.engine.why_down(id),
                     inflight: core.engine.inflight(id)?,
                     stats: core.engine.stats(id)?.clone(),
                 })

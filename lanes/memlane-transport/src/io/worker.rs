@@ -497,10 +497,16 @@ impl<S: Service> Worker<S> {
             self.act(action);
         }
         while let Some(event) = self.engine.poll_event() {
-            if let Event::SessionGone(session) = event
-                && self.names.borrow_mut().remove(&session).is_some()
-            {
-                self.service.borrow_mut().gone(session);
+            match event {
+                Event::SessionGone(session) => {
+                    if self.names.borrow_mut().remove(&session).is_some() {
+                        self.service.borrow_mut().gone(session);
+                    }
+                }
+                Event::PathUp { session, .. } | Event::PathDown { session, .. } => {
+                    let paths = self.engine.paths_up(session);
+                    self.service.borrow_mut().reached(session, paths);
+                }
             }
         }
     }

@@ -136,7 +136,19 @@ impl Machines {
         must(command);
     }
 
-    /// No more losses at this machine.
+    /// What arrives at one end of a cable is answered with a reset: connections by it break at once.
+    pub fn reset(&self, cable: usize, arriving_at: Side) {
+        let rule = format!(
+            "add table inet cut\n\
+             add chain inet cut in {{ type filter hook input priority 0; }}\n\
+             add rule inet cut in iifname c{cable} meta l4proto tcp reject with tcp reset\n"
+        );
+        let mut command = self.command(arriving_at, "nft");
+        command.arg(&rule);
+        must(command);
+    }
+
+    /// No more losses or resets at this machine.
     pub fn stop_losing(&self, at: Side) {
         let mut command = self.command(at, "nft");
         command.args(["delete", "table", "inet", "cut"]);

@@ -20,7 +20,9 @@ impl Keeper {
     pub(super) fn read_news(&mut self) {
         let mut restarted = false;
         for _ in 0..MOST_NEWS {
-            match self.session.news() {
+            let news = self.session.news();
+            self.heard += u64::from(news.is_some());
+            match news {
                 Some(News::ServerRestarted) => restarted = true,
                 Some(News::Notice(bits)) => self.look(|id| notice(id) == notice(bits)),
                 // What was told while no path was up has not come.
@@ -44,7 +46,10 @@ impl Keeper {
             (entry.wanted, entry.asked) = (true, false);
             (entry.at, entry.failures) = (now, 0);
             if let Who::Open {
-                remote, refused, ..
+                remote,
+                refused,
+                taken: false,
+                ..
             } = &mut entry.who
             {
                 *refused = None;
@@ -198,6 +203,7 @@ impl Keeper {
             remote: Arc::clone(&remote),
             under,
             refused: None,
+            taken: false,
         };
         entry.failures = 0;
         let opening = std::mem::replace(&mut entry.who, open);
@@ -218,6 +224,7 @@ impl Keeper {
             remote,
             under,
             refused,
+            ..
         } = &mut entry.who
         else {
             return;
@@ -266,16 +273,23 @@ impl Keeper {
         let entry = &mut self.entries[place];
         entry.failures = entry.failures.saturating_add(1);
         (entry.wanted, entry.at) = (true, now.saturating_add(wait));
-        let transient = matches!(error, OpenError::TimedOut);
+        let transient = matches!(error, OpenError::TimedOut | OpenError::Ending);
         match &mut entry.who {
             // Nothing but the answer counts to somebody who waits for it.
-            Who::Opening { .. } if transient => {}
+            Who::Opening { late, .. } if transient => *late = error,
             Who::Opening { .. } => self.answer_opening(place, error),
             Who::Open { .. } if error == OpenError::Closed => {}
+            Who::Open { remote, taken, .. } if *taken || error == OpenError::Taken => {
+                *taken = true;
+                entry.wanted = false;
+                remote.becomes(State::Refused);
+                remote.show(Status::Failed(OpenError::Taken));
+            }
             Who::Open {
                 remote,
                 under,
                 refused,
+                ..
             } => {
                 let state = remote.gate().state;
                 let changed = matches!(error, OpenError::Changed(_));

@@ -15,6 +15,8 @@ pub(in crate::client) enum Command {
     Open {
         name: String,
         access: Access,
+        /// From a client that is not there.
+        take_over: bool,
         reply: Sender<Result<Claim, OpenError>>,
     },
     Close {

@@ -15,7 +15,9 @@ use super::answer::Server;
 use super::error::OpenError;
 use super::remote::{Remote, State, Status, Under};
 use super::{Access, Claim, Clock, Options};
-use crate::wire::{CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION};
+use crate::wire::{
+    CAP_TAKE_OVER, CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION,
+};
 use memlane_transport::engine::backoff::{Backoff, Jitter};
 use memlane_transport::engine::{Direction, Time};
 use memlane_transport::lease::Lease;
@@ -69,12 +71,17 @@ enum Who {
     Opening {
         reply: Sender<Result<Claim, OpenError>>,
         until: Time,
+        take_over: bool,
+        /// What it is told if it comes to nothing in time.
+        late: OpenError,
     },
     Open {
         remote: Arc<Remote>,
         under: Under,
         /// Since when the server refuses it.
         refused: Option<Time>,
+        /// Another client has it now: it is not opened again, whatever server comes.
+        taken: bool,
     },
 }
 
@@ -121,6 +128,10 @@ pub struct Keeper {
     next: u64,
     completions: Vec<Completion>,
     closed: bool,
+    /// News of paths that were read.
+    heard: u64,
+    /// What whoever shows all this knows: news, and changes of volumes.
+    told: u64,
     /// To be over by then.
     stop: Option<Time>,
 }
@@ -157,6 +168,8 @@ impl Keeper {
             next: 0,
             completions: Vec::new(),
             closed: false,
+            heard: 0,
+            told: 0,
             stop: None,
         })
     }
@@ -180,6 +193,7 @@ impl Keeper {
         self.look_for_doubts(now);
         self.give_up_openings(now);
         self.ask_what_is_due(now);
+        self.tell_changes();
         let overdue = self.ring_overdue(now);
         self.port.push();
         if self.is_over(now) {
@@ -239,8 +253,9 @@ impl Keeper {
             Command::Open {
                 name,
                 access,
+                take_over,
                 reply,
-            } => self.begin_open(name, access, reply),
+            } => self.begin_open(name, access, take_over, reply),
             Command::Close { remote, reply } => self.close(&remote, reply),
             Command::Again { remote } => self.open_again(&remote),
             Command::Stop => {
@@ -254,12 +269,10 @@ impl Keeper {
         &mut self,
         name: String,
         access: Access,
+        take_over: bool,
         reply: Sender<Result<Claim, OpenError>>,
     ) {
-        let valid = Open {
-            access,
-            name: name.clone(),
-        };
+        let valid = Open::new(access, &name);
         let known = self.entries.iter().any(|entry| entry.name == name);
         let error = match valid.encode() {
             Err(error) => Some(error.into()),
@@ -280,6 +293,8 @@ impl Keeper {
             who: Who::Opening {
                 reply,
                 until: now.saturating_add(self.options.open_limit),
+                take_over,
+                late: OpenError::TimedOut,
             },
             wanted: true,
             asked: false,
@@ -341,12 +356,32 @@ impl Keeper {
 
     fn give_up_openings(&mut self, now: Time) {
         let late = |entry: &Entry| match &entry.who {
-            Who::Opening { until, .. } => now >= *until,
-            Who::Open { .. } => false,
+            Who::Opening { until, late, .. } => Some(*late).filter(|_| now >= *until),
+            Who::Open { .. } => None,
         };
-        while let Some(place) = self.entries.iter().position(late) {
-            self.answer_opening(place, OpenError::TimedOut);
+        while let Some((place, error)) = self
+            .entries
+            .iter()
+            .enumerate()
+            .find_map(|(place, entry)| Some((place, late(entry)?)))
+        {
+            self.answer_opening(place, error);
         }
+    }
+
+    /// Whoever shows paths and volumes looks again.
+    fn tell_changes(&mut self) {
+        let volumes = self.entries.iter().map(|entry| match &entry.who {
+            Who::Open { remote, .. } => remote.changes(),
+            Who::Opening { .. } => 0,
+        });
+        let seen = volumes.fold(self.heard, u64::wrapping_add);
+        if seen != self.told
+            && let Some(changes) = &self.options.changes
+        {
+            changes.ring();
+        }
+        self.told = seen;
     }
 
     fn ring_overdue(&self, now: Time) -> Option<Time> {
@@ -367,8 +402,9 @@ impl Keeper {
             Known::No(at) if at <= now && !self.entries.is_empty() => self.ask_server(),
             Known::Yes(_) => {
                 for place in 0..self.entries.len() {
-                    let entry = &self.entries[place];
-                    if entry.wanted && !entry.asked && entry.at <= now {
+                    // One that cannot be asked for goes.
+                    let entry = self.entries.get(place);
+                    if entry.is_some_and(|entry| entry.wanted && !entry.asked && entry.at <= now) {
                         self.ask_open(place);
                     }
                 }
@@ -392,10 +428,24 @@ impl Keeper {
 
     fn ask_open(&mut self, place: usize) {
         let entry = &self.entries[place];
-        let message = Open {
-            access: entry.access,
-            name: entry.name.clone(),
-        };
+        let mut message = Open::new(entry.access, &entry.name);
+        let knows = self.caps() & CAP_TAKE_OVER != 0;
+        match &entry.who {
+            Who::Opening {
+                take_over: true, ..
+            } if !knows => {
+                return self.answer_opening(place, OpenError::CannotTakeOver);
+            }
+            Who::Open { taken: true, .. } => {
+                self.entries[place].wanted = false;
+                return;
+            }
+            Who::Opening { take_over, .. } if knows => message.wish.take_over = *take_over,
+            Who::Open { remote, .. } if knows => {
+                message.wish.again = Some(remote.gate().device_id);
+            }
+            _ => {}
+        }
         // The name was looked at when it came.
         let Ok(usr) = message.encode() else {
             return;
