@@ -30,8 +30,17 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks around.
+    /// Looks around, for the socket lane's programs.
     pub(crate) fn here() -> Self {
+        Machine::with(&SOCKETS)
+    }
+
+    /// Looks around, for the block lane's programs.
+    pub(crate) fn with_blocks() -> Self {
+        Machine::with(&BLOCKS)
+    }
+
+    fn with(programs: &[Asked]) -> Self {
         let line = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
             text.lines().next().unwrap_or("?").trim().to_owned()
@@ -54,7 +63,7 @@ impl Machine {
             congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
             load: line("/proc/loadavg"),
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-            versions: versions(),
+            versions: versions(programs),
         }
     }
 
@@ -65,16 +74,26 @@ impl Machine {
     }
 }
 
-fn versions() -> BTreeMap<&'static str, String> {
-    let asked: [(&'static str, &[&str]); 5] = [
-        ("nginx", &["-v"]),
-        ("wrk", &["-v"]),
-        ("redis-server", &["--version"]),
-        ("iperf3", &["--version"]),
-        ("sockperf", &["--version"]),
-    ];
+/// A program, and what makes it say its version.
+type Asked = (&'static str, &'static [&'static str]);
+
+const SOCKETS: [Asked; 5] = [
+    ("nginx", &["-v"]),
+    ("wrk", &["-v"]),
+    ("redis-server", &["--version"]),
+    ("iperf3", &["--version"]),
+    ("sockperf", &["--version"]),
+];
+const BLOCKS: [Asked; 4] = [
+    ("fio", &["--version"]),
+    ("nbdkit", &["--version"]),
+    ("nbd-server", &["-V"]),
+    ("qemu-storage-daemon", &["--version"]),
+];
+
+fn versions(asked: &[Asked]) -> BTreeMap<&'static str, String> {
     let mut found = BTreeMap::from([("memlane", env!("CARGO_PKG_VERSION").to_owned())]);
-    for (name, args) in asked {
+    for &(name, args) in asked {
         let Some(path) = proc::find_program(name) else {
             continue;
         };
@@ -97,7 +116,7 @@ fn versions() -> BTreeMap<&'static str, String> {
 /// The first word that holds a number with a point in it.
 fn version_in(line: &str) -> Option<String> {
     line.split([' ', ',', '/', '='])
-        .map(|word| word.trim_start_matches('v'))
+        .map(|word| word.trim_start_matches("fio-").trim_start_matches('v'))
         .find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))
         .map(str::to_owned)
 }
@@ -117,6 +136,13 @@ mod tests {
         assert_eq!(told("Redis server v=7.0.15 sha=00000000:0"), "7.0.15");
         assert_eq!(told("iperf 3.12 (cJSON 1.7.15)"), "3.12");
         assert_eq!(told("sockperf, version 3.7-no.git"), "3.7-no.git");
+        assert_eq!(told("fio-3.33"), "3.33");
+        assert_eq!(told("nbdkit 1.32.5"), "1.32.5");
+        assert_eq!(told("This is nbd-server version 3.24"), "3.24");
+        assert_eq!(
+            told("qemu-storage-daemon version 7.2.22 (Debian 1:7.2)"),
+            "7.2.22"
+        );
         assert_eq!(version_in("no such thing"), None);
     }
 

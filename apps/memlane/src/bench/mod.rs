@@ -10,6 +10,7 @@
 //! | `lane` | which lane the bytes took |
 //! | `parse` | what the tools print |
 //! | `spread`, `published`, `machine`, `report` | the table |
+//! | `plot` | pictures, for all benches |
 
 mod blocks;
 mod hist;
@@ -17,6 +18,7 @@ mod lane;
 mod machine;
 mod parse;
 mod peer;
+mod plot;
 mod proc;
 mod published;
 mod report;
@@ -79,11 +81,12 @@ struct Sockets {
     /// Print JSON (schema memlane.bench.sockets/1) instead of the table.
     #[arg(long)]
     json: bool,
-    /// Also write sockets.txt and sockets.json into this folder.
+    /// Also write sockets.txt, sockets.json and sockets.svg into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
+/// The length of a measurement.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.2..=3600.0).contains(&value) => Ok(value),
@@ -164,6 +167,7 @@ fn conclude(options: &Sockets, report: &report::Report) -> anyhow::Result<ExitCo
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         fs::write(folder.join("sockets.txt"), &text)?;
         fs::write(folder.join("sockets.json"), &json)?;
+        fs::write(folder.join("sockets.svg"), report.picture())?;
     }
     out::print(if options.json { &json } else { &text })?;
     let exit = if report.has_failures() {

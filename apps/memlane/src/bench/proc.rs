@@ -65,14 +65,14 @@ pub(crate) struct Service {
 impl Service {
     /// Starts `command` and waits until it listens on 127.0.0.1:`port`.
     pub(crate) fn start(command: Command, port: u16, scratch: &Scratch) -> anyhow::Result<Self> {
-        Service::start_until(command, scratch, || listening(port))
+        Service::start_until(command, scratch, |_| listening(port))
     }
 
-    /// Likewise, until `ready` says so.
+    /// Likewise, until `ready` says so, which is given the process id.
     pub(crate) fn start_until(
         mut command: Command,
         scratch: &Scratch,
-        ready: impl Fn() -> bool,
+        ready: impl Fn(u32) -> bool,
     ) -> anyhow::Result<Self> {
         let log = scratch.name("server");
         let out = File::create(&log)?;
@@ -86,7 +86,7 @@ impl Service {
             .with_context(|| format!("cannot start {program}"))?;
         let mut service = Service { child };
         let begin = Instant::now();
-        while !ready() {
+        while !ready(service.child.id()) {
             if let Some(status) = service.child.try_wait()? {
                 bail!(
                     "{program} ended at once ({status}): {}",
@@ -158,6 +158,12 @@ impl Job {
             deadline: Instant::now() + limit,
             done: false,
         })
+    }
+
+    /// Has it ended already?
+    pub(crate) fn has_ended(&mut self) -> anyhow::Result<bool> {
+        self.done |= self.child.try_wait()?.is_some();
+        Ok(self.done)
     }
 
     /// Waits for the end and returns its standard output.
@@ -273,6 +279,12 @@ fn listening(port: u16) -> bool {
     )
 }
 
+/// Likewise, where another process is: its network may be another.
+pub(crate) fn listens(pid: u32, port: u16) -> bool {
+    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp"));
+    has_listener(&table.unwrap_or_default(), port)
+}
+
 fn has_listener(table: &str, port: u16) -> bool {
     let suffix = format!(":{port:04X}");
     table.lines().skip(1).any(|line| {
@@ -283,7 +295,8 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
-fn family(root: u32) -> Vec<u32> {
+/// A process and all that it started, by process id.
+pub(crate) fn family(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()

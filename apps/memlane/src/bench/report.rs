@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::lane::Usage;
 use super::machine::Machine;
+use super::plot::{self, Bar, Panel, Whose};
 use super::published::{self, Aim, Figure, Published};
 use super::runner::{Line, Results, Trouble};
 use super::spread::Spread;
@@ -142,6 +143,30 @@ impl Report {
         crate::out::json(self)
     }
 
+    /// The ratios as bars: one panel for what should be high, one for what should be low.
+    pub(crate) fn picture(&self) -> String {
+        let panel = |better: Better, title: &str| Panel {
+            title: title.to_owned(),
+            unit: "memlane/TCP; the tick is the aim".to_owned(),
+            bars: self
+                .rows
+                .iter()
+                .filter(|row| row.better == better)
+                .filter_map(Row::bar)
+                .collect(),
+        };
+        let panels = [
+            panel(Better::Higher, "Rates: more is better"),
+            panel(Better::Lower, "Latencies: less is better"),
+        ];
+        let machine = &self.machine;
+        let foot = format!(
+            "Medians of {} rounds, lowest to highest as a thin line. {}, {} CPUs, Linux {}.",
+            self.rounds, machine.cpu, machine.cores, machine.kernel
+        );
+        plot::bars("memlane against TCP", &foot, &panels)
+    }
+
     /// For people.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
@@ -246,6 +271,18 @@ impl Row {
             (_, true) => "pinned",
             (_, false) => "free",
         }
+    }
+
+    /// Nothing if one side is missing.
+    fn bar(&self) -> Option<Bar> {
+        Some(Bar {
+            name: format!("{}, {}, {}", self.id, self.cpus(), self.metric),
+            value: self.ratio.clone()?,
+            whose: Whose::Ours,
+            aim: self.aim.as_ref().map(|aim| match aim.ratio {
+                Aim::AtLeast(bound) | Aim::AtMost(bound) => bound,
+            }),
+        })
     }
 
     fn cells(&self) -> Vec<String> {
@@ -389,7 +426,7 @@ fn row(line: &Line, published: &Published) -> Row {
 }
 
 /// Three significant digits, thousands as k.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 999_500.0 => format!("{:.2}M", value / 1e6),
         size if size >= 99_950.0 => format!("{:.0}k", value / 1e3),
@@ -454,6 +491,17 @@ mod tests {
             "{text}"
         );
         assert!(!report.lane_missed());
+    }
+
+    #[test]
+    fn each_ratio_is_a_bar_of_the_picture() {
+        let picture = report(line(99_990, 10)).picture();
+        let parsed = roxmltree::Document::parse(&picture).expect("XML");
+        let bars = parsed.descendants();
+        let bars = bars.filter(|node| node.attribute("class") == Some("bar"));
+        assert_eq!(bars.count(), 1);
+        assert!(picture.contains("nginx-128, pinned, rate"), "{picture}");
+        assert!(!picture.contains("Latencies"), "no row has one");
     }
 
     #[test]

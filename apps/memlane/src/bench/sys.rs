@@ -74,15 +74,15 @@ pub(crate) fn signal_group(leader: u32, signal: i32) -> bool {
     }
 }
 
-/// Processor time that a process has taken, with the threads and children that have ended, in seconds.
+/// Processor time that a process has taken, with its threads and with the children that have ended, in seconds.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after = stat.rfind(')').map_or("", |at| &stat[at + 1..]);
-    // utime, stime: fields 14 and 15 of proc(5), counted after the name.
+    // utime, stime, cutime, cstime: fields 14 to 17 of proc(5), counted after the name.
     let ticks: f64 = after
         .split_whitespace()
         .skip(11)
-        .take(2)
+        .take(4)
         .filter_map(|field| field.parse::<f64>().ok())
         .sum();
     // USER_HZ is 100 on every Linux that has ever been.
@@ -97,4 +97,29 @@ pub(crate) fn children_cpu_seconds() -> f64 {
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_time_of_children_that_have_ended_is_counted() {
+        // A server with a process for each client: they are gone when it is asked.
+        let script = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 30";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        confine(&mut command, &[]);
+        let mut shell = command.spawn().expect("sh");
+        let begin = Instant::now();
+        let mut counted = 0.0;
+        while counted < 0.03 && begin.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(20));
+            counted = cpu_seconds(shell.id());
+        }
+        signal_group(shell.id(), libc::SIGKILL);
+        let _ = shell.wait();
+        assert!(counted >= 0.03, "{counted}");
+    }
 }

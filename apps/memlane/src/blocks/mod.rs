@@ -25,4 +25,4 @@ mod tls;
 pub(crate) mod vol;
 
 pub(crate) use host::open_one;
-pub(crate) use spec::Access;
+pub(crate) use spec::{Access, size};

@@ -1,15 +1,20 @@
 //! memlane's own load generator: requests over the API, without any export between.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use memlane_block::volume::{Done, Io, Op, Queue, Volume};
 
+use super::gap::Longest;
 use super::work::{Outcome, Pattern};
 use crate::bench::hist::Hist;
 use crate::blocks::{self, Access};
 use crate::out;
+
+/// For all paths to be up.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Requests over memlane's API, as fast as they are answered.
 #[derive(clap::Args, Debug)]
@@ -25,12 +30,31 @@ pub(in crate::bench) struct Load {
     /// Threads, each with a queue of its own.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: u32,
-    #[arg(long, default_value_t = 1)]
-    seconds: u32,
+    /// Connections of each path, for requests.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    connections: u16,
+    #[arg(long, default_value_t = 1.0, value_parser = crate::bench::seconds)]
+    seconds: f64,
+    /// Ends after so many requests of each job.
+    #[arg(long)]
+    requests: Option<u64>,
+    /// Says how long the slowest request took, instead of how many there were in a second.
+    #[arg(long)]
+    longest: bool,
+    /// Made when all paths are up and the first request is sent.
+    #[arg(long)]
+    begun: Option<PathBuf>,
     /// One JSON document.
     #[arg(long)]
     json: bool,
-    server: String,
+    /// As `memlane map` takes it.
+    #[arg(
+        value_name = "SERVER[,SERVER2…]",
+        value_delimiter = ',',
+        required = true
+    )]
+    servers: Vec<String>,
+    #[arg(required = true)]
     volume: String,
 }
 
@@ -39,27 +63,65 @@ pub(in crate::bench) fn run(load: &Load) -> anyhow::Result<()> {
         Pattern::Randread | Pattern::Read => Access::Ro,
         Pattern::Randwrite | Pattern::Write => Access::Rw,
     };
-    let connections = u16::try_from(load.jobs.min(2))?;
-    let opened = blocks::open_one(&load.server, &load.volume, access, connections)?;
+    let opened = blocks::open_one(&load.servers, &load.volume, access, load.connections)?;
+    opened.wait_for_paths(OPEN_LIMIT)?;
     let volume: Arc<dyn Volume> = opened.volume();
-    let end = Instant::now() + Duration::from_secs(u64::from(load.seconds));
+    if let Some(begun) = &load.begun {
+        std::fs::write(begun, "").with_context(|| begun.display().to_string())?;
+    }
     let begin = Instant::now();
+    let task = Task {
+        pattern: load.pattern,
+        block: load.block,
+        depth: load.depth,
+        requests: load.requests.unwrap_or(u64::MAX),
+        end: begin + Duration::from_secs_f64(load.seconds),
+    };
     let jobs = (0..load.jobs).map(|number| {
-        let (volume, pattern) = (Arc::clone(&volume), load.pattern);
-        let (block, depth) = (load.block, load.depth);
-        std::thread::spawn(move || job(&*volume, pattern, block, depth, number, end))
+        let volume = Arc::clone(&volume);
+        std::thread::spawn(move || job(&*volume, task, number))
     });
     let jobs: Vec<_> = jobs.collect();
     let mut hist = Hist::new();
+    let (mut longest, mut slowest) = (Duration::ZERO, 0);
     for job in jobs {
-        let times = job
+        let seen = job
             .join()
             .map_err(|_| anyhow::anyhow!("a job ended badly"))??;
-        times.into_iter().for_each(|time| hist.record(time));
+        slowest = slowest.max(seen.times.iter().copied().max().unwrap_or(0));
+        seen.times.into_iter().for_each(|time| hist.record(time));
+        longest = longest.max(seen.longest);
     }
+    match load.longest {
+        true => {
+            let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+            let seen = Longest {
+                requests: hist.len(),
+                request_ms: millis(Duration::from_nanos(slowest)),
+                without_answer_ms: millis(longest),
+                paths_lost: opened.paths_lost(),
+            };
+            tell_longest(load, &seen)
+        }
+        false => tell(load, &hist, begin.elapsed()),
+    }
+}
+
+fn tell_longest(load: &Load, seen: &Longest) -> anyhow::Result<()> {
+    out::print(&match load.json {
+        true => out::json(seen)?,
+        false => format!(
+            "the slowest request took {:.1} ms; {:.1} ms without any answer; {} times a path was lost\n",
+            seen.request_ms, seen.without_answer_ms, seen.paths_lost
+        ),
+    })
+}
+
+fn tell(load: &Load, hist: &Hist, took: Duration) -> anyhow::Result<()> {
     let micros = |percent| hist.percentile(percent) as f64 / 1000.0;
     let outcome = Outcome {
-        per_second: hist.len() as f64 / begin.elapsed().as_secs_f64(),
+        requests: hist.len(),
+        per_second: hist.len() as f64 / took.as_secs_f64(),
         p50: micros(50),
         p99: micros(99),
         cpu_seconds_per_million: 0.0,
@@ -73,37 +135,56 @@ pub(in crate::bench) fn run(load: &Load) -> anyhow::Result<()> {
     })
 }
 
-/// One thread's requests; how long each took, in nanoseconds.
-fn job(
-    volume: &dyn Volume,
+/// What each job does.
+#[derive(Clone, Copy)]
+struct Task {
     pattern: Pattern,
     block: u32,
     depth: u32,
-    number: u32,
+    requests: u64,
     end: Instant,
-) -> anyhow::Result<Vec<u64>> {
-    let info = volume.info();
+}
+
+/// What a job has seen.
+struct Seen {
+    /// How long each request took, in nanoseconds.
+    times: Vec<u64>,
+    /// The longest time in which none was answered.
+    longest: Duration,
+}
+
+/// One thread's requests.
+fn job(volume: &dyn Volume, task: Task, number: u32) -> anyhow::Result<Seen> {
+    let (info, block) = (volume.info(), task.block);
     // A request that is longer than the volume takes is several; they count as one when all are done.
     let piece = block.min(info.max_io);
     let pieces = block.div_ceil(piece);
     let blocks = (info.size / u64::from(block)).max(1);
     let mut generator = Generator {
         queue: volume.queue()?,
-        op: match pattern {
+        op: match task.pattern {
             Pattern::Randread | Pattern::Read => Op::Read,
             Pattern::Randwrite | Pattern::Write => Op::Write,
         },
-        random: matches!(pattern, Pattern::Randread | Pattern::Randwrite),
+        random: matches!(task.pattern, Pattern::Randread | Pattern::Randwrite),
         seed: u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
         next: u64::from(number) * blocks / 8 % blocks,
         block,
         piece,
         pieces,
         blocks,
-        flights: vec![Flight::default(); depth as usize],
+        flights: vec![Flight::default(); task.depth as usize],
         waiting: Vec::new(),
+        left: task.requests,
+        end: task.end,
+        answered: Instant::now(),
+        longest: Duration::ZERO,
     };
-    generator.run(end)
+    let times = generator.run()?;
+    Ok(Seen {
+        times,
+        longest: generator.longest,
+    })
 }
 
 #[derive(Clone, Copy, Default)]
@@ -125,14 +206,22 @@ struct Generator {
     flights: Vec<Flight>,
     /// Pieces that found no memory: which flight, where, how long.
     waiting: Vec<(u64, u64, u32)>,
+    /// Requests that may still be begun.
+    left: u64,
+    /// None is begun after this.
+    end: Instant,
+    /// When the last answer came.
+    answered: Instant,
+    longest: Duration,
 }
 
 impl Generator {
-    fn run(&mut self, end: Instant) -> anyhow::Result<Vec<u64>> {
+    fn run(&mut self) -> anyhow::Result<Vec<u64>> {
         let mut times = Vec::with_capacity(1 << 20);
         let mut done: Vec<Done> = Vec::new();
+        self.answered = Instant::now();
         for flight in 0..self.flights.len() {
-            self.begin(flight)?;
+            self.begin_next(flight)?;
         }
         while self.flights.iter().any(|flight| flight.begun.is_some()) {
             self.queue.push();
@@ -140,11 +229,20 @@ impl Generator {
             self.queue.reap(&mut done);
             anyhow::ensure!(!done.is_empty(), "no answer for 10 seconds");
             for done in done.drain(..) {
-                self.end(done, end, &mut times)?;
+                self.finish(done, &mut times)?;
             }
             self.retry()?;
         }
         Ok(times)
+    }
+
+    /// Begins a request, if it is not yet time to end.
+    fn begin_next(&mut self, flight: usize) -> anyhow::Result<()> {
+        if self.left == 0 {
+            return Ok(());
+        }
+        self.left -= 1;
+        self.begin(flight)
     }
 
     fn begin(&mut self, flight: usize) -> anyhow::Result<()> {
@@ -177,7 +275,7 @@ impl Generator {
         Ok(())
     }
 
-    fn end(&mut self, done: Done, end: Instant, times: &mut Vec<u64>) -> anyhow::Result<()> {
+    fn finish(&mut self, done: Done, times: &mut Vec<u64>) -> anyhow::Result<()> {
         done.result
             .map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
             .context("a request failed")?;
@@ -192,8 +290,10 @@ impl Generator {
         if let Some(begun) = flight.begun.take() {
             times.push(u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX));
         }
-        match now < end {
-            true => self.begin(index),
+        self.longest = self.longest.max(now - self.answered);
+        self.answered = now;
+        match now < self.end {
+            true => self.begin_next(index),
             false => Ok(()),
         }
     }

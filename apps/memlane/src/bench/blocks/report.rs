@@ -1,195 +1,528 @@
-//! The table: a row for each workload and system, with its ratio to the best of the peers in the same round.
-
-use std::fmt::Write as _;
+//! What was measured, as a document: every figure with its spread, its ratio to the best peer of the same round, its aim.
 
 use serde::Serialize;
 
-use super::{Reading, systems, work};
+use super::aims::{self, FLAT, Goal, Of};
+use super::gap::{self, By, Event};
+use super::plan::{Missing, Plan};
+use super::published::Published;
+use super::systems::{self, Bench};
+use super::work::{self, Outcome, Pattern, Row};
+use super::{Gap, Reading, Results};
 use crate::bench::machine::Machine;
+use crate::bench::published::Aim;
 use crate::bench::spread::Spread;
 
-/// A system that could not be measured.
-#[derive(Serialize, Debug)]
+/// `schema` of the JSON.
+pub(super) const SCHEMA: &str = "memlane.bench.blocks/2";
+
+/// What could not be measured in one round.
+#[derive(Serialize, Clone, Debug)]
 pub(super) struct Trouble {
-    system: &'static str,
-    why: String,
+    /// A system, or a scenario of the gap.
+    pub(super) name: &'static str,
+    /// From 1.
+    pub(super) round: usize,
+    pub(super) why: String,
 }
 
 impl Trouble {
-    pub(super) fn new(system: &'static str, error: &anyhow::Error) -> Trouble {
+    pub(super) fn new(name: &'static str, round: usize, error: &anyhow::Error) -> Trouble {
         Trouble {
-            system,
+            name,
+            round: round + 1,
             why: format!("{error:#}"),
         }
     }
 
-    pub(super) fn is_ours(&self) -> bool {
-        systems::is_ours(self.system)
+    /// Not a peer's.
+    fn is_ours(&self) -> bool {
+        let scenario = gap::all().iter().any(|known| known.id == self.name);
+        scenario || systems::is_ours(self.name)
     }
 }
 
 /// What is printed.
 #[derive(Serialize)]
-pub(super) struct Report<'a> {
-    schema: &'static str,
-    machine: Machine,
-    method: String,
-    lines: Vec<Line>,
-    trouble: &'a [Trouble],
+pub(super) struct Report {
+    pub(super) schema: &'static str,
+    pub(super) created_unix: u64,
+    pub(super) command: Vec<String>,
+    pub(super) quick: bool,
+    pub(super) rounds: usize,
+    pub(super) seconds: f64,
+    pub(super) volume_bytes: u64,
+    /// Taken off the processor time of every figure by fio.
+    pub(super) fio_fixed_cpu_seconds: f64,
+    pub(super) method: [&'static str; 5],
+    pub(super) machine: Machine,
+    pub(super) rows: Vec<Line>,
+    pub(super) jobs: Vec<Sweep>,
+    pub(super) gaps: Vec<GapLine>,
+    pub(super) published: Published,
+    pub(super) missing: Vec<Missing>,
+    pub(super) failed: Vec<Trouble>,
 }
 
+const METHOD: [&str; 5] = [
+    "rounds alternate between the systems, each started anew with a volume that was written once; medians (lowest–highest)",
+    "ratios are to the best peer of the same round, over whatever transport it was best",
+    "latency is from the call that begins a request to its end, as the generator sees it; the API is measured by fio \
+     (its aims are judged by these rows) and by memlane's own generator",
+    "CPU is user and system time of all processes of a system (server, map, generator) for a million requests, less what \
+     fio takes to begin and end; the kernel's own threads are not in it",
+    "the gap is the time of the slowest of 4 requests under way while a path dies, less the time in which there was none",
+];
+
+/// One row of one system.
 #[derive(Serialize)]
-struct Line {
-    row: &'static str,
-    system: &'static str,
-    per_second: Spread,
-    p50_us: Spread,
-    p99_us: Spread,
-    cpu_seconds_per_million: Spread,
-    /// Requests per second, against the best peer of each round.
-    to_best_peer: Option<Spread>,
-    aim: Option<f64>,
+pub(super) struct Line {
+    pub(super) row: &'static str,
+    pub(super) about: String,
+    pub(super) system: &'static str,
+    pub(super) system_about: &'static str,
+    pub(super) ours: bool,
+    pub(super) tool: &'static str,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Requests per second, against the best peer's; null for peers, and if there was none.
+    pub(super) rate_to_best_peer: Option<Spread>,
+    /// Median latency, likewise.
+    pub(super) p50_to_best_peer: Option<Spread>,
+    pub(super) aim: Option<Goal>,
 }
 
-impl<'a> Report<'a> {
+/// What a generator saw, over the rounds.
+#[derive(Serialize)]
+pub(super) struct Figures {
+    pub(super) per_second: Spread,
+    pub(super) p50_us: Spread,
+    pub(super) p99_us: Spread,
+    pub(super) cpu_seconds_per_million: Spread,
+}
+
+/// One system, with more and more jobs.
+#[derive(Serialize)]
+pub(super) struct Sweep {
+    pub(super) pattern: Pattern,
+    pub(super) system: &'static str,
+    pub(super) system_about: &'static str,
+    pub(super) ours: bool,
+    pub(super) points: Vec<Point>,
+    /// Processor time for a request with 64 jobs, against one job in the same round.
+    pub(super) cpu_64_to_1: Option<Spread>,
+    pub(super) aim: Option<Goal>,
+}
+
+/// One number of jobs.
+#[derive(Serialize)]
+pub(super) struct Point {
+    pub(super) jobs: u32,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Requests per second, against one job in the same round.
+    pub(super) rate_to_one_job: Option<Spread>,
+}
+
+/// One scenario of the gap.
+#[derive(Serialize)]
+pub(super) struct GapLine {
+    pub(super) scenario: &'static str,
+    pub(super) about: &'static str,
+    pub(super) paths: usize,
+    pub(super) event: Event,
+    pub(super) by: By,
+    pub(super) gap_ms: Spread,
+    pub(super) silence_ms: Spread,
+    pub(super) aim: Goal,
+}
+
+impl Report {
     pub(super) fn new(
-        readings: &[Reading],
-        trouble: &'a [Trouble],
+        results: Results,
+        plan: &Plan,
+        bench: &Bench,
         machine: Machine,
-        seconds: u32,
-    ) -> Report<'a> {
-        let mut keys: Vec<(&'static str, &'static str)> = Vec::new();
-        for reading in readings {
-            let key = (reading.row, reading.system);
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        let mut rows: Vec<&'static str> = Vec::new();
-        for (row, _) in &keys {
-            if !rows.contains(row) {
-                rows.push(row);
-            }
-        }
-        keys.sort_by_key(|(row, _)| rows.iter().position(|known| known == row));
-        let lines = keys
-            .iter()
-            .filter_map(|(row, system)| line(readings, row, system));
-        Report {
-            schema: "memlane.bench.blocks/1",
-            lines: lines.collect(),
+        quick: bool,
+    ) -> anyhow::Result<Report> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let readings = &results.readings;
+        let rows = work::rows().iter().flat_map(|row| {
+            let line = |system: &systems::System| line(readings, row, system);
+            systems::all().iter().filter_map(line)
+        });
+        let patterns = [Pattern::Randread, Pattern::Randwrite];
+        let jobs = patterns.iter().flat_map(|&pattern| {
+            let sweep = move |system: &systems::System| sweep(readings, pattern, system);
+            systems::all().iter().filter_map(sweep)
+        });
+        let gaps = gap::all().iter();
+        let gaps = gaps.filter_map(|scenario| gap_line(&results.gaps, scenario));
+        Ok(Report {
+            schema: SCHEMA,
+            created_unix: now.as_secs(),
+            command: std::env::args().collect(),
+            quick,
+            rounds: plan.rounds,
+            seconds: plan.seconds,
+            volume_bytes: bench.size,
+            fio_fixed_cpu_seconds: bench.fio_cpu,
+            method: METHOD,
             machine,
-            method: format!(
-                "rounds alternate between the systems; {seconds} s each; volumes of {} MiB, written before; NBD and files by fio, \
-                 the API by memlane's own generator; ratios to the best peer of the same round",
-                systems::SIZE >> 20
-            ),
-            trouble,
-        }
+            rows: rows.collect(),
+            jobs: jobs.collect(),
+            gaps: gaps.collect(),
+            published: Published::load()?,
+            missing: results.missing,
+            failed: results.trouble,
+        })
     }
 
-    pub(super) fn text(&self) -> String {
-        let mut text = String::from(
-            "| what | system | per second | p50 µs | p99 µs | CPU s / 1M | to the best peer | aim |\n\
-             |---|---|---|---|---|---|---|---|\n",
-        );
-        for line in &self.lines {
-            let about = work::known(line.row).map_or("?", |row| row.about);
-            let ratio = line.to_best_peer.as_ref();
-            let _ = writeln!(
-                text,
-                "| {about} | {} | {} | {} | {} | {} | {} | {} |",
-                systems::about(line.system),
-                spread(&line.per_second),
-                spread(&line.p50_us),
-                spread(&line.p99_us),
-                short(line.cpu_seconds_per_million.median),
-                ratio.map(|r| format!("{}×", spread(r))).unwrap_or_default(),
-                aim(line.aim, ratio),
-            );
-        }
-        for trouble in self.trouble {
-            let _ = writeln!(text, "not measured: {}: {}", trouble.system, trouble.why);
-        }
-        let _ = writeln!(
-            text,
-            "\n{}. Taken on: {}, {} CPUs, Linux {}, load {}.",
-            self.method,
-            self.machine.cpu,
-            self.machine.cores,
-            self.machine.kernel,
-            self.machine.load
-        );
-        text
+    /// Something of memlane's own could not be measured.
+    pub(super) fn ours_failed(&self) -> bool {
+        self.failed.iter().any(Trouble::is_ours)
     }
 }
 
-fn aim(aim: Option<f64>, ratio: Option<&Spread>) -> String {
-    match (aim, ratio) {
-        (Some(aim), Some(ratio)) => {
-            format!("≥{aim} {}", if ratio.median >= aim { '+' } else { '-' })
-        }
-        _ => String::new(),
-    }
+fn of<'a>(readings: &'a [Reading], row: &str, system: &str) -> Vec<&'a Reading> {
+    let same = |reading: &&Reading| reading.row == row && reading.system == system;
+    readings.iter().filter(same).collect()
 }
 
-fn line(readings: &[Reading], row: &'static str, system: &'static str) -> Option<Line> {
-    let ours: Vec<&Reading> = readings
-        .iter()
-        .filter(|r| r.row == row && r.system == system)
-        .collect();
-    let of = |get: fn(&work::Outcome) -> f64| {
-        let values: Vec<f64> = ours.iter().map(|r| get(&r.result)).collect();
+fn figures(readings: &[&Reading]) -> Option<Figures> {
+    let all = |get: fn(&Outcome) -> f64| {
+        let values: Vec<f64> = readings.iter().map(|r| get(&r.result)).collect();
         Spread::of(&values)
     };
-    let ratios: Vec<f64> = ours
-        .iter()
-        .filter_map(|r| Some(r.result.per_second / best_peer(readings, row, r.round)?))
-        .collect();
-    let aims = work::known(row)?.aims;
-    Some(Line {
-        row,
-        system,
-        per_second: of(|o| o.per_second)?,
-        p50_us: of(|o| o.p50)?,
-        p99_us: of(|o| o.p99)?,
-        cpu_seconds_per_million: of(|o| o.cpu_seconds_per_million)?,
-        to_best_peer: systems::is_ours(system)
-            .then(|| Spread::of(&ratios))
-            .flatten(),
-        aim: match system {
-            "api-tcp" => aims[0],
-            "api-local" => aims[1],
-            "nbd-local" | "nbd-tcp" => aims[2],
-            _ => None,
-        },
+    Some(Figures {
+        per_second: all(|o| o.per_second)?,
+        p50_us: all(|o| o.p50)?,
+        p99_us: all(|o| o.p99)?,
+        cpu_seconds_per_million: all(|o| o.cpu_seconds_per_million)?,
     })
 }
 
-fn best_peer(readings: &[Reading], row: &str, round: usize) -> Option<f64> {
-    readings
+fn line(readings: &[Reading], row: &Row, system: &systems::System) -> Option<Line> {
+    let seen = of(readings, row.id, system.id);
+    let figures = figures(&seen)?;
+    let ours = systems::is_ours(system.id);
+    let best = |round: usize, get: fn(&Outcome) -> f64, better: fn(f64, f64) -> f64| {
+        let peers = readings
+            .iter()
+            .filter(|r| r.row == row.id && r.round == round && !systems::is_ours(r.system));
+        peers.map(|r| get(&r.result)).reduce(better)
+    };
+    let ratios = |get: fn(&Outcome) -> f64, better: fn(f64, f64) -> f64| {
+        let rounds = seen
+            .iter()
+            .map(|r| (best(r.round, get, better), Some(get(&r.result))));
+        let rounds: Vec<_> = rounds.collect();
+        Spread::of_ratios(&rounds).filter(|_| ours)
+    };
+    let rate = ratios(|o| o.per_second, f64::max);
+    let p50 = ratios(|o| o.p50, f64::min);
+    let aim = aims::aim(system.id, row).map(|(of, bound)| {
+        let seen = if of == Of::P50 { &p50 } else { &rate };
+        Goal::new(of, bound, seen.as_ref())
+    });
+    Some(Line {
+        row: row.id,
+        about: row.about(),
+        system: system.id,
+        system_about: system.about,
+        ours,
+        tool: system.tool.word(),
+        figures,
+        rate_to_best_peer: rate,
+        p50_to_best_peer: p50,
+        aim,
+    })
+}
+
+fn sweep(readings: &[Reading], pattern: Pattern, system: &systems::System) -> Option<Sweep> {
+    let rows: Vec<&Row> = work::sweep_rows()
         .iter()
-        .filter(|r| r.row == row && r.round == round && !systems::is_ours(r.system))
-        .map(|r| r.result.per_second)
-        .max_by(f64::total_cmp)
+        .filter(|row| row.pattern == pattern)
+        .collect();
+    let id = |jobs: u32| {
+        rows.iter()
+            .find(|row| row.jobs == jobs)
+            .map_or("", |r| r.id)
+    };
+    // Against one job of the same round.
+    let to_one = |jobs: u32, get: fn(&Outcome) -> f64| {
+        let one = of(readings, id(1), system.id);
+        let many = of(readings, id(jobs), system.id);
+        let rounds = many.iter().map(|many| {
+            let one = one.iter().find(|one| one.round == many.round);
+            (one.map(|one| get(&one.result)), Some(get(&many.result)))
+        });
+        Spread::of_ratios(&rounds.collect::<Vec<_>>())
+    };
+    let points = rows.iter().filter_map(|row| {
+        Some(Point {
+            jobs: row.jobs,
+            figures: figures(&of(readings, row.id, system.id))?,
+            rate_to_one_job: to_one(row.jobs, |o| o.per_second),
+        })
+    });
+    let points: Vec<Point> = points.collect();
+    let ours = systems::is_ours(system.id);
+    let cost = to_one(64, |o| o.cpu_seconds_per_million);
+    let aim = Goal::new(Of::Cost, Aim::AtMost(FLAT), cost.as_ref());
+    (!points.is_empty()).then_some(Sweep {
+        pattern,
+        system: system.id,
+        system_about: system.about,
+        ours,
+        points,
+        cpu_64_to_1: cost,
+        aim: ours.then_some(aim),
+    })
 }
 
-fn spread(spread: &Spread) -> String {
-    format!(
-        "{} ({}–{})",
-        short(spread.median),
-        short(spread.min),
-        short(spread.max)
-    )
+fn gap_line(gaps: &[Gap], scenario: &gap::Scenario) -> Option<GapLine> {
+    let seen: Vec<&Gap> = gaps
+        .iter()
+        .filter(|gap| gap.scenario == scenario.id)
+        .collect();
+    let all = |get: fn(&gap::Seen) -> f64| {
+        let values: Vec<f64> = seen.iter().map(|gap| get(&gap.seen)).collect();
+        Spread::of(&values)
+    };
+    let gap_ms = all(|seen| seen.gap_ms)?;
+    let bound = Aim::AtMost(scenario.at_most_ms);
+    Some(GapLine {
+        scenario: scenario.id,
+        about: scenario.about,
+        paths: scenario.paths,
+        event: scenario.event,
+        by: seen.first()?.seen.by,
+        aim: Goal::new(Of::Gap, bound, Some(&gap_ms)),
+        gap_ms,
+        silence_ms: all(|seen| seen.silence_ms)?,
+    })
 }
 
-/// Three figures that matter.
-fn short(value: f64) -> String {
-    match value {
-        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
-        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
-        v if v >= 100.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::plan::Wish;
+    use super::*;
+    use crate::bench::proc::Scratch;
+
+    fn reading(row: &'static str, system: &'static str, round: usize, rate: f64) -> Reading {
+        let result = Outcome {
+            requests: 1000,
+            per_second: rate,
+            p50: 1e6 / rate,
+            p99: 2e6 / rate,
+            cpu_seconds_per_million: 8e5 / rate,
+        };
+        Reading {
+            row,
+            system,
+            round,
+            result,
+        }
+    }
+
+    /// Three rounds: in the second qsd is the best peer, in the others nbdkit.
+    pub(in crate::bench::blocks) fn sample() -> Report {
+        let mut results = Results::default();
+        let rates = [
+            ("fio-tcp", [300.0, 800.0, 500.0]),
+            ("fio-local", [900.0, 1000.0, 900.0]),
+            ("nbd-local", [130.0, 150.0, 110.0]),
+            ("nbdkit", [100.0, 90.0, 100.0]),
+            ("qsd", [50.0, 200.0, 80.0]),
+        ];
+        for row in [
+            "randread-qd1",
+            "randread-qd32",
+            "randread-x1",
+            "randread-x64",
+        ] {
+            for (system, rates) in rates {
+                for (round, rate) in rates.into_iter().enumerate() {
+                    results.readings.push(reading(row, system, round, rate));
+                }
+            }
+        }
+        for gap_ms in [80.0, 90.0, 130.0] {
+            results.gaps.push(Gap {
+                scenario: "gap-reset-2",
+                seen: gap::Seen {
+                    gap_ms,
+                    silence_ms: 3.0,
+                    by: By::Proxy,
+                },
+            });
+        }
+        results.missing.push(Missing {
+            system: "nbd-server",
+            why: "not installed".into(),
+        });
+        let error = anyhow::anyhow!("on purpose");
+        results.trouble.push(Trouble::new("nbdkit-tcp", 0, &error));
+        report(results)
+    }
+
+    fn report(results: Results) -> Report {
+        let wish = Wish {
+            quick: true,
+            jobs: false,
+            only: Vec::new(),
+            rounds: 2,
+            seconds: 1.0,
+        };
+        let bench = Bench {
+            exe: "/bin/true".into(),
+            scratch: Scratch::new().expect("a folder"),
+            size: 1 << 20,
+            fio_cpu: 0.1,
+        };
+        let plan = Plan::new(&wish).expect("a plan");
+        Report::new(results, &plan, &bench, Machine::with_blocks(), true).expect("a report")
+    }
+
+    fn found<'a>(report: &'a Report, row: &str, system: &str) -> &'a Line {
+        let mut rows = report.rows.iter();
+        let found = rows.find(|line| line.row == row && line.system == system);
+        found.expect("a line")
+    }
+
+    #[test]
+    fn ratios_are_to_the_best_peer_of_the_same_round_whoever_that_was() {
+        let report = sample();
+        let tcp = found(&report, "randread-qd32", "fio-tcp");
+        let rate = tcp.rate_to_best_peer.as_ref().expect("peers");
+        assert_eq!(rate.values, [3.0, 4.0, 5.0]);
+        // For latency the best is the lowest.
+        let p50 = tcp.p50_to_best_peer.as_ref().expect("peers");
+        let told: Vec<f64> = p50.values.iter().map(|v| (v * 1000.0).round()).collect();
+        assert_eq!(told, [333.0, 250.0, 200.0]);
+        let aim = tcp.aim.expect("an aim");
+        assert_eq!((aim.of, aim.met), (Of::Rate, Some(true)));
+        let nbd = found(&report, "randread-qd32", "nbd-local");
+        assert_eq!(nbd.aim.expect("an aim").met, Some(false));
+        let shallow = found(&report, "randread-qd1", "fio-tcp");
+        let aim = shallow.aim.expect("an aim");
+        assert_eq!((aim.of, aim.met), (Of::P50, Some(true)));
+        let peer = found(&report, "randread-qd1", "nbdkit");
+        assert!(peer.rate_to_best_peer.is_none() && peer.aim.is_none());
+    }
+
+    #[test]
+    fn without_a_peer_there_is_no_ratio_and_no_verdict() {
+        let mut results = Results::default();
+        let row = reading("randread-qd32", "fio-tcp", 0, 100.0);
+        results.readings.push(row);
+        let report = report(results);
+        let line = found(&report, "randread-qd32", "fio-tcp");
+        assert!(line.rate_to_best_peer.is_none());
+        assert_eq!(line.aim.expect("an aim").met, None);
+    }
+
+    #[test]
+    fn the_cost_of_many_jobs_is_told_against_one_job_of_the_same_round() {
+        let mut results = Results::default();
+        for (round, (one, many)) in [(100.0, 50.0), (100.0, 100.0)].into_iter().enumerate() {
+            results
+                .readings
+                .push(reading("randwrite-x1", "fio-tcp", round, one));
+            results
+                .readings
+                .push(reading("randwrite-x64", "fio-tcp", round, many));
+        }
+        let report = report(results);
+        let [sweep] = &report.jobs[..] else {
+            panic!("one sweep")
+        };
+        let jobs: Vec<u32> = sweep.points.iter().map(|point| point.jobs).collect();
+        assert_eq!(jobs, [1, 64]);
+        let cost = sweep.cpu_64_to_1.as_ref().expect("both ends");
+        assert_eq!(cost.values, [2.0, 1.0]);
+        assert_eq!(sweep.aim.expect("an aim").met, Some(false));
+        let rate = sweep.points[1].rate_to_one_job.as_ref().expect("one job");
+        assert_eq!(rate.values, [0.5, 1.0]);
+    }
+
+    #[test]
+    fn the_gap_is_judged_by_its_median() {
+        let report = sample();
+        let [gap] = &report.gaps[..] else {
+            panic!("one scenario")
+        };
+        assert_eq!((gap.gap_ms.median, gap.aim.met), (90.0, Some(true)));
+    }
+
+    #[test]
+    fn only_what_is_ours_makes_the_run_fail() {
+        assert!(!sample().ours_failed(), "nbdkit's trouble is nbdkit's");
+        for name in ["fio-tcp", "fuse", "gap-cut-2"] {
+            let mut results = Results::default();
+            let error = anyhow::anyhow!("on purpose");
+            results.trouble.push(Trouble::new(name, 0, &error));
+            assert!(report(results).ours_failed(), "{name}");
+        }
+    }
+
+    /// Each place of a document where a value stands; elements of lists and of maps by name share one.
+    fn shape(value: &serde_json::Value, at: &str, found: &mut std::collections::BTreeSet<String>) {
+        const MAPS: [&str; 3] = [
+            ".machine.versions",
+            ".published.sources",
+            ".published.series[].points",
+        ];
+        match value {
+            serde_json::Value::Object(map) => {
+                for (key, value) in map {
+                    let key = if MAPS.contains(&at) { "NAME" } else { key };
+                    shape(value, &format!("{at}.{key}"), found);
+                }
+            }
+            serde_json::Value::Array(values) => {
+                for value in values {
+                    shape(value, &format!("{at}[]"), found);
+                }
+            }
+            _ => drop(found.insert(at.trim_start_matches('.').to_owned())),
+        }
+    }
+
+    #[test]
+    fn the_documented_shape_is_the_shape_of_the_document() {
+        let page = include_str!("../../../../../docs/guides/bench.md");
+        let (_, listed) = page
+            .split_once("## The document of `blocks`")
+            .expect("the part");
+        assert!(listed.contains(SCHEMA), "{SCHEMA}");
+        let mut documented = std::collections::BTreeSet::new();
+        for line in listed.lines().filter(|line| line.starts_with("| `")) {
+            let cell = line.split('|').nth(1).unwrap_or_default();
+            let names = cell.split('`').skip(1).step_by(2);
+            documented.extend(names.map(str::to_owned));
+        }
+        let mut found = std::collections::BTreeSet::new();
+        let value = serde_json::to_value(sample()).expect("json");
+        shape(&value, "", &mut found);
+        // A spread is the same wherever it stands.
+        let spread = [".median", ".min", ".max", ".values[]"];
+        let mut told = std::collections::BTreeSet::new();
+        for place in found {
+            let end = spread.iter().find_map(|end| place.strip_suffix(end));
+            // Absent for peers: null there, and a spread or an aim elsewhere.
+            told.insert(end.unwrap_or(&place).to_owned());
+        }
+        let nested = |place: &str| {
+            told.iter()
+                .any(|other| other.starts_with(&format!("{place}.")))
+        };
+        let told: std::collections::BTreeSet<String> = told
+            .iter()
+            .filter(|place| !nested(place))
+            .cloned()
+            .collect();
+        assert_eq!(told, documented);
     }
 }

@@ -1,14 +1,10 @@
-//! Who is measured.
+//! Who is measured, and what a load generator is given.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context as _;
-
-use crate::bench::proc::{Scratch, Service, find_program, free_port};
-
-/// Bytes of each volume.
-pub(super) const SIZE: u64 = 256 << 20;
+use super::{ours, peers};
+use crate::bench::proc::{Scratch, Service, find_program};
 
 /// What is the same for all of them.
 pub(super) struct Bench {
@@ -16,6 +12,10 @@ pub(super) struct Bench {
     pub(super) exe: PathBuf,
     /// For sockets and files.
     pub(super) scratch: Scratch,
+    /// Bytes of each volume.
+    pub(super) size: u64,
+    /// Processor seconds that fio takes to begin and end.
+    pub(super) fio_cpu: f64,
 }
 
 /// What a load generator is given.
@@ -26,6 +26,13 @@ pub(super) enum Target {
     File(PathBuf),
     /// Our own generator, over memlane's API: the server's address, as `map` takes it.
     Api(String),
+    /// fio with memlane's engine: the same API.
+    Engine {
+        /// libmemlane_fio.so
+        library: PathBuf,
+        /// The server's address.
+        at: String,
+    },
 }
 
 /// A system that runs.
@@ -37,11 +44,11 @@ pub(super) struct Running {
     /// Names a process that is no child of ours any more.
     pub(super) pid_file: Option<PathBuf>,
     /// What they keep it in.
-    disk: Option<Disk>,
+    pub(super) disk: Option<Disk>,
 }
 
 /// A file, for as long as it is needed.
-struct Disk(PathBuf);
+pub(super) struct Disk(pub(super) PathBuf);
 
 impl Drop for Disk {
     fn drop(&mut self) {
@@ -58,164 +65,215 @@ impl Drop for Running {
     }
 }
 
+/// With what a system is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tool {
+    /// fio, whatever the engine.
+    Fio,
+    /// `memlane bench load`.
+    Own,
+}
+
+impl Tool {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Tool::Fio => "fio",
+            Tool::Own => "memlane's own",
+        }
+    }
+}
+
 /// Something that serves blocks.
+#[derive(Clone, Copy)]
 pub(super) struct System {
     /// For `--only`.
     pub(super) id: &'static str,
     /// For people.
     pub(super) about: &'static str,
+    /// Programs of others that it takes, beside the generator.
+    pub(super) needs: &'static [&'static str],
+    pub(super) tool: Tool,
+    /// Also measured with more and more jobs?
+    pub(super) in_sweep: bool,
     /// Starts it.
     pub(super) start: fn(&Bench) -> anyhow::Result<Running>,
 }
 
+type Start = fn(&Bench) -> anyhow::Result<Running>;
+
+const fn own(id: &'static str, about: &'static str, start: Start) -> System {
+    System {
+        id,
+        about,
+        needs: &[],
+        tool: Tool::Own,
+        in_sweep: false,
+        start,
+    }
+}
+
+const fn by_fio(
+    id: &'static str,
+    about: &'static str,
+    needs: &'static [&'static str],
+    in_sweep: bool,
+    start: Start,
+) -> System {
+    System {
+        id,
+        about,
+        needs,
+        tool: Tool::Fio,
+        in_sweep,
+        start,
+    }
+}
+
+const NBDKIT: &[&str] = &["nbdkit"];
+const QSD: &[&str] = &["qemu-storage-daemon"];
+
+const ALL: [System; 15] = [
+    by_fio(
+        "fio-local",
+        "memlane, API, loopback device",
+        &[],
+        true,
+        |b| ours::engine(b, true),
+    ),
+    by_fio("fio-tcp", "memlane, API, tcp device", &[], true, |b| {
+        ours::engine(b, false)
+    }),
+    own("api-local", "memlane, API, loopback device", |b| {
+        ours::api(b, true)
+    }),
+    own("api-tcp", "memlane, API, tcp device", |b| {
+        ours::api(b, false)
+    }),
+    by_fio(
+        "nbd-local",
+        "memlane, NBD export, loopback device",
+        &[],
+        true,
+        |b| ours::nbd(b, true),
+    ),
+    by_fio(
+        "nbd-tcp",
+        "memlane, NBD export, tcp device",
+        &[],
+        false,
+        |b| ours::nbd(b, false),
+    ),
+    by_fio(
+        "fuse",
+        "memlane, FUSE file, loopback device",
+        &[],
+        false,
+        ours::fuse,
+    ),
+    by_fio("nbdkit", "nbdkit memory, unix socket", NBDKIT, true, |b| {
+        peers::nbdkit_memory(b, false)
+    }),
+    by_fio("nbdkit-tcp", "nbdkit memory, TCP", NBDKIT, false, |b| {
+        peers::nbdkit_memory(b, true)
+    }),
+    by_fio(
+        "nbdkit-file",
+        "nbdkit file in memory, unix socket",
+        NBDKIT,
+        false,
+        |b| peers::nbdkit_file(b, false),
+    ),
+    by_fio(
+        "nbdkit-file-tcp",
+        "nbdkit file in memory, TCP",
+        NBDKIT,
+        false,
+        |b| peers::nbdkit_file(b, true),
+    ),
+    by_fio(
+        "nbd-server",
+        "nbd-server, file in memory, unix socket",
+        &["nbd-server"],
+        false,
+        |b| peers::nbd_server(b, false),
+    ),
+    by_fio(
+        "nbd-server-tcp",
+        "nbd-server, file in memory, TCP",
+        &["nbd-server"],
+        false,
+        |b| peers::nbd_server(b, true),
+    ),
+    by_fio(
+        "qsd",
+        "qemu-storage-daemon, file in memory, unix socket",
+        QSD,
+        true,
+        |b| peers::qsd(b, false),
+    ),
+    by_fio(
+        "qsd-tcp",
+        "qemu-storage-daemon, file in memory, TCP",
+        QSD,
+        false,
+        |b| peers::qsd(b, true),
+    ),
+];
+
 /// All of them, ours first.
-pub(super) fn all() -> Vec<System> {
-    let system = |id, about, start| System { id, about, start };
-    vec![
-        system("api-local", "memlane, API, loopback device", |b| {
-            api(b, true)
-        }),
-        system("api-tcp", "memlane, API, tcp device", |b| api(b, false)),
-        system("nbd-local", "memlane, NBD export, loopback device", |b| {
-            nbd(b, true)
-        }),
-        system("nbd-tcp", "memlane, NBD export, tcp device", |b| {
-            nbd(b, false)
-        }),
-        system("fuse", "memlane, FUSE file, loopback device", fuse),
-        system("nbdkit", "nbdkit memory, unix socket", |b| {
-            nbdkit(b, "memory", false)
-        }),
-        system("nbdkit-tcp", "nbdkit memory, TCP", |b| {
-            nbdkit(b, "memory", true)
-        }),
-        system("nbdkit-file", "nbdkit file in memory, unix socket", |b| {
-            nbdkit(b, "file", false)
-        }),
-        system("nbd-server", "nbd-server, file in memory, TCP", nbd_server),
-        system(
-            "qsd",
-            "qemu-storage-daemon, file in memory, unix socket",
-            qsd,
-        ),
-    ]
+pub(super) fn all() -> &'static [System] {
+    &ALL
+}
+
+/// Peers that a short run leaves out: the same programs are in it, over a unix socket.
+const NOT_QUICK: [&str; 3] = ["nbdkit-file-tcp", "nbd-server-tcp", "qsd-tcp"];
+
+/// Belongs to a short run?
+pub(super) fn is_quick(system: &System) -> bool {
+    !NOT_QUICK.contains(&system.id)
 }
 
 /// What an id means.
-pub(super) fn about(id: &str) -> &'static str {
-    all()
-        .iter()
-        .find(|system| system.id == id)
-        .map_or("?", |system| system.about)
+pub(super) fn known(id: &str) -> Option<&'static System> {
+    ALL.iter().find(|system| system.id == id)
 }
 
 /// Is it one of memlane's own?
 pub(super) fn is_ours(id: &str) -> bool {
-    matches!(
-        id,
-        "api-local" | "api-tcp" | "nbd-local" | "nbd-tcp" | "fuse"
-    )
+    known(id).is_some_and(|system| system.about.starts_with("memlane"))
 }
 
-fn serve(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)> {
-    let name = bench.scratch.name("serve");
-    let name = name
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let name = format!("{name}-{}", std::process::id());
-    let port = free_port()?;
-    let at = match local {
-        true => format!("local:{name}"),
-        false => format!("tcp://127.0.0.1:{port}"),
+/// Why a system cannot be measured here, if so: what it lacks, and who brings that.
+pub(super) fn lacks(system: &System, bench: &Bench) -> Option<String> {
+    let fio: &[&str] = match system.tool {
+        Tool::Fio => &["fio"],
+        Tool::Own => &[],
     };
-    let mut command = confined(&bench.exe);
-    command.args([
-        "serve",
-        "--test-volumes",
-        "--name",
-        &name,
-        "--listen",
-        &at,
-        "--root",
-    ]);
-    command.arg(bench.scratch.path());
-    let needle = format!("memlane/blocks/{name}");
-    let ready = || match local {
-        true => std::fs::read_to_string("/proc/net/unix").is_ok_and(|text| text.contains(&needle)),
-        false => std::net::TcpStream::connect(("127.0.0.1", port)).is_ok(),
+    let mut needed = system.needs.iter().chain(fio);
+    if let Some(name) = needed.find(|name| find_program(name).is_none()) {
+        return Some(format!("not installed: {name} ({})", package(name)));
+    }
+    match system.id {
+        "fio-local" | "fio-tcp" => ours::no_engine(&ours::library(bench)),
+        _ => None,
+    }
+}
+
+fn package(program: &str) -> String {
+    let package = match program {
+        "qemu-storage-daemon" => "qemu-system-common",
+        name => name,
     };
-    let service = Service::start_until(command, &bench.scratch, ready)?;
-    Ok((service, at))
+    format!("apt-get install {package}")
 }
 
 /// The name of a volume in the server's memory.
-pub(super) fn volume() -> String {
-    format!("mem:{SIZE}")
+pub(super) fn volume(size: u64) -> String {
+    format!("mem:{size}")
 }
 
-fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
-    let (service, at) = serve(bench, local)?;
-    Ok(Running {
-        target: Target::Api(at),
-        services: vec![service],
-        pid_file: None,
-        disk: None,
-    })
-}
-
-fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {
-    let mut command = confined(&bench.exe);
-    let session = bench.scratch.name("map");
-    let session = session
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    command.args([
-        "map",
-        "--foreground",
-        "--session",
-        &format!("{session}-{}", std::process::id()),
-    ]);
-    command.args(["--as", &format!("{face}{}", place.display()), at, &volume()]);
-    Service::start_until(command, &bench.scratch, || match face {
-        "fuse:" => std::fs::metadata(place).is_ok_and(|meta| meta.len() == SIZE),
-        _ => place.exists(),
-    })
-}
-
-fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
-    let (service, at) = serve(bench, local)?;
-    let socket = bench.scratch.name("nbd");
-    let mapped = map(bench, &at, "nbd:unix:", &socket)?;
-    Ok(Running {
-        target: Target::Nbd(uri(&socket)),
-        services: vec![service, mapped],
-        pid_file: None,
-        disk: None,
-    })
-}
-
-fn fuse(bench: &Bench) -> anyhow::Result<Running> {
-    let (service, at) = serve(bench, true)?;
-    let file = bench.scratch.name("fuse");
-    let mapped = map(bench, &at, "fuse:", &file)?;
-    Ok(Running {
-        target: Target::File(file),
-        services: vec![service, mapped],
-        pid_file: None,
-        disk: None,
-    })
-}
-
-fn uri(socket: &Path) -> String {
+pub(super) fn uri(socket: &Path) -> String {
     format!("nbd+unix:///?socket={}", socket.display())
-}
-
-/// A peer's program, where it is installed.
-fn program(name: &str) -> anyhow::Result<Command> {
-    let path = find_program(name).with_context(|| format!("not installed: {name}"))?;
-    Ok(confined(path))
 }
 
 /// In a process group of its own, so that it can be ended with all that it starts.
@@ -225,109 +283,51 @@ pub(super) fn confined(path: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// A file in memory, thin.
-fn file(bench: &Bench) -> anyhow::Result<Disk> {
-    let dir = Path::new("/dev/shm");
-    let name = bench.scratch.name("disk");
-    let name = name
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let path = match dir.is_dir() {
-        true => dir.join(format!("memlane-bench-{}-{name}", std::process::id())),
-        false => bench.scratch.path().join(name),
-    };
-    let disk = Disk(path);
-    std::fs::File::create(&disk.0)?.set_len(SIZE)?;
-    Ok(disk)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn nbdkit(bench: &Bench, plugin: &str, tcp: bool) -> anyhow::Result<Running> {
-    let socket = bench.scratch.name("nbdkit");
-    let port = free_port()?;
-    let mut command = program("nbdkit")?;
-    command.args(["--foreground", "--exit-with-parent"]);
-    match tcp {
-        true => command.args(["--ipaddr", "127.0.0.1", "--port", &port.to_string()]),
-        false => command.arg("--unix").arg(&socket),
-    };
-    let disk = match plugin {
-        "memory" => {
-            command.args(["memory", &SIZE.to_string()]);
-            None
+    #[test]
+    fn systems_have_names_of_their_own_and_both_sides_are_there() {
+        for (index, system) in ALL.iter().enumerate() {
+            let twice = ALL[..index].iter().any(|other| other.id == system.id);
+            assert!(!twice, "{}", system.id);
         }
-        _ => {
-            let disk = file(bench)?;
-            command.arg("file").arg(&disk.0);
-            Some(disk)
-        }
-    };
-    let target = match tcp {
-        true => Target::Nbd(format!("nbd://127.0.0.1:{port}")),
-        false => Target::Nbd(uri(&socket)),
-    };
-    Ok(Running {
-        target,
-        services: vec![start(command, bench, tcp.then_some(port), &socket)?],
-        pid_file: None,
-        disk,
-    })
-}
-
-fn start(
-    command: Command,
-    bench: &Bench,
-    port: Option<u16>,
-    socket: &Path,
-) -> anyhow::Result<Service> {
-    match port {
-        Some(port) => Service::start(command, port, &bench.scratch),
-        None => Service::start_until(command, &bench.scratch, || socket.exists()),
+        let ours = ALL.iter().filter(|system| is_ours(system.id)).count();
+        assert_eq!((ours, ALL.len() - ours), (7, 8));
+        assert!(NOT_QUICK.iter().all(|id| known(id).is_some()));
+        // The sweep compares, too.
+        let swept = |ours| {
+            let mut all = ALL.iter().filter(|system| system.in_sweep);
+            all.any(|system| is_ours(system.id) == ours)
+        };
+        assert!(swept(true) && swept(false));
     }
-}
 
-fn nbd_server(bench: &Bench) -> anyhow::Result<Running> {
-    let (disk, port) = (file(bench)?, free_port()?);
-    let config = bench.scratch.name("nbd-server");
-    let text = format!(
-        "[generic]\nlistenaddr = 127.0.0.1\nport = {port}\n[volume]\nexportname = {}\n",
-        disk.0.display()
-    );
-    std::fs::write(&config, text)?;
-    let pid = bench.scratch.name("nbd-server-pid");
-    let server = find_program("nbd-server").context("not installed: nbd-server")?;
-    // It leaves its parent, or serves one client only: a shell stays with it.
-    let script = r#"trap 'kill $(cat "$3"); exit 0' TERM INT; "$1" -C "$2" -p "$3" && while sleep 0.1; do :; done"#;
-    let mut command = confined("/bin/sh");
-    command
-        .args(["-c", script, "sh"])
-        .args([&server, &config, &pid]);
-    Ok(Running {
-        target: Target::Nbd(format!("nbd://127.0.0.1:{port}/volume")),
-        services: vec![Service::start(command, port, &bench.scratch)?],
-        pid_file: Some(pid),
-        disk: Some(disk),
-    })
-}
-
-fn qsd(bench: &Bench) -> anyhow::Result<Running> {
-    let (disk, socket) = (file(bench)?, bench.scratch.name("qsd"));
-    let mut command = program("qemu-storage-daemon")?;
-    command.arg("--blockdev").arg(format!(
-        "driver=file,node-name=disk,filename={}",
-        disk.0.display()
-    ));
-    command
-        .arg("--nbd-server")
-        .arg(format!("addr.type=unix,addr.path={}", socket.display()));
-    command.args([
-        "--export",
-        "type=nbd,id=disk,node-name=disk,name=,writable=on",
-    ]);
-    Ok(Running {
-        target: Target::Nbd(uri(&socket)),
-        services: vec![start(command, bench, None, &socket)?],
-        pid_file: None,
-        disk: Some(disk),
-    })
+    #[test]
+    fn what_is_missing_is_named_with_the_package_that_brings_it() {
+        let bench = Bench {
+            exe: "/nowhere/memlane".into(),
+            scratch: Scratch::new().expect("a folder"),
+            size: 1 << 20,
+            fio_cpu: 0.0,
+        };
+        let absent = System {
+            needs: &["no-such-program-as-this"],
+            tool: Tool::Own,
+            ..ALL[0]
+        };
+        let told = lacks(&absent, &bench).expect("it is not there");
+        assert!(
+            told.contains("apt-get install no-such-program-as-this"),
+            "{told}"
+        );
+        let engine = System {
+            tool: Tool::Own,
+            ..ALL[0]
+        };
+        let told = lacks(&engine, &bench).expect("no library there");
+        assert!(told.contains("libmemlane_fio.so"), "{told}");
+        assert!(package("qemu-storage-daemon").ends_with("qemu-system-common"));
+    }
 }

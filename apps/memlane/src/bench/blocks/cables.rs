@@ -1,0 +1,157 @@
+//! Two machines of one kernel: network namespaces with cables between them, for root.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Context as _;
+
+use super::systems::confined;
+use crate::bench::proc::find_program;
+
+/// Our namespaces' names begin so; then come the process and a number.
+const STEM: &str = "mlbench";
+
+/// Which machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// Where the requests come from.
+    Client,
+    /// Where the volume is.
+    Server,
+}
+
+/// The two namespaces; gone when dropped. Whatever runs in them must have ended before.
+pub(super) struct Cables {
+    names: [String; 2],
+}
+
+impl Cables {
+    /// Makes them, with so many cables.
+    pub(super) fn new(cables: usize) -> anyhow::Result<Cables> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        anyhow::ensure!(find_program("ip").is_some(), "not installed: ip");
+        clear_away();
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let stem = format!("{STEM}{}x{serial}", std::process::id());
+        let made = Cables {
+            names: [format!("{stem}c"), format!("{stem}s")],
+        };
+        for side in [Side::Client, Side::Server] {
+            ip(&["netns", "add", made.name(side)])?;
+            made.ip(side, &["link", "set", "lo", "up"])?;
+        }
+        for cable in 0..cables {
+            made.lay(cable)?;
+        }
+        Ok(made)
+    }
+
+    fn lay(&self, cable: usize) -> anyhow::Result<()> {
+        let [client, server] = [Side::Client, Side::Server].map(|side| self.name(side));
+        let end = format!("c{cable}");
+        ip(&[
+            "link", "add", &end, "netns", client, "type", "veth", "peer", "name", &end, "netns",
+            server,
+        ])?;
+        for side in [Side::Client, Side::Server] {
+            let address = format!("{}/30", address(cable, side));
+            self.ip(side, &["addr", "add", &address, "dev", &end])?;
+            self.ip(side, &["link", "set", &end, "up"])?;
+        }
+        Ok(())
+    }
+
+    fn name(&self, side: Side) -> &str {
+        &self.names[usize::from(side == Side::Server)]
+    }
+
+    fn ip(&self, side: Side, args: &[&str]) -> anyhow::Result<()> {
+        ip(&[&["-n", self.name(side)], args].concat())
+    }
+
+    /// A command that runs `program` on a machine; it becomes that program, and so has its process id.
+    pub(super) fn command(&self, side: Side, program: &std::path::Path) -> Command {
+        let mut command = confined(find_program("ip").unwrap_or_else(|| "ip".into()));
+        command
+            .args(["netns", "exec", self.name(side)])
+            .arg(program);
+        command
+    }
+
+    /// Pulls a cable at the server's end, or puts it back: nothing arrives, and nobody is told.
+    pub(super) fn pull(&self, cable: usize, out: bool) -> anyhow::Result<()> {
+        let state = if out { "down" } else { "up" };
+        self.ip(Side::Server, &["link", "set", &format!("c{cable}"), state])
+    }
+}
+
+impl Drop for Cables {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&["netns", "del", name]);
+        }
+    }
+}
+
+/// Removes what runs that were killed have left.
+fn clear_away() {
+    let names = std::fs::read_dir("/run/netns").into_iter().flatten();
+    let names = names.flatten().map(|entry| entry.file_name());
+    for name in names.filter_map(|name| name.into_string().ok()) {
+        let dead = |pid: u32| !std::path::Path::new(&format!("/proc/{pid}")).exists();
+        if owner(&name).is_some_and(dead) {
+            let _ = ip(&["netns", "del", &name]);
+        }
+    }
+}
+
+/// The process that made a namespace, if it is one of ours.
+fn owner(name: &str) -> Option<u32> {
+    let (pid, _) = name.strip_prefix(STEM)?.split_once('x')?;
+    pid.parse().ok()
+}
+
+/// The address of a cable's end, from a block that is reserved for documentation: it is nobody's.
+pub(super) fn address(cable: usize, side: Side) -> String {
+    let host = cable * 4 + 1 + usize::from(side == Side::Server);
+    format!("198.51.100.{host}")
+}
+
+fn ip(args: &[&str]) -> anyhow::Result<()> {
+    let program = find_program("ip").context("not installed: ip")?;
+    // In a group of its own: Ctrl-C must not end what clears away.
+    let said = confined(program).args(args).stdin(Stdio::null()).output()?;
+    let error = String::from_utf8_lossy(&said.stderr);
+    let what = args.join(" ");
+    anyhow::ensure!(said.status.success(), "ip {what}: {}", error.trim());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_namespaces_have_an_owner() {
+        assert_eq!(owner("mlbench4711x0c"), Some(4711));
+        for other in ["mlbench", "mlbenchx0c", "ml4711x0c", "mlbench47y", "x"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn cables_have_networks_of_their_own() {
+        let ends =
+            (0..2).flat_map(|cable| [Side::Client, Side::Server].map(|side| address(cable, side)));
+        let ends: Vec<String> = ends.collect();
+        assert_eq!(
+            ends,
+            [
+                "198.51.100.1",
+                "198.51.100.2",
+                "198.51.100.5",
+                "198.51.100.6"
+            ]
+        );
+    }
+}
