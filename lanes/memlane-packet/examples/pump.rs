@@ -117,8 +117,13 @@ fn bare(size: usize, time: Duration) -> f64 {
 
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
-    let mut number = |default| arguments.next().map_or(Ok(default), |text| text.parse());
-    let (time, rounds) = (Duration::from_millis(number(100)?), number(5)?.max(1));
+    let mut number = |default| {
+        arguments
+            .next()
+            .map_or(Ok(default), |text| text.parse::<u32>())
+    };
+    let time = Duration::from_millis(number(100)?.into());
+    let rounds = usize::try_from(number(5)?.max(1))?;
     println!("Mpps: median (lowest–highest) of {rounds} rounds of {time:?}");
     println!(
         "size   burst way   persistent           map                  copy                 p/copy  p/map  two bare copies"
@@ -132,7 +137,7 @@ fn main() -> Result<(), Error> {
         for burst in BURSTS {
             // As many as the ring takes: frames of several fragments need several slots.
             for tx in [true, false] {
-                row(&mut pairs, (size, burst, tx), time, rounds as usize)?;
+                row(&mut pairs, (size, burst, tx), time, rounds)?;
             }
         }
     }

@@ -38,6 +38,25 @@ enum Spot {
     Mapped(SharedBytes),
 }
 
+const NO_PACKET: &str = "less than an Ethernet header, an empty fragment, or one beyond its grant";
+
+#[inline]
+fn meta_of(flags: u16, gso: Option<super::Gso>) -> Meta {
+    Meta {
+        csum_blank: flags & TX_CSUM_BLANK != 0,
+        data_validated: flags & TX_DATA_VALIDATED != 0,
+        gso,
+    }
+}
+
+#[inline]
+fn flags_of(meta: Meta) -> u16 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(meta.csum_blank, RX_CSUM_BLANK)
+        | bit(meta.data_validated, RX_DATA_VALIDATED)
+        | bit(meta.gso.is_some(), EXTRA_INFO)
+}
+
 /// Where a grant's bytes can be got at.
 enum Place {
     Mapped(SharedBytes),
@@ -55,6 +74,8 @@ pub struct Back<R: Reach> {
     config: BackConfig,
     reach: R,
     staging: Staging,
+    /// Frames up to so many bytes may fit into one of the front's buffers: more did not, when it was tried.
+    short: usize,
     /// Of the packet at hand.
     requests: Vec<TxRequest>,
     parts: Vec<SharedBytes>,
@@ -81,6 +102,7 @@ impl<R: Reach> Back<R> {
             config,
             reach,
             staging: Staging::new(),
+            short: FRAGMENT_MAX,
             requests: Vec::with_capacity(SLOTS_MAX),
             parts: Vec::with_capacity(SLOTS_MAX),
             spots: Vec::with_capacity(SLOTS_MAX),
@@ -122,7 +144,11 @@ impl<R: Reach> Back<R> {
         if ready == 0 {
             return Ok(false);
         }
-        let (meta, len, extras) = self.next_packet(ready)?;
+        let first = TxRequest::from_words(self.memory.tx.read(self.tx.peek(0)));
+        if self.config.mode == Mode::Persistent && first.flags & (MORE_DATA | EXTRA_INFO) == 0 {
+            return self.receive_short(first, take);
+        }
+        let (meta, len, extras) = self.next_packet(first, ready)?;
         let gathered = self.gather();
         if gathered.is_ok() {
             take(&Frame::new(&self.parts, len, meta));
@@ -130,16 +156,58 @@ impl<R: Reach> Back<R> {
         self.let_go(Ring::Tx);
         gathered?;
         self.answer(extras);
+        self.count_received(len);
+        Ok(true)
+    }
+
+    /// As below, for a packet of one slot: nearly all are.
+    #[inline]
+    fn receive_short(
+        &mut self,
+        request: TxRequest,
+        take: &mut impl FnMut(&Frame<'_>),
+    ) -> Result<bool, Detach> {
+        let (at, len) = (usize::from(request.offset), usize::from(request.size));
+        let word = self.memory.grant(request.gref);
+        let word = word.ok_or(Detach::Grant(request.gref, GrantError::NoEntry))?;
+        let found = self
+            .tx_grants
+            .look_up(request.gref, word, &mut self.reach)?;
+        let part = match &found {
+            Found::Mapped(_, window) => window.part(at, len),
+            Found::Busy(grant) if at + len <= grant.len => Some(self.fetch(*grant, at, 0, len)?),
+            Found::Busy(_) => None,
+        };
+        let part = part.filter(|_| len >= PACKET_MIN);
+        if let Some(part) = part {
+            take(&Frame::new(&[part], len, meta_of(request.flags, None)));
+        }
+        if let Found::Mapped(held, _) = &found {
+            self.tx_grants.release(held);
+        }
+        if part.is_none() {
+            return Err(Detach::Slot(Ring::Tx, NO_PACKET));
+        }
+        self.tx.take(1);
+        let done = TxResponse {
+            id: request.id,
+            status: RSP_OKAY,
+        };
+        self.memory.tx.write(self.tx.put(), done.words());
+        self.count_received(len);
+        Ok(true)
+    }
+
+    #[inline]
+    fn count_received(&mut self, len: usize) {
         self.stats.received += 1;
         self.stats.received_bytes += len as u64;
-        Ok(true)
     }
 
     /// Copies the requests of the next packet, of which `ready` slots can be seen; (what it says, bytes, extra slots).
     #[inline]
-    fn next_packet(&mut self, ready: u32) -> Result<(Meta, usize, u32), Detach> {
+    fn next_packet(&mut self, first: TxRequest, ready: u32) -> Result<(Meta, usize, u32), Detach> {
         self.requests.clear();
-        let first = TxRequest::from_words(self.memory.tx.read(self.tx.peek(0)));
         let (mut gso, mut extras) = (None, 0);
         if first.flags & EXTRA_INFO != 0 {
             (gso, extras) = self.extra_info(ready)?;
@@ -172,19 +240,11 @@ impl<R: Reach> Back<R> {
         }
         let len = usize::from(first.size);
         if len < PACKET_MIN || left == 0 {
-            return Err(Detach::Slot(
-                Ring::Tx,
-                "a packet without a header, or an empty fragment",
-            ));
+            return Err(Detach::Slot(Ring::Tx, NO_PACKET));
         }
         // The first slot has the packet's length; what it holds itself is what the others leave.
         self.requests[0].size = u16::try_from(left).unwrap_or(0);
-        let meta = Meta {
-            csum_blank: first.flags & TX_CSUM_BLANK != 0,
-            data_validated: first.flags & TX_DATA_VALIDATED != 0,
-            gso,
-        };
-        Ok((meta, len, extras))
+        Ok((meta_of(first.flags, gso), len, extras))
     }
 
     /// The extra slots behind the first one: one of each kind at most, and there is one kind.
@@ -222,8 +282,8 @@ impl<R: Reach> Back<R> {
                 }
                 Place::ByCopy(_) => None,
             };
-            let beyond = Detach::Slot(Ring::Tx, "a fragment reaches beyond its grant");
-            self.parts.push(part.ok_or(beyond)?);
+            self.parts
+                .push(part.ok_or(Detach::Slot(Ring::Tx, NO_PACKET))?);
             staged += size;
         }
         Ok(())
@@ -333,9 +393,91 @@ impl<R: Reach> Back<R> {
         if !(PACKET_MIN..=PACKET_MAX).contains(&len) || !self.config.offloads.allow(meta.gso) {
             return Ok(Sent::Refused);
         }
+        let short = self.config.mode == Mode::Persistent && meta.gso.is_none();
+        if short && len <= self.short && self.rx.known() > 0 {
+            match self.short_room(len) {
+                Ok(None) => {}
+                Ok(Some((request, found))) => {
+                    let sent = self.send_short(request, &found, meta, (len, fill));
+                    return sent.map_err(|error| self.end(error));
+                }
+                Err(error) => return Err(self.end(error)),
+            }
+        }
         let sent = self.send_one(len, meta, fill);
         self.let_go(Ring::Rx);
         sent.map_err(|error| self.end(error))
+    }
+
+    /// Room in the next buffer alone, for a frame of one slot: nearly all are.
+    #[inline]
+    fn short_room(&mut self, len: usize) -> Result<Option<(RxRequest, Found)>, Detach> {
+        let request = RxRequest::from_words(self.memory.rx.read(self.rx.peek(0)));
+        let word = self.memory.grant(request.gref);
+        let word = word.ok_or(Detach::Grant(request.gref, GrantError::NoEntry))?;
+        let cache = &mut self.rx_grants;
+        let found = cache.look_up(request.gref, word, &mut self.reach)?;
+        let room = match &found {
+            Found::Mapped(_, window) => window.len(),
+            Found::Busy(grant) => grant.len,
+        };
+        if len > room {
+            // From now on such frames go the other way at once.
+            self.short = room;
+            if let Found::Mapped(held, _) = &found {
+                self.rx_grants.release(held);
+            }
+            return Ok(None);
+        }
+        Ok(Some((request, found)))
+    }
+
+    #[inline]
+    fn send_short(
+        &mut self,
+        request: RxRequest,
+        found: &Found,
+        meta: Meta,
+        (len, fill): (usize, impl FnOnce(&Room<'_>)),
+    ) -> Result<Sent, Detach> {
+        let (window, room) = match found {
+            Found::Mapped(_, window) => (*window, window.len()),
+            Found::Busy(grant) => (self.staging.whole(), grant.len),
+        };
+        let offset = chain::colour(request.id, room, len);
+        let part = window.part(offset.into(), len);
+        let part = part.ok_or(Detach::Slot(Ring::Rx, "a buffer of no bytes"))?;
+        fill(&Room::new(&[part], len));
+        match found {
+            Found::Mapped(held, _) => self.rx_grants.release(held),
+            Found::Busy(grant) => self.deliver(*grant, offset.into(), part)?,
+        }
+        let done = RxResponse {
+            id: request.id,
+            offset,
+            flags: flags_of(meta),
+            // At most FRAGMENT_MAX.
+            status: i16::try_from(len).unwrap_or(0),
+        };
+        self.rx.take(1);
+        self.memory.rx.write(self.rx.put(), done.words());
+        self.count_sent(len);
+        Ok(Sent::Queued)
+    }
+
+    /// Has a window of our own memory copied into a grant.
+    fn deliver(&mut self, grant: Grant, at: usize, window: SharedBytes) -> Result<(), Detach> {
+        // SAFETY: a window of this staging memory; who was to fill it is done.
+        let bytes = unsafe { self.staging.bytes(window) };
+        let written = self.reach.write(grant, at, bytes);
+        self.stats.copied += 1;
+        written.map_err(Detach::Memory)
+    }
+
+    #[inline]
+    fn count_sent(&mut self, len: usize) {
+        self.stats.sent += 1;
+        self.stats.sent_bytes += len as u64;
     }
 
     #[inline]
@@ -357,16 +499,11 @@ impl<R: Reach> Back<R> {
             }
         }
         fill(&Room::new(&self.parts, len));
-        for (grant, at, window) in self.writes.drain(..) {
-            // SAFETY: a window of this staging memory; `fill` is over.
-            let bytes = unsafe { self.staging.bytes(window) };
-            let written = self.reach.write(grant, at, bytes);
-            written.map_err(Detach::Memory)?;
-            self.stats.copied += 1;
+        while let Some((grant, at, window)) = self.writes.pop() {
+            self.deliver(grant, at, window)?;
         }
         self.respond(meta);
-        self.stats.sent += 1;
-        self.stats.sent_bytes += len as u64;
+        self.count_sent(len);
         Ok(Sent::Queued)
     }
 
@@ -416,9 +553,7 @@ impl<R: Reach> Back<R> {
         for (n, (part, (id, offset))) in self.parts.iter().zip(&self.answers).enumerate() {
             let mut flags = if n < last { MORE_DATA } else { 0 };
             if n == 0 {
-                flags |= u16::from(meta.csum_blank) * RX_CSUM_BLANK;
-                flags |= u16::from(meta.data_validated) * RX_DATA_VALIDATED;
-                flags |= u16::from(meta.gso.is_some()) * EXTRA_INFO;
+                flags |= flags_of(meta);
             }
             let done = RxResponse {
                 id: *id,

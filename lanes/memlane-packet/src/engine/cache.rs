@@ -92,9 +92,10 @@ impl Cache {
         }
     }
 
-    /// Look-ups for which a mapping is kept although others want its place.
+    /// Look-ups for which a mapping is kept although others want its place: as many as there are references, so that
+    /// buffers which take turns do not push each other out for ever.
     pub fn grace(&self) -> u64 {
-        2 * self.most as u64
+        self.by_gref.len() as u64
     }
 
     /// Counters.

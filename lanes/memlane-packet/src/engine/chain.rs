@@ -171,10 +171,15 @@ impl Staging {
         Staging(NonNull::from(Box::leak(bytes)))
     }
 
+    /// All of it.
+    pub(super) fn whole(&self) -> SharedBytes {
+        // SAFETY: the whole allocation, which lives as long as `self`; windows are lent for the time of a call only.
+        unsafe { SharedBytes::new(self.0.cast(), PACKET_MAX) }
+    }
+
     /// A stretch of it, as a window; `None` beyond its end.
     pub(super) fn window(&self, at: usize, len: usize) -> Option<SharedBytes> {
-        // SAFETY: the whole allocation, which lives as long as `self`; windows are lent for the time of a call only.
-        unsafe { SharedBytes::new(self.0.cast(), PACKET_MAX) }.part(at, len)
+        self.whole().part(at, len)
     }
 
     /// The bytes of a window of ours.

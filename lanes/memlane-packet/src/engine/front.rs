@@ -79,12 +79,24 @@ pub struct Front {
     ended: Option<Detach>,
 }
 
-/// A packet's first response.
-struct First {
-    slots: u32,
-    len: usize,
-    meta: Meta,
+#[inline]
+fn flags_of(meta: Meta) -> u16 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(meta.csum_blank, TX_CSUM_BLANK)
+        | bit(meta.data_validated, TX_DATA_VALIDATED)
+        | bit(meta.gso.is_some(), EXTRA_INFO)
 }
+
+#[inline]
+fn meta_of(flags: u16, gso: Option<Gso>) -> Meta {
+    Meta {
+        csum_blank: flags & RX_CSUM_BLANK != 0,
+        data_validated: flags & RX_DATA_VALIDATED != 0,
+        gso,
+    }
+}
+
+const NO_PACKET: &str = "a packet of a length that there is not";
 
 impl Front {
     /// Sets a queue up, grants its buffers and posts those for receiving. `None`: the memory is too small for that.
@@ -166,12 +178,41 @@ impl Front {
                 return Ok(Sent::Full);
             }
         }
-        self.take_buffers(len, size, count);
-        fill(&Room::new(&self.parts, len));
-        self.ask(len, meta);
+        if slots == 1 {
+            self.send_short(len, meta, fill);
+        } else {
+            self.take_buffers(len, size, count);
+            fill(&Room::new(&self.parts, len));
+            self.ask(len, meta);
+        }
         self.stats.sent += 1;
         self.stats.sent_bytes += len as u64;
         Ok(Sent::Queued)
+    }
+
+    /// A packet of one slot: nearly all are. There is room.
+    #[inline]
+    fn send_short(&mut self, len: usize, meta: Meta, fill: impl FnOnce(&Room<'_>)) {
+        let Some(buffer) = self.free.pop() else {
+            return;
+        };
+        let size = self.tx_buffers.size();
+        let offset = chain::colour(buffer, size, len);
+        let at = usize::from(buffer) * size + usize::from(offset);
+        let Some(part) = self.tx_window.part(at, len) else {
+            return;
+        };
+        self.away[usize::from(buffer)] = true;
+        fill(&Room::new(&[part], len));
+        let request = TxRequest {
+            gref: u32::from(buffer),
+            offset,
+            flags: flags_of(meta),
+            id: buffer,
+            // At most PACKET_MAX.
+            size: u16::try_from(len).unwrap_or(0),
+        };
+        self.memory.tx.write(self.tx.put(), request.words());
     }
 
     #[inline]
@@ -205,9 +246,7 @@ impl Front {
             let mut flags = if n < last { MORE_DATA } else { 0 };
             let mut size = part.len();
             if n == 0 {
-                flags |= u16::from(meta.csum_blank) * TX_CSUM_BLANK;
-                flags |= u16::from(meta.data_validated) * TX_DATA_VALIDATED;
-                flags |= u16::from(meta.gso.is_some()) * EXTRA_INFO;
+                flags |= flags_of(meta);
                 size = len;
             }
             let request = TxRequest {
@@ -301,13 +340,16 @@ impl Front {
         if ready == 0 {
             return Ok(false);
         }
-        let first = self.next_packet(ready)?;
-        match first {
-            Some(first) => {
-                take(&Frame::new(&self.parts, first.len, first.meta));
-                self.stats.received += 1;
-                self.stats.received_bytes += first.len as u64;
-                debug_assert_eq!(first.slots as usize, self.buffers.len());
+        self.parts.clear();
+        self.buffers.clear();
+        let first = self.next_response()?;
+        if first.flags & (MORE_DATA | EXTRA_INFO) == 0 && first.status > 0 {
+            return self.receive_short(first, take);
+        }
+        match self.next_packet(first, ready)? {
+            Some((len, meta)) => {
+                take(&Frame::new(&self.parts, len, meta));
+                self.count_received(len);
             }
             None => self.stats.failed += 1,
         }
@@ -317,17 +359,44 @@ impl Front {
         Ok(true)
     }
 
+    /// A packet of one slot: nearly all are.
+    #[inline]
+    fn receive_short(
+        &mut self,
+        response: RxResponse,
+        take: &mut impl FnMut(&Frame<'_>),
+    ) -> Result<bool, Detach> {
+        let part = self.fragment(response)?;
+        let len = part.len();
+        if len < PACKET_MIN {
+            return Err(Detach::Chain(Ring::Rx, NO_PACKET));
+        }
+        take(&Frame::new(&[part], len, meta_of(response.flags, None)));
+        self.post(response.id);
+        self.count_received(len);
+        Ok(true)
+    }
+
+    #[inline]
+    fn count_received(&mut self, len: usize) {
+        self.stats.received += 1;
+        self.stats.received_bytes += len as u64;
+    }
+
     /// Copies the responses of the next packet, of which `ready` slots can be seen. `None`: the back could not use
     /// that buffer.
     #[inline]
-    fn next_packet(&mut self, ready: u32) -> Result<Option<First>, Detach> {
-        self.parts.clear();
-        self.buffers.clear();
-        let first = self.next_response()?;
+    fn next_packet(
+        &mut self,
+        first: RxResponse,
+        ready: u32,
+    ) -> Result<Option<(usize, Meta)>, Detach> {
         if first.status < 0 {
             return Ok(None);
         }
-        let (mut slots, mut len, mut flags) = (1, self.fragment(first)?, first.flags);
+        let part = self.fragment(first)?;
+        self.parts.push(part);
+        let (mut slots, mut len, mut flags) = (1, part.len(), first.flags);
         let mut gso = None;
         if flags & EXTRA_INFO != 0 {
             gso = self.extra_info(ready)?;
@@ -344,21 +413,16 @@ impl Front {
                 return Err(Detach::Chain(Ring::Rx, "a packet has too many fragments"));
             }
             let next = self.next_response()?;
-            len += self.fragment(next)?;
+            let part = self.fragment(next)?;
+            self.parts.push(part);
+            len += part.len();
             (flags, slots) = (next.flags, slots + 1);
         }
         if !(PACKET_MIN..=PACKET_MAX).contains(&len) {
-            return Err(Detach::Chain(
-                Ring::Rx,
-                "a packet of a length that there is not",
-            ));
+            return Err(Detach::Chain(Ring::Rx, NO_PACKET));
         }
-        let meta = Meta {
-            csum_blank: first.flags & RX_CSUM_BLANK != 0,
-            data_validated: first.flags & RX_DATA_VALIDATED != 0,
-            gso,
-        };
-        Ok(Some(First { slots, len, meta }))
+        let meta = meta_of(first.flags, gso);
+        Ok(Some((len, meta)))
     }
 
     /// Takes the next response out; its buffer, which is known by its slot, is among `buffers` then.
@@ -382,20 +446,17 @@ impl Front {
     }
 
     #[inline]
-    fn fragment(&mut self, response: RxResponse) -> Result<usize, Detach> {
+    fn fragment(&self, response: RxResponse) -> Result<SharedBytes, Detach> {
         let size = self.rx_buffers.size();
         let n = usize::try_from(response.status).unwrap_or(0);
         let at = usize::from(response.offset);
+        let beyond = Detach::Slot(Ring::Rx, "a fragment of no bytes, or beyond its buffer");
         if n == 0 || at + n > size {
-            return Err(Detach::Slot(
-                Ring::Rx,
-                "a fragment of no bytes, or beyond its buffer",
-            ));
+            return Err(beyond);
         }
-        let at = usize::from(response.id) * size + at;
         // Inside: the id is a buffer's, and the window has all buffers.
-        self.parts.extend(self.rx_window.part(at, n));
-        Ok(n)
+        let part = self.rx_window.part(usize::from(response.id) * size + at, n);
+        part.ok_or(beyond)
     }
 
     #[cold]

@@ -14,6 +14,15 @@ pub enum Access {
     Write,
 }
 
+/// A region that the front handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Bytes.
+    pub len: usize,
+    /// Did the front hand it over for writing too?
+    pub writable: bool,
+}
+
 /// A grant that was checked: `at..at + len` lies in the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
@@ -26,13 +35,13 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Checks an entry, which must be a private copy. `regions` are the lengths of what was handed over.
+    /// Checks an entry, which must be a private copy. `regions` is what was handed over.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn check(
         word: u64,
-        regions: &[usize],
+        regions: &[Extent],
         access: Access,
     ) -> core::result::Result<Grant, GrantError> {
         let entry = GrantEntry::from_word(word);
@@ -47,10 +56,13 @@ impl Grant {
             return Err(GrantError::Order);
         }
         let region = regions.get(usize::from(entry.region));
-        let region_len = *region.ok_or(GrantError::Outside)?;
+        let region = *region.ok_or(GrantError::Outside)?;
+        if access == Access::Write && !region.writable {
+            return Err(GrantError::ReadOnly);
+        }
         // 2^32 pages are less than a usize holds.
         let at = entry.frame as usize * PAGE;
-        if at.checked_add(len).is_none_or(|end| end > region_len) {
+        if at.checked_add(len).is_none_or(|end| end > region.len) {
             return Err(GrantError::Outside);
         }
         Ok(Grant {
@@ -63,8 +75,8 @@ impl Grant {
 
 /// How a back reaches granted memory. All three ways are needed: a table that is full falls back to copies.
 pub trait Reach {
-    /// Lengths of the regions that the front handed over.
-    fn regions(&self) -> &[usize];
+    /// The regions that the front handed over.
+    fn regions(&self) -> &[Extent];
 
     /// Maps a grant.
     ///

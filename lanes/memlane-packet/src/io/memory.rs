@@ -1,6 +1,6 @@
 //! The front's regions, as a back reaches them: descriptors, mapped page by page or read and written by the kernel.
 
-use crate::engine::grant::{Access, Grant, Reach};
+use crate::engine::grant::{Access, Extent, Grant, Reach};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_sys::fd::Fd;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Regions {
     files: Arc<[Fd]>,
-    lens: Arc<[usize]>,
+    extents: Arc<[Extent]>,
 }
 
 impl Regions {
@@ -24,12 +24,18 @@ impl Regions {
         if files.len() != lens.len() {
             return Err(Errno::INVAL);
         }
+        let mut extents = Vec::new();
         for (file, len) in files.iter().zip(lens) {
             Region::vet(file, *len)?;
+            let writable = mem::seals(file.raw())? & mem::SEALS_WRITING == 0;
+            extents.push(Extent {
+                len: *len,
+                writable,
+            });
         }
         Ok(Regions {
             files: files.into(),
-            lens: lens.into(),
+            extents: extents.into(),
         })
     }
 
@@ -40,8 +46,8 @@ impl Regions {
 }
 
 impl Reach for Regions {
-    fn regions(&self) -> &[usize] {
-        &self.lens
+    fn regions(&self) -> &[Extent] {
+        &self.extents
     }
 
     fn map(&mut self, grant: Grant, access: Access) -> Result<SharedBytes> {
