@@ -15,7 +15,7 @@ use memlane_packet::ring::{self, Back, Front};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-const PREEMPTIONS: usize = 2;
+const PREEMPTIONS: usize = 3;
 const SLOTS: u32 = 2;
 const MESSAGES: u32 = 3;
 /// What an answer adds to its request.

@@ -104,8 +104,8 @@ pub(crate) fn frame(number: u64, len: usize) -> (Vec<u8>, Meta) {
         _ => None,
     };
     let meta = Meta {
-        csum_blank: number % 2 == 0,
-        data_validated: number % 3 == 0,
+        csum_blank: number.is_multiple_of(2),
+        data_validated: number.is_multiple_of(3),
         gso: gso.map(|kind| Gso { kind, size: 1448 }),
     };
     (bytes, meta)
