@@ -187,3 +187,32 @@ macro_rules! port {
 
 port!(FrontQueue, |_: &mut FrontQueue| ());
 port!(BackQueue, BackQueue::tick);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{BackTerms, FrontTerms, Listener, connect};
+
+    #[test]
+    fn frames_of_a_process_that_died_before_it_could_ring_are_taken() {
+        let name = format!("@memlane-packet-no-bell-{}", std::process::id());
+        let listener = Listener::bind(&name).unwrap();
+        let front = std::thread::spawn(move || connect(&name, &FrontTerms::default()).unwrap());
+        let limit = Duration::from_secs(30);
+        let (_link, mut backs) = listener.accept(&BackTerms::default(), limit).unwrap();
+        let (link, mut fronts) = front.join().unwrap();
+        let dying = std::thread::spawn(move || {
+            // Most often the other side sleeps by then; if it does not, the same must come out.
+            std::thread::sleep(Duration::from_millis(100));
+            fronts[0].send(64, Meta::default(), |_| ()).unwrap();
+            // Published, and gone before the bell.
+            let _ = fronts[0].engine.flush();
+            drop((link, fronts));
+        });
+        assert_eq!(backs[0].wait(Sleep::FOR_FRAMES, limit), Ok(true));
+        assert_eq!(backs[0].receive(8, |_| ()), Ok(1));
+        let end = backs[0].wait(Sleep::FOR_FRAMES, limit);
+        assert_eq!(end, Err(Detach::PeerGone));
+        dying.join().unwrap();
+    }
+}
