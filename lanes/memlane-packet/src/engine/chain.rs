@@ -91,6 +91,9 @@ impl<'a> Frame<'a> {
     /// Copies out from `at`, as much as there is and `into` takes; how much.
     #[inline]
     pub fn copy_out(&self, at: usize, into: &mut [u8]) -> usize {
+        if let [part] = self.parts {
+            return Part(*part, PhantomData).copy_out(at, into);
+        }
         let mut done = 0;
         each(self.parts, at, into.len(), |part, at, n| {
             done += part.copy_out(at, &mut into[done..done + n]);
@@ -124,6 +127,9 @@ impl<'a> Room<'a> {
     /// Copies in from `at`, as much as there is room for; how much.
     #[inline]
     pub fn copy_in(&self, at: usize, from: &[u8]) -> usize {
+        if let [part] = self.parts {
+            return Part(*part, PhantomData).copy_in(at, from);
+        }
         let mut done = 0;
         each(self.parts, at, from.len(), |part, at, n| {
             done += part.copy_in(at, &from[done..done + n]);
