@@ -166,6 +166,8 @@ pub enum AttachError {
     Refused(u16),
     /// What we ask for is not among what the back offers.
     NotOffered(&'static str),
+    /// The other end of a name that anybody could take belongs to this user, who is neither ours nor root.
+    Stranger(u32),
     /// Our own settings.
     Config(&'static str),
 }
@@ -182,6 +184,10 @@ impl fmt::Display for AttachError {
             AttachError::Memory(errno) => write!(f, "memory: {errno}"),
             AttachError::Refused(code) => write!(f, "the back refused (code {code})"),
             AttachError::NotOffered(what) => write!(f, "the back does not offer {what}"),
+            AttachError::Stranger(uid) => write!(
+                f,
+                "the other side is user {uid}: use a path, whose permissions say who may, or run both as one user"
+            ),
             AttachError::Config(what) => f.write_str(what),
         }
     }

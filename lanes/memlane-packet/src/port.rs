@@ -10,8 +10,8 @@ use std::time::Duration;
 pub enum Sent {
     /// It goes with the next flush.
     Queued,
-    /// There is no room: flush, and try again when there is.
-    Full,
+    /// There is no room: flush, and try again when there are so many slots ([`Sleep::for_room`]).
+    Full(u32),
     /// It never will: shorter than an Ethernet header, longer than 65535 bytes, or with what was not agreed on.
     Refused,
 }
@@ -21,7 +21,7 @@ pub enum Sent {
 pub struct Sleep {
     /// Frames to receive.
     pub frames: bool,
-    /// So many more slots to send by; 0: that does not matter.
+    /// So many slots to send by; 0: that does not matter.
     pub room: u32,
 }
 
@@ -31,11 +31,14 @@ impl Sleep {
         frames: true,
         room: 0,
     };
-    /// Until a frame can be sent.
-    pub const FOR_ROOM: Sleep = Sleep {
-        frames: false,
-        room: 1,
-    };
+
+    /// Until there are so many slots to send by, as [`Sent::Full`] said.
+    pub fn for_room(slots: u32) -> Sleep {
+        Sleep {
+            frames: false,
+            room: slots,
+        }
+    }
 }
 
 /// One queue of a network interface. Frames are Ethernet's, without the check sequence.

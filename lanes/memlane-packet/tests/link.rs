@@ -14,6 +14,7 @@ use rustix::net::{
 use std::io::{BufRead as _, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{copied, frame};
@@ -159,9 +160,9 @@ fn put(queue: &mut impl PacketPort, bytes: &[u8], meta: Meta) -> Result<(), Deta
         match sent {
             Sent::Queued => return Ok(()),
             Sent::Refused => panic!("{} bytes refused", bytes.len()),
-            Sent::Full => {
+            Sent::Full(slots) => {
                 queue.flush()?;
-                queue.wait(Sleep::FOR_ROOM, Duration::from_millis(5))?;
+                queue.wait(Sleep::for_room(slots), Duration::from_millis(5))?;
             }
         }
     }
@@ -483,6 +484,36 @@ fn a_name_that_a_dead_back_left_is_taken_over_and_a_live_ones_is_not() {
     assert!(!path.exists());
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Users of a name that has no permissions must be of one user.
+#[test]
+fn a_stranger_at_an_abstract_name_is_turned_away() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        eprintln!("SKIPPED: only root can be another user");
+        return;
+    }
+    let name = name("stranger");
+    let listener = Listener::bind(&name).unwrap();
+    let stranger = Command::new("sh")
+        .args(["-c", STRANGER, "sh", name.trim_start_matches('@')])
+        .uid(65534)
+        .spawn();
+    let mut stranger = stranger.unwrap();
+    let came = listener.accept(&BackTerms::default(), PATIENCE).map(|_| ());
+    assert!(
+        matches!(came, Err(AttachError::Stranger(65534))),
+        "{came:?}"
+    );
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+/// Connects, and waits to be killed.
+const STRANGER: &str = r#"exec python3 -c '
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect("\0" + sys.argv[1])
+time.sleep(60)' "$1""#;
 
 // ---- deaths -----------------------------------------------------------------
 

@@ -49,7 +49,7 @@ impl Traffic {
                 match (sent, what) {
                     (Sent::Queued, 0) => self.there.push_back((bytes, meta)),
                     (Sent::Queued, _) => self.here.push_back((bytes, meta)),
-                    (Sent::Full, _) => self.full += 1,
+                    (Sent::Full(_), _) => self.full += 1,
                     (Sent::Refused, _) => panic!("{len} bytes refused"),
                 }
             }
@@ -218,16 +218,16 @@ fn who_waits_for_room_is_woken_by_it() {
     let (front, back) = (&mut traffic.front, &mut traffic.back);
     while front.send(64, Meta::default(), |_| ()).unwrap() == Sent::Queued {}
     front.flush().unwrap();
-    assert_eq!(front.sleeps(Sleep::FOR_ROOM), Ok(true));
+    assert_eq!(front.sleeps(Sleep::for_room(1)), Ok(true));
     assert!(back.receive(1, |_| ()).unwrap().ring);
-    assert_eq!(front.sleeps(Sleep::FOR_ROOM), Ok(false));
+    assert_eq!(front.sleeps(Sleep::for_room(1)), Ok(false));
     assert_eq!(front.send(64, Meta::default(), |_| ()), Ok(Sent::Queued));
     // The other way: a back without buffers is woken when they are posted again.
     while back.send(64, Meta::default(), |_| ()).unwrap() == Sent::Queued {}
     back.flush().unwrap();
-    assert_eq!(back.sleeps(Sleep::FOR_ROOM), Ok(true));
+    assert_eq!(back.sleeps(Sleep::for_room(1)), Ok(true));
     assert!(front.receive(1, |_| ()).unwrap().ring);
-    assert_eq!(back.sleeps(Sleep::FOR_ROOM), Ok(false));
+    assert_eq!(back.sleeps(Sleep::for_room(1)), Ok(false));
 }
 
 #[test]
@@ -247,4 +247,43 @@ fn idle_mappings_go_and_come_back() {
     traffic.step(0, 64, 1).unwrap();
     traffic.settle().unwrap();
     assert_eq!(mapped(&traffic), 1);
+}
+
+#[test]
+fn who_is_told_how_many_slots_are_missing_sleeps_until_there_are_so_many() {
+    let mut traffic = Traffic::new(Mode::Persistent, 5, 0, 32);
+    let (front, back) = (&mut traffic.front, &mut traffic.back);
+    // 32 slots: twelve packets of two fragments, and six more slots are taken.
+    for len in [[8000; 12].as_slice(), &[64; 6]].concat() {
+        assert_eq!(front.send(len, Meta::default(), |_| ()), Ok(Sent::Queued));
+    }
+    assert_eq!(
+        front.send(20_000, Meta::default(), |_| ()),
+        Ok(Sent::Full(5))
+    );
+    front.flush().unwrap();
+    assert_eq!(front.sleeps(Sleep::for_room(5)), Ok(true));
+    assert!(
+        !back.receive(1, |_| ()).unwrap().ring,
+        "three slots are missing, two came"
+    );
+    assert_eq!(front.sleeps(Sleep::for_room(5)), Ok(true));
+    assert!(back.receive(1, |_| ()).unwrap().ring);
+    assert_eq!(front.sleeps(Sleep::for_room(5)), Ok(false));
+    assert_eq!(
+        front.send(20_000, Meta::default(), |_| ()),
+        Ok(Sent::Queued)
+    );
+    // A back does not know how large the next buffers are: it asks for one more than it has.
+    for _ in 0..30 {
+        assert_eq!(back.send(64, Meta::default(), |_| ()), Ok(Sent::Queued));
+    }
+    assert_eq!(
+        back.send(20_000, Meta::default(), |_| ()),
+        Ok(Sent::Full(3))
+    );
+    back.flush().unwrap();
+    assert_eq!(back.sleeps(Sleep::for_room(3)), Ok(true));
+    assert!(front.receive(1, |_| ()).unwrap().ring);
+    assert_eq!(back.sleeps(Sleep::for_room(3)), Ok(false));
 }

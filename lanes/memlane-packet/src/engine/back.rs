@@ -495,7 +495,8 @@ impl<R: Reach> Back<R> {
             self.let_go(Ring::Rx);
             if !self.find_room(len, extras)? {
                 self.stats.full += 1;
-                return Ok(Sent::Full);
+                // Buffers have their own sizes: all that is known is that these are too few.
+                return Ok(Sent::Full(self.rx.known() + 1));
             }
         }
         fill(&Room::new(&self.parts, len));

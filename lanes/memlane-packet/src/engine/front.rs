@@ -175,7 +175,7 @@ impl Front {
             self.reap()?;
             if !self.has_room(count, slots) {
                 self.stats.full += 1;
-                return Ok(Sent::Full);
+                return Ok(Sent::Full(u32::try_from(slots).unwrap_or(u32::MAX)));
             }
         }
         if slots == 1 {

@@ -8,6 +8,7 @@ use crate::engine::grant::Mode;
 use crate::error::{AttachError, Detach};
 use crate::wire::Message;
 use memlane_sys::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
@@ -88,6 +89,7 @@ impl Drop for Link {
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
+    /// `None`: the name is abstract, and has no permissions.
     path: Option<PathBuf>,
 }
 
@@ -151,8 +153,22 @@ impl Listener {
         sleep(&self.socket, Instant::now() + limit)?;
         let came = accept_with(&self.socket, SocketFlags::CLOEXEC);
         let came = came.map_err(|error| AttachError::Socket(errno(error)))?;
+        if self.path.is_none() {
+            no_stranger(&came)?;
+        }
         attach::back(came, terms)
     }
+}
+
+/// A path has permissions; an abstract name is for whoever is first, and for whoever asks. There both ends must be of
+/// one user, or the other one root, by the kernel's word.
+fn no_stranger(socket: &OwnedFd) -> Result<(), AttachError> {
+    let peer = socket_peercred(socket).map_err(|error| AttachError::Socket(errno(error)))?;
+    let peer = peer.uid.as_raw();
+    if peer == 0 || peer == memlane_sys::proc::euid() {
+        return Ok(());
+    }
+    Err(AttachError::Stranger(peer))
 }
 
 /// Does nobody listen behind this name?
@@ -181,7 +197,11 @@ impl Drop for Listener {
 /// # Errors
 /// No link came to be.
 pub fn connect(at: &str, terms: &FrontTerms) -> Result<(Link, Vec<FrontQueue>), AttachError> {
-    attach::front(connected(&address(at)?)?, terms)
+    let socket = connected(&address(at)?)?;
+    if at.starts_with('@') {
+        no_stranger(&socket)?;
+    }
+    attach::front(socket, terms)
 }
 
 /// Likewise, again and again until `end`: for a back that is not there yet, or comes back. What was in the rings of an

@@ -143,7 +143,7 @@ macro_rules! port {
                 fill: impl FnOnce(&Room<'_>),
             ) -> Result<Sent, Detach> {
                 let sent = self.engine.send(len, meta, fill)?;
-                self.found(sent != Sent::Full)?;
+                self.found(!matches!(sent, Sent::Full(_)))?;
                 Ok(sent)
             }
 
