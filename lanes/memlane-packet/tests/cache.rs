@@ -260,12 +260,18 @@ fn a_grant_that_cannot_be_used_is_refused_by_its_reason() {
 }
 
 #[test]
-fn a_mapping_that_the_kernel_does_not_make_is_told_and_leaves_nothing() {
+fn a_mapping_that_the_kernel_does_not_make_is_a_copy_and_the_table_stays_as_large_as_it_is() {
     let (mut reach, mut cache) = (Model::new(), Cache::new(Access::Read, 8, GRANTS));
+    assert!((0..3).all(|gref| used(&mut cache, &mut reach, gref)));
     reach.fails = true;
-    let failed = cache.look_up(3, entry(3), &mut reach).unwrap_err();
-    assert_eq!(failed, Detach::Memory(Errno(12)));
-    assert_eq!(cache.counts().mapped, 0);
+    assert!(!used(&mut cache, &mut reach, 3));
+    assert_eq!((cache.counts().mapped, cache.counts().busy), (3, 1));
+    assert_eq!(cache.counts().max, 3);
     reach.fails = false;
-    assert!(used(&mut cache, &mut reach, 3));
+    assert!(
+        !used(&mut cache, &mut reach, 3),
+        "it is not asked for again and again"
+    );
+    assert!((0..3).all(|gref| used(&mut cache, &mut reach, gref)));
+    assert_eq!(reach.mapped.len(), 3);
 }

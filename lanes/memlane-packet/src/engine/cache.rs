@@ -18,13 +18,13 @@ pub struct GrantCounts {
     pub mapped: u64,
     /// Lent now.
     pub in_use: u64,
-    /// Mapped at most.
+    /// Mapped at most: as was said, or as the kernel allowed.
     pub max: u64,
     /// Look-ups that found a mapping.
     pub hits: u64,
     /// Look-ups that made one.
     pub misses: u64,
-    /// Look-ups that found the table full, or the old mapping lent: copied instead.
+    /// Look-ups that found the table full, the old mapping lent, or no new one to be had: copied instead.
     pub busy: u64,
     /// Mappings given up because the table was full.
     pub evicted: u64,
@@ -54,7 +54,7 @@ pub struct Held(u32);
 pub enum Found {
     /// It is mapped.
     Mapped(Held, SharedBytes),
-    /// There is no room, or it is lent as something else: copy.
+    /// There is no room, it is lent as something else, or the kernel does not map it: copy.
     Busy(Grant),
 }
 
@@ -110,7 +110,7 @@ impl Cache {
     /// The mapping of `gref`, whose entry in the table is `word` (a private copy).
     ///
     /// # Errors
-    /// The grant cannot be used, or not be mapped.
+    /// The grant cannot be used.
     #[inline]
     pub fn look_up<R: Reach>(
         &mut self,
@@ -141,7 +141,13 @@ impl Cache {
             self.counts.busy += 1;
             return Ok(Found::Busy(grant));
         }
-        let window = reach.map(grant, self.access).map_err(Detach::Memory)?;
+        let Ok(window) = reach.map(grant, self.access) else {
+            // The process has all the mappings that it may have: from now on this table makes do with its own.
+            self.most = self.entries.len();
+            self.counts.max = self.most as u64;
+            self.counts.busy += 1;
+            return Ok(Found::Busy(grant));
+        };
         let at = u32::try_from(self.entries.len()).unwrap_or(NONE);
         self.entries.push(Entry {
             gref,
