@@ -1,7 +1,7 @@
 //! What decides: a queue's front and back, and the table of grants that stay mapped.
 //!
 //! No descriptors, no threads, no clock. Rings lie in memory that both have mapped ([`QueueMemory`]); granted memory
-//! is reached through [`Reach`], which the `io` room implements with mmap and pread, and tests with a model.
+//! is reached through [`grant::Reach`], which the `io` room implements with mmap and pread, and tests with a model.
 
 pub mod back;
 pub mod cache;
