@@ -46,6 +46,22 @@ impl Region {
         })
     }
 
+    /// Makes one that others can map for reading only: nobody can get a writable mapping of the memfd, or write it by
+    /// its descriptor, once it is mapped here.
+    pub fn create_for_readers(name: &CStr, len: usize) -> Result<Region> {
+        let fd = mem::memfd(name, len, false)?;
+        let base = mem::map_shared(fd.raw(), 0, len, true)?;
+        let region = Region {
+            fd: Some(fd),
+            base,
+            len,
+            writable: true,
+        };
+        let seals = mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE;
+        mem::add_seals(region.fd().unwrap_or(-1), seals)?;
+        Ok(region)
+    }
+
     /// Maps a memfd that a peer handed over. Refuses one whose size is not
     /// sealed (the peer could pull its pages from under us: SIGBUS), that is not
     /// `len` bytes long, or that is made of huge pages: they come from a pool of
@@ -61,6 +77,19 @@ impl Region {
     }
 
     fn attach_kind(fd: &Fd, len: usize, writable: bool) -> Result<Region> {
+        Region::vet(fd, len)?;
+        let base = mem::map_shared(fd.raw(), 0, len, writable)?;
+        // The mapping keeps the memory; the descriptor is of no further use.
+        Ok(Region {
+            fd: None,
+            base,
+            len,
+            writable,
+        })
+    }
+
+    /// Would `attach` take this memfd? For who maps pieces of it.
+    pub fn vet(fd: &Fd, len: usize) -> Result<()> {
         if mem::seals(fd.raw())? & mem::SEALS_FIXED != mem::SEALS_FIXED {
             return Err(Errno(libc::EPERM));
         }
@@ -70,14 +99,7 @@ impl Region {
         if mem::is_hugetlb(fd.raw())? {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        let base = mem::map_shared(fd.raw(), 0, len, writable)?;
-        // The mapping keeps the memory; the descriptor is of no further use.
-        Ok(Region {
-            fd: None,
-            base,
-            len,
-            writable,
-        })
+        Ok(())
     }
 
     /// Bytes.
@@ -151,6 +173,25 @@ mod tests {
     fn a_region_whose_size_is_not_sealed_is_refused() {
         let fd = mem::memfd(c"test", 8192, false).unwrap();
         assert_eq!(Region::attach(fd, 8192).unwrap_err(), Errno(libc::EPERM));
+    }
+
+    #[test]
+    fn a_region_for_readers_cannot_be_written_by_others() {
+        let region = Region::create_for_readers(c"test", 8192).unwrap();
+        // SAFETY: one byte is readable.
+        assert!(unsafe { region.bytes().copy_in(5, b"x".as_ptr(), 1) });
+        let copy = || memlane_sys::fd::duplicate(region.fd().unwrap()).unwrap();
+        assert_eq!(
+            Region::attach(copy(), 8192).unwrap_err(),
+            Errno(libc::EPERM)
+        );
+        let written = memlane_sys::fd::write_at(copy().raw(), b"y", 5);
+        assert_eq!(written.unwrap_err(), Errno(libc::EPERM));
+        let theirs = Region::attach_read_only(copy(), 8192).unwrap();
+        let mut byte = [0];
+        // SAFETY: one byte is writable.
+        assert!(unsafe { theirs.bytes().copy_out(5, byte.as_mut_ptr(), 1) });
+        assert_eq!(&byte, b"x");
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub const PAGE: usize = 4096;
 
 /// Seals that fix the size for ever: nobody can pull pages from under a peer.
 pub const SEALS_FIXED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// Seals with either of which nobody can begin to write a file.
+pub const SEALS_WRITING: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE;
 
 /// Creates an anonymous memory file of `len` bytes. `hugetlb` asks for huge pages.
 pub fn memfd(name: &CStr, len: usize, hugetlb: bool) -> Result<Fd> {

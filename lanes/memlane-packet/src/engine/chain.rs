@@ -1,0 +1,271 @@
+//! Frames in pieces: what users of an engine see of memory that the other side can write.
+
+use super::{Gso, GsoKind, Meta};
+use crate::layout::{EXTRA_GSO, ExtraGso, PACKET_MAX};
+use memlane_core::access::SharedBytes;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// A stretch of a frame. The other side may change its bytes while it is read: copy once, then look.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a>(SharedBytes, PhantomData<&'a ()>);
+
+impl Part<'_> {
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// None? (Never in a frame.)
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Where it begins, for system calls; not for references.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+
+    /// Copies out from `at`, as much as both have; how much.
+    #[inline]
+    pub fn copy_out(&self, at: usize, into: &mut [u8]) -> usize {
+        let n = self.0.len().saturating_sub(at).min(into.len());
+        // SAFETY: `into` has n bytes; the window is alive for 'a, which its maker has seen to.
+        unsafe { self.0.copy_out(at, into.as_mut_ptr(), n) };
+        n
+    }
+
+    #[inline]
+    fn copy_in(&self, at: usize, from: &[u8]) -> usize {
+        let n = self.0.len().saturating_sub(at).min(from.len());
+        // SAFETY: `from` has n bytes; the window is alive for 'a, which its maker has seen to.
+        unsafe { self.0.copy_in(at, from.as_ptr(), n) };
+        n
+    }
+}
+
+/// A frame that was received, lent until its user is back.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    parts: &'a [SharedBytes],
+    len: usize,
+    meta: Meta,
+}
+
+/// Room for a frame that is to be sent, in its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Room<'a> {
+    parts: &'a [SharedBytes],
+    len: usize,
+}
+
+impl<'a> Frame<'a> {
+    /// The windows must be alive for 'a, and together have `len` bytes.
+    #[inline]
+    pub(super) fn new(parts: &'a [SharedBytes], len: usize, meta: Meta) -> Frame<'a> {
+        Frame { parts, len, meta }
+    }
+
+    /// Bytes, from the Ethernet header on.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// None? (Never.)
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What it says of itself.
+    pub fn meta(&self) -> Meta {
+        self.meta
+    }
+
+    /// Its stretches, in order.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = Part<'a>> {
+        self.parts.iter().map(|part| Part(*part, PhantomData))
+    }
+
+    /// Copies out from `at`, as much as there is and `into` takes; how much.
+    #[inline]
+    pub fn copy_out(&self, at: usize, into: &mut [u8]) -> usize {
+        if let [part] = self.parts {
+            return Part(*part, PhantomData).copy_out(at, into);
+        }
+        let mut done = 0;
+        each(self.parts, at, into.len(), |part, at, n| {
+            done += part.copy_out(at, &mut into[done..done + n]);
+        });
+        done
+    }
+}
+
+impl<'a> Room<'a> {
+    /// The windows must be alive for 'a, and together have `len` bytes.
+    #[inline]
+    pub(super) fn new(parts: &'a [SharedBytes], len: usize) -> Room<'a> {
+        Room { parts, len }
+    }
+
+    /// Bytes: all of them go, filled or not (what is not filled has what lay there before, which the other side had seen).
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// None? (Never.)
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its stretches, in order.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = Part<'a>> {
+        self.parts.iter().map(|part| Part(*part, PhantomData))
+    }
+
+    /// Copies in from `at`, as much as there is room for; how much.
+    #[inline]
+    pub fn copy_in(&self, at: usize, from: &[u8]) -> usize {
+        if let [part] = self.parts {
+            return Part(*part, PhantomData).copy_in(at, from);
+        }
+        let mut done = 0;
+        each(self.parts, at, from.len(), |part, at, n| {
+            done += part.copy_in(at, &from[done..done + n]);
+        });
+        done
+    }
+}
+
+/// Walks over `want` bytes from `at`.
+#[inline]
+fn each(
+    parts: &[SharedBytes],
+    mut at: usize,
+    mut want: usize,
+    mut step: impl FnMut(Part<'_>, usize, usize),
+) {
+    for part in parts {
+        if want == 0 {
+            break;
+        }
+        if at >= part.len() {
+            at -= part.len();
+            continue;
+        }
+        let n = want.min(part.len() - at);
+        step(Part(*part, PhantomData), at, n);
+        at = 0;
+        want -= n;
+    }
+}
+
+/// Memory of our own of one packet's size, for the modes and moments in which the kernel copies.
+#[derive(Debug)]
+pub(super) struct Staging(NonNull<[u8; PACKET_MAX]>);
+
+// SAFETY: an allocation of its own.
+unsafe impl Send for Staging {}
+
+impl Staging {
+    pub(super) fn new() -> Staging {
+        let bytes: Box<[u8; PACKET_MAX]> = vec![0; PACKET_MAX]
+            .into_boxed_slice()
+            .try_into()
+            .unwrap_or_else(|_| unreachable!("made of that length"));
+        Staging(NonNull::from(Box::leak(bytes)))
+    }
+
+    /// All of it.
+    pub(super) fn whole(&self) -> SharedBytes {
+        // SAFETY: the whole allocation, which lives as long as `self`; windows are lent for the time of a call only.
+        unsafe { SharedBytes::new(self.0.cast(), PACKET_MAX) }
+    }
+
+    /// A stretch of it, as a window; `None` beyond its end.
+    pub(super) fn window(&self, at: usize, len: usize) -> Option<SharedBytes> {
+        self.whole().part(at, len)
+    }
+
+    /// The bytes of a window of ours.
+    ///
+    /// # Safety
+    /// `window` is one of ours, and nobody uses it while the slice lives.
+    #[allow(clippy::mut_from_ref)] // raw memory; exclusive by the caller's promise
+    pub(super) unsafe fn bytes(&self, window: SharedBytes) -> &mut [u8] {
+        // SAFETY: inside the allocation; the caller's promise for the rest.
+        unsafe { std::slice::from_raw_parts_mut(window.as_ptr(), window.len()) }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: leaked in `new`, and nobody has it any more.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// Which offloads both ends have agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offloads {
+    /// `feature-gso-tcpv4`.
+    pub gso4: bool,
+    /// `feature-gso-tcpv6`.
+    pub gso6: bool,
+}
+
+impl Offloads {
+    /// May a frame say this?
+    pub fn allow(self, gso: Option<Gso>) -> bool {
+        match gso {
+            None => true,
+            Some(gso) => {
+                gso.size > 0
+                    && match gso.kind {
+                        GsoKind::Tcp4 => self.gso4,
+                        GsoKind::Tcp6 => self.gso6,
+                    }
+            }
+        }
+    }
+
+    /// What an extra slot says, or what is wrong with it.
+    pub(super) fn gso_of(self, extra: ExtraGso) -> Result<Option<Gso>, &'static str> {
+        if extra.kind != EXTRA_GSO {
+            return Err("extra info of a kind that was not agreed on");
+        }
+        let kind = match extra.gso {
+            0 => return Ok(None),
+            1 => GsoKind::Tcp4,
+            2 => GsoKind::Tcp6,
+            _ => return Err("segmentation of a kind that there is not"),
+        };
+        let gso = Some(Gso {
+            kind,
+            size: extra.size,
+        });
+        if !self.allow(gso) {
+            return Err("segmentation that was not agreed on, or of no bytes");
+        }
+        Ok(gso)
+    }
+}
+
+/// What a slot says of `gso`.
+pub(super) fn extra_of(gso: Gso) -> ExtraGso {
+    ExtraGso {
+        kind: EXTRA_GSO,
+        flags: 0,
+        size: gso.size,
+        gso: gso.kind as u8,
+        features: 0,
+    }
+}
+
+/// Small frames begin at different places of their pages: lines at the same place of all pages share one set of a cache.
+#[inline]
+pub(super) fn colour(buffer: u16, room: usize, len: usize) -> u16 {
+    let at = (buffer % 32) * 64;
+    if usize::from(at) + len <= room { at } else { 0 }
+}

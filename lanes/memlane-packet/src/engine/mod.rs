@@ -1,0 +1,170 @@
+//! What decides: a queue's front and back, and the table of grants that stay mapped.
+//!
+//! No descriptors, no threads, no clock. Rings lie in memory that both have mapped ([`QueueMemory`]); granted memory
+//! is reached through [`grant::Reach`], which the `io` room implements with mmap and pread, and tests with a model.
+
+pub mod back;
+pub mod cache;
+pub mod chain;
+pub mod front;
+pub mod grant;
+
+use crate::layout::{QueueLayout, RX_WORDS, RingWords, TX_WORDS};
+use crate::ring;
+use memlane_core::region::Region;
+use memlane_core::sync::Cpu;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A queue's part of the control memory: two rings and the grant table.
+#[derive(Clone, Debug)]
+pub struct QueueMemory {
+    control: Arc<Region>,
+    layout: QueueLayout,
+    grants: NonNull<AtomicU64>,
+    tx: RingMemory<TX_WORDS>,
+    rx: RingMemory<RX_WORDS>,
+}
+
+// SAFETY: pointers into `control`, which lives as long; all that lies there is atomic.
+unsafe impl Send for QueueMemory {}
+// SAFETY: as above.
+unsafe impl Sync for QueueMemory {}
+
+/// A ring in mapped memory, whose slots have `WORDS` words.
+#[derive(Clone, Copy, Debug)]
+struct RingMemory<const WORDS: usize> {
+    words: NonNull<RingWords<Cpu>>,
+    slots: NonNull<AtomicU32>,
+    count: u32,
+}
+
+impl<const WORDS: usize> RingMemory<WORDS> {
+    fn find(control: &Region, at: usize, count: u32) -> Option<Self> {
+        let slots_at = at.checked_add(crate::layout::RING_HEADER)?;
+        // SAFETY: atomics only; `QueueMemory` keeps the region.
+        let words = unsafe { control.words::<RingWords<Cpu>>(at)? };
+        let last = slots_at.checked_add((count as usize * WORDS - 1) * 4)?;
+        // SAFETY: as above; the last slot's last word lies inside, so all do.
+        let slots = unsafe {
+            control.words::<AtomicU32>(last)?;
+            control.words::<AtomicU32>(slots_at)?
+        };
+        Some(RingMemory {
+            words,
+            slots,
+            count,
+        })
+    }
+
+    #[inline]
+    fn words(&self) -> &RingWords<Cpu> {
+        // SAFETY: inside the region, which the `QueueMemory` around us keeps; atomics, so that a peer may write them.
+        unsafe { self.words.as_ref() }
+    }
+
+    #[inline]
+    fn slots(&self) -> &[AtomicU32] {
+        // SAFETY: as above; `find` has seen that so many words lie inside.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), self.count as usize * WORDS) }
+    }
+
+    #[inline]
+    fn write<const N: usize>(&self, index: u32, words: [u32; N]) {
+        ring::write::<Cpu, WORDS, N>(self.slots(), self.count - 1, index, words);
+    }
+
+    #[inline]
+    fn read<const N: usize>(&self, index: u32) -> [u32; N] {
+        ring::read::<Cpu, WORDS, N>(self.slots(), self.count - 1, index)
+    }
+}
+
+impl QueueMemory {
+    /// Queue number `queue` of a control memory; `None` if it does not lie inside.
+    pub fn new(control: &Arc<Region>, layout: QueueLayout, queue: u16) -> Option<QueueMemory> {
+        let at = usize::from(queue).checked_mul(layout.len)?;
+        if at.checked_add(layout.len)? > control.len() {
+            return None;
+        }
+        // SAFETY: atomics only; we keep the region. The table ends before the tx ring, which lies inside.
+        let grants = unsafe { control.words::<AtomicU64>(at)? };
+        Some(QueueMemory {
+            control: Arc::clone(control),
+            layout,
+            grants,
+            tx: RingMemory::find(control, at + layout.tx_at, layout.slots)?,
+            rx: RingMemory::find(control, at + layout.rx_at, layout.slots)?,
+        })
+    }
+
+    /// Sizes.
+    pub fn layout(&self) -> QueueLayout {
+        self.layout
+    }
+
+    /// The control memory, for who writes what an engine would not (tests).
+    pub fn control(&self) -> &Arc<Region> {
+        &self.control
+    }
+
+    #[inline]
+    fn table(&self) -> &[AtomicU64] {
+        // SAFETY: inside the region, which we keep; `new` has seen that the table ends inside; atomics only.
+        unsafe { std::slice::from_raw_parts(self.grants.as_ptr(), self.layout.grants as usize) }
+    }
+
+    /// A grant's entry, copied once. `None`: the table has no such reference.
+    #[inline]
+    pub fn grant(&self, gref: u32) -> Option<u64> {
+        let entry = self.table().get(gref as usize)?;
+        Some(entry.load(Ordering::Acquire))
+    }
+
+    /// Writes a grant's entry (the front does); `false` if there is none.
+    pub fn set_grant(&self, gref: u32, word: u64) -> bool {
+        let entry = self.table().get(gref as usize);
+        entry
+            .inspect(|e| e.store(word, Ordering::Release))
+            .is_some()
+    }
+}
+
+/// What a frame says of itself beside its bytes (what a vnet header says to a TAP).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Meta {
+    /// The transport checksum is not filled in; the receiver is to fill it in, or to pass that on.
+    pub csum_blank: bool,
+    /// The bytes were checked, or never left this machine: the receiver need not check.
+    pub data_validated: bool,
+    /// More than one segment: cut it up where it leaves for a wire.
+    pub gso: Option<Gso>,
+}
+
+/// Segmentation that is still to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gso {
+    /// What is to be cut.
+    pub kind: GsoKind,
+    /// Payload bytes of each segment, at most; not zero.
+    pub size: u16,
+}
+
+/// `XEN_NETIF_GSO_TYPE_…`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    Tcp4 = 1,
+    /// TCP over IPv6.
+    Tcp6 = 2,
+}
+
+/// What one call of an engine did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Burst {
+    /// Frames.
+    pub frames: usize,
+    /// The other side asked for a bell.
+    pub ring: bool,
+}

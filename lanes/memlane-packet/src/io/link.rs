@@ -1,0 +1,230 @@
+//! A link's socket: how a front finds a back, and how each learns that the other is gone.
+
+use super::attach::{self, BackTerms, FrontTerms};
+use super::queue::{BackQueue, FrontQueue};
+use super::socket::{errno, receive, send, sleep};
+use crate::engine::chain::Offloads;
+use crate::engine::grant::Mode;
+use crate::error::{AttachError, Detach};
+use crate::wire::Message;
+use memlane_sys::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The first pause before another try to connect, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// What holds both ends together, beside the queues. Dropping it says goodbye.
+#[derive(Debug)]
+pub struct Link {
+    socket: OwnedFd,
+    mode: Mode,
+    offloads: Offloads,
+    told: bool,
+}
+
+impl Link {
+    pub(super) fn new(socket: OwnedFd, mode: Mode, offloads: Offloads) -> Link {
+        Link {
+            socket,
+            mode,
+            offloads,
+            told: false,
+        }
+    }
+
+    /// How the back gets at packets.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What was agreed on.
+    pub fn offloads(&self) -> Offloads {
+        self.offloads
+    }
+
+    /// Has the other side said or shown that it is gone? A queue that finds it gone can ask here for its reason.
+    pub fn ended(&self) -> Option<Detach> {
+        match receive(&self.socket, Instant::now()) {
+            Ok((Message::Detach(code), _)) => Some(Detach::PeerDetached(code)),
+            Err(AttachError::Timeout) => None,
+            // Closed, or words where silence was agreed on.
+            Ok(_) | Err(_) => Some(Detach::PeerGone),
+        }
+    }
+
+    /// Tells the other side why this one ends.
+    pub fn close(mut self, why: &Detach) {
+        self.tell(why.code());
+    }
+
+    fn tell(&mut self, code: u16) {
+        if !self.told {
+            self.told = true;
+            // If it cannot be told, the socket's end tells it.
+            let _ = send(&self.socket, &Message::Detach(code), &[]);
+        }
+    }
+}
+
+impl AsFd for Link {
+    /// Readable when the other side ends.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.tell(Detach::Closed.code());
+    }
+}
+
+/// A back's door. The name is removed when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    /// `None`: the name is abstract, and has no permissions.
+    path: Option<PathBuf>,
+}
+
+/// A path, or `@name` for one that is no file (and goes with its last user).
+fn address(text: &str) -> Result<SocketAddrUnix, AttachError> {
+    let address = match text.strip_prefix('@') {
+        Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
+        None => SocketAddrUnix::new(text),
+    };
+    address.map_err(|error| AttachError::Socket(errno(error)))
+}
+
+fn socket() -> Result<OwnedFd, AttachError> {
+    let made = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    made.map_err(|error| AttachError::Socket(errno(error)))
+}
+
+fn connected(address: &SocketAddrUnix) -> Result<OwnedFd, AttachError> {
+    let socket = socket()?;
+    let done = rustix::net::connect(&socket, address);
+    done.map_err(|error| AttachError::Socket(errno(error)))?;
+    Ok(socket)
+}
+
+impl Listener {
+    /// Listens at a path, or at `@name`. A file that a dead back left there is replaced; one where somebody listens is
+    /// not.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn bind(at: &str) -> Result<Listener, AttachError> {
+        let address = address(at)?;
+        let socket = socket()?;
+        let path = (!at.starts_with('@')).then(|| PathBuf::from(at));
+        let mut bound = bind(&socket, &address);
+        if let (Err(rustix::io::Errno::ADDRINUSE), Some(path)) = (&bound, &path)
+            && is_left_over(&address)
+        {
+            let _ = std::fs::remove_file(path);
+            bound = bind(&socket, &address);
+        }
+        bound.map_err(|error| AttachError::Socket(errno(error)))?;
+        listen(&socket, 16).map_err(|error| AttachError::Socket(errno(error)))?;
+        Ok(Listener { socket, path })
+    }
+
+    /// Waits for a front, not longer than `limit`, and attaches it.
+    ///
+    /// # Errors
+    /// [`AttachError::Timeout`], or what became of the front that came: the door stays open.
+    pub fn accept(
+        &self,
+        terms: &BackTerms,
+        limit: Duration,
+    ) -> Result<(Link, Vec<BackQueue>), AttachError> {
+        sleep(&self.socket, Instant::now() + limit)?;
+        let came = accept_with(&self.socket, SocketFlags::CLOEXEC);
+        let came = came.map_err(|error| AttachError::Socket(errno(error)))?;
+        if self.path.is_none() {
+            no_stranger(&came)?;
+        }
+        attach::back(came, terms)
+    }
+}
+
+/// A path has permissions; an abstract name is for whoever is first, and for whoever asks. There both ends must be of
+/// one user, or the other one root, by the kernel's word.
+fn no_stranger(socket: &OwnedFd) -> Result<(), AttachError> {
+    let peer = socket_peercred(socket).map_err(|error| AttachError::Socket(errno(error)))?;
+    let peer = peer.uid.as_raw();
+    if peer == 0 || peer == memlane_sys::proc::euid() {
+        return Ok(());
+    }
+    Err(AttachError::Stranger(peer))
+}
+
+/// Does nobody listen behind this name?
+fn is_left_over(address: &SocketAddrUnix) -> bool {
+    let refused = Errno(rustix::io::Errno::CONNREFUSED.raw_os_error());
+    matches!(connected(address), Err(AttachError::Socket(error)) if error == refused)
+}
+
+impl AsFd for Listener {
+    /// Readable when a front comes.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Connects to a back that listens at a path or `@name`.
+///
+/// # Errors
+/// No link came to be.
+pub fn connect(at: &str, terms: &FrontTerms) -> Result<(Link, Vec<FrontQueue>), AttachError> {
+    let socket = connected(&address(at)?)?;
+    if at.starts_with('@') {
+        no_stranger(&socket)?;
+    }
+    attach::front(socket, terms)
+}
+
+/// Likewise, again and again until `end`: for a back that is not there yet, or comes back. What was in the rings of an
+/// earlier link is lost, as frames can be on any wire.
+///
+/// # Errors
+/// The last try's, or one that another try would not mend.
+pub fn connect_until(
+    at: &str,
+    terms: &FrontTerms,
+    end: Instant,
+) -> Result<(Link, Vec<FrontQueue>), AttachError> {
+    let [mut pause, longest] = PAUSES;
+    loop {
+        let error = match connect(at, terms) {
+            Err(error @ (AttachError::Socket(_) | AttachError::Timeout)) => error,
+            done => return done,
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(error);
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(longest);
+    }
+}

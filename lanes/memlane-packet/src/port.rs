@@ -1,0 +1,98 @@
+//! What users of a queue see, whichever end it is.
+
+use crate::engine::Meta;
+use crate::engine::chain::{Frame, Room};
+use crate::error::Detach;
+use std::time::Duration;
+
+/// What became of a frame that was to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// It goes with the next flush.
+    Queued,
+    /// There is no room: flush, and try again when there are so many slots ([`Sleep::for_room`]).
+    Full(u32),
+    /// It never will: shorter than an Ethernet header, longer than 65535 bytes, or with what was not agreed on.
+    Refused,
+}
+
+/// What to sleep for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sleep {
+    /// Frames to receive.
+    pub frames: bool,
+    /// So many slots to send by; 0: that does not matter.
+    pub room: u32,
+}
+
+impl Sleep {
+    /// Until a frame comes.
+    pub const FOR_FRAMES: Sleep = Sleep {
+        frames: true,
+        room: 0,
+    };
+
+    /// Until there are so many slots to send by, as [`Sent::Full`] said.
+    pub fn for_room(slots: u32) -> Sleep {
+        Sleep {
+            frames: false,
+            room: slots,
+        }
+    }
+}
+
+/// One queue of a network interface. Frames are Ethernet's, without the check sequence.
+///
+/// ```
+/// use memlane_packet::{Meta, PacketPort, Sent, Sleep};
+///
+/// /// Carries what comes at one port to another: the one copy is from memory to memory.
+/// fn carry(from: &mut impl PacketPort, to: &mut impl PacketPort) -> Result<usize, memlane_packet::Detach> {
+///     let mut lost = 0;
+///     let frames = from.receive(32, |frame| {
+///         let sent = to.send(frame.len(), frame.meta(), |room| {
+///             let mut at = 0;
+///             let mut buffer = [0; 2048];
+///             while at < frame.len() {
+///                 let n = frame.copy_out(at, &mut buffer);
+///                 room.copy_in(at, &buffer[..n]);
+///                 at += n;
+///             }
+///         });
+///         lost += usize::from(sent != Ok(Sent::Queued));
+///     })?;
+///     to.flush()?;
+///     Ok(frames - lost)
+/// }
+/// ```
+pub trait PacketPort {
+    /// Lends up to `most` frames to `take`, one after another; how many. What lies in a frame can change while it is
+    /// looked at: copy once what you are to believe.
+    ///
+    /// # Errors
+    /// The queue has ended.
+    fn receive(&mut self, most: usize, take: impl FnMut(&Frame<'_>)) -> Result<usize, Detach>;
+
+    /// Has `fill` write a frame of `len` bytes in its place. It goes with the next flush.
+    ///
+    /// # Errors
+    /// The queue has ended.
+    fn send(
+        &mut self,
+        len: usize,
+        meta: Meta,
+        fill: impl FnOnce(&Room<'_>),
+    ) -> Result<Sent, Detach>;
+
+    /// Shows the other side what was sent.
+    ///
+    /// # Errors
+    /// The queue has ended.
+    fn flush(&mut self) -> Result<(), Detach>;
+
+    /// Sleeps until there is what is asked for, or not longer than `limit`; `false`: that was it.
+    ///
+    /// # Errors
+    /// The queue has ended.
+    fn wait(&mut self, until: Sleep, limit: Duration) -> Result<bool, Detach>;
+}
