@@ -1,5 +1,7 @@
 //! fio, as it is installed, with the engine of this build: contents checked by fio, requests counted by the server.
 
+#[path = "../../../lanes/memlane-transport/tests/certs/mod.rs"]
+mod certs;
 mod support;
 
 use memlane_block::server::{ServerConfig as BlockConfig, Shared};
@@ -70,6 +72,59 @@ fn what_one_fio_wrote_to_a_file_over_tcp_the_next_one_finds() {
     let ended = run(&address, &reads).expect("fio");
     assert_ne!(ended.code, Some(0), "{}", ended.text);
     assert!(ended.text.contains("verify"), "{}", ended.text);
+}
+
+#[test]
+fn contents_are_verified_over_tls_and_a_stranger_is_told_why_at_once() {
+    let root = Folder::new("tls");
+    let made = std::fs::File::create(root.path().join("disk")).expect("a file");
+    made.set_len(16 << 20).expect("a length");
+    let shared = Shared::new(BlockConfig::new(root.path().to_owned())).expect("a root");
+    let geometry = Geometry::new(64, 128 << 10, 4096).expect("a geometry");
+    let both = certs::Both::new(&certs::Wish::server(), &certs::Wish::client(&["job-*"]));
+    let listen = vec![Address::Tcp(([127, 0, 0, 1], 0).into())];
+    let mut config = ServerConfig::new(listen, Config::new(geometry, 1));
+    config.tls = Some(both.server());
+    let server = serve(config, move |_| shared.service()).expect("a server");
+    let address = format!("--address={}", server.addresses()[0]);
+    let tls = format!("--tls={}", both.client.0.display());
+    let job = |more: &[&str]| {
+        let fixed = [
+            "--volume=disk",
+            "--rw=randwrite",
+            "--bsrange=4k-256k",
+            "--blockalign=4k",
+            "--size=16m",
+            "--iodepth=8",
+            "--verify=crc32c",
+        ];
+        run(&address, &[&fixed[..], more].concat())
+    };
+    let Some(verified) = job(&[&tls, "--session=job-1"]) else {
+        return;
+    };
+    verified.succeeds();
+    let name = "--tls_name=storage.example";
+    let named = job(&[&tls, "--session=job-2", name]).expect("fio");
+    named.succeeds();
+    for (more, why) in [
+        (&[&tls[..], "--session=other"][..], "may not have a session"),
+        (
+            &[&tls, "--session=job-3", "--tls_name=x.example"],
+            "for another name",
+        ),
+        (&["--session=job-4"], "it wants TLS"),
+        (&["--session=job-5", "--tls=/nowhere"], "ca-cert.pem"),
+    ] {
+        let begin = std::time::Instant::now();
+        let refused = job(more).expect("fio");
+        refused.refuses(why);
+        let took = begin.elapsed();
+        assert!(
+            took < std::time::Duration::from_secs(8),
+            "told after {took:?}"
+        );
+    }
 }
 
 #[test]

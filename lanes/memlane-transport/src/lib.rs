@@ -119,6 +119,10 @@
 //! assert_eq!(disk, data);
 //! ```
 
+// What tests of the crate share with those beside it says the crate's name.
+#[cfg(test)]
+extern crate self as memlane_transport;
+
 pub mod engine;
 pub mod error;
 pub mod io;

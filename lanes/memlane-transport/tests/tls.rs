@@ -597,6 +597,33 @@ fn strangers_at_the_door_harm_nobody_and_do_not_stay() {
 }
 
 #[test]
+fn of_one_address_only_so_many_may_wait_at_the_door() {
+    let both = Both::good();
+    let disk = Arc::<Disk>::default();
+    let limits = Limits {
+        handshake: PATIENCE * 2,
+        half_open_per_peer: 5,
+        ..Limits::default()
+    };
+    let server = start_limited(&disk, both.server(), vec![tcp()], limits);
+    let flood: Vec<_> = (0..12)
+        .map(|_| {
+            let stream = TcpStream::connect(socket_of(&server)).expect("a connection");
+            stream.set_nonblocking(true).expect("it does not wait");
+            stream
+        })
+        .collect();
+    let open = || {
+        let waits = |mut stream: &TcpStream| {
+            let read = stream.read(&mut [0; 9]);
+            read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        flood.iter().filter(|stream| waits(stream)).count()
+    };
+    until("seven of them are closed", || open() == 5);
+}
+
+#[test]
 fn a_bit_that_is_changed_on_the_way_ends_the_connection_and_nothing_is_wrong() {
     let both = Both::good();
     let disk = Arc::<Disk>::default();

@@ -423,3 +423,62 @@ impl AsFd for Link {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::inflow::{BUFFER, Nothing};
+    use super::super::tls::certs::Both;
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// Both ends of an encrypted connection.
+    fn pair() -> (Link, Link) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let sockets = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (one, other) = sockets.expect("a pair");
+        let both = Both::good();
+        let (mut client, mut server) = (Link::new(one, 512), Link::new(other, 512));
+        let to = [127, 0, 0, 1].into();
+        client.encrypts(Tls::client(&both.client(), to).expect("a client"));
+        server.encrypts(Tls::server(&both.server()).expect("a server"));
+        while client.certified().is_none() || server.certified().is_none() {
+            for link in [&mut client, &mut server] {
+                link.flush().expect("it is sent");
+                link.turn(true);
+                assert_eq!(link.next(&mut Nothing), Ok(None));
+                link.flush().expect("it is sent");
+            }
+        }
+        (client, server)
+    }
+
+    fn is_readable(link: &Link) -> bool {
+        let mut set = [PollFd::new(link, PollFlags::IN)];
+        poll(&mut set, Some(&Timespec::default())).expect("a poll") > 0
+    }
+
+    #[test]
+    fn what_was_decrypted_when_a_turn_ends_is_not_forgotten() {
+        const FRAME: usize = super::super::frame::HEADER;
+        let (mut client, mut server) = pair();
+        // As much as a turn reads, and a last record that is so short that it comes from the socket with the rest.
+        for more in [1, 8, 16, 24, 1000] {
+            let count = TURN * BUFFER / FRAME + more;
+            (0..count).for_each(|_| client.immediate(0x8000_0000));
+            let mut got = 0;
+            while client.flush().is_ok_and(|all| !all) || is_readable(&server) {
+                server.turn(true);
+                while let Some(received) = server.next(&mut Nothing).expect("frames") {
+                    assert_eq!(received, Received::Immediate(0x8000_0000));
+                    got += 1;
+                    // There is always more in the socket, until there is nothing more at all.
+                    if got % 64 == 0 {
+                        client.flush().expect("it is sent");
+                    }
+                }
+            }
+            assert_eq!(got, count, "{more}");
+        }
+    }
+}

@@ -4,6 +4,9 @@
 //! have: a URI among its alternative names, `memlane:session/NAME`, for each; a star at the end stands for any rest.
 //! Version 1.3 only, and no resumption: each connection's certificates are looked at.
 
+#[cfg(test)]
+#[path = "../../../tests/certs/mod.rs"]
+pub(super) mod certs;
 mod records;
 
 pub(super) use records::Tls;
