@@ -162,10 +162,19 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
 fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> io::Result<T> {
     let mut bytes = Vec::new();
     stream.take(LONGEST).read_to_end(&mut bytes)?;
+    if bytes.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Asks the process `name`; `None` if there is none.
+/// Does it mean that the other end ended before it said anything?
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Asks the process `name`; `None` if there is none, or it ended before it answered.
 pub(crate) fn ask(
     role: Role,
     name: &str,
@@ -186,8 +195,11 @@ pub(crate) fn ask(
     };
     stream.set_read_timeout(Some(PATIENCE.saturating_add(longer)))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    send(&stream, request)?;
-    receive::<Reply>(&stream)?.into_result().map(Some)
+    let said = send(&stream, request).and_then(|()| receive::<Reply>(&stream));
+    match said {
+        Err(error) if is_gone(&error) => Ok(None),
+        said => said?.into_result().map(Some),
+    }
 }
 
 /// Names of all that listen, of this user and network namespace.
@@ -246,6 +258,21 @@ mod tests {
     fn nobody_there_is_not_an_error() {
         let asked = ask(Role::Session, &unique("nobody"), &Request::Describe);
         assert_eq!(asked.expect("no error"), None);
+    }
+
+    #[test]
+    fn one_that_ends_while_it_is_asked_is_as_good_as_none() {
+        let name = unique("ends");
+        let listener = Listener::bind(Role::Session, &name).expect("a free name");
+        let asked = std::thread::spawn({
+            let name = name.clone();
+            move || ask(Role::Session, &name, &Request::Describe)
+        });
+        // Taken, and dropped without a word; as the kernel does for a process that is killed.
+        let (stream, _) = listener.0.accept().expect("somebody asks");
+        drop((stream, listener));
+        let said = asked.join().expect("no panic");
+        assert_eq!(said.expect("no error"), None);
     }
 
     #[test]
