@@ -187,6 +187,15 @@ fn is_dead(path: &std::path::Path) -> bool {
     std::fs::metadata(path).is_err_and(|error| error.raw_os_error() == Some(107))
 }
 
+/// It says so when the last thread of the killed process has gone.
+fn wait_until_dead(path: &std::path::Path) {
+    let begin = Instant::now();
+    while !is_dead(path) {
+        assert!(begin.elapsed() < LIMIT, "it lives");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn what_a_killed_process_has_left_is_taken_over_or_taken_away() {
     let test = "leftovers";
@@ -201,7 +210,7 @@ fn what_a_killed_process_has_left_is_taken_over_or_taken_away() {
     done(&map());
     std::fs::write(&file, "x").expect_err("it is as long as the volume");
     world.kill("a");
-    assert!(is_dead(&file));
+    wait_until_dead(&file);
     // The next one at the same place.
     let begin = Instant::now();
     while !map().status.success() {
@@ -212,6 +221,7 @@ fn what_a_killed_process_has_left_is_taken_over_or_taken_away() {
     done(&world.memlane(&["vol", "prune"]));
     assert_eq!(std::fs::metadata(&file).expect("a file").len(), 8 << 20);
     world.kill("a");
+    wait_until_dead(&file);
     let said = world.memlane(&["vol", "prune"]);
     done(&said);
     let text = String::from_utf8_lossy(&said.stdout).into_owned();

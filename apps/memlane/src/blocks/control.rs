@@ -165,10 +165,19 @@ fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
 fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> io::Result<T> {
     let mut bytes = Vec::new();
     stream.take(LONGEST).read_to_end(&mut bytes)?;
+    if bytes.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Asks the process `name`; `None` if there is none.
+/// Does it mean that the other end ended before it said anything?
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Asks the process `name`; `None` if there is none, or it ended before it described itself.
 pub(crate) fn ask(
     role: Role,
     name: &str,
@@ -192,14 +201,9 @@ pub(crate) fn ask(
     let said = send(&stream, request).and_then(|()| receive::<Reply>(&stream));
     match said {
         // It has ended at this moment. Of what it was told to do, nobody knows what became.
-        Err(error) if *request == Request::Describe && has_ended(&error) => Ok(None),
+        Err(error) if *request == Request::Describe && is_gone(&error) => Ok(None),
         said => said?.into_result().map(Some),
     }
-}
-
-fn has_ended(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind())
 }
 
 /// Names of all that listen, of this user and network namespace.
