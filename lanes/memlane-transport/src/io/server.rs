@@ -1,6 +1,6 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
-use super::address::{Address, Bell, Interest, Ready, Waits, listening};
+use super::address::{self, Address, Bell, Interest, Ready, Waits, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::Link;
@@ -380,8 +380,7 @@ impl Acceptor {
         let address = from.and_then(|from| SocketAddr::try_from(from).ok());
         let (peer, who, name) = match address {
             Some(address) => {
-                // Without it, it is only slower.
-                let _ = sockopt::set_tcp_nodelay(&socket, true);
+                address::tune(&socket);
                 let name = format!("tcp:{address}");
                 (Peer::Host(address.ip()), Identity::Unknown, name)
             }
