@@ -86,7 +86,7 @@ pub(super) fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
     if is_near(socket) {
         // Here nothing is gained by having more on its way than the processor's cache holds: what has left it costs
-        // the receiver twice the time. (decisions/0007)
+        // the receiver twice the time. (decisions/0009)
         let _ = sockopt::set_socket_send_buffer_size(socket, NEAR);
     }
 }
