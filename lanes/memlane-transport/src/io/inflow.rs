@@ -2,8 +2,7 @@
 //! how many came ([`Inflow::came`]), and takes out what is complete ([`Inflow::next`]).
 //!
 //! Small frames come many at a time, through a buffer. Data that is longer than what the buffer already has of it goes
-//! straight to its place; where such data came last, little is read ahead, so that little of what follows it, which is
-//! likely to be the same again, is copied.
+//! straight to its place.
 
 use super::frame::{FrameError, HEADER, Header, Place, Step};
 use crate::wire::CONN_LEN;
@@ -12,10 +11,6 @@ use memlane_sys::iov::Piece;
 
 /// Bytes that are taken at a time, beside those that go straight to their place.
 pub const BUFFER: usize = 64 << 10;
-/// Data from which on little is read ahead.
-pub const LARGE: u32 = 16 << 10;
-/// What is read ahead then: a header, and the tail that a request has.
-pub const AHEAD: usize = 512;
 
 /// Who knows what a peer may write. Asked before a byte is taken.
 pub trait Granted {
@@ -72,8 +67,6 @@ pub struct Inflow {
     body: Body,
     /// Most bytes of a message.
     most: usize,
-    /// Most bytes that are taken beside those that go straight to their place.
-    ahead: usize,
 }
 
 impl Inflow {
@@ -86,7 +79,6 @@ impl Inflow {
             end: 0,
             body: Body::None,
             most,
-            ahead: BUFFER,
         }
     }
 
@@ -106,8 +98,6 @@ impl Inflow {
             _ => Piece::NONE,
         };
         let spare = &mut self.buffer[self.end..];
-        let ahead = spare.len().min(self.ahead);
-        let spare = &mut spare[..ahead];
         let buffered = Piece {
             base: spare.as_mut_ptr(),
             len: spare.len(),
@@ -197,7 +187,6 @@ impl Inflow {
                 if len as usize > self.most {
                     return Err(FrameError::TooLong(len));
                 }
-                self.ahead = BUFFER;
                 let (bytes, len) = (Vec::new(), len as usize);
                 self.body = Body::Message { bytes, len, imm };
                 (HEADER, Begun::Body)
@@ -215,7 +204,6 @@ impl Inflow {
                 let data = span.part(0, place.len as usize);
                 let window = data.filter(|_| placed || tail == 0);
                 let window = window.ok_or(FrameError::NotGranted)?;
-                self.ahead = if place.len < LARGE { BUFFER } else { AHEAD };
                 let done = 0;
                 self.body = Body::Data { window, done, imm };
                 (HEADER + tail, Begun::Body)

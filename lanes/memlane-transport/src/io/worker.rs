@@ -142,9 +142,6 @@ const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
 /// How long jobs that run may take when the server stops.
 const LAST_JOBS: Duration = Duration::from_secs(30);
-/// Bytes of requests that are taken in before the service begins and what it has done is sent: few enough that they
-/// are still in the processor's cache then, and that a client has something to do while the next are read.
-const TURN: usize = 256 << 10;
 /// A service without a descriptor that has not finished all is asked so often.
 const ASK: Duration = Duration::from_millis(1);
 
@@ -167,8 +164,6 @@ pub(super) struct Worker<S> {
     running: usize,
     /// Jobs that were handed over since it was last told to start them.
     handed_over: bool,
-    /// Bytes of their data.
-    weight: usize,
     finished: Vec<Finished>,
     notices: Vec<(SessionId, u32)>,
     passes: u32,
@@ -203,7 +198,6 @@ impl<S: Service> Worker<S> {
             failed: Vec::new(),
             running: 0,
             handed_over: false,
-            weight: 0,
             finished: Vec::new(),
             notices: Vec::new(),
             passes: 0,
@@ -437,10 +431,6 @@ impl<S: Service> Worker<S> {
             };
             self.hand_over(now, id, &received);
             self.carry_out();
-            if self.weight >= TURN {
-                self.serve();
-                self.flush();
-            }
         }
     }
 
@@ -572,7 +562,6 @@ impl<S: Service> Worker<S> {
         };
         self.running += 1;
         self.handed_over = true;
-        self.weight += job.len as usize;
         self.service.borrow_mut().execute(job, chunk);
     }
 
@@ -603,7 +592,7 @@ impl<S: Service> Worker<S> {
 
     fn serve(&mut self) {
         if self.running > 0 || self.handed_over {
-            (self.handed_over, self.weight) = (false, 0);
+            self.handed_over = false;
             let mut finished = std::mem::take(&mut self.finished);
             self.service.borrow_mut().finished(&mut finished);
             self.stirred |= !finished.is_empty();
