@@ -7,6 +7,11 @@ use std::time::{Duration, Instant};
 /// Between two looks: each takes locks of the socket that who sends needs as well.
 const BREATH: u32 = 16;
 
+/// From then on the core is offered to others, after so many looks each time: on a full machine whoever is to answer
+/// may be one of them.
+const ALONE: Duration = Duration::from_micros(3);
+const YIELD: u32 = 4;
+
 /// Threads of this process that look again and again.
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
@@ -26,6 +31,7 @@ pub(super) struct Pace {
     /// Mean of the last pauses.
     pause: Duration,
     spinning: bool,
+    looks: u32,
 }
 
 impl Pace {
@@ -36,6 +42,7 @@ impl Pace {
             since: None,
             pause: limit * 4,
             spinning: false,
+            looks: 0,
         }
     }
 
@@ -52,15 +59,24 @@ impl Pace {
     pub(super) fn spin(&mut self) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         // A pause that we slept through is longer by the time it takes to be woken.
-        let again = self.pause < self.limit * 2 && since.elapsed() < self.limit && self.start();
+        let gone = since.elapsed();
+        let again = self.pause < self.limit * 2 && gone < self.limit && self.start();
         if again {
-            for _ in 0..BREATH {
-                std::hint::spin_loop();
-            }
+            self.breathe(gone);
         } else {
             self.stop();
         }
         again
+    }
+
+    /// Between two looks, so long after the first.
+    fn breathe(&mut self, gone: Duration) {
+        self.looks = self.looks.wrapping_add(1);
+        if gone > ALONE && self.looks.is_multiple_of(YIELD) {
+            std::thread::yield_now();
+        } else {
+            (0..BREATH).for_each(|_| std::hint::spin_loop());
+        }
     }
 
     /// Nothing came, or is about to: is it better to wait at once?

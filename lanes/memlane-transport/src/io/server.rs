@@ -1,6 +1,6 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
-use super::address::{Address, Bell, Inherited, Interest, Ready, Waits, listening};
+use super::address::{self, Address, Bell, Inherited, Interest, Ready, Waits, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::{Link, LinkError};
@@ -409,8 +409,7 @@ impl Acceptor {
         let tls = address.and(self.tls.as_ref());
         let (peer, who, name) = match address {
             Some(address) => {
-                // Without it, it is only slower.
-                let _ = sockopt::set_tcp_nodelay(&socket, true);
+                address::tune(&socket);
                 let kind = if tls.is_some() { "tls" } else { "tcp" };
                 let name = format!("{kind}:{address}");
                 (Peer::Host(address.ip()), Identity::Unknown, name)

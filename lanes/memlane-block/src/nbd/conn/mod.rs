@@ -174,6 +174,8 @@ pub(super) struct Conn<'a> {
     turn: usize,
     /// What the input waits for.
     wants: Wants,
+    /// The queue may have woken us: it is asked, so that it does not do so again.
+    woken: bool,
     /// Nobody listens any more.
     dead: bool,
     /// When this must be over, once it is known.
@@ -218,6 +220,7 @@ impl<'a> Conn<'a> {
             done: Vec::new(),
             turn: TURN,
             wants: Wants::Bytes,
+            woken: false,
             dead: false,
             until: None,
         })
@@ -322,6 +325,7 @@ impl<'a> Conn<'a> {
 
     /// Until the client, the volume or the bell has something.
     fn sleep(&mut self) {
+        self.woken = true;
         if self.is_over() || self.queue.arm() {
             return;
         }

@@ -88,6 +88,10 @@ impl Conn<'_> {
                 self.queue.submit(Io { tag, ..io });
             }
         }
+        if self.tasks.is_empty() && !std::mem::take(&mut self.woken) {
+            // Nothing can come, and to ask may cost system calls.
+            return progress;
+        }
         let mut done = std::mem::take(&mut self.done);
         self.queue.reap(&mut done);
         progress |= !done.is_empty();
