@@ -102,7 +102,7 @@
 //!             client::Event::PathUp(_) => {
 //!                 let request = Request {
 //!                     direction: Direction::Write,
-//!                     usr: b"to the disk".to_vec(),
+//!                     usr: b"to the disk".as_slice().into(),
 //!                     len: data.len() as u32,
 //!                     into: None,
 //!                     hint: 0,
@@ -123,6 +123,7 @@ pub mod engine;
 pub mod error;
 pub mod io;
 pub mod lease;
+pub mod message;
 pub mod port;
 pub mod stats;
 pub mod wire;

@@ -661,7 +661,7 @@ impl World {
             } else {
                 Direction::Read
             },
-            usr: vec![u8::try_from(block).unwrap_or(0); 5],
+            usr: [u8::try_from(block).unwrap_or(0); 5].into(),
             len: DATA,
             into: (!write).then_some(into),
             hint: u16::try_from(self.rng.below(8)).unwrap_or(0),

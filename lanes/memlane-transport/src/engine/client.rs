@@ -10,6 +10,7 @@ use super::policy::{Policy, pick};
 use super::pulse::Heartbeat;
 use super::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
+use crate::message::Message;
 use crate::stats::PathStats;
 use crate::wire::{
     CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, MAX_PATHS,
@@ -17,6 +18,9 @@ use crate::wire::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+
+/// Tails whose memory is kept: as many as a driver has at a time, which carries out one action after the other.
+const SPARE_TAILS: usize = 16;
 
 /// What to do with requests while no path is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +97,7 @@ pub struct Request {
     /// Which way the data goes.
     pub direction: Direction,
     /// The message beside the data.
-    pub usr: Vec<u8>,
+    pub usr: Message,
     /// Bytes of data.
     pub len: u32,
     /// Where the server is to put what is read.
@@ -231,6 +235,8 @@ pub struct Client {
     closed: bool,
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
+    /// Memory of tails that were sent, to be used again.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Client {
@@ -256,6 +262,7 @@ impl Client {
             closed: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -350,6 +357,13 @@ impl Client {
     /// What the driver is to do next.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// The driver is done with a [`Post::tail`]: its memory is used again.
+    pub fn take_back(&mut self, tail: Vec<u8>) {
+        if self.spare.len() < SPARE_TAILS {
+            self.spare.push(tail);
+        }
     }
 
     /// What the user is told next.
@@ -676,8 +690,10 @@ impl Client {
             kind,
             replay,
         };
-        let mut tail = request.usr.clone();
-        tail.extend(header.encode());
+        let mut tail = self.spare.pop().unwrap_or_default();
+        tail.clear();
+        tail.extend_from_slice(&request.usr);
+        header.append(&mut tail);
         // A settle leaves the data alone: the first copy may be under way.
         let writes = request.direction == Direction::Write && !flight.abandoned;
         let offset = request.len + u32::from(usr_len);

@@ -16,6 +16,7 @@ use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::port::{Completion, News, Submission};
 use crate::wire::{CONN_LEN, Immediate, MAX_REQUEST_HEADER};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,6 +26,8 @@ const EINVAL: u16 = 22;
 /// So many passes over busy connections, and all of them are looked at; one that asks the kernel counts more.
 const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
+/// So do passes while nothing is under way.
+const COSTS_IDLE: u32 = 32;
 
 /// A request on its way in.
 #[derive(Debug)]
@@ -88,6 +91,8 @@ pub(super) struct Core {
     passes: u32,
     /// Something has come, if only a part, since this was taken away.
     pub(super) has_moved: bool,
+    /// What `deadline` said last, until something happens.
+    due: Cell<Option<Option<Time>>>,
 }
 
 impl Core {
@@ -109,6 +114,7 @@ impl Core {
             told: Told::default(),
             passes: 0,
             has_moved: false,
+            due: Cell::new(None),
         }
     }
 
@@ -125,6 +131,7 @@ impl Core {
     /// Requests from ports come in; nothing is read.
     pub(super) fn take_in(&mut self, queued: &mut Vec<Queued>) {
         let now = self.now();
+        self.happens();
         let stamped = queued.drain(..).map(|queued| (now, queued));
         self.backlog.extend(stamped);
         self.submit(now);
@@ -137,12 +144,14 @@ impl Core {
         let now = self.now();
         self.passes += 1;
         let due = self.deadline().is_some_and(|deadline| now >= deadline);
-        if all || due || self.passes >= LOOK_AROUND || !self.is_busy() {
+        self.passes += if self.is_busy() { 0 } else { COSTS_IDLE };
+        if all || due || self.passes >= LOOK_AROUND {
             self.passes = 0;
             self.look_around(now);
         }
         self.read_busy(now);
         if due {
+            self.happens();
             self.engine.poll(now);
             self.carry_out(now);
             self.expire(now);
@@ -151,12 +160,35 @@ impl Core {
         self.flush(now);
     }
 
+    /// Would a pass find something? To be asked again and again: it changes nothing, and asks no kernel.
+    pub(super) fn glances(&self) -> bool {
+        let mut entries = self.links.iter().flatten();
+        entries.any(|entry| entry.link.glance().unwrap_or(entry.busy > 0))
+    }
+
+    /// As `glances`, by somebody who passes only then: now and then it is time for one.
+    pub(super) fn has_some(&mut self) -> bool {
+        self.passes += 1;
+        self.passes >= LOOK_AROUND || self.glances()
+    }
+
+    /// From here on another deadline may be the first.
+    pub(super) fn happens(&mut self) {
+        self.due.set(None);
+    }
+
     fn is_busy(&self) -> bool {
         self.links.iter().flatten().any(|entry| entry.busy > 0)
     }
 
     /// When `pass` is to be called at the latest.
     pub(super) fn deadline(&self) -> Option<Time> {
+        let due = self.due.get().unwrap_or_else(|| self.first_deadline());
+        self.due.set(Some(due));
+        due
+    }
+
+    fn first_deadline(&self) -> Option<Time> {
         let engine = self.engine.deadline();
         match (self.backlog.front(), self.all_down) {
             (Some((since, _)), AllDown::Queue(limit)) if self.pool.is_none() => {
@@ -185,6 +217,7 @@ impl Core {
 
     fn submit(&mut self, now: Time) {
         while let Some((since, queued)) = self.backlog.pop_front() {
+            self.happens();
             if let Err((error, queued)) = self.submit_one(now, queued) {
                 let waits = error == SubmitError::NoPermit
                     || (error == SubmitError::NoPath && self.all_down != AllDown::Fail);
@@ -199,7 +232,6 @@ impl Core {
                 });
             }
         }
-        self.carry_out(now);
     }
 
     fn submit_one(&mut self, now: Time, queued: Queued) -> Result<(), (SubmitError, Queued)> {
@@ -245,6 +277,7 @@ impl Core {
     // ---- what the engine says ----
 
     pub(super) fn carry_out(&mut self, now: Time) {
+        self.happens();
         loop {
             while let Some(action) = self.engine.poll_action() {
                 self.act(action);
@@ -274,7 +307,10 @@ impl Core {
                     entry.dirty = true;
                 }
             }
-            Action::Post(post) => self.post(&post),
+            Action::Post(post) => {
+                self.post(&post);
+                self.engine.take_back(post.tail);
+            }
             Action::Close { path, epoch } => {
                 self.close_all(|conn| conn.path == path && conn.epoch == epoch);
             }

@@ -237,6 +237,12 @@ impl Link {
         shared.is_none_or(|shared| shared.pull(at, into))
     }
 
+    /// Has something come? `None`: only the kernel knows.
+    pub(super) fn glance(&self) -> Option<bool> {
+        let shared = self.shared.as_ref().filter(|_| self.accepted);
+        shared.map(Shared::has_some)
+    }
+
     /// It will not be looked at until the kernel says so. `false`: there is something.
     pub(super) fn naps(&mut self) -> bool {
         let shared = self.shared.as_mut().filter(|_| self.accepted);

@@ -191,6 +191,12 @@ impl Shared {
         self.consumer.take(words, slots)
     }
 
+    /// Has something come? A look that changes nothing.
+    pub(super) fn has_some(&self) -> bool {
+        let (words, _) = Self::parts(&self.from_peer);
+        self.consumer.has_some(words)
+    }
+
     /// About to be looked at no more, until the bell is rung. `false`: there is something.
     pub(super) fn naps(&mut self) -> bool {
         let (words, _) = Self::parts(&self.from_peer);
