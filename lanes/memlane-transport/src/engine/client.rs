@@ -5,7 +5,7 @@
 use super::backoff::{Backoff, Jitter};
 use super::memory::flags;
 use super::path::{Conn, Path, PathId, PathState};
-use super::permits::{Permits, Ticket};
+use super::permits::{Free, Permits, Ticket};
 use super::policy::{Policy, pick};
 use super::pulse::Heartbeat;
 use super::{Direction, Inbound, Time};
@@ -17,6 +17,7 @@ use crate::wire::{
     MAX_REQUEST_HEADER, Replay, Request as Header, RequestKind, SgDesc, Uuid,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Tails whose memory is kept: as many as a driver has at a time, which carries out one action after the other.
@@ -204,6 +205,8 @@ pub(super) struct Flight {
     pub(super) since: Time,
     /// In which order requests were taken.
     pub(super) order: u64,
+    /// Its permit is its user's, also when it is over.
+    pub(super) reserved: bool,
     /// A copy may have reached the server.
     pub(super) sent: bool,
     /// Its user was told that it failed. The permit stays taken until the server says that no copy is left.
@@ -320,6 +323,17 @@ impl Client {
 
     /// Takes a request. The driver keeps what is to be written, unchanged, until it is told [`Event::Done`].
     pub fn submit(&mut self, now: Time, request: Request) -> Result<Ticket, SubmitError> {
+        self.submit_with(now, request, None)
+    }
+
+    /// Likewise, with a permit that the driver has reserved, and that no request has. It stays the driver's, unless the
+    /// engine [`holds`](Self::holds) it when it has told that the request failed.
+    pub fn submit_with(
+        &mut self,
+        now: Time,
+        request: Request,
+        reserved: Option<u16>,
+    ) -> Result<Ticket, SubmitError> {
         if self.closed {
             return Err(SubmitError::Closed);
         }
@@ -336,7 +350,12 @@ impl Client {
         if path.is_none() && self.config.all_down == AllDown::Fail {
             return Err(SubmitError::NoPath);
         }
-        let ticket = self.permits.take().ok_or(SubmitError::NoPermit)?;
+        let ticket = match reserved {
+            Some(permit) if !self.holds(permit) => self.permits.again(permit),
+            Some(_) => None,
+            None => self.permits.take(),
+        };
+        let ticket = ticket.ok_or(SubmitError::NoPermit)?;
         self.taken += 1;
         self.flights[usize::from(ticket.permit)] = Some(Flight {
             request,
@@ -344,6 +363,7 @@ impl Client {
             place: Place::Waiting,
             since: now,
             order: self.taken,
+            reserved: reserved.is_some(),
             sent: false,
             abandoned: false,
         });
@@ -352,6 +372,26 @@ impl Client {
             None => self.waiting.push_back(ticket.permit),
         }
         Ok(ticket)
+    }
+
+    /// Where permits are reserved; none before there is a geometry.
+    #[must_use]
+    pub fn permits(&self) -> &Arc<Free> {
+        self.permits.shared()
+    }
+
+    /// Does a request have this permit, if only one whose user was told that it failed?
+    #[must_use]
+    pub fn holds(&self, permit: u16) -> bool {
+        let flight = self.flights.get(usize::from(permit));
+        flight.is_some_and(Option::is_some)
+    }
+
+    /// A request's permit is not its user's any more, from now on.
+    pub fn keep(&mut self, permit: u16) {
+        if let Some(Some(flight)) = self.flights.get_mut(usize::from(permit)) {
+            flight.reserved = false;
+        }
     }
 
     /// What the driver is to do next.
@@ -559,7 +599,9 @@ impl Client {
             _ => return Err(stranger),
         };
         let flight = slot.take().ok_or(stranger)?;
-        self.permits.put(permit);
+        if !flight.reserved {
+            self.permits.put(permit);
+        }
         if let Some(path) = self.paths.get_mut(&conn.path) {
             path.returns(conn.cid);
             path.took(now.saturating_sub(at));
@@ -590,8 +632,10 @@ impl Client {
 
     /// The request is over and no copy of it is left anywhere that counts.
     pub(super) fn release(&mut self, permit: u16) {
-        self.flights[usize::from(permit)] = None;
-        self.permits.put(permit);
+        let flight = self.flights[usize::from(permit)].take();
+        if flight.is_some_and(|flight| !flight.reserved) {
+            self.permits.put(permit);
+        }
     }
 
     pub(super) fn first_geometry(&mut self, geometry: Geometry) {

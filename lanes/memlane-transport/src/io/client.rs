@@ -4,6 +4,7 @@
 //! promises: a connection that was closed is dropped, with all that it had in its buffers.
 
 use super::address::{Address, Interest, PathAddr, Ready, Waits, connecting};
+use super::chunks::Chunks;
 use super::client_port::PortState;
 use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
 use super::inflow::Received;
@@ -14,6 +15,7 @@ use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
 use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
+use crate::lease::Lease;
 use crate::port::{Completion, News, Submission};
 use crate::wire::{CONN_LEN, Immediate, MAX_REQUEST_HEADER};
 use std::cell::Cell;
@@ -42,8 +44,10 @@ struct Flight {
     ticket: Ticket,
     port: Arc<PortState>,
     tag: u64,
-    lease: Option<crate::lease::Lease>,
+    lease: Option<Lease>,
     reads: bool,
+    /// Its permit is its lease's.
+    reserved: bool,
 }
 
 #[derive(Debug)]
@@ -79,6 +83,8 @@ pub(super) struct Core {
     waits: Arc<Waits>,
     ready: Vec<Ready>,
     pool: Option<Arc<Pool>>,
+    /// What connections of today share, if any does: where leases lie.
+    chunks: Option<Arc<Chunks>>,
     /// By permit.
     flights: Vec<Option<Flight>>,
     /// By slot.
@@ -107,6 +113,7 @@ impl Core {
             waits,
             ready: Vec::new(),
             pool: None,
+            chunks: None,
             flights: Vec::new(),
             reading: Vec::new(),
             backlog: VecDeque::new(),
@@ -234,7 +241,8 @@ impl Core {
         }
     }
 
-    fn submit_one(&mut self, now: Time, queued: Queued) -> Result<(), (SubmitError, Queued)> {
+    fn submit_one(&mut self, now: Time, mut queued: Queued) -> Result<(), (SubmitError, Queued)> {
+        let reserved = self.reserved(&mut queued.submission);
         let submission = &queued.submission;
         let lent = submission.lease.as_ref();
         if lent.map_or(0, |lease| lease.bytes().len()) < submission.len as usize {
@@ -244,7 +252,7 @@ impl Core {
             return Err((SubmitError::TooLong, queued));
         }
         let pool = self.pool.as_ref();
-        let describe = |lease: &crate::lease::Lease| {
+        let describe = |lease: &Lease| {
             pool.map(|pool| pool.describe(lease.number(), submission.len))
         };
         let reads = submission.direction == Direction::Read;
@@ -255,7 +263,7 @@ impl Core {
             into: lent.filter(|_| reads).and_then(describe),
             hint: queued.port.hint,
         };
-        let ticket = match self.engine.submit(now, request) {
+        let ticket = match self.engine.submit_with(now, request, reserved) {
             Ok(ticket) => ticket,
             Err(error) => return Err((error, queued)),
         };
@@ -267,11 +275,53 @@ impl Core {
                 tag: submission.tag,
                 lease: submission.lease,
                 reads,
+                reserved: reserved.is_some(),
             });
         }
         // Now, while the flight is known and no other has its permit.
         self.carry_out(now);
         Ok(())
+    }
+
+    /// The permit of a request whose lease lies in a chunk. The request's tail comes behind its data: so it has to be
+    /// the whole lease. What lies in chunks of the past goes home.
+    fn reserved(&self, submission: &mut Submission) -> Option<u16> {
+        let lease = submission.lease.as_mut()?;
+        let claim = lease.claim()?;
+        if !self.chunks.as_ref().is_some_and(|now| claim.is_of(now)) {
+            // No request has its permit: it is given back.
+            drop(self.pool.as_ref()?.bring_home(lease));
+            return None;
+        }
+        let whole = lease.bytes().len() == submission.len as usize;
+        whole.then(|| claim.permit())
+    }
+
+    /// The lease of a request that is under way leaves its chunk, whose permit the engine then has.
+    fn bring_home(&mut self, permit: u16) {
+        let flight = self.flights.get_mut(usize::from(permit));
+        let flight = flight.and_then(Option::as_mut);
+        let (Some(flight), Some(pool)) = (flight.filter(|f| f.reserved), &self.pool) else {
+            return;
+        };
+        if let Some(claim) = flight.lease.as_mut().and_then(|l| pool.bring_home(l)) {
+            self.engine.keep(permit);
+            claim.hand_over();
+            flight.reserved = false;
+        }
+    }
+
+    /// Do connections still share the chunks in which leases lie?
+    fn look_at_chunks(&mut self) {
+        let mut shared = self.links.iter().flatten().filter_map(|entry| entry.link.chunks());
+        let first = shared.clone().next().cloned();
+        let still = |chunks: &Arc<Chunks>| shared.any(|other| Arc::ptr_eq(chunks, other));
+        if !self.chunks.as_ref().is_some_and(still) {
+            self.chunks = first;
+        }
+        if let Some(pool) = &self.pool {
+            pool.lie_in(self.chunks.clone());
+        }
     }
 
     // ---- what the engine says ----
@@ -363,8 +413,26 @@ impl Core {
     }
 
     fn post(&mut self, post: &Post) {
-        let flight = self.flights.get(usize::from(post.ticket.permit));
-        let flight = flight.and_then(|flight| flight.as_ref());
+        let permit = post.ticket.permit;
+        let claim_is_good = |flight: &Flight, chunks: Option<&Arc<Chunks>>| {
+            let claim = flight.lease.as_ref().and_then(Lease::claim);
+            claim.zip(chunks).is_some_and(|(claim, now)| claim.is_of(now))
+        };
+        let flight = self.flights.get(usize::from(permit)).and_then(Option::as_ref);
+        let reserved = flight.filter(|flight| flight.ticket == post.ticket && flight.reserved);
+        let good = reserved.map(|flight| claim_is_good(flight, self.chunks.as_ref()));
+        if good == Some(false) {
+            self.bring_home(permit);
+        }
+        let mut entries = self.links.iter_mut().flatten();
+        let Some(entry) = entries.find(|entry| entry.conn == post.conn) else {
+            return;
+        };
+        let there = entry.link.chunks().zip(self.chunks.as_ref());
+        let in_place = good == Some(true)
+            && there.is_some_and(|(there, now)| Arc::ptr_eq(there, now))
+            && entry.link.has_chunk(post.chunk.addr, permit);
+        let flight = self.flights.get(usize::from(permit)).and_then(Option::as_ref);
         let flight = flight.filter(|flight| flight.ticket == post.ticket);
         let lease = flight.and_then(|flight| flight.lease.as_ref());
         if let (Some(lease), true) = (lease, flight.is_some_and(|flight| flight.reads))
@@ -374,23 +442,23 @@ impl Core {
                 by: post.conn,
                 // A read's tail lies where its data would end.
                 len: post.tail_at,
+                into: lease.bytes(),
+                in_place,
             });
         }
-        let data = lease.map(crate::lease::Lease::bytes);
+        let data = lease.map(Lease::bytes).filter(|_| !in_place);
         let place = Place {
             addr: post.chunk.addr,
             key: post.chunk.key,
-            len: post.data,
+            // What is in place is not written.
+            len: if in_place { 0 } else { post.data },
             tail_at: post.tail_at,
             // `submit_one` has compared it with `MAX_TAIL`.
             tail: u16::try_from(post.tail.len()).unwrap_or(0),
         };
-        let mut entries = self.links.iter_mut().flatten();
-        if let Some(entry) = entries.find(|entry| entry.conn == post.conn) {
-            entry.link.post(place, data, &post.tail, post.imm);
-            entry.busy += 1;
-            entry.dirty = true;
-        }
+        entry.link.post(place, data, &post.tail, post.imm);
+        entry.busy += 1;
+        entry.dirty = true;
     }
 
     fn close_all(&mut self, which: impl Fn(Conn) -> bool) {
@@ -400,6 +468,7 @@ impl Core {
                 *slot = None;
             }
         }
+        self.look_at_chunks();
     }
 
     fn heed(&mut self, event: Event) {
@@ -407,11 +476,15 @@ impl Core {
             Event::PathUp(path) => {
                 self.told.news.push(News::PathUp(path));
                 self.make_pool();
+                self.look_at_chunks();
             }
             Event::PathDown { path, why, .. } => {
                 self.told.news.push(News::PathDown(path, why));
             }
-            Event::ServerRestarted => self.told.news.push(News::ServerRestarted),
+            Event::ServerRestarted => {
+                self.told.news.push(News::ServerRestarted);
+                self.look_at_chunks();
+            }
             Event::Notice(what) => self.told.news.push(News::Notice(what)),
             Event::Done { ticket, result } => self.done(ticket, result),
         }
@@ -423,7 +496,7 @@ impl Core {
         };
         // Without memory no request with data can be made; what waits for it goes on waiting.
         if let Ok(pool) = Pool::new(&geometry) {
-            self.reading.resize(pool.slots(), None);
+            self.reading.resize_with(pool.slots(), || None);
             self.flights
                 .resize_with(usize::from(geometry.depth()), || None);
             self.told.pool = Some(Arc::clone(&pool));
@@ -433,11 +506,15 @@ impl Core {
 
     fn done(&mut self, ticket: Ticket, result: Result<(), RequestError>) {
         let slot = self.flights.get_mut(usize::from(ticket.permit));
-        let Some(flight) = slot.and_then(|slot| slot.take_if(|flight| flight.ticket == ticket))
+        let Some(mut flight) = slot.and_then(|slot| slot.take_if(|flight| flight.ticket == ticket))
         else {
             return;
         };
-        let number = flight.lease.as_ref().map(crate::lease::Lease::number);
+        let answered = matches!(result, Ok(()) | Err(RequestError::Remote(_)));
+        if flight.reserved && !answered {
+            self.leave_chunk(&mut flight);
+        }
+        let number = flight.lease.as_ref().map(Lease::number);
         let reading = number.and_then(|number| self.reading.get_mut(number as usize));
         if let Some(reading) = reading {
             *reading = None;
@@ -447,6 +524,18 @@ impl Core {
             result,
             lease: flight.lease,
         });
+    }
+
+    /// A request failed, and the server may still have it: nobody's lease may lie where that works.
+    fn leave_chunk(&self, flight: &mut Flight) {
+        let (Some(lease), Some(pool)) = (flight.lease.as_mut(), &self.pool) else {
+            return;
+        };
+        if let Some(claim) = pool.bring_home(lease)
+            && self.engine.holds(claim.permit())
+        {
+            claim.hand_over();
+        }
     }
 
     // ---- connections ----
@@ -532,8 +621,15 @@ impl Core {
         match next {
             Ok(Some(Received::Share(slots, base))) => {
                 let geometry = self.engine.geometry().ok_or(LinkError::Queue)?;
-                let len = geometry.chunk() as usize * usize::from(geometry.depth());
-                entry.link.join(slots, base, len)?;
+                let permits = self.engine.permits();
+                let entries = self.links.iter().flatten();
+                let known = entries.filter_map(|entry| entry.link.chunks());
+                let known: Vec<_> = known.cloned().collect();
+                if let Some(entry) = self.links[at].as_mut() {
+                    entry.link.join(slots, base, |fd| {
+                        Chunks::attach(fd, &geometry, permits, &known)
+                    })?;
+                }
             }
             Ok(Some(Received::Immediate(imm))) => {
                 // At worst a heartbeat: then it is looked at a little later.
@@ -559,8 +655,8 @@ impl Core {
             return Ok(());
         };
         let reading = self.reading.get(lease.number() as usize).copied().flatten();
-        let reading = reading.filter(|reading| reading.by == conn);
-        let into = reading.and_then(|reading| lease.bytes().part(0, reading.len as usize));
+        let reading = reading.filter(|reading| reading.by == conn && !reading.in_place);
+        let into = reading.and_then(|reading| reading.into.part(0, reading.len as usize));
         let (Some(into), Some(entry)) = (into, self.links[at].as_ref()) else {
             return Ok(());
         };

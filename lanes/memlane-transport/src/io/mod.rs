@@ -7,6 +7,7 @@
 //! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
 
 mod address;
+mod chunks;
 mod client;
 mod client_port;
 pub mod frame;
@@ -23,5 +24,6 @@ mod spin;
 mod worker;
 
 pub use address::{Address, PathAddr};
+pub(crate) use chunks::Claim;
 pub use server::{Limits, ServedPath, Server, ServerConfig, SessionInfo, serve};
 pub use session::{ClientConfig, ClientSession, PathInfo, open};
