@@ -21,6 +21,8 @@ pub struct Report {
     pub settled: u64,
     /// Incarnations of paths that a fence closed.
     pub fenced: u64,
+    /// Requests whose permit was their user's.
+    pub reserved: u64,
 }
 
 impl Report {
@@ -35,5 +37,6 @@ impl Report {
         self.answered += other.answered;
         self.settled += other.settled;
         self.fenced += other.fenced;
+        self.reserved += other.reserved;
     }
 }

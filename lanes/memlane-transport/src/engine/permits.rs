@@ -167,7 +167,11 @@ mod tests {
             assert_eq!(reserved.len(), usize::from(depth) * 3 / 4);
             let taken: Vec<_> = std::iter::from_fn(|| permits.take()).collect();
             assert_eq!(taken.len() + reserved.len(), usize::from(depth));
-            assert!(taken.iter().all(|ticket| !reserved.contains(&ticket.permit)));
+            assert!(
+                taken
+                    .iter()
+                    .all(|ticket| !reserved.contains(&ticket.permit))
+            );
             // One that the engine has taken over is none of those, whenever it comes back.
             for permit in reserved {
                 free.hand_over();

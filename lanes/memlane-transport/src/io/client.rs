@@ -252,9 +252,8 @@ impl Core {
             return Err((SubmitError::TooLong, queued));
         }
         let pool = self.pool.as_ref();
-        let describe = |lease: &Lease| {
-            pool.map(|pool| pool.describe(lease.number(), submission.len))
-        };
+        let describe =
+            |lease: &Lease| pool.map(|pool| pool.describe(lease.number(), submission.len));
         let reads = submission.direction == Direction::Read;
         let request = Request {
             direction: submission.direction,
@@ -313,7 +312,11 @@ impl Core {
 
     /// Do connections still share the chunks in which leases lie?
     fn look_at_chunks(&mut self) {
-        let mut shared = self.links.iter().flatten().filter_map(|entry| entry.link.chunks());
+        let mut shared = self
+            .links
+            .iter()
+            .flatten()
+            .filter_map(|entry| entry.link.chunks());
         let first = shared.clone().next().cloned();
         let still = |chunks: &Arc<Chunks>| shared.any(|other| Arc::ptr_eq(chunks, other));
         if !self.chunks.as_ref().is_some_and(still) {
@@ -416,9 +419,14 @@ impl Core {
         let permit = post.ticket.permit;
         let claim_is_good = |flight: &Flight, chunks: Option<&Arc<Chunks>>| {
             let claim = flight.lease.as_ref().and_then(Lease::claim);
-            claim.zip(chunks).is_some_and(|(claim, now)| claim.is_of(now))
+            claim
+                .zip(chunks)
+                .is_some_and(|(claim, now)| claim.is_of(now))
         };
-        let flight = self.flights.get(usize::from(permit)).and_then(Option::as_ref);
+        let flight = self
+            .flights
+            .get(usize::from(permit))
+            .and_then(Option::as_ref);
         let reserved = flight.filter(|flight| flight.ticket == post.ticket && flight.reserved);
         let good = reserved.map(|flight| claim_is_good(flight, self.chunks.as_ref()));
         if good == Some(false) {
@@ -432,7 +440,10 @@ impl Core {
         let in_place = good == Some(true)
             && there.is_some_and(|(there, now)| Arc::ptr_eq(there, now))
             && entry.link.has_chunk(post.chunk.addr, permit);
-        let flight = self.flights.get(usize::from(permit)).and_then(Option::as_ref);
+        let flight = self
+            .flights
+            .get(usize::from(permit))
+            .and_then(Option::as_ref);
         let flight = flight.filter(|flight| flight.ticket == post.ticket);
         let lease = flight.and_then(|flight| flight.lease.as_ref());
         if let (Some(lease), true) = (lease, flight.is_some_and(|flight| flight.reads))
