@@ -1,6 +1,6 @@
 //! A port of a client's session: what one thread puts in and takes out.
 
-use super::address::{Bell, Interest, Waits};
+use super::address::{Bell, Interest, Ready, Waits};
 use super::client::Queued;
 use super::session::Inner;
 use super::spin::Spin;
@@ -109,6 +109,7 @@ pub(super) struct ClientPort {
     inner: Arc<Inner>,
     state: Arc<PortState>,
     staged: Vec<Queued>,
+    ready: Vec<Ready>,
     spin: Spin,
 }
 
@@ -119,6 +120,7 @@ impl ClientPort {
             inner,
             state,
             staged: Vec::new(),
+            ready: Vec::new(),
             spin,
         }
     }
@@ -208,13 +210,12 @@ impl Port for ClientPort {
             self.inner.awake(&self.state);
             return;
         }
-        let mut ready = Vec::new();
         while !self.arm() {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             if left == Some(Duration::ZERO) {
                 break;
             }
-            self.state.waits.wait(left, &mut ready);
+            self.state.waits.wait(left, &mut self.ready);
             self.inner.drive_woken();
             if self.state.has_done() {
                 break;
