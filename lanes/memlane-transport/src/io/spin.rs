@@ -14,6 +14,10 @@ const PROBE_FOR: Duration = Duration::from_micros(50);
 /// Not before: on another core, an answer is there sooner, and it is there that the scheduler should see both at work.
 const ALONE: Duration = Duration::from_micros(3);
 const YIELD: u32 = 4;
+/// So often in a row there was something only when the core had been offered: the other side runs on this one, so it
+/// is offered at once. Each so-manieth time it is looked longer again: the other side may have moved.
+const SAME_CORE: u32 = 4;
+const MOVED: u32 = 64;
 
 /// One waiter's experience.
 #[derive(Debug)]
@@ -22,6 +26,10 @@ pub(super) struct Spin {
     /// Times in vain, in a row.
     vain: u32,
     looks: u32,
+    /// The core was offered, since something was found last.
+    offered: bool,
+    /// How often in a row that was needed.
+    late: u32,
     /// There is a core for the other side.
     pays: bool,
 }
@@ -33,6 +41,8 @@ impl Spin {
             budget: MOST,
             vain: 0,
             looks: 0,
+            offered: false,
+            late: 0,
             pays: cores > 1,
         }
     }
@@ -48,22 +58,36 @@ impl Spin {
 
     /// Between two looks, so long after the first.
     pub(super) fn relax(&mut self, since: Duration) {
-        self.looks += 1;
-        match since > ALONE && self.looks.is_multiple_of(YIELD) {
-            true => std::thread::yield_now(),
+        self.looks = self.looks.wrapping_add(1);
+        let offers = self.shares_its_core() || (since > ALONE && self.looks.is_multiple_of(YIELD));
+        match offers {
+            true => {
+                self.offered = true;
+                std::thread::yield_now();
+            }
             false => std::hint::spin_loop(),
         }
+    }
+
+    /// Does the other side run on this core, for all that is known?
+    fn shares_its_core(&self) -> bool {
+        self.late >= SAME_CORE && !self.late.is_multiple_of(MOVED)
     }
 
     /// Found after so long.
     pub(super) fn found(&mut self, gap: Duration) {
         self.vain = 0;
+        self.late = match std::mem::take(&mut self.offered) {
+            true => self.late.wrapping_add(1),
+            false => 0,
+        };
         self.budget = self.budget.max(gap * 2).min(MOST);
     }
 
     /// Had to sleep.
     pub(super) fn in_vain(&mut self) {
         self.vain = self.vain.wrapping_add(1);
+        self.offered = false;
         self.budget = (self.budget / 2).max(LEAST);
     }
 }
@@ -71,6 +95,33 @@ impl Spin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_shares_a_core_with_the_other_side_offers_it_at_once() {
+        let mut spin = Spin::new();
+        let (soon, later) = (Duration::from_micros(1), ALONE * 2);
+        let mut round = |spin: &mut Spin, there: bool| {
+            spin.relax(soon);
+            let at_once = std::mem::take(&mut spin.offered);
+            if !there {
+                (0..YIELD).for_each(|_| spin.relax(later));
+            }
+            spin.offered |= at_once;
+            spin.found(later);
+            at_once
+        };
+        let offers: Vec<_> = (0..200).map(|_| round(&mut spin, false)).collect();
+        assert_eq!(offers[..=4], [false, false, false, false, true]);
+        assert_eq!(offers.iter().filter(|offer| !**offer).count(), 7);
+        // It has moved: what is there before the core is offered shows that.
+        let mut left = 0;
+        while spin.late > 0 && left < 2 * MOVED {
+            round(&mut spin, true);
+            left += 1;
+        }
+        assert!(left <= MOVED && spin.late == 0, "{left}");
+        assert!(!round(&mut spin, true));
+    }
 
     #[test]
     fn who_looks_in_vain_looks_less_and_now_and_then_tries_again() {
