@@ -20,7 +20,7 @@
 //! |---|---|
 //! | [`wire`] | bytes that leave the process: mainline RTRS 2.x, and ours in its reserved bytes |
 //! | [`engine`] | what decides: [`Client`](engine::client::Client), [`Server`](engine::server::Server); time and bytes come in |
-//! | [`port`], [`lease`] | what users of a session see, on both sides |
+//! | [`port`], [`lease`], [`message`] | what users of a session see, on both sides |
 //! | [`stats`], [`error`] | what is counted, what can go wrong |
 //!
 //! This half has no descriptors and no threads. A driver does what the engines say:
