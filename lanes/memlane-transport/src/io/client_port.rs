@@ -150,6 +150,7 @@ impl ClientPort {
         drop(turn);
         self.inner.rest();
         match found {
+            true if self.spin.was_offered() => self.spin.found(start.elapsed()),
             true => self.spin.found(since),
             false => self.spin.in_vain(),
         }

@@ -3,7 +3,7 @@
 //! A hand-over between two cores that both look costs a fraction of a microsecond; to wake a sleeping one costs tens
 //! of them. But whoever looks in vain takes a core from somebody, and that may be the one that is waited for.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEAST: Duration = Duration::from_micros(4);
 const MOST: Duration = Duration::from_micros(100);
@@ -19,6 +19,12 @@ const YIELD: u32 = 4;
 const SAME_CORE: u32 = 4;
 const MOVED: u32 = 64;
 
+/// Whoever looks so seldom was not running: others want this core, who do not give it back at once. To offer it to them
+/// costs a slice of theirs each time, while who sleeps and is woken is let in. So for as many times as long as that
+/// took, nothing is offered, and sleep comes soon.
+const SLICE: Duration = Duration::from_micros(200);
+const PAUSE: u32 = 64;
+
 /// One waiter's experience.
 #[derive(Debug)]
 pub(super) struct Spin {
@@ -30,6 +36,10 @@ pub(super) struct Spin {
     offered: bool,
     /// How often in a row that was needed.
     late: u32,
+    /// The last look, after so long.
+    last: Duration,
+    /// Others want this core, until then.
+    crowded: Option<Instant>,
     /// There is a core for the other side.
     pays: bool,
 }
@@ -43,14 +53,20 @@ impl Spin {
             looks: 0,
             offered: false,
             late: 0,
+            last: Duration::ZERO,
+            crowded: None,
             pays: cores > 1,
         }
     }
 
     /// How long to look now.
-    pub(super) fn budget(&self) -> Duration {
+    pub(super) fn budget(&mut self) -> Duration {
+        if self.crowded.is_some_and(|until| Instant::now() >= until) {
+            self.crowded = None;
+        }
         match self.pays {
             false => Duration::ZERO,
+            true if self.crowded.is_some() => LEAST,
             true if self.vain % PROBE == PROBE - 1 => self.budget.max(PROBE_FOR),
             true => self.budget,
         }
@@ -59,14 +75,28 @@ impl Spin {
     /// Between two looks, so long after the first.
     pub(super) fn relax(&mut self, since: Duration) {
         self.looks = self.looks.wrapping_add(1);
+        self.looked(since);
         let offers = self.shares_its_core() || (since > ALONE && self.looks.is_multiple_of(YIELD));
-        match offers {
+        match offers && self.crowded.is_none() {
             true => {
                 self.offered = true;
                 std::thread::yield_now();
             }
             false => std::hint::spin_loop(),
         }
+    }
+
+    fn looked(&mut self, since: Duration) {
+        let gap = since.saturating_sub(self.last);
+        self.last = since;
+        if gap >= SLICE {
+            self.crowded = Instant::now().checked_add(gap * PAUSE);
+        }
+    }
+
+    /// Was the core offered since something was found last? Then it may have been taken for long.
+    pub(super) fn was_offered(&self) -> bool {
+        self.offered
     }
 
     /// Does the other side run on this core, for all that is known?
@@ -77,6 +107,8 @@ impl Spin {
     /// Found after so long.
     pub(super) fn found(&mut self, gap: Duration) {
         self.vain = 0;
+        self.looked(gap);
+        self.last = Duration::ZERO;
         self.late = match std::mem::take(&mut self.offered) {
             true => self.late.wrapping_add(1),
             false => 0,
@@ -88,6 +120,7 @@ impl Spin {
     pub(super) fn in_vain(&mut self) {
         self.vain = self.vain.wrapping_add(1);
         self.offered = false;
+        self.last = Duration::ZERO;
         self.budget = (self.budget / 2).max(LEAST);
     }
 }
@@ -121,6 +154,26 @@ mod tests {
         }
         assert!(left <= MOVED && spin.late == 0, "{left}");
         assert!(!round(&mut spin, true));
+    }
+
+    #[test]
+    fn who_loses_its_core_for_long_offers_it_no_more_for_a_while() {
+        let mut spin = Spin::new();
+        spin.pays = true;
+        spin.relax(ALONE * 2);
+        spin.relax(ALONE * 2 + SLICE);
+        assert_eq!(spin.budget(), LEAST);
+        for _ in 0..3 * YIELD {
+            spin.relax(ALONE * 2 + SLICE);
+        }
+        assert!(!spin.was_offered());
+        spin.found(ALONE * 2 + SLICE);
+        assert_eq!(spin.budget(), LEAST);
+        std::thread::sleep(SLICE * (PAUSE + 1));
+        assert_eq!(spin.budget(), MOST);
+        // Found at once, after the core was away.
+        spin.found(SLICE);
+        assert_eq!(spin.budget(), LEAST);
     }
 
     #[test]
