@@ -225,7 +225,7 @@ impl Core {
     fn submit(&mut self, now: Time) {
         while let Some((since, queued)) = self.backlog.pop_front() {
             self.happens();
-            if let Err((error, queued)) = self.submit_one(now, queued) {
+            if let Some((error, queued)) = self.submit_one(now, queued) {
                 let waits = error == SubmitError::NoPermit
                     || (error == SubmitError::NoPath && self.all_down != AllDown::Fail);
                 if waits {
@@ -241,15 +241,16 @@ impl Core {
         }
     }
 
-    fn submit_one(&mut self, now: Time, mut queued: Queued) -> Result<(), (SubmitError, Queued)> {
+    /// Gives a request to the engine, or back, with the reason.
+    fn submit_one(&mut self, now: Time, mut queued: Queued) -> Option<(SubmitError, Queued)> {
         let reserved = self.reserved(&mut queued.submission);
         let submission = &queued.submission;
         let lent = submission.lease.as_ref();
         if lent.map_or(0, |lease| lease.bytes().len()) < submission.len as usize {
-            return Err((SubmitError::Destination, queued));
+            return Some((SubmitError::Destination, queued));
         }
         if submission.usr.len() + MAX_REQUEST_HEADER > MAX_TAIL {
-            return Err((SubmitError::TooLong, queued));
+            return Some((SubmitError::TooLong, queued));
         }
         let pool = self.pool.as_ref();
         let describe =
@@ -264,7 +265,7 @@ impl Core {
         };
         let ticket = match self.engine.submit_with(now, request, reserved) {
             Ok(ticket) => ticket,
-            Err(error) => return Err((error, queued)),
+            Err(error) => return Some((error, queued)),
         };
         let Queued { port, submission } = queued;
         if let Some(flight) = self.flights.get_mut(usize::from(ticket.permit)) {
@@ -279,7 +280,7 @@ impl Core {
         }
         // Now, while the flight is known and no other has its permit.
         self.carry_out(now);
-        Ok(())
+        None
     }
 
     /// The permit of a request whose lease lies in a chunk. The request's tail comes behind its data: so it has to be

@@ -133,7 +133,7 @@ mod tests {
     fn who_shares_a_core_with_the_other_side_offers_it_at_once() {
         let mut spin = Spin::new();
         let (soon, later) = (Duration::from_micros(1), ALONE * 2);
-        let mut round = |spin: &mut Spin, there: bool| {
+        let round = |spin: &mut Spin, there: bool| {
             spin.relax(soon);
             let at_once = std::mem::take(&mut spin.offered);
             if !there {
