@@ -150,7 +150,7 @@ fn job(permit: u16, direction: Direction, len: u32, usr: Vec<u8>) -> Job {
         generation: 1,
         direction,
         len,
-        usr,
+        usr: usr.into(),
     }
 }
 

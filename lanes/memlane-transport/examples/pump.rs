@@ -126,7 +126,7 @@ fn pump(session: &dyn Session, load: &Load) -> f64 {
             port.submit(Submission {
                 tag: 0,
                 direction: load.direction,
-                usr: vec![0; 32],
+                usr: [0; 32].into(),
                 len: load.size,
                 lease: Some(lease),
             });

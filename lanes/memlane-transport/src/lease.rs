@@ -1,5 +1,6 @@
 //! Memory for the data of one request, lent by a session.
 
+use crate::io::Claim;
 use memlane_core::access::SharedBytes;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ pub struct Lease {
     bytes: SharedBytes,
     number: u32,
     owner: Arc<dyn Lender>,
+    /// Where it lies, if that is a chunk of the server's.
+    claim: Option<Claim>,
 }
 
 impl Lease {
@@ -24,10 +27,36 @@ impl Lease {
             bytes,
             number,
             owner,
+            claim: None,
         }
     }
 
-    /// Its memory. A peer may be able to write it: see [`SharedBytes`].
+    /// The same lease, in a chunk.
+    pub(crate) fn in_chunk(self, claim: Claim, bytes: SharedBytes) -> Lease {
+        let mut lease = self;
+        (lease.claim, lease.bytes) = (Some(claim), bytes);
+        lease
+    }
+
+    /// The chunk that it lies in.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        self.claim.as_ref()
+    }
+
+    /// Copies what it has to `home`, where it lies from now on; what it lay in.
+    pub(crate) fn move_to(&mut self, home: SharedBytes) -> Option<Claim> {
+        // SAFETY: what it lay in is mapped as long as the claim lives; `home` is no part of it.
+        unsafe { home.copy_in(0, self.bytes.as_ptr(), self.bytes.len()) };
+        self.bytes = home;
+        self.claim.take()
+    }
+
+    /// Is it lent by this one?
+    pub(crate) fn is_from<L>(&self, owner: &Arc<L>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.owner), Arc::as_ptr(owner))
+    }
+
+    /// Its memory, which may be elsewhere when a request is over. A peer may be able to write it: see [`SharedBytes`].
     #[must_use]
     pub fn bytes(&self) -> SharedBytes {
         self.bytes

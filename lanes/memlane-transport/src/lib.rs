@@ -20,7 +20,7 @@
 //! |---|---|
 //! | [`wire`] | bytes that leave the process: mainline RTRS 2.x, and ours in its reserved bytes |
 //! | [`engine`] | what decides: [`Client`](engine::client::Client), [`Server`](engine::server::Server); time and bytes come in |
-//! | [`port`], [`lease`] | what users of a session see, on both sides |
+//! | [`port`], [`lease`], [`message`] | what users of a session see, on both sides |
 //! | [`stats`], [`error`] | what is counted, what can go wrong |
 //!
 //! This half has no descriptors and no threads. A driver does what the engines say:
@@ -102,7 +102,7 @@
 //!             client::Event::PathUp(_) => {
 //!                 let request = Request {
 //!                     direction: Direction::Write,
-//!                     usr: b"to the disk".to_vec(),
+//!                     usr: b"to the disk".as_slice().into(),
 //!                     len: data.len() as u32,
 //!                     into: None,
 //!                     hint: 0,
@@ -127,6 +127,7 @@ pub mod engine;
 pub mod error;
 pub mod io;
 pub mod lease;
+pub mod message;
 pub mod port;
 pub mod stats;
 pub mod wire;

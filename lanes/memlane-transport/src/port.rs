@@ -9,6 +9,7 @@ use crate::engine::path::PathId;
 use crate::engine::server::{Job, SessionId};
 use crate::error::{PathError, RequestError};
 use crate::lease::Lease;
+use crate::message::Message;
 use crate::wire::Geometry;
 use memlane_core::access::SharedBytes;
 use std::os::fd::BorrowedFd;
@@ -22,7 +23,7 @@ pub struct Submission {
     /// Which way the data goes.
     pub direction: Direction,
     /// The message beside the data.
-    pub usr: Vec<u8>,
+    pub usr: Message,
     /// Bytes of data: the lease's first.
     pub len: u32,
     /// Where they are; none if `len` is 0.

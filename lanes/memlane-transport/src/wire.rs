@@ -613,6 +613,12 @@ impl Request {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(MAX_REQUEST_HEADER);
+        self.append(&mut bytes);
+        bytes
+    }
+
+    /// Appends the bytes.
+    pub fn append(&self, bytes: &mut Vec<u8>) {
         match self.kind {
             RequestKind::Write => {
                 bytes.extend(WRITE.to_le_bytes());
@@ -624,7 +630,7 @@ impl Request {
                 bytes.extend(flags.to_le_bytes());
                 bytes.extend(u16::from(into.is_some()).to_le_bytes());
                 if let Some(desc) = into {
-                    desc.encode(&mut bytes);
+                    desc.encode(bytes);
                 }
             }
         }
@@ -633,7 +639,6 @@ impl Request {
             bytes.extend(replay.flags.to_le_bytes());
             bytes.extend([0; 4]);
         }
-        bytes
     }
 
     /// What the bytes say, which may go on behind the header. `can_replay`: is our part there?

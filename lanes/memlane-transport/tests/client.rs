@@ -75,7 +75,7 @@ fn config() -> Config {
 fn write() -> Request {
     Request {
         direction: Direction::Write,
-        usr: vec![1, 2, 3],
+        usr: [1, 2, 3].into(),
         len: 100,
         into: None,
         hint: 0,
@@ -447,7 +447,7 @@ fn what_does_not_fit_is_refused_and_nothing_has_happened() {
         ..write()
     };
     assert_eq!(client.submit(ms(1), long), Err(SubmitError::TooLong));
-    let usr = vec![0; 4090];
+    let usr = vec![0; 4090].into();
     let wordy = Request { usr, ..write() };
     assert_eq!(client.submit(ms(1), wordy), Err(SubmitError::TooLong));
     let direction = Direction::Read;

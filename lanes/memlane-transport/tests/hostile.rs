@@ -226,7 +226,7 @@ proptest! {
             if *submits {
                 let request = Request {
                     direction: Direction::Write,
-                    usr: vec![0; 8],
+                    usr: [0; 8].into(),
                     len: 8,
                     into: None,
                     hint: 0,

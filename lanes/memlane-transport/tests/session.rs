@@ -466,7 +466,7 @@ fn what_does_not_fit_into_a_chunk_fails_and_harms_nobody() {
     let longer_than_its_lease = (usr(1, 1), 11, Some(lease));
     for (usr, len, lease) in [
         longer_than_its_lease,
-        (vec![0; 60_000], 0, None),
+        (vec![0; 60_000].into(), 0, None),
         (usr(1, 2), 5, None),
     ] {
         user.port.submit(Submission {

@@ -133,6 +133,13 @@ impl Consumer {
         Ok(Some(word))
     }
 
+    /// Is there something to take? A look that changes nothing.
+    #[inline]
+    #[must_use]
+    pub fn has_some<W: Words>(&self, words: &QueueWords<W>) -> bool {
+        self.taken != self.published || words.published.0.load(Relaxed) != self.taken
+    }
+
     /// About to sleep. `false`: do not, there is something.
     #[must_use]
     pub fn naps<W: Words>(&mut self, words: &QueueWords<W>) -> bool {

@@ -101,9 +101,18 @@ pub fn wipe_on_fork(addr: NonNull<u8>, len: usize) -> Result<()> {
     unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_WIPEONFORK) }.map(|_| ())
 }
 
-/// Gives the pages of `offset..offset+len` back to the kernel; they read as zero afterwards.
-pub fn punch_hole(fd: i32, offset: usize, len: usize) -> Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: no pointers are passed.
-    unsafe { syscall!(libc::SYS_fallocate, fd, mode, offset, len) }.map(|_| ())
+/// Asks for huge pages in `addr..addr+len`, which saves most of what it costs to find a page. Where there are none,
+/// nothing changes.
+pub fn huge_if_possible(addr: NonNull<u8>, len: usize) {
+    // SAFETY: advice on a mapping; its contents stay.
+    let _ = unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_HUGEPAGE) };
+}
+
+/// Gives whole pages of private memory back to the kernel; they read as zero afterwards.
+///
+/// # Safety
+/// `addr`/`len` are whole pages of a mapping that [`map_anon`] made, and of which nobody has a reference.
+pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_DONTNEED) }.map(|_| ())
 }

@@ -23,6 +23,8 @@ pub struct Report {
     pub settled: u64,
     /// Incarnations of paths that a fence closed.
     pub fenced: u64,
+    /// Requests whose permit was their user's.
+    pub reserved: u64,
 }
 
 impl Report {
@@ -38,5 +40,6 @@ impl Report {
         self.answered += other.answered;
         self.settled += other.settled;
         self.fenced += other.fenced;
+        self.reserved += other.reserved;
     }
 }

@@ -54,6 +54,8 @@ struct Asked {
     op: usize,
     /// Where a read goes to.
     buffer: u64,
+    /// Its permit is its user's, who has put the data into the chunk itself.
+    reserved: bool,
 }
 
 struct World {
@@ -71,6 +73,8 @@ struct World {
     client_life: u32,
     buffers: BTreeMap<u64, u64>,
     asked: BTreeMap<Ticket, Asked>,
+    /// Permits that the user has reserved, and that no request has.
+    held: Vec<u16>,
     after_restart: AfterRestart,
     all_down: AllDown,
     policy: Policy,
@@ -170,6 +174,7 @@ impl World {
             client_life: 0,
             buffers: BTreeMap::new(),
             asked: BTreeMap::new(),
+            held: Vec::new(),
             after_restart,
             all_down,
             policy,
@@ -441,10 +446,17 @@ impl World {
             client::Action::Post(post) => {
                 let asked = self.asked.get(&post.ticket);
                 let value = asked.map_or(NOTHING, |asked| self.history[asked.op].value);
-                let data = if post.data > 0 {
-                    value.to_le_bytes().to_vec()
-                } else {
-                    Vec::new()
+                let reserved = asked.is_some_and(|asked| asked.reserved);
+                let data = match (post.data > 0, reserved) {
+                    (true, false) => value.to_le_bytes().to_vec(),
+                    (true, true) => {
+                        // It lies there at once, whatever becomes of the message.
+                        let session = SessionId(u64::from(post.chunk.key));
+                        let value = value.to_le_bytes();
+                        self.memory.place(session, post.chunk.addr, &value);
+                        Vec::new()
+                    }
+                    (false, _) => Vec::new(),
                 };
                 self.up(post.conn, Frame::Post(post, data));
             }
@@ -609,6 +621,7 @@ impl World {
         self.stopped[End::Client as usize] = Time::ZERO;
         // What it had asked for has no end in the history.
         self.asked.clear();
+        self.held.clear();
         self.buffers.clear();
         self.wire_of.clear();
         let (all_down, after_restart) = (self.all_down, self.after_restart);
@@ -711,14 +724,17 @@ impl World {
             } else {
                 Direction::Read
             },
-            usr: vec![u8::try_from(block).unwrap_or(0); 5],
+            usr: [u8::try_from(block).unwrap_or(0); 5].into(),
             len: DATA,
             into: (!write).then_some(into),
             hint: u16::try_from(self.rng.below(8)).unwrap_or(0),
         };
-        let Ok(ticket) = self.client.submit(self.now, request) else {
+        let reserved = self.reserve();
+        let Ok(ticket) = self.client.submit_with(self.now, request, reserved) else {
+            self.held.extend(reserved);
             return false;
         };
+        self.report.reserved += u64::from(reserved.is_some());
         self.sequence += 1;
         let op = Op {
             block,
@@ -730,8 +746,41 @@ impl World {
         self.trace(&(ticket, op));
         let number = self.history.len();
         self.history.push(op);
-        self.asked.insert(ticket, Asked { op: number, buffer });
+        let asked = Asked {
+            op: number,
+            buffer,
+            reserved: reserved.is_some(),
+        };
+        self.asked.insert(ticket, asked);
         true
+    }
+
+    /// Sometimes one that is held, sometimes another one; and sometimes those that are held are enough.
+    fn reserve(&mut self) -> Option<u16> {
+        if self.rng.chance(20)
+            && let Some(permit) = self.held.pop()
+        {
+            self.client.permits().give_back(permit);
+        }
+        match self.rng.below(3) {
+            0 => None,
+            1 => self.client.permits().reserve(),
+            _ => self.held.pop(),
+        }
+    }
+
+    /// What becomes of a reserved permit whose request is over.
+    fn keep(&mut self, permit: u16, answered: bool) {
+        let holds = self.client.holds(permit);
+        if answered && holds {
+            let text = format!("permit {permit} was answered, and is not over");
+            self.violation.get_or_insert(Violation::NotARegister(text));
+        }
+        match (holds, answered && self.rng.chance(70)) {
+            (true, _) => self.client.permits().hand_over(),
+            (false, true) => self.held.push(permit),
+            (false, false) => self.client.permits().give_back(permit),
+        }
     }
 
     fn on_event(&mut self, event: Event) {
@@ -751,6 +800,10 @@ impl World {
 
     fn on_done(&mut self, ticket: Ticket, result: Result<(), RequestError>) {
         let asked = self.asked.remove(&ticket).expect("told of once");
+        if asked.reserved {
+            let answered = matches!(result, Ok(()) | Err(RequestError::Remote(_)));
+            self.keep(ticket.permit, answered);
+        }
         self.sequence += 1;
         let op = &mut self.history[asked.op];
         match result {

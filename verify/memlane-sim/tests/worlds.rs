@@ -49,6 +49,7 @@ fn in_thousands_of_worlds_each_block_is_a_register_and_nothing_is_executed_twice
             sum.answered,
             sum.settled,
             sum.fenced,
+            sum.reserved,
         ];
         assert!(rare.iter().all(|count| *count > worlds / 100), "{sum:?}");
         assert!(sum.done > worlds * 50, "{sum:?}");

@@ -105,7 +105,7 @@ impl Request {
         Submission {
             tag: index,
             direction,
-            usr: message.encode().to_vec(),
+            usr: message.encode().into(),
             len,
             // A lease without data stays here: the port has no use for it.
             lease: if len > 0 { self.lease.take() } else { None },

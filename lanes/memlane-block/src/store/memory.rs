@@ -3,35 +3,47 @@
 use super::{Request, plain};
 use crate::volume::{Errno, Op};
 use memlane_core::access::SharedBytes;
-use memlane_core::region::Region;
+use memlane_sys::mem;
 use std::io;
+use std::ptr::NonNull;
 
+/// Nobody else has it, so it is no file, and may have huge pages.
 #[derive(Debug)]
 pub(super) struct Memory {
-    region: Region,
+    base: NonNull<u8>,
+    len: usize,
 }
+
+// SAFETY: all access is by `SharedBytes`, which any thread may use.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(super) fn new(size: u64) -> io::Result<Memory> {
         let len = usize::try_from(size).map_err(io::Error::other)?;
-        let region = Region::create(c"memlane-volume", len, false);
-        let region = region.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
-        Ok(Memory { region })
+        let base = mem::map_anon(len, false);
+        let base = base.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        mem::huge_if_possible(base, len);
+        Ok(Memory { base, len })
+    }
+
+    fn bytes(&self) -> SharedBytes {
+        // SAFETY: the mapping lives as long as `self`, which a request keeps until it is done.
+        unsafe { SharedBytes::new(self.base, self.len) }
     }
 
     pub(super) fn perform(&self, request: &Request) -> Result<(), Errno> {
         let at = usize::try_from(request.at).map_err(|_| Errno::INVAL)?;
         let len = request.len as usize;
-        let disk = || self.region.bytes().part(at, len).ok_or(Errno::INVAL);
+        let disk = || self.bytes().part(at, len).ok_or(Errno::INVAL);
         match request.op {
             Op::Flush => Ok(()),
             Op::Read => copy(disk()?, data(request)?),
             Op::Write => copy(data(request)?, disk()?),
             Op::Trim | Op::WriteZeroes => {
                 disk()?;
-                // Gives the pages back; the kernel zeroes what is left of the first and the last.
-                let fd = self.region.fd().ok_or(Errno(libc::EIO))?;
-                memlane_sys::mem::punch_hole(fd, at, len)
+                self.zero(at, at + len)
             }
             Op::Extents => {
                 disk()?;
@@ -39,6 +51,32 @@ impl Memory {
                 plain::tell_extents(&[(request.len.into(), false)], room)
             }
         }
+    }
+}
+
+impl Memory {
+    /// Whole pages are given back, the rest is written.
+    fn zero(&self, at: usize, end: usize) -> Result<(), Errno> {
+        let first = at.next_multiple_of(mem::PAGE).min(end);
+        let last = (end / mem::PAGE * mem::PAGE).max(first);
+        for (from, to) in [(at, first), (last, end)] {
+            let zeroes = [0_u8; mem::PAGE];
+            // SAFETY: less than a page of zeroes; the window checks its own bounds.
+            unsafe { self.bytes().copy_in(from, zeroes.as_ptr(), to - from) };
+        }
+        let pages = self.bytes().part(first, last - first).ok_or(Errno::INVAL)?;
+        match NonNull::new(pages.as_ptr()).filter(|_| !pages.is_empty()) {
+            // SAFETY: whole pages of ours, of which there are no references, only copies in and out.
+            Some(addr) => unsafe { mem::give_back(addr, pages.len()) },
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: a whole mapping of ours; no request is under way.
+        unsafe { mem::unmap(self.base, self.len) };
     }
 }
 

@@ -82,6 +82,8 @@ pub enum Kind {
 pub struct Engine {
     store: Box<dyn Store>,
     done: Vec<Completion>,
+    /// Requests that the store has.
+    in_store: usize,
     kind: Kind,
 }
 
@@ -102,6 +104,7 @@ impl Engine {
         Ok(Engine {
             store,
             done: Vec::new(),
+            in_store: 0,
             kind,
         })
     }
@@ -119,14 +122,23 @@ impl Engine {
                 id: request.id,
                 result,
             }),
-            None => self.store.submit(request),
+            None => {
+                self.in_store += 1;
+                self.store.submit(request);
+            }
         }
     }
 
     /// Begins what was submitted, and appends what is done. Never waits.
     pub fn complete(&mut self, into: &mut Vec<Completion>) {
+        // What is done at once needs no store. Its bell is heard as soon as there is nothing such.
+        let at_once = !self.done.is_empty();
         into.append(&mut self.done);
-        self.store.complete(into);
+        if self.in_store > 0 || !at_once {
+            let before = into.len();
+            self.store.complete(into);
+            self.in_store = self.in_store.saturating_sub(into.len() - before);
+        }
     }
 
     /// Readable when something is done that `complete` has not told, or the bell was rung.

@@ -115,7 +115,7 @@ impl Driver {
             generation: 1,
             direction,
             len,
-            usr: usr.to_vec(),
+            usr: usr.into(),
         };
         let chunk = self.chunks.bytes().part(usize::from(permit) * CHUNK, CHUNK);
         self.service.execute(job, chunk.expect("a chunk"));

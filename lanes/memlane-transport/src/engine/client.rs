@@ -10,6 +10,7 @@ use super::policy::{Policy, pick};
 use super::pulse::Heartbeat;
 use super::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
+use crate::message::Message;
 use crate::stats::PathStats;
 use crate::wire::{
     CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, MAX_PATHS,
@@ -17,6 +18,9 @@ use crate::wire::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+
+/// Tails whose memory is kept: as many as a driver has at a time, which carries out one action after the other.
+const SPARE_TAILS: usize = 16;
 
 /// What to do with requests while no path is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +98,7 @@ pub struct Request {
     /// Which way the data goes.
     pub direction: Direction,
     /// The message beside the data.
-    pub usr: Vec<u8>,
+    pub usr: Message,
     /// Bytes of data.
     pub len: u32,
     /// Where the server is to put what is read.
@@ -201,6 +205,8 @@ pub(super) struct Flight {
     pub(super) since: Time,
     /// In which order requests were taken.
     pub(super) order: u64,
+    /// Its permit is its user's, also when it is over.
+    pub(super) reserved: bool,
     /// A copy may have reached the server.
     pub(super) sent: bool,
     /// Its user was told that it failed. The permit stays taken until the server says that no copy is left.
@@ -222,7 +228,7 @@ pub struct Client {
     pub(super) paths: BTreeMap<PathId, Path>,
     next_path: u32,
     pub(super) epoch: u64,
-    permits: Permits,
+    pub(super) permits: Permits,
     pub(super) flights: Vec<Option<Flight>>,
     pub(super) waiting: VecDeque<u16>,
     /// Epochs that died with requests on them, and that the server has not fenced yet.
@@ -232,6 +238,8 @@ pub struct Client {
     closed: bool,
     pub(super) actions: VecDeque<Action>,
     pub(super) events: VecDeque<Event>,
+    /// Memory of tails that were sent, to be used again.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Client {
@@ -257,6 +265,7 @@ impl Client {
             closed: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -314,6 +323,17 @@ impl Client {
 
     /// Takes a request. The driver keeps what is to be written, unchanged, until it is told [`Event::Done`].
     pub fn submit(&mut self, now: Time, request: Request) -> Result<Ticket, SubmitError> {
+        self.submit_with(now, request, None)
+    }
+
+    /// Likewise, with a permit that the driver has reserved, and that no request has. It stays the driver's, unless the
+    /// engine [`holds`](Self::holds) it when it has told that the request failed.
+    pub fn submit_with(
+        &mut self,
+        now: Time,
+        request: Request,
+        reserved: Option<u16>,
+    ) -> Result<Ticket, SubmitError> {
         if self.closed {
             return Err(SubmitError::Closed);
         }
@@ -330,7 +350,12 @@ impl Client {
         if path.is_none() && self.config.all_down == AllDown::Fail {
             return Err(SubmitError::NoPath);
         }
-        let ticket = self.permits.take().ok_or(SubmitError::NoPermit)?;
+        let ticket = match reserved {
+            Some(permit) if !self.holds(permit) => self.permits.again(permit),
+            Some(_) => None,
+            None => self.permits.take(),
+        };
+        let ticket = ticket.ok_or(SubmitError::NoPermit)?;
         self.taken += 1;
         self.flights[usize::from(ticket.permit)] = Some(Flight {
             request,
@@ -338,6 +363,7 @@ impl Client {
             place: Place::Waiting,
             since: now,
             order: self.taken,
+            reserved: reserved.is_some(),
             sent: false,
             abandoned: false,
         });
@@ -351,6 +377,13 @@ impl Client {
     /// What the driver is to do next.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// The driver is done with a [`Post::tail`]: its memory is used again.
+    pub fn take_back(&mut self, tail: Vec<u8>) {
+        if self.spare.len() < SPARE_TAILS {
+            self.spare.push(tail);
+        }
     }
 
     /// What the user is told next.
@@ -546,7 +579,9 @@ impl Client {
             _ => return Err(stranger),
         };
         let flight = slot.take().ok_or(stranger)?;
-        self.permits.put(permit);
+        if !flight.reserved {
+            self.permits.put(permit);
+        }
         if let Some(path) = self.paths.get_mut(&conn.path) {
             path.returns(conn.cid);
             path.took(now.saturating_sub(at));
@@ -577,8 +612,10 @@ impl Client {
 
     /// The request is over and no copy of it is left anywhere that counts.
     pub(super) fn release(&mut self, permit: u16) {
-        self.flights[usize::from(permit)] = None;
-        self.permits.put(permit);
+        let flight = self.flights[usize::from(permit)].take();
+        if flight.is_some_and(|flight| !flight.reserved) {
+            self.permits.put(permit);
+        }
     }
 
     pub(super) fn first_geometry(&mut self, geometry: Geometry) {
@@ -677,8 +714,10 @@ impl Client {
             kind,
             replay,
         };
-        let mut tail = request.usr.clone();
-        tail.extend(header.encode());
+        let mut tail = self.spare.pop().unwrap_or_default();
+        tail.clear();
+        tail.extend_from_slice(&request.usr);
+        header.append(&mut tail);
         // A settle leaves the data alone: the first copy may be under way.
         let writes = request.direction == Direction::Write && !flight.abandoned;
         let offset = request.len + u32::from(usr_len);

@@ -125,6 +125,8 @@ impl Client {
         };
         let (ticket, unsettled) = (flight.ticket, flight.sent && self.can_replay);
         let told = std::mem::replace(&mut flight.abandoned, true);
+        // Its user's no more, since a copy may still use the chunk.
+        flight.reserved &= !unsettled;
         if !unsettled {
             self.release(permit);
         }

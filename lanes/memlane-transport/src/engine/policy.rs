@@ -33,10 +33,12 @@ pub fn pick<Id, C>(policy: Policy, candidates: C, turn: &mut usize) -> Option<Id
 where
     C: Iterator<Item = Candidate<Id>> + Clone,
 {
-    let count = candidates.clone().count();
-    if count == 0 {
-        return None;
+    let mut few = candidates.clone();
+    let (first, second) = (few.next()?, few.next());
+    if second.is_none() {
+        return Some(first.id);
     }
+    let count = candidates.clone().count();
     let now = *turn;
     *turn = turn.wrapping_add(1);
     let first = now % count;

@@ -5,6 +5,7 @@ use super::memory::{Slot, Verdict};
 use super::pulse::{Beat, Heartbeat, Pulse};
 use super::{Direction, Inbound, Time};
 use crate::error::PathError;
+use crate::message::Message;
 use crate::stats::ServerStats;
 use crate::wire::{
     CAP_NOTICE, CAP_REPLAY, CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate,
@@ -109,7 +110,7 @@ pub struct Job {
     /// Bytes of data, at the chunk's beginning.
     pub len: u32,
     /// The message beside it.
-    pub usr: Vec<u8>,
+    pub usr: Message,
 }
 
 /// What the driver is to do.
@@ -269,6 +270,13 @@ impl Server {
     #[must_use]
     pub fn session_of(&self, link: LinkId) -> Option<SessionId> {
         self.links.get(&link).map(|home| home.session)
+    }
+
+    /// Is somebody connected to this session? If not, its deadline may come with its last result.
+    #[must_use]
+    pub fn is_connected(&self, session: SessionId) -> bool {
+        let session = self.sessions.get(&session);
+        session.is_some_and(|session| !session.paths.is_empty())
     }
 
     // ---- connections ----
@@ -687,7 +695,7 @@ impl Server {
         match verdict {
             Verdict::Begin(generation) => {
                 session.stats.begun += 1;
-                let mut usr = vec![0; usize::from(header.usr_len)];
+                let mut usr = Message::zeroed(usize::from(header.usr_len));
                 chunks.copy(home.session, permit, len, &mut usr);
                 self.actions.push_back(Action::Execute(Job {
                     session: home.session,

@@ -10,6 +10,7 @@ use rustix::net::{
 };
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
@@ -420,10 +421,11 @@ impl Waits {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let mut events = Vec::with_capacity(64);
-        let events_room = rustix::buffer::spare_capacity(&mut events);
+        let mut room = [MaybeUninit::<epoll::Event>::uninit(); 64];
         // An interrupted wait found nothing.
-        let _ = epoll::wait(&self.0, events_room, limit.as_ref());
+        let Ok((events, _)) = epoll::wait(&self.0, &mut room, limit.as_ref()) else {
+            return;
+        };
         into.extend(events.iter().map(|event| {
             let flags = event.flags;
             Ready {

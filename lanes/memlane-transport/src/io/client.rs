@@ -4,6 +4,7 @@
 //! promises: a connection that was closed is dropped, with all that it had in its buffers.
 
 use super::address::{Address, Interest, PathAddr, Ready, Waits, connecting};
+use super::chunks::Chunks;
 use super::client_port::PortState;
 use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
 use super::inflow::Received;
@@ -15,8 +16,10 @@ use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
 use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
+use crate::lease::Lease;
 use crate::port::{Completion, News, Submission};
 use crate::wire::{CONN_LEN, Immediate, MAX_REQUEST_HEADER};
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +27,8 @@ use std::time::Instant;
 /// So many passes over busy connections, and all of them are looked at; one that asks the kernel counts more.
 const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
+/// So do passes while nothing is under way.
+const COSTS_IDLE: u32 = 32;
 
 /// A request on its way in.
 #[derive(Debug)]
@@ -38,8 +43,10 @@ struct Flight {
     ticket: Ticket,
     port: Arc<PortState>,
     tag: u64,
-    lease: Option<crate::lease::Lease>,
+    lease: Option<Lease>,
     reads: bool,
+    /// Its permit is its lease's.
+    reserved: bool,
 }
 
 #[derive(Debug)]
@@ -78,6 +85,8 @@ pub(super) struct Core {
     waits: Arc<Waits>,
     ready: Vec<Ready>,
     pool: Option<Arc<Pool>>,
+    /// What connections of today share, if any does: where leases lie.
+    chunks: Option<Arc<Chunks>>,
     /// By permit.
     flights: Vec<Option<Flight>>,
     /// By slot.
@@ -90,6 +99,8 @@ pub(super) struct Core {
     passes: u32,
     /// Something has come, if only a part, since this was taken away.
     pub(super) has_moved: bool,
+    /// What `deadline` said last, until something happens.
+    due: Cell<Option<Option<Time>>>,
 }
 
 impl Core {
@@ -106,6 +117,7 @@ impl Core {
             waits,
             ready: Vec::new(),
             pool: None,
+            chunks: None,
             flights: Vec::new(),
             reading: Vec::new(),
             backlog: VecDeque::new(),
@@ -113,6 +125,7 @@ impl Core {
             told: Told::default(),
             passes: 0,
             has_moved: false,
+            due: Cell::new(None),
         }
     }
 
@@ -129,6 +142,7 @@ impl Core {
     /// Requests from ports come in; nothing is read.
     pub(super) fn take_in(&mut self, queued: &mut Vec<Queued>) {
         let now = self.now();
+        self.happens();
         let stamped = queued.drain(..).map(|queued| (now, queued));
         self.backlog.extend(stamped);
         self.submit(now);
@@ -141,12 +155,14 @@ impl Core {
         let now = self.now();
         self.passes += 1;
         let due = self.deadline().is_some_and(|deadline| now >= deadline);
-        if all || due || self.passes >= LOOK_AROUND || !self.is_busy() {
+        self.passes += if self.is_busy() { 0 } else { COSTS_IDLE };
+        if all || due || self.passes >= LOOK_AROUND {
             self.passes = 0;
             self.look_around(now);
         }
         self.read_busy(now);
         if due {
+            self.happens();
             self.engine.poll(now);
             self.carry_out(now);
             self.expire(now);
@@ -155,12 +171,35 @@ impl Core {
         self.flush(now);
     }
 
+    /// Would a pass find something? To be asked again and again: it changes nothing, and asks no kernel.
+    pub(super) fn glances(&self) -> bool {
+        let mut entries = self.links.iter().flatten();
+        entries.any(|entry| entry.link.glance().unwrap_or(entry.busy > 0))
+    }
+
+    /// As `glances`, by somebody who passes only then: now and then it is time for one.
+    pub(super) fn has_some(&mut self) -> bool {
+        self.passes += 1;
+        self.passes >= LOOK_AROUND || self.glances()
+    }
+
+    /// From here on another deadline may be the first.
+    pub(super) fn happens(&mut self) {
+        self.due.set(None);
+    }
+
     fn is_busy(&self) -> bool {
         self.links.iter().flatten().any(|entry| entry.busy > 0)
     }
 
     /// When `pass` is to be called at the latest.
     pub(super) fn deadline(&self) -> Option<Time> {
+        let due = self.due.get().unwrap_or_else(|| self.first_deadline());
+        self.due.set(Some(due));
+        due
+    }
+
+    fn first_deadline(&self) -> Option<Time> {
         let engine = self.engine.deadline();
         match (self.backlog.front(), self.all_down) {
             (Some((since, _)), AllDown::Queue(limit)) if self.pool.is_none() => {
@@ -189,7 +228,8 @@ impl Core {
 
     fn submit(&mut self, now: Time) {
         while let Some((since, queued)) = self.backlog.pop_front() {
-            if let Err((error, queued)) = self.submit_one(now, queued) {
+            self.happens();
+            if let Some((error, queued)) = self.submit_one(now, queued) {
                 let waits = error == SubmitError::NoPermit
                     || (error == SubmitError::NoPath && self.all_down != AllDown::Fail);
                 if waits {
@@ -203,22 +243,22 @@ impl Core {
                 });
             }
         }
-        self.carry_out(now);
     }
 
-    fn submit_one(&mut self, now: Time, queued: Queued) -> Result<(), (SubmitError, Queued)> {
+    /// Gives a request to the engine, or back, with the reason.
+    fn submit_one(&mut self, now: Time, mut queued: Queued) -> Option<(SubmitError, Queued)> {
+        let reserved = self.reserved(&mut queued.submission);
         let submission = &queued.submission;
         let lent = submission.lease.as_ref();
         if lent.map_or(0, |lease| lease.bytes().len()) < submission.len as usize {
-            return Err((SubmitError::Destination, queued));
+            return Some((SubmitError::Destination, queued));
         }
         if submission.usr.len() + MAX_REQUEST_HEADER > MAX_TAIL {
-            return Err((SubmitError::TooLong, queued));
+            return Some((SubmitError::TooLong, queued));
         }
         let pool = self.pool.as_ref();
-        let describe = |lease: &crate::lease::Lease| {
-            pool.map(|pool| pool.describe(lease.number(), submission.len))
-        };
+        let describe =
+            |lease: &Lease| pool.map(|pool| pool.describe(lease.number(), submission.len));
         let reads = submission.direction == Direction::Read;
         let request = Request {
             direction: submission.direction,
@@ -227,9 +267,9 @@ impl Core {
             into: lent.filter(|_| reads).and_then(describe),
             hint: queued.port.hint,
         };
-        let ticket = match self.engine.submit(now, request) {
+        let ticket = match self.engine.submit_with(now, request, reserved) {
             Ok(ticket) => ticket,
-            Err(error) => return Err((error, queued)),
+            Err(error) => return Some((error, queued)),
         };
         let Queued { port, submission } = queued;
         if let Some(flight) = self.flights.get_mut(usize::from(ticket.permit)) {
@@ -239,16 +279,63 @@ impl Core {
                 tag: submission.tag,
                 lease: submission.lease,
                 reads,
+                reserved: reserved.is_some(),
             });
         }
         // Now, while the flight is known and no other has its permit.
         self.carry_out(now);
-        Ok(())
+        None
+    }
+
+    /// The permit of a request whose lease lies in a chunk. The request's tail comes behind its data: so it has to be
+    /// the whole lease. What lies in chunks of the past goes home.
+    fn reserved(&self, submission: &mut Submission) -> Option<u16> {
+        let lease = submission.lease.as_mut()?;
+        let claim = lease.claim()?;
+        if !self.chunks.as_ref().is_some_and(|now| claim.is_of(now)) {
+            // No request has its permit: it is given back.
+            drop(self.pool.as_ref()?.bring_home(lease));
+            return None;
+        }
+        let whole = lease.bytes().len() == submission.len as usize;
+        whole.then(|| claim.permit())
+    }
+
+    /// The lease of a request that is under way leaves its chunk, whose permit the engine then has.
+    fn bring_home(&mut self, permit: u16) {
+        let flight = self.flights.get_mut(usize::from(permit));
+        let flight = flight.and_then(Option::as_mut);
+        let (Some(flight), Some(pool)) = (flight.filter(|f| f.reserved), &self.pool) else {
+            return;
+        };
+        if let Some(claim) = flight.lease.as_mut().and_then(|l| pool.bring_home(l)) {
+            self.engine.keep(permit);
+            claim.hand_over();
+            flight.reserved = false;
+        }
+    }
+
+    /// Do connections still share the chunks in which leases lie?
+    fn look_at_chunks(&mut self) {
+        let mut shared = self
+            .links
+            .iter()
+            .flatten()
+            .filter_map(|entry| entry.link.chunks());
+        let first = shared.clone().next().cloned();
+        let still = |chunks: &Arc<Chunks>| shared.any(|other| Arc::ptr_eq(chunks, other));
+        if !self.chunks.as_ref().is_some_and(still) {
+            self.chunks = first;
+        }
+        if let Some(pool) = &self.pool {
+            pool.lie_in(self.chunks.clone());
+        }
     }
 
     // ---- what the engine says ----
 
     pub(super) fn carry_out(&mut self, now: Time) {
+        self.happens();
         loop {
             while let Some(action) = self.engine.poll_action() {
                 self.act(action);
@@ -278,7 +365,10 @@ impl Core {
                     entry.dirty = true;
                 }
             }
-            Action::Post(post) => self.post(&post),
+            Action::Post(post) => {
+                self.post(&post);
+                self.engine.take_back(post.tail);
+            }
             Action::Close { path, epoch } => {
                 self.close_all(|conn| conn.path == path && conn.epoch == epoch);
             }
@@ -349,8 +439,34 @@ impl Core {
     }
 
     fn post(&mut self, post: &Post) {
-        let flight = self.flights.get(usize::from(post.ticket.permit));
-        let flight = flight.and_then(|flight| flight.as_ref());
+        let permit = post.ticket.permit;
+        let claim_is_good = |flight: &Flight, chunks: Option<&Arc<Chunks>>| {
+            let claim = flight.lease.as_ref().and_then(Lease::claim);
+            claim
+                .zip(chunks)
+                .is_some_and(|(claim, now)| claim.is_of(now))
+        };
+        let flight = self
+            .flights
+            .get(usize::from(permit))
+            .and_then(Option::as_ref);
+        let reserved = flight.filter(|flight| flight.ticket == post.ticket && flight.reserved);
+        let good = reserved.map(|flight| claim_is_good(flight, self.chunks.as_ref()));
+        if good == Some(false) {
+            self.bring_home(permit);
+        }
+        let mut entries = self.links.iter_mut().flatten();
+        let Some(entry) = entries.find(|entry| entry.conn == post.conn) else {
+            return;
+        };
+        let there = entry.link.chunks().zip(self.chunks.as_ref());
+        let in_place = good == Some(true)
+            && there.is_some_and(|(there, now)| Arc::ptr_eq(there, now))
+            && entry.link.has_chunk(post.chunk.addr, permit);
+        let flight = self
+            .flights
+            .get(usize::from(permit))
+            .and_then(Option::as_ref);
         let flight = flight.filter(|flight| flight.ticket == post.ticket);
         let lease = flight.and_then(|flight| flight.lease.as_ref());
         if let (Some(lease), true) = (lease, flight.is_some_and(|flight| flight.reads))
@@ -360,23 +476,23 @@ impl Core {
                 by: post.conn,
                 // A read's tail lies where its data would end.
                 len: post.tail_at,
+                into: lease.bytes(),
+                in_place,
             });
         }
-        let data = lease.map(crate::lease::Lease::bytes);
+        let data = lease.map(Lease::bytes).filter(|_| !in_place);
         let place = Place {
             addr: post.chunk.addr,
             key: post.chunk.key,
-            len: post.data,
+            // What is in place is not written.
+            len: if in_place { 0 } else { post.data },
             tail_at: post.tail_at,
             // `submit_one` has compared it with `MAX_TAIL`.
             tail: u16::try_from(post.tail.len()).unwrap_or(0),
         };
-        let mut entries = self.links.iter_mut().flatten();
-        if let Some(entry) = entries.find(|entry| entry.conn == post.conn) {
-            entry.link.post(place, data, &post.tail, post.imm);
-            entry.busy += 1;
-            entry.dirty = true;
-        }
+        entry.link.post(place, data, &post.tail, post.imm);
+        entry.busy += 1;
+        entry.dirty = true;
     }
 
     fn close_all(&mut self, which: impl Fn(Conn) -> bool) {
@@ -386,6 +502,7 @@ impl Core {
                 *slot = None;
             }
         }
+        self.look_at_chunks();
     }
 
     fn heed(&mut self, event: Event) {
@@ -393,6 +510,7 @@ impl Core {
             Event::PathUp(path) => {
                 self.told.news.push(News::PathUp(path));
                 self.make_pool();
+                self.look_at_chunks();
             }
             Event::PathDown { path, why, .. } => {
                 self.told.news.push(News::PathDown(path, why));
@@ -400,6 +518,7 @@ impl Core {
             Event::ServerRestarted => {
                 self.told.news.push(News::ServerRestarted);
                 self.forget_backlog();
+                self.look_at_chunks();
             }
             Event::Notice(what) => self.told.news.push(News::Notice(what)),
             Event::Done { ticket, result } => self.done(ticket, result),
@@ -421,7 +540,7 @@ impl Core {
         };
         // Without memory no request with data can be made; what waits for it goes on waiting.
         if let Ok(pool) = Pool::new(&geometry) {
-            self.reading.resize(pool.slots(), None);
+            self.reading.resize_with(pool.slots(), || None);
             self.flights
                 .resize_with(usize::from(geometry.depth()), || None);
             self.told.pool = Some(Arc::clone(&pool));
@@ -431,11 +550,15 @@ impl Core {
 
     fn done(&mut self, ticket: Ticket, result: Result<(), RequestError>) {
         let slot = self.flights.get_mut(usize::from(ticket.permit));
-        let Some(flight) = slot.and_then(|slot| slot.take_if(|flight| flight.ticket == ticket))
+        let Some(mut flight) = slot.and_then(|slot| slot.take_if(|flight| flight.ticket == ticket))
         else {
             return;
         };
-        let number = flight.lease.as_ref().map(crate::lease::Lease::number);
+        let answered = matches!(result, Ok(()) | Err(RequestError::Remote(_)));
+        if flight.reserved && !answered {
+            self.leave_chunk(&mut flight);
+        }
+        let number = flight.lease.as_ref().map(Lease::number);
         let reading = number.and_then(|number| self.reading.get_mut(number as usize));
         if let Some(reading) = reading {
             *reading = None;
@@ -445,6 +568,18 @@ impl Core {
             result,
             lease: flight.lease,
         });
+    }
+
+    /// A request failed, and the server may still have it: nobody's lease may lie where that works.
+    fn leave_chunk(&self, flight: &mut Flight) {
+        let (Some(lease), Some(pool)) = (flight.lease.as_mut(), &self.pool) else {
+            return;
+        };
+        if let Some(claim) = pool.bring_home(lease)
+            && self.engine.holds(claim.permit())
+        {
+            claim.hand_over();
+        }
     }
 
     // ---- connections ----
@@ -531,8 +666,15 @@ impl Core {
         match next {
             Ok(Some(Received::Share(slots, base))) => {
                 let geometry = self.engine.geometry().ok_or(LinkError::Queue)?;
-                let len = geometry.chunk() as usize * usize::from(geometry.depth());
-                entry.link.join(slots, base, len)?;
+                let permits = self.engine.permits();
+                let entries = self.links.iter().flatten();
+                let known = entries.filter_map(|entry| entry.link.chunks());
+                let known: Vec<_> = known.cloned().collect();
+                if let Some(entry) = self.links[at].as_mut() {
+                    entry.link.join(slots, base, |fd| {
+                        Chunks::attach(fd, &geometry, permits, &known)
+                    })?;
+                }
             }
             Ok(Some(Received::Immediate(imm))) => {
                 // At worst a heartbeat: then it is looked at a little later.
@@ -558,8 +700,8 @@ impl Core {
             return Ok(());
         };
         let reading = self.reading.get(lease.number() as usize).copied().flatten();
-        let reading = reading.filter(|reading| reading.by == conn);
-        let into = reading.and_then(|reading| lease.bytes().part(0, reading.len as usize));
+        let reading = reading.filter(|reading| reading.by == conn && !reading.in_place);
+        let into = reading.and_then(|reading| reading.into.part(0, reading.len as usize));
         let (Some(into), Some(entry)) = (into, self.links[at].as_ref()) else {
             return Ok(());
         };

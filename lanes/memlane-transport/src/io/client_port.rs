@@ -1,6 +1,6 @@
 //! A port of a client's session: what one thread puts in and takes out.
 
-use super::address::{Bell, Interest, Waits};
+use super::address::{Bell, Interest, Ready, Waits};
 use super::client::Queued;
 use super::session::Inner;
 use super::spin::Spin;
@@ -109,6 +109,7 @@ pub(super) struct ClientPort {
     inner: Arc<Inner>,
     state: Arc<PortState>,
     staged: Vec<Queued>,
+    ready: Vec<Ready>,
     spin: Spin,
 }
 
@@ -119,6 +120,7 @@ impl ClientPort {
             inner,
             state,
             staged: Vec::new(),
+            ready: Vec::new(),
             spin,
         }
     }
@@ -131,12 +133,13 @@ impl ClientPort {
         self.inner.takes_watch(&self.state);
         self.inner.is_back(&self.state);
         let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
+        let mut since = Duration::ZERO;
         let found = loop {
             let moved = self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
-            let since = start.elapsed();
+            since = start.elapsed();
             if since >= budget {
                 break false;
             }
@@ -147,7 +150,8 @@ impl ClientPort {
         drop(turn);
         self.inner.rest();
         match found {
-            true => self.spin.found(start.elapsed()),
+            true if self.spin.was_offered() => self.spin.found(start.elapsed()),
+            true => self.spin.found(since),
             false => self.spin.in_vain(),
         }
         found
@@ -166,13 +170,12 @@ impl Port for ClientPort {
 
     fn push(&mut self) {
         if !self.staged.is_empty() {
-            self.inner.hand_in(&mut self.staged);
-            self.inner.send();
+            self.inner.send_all(&mut self.staged);
         }
     }
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
-        self.inner.hand_in(&mut self.staged);
+        self.push();
         match self.state.sleeps.load(Ordering::Relaxed) {
             true => self.inner.drive_woken(),
             false => self.inner.drive(),
@@ -188,7 +191,7 @@ impl Port for ClientPort {
         self.inner.asleep(&self.state);
         // From now on a completion rings. What has come before is looked for once more.
         let quiet = self.state.arm();
-        self.inner.drive();
+        self.inner.drive_and_sleep();
         if quiet && !self.state.has_done() && !self.inner.can_lend_again(&self.state) {
             return false;
         }
@@ -203,18 +206,17 @@ impl Port for ClientPort {
 
     fn wait(&mut self, limit: Option<Duration>) {
         let start = Instant::now();
-        self.inner.hand_in(&mut self.staged);
+        self.push();
         if self.spins(start, limit) {
             self.inner.awake(&self.state);
             return;
         }
-        let mut ready = Vec::new();
         while !self.arm() {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             if left == Some(Duration::ZERO) {
                 break;
             }
-            self.state.waits.wait(left, &mut ready);
+            self.state.waits.wait(left, &mut self.ready);
             self.inner.drive_woken();
             if self.state.has_done() {
                 break;
@@ -227,8 +229,9 @@ impl Port for ClientPort {
 
 impl Drop for ClientPort {
     fn drop(&mut self) {
-        // What was submitted is submitted.
+        // What was submitted is submitted, and what comes of it is for the background.
         self.push();
+        self.inner.drive_and_sleep();
         self.inner.awake(&self.state);
         self.inner.forget(&self.state);
     }

@@ -1,5 +1,6 @@
 //! One connection over a stream: TCP, or a unix socket of the same host.
 
+use super::chunks::Chunks;
 use super::frame::{FrameError, Header, Place, Step};
 use super::handover;
 use super::inflow::{Granted, Inflow, Received};
@@ -10,9 +11,11 @@ use crate::error::{PathError, TlsError};
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
+use memlane_sys::fd::Fd;
 use memlane_sys::iov::{self, Piece};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Why a connection is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,20 +282,32 @@ impl Link {
     }
 
     /// At the client: takes what came with the frame that said so.
-    pub(super) fn join(&mut self, slots: u32, base: u64, len: usize) -> Result<(), LinkError> {
+    pub(super) fn join(
+        &mut self,
+        slots: u32,
+        base: u64,
+        attach: impl FnOnce(Fd) -> memlane_sys::Result<Arc<Chunks>>,
+    ) -> Result<(), LinkError> {
         let mut handed = self.handed.drain(..);
         let (Some(queues), Some(chunks)) = (handed.next(), handed.next()) else {
             return Err(LinkError::Queue);
         };
-        let shared = Shared::join(
-            handover::owned(queues),
-            slots as usize,
-            handover::owned(chunks),
-            len,
-            base,
-        );
+        let chunks = attach(handover::owned(chunks)).map_err(LinkError::Os)?;
+        let shared = Shared::join(handover::owned(queues), slots as usize, chunks, base);
         self.shared = Some(shared.map_err(LinkError::Os)?);
         Ok(())
+    }
+
+    /// At the client: what it shares, once it was accepted.
+    pub(super) fn chunks(&self) -> Option<&Arc<Chunks>> {
+        let shared = self.shared.as_ref().filter(|_| self.accepted);
+        shared.and_then(Shared::chunks)
+    }
+
+    /// At the client: does what it shares have the chunk of this permit at that address?
+    pub(super) fn has_chunk(&self, addr: u64, permit: u16) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|shared| shared.is_at(addr, permit))
     }
 
     pub(super) fn is_shared(&self) -> bool {
@@ -303,6 +318,12 @@ impl Link {
     pub(super) fn pull(&self, at: usize, into: &SharedBytes) -> bool {
         let shared = self.shared.as_ref();
         shared.is_none_or(|shared| shared.pull(at, into))
+    }
+
+    /// Has something come? `None`: only the kernel knows.
+    pub(super) fn glance(&self) -> Option<bool> {
+        let shared = self.shared.as_ref().filter(|_| self.accepted);
+        shared.map(Shared::has_some)
     }
 
     /// It will not be looked at until the kernel says so. `false`: there is something.

@@ -8,6 +8,7 @@
 //! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
 
 mod address;
+mod chunks;
 mod client;
 mod client_port;
 pub mod frame;
@@ -25,5 +26,6 @@ pub mod tls;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
+pub(crate) use chunks::Claim;
 pub use server::{Limits, ServedPath, Server, ServerConfig, SessionInfo, serve};
 pub use session::{ClientConfig, ClientSession, PathInfo, open, open_over_tls};

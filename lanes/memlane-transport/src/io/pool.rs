@@ -1,5 +1,6 @@
 //! Memory for requests' data at a client: one region for a session, lent in slots.
 
+use super::chunks::{Chunks, Claim};
 use super::client_port::PortState;
 use super::frame::Place;
 use super::inflow::Granted;
@@ -10,10 +11,13 @@ use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_core::token::Token;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// Slots beyond the permits: what is being filled, or was not dropped yet, while others are under way.
 const SPARE: u32 = 32;
+
+/// A lease of fewer bytes is not worth a chunk.
+const LEAST: u32 = 512;
 
 /// The slots of a session. It lives until the last lease is dropped.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(super) struct Pool {
     count: u32,
     /// A bit for each that is free. The lowest goes first, so that few stay warm.
     free: Vec<AtomicU64>,
+    /// The server's chunks, while a connection shares them: leases lie there, as far as there are any to be had.
+    chunks: RwLock<Option<Arc<Chunks>>>,
     /// Ports that were refused, and have had none since, nor were told that there is one.
     starved: Mutex<Vec<Weak<PortState>>>,
     /// How many they are, roughly: asked before their lock is.
@@ -54,6 +60,7 @@ impl Pool {
             most: geometry.max_io(),
             count,
             free: (0..words).map(|n| AtomicU64::new(word(n))).collect(),
+            chunks: RwLock::new(None),
             starved: Mutex::new(Vec::new()),
             hungry: AtomicUsize::new(0),
         }))
@@ -67,7 +74,29 @@ impl Pool {
         }?;
         let at = number as usize * self.slot;
         let bytes = self.region.bytes().part(at, len as usize)?;
-        Some(Lease::new(bytes, number, Arc::clone(self) as _))
+        let lease = Lease::new(bytes, number, Arc::clone(self) as _);
+        Some(match self.claim(len) {
+            Some((claim, bytes)) => lease.in_chunk(claim, bytes),
+            None => lease,
+        })
+    }
+
+    fn claim(&self, len: u32) -> Option<(Claim, SharedBytes)> {
+        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        let chunks = chunks.as_ref().filter(|_| len >= LEAST)?;
+        chunks.claim(len as usize)
+    }
+
+    /// New leases lie there from now on, or nowhere but here.
+    pub(super) fn lie_in(&self, chunks: Option<Arc<Chunks>>) {
+        *self.chunks.write().unwrap_or_else(PoisonError::into_inner) = chunks;
+    }
+
+    /// A lease of ours leaves its chunk for its slot, with all that it has.
+    pub(super) fn bring_home(self: &Arc<Pool>, lease: &mut Lease) -> Option<Claim> {
+        let slot = self.bytes(lease.number()).filter(|_| lease.is_from(self));
+        let home = slot.and_then(|slot| slot.part(0, lease.bytes().len()))?;
+        lease.move_to(home)
     }
 
     fn take_in_turn(&self, port: &Arc<PortState>) -> Option<u32> {
@@ -178,12 +207,16 @@ impl Lender for Pool {
 }
 
 /// A read that is under way into a slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     /// The one connection that may bring it.
     pub(super) by: Conn,
     /// Bytes.
     pub(super) len: u32,
+    /// Where they go: the lease's memory, which its flight keeps until this is gone.
+    pub(super) into: SharedBytes,
+    /// It lies in the chunk of the request.
+    pub(super) in_place: bool,
 }
 
 /// What a server may write by one connection: slots of reads that were sent by it and are not over.
@@ -205,6 +238,6 @@ impl Granted for ByReads<'_> {
             return None;
         }
         let span = usize::try_from(place.span()).ok()?;
-        pool.bytes(number)?.part(from, span)
+        reading.into.part(from, span)
     }
 }

@@ -36,6 +36,8 @@ const TICK: Duration = Duration::from_micros(500);
 const TURNS: u32 = 64;
 /// Who is back after so long was away for a moment.
 const QUICK: Duration = Duration::from_micros(30);
+/// Looks at what comes without a kernel, between two passes of who spins.
+const LOOKS: u32 = 32;
 /// While one watches, it is woken by what comes; this is for what it then leaves.
 const WATCHED: Duration = Duration::from_millis(100);
 
@@ -78,6 +80,17 @@ struct Watch {
     asleep: BTreeMap<u64, Arc<PortState>>,
 }
 
+/// What a thread does when it has driven.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Then {
+    /// Drives again, at once.
+    Again,
+    /// Something else: whoever sleeps is to be woken by what comes.
+    Away,
+    /// Sleeps.
+    Sleep,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WatchedBy {
     /// No port needs it.
@@ -104,6 +117,8 @@ pub(super) struct Inner {
     /// The port that watches; `NOBODY`.
     holder: AtomicU64,
     sleepers: AtomicUsize,
+    /// Nobody looks at shared connections: what comes there rings. Written with `core` locked.
+    rests: AtomicBool,
     /// The background thread looks every `TICK`.
     ticking: AtomicBool,
     spinning: AtomicBool,
@@ -144,6 +159,19 @@ impl Inner {
         }
     }
 
+    /// Sends what a port has: straight, or, if somebody else is inside, by way of the door.
+    pub(super) fn send_all(&self, staged: &mut Vec<Queued>) {
+        match self.core.try_lock() {
+            Ok(mut core) => {
+                self.let_in(&mut core);
+                core.take_in(staged);
+                self.leave(core);
+            }
+            Err(_) => self.hand_in(staged),
+        }
+        self.send();
+    }
+
     /// Is somebody at the door who may have found it shut? To be asked after each unlock.
     fn knocks(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -161,57 +189,88 @@ impl Inner {
         }
     }
 
-    /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
+    /// One pass, if something has come, by a thread that goes on with something else.
     pub(super) fn drive(&self) {
-        self.drive_and(true, false);
+        let Ok(mut core) = self.core.try_lock() else {
+            return;
+        };
+        let some = core.has_some();
+        drop(core);
+        if some || self.knocks() || self.owes_rest() {
+            self.drive_and(Then::Away, false);
+        }
     }
 
-    /// One pass; more follow at once. Has something come?
+    /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
+    pub(super) fn drive_and_sleep(&self) {
+        self.drive_and(Then::Sleep, false);
+    }
+
+    /// One pass, or as many looks as cost no more; more follow at once. Has something come?
     pub(super) fn drive_on(&self) -> bool {
-        self.drive_and(false, false)
+        self.drive_and(Then::Again, false)
     }
 
-    /// As `drive`, by a thread that was woken: whatever woke it is read, so that it does not wake it again.
+    /// By a thread that was woken: whatever woke it is read, so that it does not wake it again.
     pub(super) fn drive_woken(&self) {
-        self.drive_and(true, true);
+        self.drive_and(Then::Away, true);
     }
 
-    fn drive_and(&self, rest: bool, mut all: bool) -> bool {
+    fn drive_and(&self, then: Then, mut all: bool) -> bool {
         loop {
             let Ok(mut core) = self.core.try_lock() else {
                 return false;
             };
             self.driven.fetch_add(1, Ordering::Relaxed);
             self.let_in(&mut core);
+            if then == Then::Again {
+                self.look(&core);
+            }
             core.pass(std::mem::take(&mut all));
+            let rests = then == Then::Sleep
+                || (then == Then::Away && self.sleepers.load(Ordering::SeqCst) > 0);
             // A server that never ends is left to the next pass.
             let mut turns = 0;
-            while rest && turns < TURNS && !core.naps() {
+            while rests && turns < TURNS && !core.naps() {
                 core.pass(false);
                 turns += 1;
             }
+            self.rests.store(rests, Ordering::Relaxed);
             let moved = std::mem::take(&mut core.has_moved);
             self.leave(core);
-            if !self.knocks() {
+            if !self.knocks() && (then == Then::Again || !self.owes_rest()) {
                 return moved;
             }
         }
     }
 
-    /// Nobody looks any more, until the kernel says so.
+    /// Looks for a moment, until something has come, by a connection or to the door.
+    fn look(&self, core: &Core) {
+        for _ in 0..LOOKS {
+            if core.glances() || self.knocked.load(Ordering::Relaxed) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Somebody sleeps who would not be woken. After `knocks`, which orders what it reads: who is about to sleep has
+    /// said so before it finds the lock taken.
+    fn owes_rest(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0 && !self.rests.load(Ordering::Relaxed)
+    }
+
+    /// This thread looks no more. Whoever sleeps is woken by the kernel.
     pub(super) fn rest(&self) {
-        let quiet = match self.core.try_lock() {
-            Ok(mut core) => core.naps(),
-            // Who has it rests when leaving.
-            Err(_) => true,
-        };
-        if !quiet || self.knocks() {
-            self.drive();
+        if self.knocks() || self.owes_rest() {
+            self.drive_and(Then::Away, false);
         }
     }
 
     fn let_in(&self, core: &mut Core) {
-        if !self.knocked.swap(false, Ordering::SeqCst) {
+        // Who is not seen here is seen when leaving.
+        let some = self.knocked.load(Ordering::Relaxed);
+        if !some || !self.knocked.swap(false, Ordering::SeqCst) {
             return;
         }
         let mut queued = std::mem::take(&mut *locked(&self.door));
@@ -314,6 +373,10 @@ impl Inner {
 
     /// A port wants something again.
     pub(super) fn is_back(&self, port: &PortState) {
+        // It matters to those who sleep only.
+        if self.sleepers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let away = nanos(self.started.elapsed()).saturating_sub(port.left.load(Ordering::Relaxed));
         let quick = away < nanos(QUICK);
         port.is_quick.store(quick, Ordering::Relaxed);
@@ -337,16 +400,20 @@ impl Inner {
     /// A port is awake. If it was the one that watched or looked, another one that sleeps watches from now on; but not
     /// if it will be back at once: then the background thread sees to it that it is.
     pub(super) fn awake(&self, port: &Arc<PortState>) {
-        port.left
-            .store(nanos(self.started.elapsed()), Ordering::Relaxed);
-        if port.sleeps.swap(false, Ordering::Relaxed) {
+        if port.sleeps.load(Ordering::Relaxed) {
+            port.sleeps.store(false, Ordering::Relaxed);
             let mut watch = locked(&self.watch);
             watch.asleep.remove(&port.number);
             self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        port.left
+            .store(nanos(self.started.elapsed()), Ordering::Relaxed);
         let mine = [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire));
-        if !mine || self.sleepers.load(Ordering::SeqCst) == 0 {
+        if !mine {
             return;
         }
         if port.is_quick.load(Ordering::Relaxed) {
@@ -425,7 +492,7 @@ impl Inner {
         let (mut seen, mut with_sockets) = (0, false);
         let mut ready = Vec::new();
         while !self.closed.load(Ordering::Acquire) {
-            self.drive_woken();
+            self.drive_and(Then::Sleep, true);
             let driven = self.driven.load(Ordering::Relaxed);
             // Its own pass is one.
             let by_others = driven != seen + 1;
@@ -523,6 +590,7 @@ pub fn open_over_tls(
         watch: Mutex::default(),
         holder: AtomicU64::new(NOBODY),
         sleepers: AtomicUsize::new(0),
+        rests: AtomicBool::new(false),
         ticking: AtomicBool::new(false),
         spinning: AtomicBool::new(false),
         driven: AtomicU64::new(0),

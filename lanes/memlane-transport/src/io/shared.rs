@@ -4,6 +4,7 @@
 //! immediates, by a pair of queues in memory that both have mapped. The unix socket by which they met is the bell, and
 //! the life line: when it ends, so does the connection.
 
+use super::chunks::Chunks;
 use super::frame::Place;
 use memlane_core::access::SharedBytes;
 use memlane_core::queue::{Consumer, Misbehaved, Producer, QueueWords};
@@ -11,6 +12,7 @@ use memlane_core::region::Region;
 use memlane_core::sync::Cpu;
 use memlane_sys::{Errno, Result};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// Where the second queue's words begin; the first one's are at 0.
@@ -55,7 +57,7 @@ pub(super) struct Shared {
     producer: Producer,
     consumer: Consumer,
     /// At the client: the chunks, and how the server counts their bytes.
-    chunks: Option<(Region, u64)>,
+    chunks: Option<(Arc<Chunks>, u64)>,
     /// The peer does not take what it is told, or misbehaves.
     broken: bool,
 }
@@ -76,15 +78,13 @@ impl Shared {
     pub(super) fn join(
         queues: memlane_sys::fd::Fd,
         slots: usize,
-        chunks: memlane_sys::fd::Fd,
-        len: usize,
+        chunks: Arc<Chunks>,
         base: u64,
     ) -> Result<Shared> {
         if !slots.is_power_of_two() || slots > MOST_SLOTS {
             return Err(Errno::INVAL);
         }
         let memory = Region::attach(queues, len_of(slots))?;
-        let chunks = Region::attach(chunks, len)?;
         Shared::new(memory, slots, End::Client, Some((chunks, base)))
     }
 
@@ -92,7 +92,7 @@ impl Shared {
         memory: Region,
         slots: usize,
         end: End,
-        chunks: Option<(Region, u64)>,
+        chunks: Option<(Arc<Chunks>, u64)>,
     ) -> Result<Shared> {
         let queue = |words: usize, at: usize| -> Option<Queue> {
             // SAFETY: atomics only, in the region that is kept beside the pointers.
@@ -169,6 +169,19 @@ impl Shared {
         (copied && tail).then_some(())
     }
 
+    /// At the client: the chunks.
+    pub(super) fn chunks(&self) -> Option<&Arc<Chunks>> {
+        self.chunks.as_ref().map(|(chunks, _)| chunks)
+    }
+
+    /// At the client: is this where the chunk of a permit lies?
+    pub(super) fn is_at(&self, addr: u64, permit: u16) -> bool {
+        let ours = self.chunks.as_ref();
+        ours.is_some_and(|(chunks, base)| {
+            addr.checked_sub(*base) == u64::try_from(chunks.offset(permit)).ok()
+        })
+    }
+
     /// At the client: what a read has brought, out of its chunk.
     pub(super) fn pull(&self, at: usize, into: &SharedBytes) -> bool {
         let chunks = self.chunks.as_ref();
@@ -191,6 +204,12 @@ impl Shared {
         self.consumer.take(words, slots)
     }
 
+    /// Has something come? A look that changes nothing.
+    pub(super) fn has_some(&self) -> bool {
+        let (words, _) = Self::parts(&self.from_peer);
+        self.consumer.has_some(words)
+    }
+
     /// About to be looked at no more, until the bell is rung. `false`: there is something.
     pub(super) fn naps(&mut self) -> bool {
         let (words, _) = Self::parts(&self.from_peer);
@@ -205,6 +224,7 @@ impl Shared {
 
 /// As many bytes as `from` has.
 fn copy(from: &SharedBytes, into: &SharedBytes) -> bool {
-    // SAFETY: both are mapped for their lengths, and different memory files.
+    // SAFETY: both are mapped for their lengths. They are no parts of one chunk: a lease that lies in the chunk of its
+    // own request is not copied.
     unsafe { into.copy_in(0, from.as_ptr(), from.len()) }
 }

@@ -140,6 +140,8 @@ const WARM: u32 = 64;
 /// Passes over warm connections until the kernel is asked about all; one that asks the kernel anyway counts more.
 const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
+/// Looks at shared connections between two passes, when nothing comes.
+const LOOKS: u32 = 32;
 /// How long jobs that run may take when the server stops.
 const LAST_JOBS: Duration = Duration::from_secs(30);
 /// A service without a descriptor that has not finished all is asked so often.
@@ -167,6 +169,8 @@ pub(super) struct Worker<S> {
     finished: Vec<Finished>,
     notices: Vec<(SessionId, u32)>,
     passes: u32,
+    /// What the engine said of its deadline, until something changes that.
+    due: Option<Option<Time>>,
     /// Something happened in this pass.
     stirred: bool,
 }
@@ -201,6 +205,7 @@ impl<S: Service> Worker<S> {
             finished: Vec::new(),
             notices: Vec::new(),
             passes: 0,
+            due: None,
             stirred: false,
         })
     }
@@ -212,6 +217,9 @@ impl<S: Service> Worker<S> {
         let mut idle_since: Option<Instant> = None;
         loop {
             self.stirred = false;
+            if idle_since.is_some() {
+                self.look();
+            }
             let looked = Instant::now();
             let over = idle_since.is_some_and(|since| looked - since >= spin.budget());
             // From here on whoever has something rings.
@@ -239,13 +247,36 @@ impl<S: Service> Worker<S> {
         self.finish();
     }
 
+    /// Looks for a moment, as long as nothing comes: less than a pass, which would find nothing.
+    fn look(&self) {
+        for _ in 0..LOOKS {
+            if self.running > 0 || self.glances() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn glances(&self) -> bool {
+        let mut warm = self.links.iter().flatten().filter(|entry| entry.warm > 0);
+        warm.any(|entry| entry.link.glance().unwrap_or(true))
+    }
+
+    /// When to call the engine's `poll`. What requests do makes it only later.
+    fn deadline(&mut self) -> Option<Time> {
+        if self.due.is_none() {
+            self.due = Some(self.engine.deadline());
+        }
+        self.due.flatten()
+    }
+
     /// One pass; is it to stop?
     fn pass(&mut self, limit: Option<Duration>, sleeps: bool) -> bool {
         // The time before reading: what has come since then does not count as silence.
         let before = self.started.elapsed();
         self.passes += 1;
-        let due = |at: Time, worker: &Self| worker.engine.deadline().is_some_and(|due| at >= due);
-        if sleeps || due(before, self) || self.passes >= LOOK_AROUND {
+        let due = self.deadline().is_some_and(|due| before >= due);
+        if sleeps || due || self.passes >= LOOK_AROUND {
             self.passes = 0;
             let stop = self.look_around(limit);
             if stop {
@@ -257,7 +288,8 @@ impl<S: Service> Worker<S> {
         }
         self.serve();
         // After a sleep, the next pass does it: what came meanwhile is read first.
-        if due(before, self) {
+        if self.deadline().is_some_and(|due| before >= due) {
+            self.due = None;
             self.engine.poll(before);
             self.carry_out();
         }
@@ -265,9 +297,10 @@ impl<S: Service> Worker<S> {
         false
     }
 
-    fn until_deadline(&self) -> Option<Duration> {
+    fn until_deadline(&mut self) -> Option<Duration> {
         let now = self.started.elapsed();
-        let deadline = self.engine.deadline();
+        self.due = None;
+        let deadline = self.deadline();
         let left = deadline.map(|deadline| deadline.saturating_sub(now));
         let asks = self.running > 0 && self.service.borrow().fd().is_none();
         match asks {
@@ -386,6 +419,7 @@ impl<S: Service> Worker<S> {
             warm: 0,
             _place: arrival.place,
         });
+        self.due = None;
         self.engine.on_connect(now, id, &arrival.private);
         self.carry_out();
         self.read(now, id, false);
@@ -485,8 +519,8 @@ impl<S: Service> Worker<S> {
                 Err(error) => self.failed.push((entry.id, LinkError::for_path(error))),
             }
         }
-        let now = self.started.elapsed();
         while let Some((link, why)) = self.failed.pop() {
+            let now = self.started.elapsed();
             self.broken(now, link, why);
         }
     }
@@ -498,6 +532,7 @@ impl<S: Service> Worker<S> {
             self.act(action);
         }
         while let Some(event) = self.engine.poll_event() {
+            self.due = None;
             match event {
                 Event::SessionGone(session) => {
                     if self.names.borrow_mut().remove(&session).is_some() {
@@ -513,6 +548,13 @@ impl<S: Service> Worker<S> {
     }
 
     fn act(&mut self, action: Action) {
+        let of_a_request = matches!(
+            action,
+            Action::Execute(_) | Action::Reply { .. } | Action::Immediate(..)
+        );
+        if !of_a_request {
+            self.due = None;
+        }
         match action {
             // Without memory, the session is refused when it introduces itself.
             Action::Open(session) => drop(self.memories.open(session)),
@@ -612,6 +654,9 @@ impl<S: Service> Worker<S> {
                     errno,
                 } = done;
                 self.engine.finished(session, permit, generation, errno);
+                if !self.engine.is_connected(session) {
+                    self.due = None;
+                }
             }
             self.finished = finished;
             self.carry_out();

@@ -18,6 +18,7 @@ use memlane_transport::io::{
     Address, ClientConfig, ClientSession, PathAddr, Server, ServerConfig, open, serve,
 };
 use memlane_transport::lease::Lease;
+use memlane_transport::message::Message;
 use memlane_transport::port::{
     Completion, Finished, Identity, News, Port, Service, Session, Submission,
 };
@@ -273,10 +274,10 @@ pub struct User {
     done: Vec<Completion>,
 }
 
-pub fn usr(block: u64, id: u64) -> Vec<u8> {
+pub fn usr(block: u64, id: u64) -> Message {
     let mut usr = block.to_le_bytes().to_vec();
     usr.extend(id.to_le_bytes());
-    usr
+    usr.into()
 }
 
 impl User {

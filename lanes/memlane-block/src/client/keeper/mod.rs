@@ -21,6 +21,7 @@ use crate::wire::{
 use memlane_transport::engine::backoff::{Backoff, Jitter};
 use memlane_transport::engine::{Direction, Time};
 use memlane_transport::lease::Lease;
+use memlane_transport::message::Message;
 use memlane_transport::port::{Completion, LeaseError, Port, Session, Submission};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -422,7 +423,7 @@ impl Keeper {
             version: VERSION,
             caps: CAPS,
         };
-        let usr = hello.encode().to_vec();
+        let usr = hello.encode().into();
         self.ask(Ask::SessInfo, usr, SESS_INFO_LEN, Some(lease));
     }
 
@@ -464,15 +465,15 @@ impl Keeper {
             key: entry.key,
             name: message.name,
         };
-        self.ask(ask, usr.to_vec(), OPEN_RSP_LEN, Some(lease));
+        self.ask(ask, usr.into(), OPEN_RSP_LEN, Some(lease));
     }
 
     fn ask_close(&mut self, device_id: u32, reply: Option<Sender<()>>) {
-        let usr = Close { device_id }.encode().to_vec();
+        let usr = Close { device_id }.encode().into();
         self.ask(Ask::Close { reply }, usr, 0, None);
     }
 
-    fn ask(&mut self, ask: Ask, usr: Vec<u8>, len: usize, lease: Option<Lease>) {
+    fn ask(&mut self, ask: Ask, usr: Message, len: usize, lease: Option<Lease>) {
         self.next += 1;
         let tag = self.next;
         let era = self.era;
