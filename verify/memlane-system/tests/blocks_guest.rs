@@ -76,10 +76,10 @@ echo booted >/booted
 ";
 
 fn a_machine_boots_by(face: &str, kernel: &Kernel) {
-    let mut alone = Alone::new(&format!("boots-{face}"));
+    let mut alone = Alone::new("boots");
     let image = alone.volume("disk", 48 << 20);
     let data = alone.dir().join("data");
-    let bytes: Vec<u8> = (0..3_000_000_u32)
+    let bytes: Vec<u8> = (0..750_000_u32)
         .flat_map(|n| (n / 3 * 7).to_le_bytes())
         .step_by(3)
         .collect();
@@ -97,7 +97,7 @@ fn a_machine_boots_by(face: &str, kernel: &Kernel) {
     alone.serve(&[]);
     let socket = alone.dir().join("socket");
     let mapping = alone.map(
-        face,
+        "machine",
         &alone.tcp(),
         "disk",
         &format!("{face}:{}", text(&socket)),
@@ -126,13 +126,8 @@ fn a_machine_boots_by(face: &str, kernel: &Kernel) {
     std::thread::sleep(Duration::from_millis(500));
     alone.serve(&[]);
     let said = running.finish();
-    assert!(
-        said.ok && said.console.contains("/dev/root / ext4")
-            || said.console.contains("/dev/vda / ext4"),
-        "{}",
-        said.console
-    );
-    assert!(said.ok, "{}", said.console);
+    let mounted = said.console.contains("/dev/vda / ext4");
+    assert!(said.ok && mounted, "{face}: {}", said.console);
     drop(running);
     mapping.end();
     run("e2fsck", &["-fn", text(&image)]);
