@@ -157,11 +157,11 @@ fn a_machine_boots_from_a_volume_and_works_while_its_server_is_killed() {
 
 const SERVES: &str = r"
 ip link set lo up
-ip addr add 192.0.2.15/24 dev eth0
+ip addr add 192.0.2.2/24 dev eth0
 ip link set eth0 up
 mount -t ext4 /dev/vda /mnt
 echo mounted
-memlane serve --root /mnt --listen tcp://192.0.2.15:1234 --insecure --queue-depth 64
+memlane serve --root /mnt --listen tcp://192.0.2.2:1234 --insecure --queue-depth 64
 ";
 
 /// A machine that serves what is on `disk`, at a port of this one.
@@ -173,7 +173,7 @@ fn serving_machine(kernel: &Kernel, memlane: &Path, disk: &Path, port: u16) -> g
         "virtio-blk-pci,drive=disk".to_owned(),
         "-netdev".to_owned(),
         format!(
-            "user,id=net,net=192.0.2.0/24,restrict=on,hostfwd=tcp:127.0.0.1:{port}-192.0.2.15:1234"
+            "user,id=net,net=192.0.2.0/24,host=192.0.2.1,dns=192.0.2.3,restrict=on,hostfwd=tcp:127.0.0.1:{port}-192.0.2.2:1234"
         ),
         "-device".to_owned(),
         "virtio-net-pci,netdev=net".to_owned(),
@@ -297,14 +297,16 @@ ip netns add server
 for n in 0 1; do
     ip link add c$n type veth peer name s$n
     ip link set s$n netns server
-    ip addr add 198.51.100.$((n * 4 + 1))/30 dev c$n
+    ip addr add 192.0.2.$((n * 4 + 1))/30 dev c$n
     ip link set c$n up
-    ip netns exec server ip addr add 198.51.100.$((n * 4 + 2))/30 dev s$n
+    ip netns exec server ip addr add 192.0.2.$((n * 4 + 2))/30 dev s$n
     ip netns exec server ip link set s$n up
 done
+one=192.0.2.2
+other=192.0.2.6
 ip netns exec server memlane serve --root /srv --insecure --queue-depth 64 \
-    --listen tcp://198.51.100.2 --listen tcp://198.51.100.6 >/tmp/served 2>&1 &
-memlane map --session bad --connections 1 --policy rr --as nbd:unix:/tmp/disk 198.51.100.2,198.51.100.6 disk
+    --listen tcp://$one --listen tcp://$other >/tmp/served 2>&1 &
+memlane map --session bad --connections 1 --policy rr --as nbd:unix:/tmp/disk $one,$other disk
 # What the client hears is late, lost and out of order on one cable; what the server hears is lost on the other.
 ip netns exec server tc qdisc add dev s0 root netem delay 8ms 6ms reorder 25% 50% loss 1%
 tc qdisc add dev c1 root netem delay 3ms 2ms loss 2% duplicate 1%
