@@ -327,7 +327,8 @@ impl Guest {
             .arg(&self.kernel.image)
             .arg("-initrd")
             .arg(&initramfs)
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            // On a busy machine the emulated timer may be too late for the kernel's check of it, which would panic.
+            .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check"])
             .args((!self.reboots).then_some("-no-reboot"))
             .args(&self.arguments)
             .stdin(Stdio::piped())
