@@ -356,7 +356,7 @@ fn nbd_clients_that_go_in_mid_command_or_ask_for_four_gigabytes_disturb_nobody()
             // A write of which the half comes.
             0 => {
                 let _ = stream.write_all(&header(1, 65536));
-                let _ = stream.write_all(&vec![round as u8; 30_000]);
+                let _ = stream.write_all(&vec![0xee; 30_000]);
             }
             // Half a header.
             1 => drop(stream.write_all(&header(0, 4096)[..13])),

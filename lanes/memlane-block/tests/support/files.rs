@@ -49,7 +49,7 @@ impl Files {
             change(&file, model, at, len, rng, step);
         }
         drop(file);
-        assert!(std::fs::read(&*path).unwrap() == *model);
+        assert!(std::fs::read(path).unwrap() == *model);
     }
 }
 

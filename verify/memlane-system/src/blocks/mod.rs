@@ -7,7 +7,12 @@ pub mod alone;
 pub mod fio;
 pub mod machines;
 #[path = "../../../../lanes/memlane-transport/tests/support/proxy.rs"]
-#[allow(missing_docs, missing_debug_implementations, reason = "linted there")]
+#[allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::cast_possible_truncation,
+    reason = "linted there"
+)]
 pub mod proxy;
 pub mod volumes;
 pub mod writer;
@@ -21,6 +26,7 @@ pub struct Rng(pub u64);
 
 impl Rng {
     /// Any number.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let a = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
