@@ -4,7 +4,6 @@
     reason = "numbers of tests are small"
 )]
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
 mod support;
 
 use memlane_transport::error::{PathError, WireError};
