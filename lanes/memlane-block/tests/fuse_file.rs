@@ -1,11 +1,14 @@
 //! A volume as a file, as programs see it. The daemon is a process of its own: the kernel talks to it, we to the kernel.
 #![cfg(feature = "fuse")]
 
+#[path = "support/files.rs"]
+mod files;
 #[path = "support/slow.rs"]
 mod slow;
 #[path = "support/mod.rs"]
 mod support;
 
+use files::mapped;
 use memlane_block::fuse::{self, Cache, Options};
 use memlane_block::volume::mem::MemVolume;
 use memlane_block::volume::{Errno, Op};
@@ -133,12 +136,12 @@ fn exercise(path: &Path, direct: bool, map: bool, seed: u64) {
             4 => file.sync_all().unwrap(),
             5 => {
                 let bytes = rng.bytes(n);
-                mapped(&file, |memory| {
+                mapped(&file, model.len(), |memory| {
                     memory[range.clone()].copy_from_slice(&bytes)
                 });
                 model[range].copy_from_slice(&bytes);
             }
-            _ => mapped(&file, |memory| {
+            _ => mapped(&file, model.len(), |memory| {
                 assert_eq!(
                     memory[range.clone()],
                     model[range],
@@ -160,18 +163,6 @@ fn zero(file: &File, at: u64, len: u64, hole: bool) {
         FallocateFlags::ZERO_RANGE
     };
     fallocate(file, flags, at, len).unwrap();
-}
-
-fn mapped(file: &File, look: impl FnOnce(&mut [u8])) {
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    let len = usize::try_from(SIZE).unwrap();
-    let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping; nobody else changes the file, and it keeps its length.
-    unsafe {
-        let at = mmap(std::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0).unwrap();
-        look(std::slice::from_raw_parts_mut(at.cast(), len));
-        munmap(at, len).unwrap();
-    }
 }
 
 #[test]

@@ -1,16 +1,18 @@
 //! A file system on a loop device on a volume's file: what people do with a disk. For root.
 #![cfg(feature = "fuse")]
 
+#[path = "support/files.rs"]
+mod files;
 #[path = "support/slow.rs"]
 mod slow;
 #[path = "support/mod.rs"]
 mod support;
 
+use files::Files;
 use memlane_block::fuse::{self, Options};
 use memlane_block::loopdev::LoopDevice;
 use memlane_block::volume::mem::MemVolume;
 use memlane_block::volume::{Info, Queue, Volume};
-use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,24 +94,6 @@ fn can_run() -> bool {
     can_mount() && is_root() && loops && has("mkfs.ext4") && has("e2fsck")
 }
 
-fn fill(folder: &Path, rng: &mut Rng) -> HashMap<PathBuf, Vec<u8>> {
-    (0..40)
-        .map(|number| {
-            let path = folder.join(format!("file-{number}"));
-            let n = usize::try_from(rng.below(300_000)).unwrap();
-            let bytes = rng.bytes(n);
-            std::fs::write(&path, &bytes).unwrap();
-            (path, bytes)
-        })
-        .collect()
-}
-
-fn check(files: &HashMap<PathBuf, Vec<u8>>) {
-    for (path, bytes) in files {
-        assert!(std::fs::read(path).unwrap() == *bytes, "{}", path.display());
-    }
-}
-
 #[test]
 fn a_file_system_keeps_its_files_over_mounts_and_is_found_clean() {
     if !can_run() {
@@ -124,19 +108,18 @@ fn a_file_system_keeps_its_files_over_mounts_and_is_found_clean() {
         run("mkfs.ext4", &["-q", "-E", "nodiscard", &device]).unwrap();
         run("mount", &[&device, &tree_at]).unwrap();
         let mut rng = Rng(5);
-        let files = fill(&tree, &mut rng);
+        let files = Files::fill(&tree, 40, 300_000, &mut rng);
         run("umount", &[&tree_at]).unwrap();
         run("mount", &["-o", "discard", &device, &tree_at]).unwrap();
-        check(&files);
-        for path in files.keys() {
-            std::fs::remove_file(path).unwrap();
-        }
+        files.check();
+        files.remove();
         run("fstrim", &[&tree_at]).unwrap();
-        let files = fill(&tree, &mut rng);
+        let mut files = Files::fill(&tree, 40, 300_000, &mut rng);
+        files.shuffle(1000, &mut rng);
         run("umount", &[&tree_at]).unwrap();
         run("e2fsck", &["-fn", &device]).unwrap();
         run("mount", &["-o", "ro", &device, &tree_at]).unwrap();
-        check(&files);
+        files.check();
         run("umount", &[&tree_at]).unwrap();
         assert_eq!(daemon.ask("end"), "gone", "{kind}");
     }

@@ -6,6 +6,8 @@
 
 #[path = "kernel_guest/device.rs"]
 mod device;
+#[path = "support/files.rs"]
+mod files;
 #[path = "../../../verify/memlane-system/src/guest.rs"]
 #[allow(
     dead_code,

@@ -273,3 +273,39 @@ fn volumes_for_tests_are_there_if_the_server_was_told_so() {
         assert_eq!(driver.open(one, name, RW), Err(libc::EINVAL), "{name}");
     }
 }
+
+#[test]
+fn a_name_ends_at_its_first_nul_and_one_without_an_end_is_none() {
+    let folder = Folder::new("nul");
+    folder.file("disk", 1 << 20);
+    let mut driver = Driver::of(folder.config());
+    let one = driver.session("one");
+    let open = |name: &[u8]| {
+        let mut usr = Open {
+            access: RO,
+            name: "x".to_owned(),
+        }
+        .encode()
+        .expect("a name");
+        usr[6..6 + name.len()].copy_from_slice(name);
+        driver.read(one, &usr, 56).map(|_| ())
+    };
+    let longest = 256;
+    let cases: [(Vec<u8>, Result<(), i32>); 5] = [
+        (b"disk\0/../../etc/passwd".to_vec(), Ok(())),
+        (b"\0disk".to_vec(), Err(libc::EINVAL)),
+        (vec![b'a'; longest], Err(libc::EINVAL)),
+        (b"di\xffsk".to_vec(), Err(libc::EINVAL)),
+        // Longer than any here.
+        (vec![b'a'; 200], Err(libc::ENOENT)),
+    ];
+    let mut open = open;
+    for (name, expected) in cases {
+        assert_eq!(
+            open(&name),
+            expected,
+            "{:?}",
+            String::from_utf8_lossy(&name)
+        );
+    }
+}

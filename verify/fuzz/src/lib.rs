@@ -23,9 +23,11 @@ use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
 pub mod nbd;
+mod rtrs;
 pub mod seeds;
 mod stream;
 
+pub use rtrs::rtrs_message;
 pub use stream::tcp_stream;
 
 // The command is a program, not a library: what it reads with is taken in by path.
@@ -50,7 +52,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -62,6 +64,7 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("nbd_requests", nbd::nbd_requests),
     ("rnbd_message", rnbd_message),
     ("rnbd_answer", rnbd_answer),
+    ("rtrs_message", rtrs_message),
     ("tcp_stream", tcp_stream),
     ("virtio_blk", virtio_blk),
     ("extents", extents),

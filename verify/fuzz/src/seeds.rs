@@ -34,6 +34,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("nbd_requests", crate::nbd::requests()),
         of("rnbd_message", rnbd_messages()),
         of("rnbd_answer", rnbd_answers()),
+        of("rtrs_message", crate::rtrs::messages()),
         of("tcp_stream", tcp_streams()),
         of("virtio_blk", guests()),
         of("extents", extents()),

@@ -241,13 +241,65 @@ impl Guest {
     /// If QEMU or a module is missing, or the initramfs cannot be written: see [`qemu`].
     #[must_use]
     pub fn start(&self, script: &str) -> Running {
+        self.launch(&self.archive(Some(script), "").expect("an initramfs"))
+    }
+
+    /// Boots it from `device`, on which [`Guest::root_image`] has written a file system; what runs is there, not in
+    /// the initramfs, which only loads the modules.
+    ///
+    /// # Panics
+    /// As [`Guest::start`].
+    #[must_use]
+    pub fn boot(&self, device: &str) -> Running {
+        let then = format!("mount -t ext4 {device} /mnt\nexec switch_root /mnt /init\n");
+        self.launch(&self.archive(None, &then).expect("an initramfs"))
+    }
+
+    /// Writes a root file system (ext4) to the file `image`, as large as that is: busybox, what was added by
+    /// [`Guest::file`], and `script`, which is run.
+    ///
+    /// # Errors
+    /// No `mkfs.ext4`, or no room.
+    pub fn root_image(&self, image: &Path, script: &str) -> Result<(), String> {
+        let tree = image.with_extension("tree");
+        let place = |to: &str| tree.join(to.trim_start_matches('/'));
+        for folder in ["bin", "dev", "proc", "sys", "tmp"] {
+            std::fs::create_dir_all(place(folder)).map_err(|error| error.to_string())?;
+        }
+        let put = |from: &Path, to: &Path| {
+            std::fs::create_dir_all(to.parent().unwrap_or(to))
+                .and_then(|()| std::fs::copy(from, to))
+        };
+        let mut files = self.files.clone();
+        files.push((self.kernel.busybox.clone(), "bin/busybox".into()));
+        for (from, to) in &files {
+            put(from, &place(to)).map_err(|error| format!("{}: {error}", from.display()))?;
+        }
+        // Whoever looks at the image afterwards finds it unmounted.
+        let end = "sync\nmount -o remount,ro /\n";
+        let written = [
+            ("init", init("", "", end)),
+            ("script", format!("set -e\n{script}\n")),
+        ];
+        for (name, text) in written {
+            let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::write(place(name), text)
+                .and_then(|()| std::fs::set_permissions(place(name), runs))
+                .map_err(|error| error.to_string())?;
+        }
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-F", "-d"]).args([&tree, image]);
+        run(&mut mkfs)?;
+        std::fs::remove_dir_all(&tree).map_err(|error| error.to_string())
+    }
+
+    fn launch(&self, archive: &[u8]) -> Running {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let initramfs = std::env::temp_dir().join(format!(
             "memlane-initramfs-{}-{}",
             std::process::id(),
             NUMBER.fetch_add(1, Ordering::Relaxed)
         ));
-        let archive = self.archive(script).expect("an initramfs");
         std::fs::write(&initramfs, archive).expect("a written initramfs");
         let memory = format!(
             "memory-backend-memfd,id=memory,size={}M,share=on",
@@ -275,7 +327,8 @@ impl Guest {
             .arg(&self.kernel.image)
             .arg("-initrd")
             .arg(&initramfs)
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            // On a busy machine the emulated timer may be too late for the kernel's check of it, which would panic.
+            .args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check"])
             .args((!self.reboots).then_some("-no-reboot"))
             .args(&self.arguments)
             .stdin(Stdio::piped())
@@ -308,7 +361,8 @@ impl Guest {
     }
 
     /// The initramfs: a folder tree in the format of cpio's "newc" (kernel's `driver-api/early-userspace/buffer-format`).
-    fn archive(&self, script: &str) -> Result<Vec<u8>, String> {
+    /// Without a script, `then` is what follows the modules.
+    fn archive(&self, script: Option<&str>, then: &str) -> Result<Vec<u8>, String> {
         let mut archive = Archive::default();
         for folder in ["bin", "dev", "proc", "sys", "mnt", "tmp", "modules"] {
             archive.folder(folder);
@@ -326,16 +380,10 @@ impl Guest {
             }
             archive.file(to, 0o755, &read(from)?);
         }
-        archive.file("script", 0o755, format!("set -e\n{script}\n").as_bytes());
-        let init = format!(
-            "#!/bin/busybox sh\n\
-             /bin/busybox --install -s /bin\nexport PATH=/bin\n\
-             mount -t proc proc /proc\nmount -t sysfs sys /sys\nmount -t devtmpfs dev /dev\n\
-             {loading}\
-             sh /script\necho {ENDED} $?\n\
-             poweroff -f\n"
-        );
-        archive.file("init", 0o755, init.as_bytes());
+        if let Some(script) = script {
+            archive.file("script", 0o755, format!("set -e\n{script}\n").as_bytes());
+        }
+        archive.file("init", 0o755, init(&loading, then, "").as_bytes());
         Ok(archive.end())
     }
 
@@ -351,6 +399,18 @@ impl Guest {
         }
         Ok(order)
     }
+}
+
+/// The first program: prepares, runs `/script`, says how that ended, and ends the machine.
+fn init(loading: &str, then: &str, end: &str) -> String {
+    format!(
+        "#!/bin/busybox sh\n\
+         /bin/busybox --install -s /bin\nexport PATH=/bin\n\
+         mount -t proc proc /proc\nmount -t sysfs sys /sys\nmount -t devtmpfs dev /dev\n\
+         {loading}{then}\
+         sh /script\necho {ENDED} $?\n\
+         {end}poweroff -f\n"
+    )
 }
 
 /// `kernel/drivers/block/virtio-blk.ko.xz` → `virtio_blk`.

@@ -7,6 +7,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/formats.rs"]
+mod formats;
+
 // The structures whose offsets docs/formats tells, as the spine compiles them.
 // By path: nothing here links with what it tests.
 #[path = "../../../spine/memlane-core/src/layout.rs"]
@@ -252,16 +255,21 @@ fn a_lane_that_used_another_lane_or_the_tests_would_be_found_out() {
 
 // ---- what is written down ---------------------------------------------------
 
-/// Is `calls/io.rs` mentioned: as `calls/io`, `calls::io`, or `io` in a line about `calls/`?
+/// Is `calls/io.rs` mentioned: as `calls/io`, `calls::io`, or `io` in a line about `calls/`? Of `a/b/c.rs` the line must
+/// be about `a/` and `b/`.
 fn maps_module(map: &str, file: &str) -> bool {
     let (dir, name) = file.rsplit_once('/').unwrap_or(("", file));
     let stem = name.trim_end_matches(".rs");
-    let (dir, quoted) = (format!("{dir}/"), format!("`{stem}`"));
-    map.lines().any(|line| match (dir.as_str(), name) {
-        ("/", _) => mentions(line, name) || line.contains(&quoted),
-        (_, "mod.rs") => line.contains(&dir),
-        _ if mentions(line, &format!("{}{stem}", dir.replace('/', "::"))) => true,
-        _ => line.contains(&dir) && (mentions(line, name) || line.contains(&quoted)),
+    let (quoted, path) = (format!("`{stem}`"), format!("{dir}/{stem}"));
+    let behind = format!("{}/{stem}`", dir.rsplit('/').next().unwrap_or_default());
+    let about = |line: &str| dir.split('/').all(|one| line.contains(&format!("{one}/")));
+    let told = |line: &str| {
+        [&quoted, &behind].iter().any(|text| line.contains(*text)) || mentions(line, name)
+    };
+    map.lines().any(|line| match (dir, name) {
+        ("", _) => mentions(line, name) || line.contains(&quoted),
+        (_, "mod.rs") => about(line),
+        _ => mentions(line, &path.replace('/', "::")) || about(line) && told(line),
     })
 }
 
@@ -277,14 +285,16 @@ fn the_map_of_the_code_shows_every_crate_and_every_room_of_a_lane() {
         }
     }
     let files = files();
-    for lane in ["socket", "packet", "transport"].map(|lane| format!("lanes/memlane-{lane}/src/")) {
+    for lane in ["socket", "packet", "transport", "block"] {
+        let lane = format!("lanes/memlane-{lane}/src/");
         let modules: Vec<_> = files
             .iter()
             .filter_map(|file| file.strip_prefix(&lane))
             .collect();
         assert!(modules.len() > 10, "{modules:?}");
         // The crate's name stands for its lib.rs.
-        let rooms = modules.iter().filter(|module| **module != "lib.rs");
+        let code = |module: &&&str| **module != "lib.rs" && !module.ends_with("_tests.rs");
+        let rooms = modules.iter().filter(code);
         let absent = rooms.filter(|module| !maps_module(&map, module));
         wrong.extend(absent.map(|module| format!("{lane}{module}")));
     }
@@ -300,6 +310,17 @@ fn a_longer_name_is_no_mention_of_a_shorter_one() {
     assert_eq!(there.map(|file| maps_module(map, file)), [true; 3]);
     let absent = ["calls/io.rs", "real.rs", "wait/life.rs"];
     assert_eq!(absent.map(|file| maps_module(map, file)), [false; 3]);
+    let map = "`a/` – `b/` (`mod`, `c`), `d/e`\n`x/`: `c`";
+    assert!(
+        ["a/b/mod.rs", "a/b/c.rs", "a/d/e.rs"]
+            .iter()
+            .all(|file| maps_module(map, file))
+    );
+    assert!(
+        !["a/b/e.rs", "x/b/c.rs", "a/y/c.rs"]
+            .iter()
+            .any(|file| maps_module(map, file))
+    );
 }
 
 #[test]
@@ -663,134 +684,4 @@ fn the_library_needs_libc_alone_and_its_code_stays_read_only() {
         std::io::stderr(),
         "preload library, stripped: {bytes} bytes"
     );
-}
-
-// ---- docs/formats -----------------------------------------------------------
-
-/// Name and offset of each field but fillers; does not compile if one is left out.
-macro_rules! fields {
-    ($at:expr, $type:ty, $name:ident: $($field:ident)+) => {{
-        let _every_one = |it: &$type| { let $name { $($field: _),+ } = it; };
-        let all = [$((stringify!($field), $at + std::mem::offset_of!($type, $field))),+];
-        all.into_iter().filter(|(field, _)| !field.starts_with("reserved")).collect::<Vec<_>>()
-    }};
-}
-
-/// Fields that have no table row which begins with their offset.
-fn untold(page: &str, fields: &[(&str, usize)]) -> Vec<String> {
-    let rows = page
-        .lines()
-        .filter_map(|line| line.strip_prefix('|')?.split_once('|'));
-    let rows: Vec<(&str, &str)> = rows.map(|(at, rest)| (at.trim(), rest)).collect();
-    let told = |&&(field, offset): &&(&str, usize)| {
-        let mut rows = rows.iter().filter(|(at, _)| *at == offset.to_string());
-        rows.any(|(_, rest)| mentions(rest, field))
-    };
-    let absent = fields.iter().filter(|field| !told(field));
-    let absent = absent.map(|(field, offset)| format!("`{field}` at {offset}"));
-    absent.collect()
-}
-
-/// Fields of a structure that lies in an array: in one line, in their order.
-fn told_in_order(page: &str, fields: &[(&str, usize)]) -> bool {
-    let place = |line: &str, field| {
-        let spelled = [format!("{field}` ("), format!("{field} (")];
-        spelled.iter().find_map(|text| line.find(text))
-    };
-    page.lines().any(|line| {
-        let places: Option<Vec<_>> = fields.iter().map(|(f, _)| place(line, f)).collect();
-        places.is_some_and(|places| places.is_sorted())
-    })
-}
-
-type Fields = Vec<(&'static str, usize)>;
-
-/// `numbers` and `names` are on the page, and each field of `rows` and of `element` where it is.
-#[track_caller]
-fn page_tells(file: &str, numbers: &[usize], names: &[&str], rows: &[Fields], element: Fields) {
-    // 65,536 is for people.
-    let page = text(file).unwrap_or_else(|| panic!("there is no {file}"));
-    let digits = page.replace("65,536", "65536").replace("69,632", "69632");
-    let words = numbers.iter().map(ToString::to_string);
-    let words = words.chain(names.iter().map(ToString::to_string));
-    let mut wrong: Vec<String> = words.filter(|word| !mentions(&digits, word)).collect();
-    wrong.extend(rows.iter().flat_map(|fields| untold(&digits, fields)));
-    if !told_in_order(&page, &element) {
-        wrong.push(format!("in one line, as `name` (size): {element:?}"));
-    }
-    let what = format!("{file} does not tell (| offset | size | `field` |)");
-    nothing_wrong(&wrong, &what);
-}
-
-#[test]
-fn the_page_about_chunks_tells_the_real_offsets() {
-    use layout::{
-        CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, DmbWords, RINGS_AT, RUNS, Run, RxWords,
-        SLOTS, TxWords,
-    };
-    use std::mem::offset_of;
-    use sync::Cpu;
-    let header = fields!(0, ChunkHeader, ChunkHeader: magic ring_size version reserved ready);
-    let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
-        consumed rx published tx runs reserved reserved2
-    );
-    // The words of the two groups are told from the start of the DMB, too.
-    let rx_at = offset_of!(DmbWords<Cpu>, rx.0);
-    let tx_at = offset_of!(DmbWords<Cpu>, tx.0);
-    let rx = fields!(rx_at, RxWords<Cpu>, RxWords: flags rx_cpu token);
-    let tx = fields!(tx_at, TxWords<Cpu>, TxWords: writing tx_cpu active runs_declared);
-    let run = fields!(0, Run<Cpu>, Run: start end);
-    let groups = ["rx", "tx"];
-    let words = dmb.into_iter().filter(|(name, _)| !groups.contains(name));
-    let numbers = [SLOTS, RUNS, DMB_WORDS_LEN, DMBS_AT, RINGS_AT];
-    let magic = CHUNK_MAGIC.to_le_bytes();
-    let names = [std::str::from_utf8(&magic).expect("ASCII")];
-    let rows = [header, words.collect(), rx, tx];
-    page_tells("docs/formats/chunk.md", &numbers, &names, &rows, run);
-}
-
-#[test]
-fn the_page_about_statistics_tells_the_real_offsets() {
-    use stats::{
-        CONN_CAPACITY, CONN_ENTRY_LEN, COUNTERS, ConnEntry, HEADER_LEN, Header, MAGIC, MEMFD_NAME,
-        REASON_SLOTS, ReasonCount,
-    };
-    let header = fields!(0, Header, Header:
-        magic version header_len page_len pid uid start_ns gid comm conn_capacity
-        conn_entry_len conn_high flags ring_size spin_us upgrade reserved0 counters
-        reasons tx_sizes rx_sizes reserved1
-    );
-    let reason = fields!(0, ReasonCount, ReasonCount: code reserved client server);
-    let entry = fields!(0, ConnEntry, ConnEntry:
-        seq state fd role ports peer_pid local_ip remote_ip inode since_ns reason
-        peer_reason peer_uid parked tx_ring_size rx_ring_size tx_ring_bytes tx_tcp_bytes
-        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls reserved
-    );
-    let numbers = [
-        HEADER_LEN,
-        CONN_ENTRY_LEN,
-        CONN_CAPACITY,
-        COUNTERS,
-        REASON_SLOTS,
-    ];
-    let magic = MAGIC.to_le_bytes();
-    let name = MEMFD_NAME.to_str().expect("ASCII");
-    let names = [std::str::from_utf8(&magic).expect("ASCII"), name];
-    let rows = [header, entry];
-    page_tells(
-        "docs/formats/stats-page.md",
-        &numbers,
-        &names,
-        &rows,
-        reason,
-    );
-}
-
-#[test]
-fn a_wrong_offset_in_a_page_would_be_found_out() {
-    let page = "| 0 | 8 | `magic` |\n| 128 | 4 | `ready` |\n`start` (8), `end` (8)\n";
-    assert!(untold(page, &[("magic", 0), ("ready", 128)]).is_empty());
-    assert_eq!(untold(page, &[("ready", 4), ("magi", 0)]).len(), 2);
-    assert!(told_in_order(page, &[("start", 0), ("end", 8)]));
-    assert!(!told_in_order(page, &[("end", 0), ("start", 8)]));
 }

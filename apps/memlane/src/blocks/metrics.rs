@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -12,6 +12,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::documents::{Server, Session};
+
+/// How long a client may take to ask, and to listen: others wait meanwhile.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest head of a request.
+const LONGEST: usize = 8192;
 
 type Labels = Vec<(String, String)>;
 /// One value with its labels.
@@ -34,11 +39,9 @@ pub(super) fn serve(
 }
 
 fn answer(mut stream: TcpStream, page: &impl Fn() -> Registry) -> io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-    let mut request = [0; 4096];
-    let n = stream.read(&mut request)?;
-    let (status, body) = match request[..n].starts_with(b"GET /metrics") {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = request(&mut stream)?;
+    let (status, body) = match request.starts_with(b"GET /metrics") {
         true => ("200 OK", text(&page())),
         false => ("404 Not Found", "try /metrics\n".into()),
     };
@@ -48,6 +51,22 @@ fn answer(mut stream: TcpStream, page: &impl Fn() -> Registry) -> io::Result<()>
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// A request's head: all of it, however it comes, or as much as there is room or time for.
+fn request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let (mut head, mut some) = (Vec::new(), [0; 1024]);
+    let until = Instant::now() + PATIENCE;
+    while head.len() < LONGEST && !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        let left = until.saturating_duration_since(Instant::now());
+        // A time limit of nothing would be none.
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.read(&mut some)? {
+            0 => break,
+            n => head.extend_from_slice(&some[..n]),
+        }
+    }
+    Ok(head)
 }
 
 fn text(registry: &Registry) -> String {

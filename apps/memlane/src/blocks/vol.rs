@@ -146,9 +146,14 @@ pub(super) fn servers() -> anyhow::Result<Vec<Server>> {
 fn described<T: for<'a> serde::Deserialize<'a>>(role: Role) -> anyhow::Result<Vec<T>> {
     let mut found = Vec::new();
     for name in control::list(role)? {
-        // One that ends at this moment is not missed.
-        if let Some(value) = control::ask(role, &name, &Request::Describe)? {
-            found.push(serde_json::from_value(value)?);
+        let told = control::ask(role, &name, &Request::Describe)
+            .and_then(|value| Ok(value.map(serde_json::from_value).transpose()?));
+        match told {
+            Ok(told) => found.extend(told),
+            // One that ends at this moment is not missed.
+            Err(_) if !control::list(role)?.contains(&name) => {}
+            // One of another version of memlane, say, does not keep the others from being shown.
+            Err(error) => out::warn(&format!("{name} is left out: {error:#}")),
         }
     }
     Ok(found)
@@ -292,5 +297,25 @@ pub(super) fn print_reply(said: Option<serde_json::Value>, gone: &str) -> anyhow
         Some(serde_json::Value::String(text)) => out::print(&format!("{text}\n")),
         Some(value) => out::print(&out::json(&value)?),
         None => Err(anyhow::anyhow!("{gone}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::Reply;
+
+    #[test]
+    fn a_process_that_says_something_else_does_not_hide_the_others() {
+        let name = format!("test-strange-{}", std::process::id());
+        let listener = control::Listener::bind(Role::Session, &name).expect("a free name");
+        std::thread::spawn(move || listener.serve(|_| Reply::Done("of another version".into())));
+        assert!(
+            control::list(Role::Session)
+                .expect("a table")
+                .contains(&name)
+        );
+        let shown = sessions().expect("what the others say");
+        assert!(shown.iter().all(|session| session.name != name));
     }
 }

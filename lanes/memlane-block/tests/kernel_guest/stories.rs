@@ -1,13 +1,13 @@
 //! What is told of each face, inside of a guest.
 
 use crate::device::{Device, Face};
+use crate::files::Files;
 use crate::slow::SlowVolume;
 use crate::support::{self, Daemon, Folder, Rng, run, text};
 use memlane_block::volume::local::{LocalVolume, Options};
 use memlane_block::volume::mem::MemVolume;
 use memlane_block::volume::{Errno, Flags, Op, Volume};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -47,17 +47,6 @@ fn sectors(device: &Device) -> u64 {
     size.unwrap().trim().parse().unwrap()
 }
 
-fn fill(folder: &Path, rng: &mut Rng) -> HashMap<PathBuf, Vec<u8>> {
-    let names = (0..12).map(|number| folder.join(format!("file-{number}")));
-    let files = names.map(|path| {
-        let n = usize::try_from(rng.below(200_000)).unwrap();
-        let bytes = rng.bytes(n);
-        std::fs::write(&path, &bytes).unwrap();
-        (path, bytes)
-    });
-    files.collect()
-}
-
 pub(crate) fn a_file_system_keeps_its_files_and_is_found_clean(face: Face) {
     let folder = Folder::new();
     let memory = MemVolume::new(SIZE).unwrap();
@@ -82,15 +71,15 @@ pub(crate) fn a_file_system_keeps_its_files_and_is_found_clean(face: Face) {
             mount(device.path(), &place, "ext4", MountFlags::empty(), None).unwrap();
         };
         mounted(&device);
-        let files = fill(&place, &mut Rng(7));
+        let mut rng = Rng(7);
+        let mut files = Files::fill(&place, 12, 200_000, &mut rng);
+        files.shuffle(400, &mut rng);
         let why = device.detach(false).expect_err("it is mounted");
         assert!(why.contains("in use"), "{why}");
         unmount(&place, UnmountFlags::empty()).unwrap();
         forget_pages();
         mounted(&device);
-        for (path, bytes) in &files {
-            assert!(std::fs::read(path).unwrap() == *bytes, "{}", path.display());
-        }
+        files.check();
         unmount(&place, UnmountFlags::empty()).unwrap();
         run("e2fsck", &["-fn", text(device.path())]).unwrap();
         device.detach(false).unwrap();

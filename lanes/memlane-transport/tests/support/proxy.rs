@@ -11,6 +11,8 @@ use std::time::Duration;
 pub struct Switches {
     /// Nothing is forwarded; connections stay.
     pub stalled: AtomicBool,
+    /// Each piece of up to 32 KiB takes so many milliseconds.
+    pub delay_ms: AtomicU64,
     /// Connections are cut after so many bytes, about; 0: never.
     pub cut_after: AtomicU64,
     /// Connections that were cut.
@@ -69,6 +71,10 @@ fn pipe(from: &TcpStream, to: &TcpStream, switches: &Arc<Switches>, seed: u64) {
             let Ok(count @ 1..) = from.read(&mut buffer[..most]) else {
                 break;
             };
+            let delay = switches.delay_ms.load(Ordering::SeqCst);
+            if delay > 0 {
+                std::thread::sleep(Duration::from_millis(delay));
+            }
             while switches.stalled.load(Ordering::SeqCst) && !switches.over.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -126,29 +126,26 @@ impl Machines {
             100.. => String::new(),
             _ => format!("numgen random mod 100 < {percent} "),
         };
-        let rule = format!(
-            "add table inet cut\n\
-             add chain inet cut in {{ type filter hook input priority 0; }}\n\
-             add rule inet cut in iifname c{cable} {some}drop\n"
-        );
-        let mut command = self.command(arriving_at, "nft");
-        command.arg(&rule);
-        must(command);
+        self.rule(cable, arriving_at, &format!("{some}drop"));
     }
 
-    /// What arrives at one end of a cable is answered with a reset: connections by it break at once.
+    /// Whoever sends by TCP to one end of a cable is told that there is no such connection.
     pub fn reset(&self, cable: usize, arriving_at: Side) {
+        self.rule(cable, arriving_at, "meta l4proto tcp reject with tcp reset");
+    }
+
+    fn rule(&self, cable: usize, arriving_at: Side, verdict: &str) {
         let rule = format!(
             "add table inet cut\n\
              add chain inet cut in {{ type filter hook input priority 0; }}\n\
-             add rule inet cut in iifname c{cable} meta l4proto tcp reject with tcp reset\n"
+             add rule inet cut in iifname c{cable} {verdict}\n"
         );
         let mut command = self.command(arriving_at, "nft");
         command.arg(&rule);
         must(command);
     }
 
-    /// No more losses or resets at this machine.
+    /// No more losses and resets at this machine.
     pub fn stop_losing(&self, at: Side) {
         let mut command = self.command(at, "nft");
         command.args(["delete", "table", "inet", "cut"]);

@@ -3,13 +3,49 @@
 //! The machines are network namespaces, the cables veth pairs: they can be pulled, cut in one direction, made lossy
 //! or slow. Whatever happens, a verifying program runs on and must find nothing wrong.
 
+pub mod alone;
 pub mod authority;
 pub mod fio;
 pub mod machines;
+#[path = "../../../../lanes/memlane-transport/tests/support/proxy.rs"]
+#[allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::cast_possible_truncation,
+    reason = "linted there"
+)]
+pub mod proxy;
 pub mod volumes;
+pub mod writer;
 
 use std::path::PathBuf;
 use std::process::Command;
+
+/// Numbers out of a seed (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// Any number.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let a = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let b = (a ^ (a >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        b ^ (b >> 31)
+    }
+
+    /// Less than `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// The seed of this run: `MEMLANE_SEED`, or always the same.
+pub fn seed() -> u64 {
+    let seed = std::env::var("MEMLANE_SEED").ok();
+    seed.and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
 
 /// The `memlane` program.
 ///
