@@ -5,7 +5,7 @@ mod server_driver;
 
 use memlane_block::server::ServerConfig;
 use memlane_block::volume::Op;
-use memlane_block::wire::{Open, OpenRsp};
+use memlane_block::wire::{Open, OpenRsp, Wish};
 use memlane_transport::engine::server::SessionId;
 use memlane_transport::port::{Identity, Service as _};
 use server_driver::{Driver, Folder, RO, RW, SOMEBODY, io};
@@ -284,6 +284,7 @@ fn a_name_ends_at_its_first_nul_and_one_without_an_end_is_none() {
         let mut usr = Open {
             access: RO,
             name: "x".to_owned(),
+            wish: Wish::default(),
         }
         .encode()
         .expect("a name");

@@ -83,29 +83,6 @@ fn a_cable_that_carries_one_direction_only_is_left_alone() {
 }
 
 #[test]
-fn a_link_that_is_reset_is_left_at_once() {
-    let test = "reset";
-    let Some(machines) = machines(test, 2) else {
-        return;
-    };
-    Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &[]);
-    mapped.wait_for_paths(2);
-    let fio = Verifying::start(&mapped.uri(), 5, &[]);
-    for cable in [0, 1] {
-        pause(700);
-        machines.reset(cable, Side::Server);
-        mapped.wait_for_paths(1);
-        machines.stop_losing(Side::Server);
-        mapped.wait_for_paths(2);
-    }
-    tell(test, &fio.must_find_nothing(LIMIT));
-    assert!(mapped.failed_over() > 0, "{:#}", mapped.session());
-    mapped.unmap();
-}
-
-#[test]
 fn a_client_that_was_cut_off_loses_its_volume_to_another_one_and_writes_no_more() {
     let test = "taken-over";
     let Some(machines) = machines(test, 1) else {
