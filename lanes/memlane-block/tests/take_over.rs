@@ -13,7 +13,7 @@ use memlane_transport::engine::Direction;
 use memlane_transport::engine::path::PathId;
 use memlane_transport::port::{Identity, News, Service as _};
 use remote::rig::Rig;
-use server_driver::{Driver, Folder, RW, SOMEBODY, io};
+use server_driver::{Driver, Folder, RW, io};
 use std::time::Duration;
 
 const TAKE: Wish = Wish {
@@ -109,12 +109,14 @@ fn it_is_free_when_the_last_request_is_over() {
 }
 
 #[test]
-fn only_the_same_user_or_root_takes_and_only_from_who_can_be_told() {
+fn only_the_same_user_or_root_or_who_may_have_the_session_takes_and_only_from_who_can_be_told() {
     let folder = Folder::new("take-over-who");
     folder.file("disk", 1 << 20);
     let mut driver = Driver::of(folder.config());
     let user = |uid| Identity::Local { uid, pid: 1 };
-    let certified = |name: &str| Identity::Certificate(vec![name.to_owned()]);
+    // The sessions that it is good for: the one that has the volume is "one", the other "two".
+    let certified =
+        |names: &[&str]| Identity::Certificate(names.iter().map(|&name| name.into()).collect());
     let takes = |driver: &mut Driver, from: &Identity, by: &Identity| {
         let (one, two) = (driver.session_of("one", from), driver.session_of("two", by));
         driver.open(one, "disk", RW).expect("the first writer");
@@ -130,10 +132,13 @@ fn only_the_same_user_or_root_takes_and_only_from_who_can_be_told() {
         (user(7), user(0), true),
         (user(7), user(8), false),
         (user(0), user(8), false),
-        (certified("a"), certified("a"), true),
-        (certified("a"), certified("b"), false),
-        (certified("a"), user(0), false),
-        (certified("a"), Identity::Unknown, false),
+        (certified(&["one"]), certified(&["two", "one"]), true),
+        (certified(&["one"]), certified(&["*"]), true),
+        (certified(&["one"]), certified(&[]), true),
+        (certified(&["one", "two"]), certified(&["two"]), false),
+        (certified(&["one"]), user(0), false),
+        (certified(&["one"]), Identity::Unknown, false),
+        (user(0), certified(&["*"]), false),
         (Identity::Unknown, user(0), false),
         (Identity::Unknown, Identity::Unknown, true),
     ] {
@@ -145,7 +150,6 @@ fn only_the_same_user_or_root_takes_and_only_from_who_can_be_told() {
     driver.reached(bare, 0);
     let told = driver.wish(two, "disk", RW, TAKE);
     assert!(matches!(told, Err((libc::EBUSY, Some(busy))) if busy.name() == "bare"));
-    assert_eq!(SOMEBODY, Identity::Local { uid: 7, pid: 8 });
 }
 
 // ---- the client --------------------------------------------------------------
