@@ -190,6 +190,7 @@ fn a_file_with_io_errors_gives_io_errors_and_is_whole_when_it_gives_none() {
     works(&other);
     below.serve(&[]);
     file.wait_for_paths(1);
+    file.wait_until_open();
     let said = qemu_io(&disk, "read -P 77 1M 64k");
     assert!(
         !said.contains("failed") && !said.contains("error"),

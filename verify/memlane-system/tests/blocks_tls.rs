@@ -31,7 +31,7 @@ impl Server {
         let begin = Instant::now();
         loop {
             let said = running.stderr();
-            if let Some((_, rest)) = said.split_once("tcp:127.0.0.1:") {
+            if let Some((_, rest)) = said.split_once("tcp://127.0.0.1:") {
                 let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
                 return Server {
                     running,

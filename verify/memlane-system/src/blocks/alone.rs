@@ -228,6 +228,17 @@ impl Mapping {
         });
     }
 
+    /// Waits until the volume is open, and has been opened again where it was lost.
+    ///
+    /// # Panics
+    /// If it never is.
+    pub fn wait_until_open(&self) {
+        self.wait_until("open", |session| {
+            let mut volumes = session["volumes"].as_array().into_iter().flatten();
+            volumes.all(|volume| volume["state"] == "ok")
+        });
+    }
+
     /// Ends it as its user does.
     ///
     /// # Panics
