@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long a job that has nothing under way waits for a lease before it asks again.
 const FOR_A_LEASE: Duration = Duration::from_millis(1);
+/// Requests that are sent together at most: the server is not to run dry meanwhile.
+const MOST_UNPUSHED: u32 = 8;
 
 /// A buffer of fio's, wherever it is: only the job's thread uses it, and only while the request is fio's no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +89,10 @@ pub(crate) struct Job {
     done: Vec<Done>,
     events: VecDeque<Event>,
     handed: Vec<Event>,
+    /// Requests that were taken, and whose events were not handed out.
+    with_us: usize,
+    /// Requests since the last push.
+    unpushed: u32,
     /// Leases that are held.
     holds: u32,
     shared: Arc<Shared>,
@@ -115,6 +121,8 @@ impl Job {
             done: Vec::new(),
             events: VecDeque::new(),
             handed: Vec::new(),
+            with_us: 0,
+            unpushed: 0,
             holds: 0,
             shared,
         }
@@ -154,6 +162,18 @@ impl Job {
     /// # Safety
     /// The buffer of one with data has `len` bytes that may be read and written until its event was handed out.
     pub(crate) unsafe fn submit(&mut self, index: u32, request: Request) -> Result<(), Refusal> {
+        // SAFETY: as here.
+        let taken = unsafe { self.take(index, request) };
+        if taken.is_ok() {
+            self.with_us += 1;
+            self.unpushed += 1;
+        }
+        taken
+    }
+
+    /// # Safety
+    /// See [`submit`](Self::submit).
+    unsafe fn take(&mut self, index: u32, request: Request) -> Result<(), Refusal> {
         const INVALID: Refusal = Refusal::Error(Errno(libc::EINVAL));
         let slot = self.slots.get_mut(index as usize).ok_or(INVALID)?;
         let len = u32::try_from(request.len).map_err(|_| INVALID)?;
@@ -251,10 +271,20 @@ impl Job {
             }
             self.unsent.pop_front();
         }
-        self.queue.push();
+        self.push();
     }
 
-    pub(crate) fn push(&mut self) {
+    /// Sends what was taken; several at once if fio is certain to come back for an event that is there: it takes one
+    /// event and hands in one request at a time, and each would be a system call of its own.
+    pub(crate) fn commit(&mut self) {
+        let comes_back = self.with_us == self.slots.len() && !self.events.is_empty();
+        if !comes_back || self.unpushed >= MOST_UNPUSHED {
+            self.push();
+        }
+    }
+
+    fn push(&mut self) {
+        self.unpushed = 0;
         self.queue.push();
     }
 
@@ -262,6 +292,9 @@ impl Job {
 
     /// Waits for `min` events, but not longer than `limit`; how many of them, up to `max`, are to be taken.
     pub(crate) fn wait(&mut self, min: u32, max: u32, limit: Option<Duration>) -> u32 {
+        if self.unpushed > 0 && self.events.len() <= min.max(1) as usize {
+            self.push();
+        }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         if min > 0 && self.events.is_empty() && !self.is_busy() {
             // Only a request that found no lease is waited for, and its lease comes with none of our results.
@@ -286,6 +319,7 @@ impl Job {
         let count = self.events.len().min(max as usize);
         self.handed.clear();
         self.handed.extend(self.events.drain(..count));
+        self.with_us -= count;
         u32::try_from(count).unwrap_or(max)
     }
 

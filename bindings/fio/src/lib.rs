@@ -264,7 +264,7 @@ pub unsafe extern "C" fn memlane_fio_queue(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_fio_push(job: *mut c_void) {
     // SAFETY: the caller's promise; one thread uses a job.
-    unsafe { &mut *job.cast::<Job>() }.push();
+    unsafe { &mut *job.cast::<Job>() }.commit();
 }
 
 /// Waits for `min` events, but not longer than `limit` (null: for ever); how many there are to take, up to `max`.

@@ -127,11 +127,23 @@ impl Listener {
     }
 
     /// Answers requests, one at a time, for ever: they are short.
-    pub(crate) fn serve(&self, mut handle: impl FnMut(Request) -> Reply) -> ! {
+    pub(crate) fn serve(&self, handle: impl FnMut(Request) -> Reply) {
+        self.serve_until(handle, || false);
+    }
+
+    /// Likewise, until `over` says so, when a request was answered.
+    pub(crate) fn serve_until(
+        &self,
+        mut handle: impl FnMut(Request) -> Reply,
+        over: impl Fn() -> bool,
+    ) {
         loop {
             match self.0.accept() {
                 Ok((stream, _)) => {
                     let _ = answer(&stream, &mut handle);
+                    if over() {
+                        return;
+                    }
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(100)), // no descriptor left
             }

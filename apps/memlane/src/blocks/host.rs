@@ -44,7 +44,11 @@ pub(crate) fn in_background() -> anyhow::Result<()> {
     serve_metrics(&host, spec.metrics)?;
     println!("ready");
     leave_the_terminal()?;
-    listener.serve(move |request| Reply::from_result(locked(&host).obey(request)))
+    listener.serve_until(
+        |request| Reply::from_result(locked(&host).obey(request)),
+        || locked(&host).ends_at_once,
+    );
+    locked(&host).close()
 }
 
 /// The verb stays: maps one volume, and ends the mapping when it is interrupted.
@@ -381,11 +385,8 @@ impl Host {
 
     /// How long it goes on without a volume, if it has none.
     fn idle_left(&self) -> Option<Duration> {
-        let left = match self.ends_at_once {
-            true => Duration::ZERO,
-            false => IDLE.saturating_sub(self.idle.elapsed()),
-        };
-        self.mappings.is_empty().then_some(left)
+        let idle = self.mappings.is_empty();
+        idle.then(|| IDLE.saturating_sub(self.idle.elapsed()))
     }
 
     /// When to look again, whatever happens.

@@ -24,5 +24,5 @@ mod spec;
 mod tls;
 pub(crate) mod vol;
 
-pub(crate) use host::open_one;
+pub(crate) use host::{One, open_one};
 pub(crate) use spec::{Access, size};

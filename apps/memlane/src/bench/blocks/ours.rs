@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::systems::{Bench, Running, Target, confined, uri, volume};
 use crate::bench::proc::{Service, free_port, listens};
+use crate::blocks::{self, Access, One};
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
 pub(super) fn library(bench: &Bench) -> PathBuf {
@@ -83,14 +84,25 @@ fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)>
 /// Its API, by our own generator.
 pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    Ok(running(Target::Api(at), vec![service]))
+    let held = hold(bench, &at)?;
+    let mut running = running(Target::Api(at), vec![service]);
+    running.held = Some(held);
+    Ok(running)
 }
 
 /// Its API, by fio.
 pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    let library = library(bench);
-    Ok(running(Target::Engine { library, at }, vec![service]))
+    let (library, held) = (library(bench), hold(bench, &at)?);
+    let mut running = running(Target::Engine { library, at }, vec![service]);
+    running.held = Some(held);
+    Ok(running)
+}
+
+/// A volume in memory is there as long as somebody has it open. Each load opens it anew: without this it would read
+/// holes, and pay for their pages.
+fn hold(bench: &Bench, at: &str) -> anyhow::Result<One> {
+    blocks::open_one(&[at.to_owned()], &volume(bench.size), Access::Ro, 1)
 }
 
 fn running(target: Target, services: Vec<Service>) -> Running {
@@ -99,6 +111,7 @@ fn running(target: Target, services: Vec<Service>) -> Running {
         services,
         pid_file: None,
         disk: None,
+        held: None,
     }
 }
 

@@ -97,6 +97,7 @@ fn nbdkit(
         services: vec![door.start(command, bench)?],
         pid_file: None,
         disk,
+        held: None,
     })
 }
 
@@ -127,6 +128,7 @@ pub(super) fn nbd_server(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
         services: vec![door.start(command, bench)?],
         pid_file: Some(pid),
         disk: Some(disk),
+        held: None,
     })
 }
 
@@ -151,5 +153,6 @@ pub(super) fn qsd(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
         services: vec![door.start(command, bench)?],
         pid_file: None,
         disk: Some(disk),
+        held: None,
     })
 }

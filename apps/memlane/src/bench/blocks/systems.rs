@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::{ours, peers};
 use crate::bench::proc::{Scratch, Service, find_program};
+use crate::blocks::One;
 
 /// What is the same for all of them.
 pub(super) struct Bench {
@@ -45,6 +46,8 @@ pub(super) struct Running {
     pub(super) pid_file: Option<PathBuf>,
     /// What they keep it in.
     pub(super) disk: Option<Disk>,
+    /// Keeps the volume from going with its last user, between one load and the next.
+    pub(super) held: Option<One>,
 }
 
 /// A file, for as long as it is needed.
@@ -58,6 +61,8 @@ impl Drop for Disk {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // It says goodbye to a server that is still there.
+        drop(self.held.take());
         while let Some(service) = self.services.pop() {
             drop(service);
         }
