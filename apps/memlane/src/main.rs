@@ -62,6 +62,8 @@ impl Verb {
             Verb::Check(args) => args.json,
             Verb::Vol(args) => args.json(),
             Verb::Session(args) => args.json(),
+            Verb::Map(args) => args.json(),
+            Verb::Serve(args) => args.json(),
             _ => false,
         }
     }

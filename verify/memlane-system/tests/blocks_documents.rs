@@ -69,13 +69,11 @@ fn lost(kept: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<String> {
 }
 
 /// The document that a verb prints has what `shapes/NAME` lists, and the schema that is told.
-fn keeps_its_shape(scene: &Scene, name: &str, args: &[&str], schema: Option<&str>) {
+fn keeps_its_shape(scene: &Scene, name: &str, args: &[&str], schema: &str) {
     let said = scene.alone.memlane(args);
     assert!(said.status.success(), "{args:?}: {said:?}");
     let document: Value = serde_json::from_slice(&said.stdout).expect("one document");
-    if let Some(schema) = schema {
-        assert_eq!(document["schema"], schema, "{args:?}");
-    }
+    assert_eq!(document["schema"], schema, "{args:?}");
     let now = shape_of(&document);
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/shapes")
@@ -98,32 +96,78 @@ fn keeps_its_shape(scene: &Scene, name: &str, args: &[&str], schema: Option<&str
 fn documents_keep_their_fields_as_long_as_they_keep_their_schema() {
     let scene = scene("documents");
     let session = scene.mapping.session().to_owned();
-    let all: [(&str, &[&str], Option<&str>); 5] = [
-        ("vol-ls", &["vol", "ls", "--json"], Some("memlane.vol/1")),
+    let (other, to) = (format!("{session}-json"), scene.alone.tcp());
+    let face = format!(
+        "nbd:unix:{}",
+        scene.alone.root().join("json.sock").display()
+    );
+    let map = [
+        "map",
+        "--json",
+        "--session",
+        &other,
+        "--access",
+        "ro",
+        "--as",
+        &face,
+        &to,
+        "disk",
+    ];
+    let all: [(&str, &[&str], &str); 6] = [
+        ("vol-ls", &["vol", "ls", "--json"], "memlane.vol/1"),
         (
             "vol-show",
             &["vol", "show", "disk", "--session", &session, "--json"],
-            None,
+            "memlane.volume/1",
         ),
         (
             "session-ls",
             &["session", "ls", "--json"],
-            Some("memlane.sessions/1"),
+            "memlane.sessions/1",
         ),
         (
             "session-show",
             &["session", "show", &session, "--json"],
-            Some("memlane.session/1"),
+            "memlane.session/1",
         ),
         (
             "session-stats",
             &["session", "stats", &session, "--json"],
-            None,
+            "memlane.session-stats/1",
         ),
+        ("map", &map, "memlane.map/1"),
     ];
     for (name, args, schema) in all {
         keeps_its_shape(&scene, name, args, schema);
     }
+    let unmapped = scene
+        .alone
+        .memlane(&["vol", "unmap", "--session", &other, "disk"]);
+    assert!(unmapped.status.success(), "{unmapped:?}");
+}
+
+#[test]
+fn a_server_says_where_it_listens() {
+    let root = memlane_system::harness::TempDir::new("serve-json");
+    let name = format!("serve-json-{}", std::process::id());
+    let local = format!("local:{name}");
+    let mut server = std::process::Command::new(memlane_system::blocks::memlane())
+        .args(["serve", "--json", "--name", &name, "--listen", &local])
+        .args(["--listen", "tcp://127.0.0.1:0", "--root"])
+        .arg(root.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("a server");
+    let said = server.stdout.take().expect("its output");
+    let mut said = serde_json::Deserializer::from_reader(said).into_iter::<Value>();
+    let hello = said.next().expect("a document").expect("JSON");
+    let _ = (server.kill(), server.wait());
+    assert_eq!(hello["schema"], "memlane.serve/1");
+    assert_eq!(hello["name"], name.as_str());
+    assert_eq!(hello["addresses"][0], local.as_str());
+    let tcp = hello["addresses"][1].as_str().expect("text");
+    let port = tcp.strip_prefix("tcp://127.0.0.1:").expect("an address");
+    assert_ne!(port.parse::<u16>().expect("a port"), 0);
 }
 
 #[test]

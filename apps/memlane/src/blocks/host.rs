@@ -52,15 +52,16 @@ pub(crate) fn in_background() -> anyhow::Result<()> {
 }
 
 /// The verb stays: maps one volume, and ends the mapping when it is interrupted.
-pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec) -> anyhow::Result<()> {
+pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> anyhow::Result<()> {
     let listener = control::Listener::bind(Role::Session, &spec.session)
         .with_context(|| format!("session {:?} is open already", spec.session))?;
     let mut host = Host::open(spec)?;
+    let volume = mapping.volume.clone();
     let shown = host.map(mapping)?;
     let host = Arc::new(Mutex::new(host));
     watch(&host, false)?;
     serve_metrics(&host, spec.metrics)?;
-    crate::out::print(&format!("{shown}\n"))?;
+    super::map::tell(&spec.session, &volume, &shown, json)?;
     super::service::ready();
     let obeyed = Arc::clone(&host);
     std::thread::Builder::new()

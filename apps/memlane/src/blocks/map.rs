@@ -17,6 +17,7 @@ use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec};
 use super::tls::TlsSpec;
 use super::{host, vol};
 use crate::exit::{Exit, fail};
+use crate::out;
 
 /// Map a volume of a server: it becomes a device, a file or an export of this machine
 ///
@@ -72,6 +73,9 @@ pub(crate) struct Args {
     /// Stay in the foreground, and end the mapping when interrupted
     #[arg(long)]
     foreground: bool,
+    /// Print where the volume is as JSON
+    #[arg(long)]
+    json: bool,
     /// SERVER[,SERVER2…]: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; each is a path
     #[arg(value_name = "SERVER")]
     servers: String,
@@ -116,6 +120,12 @@ pub(super) struct HostSpec {
     pub(super) metrics: Option<std::net::SocketAddr>,
 }
 
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let host = host_spec(&args)?;
     let spec = MapSpec {
@@ -126,8 +136,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         nbd_tls: args.nbd_tls,
     };
     if args.foreground {
-        return host::in_foreground(&host, spec);
+        return host::in_foreground(&host, spec, args.json);
     }
+    let volume = spec.volume.clone();
     let request = Request::Map {
         spec,
         paths: host.paths.clone(),
@@ -143,7 +154,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             said.inspect_err(|_| _ = wait_for(&host.session, false))?
         }
     };
-    vol::print_reply(said, "the process behind the session has ended at once")
+    match said {
+        Some(serde_json::Value::String(place)) if args.json => {
+            tell(&host.session, &volume, &place, true)
+        }
+        said => vol::print_reply(said, "the process behind the session has ended at once"),
+    }
+}
+
+/// What `map --json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    session: &'a str,
+    volume: &'a str,
+    /// The device, file or URI.
+    place: &'a str,
+}
+
+/// Prints where the volume is.
+pub(super) fn tell(session: &str, volume: &str, place: &str, json: bool) -> anyhow::Result<()> {
+    let schema = "memlane.map/1";
+    out::print(&match json {
+        true => out::json(&Document {
+            schema,
+            session,
+            volume,
+            place,
+        })?,
+        false => format!("{place}\n"),
+    })
 }
 
 fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {

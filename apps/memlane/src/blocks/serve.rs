@@ -65,9 +65,18 @@ pub(crate) struct Args {
     /// How `memlane vol` calls this server
     #[arg(long, default_value = LOCAL)]
     name: String,
+    /// Print where it listens as JSON, on stdout, as soon as it does
+    #[arg(long)]
+    json: bool,
     /// Serve Prometheus here
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<std::net::SocketAddr>,
+}
+
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -130,7 +139,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if let Some((tls, renewal)) = renewal {
         renew(tls, renewal)?;
     }
-    running.say_hello();
+    running.say_hello(args.json)?;
     service::ready();
     service::wait_for_the_end()?;
     running.server.stop();
@@ -201,6 +210,15 @@ fn geometry(args: &Args) -> anyhow::Result<Geometry> {
     })
 }
 
+/// What `serve --json` prints.
+#[derive(serde::Serialize)]
+struct Hello<'a> {
+    schema: &'static str,
+    name: &'a str,
+    root: &'a str,
+    addresses: Vec<String>,
+}
+
 struct Running {
     name: String,
     root: String,
@@ -211,7 +229,7 @@ struct Running {
 
 impl Running {
     /// For people, and for whoever waits until it listens.
-    fn say_hello(&self) {
+    fn say_hello(&self, json: bool) -> anyhow::Result<()> {
         let all: Vec<String> = self
             .server
             .addresses()
@@ -219,6 +237,15 @@ impl Running {
             .map(ToString::to_string)
             .collect();
         out::warn(&format!("serving {} at {}", self.root, all.join(", ")));
+        if json {
+            out::print(&out::json(&Hello {
+                schema: "memlane.serve/1",
+                name: &self.name,
+                root: &self.root,
+                addresses: all,
+            })?)?;
+        }
+        Ok(())
     }
 
     fn obey(&self, request: Request) -> anyhow::Result<serde_json::Value> {

@@ -67,6 +67,14 @@ struct Document {
     sessions: Vec<Session>,
 }
 
+/// What `session stats --json` prints.
+#[derive(Serialize)]
+struct Stats {
+    schema: &'static str,
+    session: String,
+    paths: Vec<Path>,
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         What::Ls { json } => ls(json),
@@ -184,7 +192,11 @@ fn path_table(paths: &[Path]) -> String {
 fn stats(name: &str, json: bool) -> anyhow::Result<()> {
     let session = one(name)?;
     if json {
-        return out::print(&out::json(&session.paths)?);
+        return out::print(&out::json(&Stats {
+            schema: "memlane.session-stats/1",
+            session: session.name,
+            paths: session.paths,
+        })?);
     }
     let mut text = path_table(&session.paths);
     for path in &session.paths {

@@ -92,6 +92,14 @@ struct Document {
     served: Vec<Open>,
 }
 
+/// What `vol show --json` prints.
+#[derive(Serialize)]
+struct Shown {
+    schema: &'static str,
+    #[serde(flatten)]
+    volume: Volume,
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         What::Ls { json } => ls(json),
@@ -220,7 +228,8 @@ fn served_table(volumes: &[Open]) -> String {
 fn show(name: &str, session: Option<&str>, json: bool) -> anyhow::Result<()> {
     let volume = mapped(name, session)?;
     if json {
-        return out::print(&out::json(&volume)?);
+        let schema = "memlane.volume/1";
+        return out::print(&out::json(&Shown { schema, volume })?);
     }
     let mut text = table(std::slice::from_ref(&volume));
     let c = volume.counters;

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How long to wait between attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
-    /// After the first failure.
+    /// After the first failure: short, as a link that was only reset is there again at once.
     pub first: Duration,
     /// At most.
     pub most: Duration,
@@ -15,7 +15,7 @@ pub struct Backoff {
 impl Default for Backoff {
     fn default() -> Self {
         Backoff {
-            first: Duration::from_millis(100),
+            first: Duration::from_millis(20),
             most: Duration::from_secs(5),
         }
     }
@@ -60,13 +60,13 @@ mod tests {
         let mut different = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let mut jitter = Jitter(seed);
-            for failures in [0, 1, 5, 6, 40, u32::MAX] {
-                let due = backoff.first.saturating_mul(1 << failures.min(6));
+            for failures in [0, 1, 5, 8, 40, u32::MAX] {
+                let due = backoff.first.saturating_mul(1 << failures.min(16));
                 let due = due.min(backoff.most);
                 let wait = backoff.wait(failures, &mut jitter);
                 assert!(wait >= due / 2 && wait <= due, "{failures}: {wait:?}");
             }
-            different.insert(backoff.wait(6, &mut jitter));
+            different.insert(backoff.wait(8, &mut jitter));
         }
         assert!(different.len() > 90, "{}", different.len());
     }
