@@ -111,6 +111,8 @@ pub(super) struct ClientPort {
     staged: Vec<Queued>,
     ready: Vec<Ready>,
     spin: Spin,
+    /// It sleeps in a crowd, or is about to.
+    in_crowd: bool,
 }
 
 impl ClientPort {
@@ -122,12 +124,52 @@ impl ClientPort {
             staged: Vec::new(),
             ready: Vec::new(),
             spin,
+            in_crowd: false,
         }
+    }
+
+    /// In a crowd others drive, and ring. `None`: there is no crowd.
+    fn arm_in_crowd(&mut self) -> Option<bool> {
+        if !self.inner.crowd.joins(self.state.number) {
+            return None;
+        }
+        self.in_crowd = true;
+        self.inner.lets_go(&self.state);
+        let quiet = self.state.arm();
+        let something = !quiet || self.state.has_done() || self.inner.can_lend_again(&self.state);
+        if something {
+            self.state.take(None);
+            self.leave_crowd();
+        }
+        Some(something)
+    }
+
+    fn leave_crowd(&mut self) {
+        if std::mem::take(&mut self.in_crowd) {
+            self.inner.crowd.leaves();
+        }
+    }
+
+    /// `false`: there is no crowd, or none any more.
+    fn waits_in_crowd(&mut self, start: Instant, limit: Option<Duration>) -> bool {
+        while let Some(something) = self.arm_in_crowd() {
+            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            if !something && left != Some(Duration::ZERO) {
+                self.state.waits.wait(left, &mut self.ready);
+            }
+            self.state.take(None);
+            self.leave_crowd();
+            if something || left == Some(Duration::ZERO) || self.state.has_done() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Drives for a while; is there something to reap?
     fn spins(&mut self, start: Instant, limit: Option<Duration>) -> bool {
         let Some(turn) = self.inner.spinner() else {
+            self.inner.gathers();
             return self.state.has_done();
         };
         self.inner.takes_watch(&self.state);
@@ -176,6 +218,10 @@ impl Port for ClientPort {
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.push();
+        self.leave_crowd();
+        if self.inner.crowd.is_there() && !self.state.sleeps.load(Ordering::Relaxed) {
+            return self.state.take(Some(into));
+        }
         match self.state.sleeps.load(Ordering::Relaxed) {
             true => self.inner.drive_woken(),
             false => self.inner.drive(),
@@ -186,6 +232,13 @@ impl Port for ClientPort {
     }
 
     fn arm(&mut self) -> bool {
+        if self.inner.crowd.is_there() {
+            self.push();
+            self.leave_crowd();
+            if let Some(something) = self.arm_in_crowd() {
+                return something;
+            }
+        }
         self.inner.hand_in(&mut self.staged);
         self.inner.is_back(&self.state);
         self.inner.asleep(&self.state);
@@ -207,6 +260,12 @@ impl Port for ClientPort {
     fn wait(&mut self, limit: Option<Duration>) {
         let start = Instant::now();
         self.push();
+        self.leave_crowd();
+        if self.inner.crowd.is_there()
+            && (self.state.has_done() || self.waits_in_crowd(start, limit))
+        {
+            return;
+        }
         if self.spins(start, limit) {
             self.inner.awake(&self.state);
             return;
@@ -231,6 +290,7 @@ impl Drop for ClientPort {
     fn drop(&mut self) {
         // What was submitted is submitted, and what comes of it is for the background.
         self.push();
+        self.leave_crowd();
         self.inner.drive_and_sleep();
         self.inner.awake(&self.state);
         self.inner.forget(&self.state);

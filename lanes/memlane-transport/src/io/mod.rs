@@ -11,6 +11,7 @@ mod address;
 mod chunks;
 mod client;
 mod client_port;
+mod crowd;
 pub mod frame;
 mod handover;
 pub mod inflow;

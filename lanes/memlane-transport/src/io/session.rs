@@ -9,7 +9,9 @@
 use super::address::{Bell, Interest, PathAddr, Waits};
 use super::client::{Core, Queued, Told};
 use super::client_port::{ClientPort, PortState};
+use super::crowd::Crowd;
 use super::pool::Pool;
+use super::spin::Spin;
 use super::tls::ClientTls;
 use crate::engine::client::Config;
 use crate::engine::path::{PathId, PathState};
@@ -122,6 +124,7 @@ pub(super) struct Inner {
     /// The background thread looks every `TICK`.
     ticking: AtomicBool,
     spinning: AtomicBool,
+    pub(super) crowd: Crowd,
     /// Counts what ports have driven.
     driven: AtomicU64,
     /// When the background thread looks again, in nanoseconds since `started`.
@@ -400,6 +403,9 @@ impl Inner {
     /// A port is awake. If it was the one that watched or looked, another one that sleeps watches from now on; but not
     /// if it will be back at once: then the background thread sees to it that it is.
     pub(super) fn awake(&self, port: &Arc<PortState>) {
+        if self.crowd.is_there() {
+            return self.lets_go(port);
+        }
         if port.sleeps.load(Ordering::Relaxed) {
             port.sleeps.store(false, Ordering::Relaxed);
             let mut watch = locked(&self.watch);
@@ -444,7 +450,11 @@ impl Inner {
 
     /// A port is no more.
     pub(super) fn forget(&self, port: &Arc<PortState>) {
-        let mut watch = locked(&self.watch);
+        self.drop_watch(&mut locked(&self.watch), port);
+        locked(&self.ports).retain(|other| other.number != port.number);
+    }
+
+    fn drop_watch(&self, watch: &mut Watch, port: &Arc<PortState>) {
         if let Some((holder, added)) = &watch.holder
             && holder.number == port.number
         {
@@ -454,8 +464,6 @@ impl Inner {
             watch.holder = None;
             self.holder.store(NOBODY, Ordering::Release);
         }
-        drop(watch);
-        locked(&self.ports).retain(|other| other.number != port.number);
     }
 
     /// Who sees to it that what comes is read?
@@ -479,6 +487,54 @@ impl Inner {
         self.watched_by() == WatchedBy::WhoWentAway
     }
 
+    // ---- a crowd ----
+
+    /// Two ports wait at a time.
+    pub(super) fn gathers(&self) {
+        if self.crowd.gathers() {
+            self.wake.ring();
+        }
+    }
+
+    /// A port that is about to sleep on its bell alone: others see to the sockets.
+    pub(super) fn lets_go(&self, port: &Arc<PortState>) {
+        if port.sleeps.load(Ordering::Relaxed) || self.holder.load(Ordering::Acquire) == port.number
+        {
+            port.sleeps.store(false, Ordering::Relaxed);
+            let mut watch = locked(&self.watch);
+            watch.asleep.remove(&port.number);
+            self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
+            self.drop_watch(&mut watch, port);
+            drop(watch);
+            self.wake.ring();
+        }
+    }
+
+    /// Drives for all, as long as something comes, and for a while longer; but not when there is no crowd any more.
+    fn drives_for_all(&self, spin: &mut Spin) {
+        let Some(_turn) = self.spinner() else {
+            return;
+        };
+        let mut seen = self.crowd.seen();
+        let mut start = Instant::now();
+        let mut budget = spin.budget();
+        while !self.closed.load(Ordering::Acquire) {
+            let moved = self.drive_on();
+            let since = start.elapsed();
+            if self.crowd.dissolves(&mut seen) || (!moved && since >= budget) {
+                break;
+            }
+            if moved {
+                spin.found(since);
+                start = Instant::now();
+                budget = spin.budget();
+            } else {
+                spin.relax(since);
+            }
+        }
+        spin.in_vain();
+    }
+
     // ---- the background ----
 
     fn background(&self) {
@@ -491,18 +547,23 @@ impl Inner {
         }
         let (mut seen, mut with_sockets) = (0, false);
         let mut ready = Vec::new();
+        let (mut spin, mut crowd) = (Spin::new(), self.crowd.seen());
         while !self.closed.load(Ordering::Acquire) {
+            let crowded = self.crowd.is_there() && !self.crowd.dissolves(&mut crowd);
+            if crowded {
+                self.drives_for_all(&mut spin);
+            }
             self.drive_and(Then::Sleep, true);
             let driven = self.driven.load(Ordering::Relaxed);
             // Its own pass is one.
-            let by_others = driven != seen + 1;
+            let by_others = driven != seen + 1 && !crowded;
             seen = driven;
             let mut watched_by = self.watched_by();
             if watched_by == WatchedBy::WhoWentAway && !by_others {
                 self.hand_over(&mut locked(&self.watch));
                 watched_by = WatchedBy::Sleeper;
             }
-            let with = !by_others && watched_by == WatchedBy::Nobody;
+            let with = crowded || (!by_others && watched_by == WatchedBy::Nobody);
             if with != with_sockets {
                 match with {
                     true => drop(waits.add(&*self.sockets, 1, Interest::READ)),
@@ -511,6 +572,7 @@ impl Inner {
                 with_sockets = with;
             }
             let most = match (watched_by, by_others) {
+                _ if crowded => Some(ASIDE),
                 (WatchedBy::WhoWentAway, _) => Some(TICK),
                 (WatchedBy::Sleeper, _) => Some(WATCHED),
                 (WatchedBy::Nobody, true) => Some(ASIDE),
@@ -593,6 +655,7 @@ pub fn open_over_tls(
         rests: AtomicBool::new(false),
         ticking: AtomicBool::new(false),
         spinning: AtomicBool::new(false),
+        crowd: Crowd::new(),
         driven: AtomicU64::new(0),
         looks_again: AtomicU64::new(u64::MAX),
         started: Instant::now(),
