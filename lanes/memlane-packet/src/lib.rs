@@ -54,6 +54,10 @@
 //! # Ok::<(), memlane_packet::AttachError>(())
 //! ```
 
+#[allow(missing_docs)]
+pub mod ends {
+    pub mod memif;
+}
 pub mod engine;
 pub mod error;
 pub mod io;
