@@ -241,18 +241,21 @@ pub fn connect_until(
     terms: &FrontTerms,
     end: Instant,
 ) -> Result<(Link, Vec<FrontQueue>), AttachError> {
-    again_until(end, || connect(at, terms))
+    let mends =
+        |error: &AttachError| matches!(error, AttachError::Socket(_) | AttachError::Timeout);
+    again_until(end, mends, || connect(at, terms))
 }
 
-/// Tries until it goes or no other try would mend it, with pauses that grow.
+/// Tries until it goes or no other try `mends` it, with pauses that grow.
 pub(crate) fn again_until<T>(
     end: Instant,
+    mends: impl Fn(&AttachError) -> bool,
     mut attempt: impl FnMut() -> Result<T, AttachError>,
 ) -> Result<T, AttachError> {
     let [mut pause, longest] = PAUSES;
     loop {
         let error = match attempt() {
-            Err(error @ (AttachError::Socket(_) | AttachError::Timeout)) => error,
+            Err(error) if mends(&error) => error,
             done => return done,
         };
         let left = end.saturating_duration_since(Instant::now());

@@ -284,7 +284,15 @@ pub fn connect_until(
     terms: &ClientTerms,
     end: Instant,
 ) -> Result<(MemifLink, Vec<MemifQueue>), AttachError> {
-    again_until(end, || connect(at, terms))
+    // A server can listen before its interface is there ("ID not found"), and have an earlier client's death before it
+    // ("Already connected").
+    let mends = |error: &AttachError| {
+        matches!(
+            error,
+            AttachError::Socket(_) | AttachError::Timeout | AttachError::Memif(Trouble::Refused(_))
+        )
+    };
+    again_until(end, mends, || connect(at, terms))
 }
 
 /// A client's memory and bells. They are new for each connection: an old server may still have the old ones.

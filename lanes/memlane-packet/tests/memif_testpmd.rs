@@ -1,0 +1,214 @@
+//! memif with DPDK at the other end: testpmd sends every frame back, and what comes back is compared.
+
+mod support;
+
+use memlane_packet::ends::memif::{
+    ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms, connect_until,
+};
+use memlane_packet::{Meta, PacketPort, Sent, Sleep};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Random, copied, frame};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A folder of its own, which goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("memlane-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn socket(&self) -> String {
+        self.0.join("memif.sock").to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// testpmd, which sends back what comes; killed when dropped.
+struct Testpmd {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Testpmd {
+    /// `None`: it is not installed.
+    fn start(folder: &Folder, role: &str, queues: u16, more: &str) -> Option<Testpmd> {
+        let log = folder.0.join("testpmd.log");
+        let socket = folder.socket();
+        let vdev = format!("net_memif0,role={role},socket={socket},socket-abstract=no{more}");
+        let output = File::create(&log).unwrap();
+        let child = Command::new("dpdk-testpmd")
+            .args([
+                "--no-huge",
+                "--no-pci",
+                "--no-telemetry",
+                "--no-shconf",
+                "-m",
+                "128",
+            ])
+            // Two threads on whatever cores there are: the second one forwards.
+            .args(["--lcores", "(0,1)@(0-1)"])
+            .arg(format!("--vdev={vdev}"))
+            .args([
+                "--",
+                "--interactive",
+                "--forward-mode=io",
+                "--no-lsc-interrupt",
+            ])
+            // Else it throws away what came before it was told to start.
+            .args(["--total-num-mbufs=8192", "--no-flush-rx"])
+            .args([format!("--rxq={queues}"), format!("--txq={queues}")])
+            .stdin(Stdio::piped())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn();
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                let required = std::env::var_os("MEMLANE_TEST_REQUIRE_ALL").is_some();
+                assert!(!required, "dpdk-testpmd: {error}");
+                eprintln!("SKIPPED: dpdk-testpmd is not installed (Debian: dpdk-dev): {error}");
+                return None;
+            }
+        };
+        let mut testpmd = Testpmd { child, log };
+        // It waits for the line in its pipe.
+        testpmd.say("start");
+        Some(testpmd)
+    }
+
+    fn say(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{line}").unwrap();
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has said `what`, `times` times.
+    fn has_said(&mut self, what: &str, times: usize) {
+        let end = Instant::now() + LIMIT;
+        while self.log().matches(what).count() < times {
+            let left = self.child.try_wait().unwrap();
+            assert!(left.is_none(), "testpmd has left: {}", self.log());
+            assert!(Instant::now() < end, "no {what:?} in {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What it has to say comes out of its buffers when it goes.
+            self.say("show config fwd\nshow fwd stats all\nshow port info all\nquit");
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("testpmd: {}", self.log());
+        }
+    }
+}
+
+type Side = (MemifLink, Vec<MemifQueue>);
+
+fn client(folder: &Folder, terms: &ClientTerms) -> Side {
+    connect_until(&folder.socket(), terms, Instant::now() + LIMIT).unwrap()
+}
+
+fn send(queue: &mut MemifQueue, number: u64, len: usize) -> Sent {
+    let bytes = frame(number, len).0;
+    let fill = |room: &memlane_packet::Room<'_>| {
+        room.copy_in(0, &bytes);
+    };
+    queue.send(len, Meta::default(), fill).unwrap()
+}
+
+/// Sends frames and takes them back, `window` of them under way at most. Lost ones: none.
+fn there_and_back(queue: &mut MemifQueue, frames: u64, lens: (usize, usize), window: usize) {
+    let mut random = Random(frames + lens.0 as u64);
+    let mut away: VecDeque<(u64, usize)> = VecDeque::new();
+    let (mut sent, mut back) = (0, 0);
+    let end = Instant::now() + LIMIT;
+    while back < frames {
+        assert!(
+            Instant::now() < end,
+            "{back} of {frames} frames of {lens:?} came back"
+        );
+        while sent < frames && away.len() < window {
+            let len = lens.0 + usize::try_from(random.below((lens.1 - lens.0 + 1) as u64)).unwrap();
+            if send(queue, sent, len) != Sent::Queued {
+                break;
+            }
+            away.push_back((sent, len));
+            sent += 1;
+        }
+        queue.flush().unwrap();
+        queue
+            .wait(Sleep::FOR_FRAMES, Duration::from_millis(100))
+            .unwrap();
+        queue
+            .receive(64, |lent| {
+                let (number, len) = away.pop_front().expect("a frame that nobody sent");
+                assert_eq!(lent.len(), len, "frame {number}");
+                assert_eq!(copied(lent).0, frame(number, len).0, "frame {number}");
+                back += 1;
+            })
+            .unwrap();
+    }
+    // Nothing more comes: no frame twice.
+    let more = queue.wait(Sleep::FOR_FRAMES, Duration::from_millis(50));
+    assert_eq!(more, Ok(false));
+}
+
+fn all_sizes(queue: &mut MemifQueue) {
+    for len in [64, 1496, 2048, 2049, 4096, 9000] {
+        there_and_back(queue, 3000, (len, len), 100);
+    }
+    // Short ones where long ones lay, and the other way round.
+    there_and_back(queue, 20_000, (64, 9000), 60);
+    there_and_back(queue, 20_000, (64, 64), 500);
+}
+
+#[test]
+fn a_server_of_dpdk_sends_back_every_frame_of_64_to_9000_bytes() {
+    let folder = Folder::new("memif-dpdk-server");
+    let Some(_testpmd) = Testpmd::start(&folder, "server", 1, "") else {
+        return;
+    };
+    let (link, mut queues) = client(&folder, &ClientTerms::default());
+    all_sizes(&mut queues[0]);
+    assert_eq!(link.ended(), None);
+}
+
+#[test]
+fn a_client_of_dpdk_sends_back_every_frame_of_64_to_9000_bytes() {
+    let folder = Folder::new("memif-dpdk-client");
+    let listener = MemifListener::bind(&folder.socket()).unwrap();
+    let Some(_testpmd) = Testpmd::start(&folder, "client", 1, "") else {
+        return;
+    };
+    let (link, mut queues) = listener.accept(&ServerTerms::default(), LIMIT).unwrap();
+    all_sizes(&mut queues[0]);
+    assert_eq!(link.ended(), None);
+}
