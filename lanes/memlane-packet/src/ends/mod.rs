@@ -3,25 +3,26 @@
 //! All of them are an [`End`]: frames come in bursts, lent; frames go one by one, copied once; and there are
 //! descriptors to sleep on. An end is one queue and has one thread; [`join`] joins two.
 
+pub mod afpacket;
+pub mod generate;
+pub mod headers;
 pub mod join;
+pub mod kernel;
+pub mod pcap;
 pub mod port;
+pub mod tap;
+pub mod vnet;
 
+use crate::engine::Meta;
 use crate::engine::chain::{Frame, Offloads};
 use crate::error::Detach;
-use crate::port::{Sent, Sleep};
+pub use crate::port::{More, Sent, Sleep};
 use core::fmt;
+use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
 use rustix::event::PollFd;
+use std::ptr::NonNull;
 use std::time::Instant;
-
-/// Does who takes frames want another one now?
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum More {
-    /// Go on.
-    Yes,
-    /// This one was taken; no more for now.
-    No,
-}
 
 /// Why an end gives and takes no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +91,16 @@ pub trait End: Send + fmt::Debug {
     /// them on fill them in).
     fn offloads(&self) -> Offloads;
 
+    /// From now on, frames that come from it may ask for no more than this, as who takes them can do no more. An end
+    /// that cannot be told so gives them all the same; they are lost then, and counted.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn limit(&mut self, takes: Offloads) -> Result<(), EndError> {
+        let _ = takes;
+        Ok(())
+    }
+
     /// Lends up to `most` frames to `take`, one after another; how many. What lies in a frame can change while it is
     /// looked at: copy once what you are to believe. A frame that was lent is over, whatever `take` says of more.
     ///
@@ -137,6 +148,19 @@ pub trait End: Send + fmt::Debug {
         None
     }
 
+    /// Of a sink: what it has seen.
+    fn verdict(&self) -> Option<generate::Verdict> {
+        None
+    }
+
     /// What was counted.
     fn counts(&self) -> EndCounts;
+}
+
+/// Lends bytes of our own as a frame.
+fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
+    let base = NonNull::from(bytes).cast();
+    // SAFETY: borrowed for the time of the call, and for reading only.
+    let window = unsafe { SharedBytes::read_only(base, bytes.len()) };
+    take(&Frame::new(&[window], bytes.len(), meta))
 }
