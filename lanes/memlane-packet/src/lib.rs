@@ -54,10 +54,7 @@
 //! # Ok::<(), memlane_packet::AttachError>(())
 //! ```
 
-#[allow(missing_docs)]
-pub mod ends {
-    pub mod memif;
-}
+pub mod ends;
 pub mod engine;
 pub mod error;
 pub mod io;
@@ -71,4 +68,4 @@ pub use engine::chain::{Frame, Part, Room};
 pub use engine::grant::Mode;
 pub use engine::{Gso, GsoKind, Meta};
 pub use error::{AttachError, Detach};
-pub use port::{PacketPort, Sent, Sleep};
+pub use port::{More, PacketPort, Sent, Sleep};

@@ -5,7 +5,7 @@ mod support;
 use memlane_packet::ends::memif::{
     ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms, connect_until,
 };
-use memlane_packet::{Meta, PacketPort, Sent, Sleep};
+use memlane_packet::{Detach, Meta, PacketPort, Sent, Sleep};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
@@ -45,10 +45,10 @@ struct Testpmd {
 
 impl Testpmd {
     /// `None`: it is not installed.
-    fn start(folder: &Folder, role: &str, queues: u16, more: &str) -> Option<Testpmd> {
+    fn start(folder: &Folder, role: &str, queues: u16) -> Option<Testpmd> {
         let log = folder.0.join("testpmd.log");
         let socket = folder.socket();
-        let vdev = format!("net_memif0,role={role},socket={socket},socket-abstract=no{more}");
+        let vdev = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
         let output = File::create(&log).unwrap();
         let child = Command::new("dpdk-testpmd")
             .args([
@@ -91,23 +91,15 @@ impl Testpmd {
     }
 
     fn say(&mut self, line: &str) {
-        let stdin = self.child.stdin.as_mut().unwrap();
-        writeln!(stdin, "{line}").unwrap();
+        self.tell(line).unwrap();
+    }
+
+    fn tell(&mut self, line: &str) -> std::io::Result<()> {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}")
     }
 
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Waits until it has said `what`, `times` times.
-    fn has_said(&mut self, what: &str, times: usize) {
-        let end = Instant::now() + LIMIT;
-        while self.log().matches(what).count() < times {
-            let left = self.child.try_wait().unwrap();
-            assert!(left.is_none(), "testpmd has left: {}", self.log());
-            assert!(Instant::now() < end, "no {what:?} in {}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 
     fn kill(&mut self) {
@@ -120,7 +112,7 @@ impl Drop for Testpmd {
     fn drop(&mut self) {
         if std::thread::panicking() {
             // What it has to say comes out of its buffers when it goes.
-            self.say("show config fwd\nshow fwd stats all\nshow port info all\nquit");
+            let _ = self.tell("show config fwd\nshow fwd stats all\nquit");
             std::thread::sleep(Duration::from_secs(2));
         }
         self.kill();
@@ -193,7 +185,7 @@ fn all_sizes(queue: &mut MemifQueue) {
 #[test]
 fn a_server_of_dpdk_sends_back_every_frame_of_64_to_9000_bytes() {
     let folder = Folder::new("memif-dpdk-server");
-    let Some(_testpmd) = Testpmd::start(&folder, "server", 1, "") else {
+    let Some(_testpmd) = Testpmd::start(&folder, "server", 1) else {
         return;
     };
     let (link, mut queues) = client(&folder, &ClientTerms::default());
@@ -205,10 +197,114 @@ fn a_server_of_dpdk_sends_back_every_frame_of_64_to_9000_bytes() {
 fn a_client_of_dpdk_sends_back_every_frame_of_64_to_9000_bytes() {
     let folder = Folder::new("memif-dpdk-client");
     let listener = MemifListener::bind(&folder.socket()).unwrap();
-    let Some(_testpmd) = Testpmd::start(&folder, "client", 1, "") else {
+    let Some(_testpmd) = Testpmd::start(&folder, "client", 1) else {
         return;
     };
     let (link, mut queues) = listener.accept(&ServerTerms::default(), LIMIT).unwrap();
     all_sizes(&mut queues[0]);
     assert_eq!(link.ended(), None);
+}
+
+/// Under traffic: sends until the other side is gone, and says why.
+fn until_gone(queue: &mut MemifQueue) -> Detach {
+    let end = Instant::now() + LIMIT;
+    let mut number = 0;
+    while Instant::now() < end {
+        let done = queue
+            .send(1496, Meta::default(), |room| {
+                room.copy_in(0, &frame(number, 1496).0);
+            })
+            .and_then(|_| queue.flush())
+            .and_then(|()| queue.receive(64, |_| ()))
+            .and_then(|_| queue.wait(Sleep::FOR_FRAMES, Duration::from_millis(1)));
+        if let Err(why) = done {
+            return why;
+        }
+        number += 1;
+    }
+    panic!("nobody noticed in {LIMIT:?}");
+}
+
+#[test]
+fn several_queues_go_to_either_side_of_dpdk() {
+    let folder = Folder::new("memif-dpdk-queues");
+    let Some(testpmd) = Testpmd::start(&folder, "server", 3) else {
+        return;
+    };
+    let terms = ClientTerms {
+        queues: 3,
+        ..ClientTerms::default()
+    };
+    let (_link, mut queues) = client(&folder, &terms);
+    for queue in &mut queues {
+        there_and_back(queue, 2000, (64, 9000), 50);
+    }
+    drop(testpmd);
+    let folder = Folder::new("memif-dpdk-queues-client");
+    let listener = MemifListener::bind(&folder.socket()).unwrap();
+    let Some(_testpmd) = Testpmd::start(&folder, "client", 3) else {
+        return;
+    };
+    let (_link, mut queues) = listener.accept(&ServerTerms::default(), LIMIT).unwrap();
+    assert_eq!(queues.len(), 3);
+    for queue in &mut queues {
+        there_and_back(queue, 2000, (64, 9000), 50);
+    }
+}
+
+#[test]
+fn a_server_of_dpdk_that_is_killed_under_traffic_is_found_again() {
+    let folder = Folder::new("memif-dpdk-killed-server");
+    let Some(mut testpmd) = Testpmd::start(&folder, "server", 1) else {
+        return;
+    };
+    let (link, mut queues) = client(&folder, &ClientTerms::default());
+    there_and_back(&mut queues[0], 1000, (64, 1496), 50);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        testpmd.kill();
+    });
+    assert_eq!(until_gone(&mut queues[0]), Detach::PeerGone);
+    killer.join().unwrap();
+    drop((link, queues));
+    // DPDK does not replace the socket of a dead process; who starts it again does.
+    std::fs::remove_file(folder.socket()).unwrap();
+    let Some(_testpmd) = Testpmd::start(&folder, "server", 1) else {
+        return;
+    };
+    let (link, mut queues) = client(&folder, &ClientTerms::default());
+    there_and_back(&mut queues[0], 1000, (64, 9000), 50);
+    // We go and come back: the server takes us again.
+    drop((link, queues));
+    let (_link, mut queues) = client(&folder, &ClientTerms::default());
+    there_and_back(&mut queues[0], 1000, (64, 9000), 50);
+}
+
+#[test]
+fn a_client_of_dpdk_that_is_killed_under_traffic_is_taken_again_and_takes_us_again() {
+    let folder = Folder::new("memif-dpdk-killed-client");
+    let listener = MemifListener::bind(&folder.socket()).unwrap();
+    let Some(mut testpmd) = Testpmd::start(&folder, "client", 1) else {
+        return;
+    };
+    let (link, mut queues) = listener.accept(&ServerTerms::default(), LIMIT).unwrap();
+    there_and_back(&mut queues[0], 1000, (64, 1496), 50);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        testpmd.kill();
+    });
+    assert_eq!(until_gone(&mut queues[0]), Detach::PeerGone);
+    killer.join().unwrap();
+    drop((link, queues));
+    let Some(mut testpmd) = Testpmd::start(&folder, "client", 1) else {
+        return;
+    };
+    let (link, mut queues) = listener.accept(&ServerTerms::default(), LIMIT).unwrap();
+    there_and_back(&mut queues[0], 1000, (64, 9000), 50);
+    // We go and come back; its driver connects when its port starts, and then only.
+    drop((link, queues, listener));
+    let listener = MemifListener::bind(&folder.socket()).unwrap();
+    testpmd.say("stop\nport stop 0\nport start 0\nstart");
+    let (_link, mut queues) = listener.accept(&ServerTerms::default(), LIMIT).unwrap();
+    there_and_back(&mut queues[0], 1000, (64, 9000), 50);
 }

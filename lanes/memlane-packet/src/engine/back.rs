@@ -10,10 +10,11 @@ use crate::layout::{
     RX_CSUM_BLANK, RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK,
     TX_DATA_VALIDATED, TxRequest, TxResponse,
 };
-use crate::port::{Sent, Sleep};
+use crate::port::{More, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
+use std::cell::Cell;
 
 /// Bytes of a fragment to a front, at most: its response has 15 bits for them.
 const FRAGMENT_MAX: usize = i16::MAX as usize;
@@ -113,19 +114,22 @@ impl<R: Reach> Back<R> {
         }
     }
 
-    /// Lends up to `most` frames that the front has transmitted to `take`, one after another.
+    /// Lends up to `most` frames that the front has transmitted to `take`, one after another, as long as it
+    /// wants more.
     ///
     /// # Errors
     /// The queue has ended, now or before.
     #[inline]
-    pub fn receive(
+    pub fn receive_while(
         &mut self,
         most: usize,
-        mut take: impl FnMut(&Frame<'_>),
+        mut take: impl FnMut(&Frame<'_>) -> More,
     ) -> Result<Burst, Detach> {
         self.alive()?;
         let mut burst = Burst::default();
-        while burst.frames < most {
+        let more = Cell::new(More::Yes);
+        let mut take = |frame: &Frame<'_>| more.set(take(frame));
+        while burst.frames < most && more.get() == More::Yes {
             match self.receive_one(&mut take) {
                 Ok(true) => burst.frames += 1,
                 Ok(false) => break,
@@ -135,6 +139,22 @@ impl<R: Reach> Back<R> {
         burst.ring = self.tx.publish(self.memory.tx.words());
         self.stats.bells += u64::from(burst.ring);
         Ok(burst)
+    }
+
+    /// Likewise, all of them.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        most: usize,
+        mut take: impl FnMut(&Frame<'_>),
+    ) -> Result<Burst, Detach> {
+        self.receive_while(most, |frame| {
+            take(frame);
+            More::Yes
+        })
     }
 
     #[inline]

@@ -138,6 +138,21 @@ impl<'a> Room<'a> {
     }
 }
 
+impl Room<'_> {
+    /// Copies a stretch of another frame in from `at`, as much as there is room for; how much.
+    #[inline]
+    pub fn copy_from(&self, at: usize, from: &Part<'_>) -> usize {
+        let mut done = 0;
+        each(self.parts, at, from.len(), |part, at, n| {
+            // SAFETY: `from` has n bytes from `done` on, and both windows are alive, which their makers have seen to.
+            // Should a peer have granted one memory twice, so that they overlap, it garbles its own bytes.
+            unsafe { part.0.copy_in(at, from.as_ptr().add(done), n) };
+            done += n;
+        });
+        done
+    }
+}
+
 /// Walks over `want` bytes from `at`.
 #[inline]
 fn each(

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`wire`], [`layout`] | bytes on the socket; bytes in regions |
 //! | [`handshake`], [`rings`] | what decides: who is let in, which slots are whose |
-//! | [`link`], [`queue`] | descriptors: sockets, bells, sleep |
+//! | [`link`], [`queue`], `bell`, `end` | descriptors: sockets, bells, sleep; a queue as an [`End`](super::End) |
 //!
 //! ```
 //! use memlane_packet::ends::memif::{ClientTerms, MemifListener, ServerTerms, connect};
@@ -35,6 +35,7 @@
 //! ```
 
 mod bell;
+mod end;
 pub mod handshake;
 pub mod layout;
 pub mod link;

@@ -7,7 +7,7 @@ use crate::engine::Meta;
 use crate::engine::chain::{Frame, Room};
 use crate::error::Detach;
 use crate::io::socket::errno;
-use crate::port::{PacketPort, Sent, Sleep};
+use crate::port::{More, PacketPort, Sent, Sleep};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -120,26 +120,6 @@ impl MemifQueue {
         ready.map_err(|why| self.end(why))
     }
 
-    /// As [`PacketPort::receive`], until `take` wants no more.
-    ///
-    /// # Errors
-    /// The queue has ended.
-    #[inline]
-    pub fn receive_while(
-        &mut self,
-        most: usize,
-        take: impl FnMut(&Frame<'_>) -> bool,
-    ) -> Result<usize, Detach> {
-        self.alive()?;
-        let Some((rx, _)) = &mut self.rx else {
-            return self.found(false).map(|()| 0);
-        };
-        let got = rx.receive(most, &mut self.counts, take);
-        let got = got.map_err(|why| self.end(why))?;
-        self.found(got > 0)?;
-        Ok(got)
-    }
-
     /// Asks to be woken. `false`: there is something already.
     ///
     /// # Errors
@@ -208,11 +188,19 @@ impl MemifQueue {
 
 impl PacketPort for MemifQueue {
     #[inline]
-    fn receive(&mut self, most: usize, mut take: impl FnMut(&Frame<'_>)) -> Result<usize, Detach> {
-        self.receive_while(most, |frame| {
-            take(frame);
-            true
-        })
+    fn receive_while(
+        &mut self,
+        most: usize,
+        take: impl FnMut(&Frame<'_>) -> More,
+    ) -> Result<usize, Detach> {
+        self.alive()?;
+        let Some((rx, _)) = &mut self.rx else {
+            return self.found(false).map(|()| 0);
+        };
+        let got = rx.receive(most, &mut self.counts, take);
+        let got = got.map_err(|why| self.end(why))?;
+        self.found(got > 0)?;
+        Ok(got)
     }
 
     /// memif says nothing of frames: one with a blank checksum or segments to be cut is refused.
@@ -224,14 +212,14 @@ impl PacketPort for MemifQueue {
         fill: impl FnOnce(&Room<'_>),
     ) -> Result<Sent, Detach> {
         self.alive()?;
-        if meta.csum_blank || meta.gso.is_some() {
-            return Ok(Sent::Refused);
-        }
-        let Some((tx, _)) = &mut self.tx else {
-            return Ok(Sent::Refused);
+        let sent = match &mut self.tx {
+            Some((tx, _)) if !meta.csum_blank && meta.gso.is_none() => {
+                tx.send(len, &mut self.counts, fill)
+            }
+            _ => Ok(Sent::Refused),
         };
-        let sent = tx.send(len, &mut self.counts, fill);
         let sent = sent.map_err(|why| self.end(why))?;
+        self.counts.refused += u64::from(sent == Sent::Refused);
         self.found(!matches!(sent, Sent::Full(_)))?;
         Ok(sent)
     }

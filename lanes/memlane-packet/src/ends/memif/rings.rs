@@ -9,7 +9,7 @@ use crate::engine::Meta;
 use crate::engine::chain::{Frame, Room};
 use crate::error::Detach;
 use crate::layout::PACKET_MAX;
-use crate::port::Sent;
+use crate::port::{More, Sent};
 use crate::ring::Misbehaved;
 use memlane_core::access::SharedBytes;
 use std::sync::atomic::{Ordering, fence};
@@ -71,6 +71,8 @@ pub struct Counts {
     pub full: u64,
     /// Frames that came and were none: shorter than an Ethernet header.
     pub failed: u64,
+    /// Frames that were to go and never can.
+    pub refused: u64,
     /// Times that the other side was rung for.
     pub bells: u64,
 }
@@ -159,7 +161,7 @@ impl Rx {
         &mut self,
         most: usize,
         counts: &mut Counts,
-        mut take: impl FnMut(&Frame<'_>) -> bool,
+        mut take: impl FnMut(&Frame<'_>) -> More,
     ) -> Result<usize, Detach> {
         let mut left = self.filled()?;
         let (mut frames, mut looked) = (0, 0);
@@ -169,7 +171,7 @@ impl Rx {
             };
             left -= slots;
             looked += 1;
-            let mut more = true;
+            let mut more = More::Yes;
             if len < FRAME_MIN {
                 counts.failed += 1;
             } else {
@@ -179,7 +181,7 @@ impl Rx {
                 more = take(&Frame::new(&self.parts, len, Meta::default()));
             }
             self.give_back(slots);
-            if !more {
+            if more == More::No {
                 break;
             }
         }
