@@ -22,6 +22,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod memif;
 pub mod nbd;
 pub mod seeds;
 mod stream;
@@ -50,7 +51,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -65,6 +66,8 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("tcp_stream", tcp_stream),
     ("virtio_blk", virtio_blk),
     ("extents", extents),
+    ("memif_messages", memif::memif_messages),
+    ("memif_rings", memif::memif_rings),
 ];
 
 /// A guest's memory, with a ring and requests to a disk in it.
