@@ -308,7 +308,7 @@ fn message() -> impl Strategy<Value = (Message, bool)> {
         index,
         region,
         offset: if offset % 2 == 0 {
-            offset % 65536 & !63
+            (offset % 65536) & !63
         } else {
             offset
         },
@@ -377,7 +377,7 @@ impl Raw {
     fn connect(name: &str) -> Raw {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let address = SocketAddrUnix::new_abstract_name(name[1..].as_bytes()).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).unwrap();
         rustix::net::connect(&socket, &address).unwrap();
         Raw(socket)
     }
