@@ -125,8 +125,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for (end, total) in ends.iter().zip(&mut totals) {
         total.take(&end.queues);
     }
-    say(args, &totals)?;
-    outcome
+    outcome?;
+    say(args, &totals)
 }
 
 impl Linking<'_> {

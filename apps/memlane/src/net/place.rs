@@ -90,7 +90,7 @@ impl Place {
 
     /// Opens what lasts as long as we do: each of its queues.
     pub(super) fn open(&self, text: &str, queues: u16) -> anyhow::Result<Vec<Box<dyn End>>> {
-        if queues > 1 && !matches!(self, Place::Tap(_)) {
+        if queues > 1 && !matches!(self, Place::Tap(_)) && !self.is_link() {
             let text = format!("{text} has one queue: only tap:, front: and back: have several");
             return Err(fail(Exit::Usage, text));
         }

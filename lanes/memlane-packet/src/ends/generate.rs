@@ -18,7 +18,8 @@ const MAGIC: u32 = 0x6d6c_706b;
 /// Streams that a sink tells apart; frames of more are `strange`.
 const STREAMS: usize = 64;
 /// Frames behind the newest that a sink remembers, to tell a late one from one that came twice.
-const WINDOW: u64 = 1024;
+const WINDOW: u64 = REMEMBERED as u64;
+const REMEMBERED: usize = 1024;
 
 /// What to generate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,7 +239,7 @@ impl Sink {
     fn count(&mut self, stream: u32, sequence: u64) {
         let stream = self.streams.entry(stream).or_insert_with(|| Stream {
             next: 0,
-            seen: vec![false; WINDOW as usize].into(),
+            seen: vec![false; REMEMBERED].into(),
         });
         let verdict = &mut self.verdict;
         if sequence >= stream.next {
@@ -371,10 +372,11 @@ mod tests {
         };
         let mut generator = Generator::new(plan.checked().unwrap());
         let mut lens = Vec::new();
-        while let Ok(_) = generator.receive(2, &mut |frame| {
+        let mut note = |frame: &Frame<'_>| {
             lens.push(frame.len());
             More::Yes
-        }) {}
+        };
+        while generator.receive(2, &mut note).is_ok() {}
         assert_eq!(lens, [30, 31, 32, 30, 31]);
         for sizes in [(29, 60), (61, 60), (60, PACKET_MAX + 1)] {
             assert_eq!(Plan { sizes, ..plan }.checked(), None);

@@ -1,7 +1,7 @@
 //! Joins two ends: what comes from one goes to the other, both ways, until one of them ends.
 //!
-//! One thread for each pair of queues. A round is bounded; a frame that finds no room is kept (one for each way), and
-//! nothing more is taken from where it came: the sender feels it there. Nobody's frames wait for a full burst.
+//! One thread for each pair of queues. A round is bounded. Where there is no room nothing is taken, and the sender
+//! feels it there; a frame that finds none all the same is kept (one for each way). Nobody's frames wait for a full burst.
 
 use super::{End, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
@@ -60,7 +60,7 @@ struct Held {
     bytes: Box<[u8]>,
     len: usize,
     meta: Meta,
-    /// What to wait for; 0: nothing is held.
+    /// What to wait for; 0: for nothing. There may be something to wait for although nothing is held.
     room: u32,
 }
 
@@ -82,6 +82,10 @@ impl Held {
 
     /// Tries again; `false`: there is still no room.
     fn send(&mut self, to: &mut dyn End, lost: &mut u64) -> Result<bool, EndError> {
+        if self.len == 0 {
+            self.room = to.lacks()?;
+            return Ok(self.room == 0);
+        }
         let mut sent = Ok(Sent::Queued);
         super::lend(&self.bytes[..self.len], self.meta, &mut |frame| {
             sent = to.send(frame);
@@ -91,7 +95,7 @@ impl Held {
             Sent::Full(room) => self.room = room.max(1),
             sent => {
                 *lost += u64::from(sent == Sent::Refused);
-                self.room = 0;
+                (self.len, self.room) = (0, 0);
             }
         }
         Ok(self.room == 0)
@@ -284,7 +288,11 @@ fn carry(
             Ok(sent)
         });
         match sent {
-            Ok(Sent::Queued) => return More::Yes,
+            Ok(Sent::Queued) => match to.lacks() {
+                Ok(0) => return More::Yes,
+                Ok(room) => held.room = room,
+                Err(error) => failed = Some(error),
+            },
             Ok(Sent::Refused) => {
                 *lost += 1;
                 return More::Yes;

@@ -15,7 +15,8 @@ pub mod tap;
 pub mod vnet;
 
 use crate::engine::Meta;
-use crate::engine::chain::{Frame, Offloads};
+pub use crate::engine::chain::Frame;
+use crate::engine::chain::Offloads;
 use crate::error::Detach;
 pub use crate::port::{More, Sent, Sleep};
 use core::fmt;
@@ -118,6 +119,15 @@ pub trait End: Send + fmt::Debug {
     /// # Errors
     /// The end has ended.
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError>;
+
+    /// Is there room for any frame? 0: yes; else what to wait for ([`Sleep::room`]). Who asks before it receives need
+    /// not keep what does not fit. An end that cannot tell says yes.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn lacks(&mut self) -> Result<u32, EndError> {
+        Ok(0)
+    }
 
     /// What was sent goes.
     ///

@@ -24,6 +24,8 @@ const NANOS: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
 const FILE_HEADER: usize = 24;
 const RECORD: usize = 16;
+/// Bytes of a frame in a file of ours, at most: `PACKET_MAX`.
+const LONGEST: u32 = 0xffff;
 /// Longest record that is believed: libpcap's `MAXIMUM_SNAPLEN`.
 const RECORD_MAX: usize = 262_144;
 
@@ -53,7 +55,7 @@ impl Capture {
         header.extend(NANOS.to_le_bytes());
         header.extend([2, 0, 4, 0]);
         header.extend([0; 8]);
-        header.extend((PACKET_MAX as u32).to_le_bytes());
+        header.extend(LONGEST.to_le_bytes());
         header.extend(ETHERNET.to_le_bytes());
         file.write_all(&header).map_err(|error| device(&error))?;
         Ok(Capture {
@@ -70,7 +72,8 @@ impl Capture {
         let mut head = [0; RECORD];
         // Until the year 2106.
         let seconds = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-        let words = [seconds, now.subsec_nanos(), len as u32, len as u32];
+        let bytes = u32::try_from(len).unwrap_or(LONGEST);
+        let words = [seconds, now.subsec_nanos(), bytes, bytes];
         for (bytes, word) in head.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }

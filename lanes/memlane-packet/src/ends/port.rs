@@ -17,6 +17,11 @@ pub trait Queue: PacketPort + AsFd + Send + Debug {
     /// # Errors
     /// The queue has ended.
     fn sleeps(&mut self, until: Sleep) -> Result<bool, Detach>;
+    /// See [`FrontQueue::lacks`].
+    ///
+    /// # Errors
+    /// The queue has ended.
+    fn lacks(&mut self) -> Result<u32, Detach>;
     /// See [`FrontQueue::woken`].
     ///
     /// # Errors
@@ -31,6 +36,10 @@ macro_rules! queue {
         impl Queue for $queue {
             fn sleeps(&mut self, until: Sleep) -> Result<bool, Detach> {
                 <$queue>::sleeps(self, until)
+            }
+
+            fn lacks(&mut self) -> Result<u32, Detach> {
+                <$queue>::lacks(self)
             }
 
             fn woken(&mut self) -> Result<(), Detach> {
@@ -104,6 +113,10 @@ impl<Q: Queue> End for Port<Q> {
         let sent = self.queue.send(frame.len(), frame.meta(), fill)?;
         self.refused += u64::from(sent == Sent::Refused);
         Ok(sent)
+    }
+
+    fn lacks(&mut self) -> Result<u32, EndError> {
+        Ok(self.queue.lacks()?)
     }
 
     fn flush(&mut self) -> Result<(), EndError> {

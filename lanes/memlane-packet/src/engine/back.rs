@@ -6,7 +6,7 @@ use super::grant::{Access, Grant, Mode, Reach, refused};
 use super::{Burst, Meta, QueueMemory};
 use crate::error::{Detach, GrantError, Ring};
 use crate::layout::{
-    EXTRA_INFO, EXTRA_MORE, ExtraGso, MORE_DATA, PACKET_MAX, PACKET_MIN, RSP_NULL, RSP_OKAY,
+    EXTRA_INFO, EXTRA_MORE, ExtraGso, MORE_DATA, PACKET_MAX, PACKET_MIN, PAGE, RSP_NULL, RSP_OKAY,
     RX_CSUM_BLANK, RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK,
     TX_DATA_VALIDATED, TxRequest, TxResponse,
 };
@@ -602,6 +602,21 @@ impl<R: Reach> Back<R> {
         let ring = self.rx.publish(self.memory.rx.words());
         self.stats.bells += u64::from(ring);
         Ok(ring)
+    }
+
+    /// Slots to wait for before the largest frame finds room, if a buffer is a page at least; 0: it does.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    pub fn lacks(&mut self) -> Result<u32, Detach> {
+        self.alive()?;
+        // An extra slot beside.
+        let most = u32::try_from(PACKET_MAX.div_ceil(PAGE) + 1).unwrap_or(u32::MAX);
+        if self.rx.known() < most {
+            let looked = self.rx.look(self.memory.rx.words());
+            looked.map_err(|wrong| self.end(Detach::Index(Ring::Rx, wrong)))?;
+        }
+        Ok(if self.rx.known() < most { most } else { 0 })
     }
 
     /// Asks for a bell, before a sleep. `false`: there is something already.

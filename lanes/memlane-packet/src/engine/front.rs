@@ -523,6 +523,23 @@ impl Front {
         Ok(quiet)
     }
 
+    /// Slots to wait for before the largest frame finds room; 0: it does.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    pub fn lacks(&mut self) -> Result<u32, Detach> {
+        self.alive()?;
+        let count = PACKET_MAX.div_ceil(self.tx_buffers.size().min(FRAGMENT_MAX));
+        if self.has_room(count, count + 1) {
+            return Ok(0);
+        }
+        self.reap()?;
+        if self.has_room(count, count + 1) {
+            return Ok(0);
+        }
+        Ok(u32::try_from(count + 1).unwrap_or(u32::MAX))
+    }
+
     /// Is everything that was sent answered?
     ///
     /// # Errors

@@ -130,6 +130,14 @@ macro_rules! port {
                 Ok(quiet)
             }
 
+            /// Slots to wait for before the largest frame finds room; 0: it does.
+            ///
+            /// # Errors
+            /// The queue has ended.
+            pub fn lacks(&mut self) -> Result<u32, Detach> {
+                self.engine.lacks()
+            }
+
             /// After such a sleep.
             ///
             /// # Errors
