@@ -1,10 +1,13 @@
 //! `memlane net link`: joins two ends, and joins them again when the other process of a link has come back.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use memlane_packet::ends::generate::Verdict;
 use memlane_packet::ends::join::{Join, Over, Side, Terms, run_all};
+use memlane_packet::ends::memif::{
+    self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
+};
 use memlane_packet::ends::port::Port;
 use memlane_packet::ends::{End, EndCounts, EndError};
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
@@ -25,8 +28,8 @@ const ACCEPT_WITHIN: Duration = Duration::from_secs(5);
 /// Join two ends: what comes from one goes to the other, both ways
 ///
 /// An end is tap:NAME (made if it is not there), afpacket:INTERFACE, pcap:FILE (written), replay:FILE[?paced],
-/// gen:[size=BYTES[-BYTES],][count=N,][rate=N], sink:, or the packet lane: back:SOCKET listens there, front:SOCKET
-/// connects to it and brings the memory. When the other process of a link goes, its ends stay, and it is attached again
+/// gen:[size=BYTES[-BYTES],][count=N,][rate=N], sink:, memif:SOCKET[?role=server|client] (DPDK, VPP; a client, unless it
+/// is said), or the packet lane: back:SOCKET listens there, front:SOCKET connects to it and brings the memory. When the other process of a link goes, its ends stay, and it is attached again
 /// as soon as it is back.
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -84,14 +87,52 @@ fn spin(text: &str) -> Result<Duration, String> {
 #[derive(Default)]
 struct Held {
     queues: Vec<Box<dyn End>>,
-    link: Option<Link>,
+    link: Option<Tie>,
+}
+
+/// What holds both sides of an end together.
+enum Tie {
+    Lane(Link),
+    Memif(MemifLink),
+}
+
+impl Tie {
+    /// What the other side has said of its end.
+    fn ended(&self) -> Option<String> {
+        match self {
+            Tie::Lane(link) => link.ended().map(|why| why.to_string()),
+            Tie::Memif(link) => link.reason(),
+        }
+    }
+
+    fn mode(&self) -> String {
+        match self {
+            Tie::Lane(link) => format!(", mode {}", link.mode().name()),
+            Tie::Memif(link) => format!(", memif, other side {}", link.peer()),
+        }
+    }
+}
+
+/// Where others come to us.
+enum Door {
+    Back(Listener),
+    Memif(MemifListener),
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Door::Back(door) => door.as_fd(),
+            Door::Memif(door) => door.as_fd(),
+        }
+    }
 }
 
 struct Linking<'a> {
     args: &'a Args,
     stop: OwnedFd,
-    /// Of a `back:`.
-    door: Option<Listener>,
+    /// Of a `back:` or a memif server.
+    door: Option<Door>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -104,7 +145,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let places = [a.map_err(usage)?, b.map_err(usage)?];
     if places.iter().all(Place::is_link) {
         return Err(usage(
-            "one of the two ends must be something else than the lane".into(),
+            "one of the two ends must be something else than the lane or memif".into(),
         ));
     }
     let mut linking = Linking {
@@ -118,7 +159,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         end.queues = place.open(text, args.queues)?;
         if let Place::Back(at) = place {
             let door = Listener::bind(at).map_err(|error| refused(text, &error))?;
-            linking.door = Some(door);
+            linking.door = Some(Door::Back(door));
+        }
+        if let Place::Memif(at, true) = place {
+            let door = MemifListener::bind(at).map_err(|error| refused(text, &error))?;
+            linking.door = Some(Door::Memif(door));
         }
     }
     let outcome = linking.serve(&places, &mut ends, &mut totals);
@@ -159,8 +204,8 @@ impl Linking<'_> {
                     error => Err(fail(Exit::Failed, format!("{}: {error}", self.text(n)))),
                 };
             }
-            let said = ends[n].link.as_ref().and_then(Link::ended);
-            let why = said.map_or_else(|| error.to_string(), |why| why.to_string());
+            let said = ends[n].link.as_ref().and_then(Tie::ended);
+            let why = said.unwrap_or_else(|| error.to_string());
             out::warn(&format!("{}: {why}; waiting for another", self.text(n)));
         }
     }
@@ -171,9 +216,7 @@ impl Linking<'_> {
 
     fn describe(&self, ends: &[Held; 2]) -> String {
         let link = ends.iter().find_map(|end| end.link.as_ref());
-        let how = link.map_or(String::new(), |link| {
-            format!(", mode {}", link.mode().name())
-        });
+        let how = link.map_or(String::new(), Tie::mode);
         let (a, b) = (&self.args.a, &self.args.b);
         format!("{a} and {b}, {} queue(s){how}", self.args.queues)
     }
@@ -209,6 +252,7 @@ impl Linking<'_> {
         loop {
             let tried = match place {
                 Place::Front(at) => self.front(at),
+                Place::Memif(at, false) => self.memif_client(at),
                 _ => match self.back()? {
                     None => return Ok(None),
                     Some(held) => held,
@@ -244,7 +288,7 @@ impl Linking<'_> {
         let queues = queues.into_iter().map(port).collect();
         Ok(Held {
             queues,
-            link: Some(link),
+            link: Some(Tie::Lane(link)),
         })
     }
 
@@ -263,7 +307,39 @@ impl Linking<'_> {
         if !fds[0].revents().is_empty() {
             return Ok(None);
         }
-        Ok(Some(self.accept(door)))
+        Ok(Some(match door {
+            Door::Back(door) => self.accept(door),
+            Door::Memif(door) => self.memif_server(door),
+        }))
+    }
+
+    fn memif_client(&self, at: &str) -> Result<Held, AttachError> {
+        let terms = ClientTerms {
+            queues: self.args.queues,
+            ..ClientTerms::default()
+        };
+        self.memif(memif::connect(at, &terms)?)
+    }
+
+    fn memif_server(&self, door: &MemifListener) -> Result<Held, AttachError> {
+        let terms = ServerTerms {
+            queues: self.args.queues,
+            ..ServerTerms::default()
+        };
+        self.memif(door.accept(&terms, ACCEPT_WITHIN)?)
+    }
+
+    fn memif(&self, (link, queues): (MemifLink, Vec<MemifQueue>)) -> Result<Held, AttachError> {
+        if queues.len() != usize::from(self.args.queues) {
+            return Err(AttachError::Config(
+                "the other side has fewer queues: start both sides with the same number",
+            ));
+        }
+        let end = |queue| Box::new(queue) as Box<dyn End>;
+        Ok(Held {
+            queues: queues.into_iter().map(end).collect(),
+            link: Some(Tie::Memif(link)),
+        })
     }
 
     fn accept(&self, door: &Listener) -> Result<Held, AttachError> {
@@ -284,7 +360,7 @@ impl Linking<'_> {
         let queues = queues.into_iter().map(port).collect();
         Ok(Held {
             queues,
-            link: Some(link),
+            link: Some(Tie::Lane(link)),
         })
     }
 
@@ -305,7 +381,8 @@ fn refused(text: &str, error: &AttachError) -> anyhow::Error {
         AttachError::Refused(_)
         | AttachError::NotOffered(_)
         | AttachError::Stranger(_)
-        | AttachError::Wire(_) => Exit::PeerRefused,
+        | AttachError::Wire(_)
+        | AttachError::Memif(_) => Exit::PeerRefused,
         _ => Exit::Failed,
     };
     fail(exit, format!("{text}: {error}"))

@@ -25,10 +25,12 @@ pub(super) enum Place {
     /// The lane: whose memory it is, and where its back listens.
     Front(String),
     Back(String),
+    /// memif 2.0: its socket; do we listen there?
+    Memif(String, bool),
 }
 
 const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE, replay:FILE[?paced], gen:[size=BYTES[-BYTES],][count=N,][rate=N], sink:, \
-     front:SOCKET or back:SOCKET";
+     memif:SOCKET[?role=server|client], front:SOCKET or back:SOCKET";
 
 impl FromStr for Place {
     type Err = String;
@@ -51,8 +53,19 @@ impl FromStr for Place {
             "sink" if rest.is_empty() => Ok(Place::Sink),
             "front" => named("socket").map(Place::Front),
             "back" => named("socket").map(Place::Back),
+            "memif" => named("socket").and_then(|socket| memif(&socket)),
             _ => Err(format!("an end is {KINDS}")),
         }
+    }
+}
+
+/// A client, as DPDK's are unless it is said otherwise.
+fn memif(text: &str) -> Result<Place, String> {
+    let (socket, option) = text.split_once('?').unwrap_or((text, "role=client"));
+    match option {
+        "role=server" => Ok(Place::Memif(socket.into(), true)),
+        "role=client" => Ok(Place::Memif(socket.into(), false)),
+        _ => Err(format!("{option}: memif has role=server and role=client")),
     }
 }
 
@@ -83,9 +96,9 @@ fn plan(text: &str) -> Result<Plan, String> {
 }
 
 impl Place {
-    /// Is it the lane, whose other end can go and come back?
+    /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
-        matches!(self, Place::Front(_) | Place::Back(_))
+        matches!(self, Place::Front(_) | Place::Back(_) | Place::Memif(..))
     }
 
     /// Opens what lasts as long as we do: each of its queues.
@@ -111,7 +124,7 @@ impl Place {
             Place::Replay(path, paced) => Replay::open(path, *paced).map(|end| one(Box::new(end))),
             Place::Gen(plan) => Ok(one(Box::new(Generator::new(*plan)))),
             Place::Sink => Ok(one(Box::new(Sink::new()))),
-            Place::Front(_) | Place::Back(_) => Ok(Vec::new()),
+            Place::Front(_) | Place::Back(_) | Place::Memif(..) => Ok(Vec::new()),
         };
         opened.map_err(|error| self.explain(text, error))
     }
@@ -157,6 +170,11 @@ mod tests {
             Ok(Place::Replay("/a".into(), true))
         );
         assert_eq!(read("sink:"), Ok(Place::Sink));
+        assert_eq!(read("memif:/a"), Ok(Place::Memif("/a".into(), false)));
+        assert_eq!(
+            read("memif:@a?role=server"),
+            Ok(Place::Memif("@a".into(), true))
+        );
         let Ok(Place::Gen(plan)) = read("gen:size=60-1514,count=9,rate=1000") else {
             panic!("no plan");
         };
@@ -166,6 +184,8 @@ mod tests {
             "tap:",
             "front:",
             "sink:x",
+            "memif:",
+            "memif:/a?role=master",
             "veth:a",
             "gen:size=10",
             "gen:size=70-60",
