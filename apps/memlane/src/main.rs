@@ -5,6 +5,7 @@ mod blocks;
 mod check;
 mod exit;
 mod inet;
+mod net;
 mod os;
 mod out;
 mod page;
@@ -42,6 +43,7 @@ enum Verb {
     Map(blocks::map::Args),
     Vol(blocks::vol::Args),
     Session(blocks::session::Args),
+    Net(net::Args),
     /// Measure memlane against plain TCP
     Bench(bench::Args),
     #[command(name = "__volumes", hide = true)]
@@ -64,6 +66,7 @@ impl Verb {
             Verb::Session(args) => args.json(),
             Verb::Map(args) => args.json(),
             Verb::Serve(args) => args.json(),
+            Verb::Net(args) => args.json(),
             _ => false,
         }
     }
@@ -98,6 +101,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Volumes => blocks::host::in_background().map(done),
         Verb::Vol(args) => blocks::vol::run(args).map(done),
         Verb::Session(args) => blocks::session::run(args).map(done),
+        Verb::Net(args) => net::run(&args).map(done),
         Verb::Bench(args) => bench::run(args),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

@@ -1,5 +1,6 @@
 //! Why a link ends, and why bytes are no message.
 
+use crate::ends::memif::Trouble;
 use crate::ring;
 use core::fmt;
 use memlane_sys::Errno;
@@ -170,6 +171,8 @@ pub enum AttachError {
     Stranger(u32),
     /// Our own settings.
     Config(&'static str),
+    /// At a memif socket.
+    Memif(Trouble),
 }
 
 impl fmt::Display for AttachError {
@@ -189,6 +192,7 @@ impl fmt::Display for AttachError {
                 "the other side is user {uid}: use a path, whose permissions say who may, or run both as one user"
             ),
             AttachError::Config(what) => f.write_str(what),
+            AttachError::Memif(trouble) => write!(f, "memif: {trouble}"),
         }
     }
 }

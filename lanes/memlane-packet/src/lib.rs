@@ -22,6 +22,7 @@
 //! | [`engine`] | what decides: [`Front`](engine::front::Front), [`Back`](engine::back::Back), kept mappings |
 //! | [`io`] | descriptors: the handshake, bells, granted memory |
 //! | [`port`] | what users see of a queue: [`PacketPort`] |
+//! | [`ends`] | what a queue is joined to: interfaces, files, a generator; and what joins them |
 //! | [`stats`], [`error`] | what is counted, why a link ends |
 //!
 //! ```
@@ -54,6 +55,7 @@
 //! # Ok::<(), memlane_packet::AttachError>(())
 //! ```
 
+pub mod ends;
 pub mod engine;
 pub mod error;
 pub mod io;
@@ -67,4 +69,4 @@ pub use engine::chain::{Frame, Part, Room};
 pub use engine::grant::Mode;
 pub use engine::{Gso, GsoKind, Meta};
 pub use error::{AttachError, Detach};
-pub use port::{PacketPort, Sent, Sleep};
+pub use port::{More, PacketPort, Sent, Sleep};

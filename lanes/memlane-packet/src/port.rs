@@ -41,6 +41,15 @@ impl Sleep {
     }
 }
 
+/// Does who takes frames want another one now?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum More {
+    /// Go on.
+    Yes,
+    /// This one was taken; no more for now.
+    No,
+}
+
 /// One queue of a network interface. Frames are Ethernet's, without the check sequence.
 ///
 /// ```
@@ -71,7 +80,23 @@ pub trait PacketPort {
     ///
     /// # Errors
     /// The queue has ended.
-    fn receive(&mut self, most: usize, take: impl FnMut(&Frame<'_>)) -> Result<usize, Detach>;
+    #[inline]
+    fn receive(&mut self, most: usize, mut take: impl FnMut(&Frame<'_>)) -> Result<usize, Detach> {
+        self.receive_while(most, |frame| {
+            take(frame);
+            More::Yes
+        })
+    }
+
+    /// Likewise, as long as `take` wants more. The frame at which it says no is over too.
+    ///
+    /// # Errors
+    /// The queue has ended.
+    fn receive_while(
+        &mut self,
+        most: usize,
+        take: impl FnMut(&Frame<'_>) -> More,
+    ) -> Result<usize, Detach>;
 
     /// Has `fill` write a frame of `len` bytes in its place. It goes with the next flush.
     ///

@@ -76,8 +76,27 @@ impl Region {
         Region::attach_kind(&fd, len, false)
     }
 
+    /// As `attach`, for protocols whose peers seal against shrinking only (memif): the first `len` bytes of a memfd
+    /// that has at least as many.
+    pub fn attach_unshrinkable(fd: Fd, len: usize) -> Result<Region> {
+        if mem::seals(fd.raw())? & libc::F_SEAL_SHRINK == 0 {
+            return Err(Errno(libc::EPERM));
+        }
+        if len == 0 || memlane_sys::fd::stat(fd.raw())?.size < len as u64 {
+            return Err(Errno::INVAL);
+        }
+        if mem::is_hugetlb(fd.raw())? {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        Region::map(&fd, len, true)
+    }
+
     fn attach_kind(fd: &Fd, len: usize, writable: bool) -> Result<Region> {
         Region::vet(fd, len)?;
+        Region::map(fd, len, writable)
+    }
+
+    fn map(fd: &Fd, len: usize, writable: bool) -> Result<Region> {
         let base = mem::map_shared(fd.raw(), 0, len, writable)?;
         // The mapping keeps the memory; the descriptor is of no further use.
         Ok(Region {
@@ -201,6 +220,27 @@ mod tests {
             Region::attach(r.take_fd().unwrap(), 4096).unwrap_err(),
             Errno::INVAL
         );
+    }
+
+    #[test]
+    fn memory_that_may_grow_is_taken_where_that_is_asked_for_and_memory_that_may_shrink_never() {
+        let memfd = |seals| {
+            let fd = mem::memfd(c"test", 8192, false).unwrap();
+            mem::add_seals(fd.raw(), seals).unwrap();
+            fd
+        };
+        let shrinks = Region::attach_unshrinkable(memfd(libc::F_SEAL_GROW), 8192);
+        assert_eq!(shrinks.unwrap_err(), Errno(libc::EPERM));
+        let grows = || memfd(libc::F_SEAL_SHRINK);
+        assert_eq!(
+            Region::attach_unshrinkable(grows(), 4096).unwrap().len(),
+            4096
+        );
+        for len in [0, 8193] {
+            let wrong = Region::attach_unshrinkable(grows(), len);
+            assert_eq!(wrong.unwrap_err(), Errno::INVAL);
+        }
+        assert!(Region::attach(grows(), 8192).is_err());
     }
 
     #[test]

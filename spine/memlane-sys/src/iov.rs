@@ -54,6 +54,78 @@ pub unsafe fn receive(socket: i32, pieces: &[Piece]) -> Result<usize> {
     retried(|| unsafe { syscall6(libc::SYS_recvmsg, args) })
 }
 
+/// What came beside a message: the first of its control messages, as far as it fits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// `cmsg_level`.
+    pub level: i32,
+    /// `cmsg_type`.
+    pub kind: i32,
+    /// What it says; zeros behind its end.
+    pub data: [u8; TOLD],
+}
+
+/// Bytes of a control message that are kept.
+pub const TOLD: usize = 32;
+/// `struct cmsghdr` on 64-bit machines.
+const CONTROL_HEADER: usize = 16;
+
+/// As [`receive`], with what came beside the bytes (a packet socket's `tpacket_auxdata`).
+///
+/// # Safety
+/// As there.
+pub unsafe fn receive_told(socket: i32, pieces: &[Piece]) -> Result<(usize, Option<Told>)> {
+    // Words, so that it is aligned as the kernel's structure is.
+    let mut control = [0_u64; (CONTROL_HEADER + TOLD) / 8];
+    let mut message = message(pieces.as_ptr(), pieces.len());
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT as usize;
+    let args = [socket as usize, &raw mut message as usize, flags, 0, 0, 0];
+    // SAFETY: as above; the control memory is ours, and its length is stated.
+    let n = retried(|| unsafe { syscall6(libc::SYS_recvmsg, args) })?;
+    let told = message.msg_controllen > CONTROL_HEADER;
+    Ok((n, told.then(|| first_of(&control))))
+}
+
+fn first_of(control: &[u64; (CONTROL_HEADER + TOLD) / 8]) -> Told {
+    let kinds = control[1].to_ne_bytes();
+    let four = |at: usize| [kinds[at], kinds[at + 1], kinds[at + 2], kinds[at + 3]];
+    let len = usize::try_from(control[0]).unwrap_or(0);
+    let mut data = [0; TOLD];
+    for (bytes, word) in data.chunks_exact_mut(8).zip(&control[2..]) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    if let Some(behind) = data.get_mut(len.saturating_sub(CONTROL_HEADER)..) {
+        behind.fill(0);
+    }
+    Told {
+        level: i32::from_ne_bytes(four(0)),
+        kind: i32::from_ne_bytes(four(4)),
+        data,
+    }
+}
+
+/// Writes to a device that takes all or nothing (a TAP).
+///
+/// # Safety
+/// Every piece is readable.
+pub unsafe fn write(fd: i32, pieces: &[Piece]) -> Result<usize> {
+    let args = [fd as usize, pieces.as_ptr() as usize, pieces.len(), 0, 0, 0];
+    // SAFETY: pieces are laid out as iovec; what they name is the caller's promise.
+    retried(|| unsafe { syscall6(libc::SYS_writev, args) })
+}
+
+/// Reads from one.
+///
+/// # Safety
+/// Every piece is writable, and nothing in it is borrowed.
+pub unsafe fn read(fd: i32, pieces: &[Piece]) -> Result<usize> {
+    let args = [fd as usize, pieces.as_ptr() as usize, pieces.len(), 0, 0, 0];
+    // SAFETY: as above.
+    retried(|| unsafe { syscall6(libc::SYS_readv, args) })
+}
+
 fn retried(mut call: impl FnMut() -> isize) -> Result<usize> {
     loop {
         match check(call()) {

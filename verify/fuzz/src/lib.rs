@@ -22,6 +22,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod memif;
 pub mod nbd;
 mod rtrs;
 pub mod seeds;
@@ -52,7 +53,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -68,6 +69,8 @@ pub const TARGETS: [(&str, Target); 15] = [
     ("tcp_stream", tcp_stream),
     ("virtio_blk", virtio_blk),
     ("extents", extents),
+    ("memif_messages", memif::memif_messages),
+    ("memif_rings", memif::memif_rings),
 ];
 
 /// A guest's memory, with a ring and requests to a disk in it.

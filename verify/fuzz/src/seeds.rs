@@ -38,6 +38,8 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("tcp_stream", tcp_streams()),
         of("virtio_blk", guests()),
         of("extents", extents()),
+        of("memif_messages", crate::memif::messages()),
+        of("memif_rings", crate::memif::rings()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()

@@ -25,4 +25,5 @@ mod tls;
 pub(crate) mod vol;
 
 pub(crate) use host::{One, open_one};
-pub(crate) use spec::{Access, size};
+pub(crate) use service::bell_of_the_end;
+pub(crate) use spec::{Access, duration, size};

@@ -41,8 +41,8 @@ extern "C" fn end(_: libc::c_int) {
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub(super) fn wait_for_the_end() -> anyhow::Result<()> {
+/// Readable from the first SIGINT or SIGTERM on.
+pub(crate) fn bell_of_the_end() -> anyhow::Result<OwnedFd> {
     use std::os::fd::IntoRawFd as _;
     // Kept until the process ends: the handler has its number.
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
@@ -55,6 +55,12 @@ pub(super) fn wait_for_the_end() -> anyhow::Result<()> {
             return Err(std::io::Error::last_os_error().into());
         }
     }
+    Ok(waiting)
+}
+
+/// Waits for SIGINT or SIGTERM.
+pub(super) fn wait_for_the_end() -> anyhow::Result<()> {
+    let waiting = bell_of_the_end()?;
     while let Err(errno) = rustix::io::read(&waiting, &mut [0_u8; 8]) {
         anyhow::ensure!(
             errno == rustix::io::Errno::INTR,

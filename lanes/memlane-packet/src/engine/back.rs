@@ -6,14 +6,15 @@ use super::grant::{Access, Grant, Mode, Reach, refused};
 use super::{Burst, Meta, QueueMemory};
 use crate::error::{Detach, GrantError, Ring};
 use crate::layout::{
-    EXTRA_INFO, EXTRA_MORE, ExtraGso, MORE_DATA, PACKET_MAX, PACKET_MIN, RSP_NULL, RSP_OKAY,
+    EXTRA_INFO, EXTRA_MORE, ExtraGso, MORE_DATA, PACKET_MAX, PACKET_MIN, PAGE, RSP_NULL, RSP_OKAY,
     RX_CSUM_BLANK, RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK,
     TX_DATA_VALIDATED, TxRequest, TxResponse,
 };
-use crate::port::{Sent, Sleep};
+use crate::port::{More, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
+use std::cell::Cell;
 
 /// Bytes of a fragment to a front, at most: its response has 15 bits for them.
 const FRAGMENT_MAX: usize = i16::MAX as usize;
@@ -113,19 +114,22 @@ impl<R: Reach> Back<R> {
         }
     }
 
-    /// Lends up to `most` frames that the front has transmitted to `take`, one after another.
+    /// Lends up to `most` frames that the front has transmitted to `take`, one after another, as long as it
+    /// wants more.
     ///
     /// # Errors
     /// The queue has ended, now or before.
     #[inline]
-    pub fn receive(
+    pub fn receive_while(
         &mut self,
         most: usize,
-        mut take: impl FnMut(&Frame<'_>),
+        mut take: impl FnMut(&Frame<'_>) -> More,
     ) -> Result<Burst, Detach> {
         self.alive()?;
         let mut burst = Burst::default();
-        while burst.frames < most {
+        let more = Cell::new(More::Yes);
+        let mut take = |frame: &Frame<'_>| more.set(take(frame));
+        while burst.frames < most && more.get() == More::Yes {
             match self.receive_one(&mut take) {
                 Ok(true) => burst.frames += 1,
                 Ok(false) => break,
@@ -135,6 +139,22 @@ impl<R: Reach> Back<R> {
         burst.ring = self.tx.publish(self.memory.tx.words());
         self.stats.bells += u64::from(burst.ring);
         Ok(burst)
+    }
+
+    /// Likewise, all of them.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        most: usize,
+        mut take: impl FnMut(&Frame<'_>),
+    ) -> Result<Burst, Detach> {
+        self.receive_while(most, |frame| {
+            take(frame);
+            More::Yes
+        })
     }
 
     #[inline]
@@ -582,6 +602,21 @@ impl<R: Reach> Back<R> {
         let ring = self.rx.publish(self.memory.rx.words());
         self.stats.bells += u64::from(ring);
         Ok(ring)
+    }
+
+    /// Slots to wait for before the largest frame finds room, if a buffer is a page at least; 0: it does.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    pub fn lacks(&mut self) -> Result<u32, Detach> {
+        self.alive()?;
+        // An extra slot beside.
+        let most = u32::try_from(PACKET_MAX.div_ceil(PAGE) + 1).unwrap_or(u32::MAX);
+        if self.rx.known() < most {
+            let looked = self.rx.look(self.memory.rx.words());
+            looked.map_err(|wrong| self.end(Detach::Index(Ring::Rx, wrong)))?;
+        }
+        Ok(if self.rx.known() < most { most } else { 0 })
     }
 
     /// Asks for a bell, before a sleep. `false`: there is something already.

@@ -63,7 +63,7 @@ pub struct Room<'a> {
 impl<'a> Frame<'a> {
     /// The windows must be alive for 'a, and together have `len` bytes.
     #[inline]
-    pub(super) fn new(parts: &'a [SharedBytes], len: usize, meta: Meta) -> Frame<'a> {
+    pub(crate) fn new(parts: &'a [SharedBytes], len: usize, meta: Meta) -> Frame<'a> {
         Frame { parts, len, meta }
     }
 
@@ -105,7 +105,7 @@ impl<'a> Frame<'a> {
 impl<'a> Room<'a> {
     /// The windows must be alive for 'a, and together have `len` bytes.
     #[inline]
-    pub(super) fn new(parts: &'a [SharedBytes], len: usize) -> Room<'a> {
+    pub(crate) fn new(parts: &'a [SharedBytes], len: usize) -> Room<'a> {
         Room { parts, len }
     }
 
@@ -133,6 +133,21 @@ impl<'a> Room<'a> {
         let mut done = 0;
         each(self.parts, at, from.len(), |part, at, n| {
             done += part.copy_in(at, &from[done..done + n]);
+        });
+        done
+    }
+}
+
+impl Room<'_> {
+    /// Copies a stretch of another frame in from `at`, as much as there is room for; how much.
+    #[inline]
+    pub fn copy_from(&self, at: usize, from: &Part<'_>) -> usize {
+        let mut done = 0;
+        each(self.parts, at, from.len(), |part, at, n| {
+            // SAFETY: `from` has n bytes from `done` on, and both windows are alive, which their makers have seen to.
+            // Should a peer have granted one memory twice, so that they overlap, it garbles its own bytes.
+            unsafe { part.0.copy_in(at, from.as_ptr().add(done), n) };
+            done += n;
         });
         done
     }

@@ -9,11 +9,12 @@ use crate::layout::{
     RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK, TX_DATA_VALIDATED,
     TxRequest, TxResponse,
 };
-use crate::port::{Sent, Sleep};
+use crate::port::{More, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of a fragment of a packet that is sent, at most: its slot has 16 bits for them.
@@ -309,19 +310,22 @@ impl Front {
         Ok(())
     }
 
-    /// Lends up to `most` frames that the back has sent to `take`, one after another, and posts their buffers anew.
+    /// Lends up to `most` frames that the back has sent to `take`, one after another as long as it wants more, and
+    /// posts their buffers anew.
     ///
     /// # Errors
     /// The queue has ended, now or before.
     #[inline]
-    pub fn receive(
+    pub fn receive_while(
         &mut self,
         most: usize,
-        mut take: impl FnMut(&Frame<'_>),
+        mut take: impl FnMut(&Frame<'_>) -> More,
     ) -> Result<Burst, Detach> {
         self.alive()?;
         let mut burst = Burst::default();
-        while burst.frames < most {
+        let more = Cell::new(More::Yes);
+        let mut take = |frame: &Frame<'_>| more.set(take(frame));
+        while burst.frames < most && more.get() == More::Yes {
             match self.receive_one(&mut take) {
                 Ok(true) => burst.frames += 1,
                 Ok(false) => break,
@@ -331,6 +335,22 @@ impl Front {
         burst.ring = self.rx.publish(self.memory.rx.words());
         self.stats.bells += u64::from(burst.ring);
         Ok(burst)
+    }
+
+    /// Likewise, all of them.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        most: usize,
+        mut take: impl FnMut(&Frame<'_>),
+    ) -> Result<Burst, Detach> {
+        self.receive_while(most, |frame| {
+            take(frame);
+            More::Yes
+        })
     }
 
     #[inline]
@@ -501,6 +521,23 @@ impl Front {
             quiet &= slept.map_err(|wrong| self.end(Detach::Index(Ring::Tx, wrong)))?;
         }
         Ok(quiet)
+    }
+
+    /// Slots to wait for before the largest frame finds room; 0: it does.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    pub fn lacks(&mut self) -> Result<u32, Detach> {
+        self.alive()?;
+        let count = PACKET_MAX.div_ceil(self.tx_buffers.size().min(FRAGMENT_MAX));
+        if self.has_room(count, count + 1) {
+            return Ok(0);
+        }
+        self.reap()?;
+        if self.has_room(count, count + 1) {
+            return Ok(0);
+        }
+        Ok(u32::try_from(count + 1).unwrap_or(u32::MAX))
     }
 
     /// Is everything that was sent answered?

@@ -11,7 +11,7 @@ use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// One side's end.
@@ -35,6 +35,11 @@ impl Bell {
             return Err(Errno::INVAL);
         }
         Ok(Bell(fd))
+    }
+
+    /// What to sleep on, together with others.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Wakes the other side, if it sleeps. A bell that is full has been rung; one without another end is noticed by

@@ -87,7 +87,11 @@ impl Drop for Link {
 
 /// A back's door. The name is removed when it is dropped.
 #[derive(Debug)]
-pub struct Listener {
+pub struct Listener(Door);
+
+/// A socket that listens, of this protocol or another.
+#[derive(Debug)]
+pub(crate) struct Door {
     socket: OwnedFd,
     /// `None`: the name is abstract, and has no permissions.
     path: Option<PathBuf>,
@@ -119,13 +123,9 @@ fn connected(address: &SocketAddrUnix) -> Result<OwnedFd, AttachError> {
     Ok(socket)
 }
 
-impl Listener {
-    /// Listens at a path, or at `@name`. A file that a dead back left there is replaced; one where somebody listens is
-    /// not.
-    ///
-    /// # Errors
-    /// The socket's.
-    pub fn bind(at: &str) -> Result<Listener, AttachError> {
+impl Door {
+    /// Listens at a path, or at `@name`.
+    pub(crate) fn open(at: &str) -> Result<Door, AttachError> {
         let address = address(at)?;
         let socket = socket()?;
         let path = (!at.starts_with('@')).then(|| PathBuf::from(at));
@@ -138,7 +138,38 @@ impl Listener {
         }
         bound.map_err(|error| AttachError::Socket(errno(error)))?;
         listen(&socket, 16).map_err(|error| AttachError::Socket(errno(error)))?;
-        Ok(Listener { socket, path })
+        Ok(Door { socket, path })
+    }
+
+    /// Waits for somebody, until `end`.
+    pub(crate) fn come_in(&self, end: Instant) -> Result<OwnedFd, AttachError> {
+        sleep(&self.socket, end)?;
+        let came = accept_with(&self.socket, SocketFlags::CLOEXEC);
+        let came = came.map_err(|error| AttachError::Socket(errno(error)))?;
+        if self.path.is_none() {
+            no_stranger(&came)?;
+        }
+        Ok(came)
+    }
+}
+
+/// A socket that is connected to whoever listens there.
+pub(crate) fn knock(at: &str) -> Result<OwnedFd, AttachError> {
+    let socket = connected(&address(at)?)?;
+    if at.starts_with('@') {
+        no_stranger(&socket)?;
+    }
+    Ok(socket)
+}
+
+impl Listener {
+    /// Listens at a path, or at `@name`. A file that a dead back left there is replaced; one where somebody listens is
+    /// not.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn bind(at: &str) -> Result<Listener, AttachError> {
+        Ok(Listener(Door::open(at)?))
     }
 
     /// Waits for a front, not longer than `limit`, and attaches it.
@@ -150,13 +181,7 @@ impl Listener {
         terms: &BackTerms,
         limit: Duration,
     ) -> Result<(Link, Vec<BackQueue>), AttachError> {
-        sleep(&self.socket, Instant::now() + limit)?;
-        let came = accept_with(&self.socket, SocketFlags::CLOEXEC);
-        let came = came.map_err(|error| AttachError::Socket(errno(error)))?;
-        if self.path.is_none() {
-            no_stranger(&came)?;
-        }
-        attach::back(came, terms)
+        attach::back(self.0.come_in(Instant::now() + limit)?, terms)
     }
 }
 
@@ -180,11 +205,17 @@ fn is_left_over(address: &SocketAddrUnix) -> bool {
 impl AsFd for Listener {
     /// Readable when a front comes.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Listener {
+impl Drop for Door {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             let _ = std::fs::remove_file(path);
@@ -197,11 +228,7 @@ impl Drop for Listener {
 /// # Errors
 /// No link came to be.
 pub fn connect(at: &str, terms: &FrontTerms) -> Result<(Link, Vec<FrontQueue>), AttachError> {
-    let socket = connected(&address(at)?)?;
-    if at.starts_with('@') {
-        no_stranger(&socket)?;
-    }
-    attach::front(socket, terms)
+    attach::front(knock(at)?, terms)
 }
 
 /// Likewise, again and again until `end`: for a back that is not there yet, or comes back. What was in the rings of an
@@ -214,10 +241,21 @@ pub fn connect_until(
     terms: &FrontTerms,
     end: Instant,
 ) -> Result<(Link, Vec<FrontQueue>), AttachError> {
+    let mends =
+        |error: &AttachError| matches!(error, AttachError::Socket(_) | AttachError::Timeout);
+    again_until(end, mends, || connect(at, terms))
+}
+
+/// Tries until it goes or no other try `mends` it, with pauses that grow.
+pub(crate) fn again_until<T>(
+    end: Instant,
+    mends: impl Fn(&AttachError) -> bool,
+    mut attempt: impl FnMut() -> Result<T, AttachError>,
+) -> Result<T, AttachError> {
     let [mut pause, longest] = PAUSES;
     loop {
-        let error = match connect(at, terms) {
-            Err(error @ (AttachError::Socket(_) | AttachError::Timeout)) => error,
+        let error = match attempt() {
+            Err(error) if mends(&error) => error,
             done => return done,
         };
         let left = end.saturating_duration_since(Instant::now());

@@ -8,8 +8,9 @@ use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Room};
 use crate::engine::front::Front;
 use crate::error::Detach;
-use crate::port::{PacketPort, Sent, Sleep};
+use crate::port::{More, PacketPort, Sent, Sleep};
 use crate::stats::QueueStats;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Calls in vain after which a queue that never sleeps looks whether the other process still is.
@@ -116,20 +117,56 @@ macro_rules! port {
                 Err(self.engine.end(Detach::PeerGone))
             }
 
+            /// For who sleeps on more than this queue: asks for a bell. `false`: there is something already. Then poll
+            /// the queue's descriptor for reading, and tell [`woken`](Self::woken) of it.
+            ///
+            /// # Errors
+            /// The queue has ended.
+            pub fn sleeps(&mut self, until: Sleep) -> Result<bool, Detach> {
+                let quiet = self.engine.sleeps(until)?;
+                if quiet {
+                    $before_sleep(self);
+                }
+                Ok(quiet)
+            }
+
+            /// Slots to wait for before the largest frame finds room; 0: it does.
+            ///
+            /// # Errors
+            /// The queue has ended.
+            pub fn lacks(&mut self) -> Result<u32, Detach> {
+                self.engine.lacks()
+            }
+
+            /// After such a sleep.
+            ///
+            /// # Errors
+            /// The queue has ended.
+            pub fn woken(&mut self) -> Result<(), Detach> {
+                self.hush_after_a_look(Sleep::FOR_FRAMES)
+            }
+
             /// Why the queue has ended.
             pub fn ended(&self) -> Option<Detach> {
                 self.engine.ended()
             }
         }
 
+        impl AsFd for $queue {
+            /// The bell: readable when it was rung, and when the other process is gone.
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.bell.as_fd()
+            }
+        }
+
         impl PacketPort for $queue {
             #[inline]
-            fn receive(
+            fn receive_while(
                 &mut self,
                 most: usize,
-                take: impl FnMut(&Frame<'_>),
+                take: impl FnMut(&Frame<'_>) -> More,
             ) -> Result<usize, Detach> {
-                let burst = self.engine.receive(most, take)?;
+                let burst = self.engine.receive_while(most, take)?;
                 self.after(burst.ring);
                 self.found(burst.frames > 0)?;
                 Ok(burst.frames)

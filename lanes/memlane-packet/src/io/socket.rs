@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Control, tx and rx memory, and the bells of 16 queues.
 pub(super) const DESCRIPTORS_MAX: usize = 3 + crate::layout::QUEUES_MAX as usize;
 
-pub(super) fn errno(error: rustix::io::Errno) -> Errno {
+pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
 }
 
@@ -31,14 +31,22 @@ pub(super) fn send(
     message: &Message,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), AttachError> {
+    send_bytes(socket, &message.encode(), descriptors)
+}
+
+/// Likewise, of bytes.
+pub(crate) fn send_bytes(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), AttachError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(AttachError::Descriptors("too many"));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let bytes = message.encode();
-    let sent = sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, flags);
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags);
     sent.map(|_| ()).map_err(socket_error)
 }
 
@@ -47,13 +55,24 @@ pub(super) fn receive(
     socket: &OwnedFd,
     end: Instant,
 ) -> Result<(Message, Vec<OwnedFd>), AttachError> {
+    // One byte more: so a longer message shows.
+    let mut buffer = [0; LEN + 1];
+    let (n, descriptors) = receive_bytes(socket, end, &mut buffer)?;
+    let bytes = buffer.get(..n).ok_or(WireError::Length(n))?;
+    Ok((Message::decode(bytes)?, descriptors))
+}
+
+/// Likewise, of bytes: how many, at most as `buffer` takes.
+pub(crate) fn receive_bytes(
+    socket: &OwnedFd,
+    end: Instant,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), AttachError> {
     sleep(socket, end)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    // One byte more: so a longer message shows.
-    let mut buffer = [0; LEN + 1];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let mut parts = [IoSliceMut::new(&mut buffer)];
+    let mut parts = [IoSliceMut::new(buffer)];
     let received = recvmsg(socket, &mut parts, &mut control, flags).map_err(socket_error)?;
     let mut descriptors = Vec::new();
     for message in control.drain() {
@@ -66,13 +85,11 @@ pub(super) fn receive(
             rustix::io::Errno::CONNRESET.raw_os_error(),
         )));
     }
-    let bytes = buffer.get(..received.bytes);
-    let bytes = bytes.ok_or(WireError::Length(received.bytes))?;
-    Ok((Message::decode(bytes)?, descriptors))
+    Ok((received.bytes, descriptors))
 }
 
 /// Sleeps until something can be received, or accepted.
-pub(super) fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
+pub(crate) fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let limit = Timespec::try_from(left).map_err(|_| AttachError::Timeout)?;
@@ -86,7 +103,7 @@ pub(super) fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
 }
 
 /// As the spine has descriptors.
-pub(super) fn owned(fd: OwnedFd) -> Fd {
+pub(crate) fn owned(fd: OwnedFd) -> Fd {
     // SAFETY: it was owned, and is given away.
     unsafe { Fd::from_raw(fd.into_raw_fd()) }
 }

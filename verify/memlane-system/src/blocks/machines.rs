@@ -106,7 +106,11 @@ impl Machines {
         command
     }
 
-    fn ip(&self, side: Side, args: &[&str]) {
+    /// `ip` on a machine.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn ip(&self, side: Side, args: &[&str]) {
         let mut command = Command::new("ip");
         must({
             command.args(["-n", self.name(side)]).args(args);

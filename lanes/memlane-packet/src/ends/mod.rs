@@ -1,0 +1,177 @@
+//! What a link's queue is joined to: interfaces of the kernel, files, other protocols.
+//!
+//! All of them are an [`End`]: frames come in bursts, lent; frames go one by one, copied once; and there are
+//! descriptors to sleep on. An end is one queue and has one thread; [`join`] joins two.
+
+pub mod afpacket;
+pub mod generate;
+pub mod headers;
+pub mod join;
+pub mod kernel;
+pub mod memif;
+pub mod pcap;
+pub mod port;
+pub mod tap;
+pub mod vnet;
+
+use crate::engine::Meta;
+pub use crate::engine::chain::Frame;
+use crate::engine::chain::Offloads;
+use crate::error::Detach;
+pub use crate::port::{More, Sent, Sleep};
+use core::fmt;
+use memlane_core::access::SharedBytes;
+use memlane_sys::Errno;
+use rustix::event::PollFd;
+use std::ptr::NonNull;
+use std::time::Instant;
+
+/// Why an end gives and takes no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndError {
+    /// The link, or what is like one (memif, vhost-user): another attach may mend it.
+    Detached(Detach),
+    /// The kernel refuses: the interface is gone, the disk is full.
+    Device(Errno),
+    /// What lies in a file, or what a peer says, is not what it must be.
+    Malformed(&'static str),
+    /// Everything that there was to receive has come.
+    Finished,
+}
+
+impl fmt::Display for EndError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndError::Detached(why) => write!(f, "{why}"),
+            EndError::Device(errno) => write!(f, "device: {errno}"),
+            EndError::Malformed(what) => f.write_str(what),
+            EndError::Finished => f.write_str("finished"),
+        }
+    }
+}
+
+impl core::error::Error for EndError {}
+
+impl From<Detach> for EndError {
+    fn from(why: Detach) -> EndError {
+        EndError::Detached(why)
+    }
+}
+
+impl From<rustix::io::Errno> for EndError {
+    fn from(errno: rustix::io::Errno) -> EndError {
+        EndError::Device(Errno(errno.raw_os_error()))
+    }
+}
+
+/// What an end counts, whatever it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EndCounts {
+    /// Frames that came.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Frames that went.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames that were not sent for want of room; whoever sends may have tried again.
+    pub full: u64,
+    /// Frames that it could not use, in either direction.
+    pub failed: u64,
+}
+
+/// One queue of something that frames come from and go to.
+///
+/// The order of calls, as [`join`] has them: `receive` and `send` as long as there is something; then `sleeps`, which
+/// asks for a bell and looks once more; then a poll of what `watch` names; then `woken`.
+pub trait End: Send + fmt::Debug {
+    /// What its user calls it: `tap:a`.
+    fn name(&self) -> &str;
+
+    /// What frames given to [`send`](End::send) may ask for. All ends take blank checksums (those that cannot pass
+    /// them on fill them in).
+    fn offloads(&self) -> Offloads;
+
+    /// From now on, frames that come from it may ask for no more than this, as who takes them can do no more. An end
+    /// that cannot be told so gives them all the same; they are lost then, and counted.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn limit(&mut self, takes: Offloads) -> Result<(), EndError> {
+        let _ = takes;
+        Ok(())
+    }
+
+    /// Lends up to `most` frames to `take`, one after another; how many. What lies in a frame can change while it is
+    /// looked at: copy once what you are to believe. A frame that was lent is over, whatever `take` says of more.
+    ///
+    /// # Errors
+    /// The end has ended: for good, or until its owner makes a new one.
+    fn receive(
+        &mut self,
+        most: usize,
+        take: &mut dyn FnMut(&Frame<'_>) -> More,
+    ) -> Result<usize, EndError>;
+
+    /// Sends a frame, which may be another end's: copies it. It goes with the next flush, if not before.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError>;
+
+    /// Is there room for any frame? 0: yes; else what to wait for ([`Sleep::room`]). Who asks before it receives need
+    /// not keep what does not fit. An end that cannot tell says yes.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn lacks(&mut self) -> Result<u32, EndError> {
+        Ok(0)
+    }
+
+    /// What was sent goes.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn flush(&mut self) -> Result<(), EndError> {
+        Ok(())
+    }
+
+    /// Asks to be woken. `false`: there is something already.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn sleeps(&mut self, until: Sleep) -> Result<bool, EndError>;
+
+    /// What to poll for that.
+    fn watch<'a>(&'a self, until: Sleep, fds: &mut Vec<PollFd<'a>>);
+
+    /// A poll of what was watched is over, however it ended: bells are hushed.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn woken(&mut self) -> Result<(), EndError> {
+        Ok(())
+    }
+
+    /// When there will be something without any descriptor's help (paced frames).
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Of a sink: what it has seen.
+    fn verdict(&self) -> Option<generate::Verdict> {
+        None
+    }
+
+    /// What was counted.
+    fn counts(&self) -> EndCounts;
+}
+
+/// Lends bytes of our own as a frame.
+fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
+    let base = NonNull::from(bytes).cast();
+    // SAFETY: borrowed for the time of the call, and for reading only.
+    let window = unsafe { SharedBytes::read_only(base, bytes.len()) };
+    take(&Frame::new(&[window], bytes.len(), meta))
+}

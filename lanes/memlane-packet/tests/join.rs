@@ -1,0 +1,182 @@
+//! Ends joined with each other, over the lane: nothing is lost where the other side is slow, and each is told why it ends.
+
+use memlane_packet::Mode;
+use memlane_packet::ends::generate::{Generator, Plan, Sink, Verdict};
+use memlane_packet::ends::join::{Join, Over, Side, Terms, run_all};
+use memlane_packet::ends::port::Port;
+use memlane_packet::ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
+use memlane_packet::engine::chain::Offloads;
+use memlane_packet::io::{BackQueue, BackTerms, FrontQueue, FrontTerms, Link, Listener, connect};
+use rustix::event::{EventfdFlags, PollFd, eventfd};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+type Front = (Link, Vec<FrontQueue>);
+type Back = (Link, Vec<BackQueue>);
+
+fn linked(label: &str, mode: Mode, queues: u16) -> (Front, Back) {
+    let name = format!("@memlane-join-{label}-{mode:?}-{}", std::process::id());
+    let listener = Listener::bind(&name).unwrap();
+    let terms = FrontTerms {
+        mode: Some(mode),
+        queues,
+        ring_log2: 5,
+        ..FrontTerms::default()
+    };
+    let front = std::thread::spawn(move || connect(&name, &terms).unwrap());
+    let back = listener.accept(&BackTerms::default(), LIMIT).unwrap();
+    (front.join().unwrap(), back)
+}
+
+fn generator(stream: u32, count: u64) -> Box<dyn End> {
+    let plan = Plan {
+        stream,
+        sizes: (40, 9000),
+        count,
+        rate: 0,
+    };
+    Box::new(Generator::new(plan.checked().unwrap()))
+}
+
+/// A sink that takes a frame and then has no room until it was asked again, by turns.
+#[derive(Debug)]
+struct Slow {
+    sink: Sink,
+    turn: u32,
+}
+
+impl Slow {
+    fn new() -> Slow {
+        Slow {
+            sink: Sink::new(),
+            turn: 0,
+        }
+    }
+}
+
+impl End for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn offloads(&self) -> Offloads {
+        self.sink.offloads()
+    }
+    fn receive(
+        &mut self,
+        n: usize,
+        take: &mut dyn FnMut(&Frame<'_>) -> More,
+    ) -> Result<usize, EndError> {
+        self.sink.receive(n, take)
+    }
+    fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
+        self.turn += 1;
+        if self.turn.is_multiple_of(3) {
+            return Ok(Sent::Full(1));
+        }
+        self.sink.send(frame)
+    }
+    fn sleeps(&mut self, _: Sleep) -> Result<bool, EndError> {
+        // There is room again at once.
+        Ok(false)
+    }
+    fn watch<'a>(&'a self, _: Sleep, _: &mut Vec<PollFd<'a>>) {}
+    fn verdict(&self) -> Option<Verdict> {
+        self.sink.verdict()
+    }
+    fn counts(&self) -> EndCounts {
+        self.sink.counts()
+    }
+}
+
+fn good(frames: u64) -> Option<Verdict> {
+    Some(Verdict {
+        good: frames,
+        ..Verdict::default()
+    })
+}
+
+#[test]
+fn frames_go_over_the_lane_in_each_mode_and_none_is_lost_at_a_slow_end() {
+    const FRAMES: u64 = 4000;
+    for mode in Mode::ALL {
+        // From the front to the back, and from the back to the front.
+        for from_front in [true, false] {
+            let ((front_link, mut fronts), (back_link, mut backs)) = linked("modes", mode, 1);
+            let front = Box::new(Port::new("front".into(), fronts.remove(0), &front_link));
+            let back = Box::new(Port::new("back".into(), backs.remove(0), &back_link));
+            let (near, far): (Box<dyn End>, Box<dyn End>) = match from_front {
+                true => (front, back),
+                false => (back, front),
+            };
+            let sending = std::thread::spawn(move || {
+                let mut join = Join::new(generator(7, FRAMES), near, Terms::default()).unwrap();
+                // Its end is the other's: all that was sent is taken first.
+                join.run(&[])
+            });
+            let mut join = Join::new(far, Box::new(Slow::new()), Terms::default()).unwrap();
+            let over = join.run(&[]);
+            assert!(
+                matches!(over, Over::Ended(Side::A, EndError::Detached(_))),
+                "{over:?}"
+            );
+            assert_eq!(
+                sending.join().unwrap(),
+                Over::Ended(Side::A, EndError::Finished)
+            );
+            assert_eq!(
+                join.ends()[1].verdict(),
+                good(FRAMES),
+                "{mode:?} {from_front}"
+            );
+            assert_eq!(join.lost(), [0, 0]);
+        }
+    }
+}
+
+#[test]
+fn a_stop_ends_all_queues_and_so_does_the_end_of_one() {
+    let ((front_link, fronts), (back_link, backs)) = linked("stop", Mode::Persistent, 3);
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let ports = fronts
+        .into_iter()
+        .map(|queue| Port::new("front".into(), queue, &front_link));
+    let mut sending: Vec<_> = ports
+        .zip(0..)
+        .map(|(port, n)| Join::new(generator(n, 0), Box::new(port), Terms::default()).unwrap())
+        .collect();
+    let ports = backs
+        .into_iter()
+        .map(|queue| Port::new("back".into(), queue, &back_link));
+    let mut taking: Vec<_> = ports
+        .map(|port| Join::new(Box::new(port), Box::new(Sink::new()), Terms::default()).unwrap())
+        .collect();
+    let stopping = stop.as_fd();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let overs = run_all(&mut sending, &[stopping]).unwrap();
+            // As a process that ends.
+            drop(std::mem::take(&mut sending));
+            overs
+        });
+        let taker = scope.spawn(|| run_all(&mut taking, &[]).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        rustix::io::write(&stop, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(sender.join().unwrap(), [Over::Stopped; 3]);
+        let overs = taker.join().unwrap();
+        assert!(
+            overs
+                .iter()
+                .any(|over| matches!(over, Over::Ended(Side::A, _))),
+            "{overs:?}"
+        );
+    });
+    for join in &taking {
+        let verdict = join.ends()[1].verdict().unwrap();
+        assert!(
+            verdict.good > 0 && verdict == good(verdict.good).unwrap(),
+            "{verdict:?}"
+        );
+    }
+}

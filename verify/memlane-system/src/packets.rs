@@ -1,0 +1,246 @@
+//! Two machines whose only cable is the packet lane: a TAP device on each, and a `memlane net link` beside it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::blocks::machines::{Machines, Side};
+use crate::blocks::{has, memlane, skip};
+use crate::harness::{self, Outcome, Running};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const BOTH: [Side; 2] = [Side::Client, Side::Server];
+
+/// The name of the TAP device on each machine.
+pub const TAP: &str = "tap0";
+
+/// Machines with a link between them. The client's machine has the front, the server's the back.
+#[derive(Debug)]
+pub struct Linked {
+    front: Option<Running>,
+    back: Option<Running>,
+    args: Vec<String>,
+    /// Last, as its end kills all that is left on the machines.
+    machines: Machines,
+}
+
+impl Linked {
+    /// `None`, and it is said why: not here.
+    ///
+    /// # Panics
+    /// If it cannot be set up where it should.
+    pub fn new(test: &str, args: &[&str]) -> Option<Linked> {
+        if let Some(missing) = ["ping", "iperf3", "curl"]
+            .into_iter()
+            .find(|name| !has(name))
+        {
+            skip(test, &format!("no {missing}: ./dev installs it"));
+            return None;
+        }
+        let machines = Machines::new(test, 0);
+        // Not for want of a package: it cannot be demanded.
+        let machines = machines
+            .map_err(|why| eprintln!("SKIPPED {test}: {why}"))
+            .ok()?;
+        if !std::path::Path::new("/dev/net/tun").exists() {
+            eprintln!("SKIPPED {test}: no /dev/net/tun");
+            return None;
+        }
+        let args = args.iter().map(ToString::to_string).collect();
+        let mut linked = Linked {
+            front: None,
+            back: None,
+            args,
+            machines,
+        };
+        // Devices that stay while the programs behind them come and go.
+        for side in BOTH {
+            let several = linked.args.iter().any(|arg| arg.starts_with("--queues"));
+            let mut add = vec!["tuntap", "add", TAP, "mode", "tap"];
+            add.extend(several.then_some("multi_queue"));
+            linked.machines.ip(side, &add);
+            let address = format!("{}/24", linked.address(side));
+            linked
+                .machines
+                .ip(side, &["addr", "add", &address, "dev", TAP]);
+        }
+        linked.mtu(1500);
+        linked.start(Side::Server);
+        linked.start(Side::Client);
+        linked.wait();
+        Some(linked)
+    }
+
+    /// The address of a machine (from a block that is reserved for documentation).
+    pub fn address(&self, side: Side) -> &'static str {
+        match side {
+            Side::Client => "198.51.100.1",
+            Side::Server => "198.51.100.2",
+        }
+    }
+
+    /// The machines.
+    pub fn machines(&self) -> &Machines {
+        &self.machines
+    }
+
+    /// Sets the longest packet of both devices.
+    pub fn mtu(&self, bytes: u32) {
+        for side in BOTH {
+            let mtu = bytes.to_string();
+            self.machines
+                .ip(side, &["link", "set", TAP, "mtu", &mtu, "up"]);
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.machines.dir().join("link.sock")
+    }
+
+    /// Starts a machine's side of the link.
+    pub fn start(&mut self, side: Side) {
+        let socket = self.socket();
+        let (end, place) = match side {
+            Side::Client => (format!("front:{}", socket.display()), &mut self.front),
+            Side::Server => (format!("back:{}", socket.display()), &mut self.back),
+        };
+        let mut command = self.machines.command(side, memlane());
+        command.args(["net", "link", &format!("tap:{TAP}"), &end, "--json"]);
+        // How the lane works is the front's choice.
+        let mode = self.args.iter().any(|arg| arg.starts_with("--mode"));
+        if side == Side::Client || !mode {
+            command.args(&self.args);
+        }
+        *place = Some(Running::start(command));
+    }
+
+    fn running(&mut self, side: Side) -> &mut Running {
+        let place = match side {
+            Side::Client => &mut self.front,
+            Side::Server => &mut self.back,
+        };
+        place.as_mut().expect("it was started")
+    }
+
+    /// The program of a machine: to be frozen, or killed.
+    pub fn signal(&mut self, side: Side, signal: &str) {
+        // `ip netns exec` becomes the program.
+        self.running(side).signal(signal);
+    }
+
+    /// What it has said.
+    pub fn said(&mut self, side: Side) -> String {
+        self.running(side).stderr()
+    }
+
+    /// Kills a machine's side, and waits until it is gone.
+    pub fn kill(&mut self, side: Side) {
+        let place = match side {
+            Side::Client => &mut self.front,
+            Side::Server => &mut self.back,
+        };
+        place.take().expect("it was started").stop();
+    }
+
+    /// Waits until a frame has come through, both ways.
+    ///
+    /// # Panics
+    /// If none does.
+    pub fn wait(&mut self) {
+        let mut tries = 0;
+        while !self.ping(&["-c", "1", "-W", "1"]).is_ok() {
+            tries += 1;
+            let said = BOTH.map(|side| self.said(side));
+            assert!(tries < 30, "no ping comes through: {said:#?}");
+        }
+    }
+
+    /// Pings the server's machine from the client's.
+    pub fn ping(&self, args: &[&str]) -> Outcome {
+        let mut command = self.machines.command(Side::Client, "ping");
+        command
+            .args(["-q", "-n"])
+            .args(args)
+            .arg(self.address(Side::Server));
+        harness::run(command, LIMIT)
+    }
+
+    /// Runs iperf3 from the client's machine to the server's; what it says, as JSON.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn iperf3(&self, args: &[&str]) -> serde_json::Value {
+        let mut server = self.machines.command(Side::Server, "iperf3");
+        server.args(["-s", "-1", "-B", self.address(Side::Server)]);
+        let server = Running::start(server);
+        let mut tries = 0;
+        loop {
+            let mut client = self.machines.command(Side::Client, "iperf3");
+            client
+                .args(["-J", "-c", self.address(Side::Server)])
+                .args(args);
+            let client = harness::run(client, LIMIT);
+            let said: serde_json::Value = serde_json::from_str(&client.stdout).unwrap_or_default();
+            // With JSON, iperf3 ends well whatever happened.
+            if client.is_ok() && said["error"].is_null() && said["end"].is_object() {
+                drop(server);
+                return said;
+            }
+            tries += 1;
+            // The server needs its time to listen.
+            let early = client.stdout.contains("Connection refused");
+            assert!(early && tries < 200, "{}", client.report());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts an HTTP server on the server's machine that gives out its folder.
+    pub fn serve_files(&self) -> Running {
+        let mut server: Command = self.machines.command(Side::Server, "python3");
+        server
+            .args([
+                "-m",
+                "http.server",
+                "8000",
+                "--bind",
+                self.address(Side::Server),
+            ])
+            .arg("--directory")
+            .arg(self.machines.dir());
+        Running::start(server)
+    }
+
+    /// Fetches a file of that folder on the client's machine.
+    pub fn curl(&self, file: &str, into: &std::path::Path) -> Command {
+        let mut client = self.machines.command(Side::Client, "curl");
+        let url = format!("http://{}:8000/{file}", self.address(Side::Server));
+        client
+            .args([
+                "-sS",
+                "--retry",
+                "20",
+                "--retry-connrefused",
+                "--retry-delay",
+                "1",
+                "-o",
+            ])
+            .arg(into)
+            .arg(url);
+        client
+    }
+
+    /// Ends a side in an orderly way; what it counted.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn finish(&mut self, side: Side) -> serde_json::Value {
+        self.signal(side, "TERM");
+        let place = match side {
+            Side::Client => &mut self.front,
+            Side::Server => &mut self.back,
+        };
+        let said = place.take().expect("it was started").finish(LIMIT);
+        assert!(said.is_ok(), "{}", said.report());
+        serde_json::from_str(&said.stdout).expect("JSON")
+    }
+}
