@@ -24,6 +24,7 @@ mod session;
 mod shared;
 mod spin;
 pub mod tls;
+mod watch;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};

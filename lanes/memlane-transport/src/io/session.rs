@@ -13,6 +13,7 @@ use super::crowd::Crowd;
 use super::pool::Pool;
 use super::spin::Spin;
 use super::tls::ClientTls;
+use super::watch::{Watch, WatchedBy};
 use crate::engine::client::Config;
 use crate::engine::path::{PathId, PathState};
 use crate::error::PathError;
@@ -20,7 +21,7 @@ use crate::lease::Lease;
 use crate::port::{LeaseError, News, Port, Session};
 use crate::stats::PathStats;
 use crate::wire::Geometry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -73,15 +74,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who is woken by the sockets.
-#[derive(Debug, Default)]
-struct Watch {
-    /// The port that watches, and whether the sockets are in its set.
-    holder: Option<(Arc<PortState>, bool)>,
-    /// Ports that sleep.
-    asleep: BTreeMap<u64, Arc<PortState>>,
-}
-
 /// What a thread does when it has driven.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Then {
@@ -91,16 +83,6 @@ enum Then {
     Away,
     /// Sleeps.
     Sleep,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum WatchedBy {
-    /// No port needs it.
-    Nobody,
-    /// A port that sleeps, with the sockets in its set.
-    Sleeper,
-    /// Ports sleep, and the one that looked for them is away.
-    WhoWentAway,
 }
 
 /// What ports, session and background thread share.
