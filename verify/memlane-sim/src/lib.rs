@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`rng`] | everything that happens by chance |
 //! | [`net`] | wires and links: in order or not at all, between links in any order |
-//! | [`world`] | the clock, both drivers, the backend, the user |
+//! | [`world`] | the clock, both drivers, the backend |
+//! | `world/user` | what is asked for, and what came of it |
 //! | `memory` | the chunks of the server's sessions |
 //! | [`report`] | what happened, to see that worlds are not dull |
 //! | [`faults`] | what goes wrong, and when it is mended |
