@@ -3,6 +3,7 @@
 //! One thread for each pair of queues. A round is bounded. Where there is no room nothing is taken, and the sender
 //! feels it there; a frame that finds none all the same is kept (one for each way). Nobody's frames wait for a full burst.
 
+use super::segment::Cut;
 use super::{End, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
 use crate::engine::chain::Frame;
@@ -54,14 +55,21 @@ pub enum Over {
     Ended(Side, EndError),
 }
 
-/// A frame that found no room, of one way.
+/// A frame that found no room, or is being cut up, of one way.
 #[derive(Debug)]
 struct Held {
     bytes: Box<[u8]>,
+    /// 0: nothing is held.
     len: usize,
     meta: Meta,
+    /// How far it is cut up.
+    cut: Option<Cut>,
     /// What to wait for; 0: for nothing. There may be something to wait for although nothing is held.
     room: u32,
+    /// Frames that the other end could not use.
+    lost: u64,
+    /// Frames that were cut up for it.
+    segmented: u64,
 }
 
 impl Held {
@@ -70,7 +78,10 @@ impl Held {
             bytes: vec![0; PACKET_MAX].into(),
             len: 0,
             meta: Meta::default(),
+            cut: None,
             room: 0,
+            lost: 0,
+            segmented: 0,
         }
     }
 
@@ -80,25 +91,76 @@ impl Held {
         self.room = room.max(1);
     }
 
-    /// Tries again; `false`: there is still no room.
-    fn send(&mut self, to: &mut dyn End, lost: &mut u64) -> Result<bool, EndError> {
+    /// Takes a large frame that `to` does not, to send it in segments; `false`: it is none that can be cut.
+    #[cold]
+    fn begin_cut(&mut self, frame: &Frame<'_>) -> bool {
+        // Who would have it cut has left its checksum to us; otherwise a damaged frame would get a right one.
+        let meta = frame.meta();
+        let Some(gso) = meta.gso.filter(|_| meta.csum_blank) else {
+            return false;
+        };
+        let len = frame.copy_out(0, &mut self.bytes);
+        self.cut = Cut::new(&self.bytes[..len], gso);
+        if self.cut.is_some() {
+            self.len = len;
+            // Complete, and never left this machine.
+            self.meta = Meta {
+                data_validated: true,
+                ..Meta::default()
+            };
+            self.segmented += 1;
+        }
+        self.cut.is_some()
+    }
+
+    /// Sends what is held, of a frame that is cut at most `burst` segments; how many frames went.
+    fn send(&mut self, to: &mut dyn End, burst: usize) -> Result<usize, EndError> {
         if self.len == 0 {
             self.room = to.lacks()?;
-            return Ok(self.room == 0);
+            return Ok(0);
         }
-        let mut sent = Ok(Sent::Queued);
-        super::lend(&self.bytes[..self.len], self.meta, &mut |frame| {
-            sent = to.send(frame);
-            More::No
-        });
-        match sent? {
-            Sent::Full(room) => self.room = room.max(1),
-            sent => {
-                *lost += u64::from(sent == Sent::Refused);
-                (self.len, self.room) = (0, 0);
+        let mut went = 0;
+        while self.len > 0 && went < burst {
+            match self.send_one(to)? {
+                Sent::Full(room) => {
+                    self.room = room.max(1);
+                    break;
+                }
+                sent => {
+                    self.lost += u64::from(sent == Sent::Refused);
+                    self.room = 0;
+                    went += 1;
+                }
             }
         }
-        Ok(self.room == 0)
+        Ok(went)
+    }
+
+    /// Sends what is held, or the next segment of it, and forgets it unless there is no room.
+    fn send_one(&mut self, to: &mut dyn End) -> Result<Sent, EndError> {
+        let whole = &self.bytes[..self.len];
+        let parts = match &mut self.cut {
+            None => Some([whole, &[]]),
+            Some(cut) => cut.segment(whole).map(|one| [one.headers, one.payload]),
+        };
+        let mut sent = Ok(Sent::Queued);
+        if let Some(parts) = parts {
+            super::lend_both(parts, self.meta, &mut |frame| {
+                sent = to.send(frame);
+                More::No
+            });
+        }
+        if !matches!(sent, Ok(Sent::Full(_))) {
+            let cut = self.cut.as_mut();
+            let more = cut.is_some_and(|cut| {
+                cut.advance();
+                cut.is_left()
+            });
+            if !more {
+                (self.len, self.cut) = (0, None);
+            }
+        }
+        sent
     }
 }
 
@@ -108,7 +170,6 @@ pub struct Join {
     ends: [Box<dyn End>; 2],
     /// From A to B, and back.
     held: [Held; 2],
-    lost: [u64; 2],
     terms: Terms,
 }
 
@@ -123,7 +184,6 @@ impl Join {
         Ok(Join {
             ends: [a, b],
             held: [Held::new(), Held::new()],
-            lost: [0; 2],
             terms,
         })
     }
@@ -135,7 +195,12 @@ impl Join {
 
     /// Frames that the other end could not use: from A to B, and back.
     pub fn lost(&self) -> [u64; 2] {
-        self.lost
+        [self.held[0].lost, self.held[1].lost]
+    }
+
+    /// Large frames that were cut up for the other end: from A to B, and back.
+    pub fn segmented(&self) -> [u64; 2] {
+        [self.held[0].segmented, self.held[1].segmented]
     }
 
     /// The ends, to join one of them anew. A frame that is held is lost, as on any wire.
@@ -150,22 +215,9 @@ impl Join {
     pub fn step(&mut self) -> Result<usize, Over> {
         let [a, b] = &mut self.ends;
         let [there, back] = &mut self.held;
-        let [lost_there, lost_back] = &mut self.lost;
         let burst = self.terms.burst;
-        let n = carry(
-            (&mut **a, Side::A),
-            (&mut **b, Side::B),
-            burst,
-            there,
-            lost_there,
-        )?;
-        let m = carry(
-            (&mut **b, Side::B),
-            (&mut **a, Side::A),
-            burst,
-            back,
-            lost_back,
-        )?;
+        let n = carry((&mut **a, Side::A), (&mut **b, Side::B), burst, there)?;
+        let m = carry((&mut **b, Side::B), (&mut **a, Side::A), burst, back)?;
         Ok(n + m)
     }
 
@@ -267,19 +319,18 @@ fn carry(
     (to, to_side): (&mut dyn End, Side),
     burst: usize,
     held: &mut Held,
-    lost: &mut u64,
 ) -> Result<usize, Over> {
     let wrong = |side| move |error| Over::Ended(side, error);
-    if held.room > 0 {
-        if !held.send(to, lost).map_err(wrong(to_side))? {
-            to.flush().map_err(wrong(to_side))?;
-            return Ok(0);
-        }
+    if held.room > 0 || held.len > 0 {
+        let went = held.send(to, burst).map_err(wrong(to_side))?;
         to.flush().map_err(wrong(to_side))?;
+        if held.room > 0 || held.len > 0 {
+            return Ok(went);
+        }
     }
     let (mut failed, mut untold) = (None, 0);
     let came = from.receive(burst, &mut |frame| {
-        let sent = to.send(frame).and_then(|sent| {
+        let sent = pass(frame, to, burst, held).and_then(|sent| {
             untold += frame.len();
             if untold >= TELL_AFTER {
                 untold = 0;
@@ -288,13 +339,14 @@ fn carry(
             Ok(sent)
         });
         match sent {
+            Ok(Sent::Queued) if held.len > 0 => {}
             Ok(Sent::Queued) => match to.lacks() {
                 Ok(0) => return More::Yes,
                 Ok(room) => held.room = room,
                 Err(error) => failed = Some(error),
             },
             Ok(Sent::Refused) => {
-                *lost += 1;
+                held.lost += 1;
                 return More::Yes;
             }
             Ok(Sent::Full(room)) => held.keep(frame, room),
@@ -308,6 +360,22 @@ fn carry(
     }
     flushed.map_err(wrong(to_side))?;
     came.map_err(wrong(from_side))
+}
+
+/// Sends a frame, or begins to send it in segments: then some of it may be held.
+#[inline]
+fn pass(
+    frame: &Frame<'_>,
+    to: &mut dyn End,
+    burst: usize,
+    held: &mut Held,
+) -> Result<Sent, EndError> {
+    let gso = frame.meta().gso;
+    if gso.is_some() && !to.offloads().allow(gso) && held.begin_cut(frame) {
+        held.send(to, burst)?;
+        return Ok(Sent::Queued);
+    }
+    to.send(frame)
 }
 
 fn called(stops: &[BorrowedFd<'_>]) -> bool {

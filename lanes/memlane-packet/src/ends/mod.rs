@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod memif;
 pub mod pcap;
 pub mod port;
+pub mod segment;
 pub mod tap;
 pub mod vnet;
 
@@ -168,10 +169,22 @@ pub trait End: Send + fmt::Debug {
     fn counts(&self) -> EndCounts;
 }
 
-/// Lends bytes of our own as a frame.
-fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
-    let base = NonNull::from(bytes).cast();
-    // SAFETY: borrowed for the time of the call, and for reading only.
-    let window = unsafe { SharedBytes::read_only(base, bytes.len()) };
-    take(&Frame::new(&[window], bytes.len(), meta))
+/// Lends bytes of our own as a frame: to [`End::send`], say.
+pub fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
+    take(&Frame::new(&[window(bytes)], bytes.len(), meta))
+}
+
+/// Likewise, of two stretches.
+fn lend_both(parts: [&[u8]; 2], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
+    let len = parts[0].len() + parts[1].len();
+    let windows = parts.map(window);
+    // There is no empty stretch in a frame.
+    let used = if parts[1].is_empty() { 1 } else { 2 };
+    take(&Frame::new(&windows[..used], len, meta))
+}
+
+/// A window on bytes of our own, to be used while they are borrowed.
+fn window(bytes: &[u8]) -> SharedBytes {
+    // SAFETY: who calls lends it for the time of a call, in which the bytes stay borrowed; for reading only.
+    unsafe { SharedBytes::read_only(NonNull::from(bytes).cast(), bytes.len()) }
 }
