@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use memlane_packet::ends::generate::{Generator, HEADER, Plan, Sink};
+use memlane_packet::ends::kernel::Interface;
 use memlane_packet::ends::pcap::{Capture, Replay};
 use memlane_packet::ends::{End, EndError, afpacket, tap};
 
@@ -103,23 +104,21 @@ impl Place {
 
     /// Opens what lasts as long as we do: each of its queues.
     pub(super) fn open(&self, text: &str, queues: u16) -> anyhow::Result<Vec<Box<dyn End>>> {
-        if queues > 1 && !matches!(self, Place::Tap(_)) && !self.is_link() {
-            let text = format!("{text} has one queue: only tap:, front: and back: have several");
+        if queues > 1 && !matches!(self, Place::Tap(_) | Place::Afpacket(_)) && !self.is_link() {
+            let text = format!(
+                "{text} has one queue: only tap:, afpacket:, memif:, front: and back: have several"
+            );
             return Err(fail(Exit::Usage, text));
         }
         let one = |end: Box<dyn End>| vec![end];
+        let all = |ends: Vec<Interface>| {
+            let ends = ends.into_iter();
+            ends.map(|end| Box::new(end) as Box<dyn End>).collect()
+        };
         let device = |errno| EndError::Device(errno);
         let opened = match self {
-            Place::Tap(name) => tap::open_queues(name, queues)
-                .map(|all| {
-                    all.into_iter()
-                        .map(|end| Box::new(end) as Box<dyn End>)
-                        .collect()
-                })
-                .map_err(device),
-            Place::Afpacket(name) => afpacket::open(name)
-                .map(|end| one(Box::new(end)))
-                .map_err(device),
+            Place::Tap(name) => tap::open_queues(name, queues).map(all).map_err(device),
+            Place::Afpacket(name) => afpacket::open_queues(name, queues).map(all).map_err(device),
             Place::Pcap(path) => Capture::create(path).map(|end| one(Box::new(end))),
             Place::Replay(path, paced) => Replay::open(path, *paced).map(|end| one(Box::new(end))),
             Place::Gen(plan) => Ok(one(Box::new(Generator::new(*plan)))),

@@ -1,21 +1,39 @@
 //! Packet sockets: a copy of each frame that an interface takes in, and a way to have it send others (packet(7)).
 //!
 //! The kernel's own stack gets the frames too: give the interface no address, or the host answers as well.
+//!
+//! Several queues are several sockets that share what comes (`PACKET_FANOUT`): the kernel's hash of a flow's addresses
+//! and ports says which one gets a frame, the same for both directions of a flow. A frame goes by the queue that it was
+//! given to.
+//!
+//! An interface that goes down may come up again: the socket goes on then. One that is removed says `ENETDOWN`, as one
+//! that goes down does, and then nothing for ever; so after that word we look from time to time whether it still exists.
 
 use super::kernel::{Interface, Kind};
 use super::tap::{errno, name_of};
 use memlane_sys::iov::Told;
-use memlane_sys::sock::set_option;
+use memlane_sys::sock::{option, set_option};
 use memlane_sys::{Errno, Result};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, netdevice, socket_with};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 /// `SOL_PACKET` and its options (`linux/if_packet.h`).
 const SOL_PACKET: i32 = 263;
 const AUXDATA: i32 = 8;
 const VNET_HDR: i32 = 15;
+const FANOUT: i32 = 18;
 const IGNORE_OUTGOING: i32 = 23;
+/// Of `PACKET_FANOUT`, above the group's 16 bits: by hash, `FLAG_UNIQUEID` (the kernel finds a number for the group),
+/// `FLAG_IGNORE_OUTGOING` (the socket's own option does not count in a group).
+const FANOUT_HASH: u32 = 0;
+const FANOUT_NEW: u32 = 0x2000 << 16;
+const FANOUT_INCOMING: u32 = 0x4000 << 16;
+/// `SOL_SOCKET`; `SO_ATTACH_FILTER`, `SO_DETACH_FILTER` (`asm-generic/socket.h`).
+const SOL_SOCKET: i32 = 1;
+const ATTACH_FILTER: i32 = 26;
+const DETACH_FILTER: i32 = 27;
 /// `ETH_P_ALL`.
 const ALL: u16 = 3;
 /// `TP_STATUS_VLAN_VALID`, `TP_STATUS_VLAN_TPID_VALID`.
@@ -78,11 +96,78 @@ pub(super) fn tag_of(told: Told) -> Option<[u8; 4]> {
     Some([a, b, c, d])
 }
 
+/// `struct sock_filter`, one instruction of classic BPF; `struct sock_fprog`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Instruction {
+    code: u16,
+    jumps: [u8; 2],
+    value: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Program {
+    len: u16,
+    first: *const Instruction,
+}
+
+/// `BPF_RET | BPF_K`, 0 bytes: nothing is taken in.
+static NOTHING: Instruction = Instruction {
+    code: 0x06,
+    jumps: [0; 2],
+    value: 0,
+};
+
+/// How often to look whether an interface that went down is still there.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Is there no interface of this number any more, where the socket is?
+pub(super) fn is_gone(socket: &OwnedFd, index: u32) -> bool {
+    netdevice::index_to_name(socket, index) == Err(rustix::io::Errno::NODEV)
+}
+
 /// A packet socket on an interface.
 ///
 /// # Errors
 /// The kernel's: EPERM (no `CAP_NET_RAW`), ENODEV (no such interface), EINVAL (no name of one).
 pub fn open(device: &str) -> Result<Interface> {
+    let (socket, index) = socket_on(device, false)?;
+    let kind = Kind::Socket { index };
+    Ok(Interface::new(socket, kind, format!("afpacket:{device}")))
+}
+
+/// Several, which share what comes by flows.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_queues(device: &str, queues: u16) -> Result<Vec<Interface>> {
+    if queues <= 1 {
+        return Ok(vec![open(device)?]);
+    }
+    let mut sockets = Vec::new();
+    let mut group = FANOUT_NEW;
+    for _ in 0..queues {
+        let (socket, index) = socket_on(device, true)?;
+        let fd = socket.as_raw_fd();
+        let how = group | FANOUT_HASH << 16 | FANOUT_INCOMING;
+        set_option(fd, SOL_PACKET, FANOUT, how)?;
+        // What the kernel has called it, for the others.
+        group = option::<u32>(fd, SOL_PACKET, FANOUT)? & 0xffff;
+        sockets.push((socket, index));
+    }
+    // Deaf until all were in the group: no frame came to two of them.
+    let mut found = Vec::new();
+    for (n, (socket, index)) in sockets.into_iter().enumerate() {
+        set_option(socket.as_raw_fd(), SOL_SOCKET, DETACH_FILTER, 0_i32)?;
+        let label = format!("afpacket:{device}/{n}");
+        found.push(Interface::new(socket, Kind::Socket { index }, label));
+    }
+    Ok(found)
+}
+
+/// A socket that is bound to an interface, and the interface's number; `deaf`: nothing comes yet.
+fn socket_on(device: &str, deaf: bool) -> Result<(OwnedFd, u32)> {
     name_of(device).ok_or(Errno::INVAL)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     // Without a protocol nothing comes until it is bound: nothing of other interfaces.
@@ -92,13 +177,16 @@ pub fn open(device: &str) -> Result<Interface> {
     set_option(fd, SOL_PACKET, VNET_HDR, 1_i32)?;
     set_option(fd, SOL_PACKET, AUXDATA, 1_i32)?;
     set_option(fd, SOL_PACKET, IGNORE_OUTGOING, 1_i32)?;
+    if deaf {
+        let program = Program {
+            len: 1,
+            first: &raw const NOTHING,
+        };
+        set_option(fd, SOL_SOCKET, ATTACH_FILTER, program)?;
+    }
     // SO_RCVBUFFORCE, for which root is needed; SO_RCVBUF gives what is allowed.
-    let _ = set_option(fd, 1, 33, QUEUE).or_else(|_| set_option(fd, 1, 8, QUEUE));
-    let index = i32::try_from(index).map_err(|_| Errno::INVAL)?;
-    bind(&socket, &Address::of(index)).map_err(errno)?;
-    Ok(Interface::new(
-        socket,
-        Kind::Socket,
-        format!("afpacket:{device}"),
-    ))
+    let _ = set_option(fd, SOL_SOCKET, 33, QUEUE).or_else(|_| set_option(fd, SOL_SOCKET, 8, QUEUE));
+    let number = i32::try_from(index).map_err(|_| Errno::INVAL)?;
+    bind(&socket, &Address::of(number)).map_err(errno)?;
+    Ok((socket, index))
 }

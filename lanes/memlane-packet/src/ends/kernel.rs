@@ -5,7 +5,7 @@
 //! is the kernel's. Frames that come are read into memory of our own, where their headers stay as they were looked at.
 
 use super::headers::{self, LOOK};
-use super::{End, EndCounts, EndError, More, Sent, Sleep, lend, vnet};
+use super::{End, EndCounts, EndError, More, Sent, Sleep, afpacket, lend, vnet};
 use crate::engine::Meta;
 use crate::engine::chain::{Frame, Offloads};
 use crate::layout::{PACKET_MAX, PACKET_MIN, SLOTS_MAX};
@@ -13,6 +13,7 @@ use memlane_sys::iov::{self, Piece};
 use memlane_sys::{Errno, Result};
 use rustix::event::{PollFd, PollFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 /// Room for a VLAN tag that the kernel has taken out of a frame.
 const TAG: usize = 4;
@@ -29,13 +30,21 @@ const PASSING: [Errno; 7] = [
     Errno(12),
 ];
 
+/// Those of them that are about the interface: ENXIO (a packet socket whose interface is gone), ENETDOWN.
+const DOWN: [Errno; 2] = [Errno(6), Errno(100)];
+/// ENODEV.
+const GONE: Errno = Errno(19);
+
 /// How a descriptor is read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// `readv`, `writev`.
     Device,
     /// `recvmsg`, `sendmsg`; VLAN tags come beside the frame.
-    Socket,
+    Socket {
+        /// The interface's number.
+        index: u32,
+    },
 }
 
 /// One queue of an interface of the kernel.
@@ -46,6 +55,8 @@ pub struct Interface {
     name: String,
     buffer: Box<[u8]>,
     counts: EndCounts,
+    /// Of a packet socket: its interface was down when we looked last, and may be gone the next time.
+    down: Option<Instant>,
 }
 
 impl Interface {
@@ -57,6 +68,27 @@ impl Interface {
             // One byte more than a frame may have, so that a longer one is seen.
             buffer: vec![0; TAG + PACKET_MAX + 1].into(),
             counts: EndCounts::default(),
+            down: None,
+        }
+    }
+
+    /// After an error that may pass: has the interface gone meanwhile?
+    #[cold]
+    fn passes(&mut self, error: Errno) -> core::result::Result<(), EndError> {
+        if DOWN.contains(&error) {
+            self.look_whether_gone()?;
+        }
+        Ok(())
+    }
+
+    fn look_whether_gone(&mut self) -> core::result::Result<(), EndError> {
+        let Kind::Socket { index } = self.kind else {
+            return Ok(());
+        };
+        self.down = Some(Instant::now());
+        match afpacket::is_gone(&self.fd, index) {
+            true => Err(EndError::Device(GONE)),
+            false => Ok(()),
         }
     }
 
@@ -82,10 +114,10 @@ impl Interface {
         let n = match self.kind {
             // SAFETY: both are ours, and borrowed by nobody else.
             Kind::Device => unsafe { iov::read(fd, &pieces) }?,
-            Kind::Socket => {
+            Kind::Socket { .. } => {
                 // SAFETY: as above.
                 let (n, told) = unsafe { iov::receive_told(fd, &pieces) }?;
-                tag = told.and_then(super::afpacket::tag_of);
+                tag = told.and_then(afpacket::tag_of);
                 n
             }
         };
@@ -113,9 +145,13 @@ impl Interface {
     ) -> core::result::Result<Option<More>, EndError> {
         let (mut header, len, tag) = match self.read() {
             Err(Errno::AGAIN) => return Ok(None),
-            Err(error) if PASSING.contains(&error) => return Ok(None),
+            Err(error) if PASSING.contains(&error) => {
+                self.passes(error)?;
+                return Ok(None);
+            }
             read => read.map_err(EndError::Device)?,
         };
+        self.down = None;
         let (at, len) = if len < PACKET_MIN {
             (TAG, len)
         } else {
@@ -152,7 +188,7 @@ impl Interface {
         unsafe {
             match self.kind {
                 Kind::Device => iov::write(fd, pieces),
-                Kind::Socket => iov::send(fd, pieces),
+                Kind::Socket { .. } => iov::send(fd, pieces),
             }
         }
     }
@@ -198,7 +234,7 @@ impl End for Interface {
     }
 
     fn limit(&mut self, takes: Offloads) -> core::result::Result<(), EndError> {
-        if self.kind == Kind::Socket {
+        if self.kind != Kind::Device {
             return Ok(());
         }
         super::tap::set_offloads(self, takes).map_err(EndError::Device)
@@ -240,6 +276,7 @@ impl End for Interface {
                 Ok(Sent::Full(1))
             }
             Err(error) if PASSING.contains(&error) => {
+                self.passes(error)?;
                 self.counts.failed += 1;
                 Ok(Sent::Refused)
             }
@@ -257,6 +294,17 @@ impl End for Interface {
         events.set(PollFlags::IN, until.frames);
         events.set(PollFlags::OUT, until.room > 0);
         fds.push(PollFd::new(&self.fd, events));
+    }
+
+    fn woken(&mut self) -> core::result::Result<(), EndError> {
+        match self.down {
+            Some(at) if at.elapsed() >= afpacket::LOOK_AGAIN => self.look_whether_gone(),
+            _ => Ok(()),
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.down.map(|at| at + afpacket::LOOK_AGAIN)
     }
 
     fn counts(&self) -> EndCounts {
