@@ -122,14 +122,16 @@ fn each_flow_has_its_queue_both_ways_and_no_frame_comes_twice() {
     }
     assert_eq!(times.len(), expected);
     assert!(times.values().all(|n| *n == 1));
-    // What one queue sends goes out, and comes to none of the others.
+    // What one queue sends goes out, and comes to none of the others; so does what others of this machine send.
     for queue in &mut queues {
         send(queue, &Recipe::default().bytes());
     }
+    let mut other = afpacket::open("two").expect("a packet socket");
+    send(&mut other, &Recipe::default().bytes());
     let mut out = 0;
     until(|| {
         out += taken(&mut far).len();
-        (out >= 3).then_some(())
+        (out >= 4).then_some(())
     });
     assert_eq!(
         queues
@@ -147,8 +149,10 @@ fn an_interface_that_was_down_goes_on_and_one_that_is_removed_ends_with_a_reason
     }
     let mut far = afpacket::open("one").expect("a packet socket");
     let mut near = afpacket::open("two").expect("a packet socket");
+    assert_eq!(near.due(), None);
     assert!(ip("link set two down"));
     assert_eq!(taken(&mut near), []);
+    assert!(near.due().is_some(), "it is looked at again");
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(near.woken(), Ok(()), "down is not gone");
     assert!(ip("link set two up"));
@@ -157,6 +161,7 @@ fn an_interface_that_was_down_goes_on_and_one_that_is_removed_ends_with_a_reason
         send(&mut far, &Recipe::default().bytes());
         (!taken(&mut near).is_empty()).then_some(())
     });
+    assert_eq!(near.due(), None);
     let mut join = Join::new(Box::new(near), Box::new(Sink::new()), Terms::default())
         .expect("ends that are there");
     let joined = std::thread::spawn(move || join.run(&[]));
@@ -186,4 +191,23 @@ fn who_sends_by_an_interface_that_is_removed_is_told() {
         });
     }
     assert_eq!(sent, Err(EndError::Device(Errno(19))));
+}
+
+#[test]
+fn an_interface_that_is_removed_while_it_is_down_ends_too() {
+    if !cable() {
+        return;
+    }
+    let mut near = afpacket::open("two").expect("a packet socket");
+    assert!(ip("link set two down"));
+    assert_eq!(taken(&mut near), []);
+    // Says nothing to the socket.
+    assert!(ip("link del two"));
+    assert_eq!(taken(&mut near), []);
+    let gone = until(|| {
+        let due = near.due().expect("it is looked at again");
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        near.woken().err()
+    });
+    assert_eq!(gone, EndError::Device(Errno(19)));
 }
