@@ -6,7 +6,7 @@
 use super::segment::Cut;
 use super::{End, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
-use crate::engine::chain::Frame;
+use crate::engine::chain::{Frame, Offloads};
 use crate::layout::PACKET_MAX;
 use memlane_sys::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -179,8 +179,11 @@ impl Join {
     /// # Errors
     /// One has ended.
     pub fn new(mut a: Box<dyn End>, mut b: Box<dyn End>, terms: Terms) -> Result<Join, EndError> {
-        a.limit(b.offloads())?;
-        b.limit(a.offloads())?;
+        // Large frames, whatever the other takes: cutting one up here costs less than a call of the kernel for each
+        // segment.
+        for end in [&mut a, &mut b] {
+            end.limit(Offloads::ALL)?;
+        }
         Ok(Join {
             ends: [a, b],
             held: [Held::new(), Held::new()],

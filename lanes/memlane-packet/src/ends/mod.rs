@@ -12,6 +12,7 @@ pub mod memif;
 pub mod pcap;
 pub mod port;
 pub mod segment;
+pub mod split;
 pub mod tap;
 pub mod vnet;
 
@@ -170,7 +171,7 @@ pub trait End: Send + fmt::Debug {
     fn counts(&self) -> EndCounts;
 }
 
-/// Lends bytes of our own as a frame: to [`End::send`], say.
+/// Lends bytes of our own as a frame: to [`End::send`], say. Frames have 14 to 65535 bytes.
 pub fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
     take(&Frame::new(&[window(bytes)], bytes.len(), meta))
 }

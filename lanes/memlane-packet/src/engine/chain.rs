@@ -27,6 +27,11 @@ impl Part<'_> {
         self.0.as_ptr()
     }
 
+    /// A stretch of it; `None` if that would reach outside.
+    pub fn part(&self, at: usize, len: usize) -> Option<Self> {
+        Some(Part(self.0.part(at, len)?, PhantomData))
+    }
+
     /// Copies out from `at`, as much as both have; how much.
     #[inline]
     pub fn copy_out(&self, at: usize, into: &mut [u8]) -> usize {
@@ -231,6 +236,12 @@ pub struct Offloads {
 }
 
 impl Offloads {
+    /// All that there are.
+    pub const ALL: Offloads = Offloads {
+        gso4: true,
+        gso6: true,
+    };
+
     /// May a frame say this?
     pub fn allow(self, gso: Option<Gso>) -> bool {
         match gso {
