@@ -130,7 +130,8 @@ proptest! {
     }
 
     #[test]
-    fn rules_are_for_their_flows_only(recipe in recipes(2000), port in any::<u16>(), host in any::<u8>()) {
+    fn rules_are_for_their_flows_only(recipe in recipes(2000), port in any::<u16>(), host in any::<Option<u8>>()) {
+        let host = host.unwrap_or(recipe.hosts[0]);
         let net = match recipe.ipv6 {
             true => format!("[2001:db8::{host:x}]"),
             false => format!("198.51.100.{host}"),

@@ -100,6 +100,19 @@ pub fn find(header: &[u8], len: usize) -> Option<Transport> {
     })
 }
 
+/// Of a frame without a transport header that we know of: may there be one all the same, as in pieces of packets, or
+/// behind headers that are not whole?
+pub fn may_be_summed(header: &[u8]) -> bool {
+    match word(header, 12) {
+        Some(IPV4) => header.get(23).is_none_or(|next| [TCP, UDP].contains(next)),
+        // 44: a piece.
+        Some(IPV6) => ipv6(header, 14).is_none_or(|(next, ..)| [TCP, UDP, 44].contains(&next)),
+        // The stack behind a tag is another one's.
+        Some(kind) => VLAN.contains(&kind),
+        None => true,
+    }
+}
+
 /// (protocol, its first byte, first byte behind the packet)
 fn ipv4(header: &[u8], ip: usize) -> Option<(u8, usize, usize)> {
     let first = *header.get(ip)?;

@@ -12,6 +12,8 @@ pub mod memif;
 pub mod pcap;
 pub mod port;
 pub mod segment;
+#[cfg(feature = "smoltcp")]
+pub mod smoltcp;
 pub mod split;
 pub mod tap;
 pub mod vnet;
