@@ -4,6 +4,7 @@
 mod frames;
 
 use frames::Recipe;
+use memlane_packet::ends::headers::find;
 use memlane_packet::ends::port::Port;
 use memlane_packet::ends::segment::fill_in_blank;
 use memlane_packet::ends::smoltcp::{DeviceCounts, EndDevice};
@@ -14,7 +15,7 @@ use memlane_packet::{Meta, Mode};
 use rustix::event::PollFd;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, RxToken};
+use smoltcp::phy::{Device, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
@@ -22,6 +23,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -163,6 +166,8 @@ fn two_stacks_talk_tcp_over_the_lane() {
     for (mode, mtu) in [(Mode::Persistent, 1500), (Mode::Copy, 9000)] {
         let name = format!("@memlane-smoltcp-{mode:?}-{}", std::process::id());
         let listener = Listener::bind(&name).expect("a name of our own");
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
         let front = std::thread::spawn(move || {
             let terms = FrontTerms {
                 mode: Some(mode),
@@ -175,7 +180,9 @@ fn two_stacks_talk_tcp_over_the_lane() {
             stack.run(|socket| socket.may_send());
             stack.send(LEN);
             let answer = stack.take();
-            (answer, stack.finish(), link)
+            // The other side still waits to hear that all has come.
+            stack.run(|_| is_over.load(Relaxed));
+            (answer, stack.device.counts(), link)
         });
         let (link, mut queues) = listener
             .accept(&BackTerms::default(), LIMIT)
@@ -186,6 +193,7 @@ fn two_stacks_talk_tcp_over_the_lane() {
         assert_eq!(stack.take(), (LEN, hash_of_content(LEN)), "{mode:?}");
         stack.send(1 << 20);
         stack.run(|socket| socket.send_queue() == 0);
+        over.store(true, Relaxed);
         let (answer, front, _link) = front.join().expect("no panic");
         assert_eq!(answer, (1 << 20, hash_of_content(1 << 20)), "{mode:?}");
         let back = stack.device.counts();
@@ -254,9 +262,9 @@ fn read_all(stream: &mut TcpStream) -> (usize, u64) {
     }
 }
 
-/// Gives frames that it has, and takes none.
+/// Gives frames that it has, and shows those that it is sent.
 #[derive(Debug)]
-struct Giver(std::vec::IntoIter<(Vec<u8>, Meta)>);
+struct Giver(std::vec::IntoIter<(Vec<u8>, Meta)>, Vec<(Vec<u8>, Meta)>);
 
 impl End for Giver {
     fn name(&self) -> &'static str {
@@ -284,8 +292,11 @@ impl End for Giver {
         }
         Ok(most)
     }
-    fn send(&mut self, _: &Frame<'_>) -> Result<Sent, EndError> {
-        Ok(Sent::Refused)
+    fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
+        let mut bytes = vec![0; frame.len()];
+        frame.copy_out(0, &mut bytes);
+        self.1.push((bytes, frame.meta()));
+        Ok(Sent::Queued)
     }
     fn sleeps(&mut self, _: Sleep) -> Result<bool, EndError> {
         Ok(false)
@@ -353,7 +364,7 @@ fn frames_whose_checksum_is_wrong_do_not_come_to_the_stack() {
     frames.push((listener, Meta::default()));
     expected += 4;
     let given = frames.len() as u64;
-    let mut device = EndDevice::new(Giver(frames.into_iter()), 1500).expect("an end");
+    let mut device = EndDevice::new(Giver(frames.into_iter(), Vec::new()), 1500).expect("an end");
     let mut came = 0;
     while let Some((rx, _)) = device.receive(Instant::ZERO) {
         rx.consume(|bytes| assert!(bytes.len() >= 100));
@@ -363,4 +374,39 @@ fn frames_whose_checksum_is_wrong_do_not_come_to_the_stack() {
     assert_eq!((came, counts.received), (expected, expected));
     assert_eq!(counts.damaged, given - expected);
     assert_eq!(device.ended(), Some(EndError::Finished));
+}
+
+#[test]
+fn checksums_are_left_blank_as_the_lane_has_them() {
+    let mut device = EndDevice::new(Giver(Vec::new().into_iter(), Vec::new()), 1500);
+    let device = device.as_mut().expect("an end");
+    let mut expected = Vec::new();
+    for (tcp, ipv6) in [(true, false), (true, true), (false, false), (false, true)] {
+        let recipe = Recipe {
+            tcp,
+            ipv6,
+            ..Recipe::default()
+        };
+        // With the pseudo header's sum in the checksum's place, which the stack does not write.
+        let frame = recipe.bytes();
+        let mut written = frame.clone();
+        let found = find(&frame, frame.len()).expect("a transport header");
+        let at = found.at + found.checksum;
+        written[at..at + 2].fill(0);
+        let token = device.transmit(Instant::ZERO).expect("room");
+        token.consume(written.len(), |room| room.copy_from_slice(&written));
+        let blank = Meta {
+            csum_blank: true,
+            data_validated: true,
+            gso: None,
+        };
+        expected.push((frame, blank));
+    }
+    let mut arp = Recipe::default().bytes();
+    arp[13] = 6;
+    let token = device.transmit(Instant::ZERO).expect("room");
+    token.consume(arp.len(), |room| room.copy_from_slice(&arp));
+    expected.push((arp, Meta::default()));
+    assert!(device.end().1 == expected);
+    assert_eq!(device.counts().sent, 5);
 }
