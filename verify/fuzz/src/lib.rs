@@ -22,6 +22,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod frames;
 pub mod memif;
 pub mod nbd;
 mod rtrs;
@@ -53,7 +54,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 19] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -71,6 +72,8 @@ pub const TARGETS: [(&str, Target); 17] = [
     ("extents", extents),
     ("memif_messages", memif::memif_messages),
     ("memif_rings", memif::memif_rings),
+    ("packet_split", frames::packet_split),
+    ("packet_segment", frames::packet_segment),
 ];
 
 /// A guest's memory, with a ring and requests to a disk in it.

@@ -40,6 +40,8 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("extents", extents()),
         of("memif_messages", crate::memif::messages()),
         of("memif_rings", crate::memif::rings()),
+        of("packet_split", crate::frames::splits()),
+        of("packet_segment", crate::frames::segments()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()
