@@ -355,3 +355,40 @@ fn what_an_end_takes_is_not_cut_and_what_cannot_be_cut_is_lost_and_counted() {
     let (kept, lost, cut) = large_frames_to(Offloads::default(), false);
     assert_eq!((kept.len(), lost, cut), (40, 40, 0));
 }
+
+/// A peer that asks for segments of one byte keeps neither the other way nor a stop waiting.
+#[test]
+fn a_frame_of_very_many_segments_is_cut_a_few_at_a_time() {
+    let recipe = Recipe {
+        payload: 1500,
+        ..Recipe::default()
+    };
+    let frames = vec![
+        (recipe.bytes(), recipe.gso(1)),
+        (recipe.bytes(), recipe.gso(1)),
+    ];
+    let kept = Kept::default();
+    let keeper = Keeper {
+        kept: std::sync::Arc::clone(&kept),
+        takes: Offloads::default(),
+        turn: 0,
+    };
+    let giver = Box::new(Giver(frames.into_iter()));
+    let terms = Terms {
+        burst: 8,
+        ..Terms::default()
+    };
+    let mut join = Join::new(giver, Box::new(keeper), terms).unwrap();
+    let mut before = 0;
+    let over = loop {
+        let step = join.step();
+        let now = kept.lock().unwrap().len();
+        assert!(now - before <= 16, "{} at once", now - before);
+        before = now;
+        if let Err(over) = step {
+            break over;
+        }
+    };
+    assert_eq!(over, Over::Ended(Side::A, EndError::Finished));
+    assert_eq!((before, join.lost()), (3000, [0, 0]));
+}
