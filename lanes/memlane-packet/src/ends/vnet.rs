@@ -16,6 +16,10 @@ const DATA_VALID: u8 = 2;
 const TCPV4: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_TCPV6`.
 const TCPV6: u8 = 4;
+/// `VIRTIO_NET_HDR_GSO_ECN`: the first segment has CWR. netif has no word for it; who cuts sees it in the frame.
+const ECN: u8 = 0x80;
+/// CWR, in byte 13 of a TCP header.
+const CWR: u8 = 0x80;
 
 /// What became of a frame's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +45,7 @@ pub fn read(bytes: &[u8; LEN], header: &[u8], len: usize) -> Read {
     } else {
         None
     };
-    let gso = match (bytes[1], found) {
+    let gso = match (bytes[1] & !ECN, found) {
         (0, _) => None,
         (TCPV4 | TCPV6, Some(transport)) => {
             let gso = transport.gso().map(|kind| Gso {
@@ -86,6 +90,9 @@ pub fn write(meta: Meta, header: &[u8], len: usize) -> Option<[u8; LEN]> {
             GsoKind::Tcp4 => TCPV4,
             GsoKind::Tcp6 => TCPV6,
         };
+        if header[transport.at + 13] & CWR != 0 {
+            bytes[1] |= ECN;
+        }
         put(&mut bytes, 2, transport.payload);
         bytes[4..6].copy_from_slice(&gso.size.to_ne_bytes());
     }
@@ -159,6 +166,17 @@ mod tests {
             expected.extend(field);
         }
         assert_eq!(bytes[..], expected[..]);
+    }
+
+    #[test]
+    fn a_frame_whose_first_segment_has_cwr_is_used_and_said_to_have_it() {
+        let (meta, mut congested) = (gso(GsoKind::Tcp4, 1448), header());
+        congested[34 + 13] = CWR | 0x10;
+        let bytes = write(meta, &congested, LONG).unwrap();
+        assert_eq!(bytes[1], TCPV4 | ECN);
+        assert_eq!(read(&bytes, &congested, LONG), Read::Said(meta));
+        let bytes = write(meta, &header(), LONG).unwrap();
+        assert_eq!(bytes[1], TCPV4);
     }
 
     #[test]

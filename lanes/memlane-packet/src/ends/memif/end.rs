@@ -1,7 +1,7 @@
 //! A queue of a memif interface as an end.
 
 use super::queue::MemifQueue;
-use crate::ends::headers::{LOOK, fill_in, find};
+use crate::ends::segment::fill_in_blank;
 use crate::ends::{End, EndCounts, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
 use crate::engine::chain::{Frame, Offloads, Room};
@@ -17,10 +17,7 @@ impl MemifQueue {
     fn send_filled_in(&mut self, frame: &Frame<'_>) -> Result<Sent, Detach> {
         let mut bytes = vec![0; frame.len()];
         frame.copy_out(0, &mut bytes);
-        let look = bytes.len().min(LOOK);
-        if let Some(found) = find(&bytes[..look], bytes.len()) {
-            fill_in(&mut bytes, found.at, found.checksum, found.end);
-        }
+        fill_in_blank(&mut bytes);
         PacketPort::send(self, bytes.len(), Meta::default(), |room| {
             room.copy_in(0, &bytes);
         })
