@@ -94,7 +94,7 @@ pub fn packet_segment(bytes: &[u8]) -> bool {
         return false;
     };
     let whole = seen(frame);
-    let (mut payload, mut count) = (Vec::new(), 0);
+    let (mut payload, mut count) = (Vec::<u8>::new(), 0);
     while let Some(segment) = cut.segment(frame) {
         assert_eq!(segment.headers.len(), whole.payload);
         payload.extend(segment.payload);
@@ -147,7 +147,12 @@ fn frame(ipv6: bool, tcp: bool) -> Vec<u8> {
 pub fn splits() -> Vec<(&'static str, Vec<u8>)> {
     let rules = [
         ("tcp4", "tcp dst 198.51.100.2:5201", false, true),
-        ("udp4", "udp src 198.51.100.0/24 dst *:5000-6000", false, false),
+        (
+            "udp4",
+            "udp src 198.51.100.0/24 dst *:5000-6000",
+            false,
+            false,
+        ),
         ("tcp6", "tcp src [2020::/16]:40000", true, true),
     ];
     let seed = |(name, rule, ipv6, tcp): (&'static str, &str, bool, bool)| {

@@ -98,8 +98,8 @@ pub trait End: Send + fmt::Debug {
     /// them on fill them in).
     fn offloads(&self) -> Offloads;
 
-    /// From now on, frames that come from it may ask for no more than this, as who takes them can do no more. An end
-    /// that cannot be told so gives them all the same; they are lost then, and counted.
+    /// From now on, frames that come from it may ask for this, and for no more. An end that cannot be told so gives what
+    /// it has all the same. A [join](self::join) asks for everything, and cuts up what the other end does not take.
     ///
     /// # Errors
     /// The end has ended.
