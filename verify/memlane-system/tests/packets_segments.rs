@@ -1,5 +1,5 @@
 //! Two machines joined TAP, memif, TAP: the kernel gives large TCP frames, memif takes none; they are cut up between.
-//! And what becomes of a command whose interface is removed.
+//! An interface joined to a TAP device in several queues; and what becomes of a command whose interface is removed.
 
 use std::path::Path;
 use std::process::Command;
@@ -69,20 +69,10 @@ fn number(value: &serde_json::Value, end: usize, key: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {key} in {value:#}"))
 }
 
-#[test]
-fn large_frames_of_the_kernel_reach_a_peer_that_takes_none() {
-    const BYTES: usize = 32 << 20;
-    if !Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIPPED segments: no /dev/net/tun");
-        return;
-    }
-    let Some(machines) = machines("segments", 0) else {
-        return;
-    };
-    let server = link(&machines, Side::Server);
-    let client = link(&machines, Side::Client);
+/// Fetches a file of so many bytes from the server's machine, and compares.
+fn fetch(machines: &Machines, bytes: usize) {
     let file = machines.dir().join("file");
-    let words = (0..BYTES as u64 / 8).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let words = (0..bytes as u64 / 8).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     std::fs::write(&file, content).expect("room for it");
     let mut http = machines.command(Side::Server, "python3");
@@ -107,6 +97,21 @@ fn large_frames_of_the_kernel_reach_a_peer_that_takes_none() {
     assert!(said.is_ok(), "{}", said.report());
     assert_eq!(sum(&fetched), sum(&file));
     drop(http);
+}
+
+#[test]
+fn large_frames_of_the_kernel_reach_a_peer_that_takes_none() {
+    const BYTES: usize = 32 << 20;
+    if !Path::new("/dev/net/tun").exists() {
+        eprintln!("SKIPPED segments: no /dev/net/tun");
+        return;
+    }
+    let Some(machines) = machines("segments", 0) else {
+        return;
+    };
+    let server = link(&machines, Side::Server);
+    let client = link(&machines, Side::Client);
+    fetch(&machines, BYTES);
     let (client, server) = (finish(client), finish(server));
     // From the kernel in large frames, to memif in those that fit.
     let (frames, bytes) = (
@@ -122,6 +127,40 @@ fn large_frames_of_the_kernel_reach_a_peer_that_takes_none() {
     for said in [&client, &server] {
         let failed = [0, 1].map(|end| number(said, end, "failed"));
         assert_eq!(failed, [0, 0], "{said:#}");
+    }
+}
+
+/// The server's address is that of a TAP device, which is joined to the cable's end by the lane: two commands.
+#[test]
+fn an_interface_in_several_queues_is_a_cable_for_tcp() {
+    if !Path::new("/dev/net/tun").exists() {
+        eprintln!("SKIPPED queues: no /dev/net/tun");
+        return;
+    }
+    let Some(machines) = machines("queues", 1) else {
+        return;
+    };
+    let side = Side::Server;
+    machines.ip(side, &["addr", "flush", "dev", "c0"]);
+    machines.ip(side, &["tuntap", "add", TAP, "mode", "tap", "multi_queue"]);
+    let own = format!("{}/30", address(side));
+    machines.ip(side, &["addr", "add", &own, "dev", TAP]);
+    machines.ip(side, &["link", "set", TAP, "up"]);
+    let socket = machines.dir().join("link.sock");
+    let started = |ends: [String; 2]| {
+        let mut command = machines.command(side, memlane());
+        command
+            .args(["net", "link", "--json", "--queues", "3"])
+            .args(ends);
+        Running::start(command)
+    };
+    let tap = started([format!("tap:{TAP}"), format!("back:{}", socket.display())]);
+    let cable = started(["afpacket:c0".into(), format!("front:{}", socket.display())]);
+    fetch(&machines, 16 << 20);
+    let (cable, tap) = (finish(cable), finish(tap));
+    assert!(number(&cable, 0, "sent_bytes") > 16 << 20, "{cable:#}");
+    for said in [&cable, &tap] {
+        assert_eq!(number(said, 0, "failed"), 0, "{said:#}");
     }
 }
 
