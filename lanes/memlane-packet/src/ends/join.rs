@@ -3,6 +3,7 @@
 //! One thread for each pair of queues. A round is bounded. Where there is no room nothing is taken, and the sender
 //! feels it there; a frame that finds none all the same is kept (one for each way). Nobody's frames wait for a full burst.
 
+use super::tally::Board;
 use super::{End, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
 use crate::engine::chain::Frame;
@@ -10,12 +11,15 @@ use crate::layout::PACKET_MAX;
 use memlane_sys::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes after which a receiver is told, in the middle of a burst: it can begin while we go on.
 const TELL_AFTER: usize = 64 << 10;
 /// The longest sleep: kept mappings are looked through after it.
 const LONGEST: Duration = Duration::from_secs(10);
+/// Rounds of work after which others are looked after: who wants it to stop, who reads its counters.
+const LOOK_AFTER: u32 = 64;
 
 /// How two ends are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +113,7 @@ pub struct Join {
     /// From A to B, and back.
     held: [Held; 2],
     lost: [u64; 2],
+    boards: [Arc<Board>; 2],
     terms: Terms,
 }
 
@@ -120,12 +125,27 @@ impl Join {
     pub fn new(mut a: Box<dyn End>, mut b: Box<dyn End>, terms: Terms) -> Result<Join, EndError> {
         a.limit(b.offloads())?;
         b.limit(a.offloads())?;
-        Ok(Join {
+        let join = Join {
             ends: [a, b],
             held: [Held::new(), Held::new()],
             lost: [0; 2],
+            boards: Default::default(),
             terms,
-        })
+        };
+        join.show();
+        Ok(join)
+    }
+
+    /// Where the counters of A and B can be read while it works, and afterwards.
+    pub fn boards(&self) -> [Arc<Board>; 2] {
+        self.boards.clone()
+    }
+
+    /// Only between rounds: who works may not be kept from it by who looks.
+    fn show(&self) {
+        for (end, board) in self.ends.iter().zip(&self.boards) {
+            board.show(&end.tally());
+        }
     }
 
     /// The ends, to read their counters.
@@ -174,7 +194,10 @@ impl Join {
         loop {
             match self.round(stops) {
                 Ok(()) => {}
-                Err(over) => return over,
+                Err(over) => {
+                    self.show();
+                    return over;
+                }
             }
         }
     }
@@ -185,8 +208,11 @@ impl Join {
         let mut rounds: u32 = 0;
         loop {
             rounds += 1;
-            if rounds.is_multiple_of(64) && called(stops) {
-                return Err(Over::Stopped);
+            if rounds.is_multiple_of(LOOK_AFTER) {
+                self.show();
+                if called(stops) {
+                    return Err(Over::Stopped);
+                }
             }
             if self.step()? > 0 {
                 idle_since = None;
@@ -198,6 +224,7 @@ impl Join {
             }
             std::hint::spin_loop();
         }
+        self.show();
         if !self.sleeps()? {
             return Ok(());
         }

@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod memif;
 pub mod pcap;
 pub mod port;
+pub mod tally;
 pub mod tap;
 pub mod vnet;
 
@@ -25,6 +26,7 @@ use memlane_sys::Errno;
 use rustix::event::PollFd;
 use std::ptr::NonNull;
 use std::time::Instant;
+use tally::Tally;
 
 /// Why an end gives and takes no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,6 +168,15 @@ pub trait End: Send + fmt::Debug {
 
     /// What was counted.
     fn counts(&self) -> EndCounts;
+
+    /// Likewise, with all that only some kinds have.
+    fn tally(&self) -> Tally {
+        Tally {
+            counts: self.counts(),
+            verdict: self.verdict(),
+            ..Tally::default()
+        }
+    }
 }
 
 /// Lends bytes of our own as a frame.
