@@ -3,8 +3,10 @@
 mod bench;
 mod blocks;
 mod check;
+mod control;
 mod exit;
 mod inet;
+mod metrics;
 mod net;
 mod os;
 mod out;
@@ -13,6 +15,7 @@ mod printable;
 mod procs;
 mod rings;
 mod run;
+mod service;
 mod ss;
 mod stats;
 

@@ -128,6 +128,16 @@ fn a_back_that_has_to_fill_its_queues_takes_no_front_with_fewer_and_says_so() {
 }
 
 #[test]
+fn a_file_that_is_no_socket_is_not_taken_for_one_that_a_dead_back_left() {
+    let path = std::env::temp_dir().join(format!("memlane-packet-file-{}", std::process::id()));
+    std::fs::write(&path, "precious").unwrap();
+    let bound = Listener::bind(path.to_str().unwrap()).map(|_| ());
+    assert!(matches!(bound, Err(AttachError::Socket(_))), "{bound:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn offloads_are_those_that_both_can() {
     let mut offer = BackTerms::default();
     offer.offloads.gso6 = false;

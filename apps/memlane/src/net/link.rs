@@ -16,9 +16,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::place::Place;
-use crate::blocks::{bell_of_the_end, duration};
+use crate::blocks::duration;
 use crate::exit::{Exit, fail};
 use crate::out;
+use crate::service::bell_of_the_end;
 
 /// The first pause before another try to attach, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
