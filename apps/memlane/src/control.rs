@@ -9,7 +9,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -149,6 +149,10 @@ fn lock(directory: &Path) -> io::Result<File> {
 /// Takes away a name behind which nobody listens.
 fn clear(file: &Path) -> io::Result<()> {
     let nobody = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    let kind = fs::symlink_metadata(file);
+    if !kind.is_ok_and(|kind| kind.file_type().is_socket()) {
+        return Ok(());
+    }
     match UnixStream::connect(file) {
         Err(error) if nobody(&error) => fs::remove_file(file),
         _ => Ok(()),
@@ -184,9 +188,7 @@ fn uid() -> u32 {
 
 /// May this peer tell us something, or be told?
 fn trusted(stream: &UnixStream) -> io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?
-        .uid
-        .as_raw();
+    let (_, peer) = crate::os::peer(stream.as_fd())?;
     Ok(peer == 0 || peer == uid())
 }
 

@@ -104,7 +104,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Volumes => blocks::host::in_background().map(done),
         Verb::Vol(args) => blocks::vol::run(args).map(done),
         Verb::Session(args) => blocks::session::run(args).map(done),
-        Verb::Net(args) => net::run(&args).map(done),
+        Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Bench(args) => bench::run(args),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

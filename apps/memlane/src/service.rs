@@ -13,6 +13,11 @@ pub(crate) fn ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
+/// Likewise, that it is about to end.
+pub(crate) fn stopping() {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+}
+
 /// Sockets at which a service manager listens for us (sd_listen_fds(3)). To be asked once.
 pub(crate) fn sockets() -> anyhow::Result<Vec<Inherited>> {
     let named = |(number, name): (i32, String)| {
@@ -67,6 +72,6 @@ pub(crate) fn wait_for_the_end() -> anyhow::Result<()> {
             "waiting for signals: {errno}"
         );
     }
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    stopping();
     Ok(())
 }
