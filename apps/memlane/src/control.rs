@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -153,8 +154,8 @@ fn clear(file: &Path) -> io::Result<()> {
     if !kind.is_ok_and(|kind| kind.file_type().is_socket()) {
         return Ok(());
     }
-    match UnixStream::connect(file) {
-        Err(error) if nobody(&error) => fs::remove_file(file),
+    match SocketAddrUnix::new(file).map(|at| dial(&at)) {
+        Ok(Err(error)) if nobody(&error) => fs::remove_file(file),
         _ => Ok(()),
     }
 }
@@ -304,17 +305,33 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// Somebody who listens under this name.
 fn connect(role: Role, name: &str) -> io::Result<Option<UnixStream>> {
+    use io::ErrorKind::{ConnectionRefused, WouldBlock};
     if !role.has_a_file() {
-        return Ok(UnixStream::connect_addr(&abstract_name(role, name)?).ok());
+        let name = format!("memlane/{}/{}/{name}", role.word(), uid());
+        return match dial(&SocketAddrUnix::new_abstract_name(name.as_bytes())?) {
+            Err(error) if error.kind() == WouldBlock => Err(error),
+            dialled => Ok(dialled.ok()),
+        };
     }
     for file in files(role, name) {
-        match UnixStream::connect(&file) {
+        match dial(&SocketAddrUnix::new(&file)?) {
             Ok(stream) => return Ok(Some(stream)),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => sweep(&file),
+            Err(error) if error.kind() == WouldBlock => return Err(error),
+            Err(error) if error.kind() == ConnectionRefused => sweep(&file),
             Err(_) => {}
         }
     }
     Ok(None)
+}
+
+/// Connects, unless the queue of those who want to is full: that of a stopped process may stay so (`WouldBlock`).
+fn dial(at: &SocketAddrUnix) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, at)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Takes away what a killed process left. Somebody may be about to listen there: not without the lock.
@@ -332,7 +349,15 @@ pub(crate) fn ask<Q: Question>(
     name: &str,
     question: &Q,
 ) -> anyhow::Result<Option<serde_json::Value>> {
-    let Some(stream) = connect(role, name)? else {
+    let silent = || {
+        let role = role.word();
+        anyhow::anyhow!("{role} {name:?} does not answer: is it stopped?")
+    };
+    let stream = match connect(role, name) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(silent()),
+        connected => connected?,
+    };
+    let Some(stream) = stream else {
         return Ok(None);
     };
     if !trusted(&stream)? {
@@ -347,10 +372,7 @@ pub(crate) fn ask<Q: Question>(
     match said {
         // It has ended at this moment. Of what it was told to do, nobody knows what became.
         Err(error) if question.is_a_look() && is_gone(&error) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(anyhow::anyhow!(
-            "{} {name:?} does not answer: is it stopped?",
-            role.word()
-        )),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(silent()),
         said => said?.into_result().map(Some),
     }
 }
@@ -517,6 +539,25 @@ mod tests {
         let next = Listener::bind(Role::Net, &name).expect("a name that a dead process left");
         drop(next.in_background(|_: Ask| Reply::Done("yes".into())));
         assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_process_with_a_full_queue_keeps_nobody_waiting() {
+        for role in ROLES {
+            let name = unique("full");
+            let listener = Listener::bind(role, &name).expect("a free name");
+            rustix::net::listen(&listener.socket, 0).expect("a shorter queue");
+            let mut waiting = Vec::new();
+            while let Ok(Some(stream)) = connect(role, &name) {
+                waiting.push(stream);
+            }
+            assert!(!waiting.is_empty());
+            let error = ask(role, &name, &Ask::Look).expect_err("nobody answers");
+            assert!(error.to_string().contains("is it stopped?"), "{error}");
+            // It is somebody's name all the same.
+            assert!(Listener::bind(role, &name).is_err());
+            drop(listener.in_background(|_: Ask| Reply::Done("yes".into())));
+        }
     }
 
     #[test]

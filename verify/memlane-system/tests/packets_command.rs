@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use memlane_system::blocks::machines::{Machines, Side};
 use memlane_system::blocks::memlane;
 use memlane_system::harness::{self, Outcome, Running, TempDir};
 use serde_json::Value;
@@ -706,16 +707,64 @@ fn a_name_is_one_process_s() {
 }
 
 #[test]
-fn sides_whose_queues_differ_are_told_both_and_the_back_serves_the_next() {
-    let place = Place::new("net-queues");
+fn a_front_that_wants_another_mode_is_told_so_and_the_back_serves_the_next() {
+    let place = Place::new("net-mode");
     let mut back = start(&["link", "sink:", &place.at("back"), "--mode", "copy"]);
     says(&mut back, "waiting");
-    // One queue, as TAP devices need privileges; the front refuses for itself.
     let said = run(&["front", &place.socket(), "gen:", "--mode", "map"]);
     ended(&said, 4, "another --mode");
     let said = run(&["front", &place.socket(), "gen:count=10"]);
     assert!(said.is_ok(), "{}", said.report());
     assert!(back.is_running());
+}
+
+#[test]
+fn sides_whose_queues_differ_are_told_so_and_are_seen_from_every_network_namespace() {
+    // Only TAP devices have several queues.
+    let machines = match Machines::new("net-queues", 0) {
+        Ok(machines) if Path::new("/dev/net/tun").exists() => machines,
+        Ok(_) => return eprintln!("SKIPPED net-queues: no /dev/net/tun"),
+        Err(why) => return eprintln!("SKIPPED net-queues: {why}"),
+    };
+    let place = Place::new("net-queues");
+    let name = place.named("back");
+    let net_at = |side, args: &[&str]| {
+        let mut command = machines.command(side, memlane());
+        command.arg("net").args(args);
+        command
+    };
+    let mut back = Running::start(net_at(
+        Side::Server,
+        &[
+            "back",
+            &place.socket(),
+            "tap:two",
+            "--queues",
+            "2",
+            "--name",
+            &name,
+        ],
+    ));
+    says(&mut back, "waiting");
+    let said = run(&["front", &place.socket(), "gen:"]);
+    ended(&said, 4, "the back has more queues");
+    says(&mut back, "no link yet: the front has fewer queues");
+    let fewer = start(&["back", &place.path("one").display().to_string(), "sink:"]);
+    let other = place.path("one").display().to_string();
+    let front = net_at(
+        Side::Client,
+        &["front", &other, "tap:two", "--queues", "2", "--wait", "30s"],
+    );
+    ended(&harness::run(front, LIMIT), 4, "the same --queues");
+    drop(fewer);
+    let front = net_at(
+        Side::Client,
+        &["front", &place.socket(), "tap:two", "--queues", "2"],
+    );
+    let _front = Running::start(front);
+    let seen = shows(&name, "joined", |seen| seen["state"] == "joined");
+    let queues = seen["ends"][1]["queues"].as_array().map(Vec::len);
+    assert_eq!(queues, Some(2), "{seen:#}");
 }
 
 #[test]
