@@ -12,6 +12,8 @@ pub(crate) enum Exit {
     Unsupported = 3,
     PeerRefused = 4,
     FellBack = 5,
+    Lost = 6,
+    NobodyCame = 7,
     Launcher = 125,
     NotExecutable = 126,
     NotFound = 127,
@@ -19,13 +21,15 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// Every code, in order.
-    pub(crate) const ALL: [Exit; 9] = [
+    pub(crate) const ALL: [Exit; 11] = [
         Exit::Ok,
         Exit::Failed,
         Exit::Usage,
         Exit::Unsupported,
         Exit::PeerRefused,
         Exit::FellBack,
+        Exit::Lost,
+        Exit::NobodyCame,
         Exit::Launcher,
         Exit::NotExecutable,
         Exit::NotFound,
@@ -50,6 +54,8 @@ impl Exit {
             Exit::Unsupported => "unsupported here: this machine or process lacks something",
             Exit::PeerRefused => "the peer refused, or is incompatible",
             Exit::FellBack => "fell back to TCP where the memory lane was required",
+            Exit::Lost => "`net sink` only: frames were missing, came twice or were changed",
+            Exit::NobodyCame => "`net` with `--wait` only: nobody came in time",
             Exit::Launcher => "`run` only: the launcher failed before it started the command",
             Exit::NotExecutable => "`run` only: the command was found but could not be executed",
             Exit::NotFound => "`run` only: the command was not found",

@@ -3,8 +3,10 @@
 mod bench;
 mod blocks;
 mod check;
+mod control;
 mod exit;
 mod inet;
+mod metrics;
 mod net;
 mod os;
 mod out;
@@ -13,6 +15,7 @@ mod printable;
 mod procs;
 mod rings;
 mod run;
+mod service;
 mod ss;
 mod stats;
 
@@ -101,7 +104,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Volumes => blocks::host::in_background().map(done),
         Verb::Vol(args) => blocks::vol::run(args).map(done),
         Verb::Session(args) => blocks::session::run(args).map(done),
-        Verb::Net(args) => net::run(&args).map(done),
+        Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Bench(args) => bench::run(args),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

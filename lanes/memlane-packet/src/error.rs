@@ -185,6 +185,10 @@ impl fmt::Display for AttachError {
             AttachError::Wire(error) => write!(f, "{error}"),
             AttachError::Descriptors(what) => write!(f, "descriptors: {what}"),
             AttachError::Memory(errno) => write!(f, "memory: {errno}"),
+            AttachError::Refused(4) => f.write_str(
+                "the back has more queues: start both sides with the same number of them",
+            ),
+            AttachError::Refused(3) => f.write_str("the back could not map our memory"),
             AttachError::Refused(code) => write!(f, "the back refused (code {code})"),
             AttachError::NotOffered(what) => write!(f, "the back does not offer {what}"),
             AttachError::Stranger(uid) => write!(

@@ -77,6 +77,7 @@ pub struct Front {
     taken: u32,
     /// Responses that are there, as it was seen last.
     seen: u32,
+    quiet: u64,
 }
 
 impl Front {
@@ -88,6 +89,7 @@ impl Front {
             published: 0,
             taken: 0,
             seen: 0,
+            quiet: 0,
         }
     }
 
@@ -123,7 +125,14 @@ impl Front {
         words.req_prod.store(self.put, Release);
         self.published = self.put;
         W::full_fence();
-        is_due(old, self.put, words.req_event.load(Relaxed))
+        let due = is_due(old, self.put, words.req_event.load(Relaxed));
+        self.quiet += u64::from(!due);
+        due
+    }
+
+    /// Times that something was published and no bell was due.
+    pub fn quiet(&self) -> u64 {
+        self.quiet
     }
 
     /// Responses that can be taken out now: at least what was known, more if there are none of those.
@@ -187,6 +196,7 @@ pub struct Back {
     put: u32,
     /// Responses published.
     published: u32,
+    quiet: u64,
 }
 
 impl Back {
@@ -198,6 +208,7 @@ impl Back {
             seen: 0,
             put: 0,
             published: 0,
+            quiet: 0,
         }
     }
 
@@ -265,7 +276,14 @@ impl Back {
         words.rsp_prod.store(self.put, Release);
         self.published = self.put;
         W::full_fence();
-        is_due(old, self.put, words.rsp_event.load(Relaxed))
+        let due = is_due(old, self.put, words.rsp_event.load(Relaxed));
+        self.quiet += u64::from(!due);
+        due
+    }
+
+    /// Times that something was published and no bell was due.
+    pub fn quiet(&self) -> u64 {
+        self.quiet
     }
 
     /// About to sleep until `more` requests have come (one at least). `false`: do not, they are there.

@@ -32,6 +32,8 @@ pub enum Refusal {
     Descriptors = 2,
     /// The back could not map it.
     Memory = 3,
+    /// The back has more queues, and frames of all of them are to go somewhere.
+    Queues = 4,
 }
 
 /// What a back offers (`multi-queue-max-queues`, `feature-persistent`, `feature-gso-tcpv4`, …).

@@ -180,3 +180,64 @@ fn a_stop_ends_all_queues_and_so_does_the_end_of_one() {
         );
     }
 }
+
+#[test]
+fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_ended() {
+    const FRAMES: u64 = 2000;
+    for mode in Mode::ALL {
+        let ((front_link, mut fronts), (back_link, mut backs)) = linked("boards", mode, 1);
+        let front = Port::new("front".into(), fronts.remove(0), &front_link);
+        let back = Port::new("back".into(), backs.remove(0), &back_link);
+        // So many that they don't end while we look.
+        let plan = Plan {
+            stream: 1,
+            sizes: (64, 64),
+            count: FRAMES,
+            rate: 10_000,
+        };
+        let mut sending = Join::new(
+            Box::new(Generator::new(plan)),
+            Box::new(front),
+            Terms::default(),
+        )
+        .unwrap();
+        let mut taking =
+            Join::new(Box::new(back), Box::new(Sink::new()), Terms::default()).unwrap();
+        let [port, sink] = taking.boards();
+        assert_eq!(port.read().counts, EndCounts::default());
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| sending.run(&[stop.as_fd()]));
+            let taker = scope.spawn(|| taking.run(&[stop.as_fd()]));
+            let end = std::time::Instant::now() + LIMIT;
+            let mut seen = Vec::new();
+            while seen.len() < 3 {
+                assert!(std::time::Instant::now() < end, "{seen:?}");
+                let good = sink.read().verdict.unwrap().good;
+                if good > seen.last().copied().unwrap_or(0) {
+                    seen.push(good);
+                }
+            }
+            assert!(seen.is_sorted() && seen[0] < FRAMES, "{seen:?}");
+            sender.join().unwrap();
+            // It sleeps: nothing will come, and it has shown all that came.
+            while sink.read().counts.sent < FRAMES {
+                assert!(std::time::Instant::now() < end, "{:?}", sink.read());
+            }
+            rustix::io::write(&stop, &1_u64.to_ne_bytes()).unwrap();
+            taker.join().unwrap();
+        });
+        for (board, end) in [&port, &sink].into_iter().zip(taking.ends()) {
+            assert_eq!(board.read(), end.tally(), "{mode:?}");
+        }
+        let told = port.read();
+        assert_eq!(told.counts.received, FRAMES);
+        // Of what the back shows the front (that its frames are done), some or all without a bell.
+        assert!(told.bells + told.quiet > 0, "{told:?}");
+        let [tx, _] = told.grants.unwrap();
+        assert_eq!(tx.hits > 0 && tx.mapped > 0, mode == Mode::Persistent);
+        assert_eq!(tx.in_use, 0);
+        assert_eq!(told.copied > 0, mode == Mode::Copy);
+        assert_eq!(sending.boards()[1].read().grants, None);
+    }
+}

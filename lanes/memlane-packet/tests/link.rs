@@ -108,6 +108,36 @@ fn what_is_not_offered_is_said_before_memory_is_made() {
 }
 
 #[test]
+fn a_back_that_has_to_fill_its_queues_takes_no_front_with_fewer_and_says_so() {
+    let offer = BackTerms {
+        queues: 2,
+        queues_least: 2,
+        ..BackTerms::default()
+    };
+    let with = |queues| FrontTerms {
+        queues,
+        ..FrontTerms::default()
+    };
+    let refused = pair("fewer", with(1), &offer).map(|_| ()).unwrap_err();
+    assert!(
+        matches!(refused, AttachError::Refused(4)) && refused.to_string().contains("same number"),
+        "{refused}"
+    );
+    let ((_, fronts), (_, backs)) = pair("enough", with(2), &offer).unwrap();
+    assert_eq!((fronts.len(), backs.len()), (2, 2));
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_taken_for_one_that_a_dead_back_left() {
+    let path = std::env::temp_dir().join(format!("memlane-packet-file-{}", std::process::id()));
+    std::fs::write(&path, "precious").unwrap();
+    let bound = Listener::bind(path.to_str().unwrap()).map(|_| ());
+    assert!(matches!(bound, Err(AttachError::Socket(_))), "{bound:?}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn offloads_are_those_that_both_can() {
     let mut offer = BackTerms::default();
     offer.offloads.gso6 = false;

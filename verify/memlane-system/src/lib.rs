@@ -8,10 +8,12 @@
 //! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
+//! - [`documents`]: what is printed as JSON, by shape; pages for Prometheus, by their grammar.
 //! - [`packets`]: two machines whose only cable is the packet lane.
 
 pub mod blocks;
 pub mod cases;
+pub mod documents;
 pub mod guest;
 pub mod harness;
 pub mod packets;

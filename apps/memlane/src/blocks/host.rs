@@ -15,13 +15,14 @@ use memlane_transport::io::tls::ClientTls;
 use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
 use memlane_transport::port::Session as _;
 
-use super::control::{self, Reply, Request, Role};
 use super::documents::{self, Counters, Event};
 use super::face::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
+use super::requests::Request;
 use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
 use super::tls::{self, Renewal, TlsSpec};
+use crate::control::{self, Reply, Role};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
@@ -62,14 +63,14 @@ pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> an
     watch(&host, false)?;
     serve_metrics(&host, spec.metrics)?;
     super::map::tell(&spec.session, &volume, &shown, json)?;
-    super::service::ready();
+    crate::service::ready();
     let obeyed = Arc::clone(&host);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || {
             listener.serve(move |request| Reply::from_result(locked(&obeyed).obey(request)))
         })?;
-    super::service::wait_for_the_end()?;
+    crate::service::wait_for_the_end()?;
     locked(&host).close()
 }
 

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use memlane_transport::io::{Address, PathAddr};
 use serde::{Deserialize, Serialize};
 
-use super::control::{self, Request, Role};
+use super::requests::Request;
 use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec};
 use super::tls::TlsSpec;
 use super::{host, vol};
+use crate::control::{self, Role};
 use crate::exit::{Exit, fail};
 use crate::out;
 

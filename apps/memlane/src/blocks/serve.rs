@@ -15,11 +15,12 @@ use memlane_transport::io::{
 use memlane_transport::port::Identity;
 use memlane_transport::wire::Geometry;
 
-use super::control::{self, Reply, Request, Role};
+use super::requests::Request;
 use super::tls::{self, Renewal};
-use super::{documents, metrics, service, spec};
+use super::{documents, metrics, spec};
+use crate::control::{self, Reply, Role};
 use crate::exit::{Exit, fail};
-use crate::out;
+use crate::{out, service};
 
 /// What a request's header may need of a chunk (`MAX_HDR_SIZE` of mainline: a page).
 const HEADER: u32 = 4096;

@@ -1,9 +1,10 @@
 //! `memlane session`: the sessions of this user, and their paths.
 
-use super::control::{self, Request, Role};
 use super::documents::{Path, Session};
+use super::requests::Request;
 use super::spec::PathSpec;
 use super::vol;
+use crate::control::{self, Role};
 use crate::out::{self, human};
 use serde::Serialize;
 

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::control::{self, Request, Role};
 use super::documents::{Open, Server, Session, Volume};
+use super::requests::Request;
 use super::{leftovers, spec};
+use crate::control::{self, Role};
 use crate::exit::{Exit, fail};
 use crate::out::{self, human};
 
@@ -318,7 +319,9 @@ mod tests {
     fn a_process_that_says_something_else_does_not_hide_the_others() {
         let name = format!("test-strange-{}", std::process::id());
         let listener = control::Listener::bind(Role::Session, &name).expect("a free name");
-        std::thread::spawn(move || listener.serve(|_| Reply::Done("of another version".into())));
+        std::thread::spawn(move || {
+            listener.serve(|_: Request| Reply::Done("of another version".into()))
+        });
         assert!(
             control::list(Role::Session)
                 .expect("a table")

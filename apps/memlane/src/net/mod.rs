@@ -1,7 +1,25 @@
 //! `memlane net`: Ethernet frames between interfaces, files and other processes.
+//!
+//! | room | what |
+//! |---|---|
+//! | `args` | what the verbs are told; what does not go together |
+//! | `place`, `options` | ends, as their users write them |
+//! | `attach`, `work` | a link that comes to be; two ends that are joined |
+//! | `watched`, `documents` | what is shown while they are; in which words |
+//! | `stats`, `metrics`, `progress` | to whom: a verb, Prometheus, a terminal |
 
-mod link;
+mod args;
+mod attach;
+mod documents;
+mod metrics;
+mod options;
 mod place;
+mod progress;
+mod stats;
+mod watched;
+mod work;
+
+use crate::exit::Exit;
 
 /// Ethernet frames between interfaces, files and other processes
 #[derive(clap::Args, Debug)]
@@ -12,19 +30,35 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
-    Link(link::Args),
+    Link(args::LinkArgs),
+    Back(args::BackArgs),
+    Front(args::FrontArgs),
+    Gen(args::GenArgs),
+    Sink(args::SinkArgs),
+    Stats(stats::Args),
 }
 
 impl Args {
     pub(crate) fn json(&self) -> bool {
         match &self.verb {
-            Verb::Link(args) => args.json,
+            Verb::Link(args) => args.json(),
+            Verb::Back(args) => args.json(),
+            Verb::Front(args) => args.json(),
+            Verb::Gen(args) => args.json(),
+            Verb::Sink(args) => args.json(),
+            Verb::Stats(args) => args.json,
         }
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.verb {
-        Verb::Link(args) => link::run(args),
-    }
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let job = match &args.verb {
+        Verb::Link(args) => args.job(),
+        Verb::Back(args) => args.job(),
+        Verb::Front(args) => args.job(),
+        Verb::Gen(args) => args.job(),
+        Verb::Sink(args) => args.job(),
+        Verb::Stats(args) => return stats::run(args).map(|()| Exit::Ok),
+    };
+    work::run(&job?)
 }

@@ -1,13 +1,15 @@
-//! Ends as their users write them: `tap:NAME`, `front:SOCKET`, …
+//! Ends as their users write them: `tap:NAME`, `front:SOCKET`, `memif:SOCKET?role=server`, …
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use memlane_packet::ends::generate::{Generator, HEADER, Plan, Sink};
 use memlane_packet::ends::kernel::Interface;
+use memlane_packet::ends::memif::wire::SECRET;
 use memlane_packet::ends::pcap::{Capture, Replay};
 use memlane_packet::ends::{End, EndError, afpacket, tap};
 
+use super::options::Options;
 use crate::exit::{Exit, fail};
 
 /// What is at one end.
@@ -18,112 +20,217 @@ pub(super) enum Place {
     /// An interface, by a packet socket.
     Afpacket(String),
     /// A capture file that is written.
-    Pcap(PathBuf),
-    /// One that is read; with its frames' distances?
-    Replay(PathBuf, bool),
+    Pcap {
+        file: PathBuf,
+        /// Bytes of each frame.
+        snap: u32,
+    },
+    /// One that is read.
+    Replay {
+        file: PathBuf,
+        /// With its frames' distances?
+        paced: bool,
+        /// Again and again?
+        again: bool,
+    },
     Gen(Plan),
-    Sink,
+    /// Frames after which it is over; 0: never.
+    Sink(u64),
     /// The lane: whose memory it is, and where its back listens.
     Front(String),
     Back(String),
-    /// memif 2.0: its socket; do we listen there?
-    Memif(String, bool),
+    Memif(Memif),
 }
 
-const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE, replay:FILE[?paced], gen:[size=BYTES[-BYTES],][count=N,][rate=N], sink:, \
-     memif:SOCKET[?role=server|client], front:SOCKET or back:SOCKET";
+/// memif 2.0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Memif {
+    pub(super) socket: String,
+    /// Do we listen there?
+    pub(super) server: bool,
+    pub(super) id: u32,
+    pub(super) secret: String,
+    /// Slots are 2^this.
+    pub(super) ring: Option<u8>,
+    /// Bytes of a buffer, which are the client's.
+    pub(super) buffer: Option<u32>,
+}
+
+const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE[?snap=N], replay:FILE[?paced&loop], \
+     gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N], \
+     memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES], front:SOCKET or back:SOCKET";
 
 impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        if !text.contains(':') {
+            return Err(format!("an end is {KINDS}"));
+        }
+        // The last one: a name with a ? in it is written with another behind it.
+        let (name, options) = rest.rsplit_once('?').unwrap_or((rest, ""));
+        let read = |known: &[&str]| Options::read(kind, options, known);
         let named = |what: &str| {
-            let name = (!rest.is_empty()).then(|| rest.to_owned());
+            let name = (!name.is_empty()).then(|| name.to_owned());
             name.ok_or_else(|| format!("{kind}: wants a {what} behind the colon"))
         };
         match kind {
-            "tap" => named("device").map(Place::Tap),
-            "afpacket" => named("interface").map(Place::Afpacket),
-            "pcap" => named("file").map(|file| Place::Pcap(file.into())),
-            "replay" => named("file").map(|file| match file.strip_suffix("?paced") {
-                Some(file) => Place::Replay(file.into(), true),
-                None => Place::Replay(file.into(), false),
-            }),
-            "gen" => plan(rest).map(Place::Gen),
-            "sink" if rest.is_empty() => Ok(Place::Sink),
-            "front" => named("socket").map(Place::Front),
-            "back" => named("socket").map(Place::Back),
-            "memif" => named("socket").and_then(|socket| memif(&socket)),
+            "tap" => read(&[]).and_then(|_| named("device").map(Place::Tap)),
+            "afpacket" => read(&[]).and_then(|_| named("interface").map(Place::Afpacket)),
+            "pcap" => pcap(named("file")?, &read(&["snap"])?),
+            "replay" => replay(named("file")?, &read(&["paced", "loop"])?),
+            // These have no name: the ? can be left out.
+            "gen" => plan(rest.trim_start_matches('?')).map(Place::Gen),
+            "sink" => sink(rest.trim_start_matches('?')),
+            "front" => read(&[]).and_then(|_| named("socket").map(Place::Front)),
+            "back" => read(&[]).and_then(|_| named("socket").map(Place::Back)),
+            "memif" => memif(
+                named("socket")?,
+                &read(&["role", "id", "secret", "ring", "buffer"])?,
+            ),
             _ => Err(format!("an end is {KINDS}")),
         }
     }
 }
 
+fn pcap(file: String, options: &Options<'_>) -> Result<Place, String> {
+    let snap = options.number("snap", 1..=65535)?;
+    Ok(Place::Pcap {
+        file: file.into(),
+        snap: snap.and_then(|n| u32::try_from(n).ok()).unwrap_or(65535),
+    })
+}
+
+fn replay(file: String, options: &Options<'_>) -> Result<Place, String> {
+    Ok(Place::Replay {
+        file: file.into(),
+        paced: options.flag("paced")?,
+        again: options.flag("loop")?,
+    })
+}
+
+fn sink(text: &str) -> Result<Place, String> {
+    let options = Options::read("sink", text, &["count"])?;
+    Ok(Place::Sink(
+        options.number("count", 0..=u64::MAX)?.unwrap_or(0),
+    ))
+}
+
 /// A client, as DPDK's are unless it is said otherwise.
-fn memif(text: &str) -> Result<Place, String> {
-    let (socket, option) = text.split_once('?').unwrap_or((text, "role=client"));
-    match option {
-        "role=server" => Ok(Place::Memif(socket.into(), true)),
-        "role=client" => Ok(Place::Memif(socket.into(), false)),
-        _ => Err(format!("{option}: memif has role=server and role=client")),
+fn memif(socket: String, options: &Options<'_>) -> Result<Place, String> {
+    let server = match options.text("role")? {
+        Some("server") => true,
+        Some("client") | None => false,
+        Some(role) => {
+            return Err(format!(
+                "role={role}: memif has role=server and role=client"
+            ));
+        }
+    };
+    let secret = options.text("secret")?.unwrap_or_default();
+    if secret.len() > SECRET {
+        return Err(format!("a secret has at most {SECRET} bytes"));
     }
+    let buffer = options.number("buffer", 64..=65536)?;
+    if server && buffer.is_some() {
+        return Err("buffer is the client's to say: its memory".into());
+    }
+    let id = options.number("id", 0..=u32::MAX.into())?.unwrap_or(0);
+    Ok(Place::Memif(Memif {
+        socket,
+        server,
+        id: u32::try_from(id).unwrap_or(0),
+        secret: secret.to_owned(),
+        ring: options.slots("ring", 2..=16384)?,
+        buffer: buffer.and_then(|n| u32::try_from(n).ok()),
+    }))
 }
 
 fn plan(text: &str) -> Result<Plan, String> {
-    let mut plan = Plan {
+    let options = Options::read("gen", text, &["size", "count", "rate"])?;
+    let number = |key| {
+        options
+            .number(key, 0..=u64::MAX)
+            .map(|number| number.unwrap_or(0))
+    };
+    let sizes = options.text("size")?.map(sizes).transpose()?;
+    Ok(Plan {
         stream: std::process::id(),
-        sizes: (64, 64),
+        sizes: sizes.unwrap_or((64, 64)),
+        count: number("count")?,
+        rate: number("rate")?,
+    })
+}
+
+/// `64`, `60-1514`: bytes of the shortest frame and of the longest.
+pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let size = |text: &str| text.parse::<usize>().ok();
+    let plan = |sizes| Plan {
+        stream: 0,
+        sizes,
         count: 0,
         rate: 0,
     };
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (key, value) = part.split_once('=').unwrap_or((part, ""));
-        let number = |text: &str| text.parse().map_err(|_| format!("{part}: no number"));
-        match key {
-            "size" => {
-                let (low, high) = value.split_once('-').unwrap_or((value, value));
-                let size = |text| number(text).map(|n: u64| usize::try_from(n).unwrap_or(0));
-                plan.sizes = (size(low)?, size(high)?);
-            }
-            "count" => plan.count = number(value)?,
-            "rate" => plan.rate = number(value)?,
-            _ => return Err(format!("{key}: gen has size, count and rate")),
-        }
-    }
-    plan.checked().ok_or_else(|| {
-        format!("gen: sizes are from {HEADER} to 65535 bytes, the smaller one first")
+    let checked = size(low)
+        .zip(size(high))
+        .and_then(|sizes| plan(sizes).checked());
+    checked.map(|plan| plan.sizes).ok_or_else(|| {
+        format!("{text}: sizes are from {HEADER} to 65535 bytes, the smaller one first")
     })
 }
 
 impl Place {
     /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
-        matches!(self, Place::Front(_) | Place::Back(_) | Place::Memif(..))
+        matches!(self, Place::Front(_) | Place::Back(_) | Place::Memif(_))
+    }
+
+    /// What its other end is, and where: who waits for it says so.
+    pub(super) fn awaited(&self) -> String {
+        match self {
+            Place::Front(at) => format!("a back at {at}"),
+            Place::Back(at) => format!("a front at {at}"),
+            Place::Memif(memif) if memif.server => format!("a memif client at {}", memif.socket),
+            Place::Memif(memif) => format!("a memif server at {}", memif.socket),
+            _ => "nobody".into(),
+        }
+    }
+
+    /// What may be shown of an end as it was written: not a secret.
+    pub(super) fn label(&self, text: &str) -> String {
+        match self {
+            Place::Memif(memif) if !memif.secret.is_empty() => {
+                text.replace(&format!("secret={}", memif.secret), "secret=***")
+            }
+            _ => text.to_owned(),
+        }
     }
 
     /// Opens what lasts as long as we do: each of its queues.
     pub(super) fn open(&self, text: &str, queues: u16) -> anyhow::Result<Vec<Box<dyn End>>> {
         if queues > 1 && !matches!(self, Place::Tap(_) | Place::Afpacket(_)) && !self.is_link() {
             let text = format!(
-                "{text} has one queue: only tap:, afpacket:, memif:, front: and back: have several"
+                "{text} has one queue: only tap:, afpacket:, front:, back: and memif: have several"
             );
             return Err(fail(Exit::Usage, text));
         }
-        let one = |end: Box<dyn End>| vec![end];
-        let all = |ends: Vec<Interface>| {
-            let ends = ends.into_iter();
-            ends.map(|end| Box::new(end) as Box<dyn End>).collect()
-        };
-        let device = |errno| EndError::Device(errno);
+        let all = |ends: Vec<Interface>| ends.into_iter().map(boxed).collect();
+        let device = EndError::Device;
         let opened = match self {
             Place::Tap(name) => tap::open_queues(name, queues).map(all).map_err(device),
             Place::Afpacket(name) => afpacket::open_queues(name, queues).map(all).map_err(device),
-            Place::Pcap(path) => Capture::create(path).map(|end| one(Box::new(end))),
-            Place::Replay(path, paced) => Replay::open(path, *paced).map(|end| one(Box::new(end))),
-            Place::Gen(plan) => Ok(one(Box::new(Generator::new(*plan)))),
-            Place::Sink => Ok(one(Box::new(Sink::new()))),
-            Place::Front(_) | Place::Back(_) | Place::Memif(..) => Ok(Vec::new()),
+            Place::Pcap { file, snap } => Capture::create_short(file, *snap).map(one),
+            Place::Replay { file, paced, again } => {
+                Replay::open(file, *paced).map(|replay| match again {
+                    true => one(replay.looped()),
+                    false => one(replay),
+                })
+            }
+            Place::Gen(plan) => Ok(one(Generator::new(*plan))),
+            Place::Sink(count) => Ok(one(Sink::until(*count))),
+            Place::Front(_) | Place::Back(_) | Place::Memif(_) => Ok(Vec::new()),
         };
         opened.map_err(|error| self.explain(text, error))
     }
@@ -149,42 +256,119 @@ impl Place {
             ),
             (Place::Afpacket(_), 1) => (Exit::Unsupported, ": that needs CAP_NET_RAW"),
             (Place::Afpacket(_), 19 | 22) => (Exit::Failed, ": there is no such interface"),
+            (Place::Replay { .. }, 2) => (Exit::Failed, ": there is no such file"),
+            (Place::Pcap { .. }, 2) => (Exit::Failed, ": there is no such folder"),
+            (Place::Replay { .. } | Place::Pcap { .. }, 13) => (Exit::Failed, ": no permission"),
             _ => (Exit::Failed, ""),
         };
         fail(exit, format!("{text}: {errno}{advice}"))
     }
 }
 
+fn boxed(end: impl End + 'static) -> Box<dyn End> {
+    Box::new(end)
+}
+
+fn one(end: impl End + 'static) -> Vec<Box<dyn End>> {
+    vec![boxed(end)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(text: &str) -> Result<Place, String> {
+        text.parse()
+    }
+
     #[test]
     fn ends_are_read_as_written() {
-        let read = |text: &str| text.parse::<Place>();
         assert_eq!(read("tap:a"), Ok(Place::Tap("a".into())));
         assert_eq!(read("front:@x:y"), Ok(Place::Front("@x:y".into())));
-        assert_eq!(
-            read("replay:/a?paced"),
-            Ok(Place::Replay("/a".into(), true))
-        );
-        assert_eq!(read("sink:"), Ok(Place::Sink));
-        assert_eq!(read("memif:/a"), Ok(Place::Memif("/a".into(), false)));
-        assert_eq!(
-            read("memif:@a?role=server"),
-            Ok(Place::Memif("@a".into(), true))
-        );
-        let Ok(Place::Gen(plan)) = read("gen:size=60-1514,count=9,rate=1000") else {
-            panic!("no plan");
+        let replay = |file: &str, paced, again| {
+            Ok(Place::Replay {
+                file: file.into(),
+                paced,
+                again,
+            })
         };
-        assert_eq!((plan.sizes, plan.count, plan.rate), ((60, 1514), 9, 1000));
+        assert_eq!(read("replay:/a"), replay("/a", false, false));
+        assert_eq!(read("replay:/a?paced"), replay("/a", true, false));
+        assert_eq!(read("replay:/a?loop&paced"), replay("/a", true, true));
+        assert_eq!(read("replay:/a?b?"), replay("/a?b", false, false));
+        let pcap = |snap| {
+            Ok(Place::Pcap {
+                file: "/a".into(),
+                snap,
+            })
+        };
+        assert_eq!(read("pcap:/a"), pcap(65535));
+        assert_eq!(read("pcap:/a?snap=96"), pcap(96));
+        assert_eq!(read("sink:"), Ok(Place::Sink(0)));
+        assert_eq!(read("sink:?count=3"), Ok(Place::Sink(3)));
+        for text in [
+            "gen:size=60-1514,count=9,rate=1000",
+            "gen:?rate=1000&size=60-1514&count=9",
+        ] {
+            let Ok(Place::Gen(plan)) = read(text) else {
+                panic!("no plan");
+            };
+            assert_eq!((plan.sizes, plan.count, plan.rate), ((60, 1514), 9, 1000));
+        }
+    }
+
+    #[test]
+    fn a_memif_end_has_what_others_have() {
+        let plain = Memif {
+            socket: "/a".into(),
+            server: false,
+            id: 0,
+            secret: String::new(),
+            ring: None,
+            buffer: None,
+        };
+        assert_eq!(read("memif:/a"), Ok(Place::Memif(plain.clone())));
+        let server = Memif {
+            server: true,
+            socket: "@a".into(),
+            ..plain.clone()
+        };
+        assert_eq!(read("memif:@a?role=server"), Ok(Place::Memif(server)));
+        let all = Memif {
+            id: 7,
+            secret: "x=y".into(),
+            ring: Some(9),
+            buffer: Some(4096),
+            ..plain
+        };
+        let text = "memif:/a?id=7&secret=x=y&ring=512&buffer=4096";
+        assert_eq!(read(text), Ok(Place::Memif(all)));
+    }
+
+    #[test]
+    fn a_secret_is_shown_to_nobody() {
+        let text = "memif:/a?secret=hush&id=1";
+        let label = read(text).expect("an end").label(text);
+        assert_eq!(label, "memif:/a?secret=***&id=1");
+    }
+
+    #[test]
+    fn what_is_no_end_is_answered_with_what_is_wrong() {
         for wrong in [
             "tap",
             "tap:",
+            "tap:a?mtu=9000",
             "front:",
+            "front:/a?mode=copy",
             "sink:x",
+            "sink",
+            "pcap:/a?snap=0",
+            "replay:/a?paced=1",
             "memif:",
             "memif:/a?role=master",
+            "memif:/a?ring=3",
+            "memif:/a?role=server&buffer=2048",
+            "memif:/a?secret=1234567890123456789012345",
             "veth:a",
             "gen:size=10",
             "gen:size=70-60",
@@ -194,5 +378,7 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+        let error = read("memif:/a?rolle=server").expect_err("no such option");
+        assert!(error.contains("role, id, secret, ring, buffer"), "{error}");
     }
 }

@@ -194,7 +194,7 @@ struct Stream {
     seen: Box<[bool]>,
 }
 
-/// Takes frames and looks at them. None come from it.
+/// Takes frames and looks at them. None come from it, until it has [enough](Sink::until).
 #[derive(Debug, Default)]
 pub struct Sink {
     streams: BTreeMap<u32, Stream>,
@@ -202,6 +202,8 @@ pub struct Sink {
     counts: EndCounts,
     frame: Vec<u8>,
     right: Vec<u8>,
+    /// Good frames after which it has finished; 0: never.
+    enough: u64,
 }
 
 impl Sink {
@@ -212,6 +214,19 @@ impl Sink {
             right: vec![0; PACKET_MAX],
             ..Sink::default()
         }
+    }
+
+    /// One that has finished when it has seen so many good frames; 0: never.
+    #[must_use]
+    pub fn until(good: u64) -> Sink {
+        Sink {
+            enough: good,
+            ..Sink::new()
+        }
+    }
+
+    fn has_enough(&self) -> bool {
+        self.enough > 0 && self.verdict.good >= self.enough
     }
 
     fn look(&mut self, len: usize) {
@@ -284,7 +299,10 @@ impl End for Sink {
         _: usize,
         _: &mut dyn FnMut(&Frame<'_>) -> More,
     ) -> Result<usize, EndError> {
-        Ok(0)
+        match self.has_enough() {
+            true => Err(EndError::Finished),
+            false => Ok(0),
+        }
     }
 
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
@@ -296,7 +314,7 @@ impl End for Sink {
     }
 
     fn sleeps(&mut self, _: Sleep) -> Result<bool, EndError> {
-        Ok(true)
+        Ok(!self.has_enough())
     }
 
     fn watch<'a>(&'a self, _: Sleep, _: &mut Vec<PollFd<'a>>) {}
@@ -360,6 +378,17 @@ mod tests {
         assert_eq!((verdict.late, verdict.twice), (1, 1));
         assert_eq!(verdict.missing, 5 * WINDOW - 1);
         show(&mut sink, &frame(0, u64::MAX - 1, 64));
+    }
+
+    #[test]
+    fn a_sink_that_has_enough_has_finished() {
+        let mut sink = Sink::until(2);
+        for (n, over) in [(0, false), (0, false), (1, true)] {
+            show(&mut sink, &frame(5, n, 100));
+            let came = sink.receive(1, &mut |_| More::Yes);
+            assert_eq!(came == Err(EndError::Finished), over, "{n}: {came:?}");
+            assert_eq!(sink.sleeps(Sleep::FOR_FRAMES), Ok(!over));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! feels it there; a frame that finds none all the same is kept (one for each way). Nobody's frames wait for a full burst.
 
 use super::segment::Cut;
+use super::tally::Board;
 use super::{End, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
 use crate::engine::chain::{Frame, Offloads};
@@ -11,12 +12,15 @@ use crate::layout::PACKET_MAX;
 use memlane_sys::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes after which a receiver is told, in the middle of a burst: it can begin while we go on.
 const TELL_AFTER: usize = 64 << 10;
 /// The longest sleep: kept mappings are looked through after it.
 const LONGEST: Duration = Duration::from_secs(10);
+/// Rounds of work after which others are looked after: who wants it to stop, who reads its counters.
+const LOOK_AFTER: u32 = 64;
 
 /// How two ends are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,6 +174,7 @@ pub struct Join {
     ends: [Box<dyn End>; 2],
     /// From A to B, and back.
     held: [Held; 2],
+    boards: [Arc<Board>; 2],
     terms: Terms,
 }
 
@@ -184,11 +189,26 @@ impl Join {
         for end in [&mut a, &mut b] {
             end.limit(Offloads::ALL)?;
         }
-        Ok(Join {
+        let join = Join {
             ends: [a, b],
             held: [Held::new(), Held::new()],
+            boards: Default::default(),
             terms,
-        })
+        };
+        join.show();
+        Ok(join)
+    }
+
+    /// Where the counters of A and B can be read while it works, and afterwards.
+    pub fn boards(&self) -> [Arc<Board>; 2] {
+        self.boards.clone()
+    }
+
+    /// Only between rounds: who works may not be kept from it by who looks.
+    fn show(&self) {
+        for (end, board) in self.ends.iter().zip(&self.boards) {
+            board.show(&end.tally());
+        }
     }
 
     /// The ends, to read their counters.
@@ -229,7 +249,10 @@ impl Join {
         loop {
             match self.round(stops) {
                 Ok(()) => {}
-                Err(over) => return over,
+                Err(over) => {
+                    self.show();
+                    return over;
+                }
             }
         }
     }
@@ -240,8 +263,11 @@ impl Join {
         let mut rounds: u32 = 0;
         loop {
             rounds += 1;
-            if rounds.is_multiple_of(64) && called(stops) {
-                return Err(Over::Stopped);
+            if rounds.is_multiple_of(LOOK_AFTER) {
+                self.show();
+                if called(stops) {
+                    return Err(Over::Stopped);
+                }
             }
             if self.step()? > 0 {
                 idle_since = None;
@@ -253,6 +279,7 @@ impl Join {
             }
             std::hint::spin_loop();
         }
+        self.show();
         if !self.sleeps()? {
             return Ok(());
         }

@@ -15,6 +15,7 @@ pub mod segment;
 #[cfg(feature = "smoltcp")]
 pub mod smoltcp;
 pub mod split;
+pub mod tally;
 pub mod tap;
 pub mod vnet;
 
@@ -29,6 +30,7 @@ use memlane_sys::Errno;
 use rustix::event::PollFd;
 use std::ptr::NonNull;
 use std::time::Instant;
+use tally::Tally;
 
 /// Why an end gives and takes no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,6 +173,15 @@ pub trait End: Send + fmt::Debug {
 
     /// What was counted.
     fn counts(&self) -> EndCounts;
+
+    /// Likewise, with all that only some kinds have.
+    fn tally(&self) -> Tally {
+        Tally {
+            counts: self.counts(),
+            verdict: self.verdict(),
+            ..Tally::default()
+        }
+    }
 }
 
 /// Lends bytes of our own as a frame: to [`End::send`], say. Frames have 14 to 65535 bytes.

@@ -15,7 +15,7 @@ use crate::layout::{PACKET_MAX, PACKET_MIN};
 use memlane_sys::Errno;
 use rustix::event::PollFd;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -39,6 +39,8 @@ fn device(error: &std::io::Error) -> EndError {
 pub struct Capture {
     file: BufWriter<File>,
     name: String,
+    /// Bytes of a frame that are written.
+    snap: usize,
     frame: Box<[u8]>,
     counts: EndCounts,
 }
@@ -49,18 +51,28 @@ impl Capture {
     /// # Errors
     /// The file's.
     pub fn create(path: &Path) -> Result<Capture, EndError> {
+        Capture::create_short(path, LONGEST)
+    }
+
+    /// Likewise, of each frame its first `snap` bytes, 1 to 65535.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn create_short(path: &Path, snap: u32) -> Result<Capture, EndError> {
+        let snap = snap.clamp(1, LONGEST);
         let file = File::create(path).map_err(|error| device(&error))?;
         let mut file = BufWriter::with_capacity(256 << 10, file);
         let mut header = Vec::with_capacity(FILE_HEADER);
         header.extend(NANOS.to_le_bytes());
         header.extend([2, 0, 4, 0]);
         header.extend([0; 8]);
-        header.extend(LONGEST.to_le_bytes());
+        header.extend(snap.to_le_bytes());
         header.extend(ETHERNET.to_le_bytes());
         file.write_all(&header).map_err(|error| device(&error))?;
         Ok(Capture {
             file,
             name: format!("pcap:{}", path.display()),
+            snap: snap as usize,
             frame: vec![0; PACKET_MAX].into(),
             counts: EndCounts::default(),
         })
@@ -72,13 +84,14 @@ impl Capture {
         let mut head = [0; RECORD];
         // Until the year 2106.
         let seconds = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-        let bytes = u32::try_from(len).unwrap_or(LONGEST);
-        let words = [seconds, now.subsec_nanos(), bytes, bytes];
+        let kept = len.min(self.snap);
+        let [part, whole] = [kept, len].map(|n| u32::try_from(n).unwrap_or(LONGEST));
+        let words = [seconds, now.subsec_nanos(), part, whole];
         for (bytes, word) in head.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         self.file.write_all(&head)?;
-        self.file.write_all(&self.frame[..len])
+        self.file.write_all(&self.frame[..kept])
     }
 }
 
@@ -130,6 +143,16 @@ impl End for Capture {
     }
 }
 
+/// What a replay does at the end of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Again {
+    Never,
+    /// Begins again. Were there frames since the last beginning?
+    Loop {
+        some: bool,
+    },
+}
+
 /// Frames out of a file, as fast as they go or as they once came. What is sent to it is gone.
 #[derive(Debug)]
 pub struct Replay {
@@ -138,6 +161,7 @@ pub struct Replay {
     big_endian: bool,
     nanos: bool,
     paced: bool,
+    again: Again,
     /// When the first frame went, and its time.
     began: Option<(Instant, Duration)>,
     /// A frame that was read and is not yet due: bytes, time.
@@ -161,6 +185,7 @@ impl Replay {
             big_endian: false,
             nanos: false,
             paced,
+            again: Again::Never,
             began: None,
             next: None,
             ended: None,
@@ -175,6 +200,26 @@ impl Replay {
         }
         replay.understand(&header)?;
         Ok(replay)
+    }
+
+    /// Has it begin again at the end of its file, for ever.
+    #[must_use]
+    pub fn looped(mut self) -> Replay {
+        self.again = Again::Loop { some: false };
+        self
+    }
+
+    /// At the end of the file: back to the first frame, unless that was all.
+    fn rewind(&mut self) -> Result<(), EndError> {
+        // A file without a frame that can be sent would go round for ever.
+        if self.again != (Again::Loop { some: true }) {
+            return Err(EndError::Finished);
+        }
+        self.again = Again::Loop { some: false };
+        let to = SeekFrom::Start(FILE_HEADER as u64);
+        self.file.seek(to).map_err(|error| device(&error))?;
+        self.began = None;
+        Ok(())
     }
 
     fn understand(&mut self, header: &[u8; FILE_HEADER]) -> Result<(), EndError> {
@@ -222,7 +267,8 @@ impl Replay {
         loop {
             let mut head = [0; RECORD];
             if !self.fill(&mut head)? {
-                return Err(EndError::Finished);
+                self.rewind()?;
+                continue;
             }
             let [seconds, part, len, whole] = [0, 4, 8, 12].map(|at| self.word(&head, at));
             let unit = if self.nanos { 1 } else { 1000 };
@@ -242,6 +288,9 @@ impl Replay {
             }
             // Not cut off when it was captured, and what can be sent.
             if len == whole && (PACKET_MIN..=PACKET_MAX).contains(&len) {
+                if let Again::Loop { some } = &mut self.again {
+                    *some = true;
+                }
                 return Ok((len, time));
             }
             self.counts.failed += 1;
@@ -387,6 +436,56 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(bytes.len(), 24 + 3 * 16 + 14 + 60 + PACKET_MAX);
         assert_eq!(replay(&bytes, 2), (frames.to_vec(), EndError::Finished));
+    }
+
+    #[test]
+    fn of_long_frames_as_much_is_written_as_was_asked_for() {
+        let path = place("snap");
+        let mut capture = Capture::create_short(&path, 20).unwrap();
+        for len in [15, 60] {
+            lend(&[7; 60][..len], Meta::default(), &mut |frame| {
+                assert_eq!(capture.send(frame), Ok(Sent::Queued));
+                More::Yes
+            });
+        }
+        assert_eq!(capture.sleeps(Sleep::FOR_FRAMES), Ok(true));
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(bytes.len(), 24 + 2 * 16 + 15 + 20);
+        assert_eq!(bytes[16..20], [20, 0, 0, 0]);
+        assert_eq!(bytes[24 + 31 + 8..][..8], [20, 0, 0, 0, 60, 0, 0, 0]);
+        // The long one is no frame any more.
+        assert_eq!(replay(&bytes, 2), (vec![vec![7; 15]], EndError::Finished));
+    }
+
+    #[test]
+    fn a_loop_begins_again_and_ends_where_there_is_nothing_to_send() {
+        let open = |bytes: &[u8], paced| {
+            let path = place(&format!("loop{}", bytes.len()));
+            std::fs::write(&path, bytes).unwrap();
+            let replay = Replay::open(&path, paced).unwrap().looped();
+            std::fs::remove_file(&path).unwrap();
+            replay
+        };
+        let whole = by_hand();
+        for paced in [false, true] {
+            let mut replay = open(&whole, paced);
+            let mut lens = Vec::new();
+            let mut note = |frame: &Frame<'_>| {
+                lens.push(frame.len());
+                More::Yes
+            };
+            assert_eq!(replay.receive(5, &mut note), Ok(5));
+            assert_eq!(lens, [15; 5]);
+        }
+        // Its one record was cut off; none at all; torn at the end.
+        for (len, error) in [(60, EndError::Finished), (24, EndError::Finished)] {
+            let came = open(&whole[..len], false).receive(5, &mut |_| More::Yes);
+            assert_eq!(came, Err(error), "{len}");
+        }
+        let mut torn = open(&whole[..whole.len() - 1], false);
+        let came = torn.receive(5, &mut |_| More::Yes);
+        assert!(matches!(came, Err(EndError::Malformed(_))), "{came:?}");
     }
 
     #[test]

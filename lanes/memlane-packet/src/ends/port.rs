@@ -1,6 +1,8 @@
 //! The lane itself as an end: a queue of a link.
 
+use super::tally::Tally;
 use super::{End, EndCounts, EndError, More, Sent, Sleep};
+use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Offloads};
 use crate::error::Detach;
 use crate::io::{BackQueue, FrontQueue, Link};
@@ -29,10 +31,12 @@ pub trait Queue: PacketPort + AsFd + Send + Debug {
     fn woken(&mut self) -> Result<(), Detach>;
     /// What was counted.
     fn stats(&self) -> QueueStats;
+    /// Of a back: its tables of kept mappings, tx and rx.
+    fn grants(&self) -> Option<[GrantCounts; 2]>;
 }
 
 macro_rules! queue {
-    ($queue:ty) => {
+    ($queue:ty, $grants:expr) => {
         impl Queue for $queue {
             fn sleeps(&mut self, until: Sleep) -> Result<bool, Detach> {
                 <$queue>::sleeps(self, until)
@@ -49,12 +53,16 @@ macro_rules! queue {
             fn stats(&self) -> QueueStats {
                 <$queue>::stats(self)
             }
+
+            fn grants(&self) -> Option<[GrantCounts; 2]> {
+                $grants(self)
+            }
         }
     };
 }
 
-queue!(FrontQueue);
-queue!(BackQueue);
+queue!(FrontQueue, |_| None);
+queue!(BackQueue, |back: &BackQueue| Some(back.grants()));
 
 /// A queue of a link. The link itself stays with its owner, who drops it last.
 #[derive(Debug)]
@@ -144,6 +152,18 @@ impl<Q: Queue> End for Port<Q> {
             sent_bytes: stats.sent_bytes,
             full: stats.full,
             failed: stats.failed + self.refused,
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        let stats = self.queue.stats();
+        Tally {
+            counts: self.counts(),
+            bells: stats.bells,
+            quiet: stats.quiet,
+            copied: stats.copied,
+            grants: self.queue.grants(),
+            verdict: None,
         }
     }
 }

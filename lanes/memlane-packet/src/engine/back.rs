@@ -648,7 +648,10 @@ impl<R: Reach> Back<R> {
 
     /// What was counted.
     pub fn stats(&self) -> QueueStats {
-        self.stats
+        QueueStats {
+            quiet: self.tx.quiet() + self.rx.quiet(),
+            ..self.stats
+        }
     }
 
     /// Of both tables: tx, rx.

@@ -102,7 +102,6 @@ impl Cache {
     pub fn counts(&self) -> GrantCounts {
         GrantCounts {
             mapped: self.entries.len() as u64,
-            in_use: self.entries.iter().map(|e| u64::from(e.held)).sum(),
             ..self.counts
         }
     }
@@ -125,6 +124,7 @@ impl Cache {
         {
             entry.used = self.clock;
             entry.held += 1;
+            self.counts.in_use += 1;
             self.counts.hits += 1;
             return Ok(Found::Mapped(Held(at), entry.window));
         }
@@ -157,6 +157,7 @@ impl Cache {
             held: 1,
         });
         self.by_gref[gref as usize] = at;
+        self.counts.in_use += 1;
         self.counts.misses += 1;
         Ok(Found::Mapped(Held(at), window))
     }
@@ -206,7 +207,9 @@ impl Cache {
     #[inline]
     pub fn release(&mut self, held: &Held) {
         if let Some(entry) = self.entries.get_mut(held.0 as usize) {
+            debug_assert!(entry.held > 0);
             entry.held = entry.held.saturating_sub(1);
+            self.counts.in_use = self.counts.in_use.saturating_sub(1);
         }
     }
 
@@ -235,5 +238,6 @@ impl Cache {
             self.by_gref[entry.gref as usize] = NONE;
             reach.unmap(entry.window);
         }
+        self.counts.in_use = 0;
     }
 }

@@ -552,7 +552,10 @@ impl Front {
 
     /// What was counted.
     pub fn stats(&self) -> QueueStats {
-        self.stats
+        QueueStats {
+            quiet: self.tx.quiet() + self.rx.quiet(),
+            ..self.stats
+        }
     }
 
     /// Why the queue has ended.

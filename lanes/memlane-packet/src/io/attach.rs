@@ -59,6 +59,8 @@ pub struct BackTerms {
     pub modes: [bool; 3],
     /// Queues, at most 16.
     pub queues: u16,
+    /// Queues that a front must have at least: 1, unless each of them is joined to something.
+    pub queues_least: u16,
     /// Slots of each ring, at most 2^this.
     pub ring_log2: u8,
     /// Mappings kept for each direction of a queue. `None`: one for each slot, which is all that our fronts use.
@@ -77,6 +79,7 @@ impl Default for BackTerms {
         BackTerms {
             modes: [true; 3],
             queues: QUEUES_MAX,
+            queues_least: 1,
             ring_log2: RING_LOG2_MAX,
             max_grants: None,
             idle: Duration::from_secs(60),
@@ -254,6 +257,12 @@ fn take_over(
 ) -> Result<Vec<BackQueue>, (Refusal, AttachError)> {
     let wrong = |field| (Refusal::Terms, AttachError::Wire(WireError::Field(field)));
     let layout = check(hello, &attach).map_err(wrong)?;
+    if attach.queues < terms.queues_least {
+        let error = AttachError::Config(
+            "the front has fewer queues: start both sides with the same number of them",
+        );
+        return Err((Refusal::Queues, error));
+    }
     if descriptors.len() != 3 + usize::from(attach.queues) {
         let error = AttachError::Descriptors("another number than the queues need");
         return Err((Refusal::Descriptors, error));

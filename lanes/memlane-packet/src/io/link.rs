@@ -13,7 +13,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The first pause before another try to connect, and the longest.
@@ -131,7 +132,7 @@ impl Door {
         let path = (!at.starts_with('@')).then(|| PathBuf::from(at));
         let mut bound = bind(&socket, &address);
         if let (Err(rustix::io::Errno::ADDRINUSE), Some(path)) = (&bound, &path)
-            && is_left_over(&address)
+            && is_left_over(path, &address)
         {
             let _ = std::fs::remove_file(path);
             bound = bind(&socket, &address);
@@ -196,8 +197,12 @@ fn no_stranger(socket: &OwnedFd) -> Result<(), AttachError> {
     Err(AttachError::Stranger(peer))
 }
 
-/// Does nobody listen behind this name?
-fn is_left_over(address: &SocketAddrUnix) -> bool {
+/// Is it a socket behind which nobody listens? (To connect to any other file is refused too.)
+fn is_left_over(path: &Path, address: &SocketAddrUnix) -> bool {
+    let kind = std::fs::symlink_metadata(path);
+    if !kind.is_ok_and(|kind| kind.file_type().is_socket()) {
+        return false;
+    }
     let refused = Errno(rustix::io::Errno::CONNREFUSED.raw_os_error());
     matches!(connected(address), Err(AttachError::Socket(error)) if error == refused)
 }

@@ -2,6 +2,7 @@
 
 use super::queue::MemifQueue;
 use crate::ends::segment::fill_in_blank;
+use crate::ends::tally::Tally;
 use crate::ends::{End, EndCounts, EndError, More, Sent, Sleep};
 use crate::engine::Meta;
 use crate::engine::chain::{Frame, Offloads, Room};
@@ -89,6 +90,16 @@ impl End for MemifQueue {
             sent_bytes: counts.sent_bytes,
             full: counts.full,
             failed: counts.failed + counts.refused,
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        let counts = MemifQueue::counts(self);
+        Tally {
+            counts: End::counts(self),
+            bells: counts.bells,
+            quiet: counts.quiet,
+            ..Tally::default()
         }
     }
 }

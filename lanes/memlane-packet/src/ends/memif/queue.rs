@@ -228,10 +228,14 @@ impl PacketPort for MemifQueue {
     fn flush(&mut self) -> Result<(), Detach> {
         self.alive()?;
         if let Some((tx, bell)) = &mut self.tx
-            && tx.flush()
+            && tx.is_behind()
         {
-            self.counts.bells += 1;
-            bell.ring();
+            if tx.flush() {
+                self.counts.bells += 1;
+                bell.ring();
+            } else {
+                self.counts.quiet += 1;
+            }
         }
         Ok(())
     }

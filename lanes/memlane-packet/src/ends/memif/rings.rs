@@ -75,6 +75,8 @@ pub struct Counts {
     pub refused: u64,
     /// Times that the other side was rung for.
     pub bells: u64,
+    /// Times that something was shown and no bell was needed: the other side was awake.
+    pub quiet: u64,
 }
 
 /// How far the other side's index is from `from`: at most `most`.
@@ -473,6 +475,12 @@ impl Tx {
                 .max(u32::from(self.free) + 1)
                 .min(self.ring.size().into()),
         )
+    }
+
+    /// Was something sent that was not shown yet?
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.shown != self.next
     }
 
     /// Shows what was sent; is the other side to be rung for?

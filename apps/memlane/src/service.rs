@@ -9,12 +9,17 @@ use memlane_transport::io::Inherited;
 use crate::exit::{Exit, fail};
 
 /// Tells systemd, if it asked to be told.
-pub(super) fn ready() {
+pub(crate) fn ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
+/// Likewise, that it is about to end.
+pub(crate) fn stopping() {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+}
+
 /// Sockets at which a service manager listens for us (sd_listen_fds(3)). To be asked once.
-pub(super) fn sockets() -> anyhow::Result<Vec<Inherited>> {
+pub(crate) fn sockets() -> anyhow::Result<Vec<Inherited>> {
     let named = |(number, name): (i32, String)| {
         // SAFETY: the variables name this process and say that the descriptor was opened for it; it was looked at just
         // now, and nobody asks twice.
@@ -59,7 +64,7 @@ pub(crate) fn bell_of_the_end() -> anyhow::Result<OwnedFd> {
 }
 
 /// Waits for SIGINT or SIGTERM.
-pub(super) fn wait_for_the_end() -> anyhow::Result<()> {
+pub(crate) fn wait_for_the_end() -> anyhow::Result<()> {
     let waiting = bell_of_the_end()?;
     while let Err(errno) = rustix::io::read(&waiting, &mut [0_u8; 8]) {
         anyhow::ensure!(
@@ -67,6 +72,6 @@ pub(super) fn wait_for_the_end() -> anyhow::Result<()> {
             "waiting for signals: {errno}"
         );
     }
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    stopping();
     Ok(())
 }

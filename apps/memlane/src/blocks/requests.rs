@@ -1,0 +1,54 @@
+//! What the verbs of volumes ask of the processes that serve and map.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::spec::{MapSpec, PathSpec};
+use super::tls::TlsSpec;
+use crate::control::Question;
+
+/// How long an answer may take, beside what it says itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is asked.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub(crate) enum Request {
+    /// Everything about it.
+    Describe,
+    /// Map one more volume, of the server at these paths.
+    Map {
+        spec: MapSpec,
+        paths: Vec<PathSpec>,
+        #[serde(default)]
+        tls: Option<TlsSpec>,
+        wait: Duration,
+    },
+    /// End a mapping.
+    Unmap { volume: String, force: bool },
+    /// Open a volume anew, now.
+    Remap { volume: String },
+    /// One more path.
+    AddPath { path: PathSpec },
+    /// One less; `path` as `session show` prints it.
+    RemovePath { path: String },
+    /// Take a volume from a session that is gone for good (servers).
+    Release { volume: String, session: String },
+    /// Change a volume's size (servers).
+    Resize { volume: String, size: u64 },
+}
+
+impl Question for Request {
+    fn is_a_look(&self) -> bool {
+        *self == Request::Describe
+    }
+
+    fn patience(&self) -> Duration {
+        let longer = match self {
+            Request::Map { wait, .. } => *wait,
+            _ => Duration::ZERO,
+        };
+        PATIENCE.saturating_add(longer)
+    }
+}

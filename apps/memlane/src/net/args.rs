@@ -1,0 +1,552 @@
+//! What the verbs that join are told, and what becomes of it: a [`Job`].
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use memlane_packet::Mode;
+
+use super::options;
+use super::place::{self, Place};
+use crate::blocks::duration;
+use crate::control;
+use crate::exit::{Exit, fail};
+
+/// Join two ends: what comes from one goes to the other, both ways
+///
+/// An end is tap:NAME (made if it is not there), afpacket:INTERFACE, pcap:FILE[?snap=N] (written),
+/// replay:FILE[?paced&loop], gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N],
+/// memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES] (DPDK, VPP; a client, unless it is said),
+/// or the packet lane: back:SOCKET listens there, front:SOCKET connects to it and brings the memory.
+/// When the other process of a link goes, its ends stay, and it is attached again as soon as it is back.
+#[derive(clap::Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct LinkArgs {
+    /// One end
+    #[arg(value_name = "END")]
+    a: String,
+    /// The other
+    #[arg(value_name = "END")]
+    b: String,
+    #[command(flatten)]
+    queues: Queues,
+    #[command(flatten)]
+    lane: LaneArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The packet lane's back: listen at a socket, for a front that brings the memory, and join it to an end
+///
+/// The socket's permissions say who may attach; @NAME is an abstract name, for processes of the same user.
+/// Ends are those of `memlane net link`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct BackArgs {
+    /// Where to listen: a path, or @NAME
+    socket: String,
+    /// What to join it to
+    end: String,
+    /// The only way to get at packets that is offered [default: the best that the front can, too]
+    #[arg(long, value_parser = mode, value_name = "persistent|map|copy")]
+    mode: Option<Mode>,
+    /// Mappings kept for each direction of a queue [default: one for each slot]
+    #[arg(long, value_name = "N")]
+    max_grants: Option<u32>,
+    #[command(flatten)]
+    queues: Queues,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The packet lane's front: connect to a back, with memory of one's own, and join it to an end
+///
+/// Ends are those of `memlane net link`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct FrontArgs {
+    /// Where the back listens: a path, or @NAME
+    socket: String,
+    /// What to join it to
+    end: String,
+    /// How the back is to get at packets [default: the best that both have]
+    #[arg(long, value_parser = mode, value_name = "persistent|map|copy")]
+    mode: Option<Mode>,
+    /// Slots of each ring: a power of two, 32 to 4096 [default: 256]
+    #[arg(long, value_parser = ring, value_name = "SLOTS")]
+    ring: Option<u8>,
+    #[command(flatten)]
+    queues: Queues,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Send frames that can be checked to an end
+///
+/// Each has a number and contents that follow from it: `memlane net sink` at the other side says whether all of them
+/// came, once, in order and unchanged. Ends are those of `memlane net link`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct GenArgs {
+    /// Where they go
+    end: String,
+    /// Bytes of a frame; BYTES-BYTES: by turns from the one to the other
+    #[arg(long, default_value = "64", value_parser = place::sizes, value_name = "BYTES")]
+    size: (usize, usize),
+    /// How many [default: without end]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// How many a second [default: as many as go]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rate: Option<u64>,
+    /// For how long, from the first attach on
+    #[arg(long, value_parser = seconds, value_name = "N")]
+    seconds: Option<Duration>,
+    #[command(flatten)]
+    lane: LaneArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Take frames of `memlane net gen` from an end, and say what became of them
+///
+/// Ends with 0 if all came, once and unchanged; with 6 if not. Other frames are counted as strange and do no harm.
+/// Ends are those of `memlane net link`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct SinkArgs {
+    /// Where they come from
+    end: String,
+    /// End when so many good ones have come; it is 6 if it ends before
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after so long, from the first attach on
+    #[arg(long, value_parser = seconds, value_name = "N")]
+    seconds: Option<Duration>,
+    #[command(flatten)]
+    lane: LaneArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(clap::Args, Debug, Clone)]
+struct Queues {
+    /// Queues, each with a thread; the same at both sides of a link
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    queues: u16,
+}
+
+#[derive(clap::Args, Debug, Clone)]
+struct LaneArgs {
+    /// front: how the back is to get at packets; back: the only way that it offers [default: the best that both have]
+    #[arg(long, value_parser = mode, value_name = "persistent|map|copy")]
+    mode: Option<Mode>,
+    /// Of a front: slots of each ring, a power of two, 32 to 4096 [default: 256]
+    #[arg(long, value_parser = ring, value_name = "SLOTS")]
+    ring: Option<u8>,
+    /// Of a back: mappings that it keeps for each direction of a queue [default: one for each slot]
+    #[arg(long, value_name = "N")]
+    max_grants: Option<u32>,
+}
+
+#[derive(clap::Args, Debug, Clone)]
+struct Common {
+    /// How long to look for more frames before a sleep
+    #[arg(long, default_value = "10us", value_parser = spin, value_name = "TIME")]
+    spin: Duration,
+    /// End when the link goes, and do not wait for another
+    #[arg(long)]
+    once: bool,
+    /// How long to wait for the first attach: then it ends with 7 [default: for ever]
+    #[arg(long, value_parser = duration, value_name = "TIME")]
+    wait: Option<Duration>,
+    /// How `memlane net stats` calls this process [default: its number]
+    #[arg(long, value_parser = name)]
+    name: Option<String>,
+    /// Serve Prometheus here
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// At the end, say what was counted as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    let found = Mode::ALL.into_iter().find(|mode| mode.name() == text);
+    found.ok_or_else(|| "persistent, map or copy".into())
+}
+
+fn ring(text: &str) -> Result<u8, String> {
+    options::slots(text, 32..=4096)
+}
+
+/// As other times, and microseconds.
+fn spin(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix("us").map(str::parse) {
+        Some(Ok(micros)) => Ok(Duration::from_micros(micros)),
+        Some(Err(_)) => Err(format!("{text}: no number of microseconds")),
+        None => duration(text),
+    }
+}
+
+/// As other times, and parts of a second.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let parts = text.parse().ok().map(Duration::try_from_secs_f64);
+    let time = match parts {
+        Some(time) => time.map_err(|error| error.to_string()),
+        None => duration(text),
+    };
+    time.and_then(|time| match time.is_zero() {
+        true => Err("more than nothing".into()),
+        false => Ok(time),
+    })
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let fine = control::is_name(text).then(|| text.to_owned());
+    fine.ok_or_else(|| "1 to 64 letters, digits, dots, dashes and underscores".into())
+}
+
+/// Which verb it was: where their ends differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Link,
+    Back,
+    Front,
+    Gen,
+    Sink,
+}
+
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Kind::Link => "link",
+            Kind::Back => "back",
+            Kind::Front => "front",
+            Kind::Gen => "gen",
+            Kind::Sink => "sink",
+        }
+    }
+
+    /// Of the document at the end.
+    pub(super) fn schema(self) -> &'static str {
+        match self {
+            Kind::Link | Kind::Back | Kind::Front => "memlane.net-link/1",
+            Kind::Gen => "memlane.net-gen/1",
+            Kind::Sink => "memlane.net-sink/1",
+        }
+    }
+}
+
+/// An end, and what it may be called.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) label: String,
+    pub(super) place: Place,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) kind: Kind,
+    pub(super) ends: [Given; 2],
+    pub(super) mode: Option<Mode>,
+    pub(super) queues: u16,
+    pub(super) ring: Option<u8>,
+    pub(super) max_grants: Option<u32>,
+    /// Frames without which it has failed; 0: it can't.
+    pub(super) count: u64,
+    pub(super) seconds: Option<Duration>,
+    pub(super) spin: Duration,
+    pub(super) once: bool,
+    pub(super) wait: Option<Duration>,
+    pub(super) name: Option<String>,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) json: bool,
+}
+
+impl Job {
+    fn new(
+        kind: Kind,
+        ends: [&str; 2],
+        queues: u16,
+        lane: &LaneArgs,
+        common: &Common,
+    ) -> anyhow::Result<Job> {
+        let [a, b] = ends.map(given);
+        let job = Job {
+            kind,
+            ends: [a?, b?],
+            mode: lane.mode,
+            queues,
+            ring: lane.ring,
+            max_grants: lane.max_grants,
+            count: 0,
+            seconds: None,
+            spin: common.spin,
+            once: common.once,
+            wait: common.wait,
+            name: common.name.clone(),
+            metrics: common.metrics,
+            json: common.json,
+        };
+        match job.complaint() {
+            None => Ok(job),
+            Some(text) => Err(fail(Exit::Usage, text)),
+        }
+    }
+
+    /// Which end is the link.
+    pub(super) fn link(&self) -> Option<usize> {
+        self.ends.iter().position(|end| end.place.is_link())
+    }
+
+    /// What does not go together, and what to do about it.
+    fn complaint(&self) -> Option<String> {
+        let has = |is: fn(&Place) -> bool| self.ends.iter().any(|end| is(&end.place));
+        let front = has(|place| matches!(place, Place::Front(_)));
+        let back = has(|place| matches!(place, Place::Back(_)));
+        let memif = has(|place| matches!(place, Place::Memif(_)));
+        if self.ends.iter().all(|end| end.place.is_link()) {
+            let text = "one of the two ends must be something else than the lane or memif: what comes from one link does not \
+                 go to another in one process";
+            return Some(text.into());
+        }
+        if self.mode.is_some() && !front && !back {
+            return Some(
+                "--mode is how a back gets at a front's packets: neither end is front: or back:"
+                    .into(),
+            );
+        }
+        if self.ring.is_some() && !front {
+            return Some(match memif {
+                true => "--ring is of the lane: a memif end has its own, memif:SOCKET?ring=SLOTS".into(),
+                false => "--ring is the front's to say, whose memory it is: give it to the side with front:".to_owned(),
+            });
+        }
+        if self.max_grants.is_some() && !back {
+            return Some("--max-grants is the back's to say, which keeps the mappings: give it to the side with back:".into());
+        }
+        if (self.once || self.wait.is_some()) && self.link().is_none() {
+            return Some(
+                "--once and --wait are of links: neither end is front:, back: or memif:".into(),
+            );
+        }
+        None
+    }
+}
+
+fn given(text: &str) -> anyhow::Result<Given> {
+    let place: Place = text
+        .parse()
+        .map_err(|error| fail(Exit::Usage, format!("{text}: {error}")))?;
+    Ok(Given {
+        label: place.label(text),
+        place,
+    })
+}
+
+/// `SOCKET` of `back` and `front`.
+fn socket(kind: Kind, at: &str) -> anyhow::Result<String> {
+    if at.contains(':') && at.parse::<Place>().is_ok() {
+        let text = format!(
+            "{at}: say where, and no kind of end: memlane net {} SOCKET END",
+            kind.word()
+        );
+        return Err(fail(Exit::Usage, text));
+    }
+    Ok(format!("{}:{at}", kind.word()))
+}
+
+const NO_LANE: LaneArgs = LaneArgs {
+    mode: None,
+    ring: None,
+    max_grants: None,
+};
+
+impl LinkArgs {
+    pub(super) fn job(&self) -> anyhow::Result<Job> {
+        let ends = [self.a.as_str(), &self.b];
+        Job::new(
+            Kind::Link,
+            ends,
+            self.queues.queues,
+            &self.lane,
+            &self.common,
+        )
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.common.json
+    }
+}
+
+impl BackArgs {
+    pub(super) fn job(&self) -> anyhow::Result<Job> {
+        let lane = LaneArgs {
+            mode: self.mode,
+            max_grants: self.max_grants,
+            ..NO_LANE
+        };
+        let at = socket(Kind::Back, &self.socket)?;
+        Job::new(
+            Kind::Back,
+            [&at, &self.end],
+            self.queues.queues,
+            &lane,
+            &self.common,
+        )
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.common.json
+    }
+}
+
+impl FrontArgs {
+    pub(super) fn job(&self) -> anyhow::Result<Job> {
+        let lane = LaneArgs {
+            mode: self.mode,
+            ring: self.ring,
+            ..NO_LANE
+        };
+        let at = socket(Kind::Front, &self.socket)?;
+        Job::new(
+            Kind::Front,
+            [&at, &self.end],
+            self.queues.queues,
+            &lane,
+            &self.common,
+        )
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.common.json
+    }
+}
+
+impl GenArgs {
+    pub(super) fn job(&self) -> anyhow::Result<Job> {
+        let (low, high) = self.size;
+        let mut text = format!("gen:size={low}-{high}");
+        if low == high {
+            text = format!("gen:size={low}");
+        }
+        for (key, value) in [("count", self.count), ("rate", self.rate)] {
+            if let Some(value) = value {
+                text += &format!("&{key}={value}");
+            }
+        }
+        let mut job = Job::new(Kind::Gen, [&text, &self.end], 1, &self.lane, &self.common)?;
+        job.count = self.count.unwrap_or(0);
+        job.seconds = self.seconds;
+        Ok(job)
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.common.json
+    }
+}
+
+impl SinkArgs {
+    pub(super) fn job(&self) -> anyhow::Result<Job> {
+        let text = match self.count {
+            None => "sink:".to_owned(),
+            Some(count) => format!("sink:count={count}"),
+        };
+        let mut job = Job::new(Kind::Sink, [&self.end, &text], 1, &self.lane, &self.common)?;
+        job.count = self.count.unwrap_or(0);
+        job.seconds = self.seconds;
+        Ok(job)
+    }
+
+    pub(super) fn json(&self) -> bool {
+        self.common.json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn common() -> Common {
+        Common {
+            spin: Duration::ZERO,
+            once: false,
+            wait: None,
+            name: None,
+            metrics: None,
+            json: false,
+        }
+    }
+
+    fn complaint(ends: [&str; 2], lane: &LaneArgs, common: &Common) -> Option<String> {
+        let job = Job::new(Kind::Link, ends, 1, lane, common);
+        job.err().map(|error| {
+            assert_eq!(crate::exit::code_of(&error), Exit::Usage);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn what_belongs_to_the_other_side_is_sent_there() {
+        let ring = LaneArgs {
+            ring: Some(8),
+            ..NO_LANE
+        };
+        let grants = LaneArgs {
+            max_grants: Some(8),
+            ..NO_LANE
+        };
+        let mode = LaneArgs {
+            mode: Some(Mode::Copy),
+            ..NO_LANE
+        };
+        let said = |ends, lane| complaint(ends, lane, &common()).unwrap_or_default();
+        assert!(said(["back:/x", "sink:"], &ring).contains("front's"));
+        assert!(said(["memif:/x", "sink:"], &ring).contains("?ring="));
+        assert!(said(["front:/x", "sink:"], &grants).contains("back's"));
+        assert!(said(["memif:/x", "sink:"], &mode).contains("--mode"));
+        assert!(said(["back:/x", "front:/y"], &NO_LANE).contains("one of the two ends"));
+        for (end, lane) in [
+            ("front:/x", &ring),
+            ("back:/x", &grants),
+            ("front:/x", &mode),
+            ("back:/x", &mode),
+        ] {
+            assert_eq!(said([end, "sink:"], lane), "");
+        }
+    }
+
+    #[test]
+    fn who_has_no_link_has_nothing_to_wait_for() {
+        let once = Common {
+            once: true,
+            ..common()
+        };
+        let wait = Common {
+            wait: Some(Duration::ZERO),
+            ..common()
+        };
+        for common in [once, wait] {
+            assert!(complaint(["gen:", "sink:"], &NO_LANE, &common).is_some());
+            assert_eq!(complaint(["gen:", "front:/x"], &NO_LANE, &common), None);
+        }
+    }
+
+    #[test]
+    fn a_socket_is_no_end() {
+        assert!(socket(Kind::Back, "back:/x").is_err());
+        assert!(socket(Kind::Front, "tap:x").is_err());
+        assert_eq!(
+            socket(Kind::Back, "/x:y").ok().as_deref(),
+            Some("back:/x:y")
+        );
+        assert_eq!(socket(Kind::Front, "@x").ok().as_deref(), Some("front:@x"));
+    }
+
+    #[test]
+    fn times_may_be_parts_of_a_second_but_not_nothing() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("250ms"), Ok(Duration::from_millis(250)));
+        for wrong in ["0", "0s", "-1", "nan", "inf", "x", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(spin("10us"), Ok(Duration::from_micros(10)));
+    }
+}
