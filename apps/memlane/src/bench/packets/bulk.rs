@@ -33,6 +33,20 @@ pub(super) fn lacks(system: &str) -> Option<String> {
         .map(|why| format!("no network namespaces here: {why:#}"))
 }
 
+/// TCP's congestion control, the same for all: the kernel's own default where this kernel has it (others pace, and a veth
+/// pair would be measured by its pacing), else the machine's.
+pub(super) fn congestion_control() -> String {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
+        text.unwrap_or_default().trim().to_owned()
+    };
+    let there = read("tcp_available_congestion_control");
+    match there.split_whitespace().any(|name| name == "cubic") {
+        true => "cubic".into(),
+        false => read("tcp_congestion_control"),
+    }
+}
+
 /// Two namespaces, joined.
 pub(super) struct Joined {
     /// Before the namespaces: it ends first.
@@ -85,7 +99,7 @@ impl Joined {
         client.args((row.way == Way::Rx).then_some("-R"));
         match row.flows {
             0 => client.args(["-u", "-b", "0", "-l", &UDP_BYTES.to_string()]),
-            flows => client.args(["-P", &flows.to_string()]),
+            flows => client.args(["-P", &flows.to_string(), "-C", &bench.congestion_control]),
         };
         let limit = LIMIT + Duration::from_secs_f64(bench.seconds);
         let before = self.cpu() + sys::children_cpu_seconds();

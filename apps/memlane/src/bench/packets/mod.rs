@@ -68,6 +68,8 @@ struct Bench {
     /// Who sends is on the first, who receives on the second; they are the same where there is one only.
     cpus: [usize; 2],
     seconds: f64,
+    /// Of the bulk part.
+    congestion_control: String,
 }
 
 impl Bench {
@@ -130,6 +132,7 @@ pub(super) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
         scratch: proc::Scratch::new()?,
         cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
         seconds: plan.seconds,
+        congestion_control: bulk::congestion_control(),
     };
     let machine = machine::Machine::with_packets();
     let mut results = Results {
@@ -138,7 +141,7 @@ pub(super) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
     };
     announce(&plan, &results, &machine, cpus.len());
     measure(&bench, &plan, &mut results)?;
-    let report = report::Report::new(results, &plan, machine, options.quick)?;
+    let report = report::Report::new(results, &plan, &bench, machine, options.quick)?;
     conclude(options, &report)
 }
 

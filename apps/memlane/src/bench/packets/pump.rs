@@ -356,6 +356,8 @@ impl Look {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     fn pump(end: End, does: Does, mode: Mode, socket: &str) -> Pump {
@@ -372,9 +374,16 @@ mod tests {
         }
     }
 
+    /// Of a socket that no other test has.
+    fn name() -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        format!("@memlane-bench-pump-{}-{n}", std::process::id())
+    }
+
     /// Both halves, as two threads of this process.
     fn pair(mode: Mode, change: impl Fn(&mut Pump)) -> anyhow::Result<Window> {
-        let name = format!("@memlane-bench-pump-{}-{}", std::process::id(), mode.name());
+        let name = name();
         let listener = Listener::bind(&name)?;
         let mut sender = pump(End::Front, Does::Send, mode, &name);
         change(&mut sender);
@@ -427,7 +436,7 @@ mod tests {
 
     /// As a queue lends it.
     fn take(look: &mut Look, bytes: &[u8]) {
-        let name = format!("@memlane-bench-look-{}", std::process::id());
+        let name = name();
         let listener = Listener::bind(&name).expect("a socket");
         let terms = FrontTerms::default();
         let front =

@@ -6,7 +6,7 @@ use super::aims::{Goal, aims};
 use super::plan::{Missing, Plan};
 use super::published::Published;
 use super::rows::{OLDER, Part, Row, System, TESTPMD, VETH, systems};
-use super::{Outcome, Reading, Results, Trouble};
+use super::{Bench, Outcome, Reading, Results, Trouble};
 use crate::bench::machine::Machine;
 use crate::bench::spread::Spread;
 
@@ -22,6 +22,8 @@ pub(super) struct Report {
     pub(super) quick: bool,
     pub(super) rounds: usize,
     pub(super) seconds: f64,
+    /// Of the bulk part; the machine's may be another.
+    pub(super) bulk_congestion_control: String,
     pub(super) method: [&'static str; 7],
     pub(super) machine: Machine,
     pub(super) rows: Vec<Line>,
@@ -98,6 +100,7 @@ impl Report {
     pub(super) fn new(
         results: Results,
         plan: &Plan,
+        bench: &Bench,
         machine: Machine,
         quick: bool,
     ) -> anyhow::Result<Report> {
@@ -111,6 +114,7 @@ impl Report {
             quick,
             rounds: plan.rounds,
             seconds: plan.seconds,
+            bulk_congestion_control: bench.congestion_control.clone(),
             method: METHOD,
             machine,
             rows: rows.collect(),
@@ -223,6 +227,7 @@ fn ratio(seen: &[&Reading], of: &str, to: &str) -> Option<Spread> {
 pub(super) mod tests {
     use super::super::plan::Wish;
     use super::*;
+    use crate::bench::proc::Scratch;
     use crate::bench::shape;
 
     fn plan() -> Plan {
@@ -243,7 +248,14 @@ pub(super) mod tests {
 
     fn report(results: Results) -> Report {
         let machine = Machine::with_packets();
-        Report::new(results, &plan(), machine, false).expect("a report")
+        let bench = Bench {
+            exe: "/bin/true".into(),
+            scratch: Scratch::new().expect("a folder"),
+            cpus: [0, 1],
+            seconds: 1.0,
+            congestion_control: "cubic".into(),
+        };
+        Report::new(results, &plan(), &bench, machine, false).expect("a report")
     }
 
     fn add(results: &mut Results, id: &str, system: &'static str, values: &[f64]) {

@@ -85,7 +85,8 @@ fn bulk(out: &mut String, report: &Report) {
         return;
     }
     let all = systems(Part::Bulk);
-    out.push_str("\n| Gbit/s between namespaces |");
+    let control = &report.bulk_congestion_control;
+    let _ = write!(out, "\n| Gbit/s between namespaces, {control} |");
     for system in all {
         let _ = write!(out, " {} |", system.about);
     }
@@ -238,7 +239,7 @@ mod tests {
         let text = super::of(&sample());
         for told in [
             "10.0 Mpps (9.00–12.0)",
-            "10000 kpps",
+            "10.0k kpps",
             "9.00× (6.00–10.0)",
             "copy ≥8 +",
             "veth ≥0.8 +",
