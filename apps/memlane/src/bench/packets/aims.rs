@@ -31,11 +31,10 @@ impl Goal {
     /// In a table: `≥8 copy +`.
     pub(super) fn shown(&self) -> String {
         let whose = match self.of {
-            "persistent" => "",
-            of => of,
+            "persistent" => String::new(),
+            of => format!("{of}/"),
         };
-        let sep = if whose.is_empty() { "" } else { " " };
-        format!("{whose}{sep}{} {}", self.to, self.bound.shown(self.met))
+        format!("{whose}{} {}", self.to, self.bound.shown(self.met))
     }
 }
 
@@ -129,6 +128,6 @@ mod tests {
         assert_eq!(goal(&[7.0, 7.9, 9.0]).shown(), "copy ≥8 -");
         assert_eq!(goal(&[]).shown(), "copy ≥8 ?");
         let memif = Goal::new(("lane", TESTPMD, LEAST(1.0)), None);
-        assert_eq!(memif.shown(), "lane testpmd ≥1 ?");
+        assert_eq!(memif.shown(), "lane/testpmd ≥1 ?");
     }
 }

@@ -51,6 +51,9 @@ pub(super) struct Packets {
     /// Length of each measurement; iperf3's in whole seconds [default: 1, or 0.5 with --quick].
     #[arg(long, value_name = "S", value_parser = super::seconds)]
     seconds: Option<f64>,
+    /// TCP's congestion control, for all [default: cubic, where the kernel has it].
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
     /// Print JSON (schema memlane.bench.packets/1) instead of the tables.
     #[arg(long)]
     json: bool,
@@ -132,7 +135,8 @@ pub(super) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
         scratch: proc::Scratch::new()?,
         cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
         seconds: plan.seconds,
-        congestion_control: bulk::congestion_control(),
+        congestion_control: bulk::congestion_control(options.congestion.as_deref())
+            .map_err(|text| fail(Exit::Usage, text))?,
     };
     let machine = machine::Machine::with_packets();
     let mut results = Results {

@@ -170,26 +170,27 @@ fn foot(out: &mut String, report: &Report) {
 
 /// A value with its unit, as the seed's tables have it.
 pub(super) fn value(row: &Row, value: f64) -> String {
-    let (value, unit) = scaled(row, value);
-    format!("{} {unit}", short(value))
+    let (scale, unit) = scale(row, value);
+    format!("{} {unit}", short(value / scale))
 }
 
-fn scaled(row: &Row, value: f64) -> (f64, &'static str) {
+/// What a value of about that size is divided by, and the unit that it then has.
+fn scale(row: &Row, value: f64) -> (f64, &'static str) {
     match row.part {
-        Part::Bulk => (value, "Gbit/s"),
-        _ if row.bytes > 4096 => (value / 1e3, "kpps"),
-        _ => (value / 1e6, "Mpps"),
+        Part::Bulk => (1.0, "Gbit/s"),
+        _ if value < 1e6 => (1e3, "kpps"),
+        _ => (1e6, "Mpps"),
     }
 }
 
 fn shown(line: &Line, system: &str) -> String {
     let told = line.cell(system).map(|Cell { value, .. }| {
-        let [median, min, max] = [value.median, value.min, value.max].map(|v| scaled(&line.of, v));
-        let range = format!("({}–{})", short(min.0), short(max.0));
+        let (scale, unit) = scale(&line.of, value.median);
+        let [median, min, max] = [value.median, value.min, value.max].map(|v| short(v / scale));
         match line.of.part {
             // It stands in the head.
-            Part::Bulk => format!("{} {range}", short(median.0)),
-            _ => format!("{} {} {range}", short(median.0), median.1),
+            Part::Bulk => format!("{median} ({min}–{max})"),
+            _ => format!("{median} {unit} ({min}–{max})"),
         }
     });
     told.unwrap_or_default()
@@ -239,14 +240,14 @@ mod tests {
         let text = super::of(&sample());
         for told in [
             "10.0 Mpps (9.00–12.0)",
-            "10.0k kpps",
+            "100 kpps (100–100)",
             "9.00× (6.00–10.0)",
             "copy ≥8 +",
             "veth ≥0.8 +",
             "1.24 → 1.82 Mpps (1.47×)",
             "14.5 → 21.6 Gbit/s (1.49×)",
-            "lane testpmd ≥1 +",
-            "memlane testpmd ≥1 ?",
+            "lane/testpmd ≥1 +",
+            "memlane/testpmd ≥1 ?",
             "| netmap pipe (at least) | short frames | 100 Mpps | netmap |",
             "NOT MEASURED: memif, to-testpmd: not installed",
             "FAILED: tcp-tx-1, copier, round 1: on purpose",
