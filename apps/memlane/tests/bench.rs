@@ -1,4 +1,4 @@
-//! `memlane bench blocks`, very short: every row that was asked for is there, or it is said why not.
+//! `memlane bench blocks` and `packets`, very short: every row that was asked for is there, or it is said why not.
 
 mod common;
 
@@ -101,6 +101,105 @@ fn nothing_is_measured_for_an_unknown_name_or_a_volume_of_half_a_block() {
     ] {
         let output = memlane()
             .args(["bench", "blocks", flag, value])
+            .output()
+            .expect("it starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+}
+
+/// Rows of packets, and the systems of their parts.
+const PACKETS: [(&str, &str, &[&str]); 6] = [
+    ("table", "tx-64-b32", &["persistent", "map", "copy"]),
+    ("table", "rx-65535-b1", &["persistent", "map", "copy"]),
+    ("table", "rx-1496-b32-q2", &["persistent", "map", "copy"]),
+    (
+        "bulk",
+        "tcp-tx-1",
+        &["persistent", "map", "copy", "copier", "veth"],
+    ),
+    (
+        "bulk",
+        "udp-rx",
+        &["persistent", "map", "copy", "copier", "veth"],
+    ),
+    (
+        "memif",
+        "memif-tx-64",
+        &["testpmd", "to-testpmd", "from-testpmd", "memlane", "lane"],
+    ),
+];
+
+#[test]
+fn a_very_short_run_of_packets_has_every_row_that_was_asked_for() {
+    let dir = Dir::new();
+    let only = PACKETS.map(|(_, row, _)| row).join(",");
+    let output = memlane()
+        .args(["bench", "packets", "--rounds", "1", "--seconds", "0.2"])
+        .args(["--json", "--only", &only, "--out"])
+        .arg(&dir.0)
+        .output()
+        .expect("it starts");
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    let text = stdout(&output);
+    let document: serde_json::Value = serde_json::from_str(&text).expect("a document");
+    assert_eq!(document["schema"], "memlane.bench.packets/1");
+    assert_eq!(document["failed"], serde_json::json!([]), "{said}");
+
+    let missing = document["missing"].as_array().expect("missing").iter();
+    let missing: BTreeSet<(&str, &str)> = missing
+        .map(|one| {
+            let name = |field: &str| one[field].as_str().expect("a name");
+            (name("part"), name("system"))
+        })
+        .collect();
+    for &(part, system) in &missing {
+        assert_ne!(
+            part, "table",
+            "it takes nothing that could be missing: {said}"
+        );
+        let told = format!("!! NOT MEASURED: {part}, {system}: ");
+        assert!(said.contains(&told), "{said}");
+        eprintln!("SKIPPED {part}, {system}: not root, or not installed");
+    }
+
+    let rows = document["rows"].as_array().expect("rows");
+    for (part, row, systems) in PACKETS {
+        let expected = systems.iter().copied();
+        let expected: BTreeSet<&str> = expected
+            .filter(|system| !missing.contains(&(part, *system)))
+            .collect();
+        let line = rows.iter().find(|line| line["row"] == row);
+        let cells = line.map(|line| line["systems"].as_array().expect("systems").iter());
+        let seen = cells.into_iter().flatten().map(|cell| {
+            let (value, cpu) = (&cell["value"]["median"], &cell["cpu"]["median"]);
+            assert!(value.as_f64() > Some(0.0), "{row}: {cell}");
+            // Ends of memif never sleep, so that nobody asks.
+            assert_eq!(part == "memif", cpu.is_null(), "{row}: {cell}");
+            assert!(cpu.as_f64().is_none_or(|cpu| cpu > 0.0), "{row}: {cell}");
+            cell["system"].as_str().expect("a name")
+        });
+        assert_eq!(seen.collect::<BTreeSet<_>>(), expected, "{row}: {said}");
+    }
+    for (name, needs) in [
+        ("packets.md", None),
+        ("packets.json", None),
+        ("packets.svg", None),
+        ("packets-cpu.svg", None),
+        ("packets-bulk.svg", Some(("bulk", "veth"))),
+        ("packets-memif.svg", None),
+    ] {
+        let there = needs.is_none_or(|system| !missing.contains(&system));
+        assert_eq!(dir.0.join(name).exists(), there, "{name}");
+    }
+}
+
+#[test]
+fn no_packets_are_measured_for_an_unknown_name_or_no_time() {
+    for (flag, value, told) in [("--only", "ovs", "not one of"), ("--seconds", "0", "0.2")] {
+        let output = memlane()
+            .args(["bench", "packets", flag, value])
             .output()
             .expect("it starts");
         assert_eq!(output.status.code(), Some(2));

@@ -170,28 +170,13 @@ impl Linked {
     /// # Panics
     /// If it fails.
     pub fn iperf3(&self, args: &[&str]) -> serde_json::Value {
-        let mut server = self.machines.command(Side::Server, "iperf3");
-        server.args(["-s", "-1", "-B", self.address(Side::Server)]);
-        let server = Running::start(server);
-        let mut tries = 0;
-        loop {
-            let mut client = self.machines.command(Side::Client, "iperf3");
-            client
-                .args(["-J", "-c", self.address(Side::Server)])
-                .args(args);
-            let client = harness::run(client, LIMIT);
-            let said: serde_json::Value = serde_json::from_str(&client.stdout).unwrap_or_default();
-            // With JSON, iperf3 ends well whatever happened.
-            if client.is_ok() && said["error"].is_null() && said["end"].is_object() {
-                drop(server);
-                return said;
-            }
-            tries += 1;
-            // The server needs its time to listen.
-            let early = client.stdout.contains("Connection refused");
-            assert!(early && tries < 200, "{}", client.report());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        iperf3(&self.machines, self.address(Side::Server), args)
+    }
+
+    /// Processes of the link.
+    pub fn pids(&self) -> Vec<u32> {
+        let both = [&self.front, &self.back];
+        both.into_iter().flatten().map(Running::pid).collect()
     }
 
     /// Starts an HTTP server on the server's machine that gives out its folder.
@@ -242,5 +227,32 @@ impl Linked {
         let said = place.take().expect("it was started").finish(LIMIT);
         assert!(said.is_ok(), "{}", said.report());
         serde_json::from_str(&said.stdout).expect("JSON")
+    }
+}
+
+/// Runs iperf3 from the client's machine to an address of the server's; what it says, as JSON.
+///
+/// # Panics
+/// If it fails.
+pub fn iperf3(machines: &Machines, address: &str, args: &[&str]) -> serde_json::Value {
+    let mut server = machines.command(Side::Server, "iperf3");
+    server.args(["-s", "-1", "-B", address]);
+    let server = Running::start(server);
+    let mut tries = 0;
+    loop {
+        let mut client = machines.command(Side::Client, "iperf3");
+        client.args(["-J", "-c", address]).args(args);
+        let client = harness::run(client, LIMIT);
+        let said: serde_json::Value = serde_json::from_str(&client.stdout).unwrap_or_default();
+        // With JSON, iperf3 ends well whatever happened.
+        if client.is_ok() && said["error"].is_null() && said["end"].is_object() {
+            drop(server);
+            return said;
+        }
+        tries += 1;
+        // The server needs its time to listen.
+        let early = client.stdout.contains("Connection refused");
+        assert!(early && tries < 200, "{}", client.report());
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -40,6 +40,11 @@ impl Machine {
         Machine::with(&BLOCKS)
     }
 
+    /// Looks around, for what the packet lane is compared with.
+    pub(crate) fn with_packets() -> Self {
+        Machine::with(&PACKETS)
+    }
+
     fn with(programs: &[Asked]) -> Self {
         let line = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -90,6 +95,24 @@ const BLOCKS: [Asked; 4] = [
     ("nbd-server", &["-V"]),
     ("qemu-storage-daemon", &["--version"]),
 ];
+const PACKETS: [Asked; 2] = [
+    ("iperf3", &["--version"]),
+    // It begins nothing, as there is no such program to run.
+    (
+        "dpdk-testpmd",
+        &[
+            "-v",
+            "--no-huge",
+            "--no-pci",
+            "--no-telemetry",
+            "--no-shconf",
+            "-m",
+            "16",
+            "--",
+            "--help",
+        ],
+    ),
+];
 
 fn versions(asked: &[Asked]) -> BTreeMap<&'static str, String> {
     let mut found = BTreeMap::from([("memlane", env!("CARGO_PKG_VERSION").to_owned())]);
@@ -101,21 +124,22 @@ fn versions(asked: &[Asked]) -> BTreeMap<&'static str, String> {
         if let Ok(output) = Command::new(path).args(args).output() {
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text);
-            found.insert(
-                name,
-                text.lines()
-                    .next()
-                    .and_then(version_in)
-                    .unwrap_or_else(|| "?".into()),
-            );
+            let version = line_with_version(&text).and_then(version_in);
+            found.insert(name, version.unwrap_or_else(|| "?".into()));
         }
     }
     found
 }
 
+/// The first one; DPDK has others before it.
+fn line_with_version(text: &str) -> Option<&str> {
+    let dpdk = text.lines().find(|line| line.contains("RTE Version"));
+    dpdk.or_else(|| text.lines().next())
+}
+
 /// The first word that holds a number with a point in it.
 fn version_in(line: &str) -> Option<String> {
-    line.split([' ', ',', '/', '='])
+    line.split([' ', ',', '/', '=', '\''])
         .map(|word| word.trim_start_matches("fio-").trim_start_matches('v'))
         .find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))
         .map(str::to_owned)
@@ -144,6 +168,10 @@ mod tests {
             "7.2.22"
         );
         assert_eq!(version_in("no such thing"), None);
+        let dpdk = "EAL: Detected NUMA nodes: 1\nEAL: RTE Version: 'DPDK 22.11.11'\n";
+        let line = line_with_version(dpdk).expect("a line");
+        assert_eq!(told(line), "22.11.11");
+        assert_eq!(line_with_version("fio-3.33\nversion"), Some("fio-3.33"));
     }
 
     #[test]

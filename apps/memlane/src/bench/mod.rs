@@ -3,6 +3,7 @@
 //! | room | what |
 //! |---|---|
 //! | `blocks/` | the block lane: systems side by side instead of two sides |
+//! | `packets/` | the packet lane, likewise |
 //! | `work/` | the workloads, one file a program |
 //! | `trial`, `runner` | one measurement; all of them, alternating |
 //! | `proc`, `sys` | programs that are pinned, bounded and always ended |
@@ -10,19 +11,24 @@
 //! | `lane` | which lane the bytes took |
 //! | `parse` | what the tools print |
 //! | `spread`, `published`, `machine`, `report` | the table |
-//! | `plot` | pictures, for all benches |
+//! | `plot`, `progress`, `cables` | for several benches: pictures, what is left, two machines of one kernel |
 
 mod blocks;
+mod cables;
 mod hist;
 mod lane;
 mod machine;
+mod packets;
 mod parse;
 mod peer;
 mod plot;
 mod proc;
+mod progress;
 mod published;
 mod report;
 mod runner;
+#[cfg(test)]
+mod shape;
 mod spread;
 mod sys;
 mod trial;
@@ -50,9 +56,17 @@ enum What {
     Sockets(Sockets),
     /// The block lane: volumes, and the network block devices of others.
     Blocks(blocks::Blocks),
+    /// The packet lane: three modes, TCP between namespaces, DPDK's testpmd.
+    Packets(packets::Packets),
     /// Requests over the API of the block lane.
     #[command(hide = true)]
     Load(blocks::load::Load),
+    /// One end of a queue of the packet lane or memif.
+    #[command(hide = true)]
+    Pump(packets::pump::Pump),
+    /// Two TAP devices, joined in the simplest way.
+    #[command(hide = true)]
+    Copier(packets::copier::Copier),
     /// One half of the embedded pair.
     #[command(hide = true)]
     Peer {
@@ -100,6 +114,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Peer { half } => peer::run(&half),
         What::Sockets(options) => sockets(&options),
         What::Blocks(options) => blocks::run(&options),
+        What::Packets(options) => packets::run(&options),
+        What::Pump(pump) => packets::pump::run(&pump).map(|()| Exit::Ok.into()),
+        What::Copier(copier) => packets::copier::run(&copier).map(|()| Exit::Ok.into()),
         What::Load(load) => blocks::load::run(&load).map(|()| Exit::Ok.into()),
     }
 }

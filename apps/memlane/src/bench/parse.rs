@@ -25,14 +25,22 @@ pub(crate) fn sockperf_bandwidth(text: &str) -> anyhow::Result<f64> {
 
 /// iperf3 -J: what the receiver counted, in Gbit/s.
 pub(crate) fn iperf3_gbits(text: &str) -> anyhow::Result<f64> {
+    Ok(iperf3_received(text, "bits_per_second")? / 1e9)
+}
+
+/// Likewise, in bytes.
+pub(crate) fn iperf3_bytes(text: &str) -> anyhow::Result<f64> {
+    iperf3_received(text, "bytes")
+}
+
+fn iperf3_received(text: &str, what: &str) -> anyhow::Result<f64> {
     let value: serde_json::Value = serde_json::from_str(text).context("iperf3's JSON")?;
     if let Some(error) = value["error"].as_str() {
         return Err(anyhow!("iperf3: {error}"));
     }
-    value["end"]["sum_received"]["bits_per_second"]
+    value["end"]["sum_received"][what]
         .as_f64()
-        .filter(|bits| *bits > 0.0)
-        .map(|bits| bits / 1e9)
+        .filter(|value| *value > 0.0)
         .ok_or_else(|| anyhow!("iperf3 reported no received bytes"))
 }
 
@@ -185,9 +193,10 @@ mod tests {
     #[test]
     fn iperf3_counts_what_arrived() {
         let text = r#"{"end":{"sum_sent":{"bits_per_second":3e10},
-            "sum_received":{"start":0,"bits_per_second":14993679267.867636}}}"#;
+            "sum_received":{"start":0,"bytes":1874209908,"bits_per_second":14993679267.867636}}}"#;
         let gbits = iperf3_gbits(text).expect("rate");
         assert!((gbits - 14.993_679).abs() < 1e-5, "{gbits}");
+        assert_eq!(iperf3_bytes(text).expect("bytes"), 1_874_209_908.0);
     }
 
     #[test]

@@ -70,9 +70,26 @@ impl Service {
 
     /// Likewise, until `ready` says so, which is given the process id.
     pub(crate) fn start_until(
-        mut command: Command,
+        command: Command,
         scratch: &Scratch,
         ready: impl Fn(u32) -> bool,
+    ) -> anyhow::Result<Self> {
+        Service::start_when(command, scratch, |pid, _| ready(pid))
+    }
+
+    /// Likewise, until it has said `word`.
+    pub(crate) fn start_saying(
+        command: Command,
+        scratch: &Scratch,
+        word: &str,
+    ) -> anyhow::Result<Self> {
+        Service::start_when(command, scratch, |_, log| read_text(log).contains(word))
+    }
+
+    fn start_when(
+        mut command: Command,
+        scratch: &Scratch,
+        ready: impl Fn(u32, &Path) -> bool,
     ) -> anyhow::Result<Self> {
         let log = scratch.name("server");
         let out = File::create(&log)?;
@@ -86,7 +103,7 @@ impl Service {
             .with_context(|| format!("cannot start {program}"))?;
         let mut service = Service { child };
         let begin = Instant::now();
-        while !ready(service.child.id()) {
+        while !ready(service.child.id(), &log) {
             if let Some(status) = service.child.try_wait()? {
                 bail!(
                     "{program} ended at once ({status}): {}",
@@ -247,6 +264,13 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// In a process group of its own, so that it can be ended with all that it starts.
+pub(crate) fn confined(path: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(path);
+    sys::confine(&mut command, &[]);
+    command
 }
 
 fn shown(command: &Command) -> String {

@@ -91,6 +91,20 @@ impl Aim {
             Aim::AtMost(bound) => ratio <= bound,
         }
     }
+
+    /// In a table, with the verdict: `≥3 +`.
+    pub(crate) fn shown(self, met: Option<bool>) -> String {
+        let bound = match self {
+            Aim::AtLeast(bound) => format!("≥{bound}"),
+            Aim::AtMost(bound) => format!("≤{bound}"),
+        };
+        let verdict = match met {
+            Some(true) => '+',
+            Some(false) => '-',
+            None => '?',
+        };
+        format!("{bound} {verdict}")
+    }
 }
 
 /// The project's aim for a line, if it has one; some are for pinned runs only.

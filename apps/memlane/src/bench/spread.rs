@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::report::short;
+
 /// Several rounds of one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
@@ -41,6 +43,20 @@ impl Spread {
             .collect();
         Spread::of(&ratios)
     }
+
+    /// In a table: the median, and from where to where.
+    pub(crate) fn shown(&self) -> String {
+        let [median, min, max] = [self.median, self.min, self.max].map(short);
+        format!("{median} ({min}–{max})")
+    }
+}
+
+/// A ratio in a table; nothing, if it could not be told.
+pub(crate) fn times(ratio: Option<&Spread>) -> String {
+    ratio.map_or(String::new(), |it| {
+        let [median, min, max] = [it.median, it.min, it.max].map(short);
+        format!("{median}× ({min}–{max})")
+    })
 }
 
 #[cfg(test)]

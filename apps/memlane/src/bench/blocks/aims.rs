@@ -48,16 +48,7 @@ impl Goal {
             Of::P50 => "p50 ",
             _ => "",
         };
-        let bound = match self.bound {
-            Aim::AtLeast(bound) => format!("≥{bound}"),
-            Aim::AtMost(bound) => format!("≤{bound}"),
-        };
-        let verdict = match self.met {
-            Some(true) => '+',
-            Some(false) => '-',
-            None => '?',
-        };
-        format!("{what}{bound} {verdict}")
+        format!("{what}{}", self.bound.shown(self.met))
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::systems::{Bench, Running, Target, confined, volume};
+use super::systems::{Bench, Running, Target, volume};
 use super::work::{LARGE, Outcome, Pattern, Row};
-use crate::bench::proc::{Job, family, find_program};
+use crate::bench::proc::{Job, confined, family, find_program};
 use crate::bench::{spread, sys};
 
 /// What a program may take beyond the time of its measurement.

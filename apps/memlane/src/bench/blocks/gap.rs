@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::cables::{self, Cables, Side};
 use super::ours::serve;
 use super::proxy::Link;
-use super::systems::{Bench, confined, volume};
-use crate::bench::proc::{Job, Service, free_port, listens};
+use super::systems::{Bench, volume};
+use crate::bench::cables::{self, Cables, Side};
+use crate::bench::proc::{Job, Service, confined, free_port, listens};
 use crate::bench::sys;
 use crate::out;
 

@@ -5,12 +5,11 @@
 //! | `plan` | what was asked for, and how far it is |
 //! | `systems` | who is measured; `ours`, `peers`: how each is started, and what a generator is given |
 //! | `work` | what is asked of them; `fio`, `load`: by which generator |
-//! | `gap`, `cables`, `proxy` | the time without I/O when a path dies |
+//! | `gap`, `proxy` | the time without I/O when a path dies |
 //! | `aims`, `published` | what should be reached; what others reached |
 //! | `report`, `text`, `pictures` | the document, its table, its plots |
 
 mod aims;
-mod cables;
 mod fio;
 mod gap;
 pub(super) mod load;
@@ -30,10 +29,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
 use crate::exit::{Exit, fail};
 use crate::out;
-use plan::{BESIDES, Plan, Progress, START};
+use plan::{BESIDES, Plan, START};
 use report::Trouble;
 
 /// Measures volumes.
@@ -146,7 +146,7 @@ fn announce(plan: &Plan, results: &Results, machine: &machine::Machine) {
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts: Vec<String> = parts.map(|(count, of)| format!("{count} {of}")).collect();
-    let time = plan::minutes(plan.time().as_secs_f64());
+    let time = minutes(plan.time().as_secs_f64());
     let rounds = plan.rounds;
     out::stderr(&format!(
         "{} rounds of {}: about {time}; Ctrl-C clears away\n",

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::systems::{Bench, Running, Target, confined, uri, volume};
-use crate::bench::proc::{Service, free_port, listens};
+use super::systems::{Bench, Running, Target, uri, volume};
+use crate::bench::proc::{Service, confined, free_port, listens};
 use crate::blocks::{self, Access, One};
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.

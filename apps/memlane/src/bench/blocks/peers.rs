@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::systems::{Bench, Disk, Running, Target, confined, uri};
-use crate::bench::proc::{Service, find_program, free_port};
+use super::systems::{Bench, Disk, Running, Target, uri};
+use crate::bench::proc::{Service, confined, find_program, free_port};
 
 /// Where a peer listens.
 enum Door {

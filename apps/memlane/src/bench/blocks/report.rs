@@ -309,6 +309,7 @@ pub(super) mod tests {
     use super::super::plan::Wish;
     use super::*;
     use crate::bench::proc::Scratch;
+    use crate::bench::shape;
 
     fn reading(row: &'static str, system: &'static str, round: usize, rate: f64) -> Reading {
         let result = Outcome {
@@ -467,62 +468,15 @@ pub(super) mod tests {
         }
     }
 
-    /// Each place of a document where a value stands; elements of lists and of maps by name share one.
-    fn shape(value: &serde_json::Value, at: &str, found: &mut std::collections::BTreeSet<String>) {
-        const MAPS: [&str; 3] = [
+    #[test]
+    fn the_documented_shape_is_the_shape_of_the_document() {
+        let documented = shape::documented("blocks", SCHEMA);
+        let maps = [
             ".machine.versions",
             ".published.sources",
             ".published.series[].points",
         ];
-        match value {
-            serde_json::Value::Object(map) => {
-                for (key, value) in map {
-                    let key = if MAPS.contains(&at) { "NAME" } else { key };
-                    shape(value, &format!("{at}.{key}"), found);
-                }
-            }
-            serde_json::Value::Array(values) => {
-                for value in values {
-                    shape(value, &format!("{at}[]"), found);
-                }
-            }
-            _ => drop(found.insert(at.trim_start_matches('.').to_owned())),
-        }
-    }
-
-    #[test]
-    fn the_documented_shape_is_the_shape_of_the_document() {
-        let page = include_str!("../../../../../docs/guides/bench.md");
-        let (_, listed) = page
-            .split_once("## The document of `blocks`")
-            .expect("the part");
-        assert!(listed.contains(SCHEMA), "{SCHEMA}");
-        let mut documented = std::collections::BTreeSet::new();
-        for line in listed.lines().filter(|line| line.starts_with("| `")) {
-            let cell = line.split('|').nth(1).unwrap_or_default();
-            let names = cell.split('`').skip(1).step_by(2);
-            documented.extend(names.map(str::to_owned));
-        }
-        let mut found = std::collections::BTreeSet::new();
         let value = serde_json::to_value(sample()).expect("json");
-        shape(&value, "", &mut found);
-        // A spread is the same wherever it stands.
-        let spread = [".median", ".min", ".max", ".values[]"];
-        let mut told = std::collections::BTreeSet::new();
-        for place in found {
-            let end = spread.iter().find_map(|end| place.strip_suffix(end));
-            // Absent for peers: null there, and a spread or an aim elsewhere.
-            told.insert(end.unwrap_or(&place).to_owned());
-        }
-        let nested = |place: &str| {
-            told.iter()
-                .any(|other| other.starts_with(&format!("{place}.")))
-        };
-        let told: std::collections::BTreeSet<String> = told
-            .iter()
-            .filter(|place| !nested(place))
-            .cloned()
-            .collect();
-        assert_eq!(told, documented);
+        assert_eq!(shape::of(&value, &maps), documented);
     }
 }

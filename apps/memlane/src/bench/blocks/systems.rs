@@ -1,7 +1,6 @@
 //! Who is measured, and what a load generator is given.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::{ours, peers};
 use crate::bench::proc::{Scratch, Service, find_program};
@@ -279,13 +278,6 @@ pub(super) fn volume(size: u64) -> String {
 
 pub(super) fn uri(socket: &Path) -> String {
     format!("nbd+unix:///?socket={}", socket.display())
-}
-
-/// In a process group of its own, so that it can be ended with all that it starts.
-pub(super) fn confined(path: impl AsRef<std::ffi::OsStr>) -> Command {
-    let mut command = Command::new(path);
-    crate::bench::sys::confine(&mut command, &[]);
-    command
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::report::{GapLine, Line, Report, Sweep};
 use super::work::Pattern;
 use crate::bench::report::short;
-use crate::bench::spread::Spread;
+use crate::bench::spread::times;
 
 /// All that was measured.
 pub(super) fn of(report: &Report) -> String {
@@ -67,12 +67,12 @@ fn rows(out: &mut String, lines: &[Line]) {
             line.about.clone(),
             line.system_about.into(),
             line.tool.into(),
-            spread(&figures.per_second),
-            spread(&figures.p50_us),
-            spread(&figures.p99_us),
-            spread(&figures.cpu_seconds_per_million),
-            ratio(line.rate_to_best_peer.as_ref()),
-            ratio(line.p50_to_best_peer.as_ref()),
+            figures.per_second.shown(),
+            figures.p50_us.shown(),
+            figures.p99_us.shown(),
+            figures.cpu_seconds_per_million.shown(),
+            times(line.rate_to_best_peer.as_ref()),
+            times(line.p50_to_best_peer.as_ref()),
             line.aim.map(|aim| aim.shown()).unwrap_or_default(),
         ];
         let _ = writeln!(out, "| {} |", cells.join(" | "));
@@ -93,8 +93,8 @@ fn gaps(out: &mut String, lines: &[GapLine]) {
             "| {} | {} | {by} | {} | {} | {} |",
             line.about,
             line.paths,
-            spread(&line.gap_ms),
-            spread(&line.silence_ms),
+            line.gap_ms.shown(),
+            line.silence_ms.shown(),
             line.aim.shown()
         );
     }
@@ -121,7 +121,7 @@ fn jobs(out: &mut String, report: &Report, pattern: Pattern, sweeps: &[&Sweep]) 
         for sweep in sweeps {
             let point = sweep.points.iter().find(|point| point.jobs == step);
             let told = point.map(|point| {
-                let times = ratio(point.rate_to_one_job.as_ref());
+                let times = times(point.rate_to_one_job.as_ref());
                 format!("{} {times}", short(point.figures.per_second.median))
             });
             let _ = write!(out, " {} |", told.unwrap_or_default());
@@ -136,7 +136,7 @@ fn jobs(out: &mut String, report: &Report, pattern: Pattern, sweeps: &[&Sweep]) 
     let _ = write!(out, "| CPU for a request, x64 to x1 |");
     for sweep in sweeps {
         let aim = sweep.aim.map(|aim| format!(" {}", aim.shown()));
-        let cost = ratio(sweep.cpu_64_to_1.as_ref());
+        let cost = times(sweep.cpu_64_to_1.as_ref());
         let _ = write!(out, " {cost}{} |", aim.unwrap_or_default());
     }
     let _ = writeln!(out, "{}", " |".repeat(published.len()));
@@ -164,21 +164,6 @@ fn foot(out: &mut String, report: &Report) {
         let (name, round, why) = (trouble.name, trouble.round, &trouble.why);
         let _ = writeln!(out, "FAILED: {name}, round {round}: {why}");
     }
-}
-
-fn spread(it: &Spread) -> String {
-    format!("{} ({}–{})", short(it.median), short(it.min), short(it.max))
-}
-
-fn ratio(it: Option<&Spread>) -> String {
-    it.map_or(String::new(), |it| {
-        format!(
-            "{}× ({}–{})",
-            short(it.median),
-            short(it.min),
-            short(it.max)
-        )
-    })
 }
 
 #[cfg(test)]

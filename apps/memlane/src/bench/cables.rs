@@ -5,29 +5,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context as _;
 
-use super::systems::confined;
-use crate::bench::proc::find_program;
+use super::proc::{confined, find_program};
 
 /// Our namespaces' names begin so; then come the process and a number.
 const STEM: &str = "mlbench";
 
 /// Which machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
-    /// Where the requests come from.
+pub(crate) enum Side {
+    /// Where requests and connections come from.
     Client,
-    /// Where the volume is.
+    /// Where they go.
     Server,
 }
 
 /// The two namespaces; gone when dropped. Whatever runs in them must have ended before.
-pub(super) struct Cables {
+pub(crate) struct Cables {
     names: [String; 2],
 }
 
 impl Cables {
     /// Makes them, with so many cables.
-    pub(super) fn new(cables: usize) -> anyhow::Result<Cables> {
+    pub(crate) fn new(cables: usize) -> anyhow::Result<Cables> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         anyhow::ensure!(find_program("ip").is_some(), "not installed: ip");
         clear_away();
@@ -61,16 +60,18 @@ impl Cables {
         Ok(())
     }
 
-    fn name(&self, side: Side) -> &str {
+    /// What a machine's namespace is called.
+    pub(crate) fn name(&self, side: Side) -> &str {
         &self.names[usize::from(side == Side::Server)]
     }
 
-    fn ip(&self, side: Side, args: &[&str]) -> anyhow::Result<()> {
+    /// `ip` on a machine.
+    pub(crate) fn ip(&self, side: Side, args: &[&str]) -> anyhow::Result<()> {
         ip(&[&["-n", self.name(side)], args].concat())
     }
 
     /// A command that runs `program` on a machine; it becomes that program, and so has its process id.
-    pub(super) fn command(&self, side: Side, program: &std::path::Path) -> Command {
+    pub(crate) fn command(&self, side: Side, program: &std::path::Path) -> Command {
         let mut command = confined(find_program("ip").unwrap_or_else(|| "ip".into()));
         command
             .args(["netns", "exec", self.name(side)])
@@ -79,7 +80,7 @@ impl Cables {
     }
 
     /// Pulls a cable at the server's end, or puts it back: nothing arrives, and nobody is told.
-    pub(super) fn pull(&self, cable: usize, out: bool) -> anyhow::Result<()> {
+    pub(crate) fn pull(&self, cable: usize, out: bool) -> anyhow::Result<()> {
         let state = if out { "down" } else { "up" };
         self.ip(Side::Server, &["link", "set", &format!("c{cable}"), state])
     }
@@ -112,7 +113,7 @@ fn owner(name: &str) -> Option<u32> {
 }
 
 /// The address of a cable's end, from a block that is reserved for documentation: it is nobody's.
-pub(super) fn address(cable: usize, side: Side) -> String {
+pub(crate) fn address(cable: usize, side: Side) -> String {
     let host = cable * 4 + 1 + usize::from(side == Side::Server);
     format!("198.51.100.{host}")
 }

@@ -1,0 +1,133 @@
+//! What memlane should reach in a row, against what is beside it.
+
+use serde::Serialize;
+
+use super::rows::{OLDER, Part, Row, TESTPMD, VETH};
+use crate::bench::published::Aim;
+use crate::bench::spread::Spread;
+
+/// An aim, and whether it was reached.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug)]
+pub(super) struct Goal {
+    /// A system.
+    pub(super) of: &'static str,
+    /// What it is compared with: a system, or the better of both older modes.
+    pub(super) to: &'static str,
+    pub(super) bound: Aim,
+    /// By the median; null if it was not measured.
+    pub(super) met: Option<bool>,
+}
+
+impl Goal {
+    pub(super) fn new((of, to, bound): Bound, seen: Option<&Spread>) -> Goal {
+        Goal {
+            of,
+            to,
+            bound,
+            met: seen.map(|seen| bound.met(seen.median)),
+        }
+    }
+
+    /// In a table: `≥8 copy +`.
+    pub(super) fn shown(&self) -> String {
+        let whose = match self.of {
+            "persistent" => String::new(),
+            of => format!("{of}/"),
+        };
+        format!("{whose}{} {}", self.to, self.bound.shown(self.met))
+    }
+}
+
+/// Of whom, to whom, how much.
+pub(super) type Bound = (&'static str, &'static str, Aim);
+
+const LEAST: fn(f64) -> Aim = Aim::AtLeast;
+
+/// The aims of a row.
+pub(super) fn aims(row: &Row) -> Vec<Bound> {
+    let ours = "persistent";
+    let mut aims = Vec::new();
+    match row.part {
+        Part::Table => {
+            let single = row.queues == 1;
+            if single && row.bytes == 64 && row.burst == 32 {
+                aims.push((ours, "copy", LEAST(8.0)));
+            }
+            if single && row.bytes == 64 {
+                aims.push((ours, "map", LEAST(50.0)));
+            }
+            if single && row.bytes == 1496 {
+                aims.push((ours, "copy", LEAST(5.0)));
+            }
+            aims.push((ours, OLDER, LEAST(1.0)));
+        }
+        Part::Bulk => {
+            if row.flows > 0 {
+                aims.push((ours, VETH, LEAST(0.8)));
+            }
+            aims.push((ours, OLDER, LEAST(1.0)));
+        }
+        Part::Memif if row.bytes == 64 => {
+            let ours = ["to-testpmd", "from-testpmd", "memlane", "lane"];
+            aims.extend(ours.map(|of| (of, TESTPMD, LEAST(1.0))));
+        }
+        Part::Memif => {}
+    }
+    aims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::{rows, systems};
+    use super::*;
+
+    fn of(id: &str) -> Vec<Bound> {
+        let all = rows(false);
+        aims(all.iter().find(|row| row.id() == id).expect("a row"))
+    }
+
+    #[test]
+    fn aims_are_those_of_the_issue() {
+        for way in ["tx", "rx"] {
+            let small = of(&format!("{way}-64-b32"));
+            assert!(small.contains(&("persistent", "copy", LEAST(8.0))));
+            assert!(small.contains(&("persistent", "map", LEAST(50.0))));
+            assert!(of(&format!("{way}-64-b1")).contains(&("persistent", "map", LEAST(50.0))));
+            assert!(of(&format!("{way}-1496-b1")).contains(&("persistent", "copy", LEAST(5.0))));
+            assert!(of(&format!("tcp-{way}-1")).contains(&("persistent", VETH, LEAST(0.8))));
+            assert_eq!(of(&format!("memif-{way}-64")).len(), 4);
+            assert!(of(&format!("memif-{way}-1496")).is_empty());
+        }
+    }
+
+    #[test]
+    fn there_is_no_row_of_the_lane_in_which_it_may_be_worse_than_an_older_mode() {
+        for row in rows(false).iter().filter(|row| row.part != Part::Memif) {
+            assert!(
+                aims(row).contains(&("persistent", OLDER, LEAST(1.0))),
+                "{row:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn aims_name_systems_of_their_part() {
+        for row in rows(false) {
+            let known = |id: &str| systems(row.part).iter().any(|system| system.id == id);
+            for (of, to, _) in aims(&row) {
+                assert!(known(of) && (known(to) || to == OLDER), "{of} {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_median_decides_and_what_was_not_measured_is_neither() {
+        let bound = ("persistent", "copy", LEAST(8.0));
+        let goal = |values: &[f64]| Goal::new(bound, Spread::of(values).as_ref());
+        assert_eq!(goal(&[7.0, 8.0, 9.0]).shown(), "copy ≥8 +");
+        assert_eq!(goal(&[7.0, 7.9, 9.0]).shown(), "copy ≥8 -");
+        assert_eq!(goal(&[]).shown(), "copy ≥8 ?");
+        let memif = Goal::new(("lane", TESTPMD, LEAST(1.0)), None);
+        assert_eq!(memif.shown(), "lane/testpmd ≥1 ?");
+    }
+}
