@@ -199,7 +199,12 @@ impl Join {
             std::hint::spin_loop();
         }
         if !self.sleeps()? {
-            return Ok(());
+            // An end that says so again and again does not keep us from stopping.
+            return if called(stops) {
+                Err(Over::Stopped)
+            } else {
+                Ok(())
+            };
         }
         if self.sleep(stops)? {
             return Err(Over::Stopped);
