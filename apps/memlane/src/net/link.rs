@@ -11,7 +11,7 @@ use memlane_packet::ends::memif::{
 use memlane_packet::ends::port::Port;
 use memlane_packet::ends::{End, EndCounts, EndError};
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
-use memlane_packet::{AttachError, Mode};
+use memlane_packet::{AttachError, Detach, Mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -102,6 +102,14 @@ impl Tie {
         match self {
             Tie::Lane(link) => link.ended().map(|why| why.to_string()),
             Tie::Memif(link) => link.reason(),
+        }
+    }
+
+    /// Tells the other side why this one ends.
+    fn close(self, why: &Detach) {
+        match self {
+            Tie::Lane(link) => link.close(why),
+            Tie::Memif(link) => link.close(why),
         }
     }
 
@@ -207,6 +215,9 @@ impl Linking<'_> {
             let said = ends[n].link.as_ref().and_then(Tie::ended);
             let why = said.unwrap_or_else(|| error.to_string());
             out::warn(&format!("{}: {why}; waiting for another", self.text(n)));
+            if let (Some(link), EndError::Detached(why)) = (ends[n].link.take(), &error) {
+                link.close(why);
+            }
         }
     }
 

@@ -1,0 +1,1 @@
+//! memif by its document (docs/formats/memif.md).
