@@ -312,7 +312,7 @@ fn half_a_frame_is_slept_on_until_more_of_it_comes() {
     let mut lens = Vec::new();
     for shown in 1..4 {
         world.ring.set_head(shown);
-        assert_eq!(rx.sleeps().unwrap().0, false, "{shown}: it is new");
+        assert!(!rx.sleeps().unwrap().0, "{shown}: it is new");
         let got = rx.receive(8, &mut Counts::default(), |_| More::Yes);
         assert_eq!(got, Ok(0));
         // Who is told that there is something looks again and again, and never at anything else.
