@@ -24,6 +24,7 @@ use ring_stream::Op;
 
 pub mod memif;
 pub mod nbd;
+pub mod packet;
 mod rtrs;
 pub mod seeds;
 mod stream;
@@ -53,7 +54,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 17] = [
+pub const TARGETS: [(&str, Target); 21] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -71,6 +72,10 @@ pub const TARGETS: [(&str, Target); 17] = [
     ("extents", extents),
     ("memif_messages", memif::memif_messages),
     ("memif_rings", memif::memif_rings),
+    ("packet_link", packet::packet_link),
+    ("packet_rings", packet::packet_rings),
+    ("packet_headers", packet::packet_headers),
+    ("capture", packet::capture),
 ];
 
 /// A guest's memory, with a ring and requests to a disk in it.
