@@ -1,11 +1,14 @@
 //! `memlane net link` with memif: a peer that lies is let go of with a reason and the next one served; peers are killed
 //! and come back, DPDK's testpmd among them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use memlane_system::blocks::Rng;
 
 use liar::memif::{Desc, NEXT, Peer, REGION, SLOTS, disconnected};
 use liar::victim::{Bystander, Victim, all_good};
-use liar::{LIMIT, Socket};
+use liar::{Heard, LIMIT, Socket};
 
 mod liar;
 
@@ -242,4 +245,83 @@ fn a_server_that_takes_more_than_it_was_shown_is_let_go_of() {
         assert!(why.contains("the other side says"), "{why}");
     }
     victim.end();
+}
+
+/// Has a second thread write words anywhere in the region while `work` runs, until the other side has gone or some time
+/// is over: has it gone?
+fn under_fire(seed: u64, peer: &Peer, mut work: impl FnMut()) -> bool {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (region, mut random) = (peer.there.region(), Rng(seed));
+            let edges = [0, 1, 13, 64, 2048, 2049, 65536, u32::MAX];
+            while !over.load(Ordering::Relaxed) {
+                // The rings far more often than their buffers.
+                let end = if random.below(4) == 0 { REGION } else { 768 };
+                let edge = edges[usize::try_from(random.below(8)).unwrap_or(0)];
+                let word = u32::try_from(random.next() >> 40).unwrap_or(0);
+                let word = if random.below(2) == 0 { edge } else { word };
+                region.set(random.below(u64::from(end) / 4) * 4, word);
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(200);
+        let mut gone = false;
+        while !gone && Instant::now() < end {
+            for _ in 0..20 {
+                work();
+            }
+            gone = !matches!(peer.socket.hear(Duration::ZERO), Heard::Nothing);
+        }
+        over.store(true, Ordering::Relaxed);
+        gone
+    })
+}
+
+#[test]
+fn a_peer_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behind() {
+    let bystander = Bystander::new();
+    for (end, place, client) in [
+        ("sink:", "memif?role=server", true),
+        ("gen:size=64-1500", "memif?role=server", true),
+        ("sink:", "memif", false),
+        ("gen:size=64-1500", "memif", false),
+    ] {
+        let mut victim = Victim::new("memif-fire", end, place, &[]);
+        let door = (!client).then(|| Socket::listen(&victim.socket));
+        let next = |victim: &Victim| match &door {
+            Some(door) => Peer::accept(door),
+            None => Peer::connect(&victim.socket),
+        };
+        drop(next(&victim));
+        victim.says("waiting for another");
+        let (mut let_go, rounds, mut before) = (0, 10, None);
+        for seed in 1..=rounds {
+            let peer = next(&victim);
+            if before.is_none() {
+                // Until it has all that a link takes.
+                std::thread::sleep(Duration::from_millis(200));
+                before = Some(victim.held());
+            }
+            let mut len = 14;
+            let_go += u64::from(under_fire(seed, &peer, || {
+                peer.work(client, len);
+                len = len % 2000 + 13;
+            }));
+        }
+        assert!(
+            let_go > rounds / 3,
+            "{end} {place}: {let_go} of {rounds} lies were noticed"
+        );
+        let last = next(&victim);
+        std::thread::sleep(Duration::from_millis(200));
+        let (before, after) = (before.expect("there were rounds"), victim.held());
+        assert_eq!(
+            (after.fds, after.memfds),
+            (before.fds, before.memfds),
+            "{end} {place}"
+        );
+        drop(last);
+        victim.end();
+    }
+    bystander.saw_nothing();
 }

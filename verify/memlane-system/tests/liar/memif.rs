@@ -68,6 +68,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// All of the region.
+    pub(crate) fn region(&self) -> Memory {
+        self.memory.again()
+    }
+
     pub(crate) fn head(&self) -> u16 {
         u16::try_from(self.memory.get(self.at + 4) >> 16).unwrap_or(0)
     }
@@ -201,6 +206,28 @@ impl Peer {
             socket,
             bells,
         }
+    }
+
+    /// As an honest one would, as far as that goes: takes what came, and sends a frame, as a client or as a server.
+    pub(crate) fn work(&self, client: bool, len: u32) {
+        if client {
+            self.back.set_head(self.back.tail().wrapping_add(SLOTS));
+            if self.there.head().wrapping_sub(self.there.tail()) < SLOTS {
+                self.show(1, len, 0);
+            }
+            return;
+        }
+        self.there.set_tail(self.there.head());
+        let at = self.back.tail();
+        if at != self.back.head() {
+            let desc = Desc {
+                length: len,
+                ..Desc::default()
+            };
+            self.back.put(at, desc);
+            self.back.set_tail(at.wrapping_add(1));
+        }
+        self.ring();
     }
 
     /// As a client: a frame of these slots, of so many bytes each.
