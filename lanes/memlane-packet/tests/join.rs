@@ -241,3 +241,53 @@ fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_e
         assert_eq!(sending.boards()[1].read().grants, None);
     }
 }
+
+/// An end that says there is something, whenever it is asked, and never gives anything.
+#[derive(Debug)]
+struct Liar;
+
+impl End for Liar {
+    fn name(&self) -> &'static str {
+        "liar"
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
+    }
+    fn receive(
+        &mut self,
+        _: usize,
+        _: &mut dyn FnMut(&Frame<'_>) -> More,
+    ) -> Result<usize, EndError> {
+        Ok(0)
+    }
+    fn send(&mut self, _: &Frame<'_>) -> Result<Sent, EndError> {
+        Ok(Sent::Full(1))
+    }
+    fn lacks(&mut self) -> Result<u32, EndError> {
+        Ok(1)
+    }
+    fn sleeps(&mut self, _: Sleep) -> Result<bool, EndError> {
+        Ok(false)
+    }
+    fn watch<'a>(&'a self, _: Sleep, _: &mut Vec<PollFd<'a>>) {}
+    fn counts(&self) -> EndCounts {
+        EndCounts::default()
+    }
+}
+
+#[test]
+fn an_end_that_never_lets_a_join_sleep_does_not_keep_it_from_stopping() {
+    for spin in [Duration::ZERO, Duration::from_micros(10)] {
+        let (done, over) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let terms = Terms {
+                spin,
+                ..Terms::default()
+            };
+            let mut join = Join::new(Box::new(Liar), generator(1, 10), terms).unwrap();
+            let stop = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+            done.send(join.run(&[stop.as_fd()]))
+        });
+        assert_eq!(over.recv_timeout(LIMIT), Ok(Over::Stopped), "{spin:?}");
+    }
+}

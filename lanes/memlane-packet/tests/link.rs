@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::{copied, frame};
 
@@ -329,7 +330,9 @@ fn fd(region: &memlane_core::region::Region) -> BorrowedFd<'_> {
 
 /// What the back says to a front that sends this, and to itself.
 fn back_says(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> (Option<Message>, AttachError) {
-    let name = name(&format!("{:?}", std::thread::current().id()));
+    // Each its own: a process that another test is just starting still has an earlier one's socket.
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    let name = name(&format!("say-{}", SERIAL.fetch_add(1, Ordering::Relaxed)));
     let listener = Listener::bind(&name).unwrap();
     let offer = BackTerms {
         modes: [true, false, true],
@@ -513,6 +516,35 @@ fn a_name_that_a_dead_back_left_is_taken_over_and_a_live_ones_is_not() {
     drop(listener);
     assert!(!path.exists());
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_back_that_lets_nobody_in_does_not_keep_who_knocks_waiting() {
+    let name = name("full-door");
+    let listener = Listener::bind(&name).unwrap();
+    let (done, tried) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let address = SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let mut waiting = Vec::new();
+        loop {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+            let socket = socket.unwrap();
+            if rustix::net::connect(&socket, &address).is_err() {
+                break;
+            }
+            waiting.push(socket);
+        }
+        let refused = connect(&name, &FrontTerms::default()).map(|_| ());
+        done.send((waiting.len(), refused))
+    });
+    let (waiting, refused) = tried.recv_timeout(PATIENCE).expect("it waits");
+    assert!(waiting > 0);
+    assert!(
+        matches!(refused, Err(AttachError::Socket(_))),
+        "{refused:?}"
+    );
+    drop(listener);
 }
 
 /// Users of a name that has no permissions must be of one user.

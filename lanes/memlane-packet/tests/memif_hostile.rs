@@ -294,6 +294,40 @@ fn a_flag_that_a_client_never_takes_back_does_not_make_two_frames_one() {
     assert!(never.unwrap_err().is_hostile());
 }
 
+#[test]
+fn half_a_frame_is_slept_on_until_more_of_it_comes() {
+    let world = World::new(Ring::Tx);
+    let mut rx = Rx::new(world.ring.clone(), None).unwrap();
+    rx.start();
+    for slot in 0..4 {
+        let desc = Desc {
+            flags: if slot < 3 { NEXT } else { 0 },
+            region: 0,
+            length: 64,
+            offset: world.own.offset,
+            metadata: 0,
+        };
+        world.ring.store(slot, desc);
+    }
+    let mut lens = Vec::new();
+    for shown in 1..4 {
+        world.ring.set_head(shown);
+        assert!(!rx.sleeps().unwrap().0, "{shown}: it is new");
+        let got = rx.receive(8, &mut Counts::default(), |_| More::Yes);
+        assert_eq!(got, Ok(0));
+        // Who is told that there is something looks again and again, and never at anything else.
+        assert_eq!(rx.is_ready(), Ok(false), "{shown} slots of a frame of 4");
+        assert!(rx.sleeps().unwrap().0);
+    }
+    world.ring.set_head(4);
+    assert_eq!(rx.is_ready(), Ok(true));
+    let got = rx.receive(8, &mut Counts::default(), |frame| {
+        lens.push(frame.len());
+        More::Yes
+    });
+    assert_eq!((got, lens), (Ok(1), vec![256]));
+}
+
 fn message() -> impl Strategy<Value = (Message, bool)> {
     let ring = (
         any::<bool>(),

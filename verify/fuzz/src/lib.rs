@@ -25,6 +25,7 @@ use ring_stream::Op;
 pub mod frames;
 pub mod memif;
 pub mod nbd;
+pub mod packet;
 mod rtrs;
 pub mod seeds;
 mod stream;
@@ -54,7 +55,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 19] = [
+pub const TARGETS: [(&str, Target); 23] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -74,6 +75,10 @@ pub const TARGETS: [(&str, Target); 19] = [
     ("memif_rings", memif::memif_rings),
     ("packet_split", frames::packet_split),
     ("packet_segment", frames::packet_segment),
+    ("packet_link", packet::packet_link),
+    ("packet_rings", packet::packet_rings),
+    ("packet_headers", packet::packet_headers),
+    ("capture", packet::capture),
 ];
 
 /// A guest's memory, with a ring and requests to a disk in it.

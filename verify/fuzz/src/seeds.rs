@@ -42,6 +42,10 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("memif_rings", crate::memif::rings()),
         of("packet_split", crate::frames::splits()),
         of("packet_segment", crate::frames::segments()),
+        of("packet_link", crate::packet::messages()),
+        of("packet_rings", crate::packet::rings()),
+        of("packet_headers", crate::packet::frames()),
+        of("capture", crate::packet::captures()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()

@@ -5,11 +5,30 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::blocks::machines::{Machines, Side};
-use crate::blocks::{has, memlane, skip};
+use crate::blocks::{has, memlane, must, skip};
 use crate::harness::{self, Outcome, Running};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BOTH: [Side; 2] = [Side::Client, Side::Server];
+
+/// No two MiB of it are alike.
+const SERVER: &str = r"
+import hashlib, http.server, os, sys
+base = os.urandom(1 << 20)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header('Content-Length', str(int(sys.argv[2]) << 20))
+        self.end_headers()
+        sum = hashlib.sha256()
+        for n in range(int(sys.argv[2])):
+            at = n * 4097 % (1 << 20)
+            block = base[at:] + base[:at]
+            sum.update(block)
+            self.wfile.write(block)
+        print(sum.hexdigest(), flush=True)
+http.server.HTTPServer((sys.argv[1], 8000), Handler).serve_forever()
+";
 
 /// The name of the TAP device on each machine.
 pub const TAP: &str = "tap0";
@@ -63,6 +82,9 @@ impl Linked {
             linked
                 .machines
                 .ip(side, &["addr", "add", &address, "dev", TAP]);
+            let address = format!("{}/64", linked.address6(side));
+            let add = ["addr", "add", &address, "dev", TAP, "nodad"];
+            linked.machines.ip(side, &add);
         }
         linked.mtu(1500);
         linked.start(Side::Server);
@@ -77,6 +99,25 @@ impl Linked {
             Side::Client => "198.51.100.1",
             Side::Server => "198.51.100.2",
         }
+    }
+
+    /// Likewise, of IPv6.
+    pub fn address6(&self, side: Side) -> &'static str {
+        match side {
+            Side::Client => "2001:db8::1",
+            Side::Server => "2001:db8::2",
+        }
+    }
+
+    /// Bytes that a machine has received by its device.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn received(&self, side: Side) -> u64 {
+        let mut command = self.machines.command(side, "cat");
+        command.arg(format!("/sys/class/net/{TAP}/statistics/rx_bytes"));
+        let said = must(command);
+        said.trim().parse().expect("a number")
     }
 
     /// The machines.
@@ -107,9 +148,13 @@ impl Linked {
         let mut command = self.machines.command(side, memlane());
         command.args(["net", "link", &format!("tap:{TAP}"), &end, "--json"]);
         // How the lane works is the front's choice.
-        let mode = self.args.iter().any(|arg| arg.starts_with("--mode"));
-        if side == Side::Client || !mode {
-            command.args(&self.args);
+        let mut args = self.args.iter();
+        while let Some(arg) = args.next() {
+            if arg == "--mode" && side == Side::Server {
+                args.next();
+            } else {
+                command.arg(arg);
+            }
         }
         *place = Some(Running::start(command));
     }
@@ -157,11 +202,13 @@ impl Linked {
 
     /// Pings the server's machine from the client's.
     pub fn ping(&self, args: &[&str]) -> Outcome {
+        self.ping_at(self.address(Side::Server), args)
+    }
+
+    /// Likewise, one of its addresses.
+    pub fn ping_at(&self, address: &str, args: &[&str]) -> Outcome {
         let mut command = self.machines.command(Side::Client, "ping");
-        command
-            .args(["-q", "-n"])
-            .args(args)
-            .arg(self.address(Side::Server));
+        command.args(["-q", "-n"]).args(args).arg(address);
         harness::run(command, LIMIT)
     }
 
@@ -170,7 +217,15 @@ impl Linked {
     /// # Panics
     /// If it fails.
     pub fn iperf3(&self, args: &[&str]) -> serde_json::Value {
-        iperf3(&self.machines, self.address(Side::Server), args)
+        self.iperf3_at(self.address(Side::Server), args)
+    }
+
+    /// Likewise, to one of its addresses.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn iperf3_at(&self, address: &str, args: &[&str]) -> serde_json::Value {
+        iperf3(&self.machines, address, args)
     }
 
     /// Processes of the link.
@@ -179,38 +234,20 @@ impl Linked {
         both.into_iter().flatten().map(Running::pid).collect()
     }
 
-    /// Starts an HTTP server on the server's machine that gives out its folder.
-    pub fn serve_files(&self) -> Running {
-        let mut server: Command = self.machines.command(Side::Server, "python3");
-        server
-            .args([
-                "-m",
-                "http.server",
-                "8000",
-                "--bind",
-                self.address(Side::Server),
-            ])
-            .arg("--directory")
-            .arg(self.machines.dir());
+    /// Starts an HTTP server on the server's machine: a download of so many MiB that it makes up as it goes, and whose
+    /// SHA-256 it prints when all of it was sent.
+    pub fn serve(&self, mib: u64) -> Running {
+        let mut server = self.machines.command(Side::Server, "python3");
+        server.args(["-c", SERVER, self.address(Side::Server), &mib.to_string()]);
         Running::start(server)
     }
 
-    /// Fetches a file of that folder on the client's machine.
-    pub fn curl(&self, file: &str, into: &std::path::Path) -> Command {
-        let mut client = self.machines.command(Side::Client, "curl");
-        let url = format!("http://{}:8000/{file}", self.address(Side::Server));
-        client
-            .args([
-                "-sS",
-                "--retry",
-                "20",
-                "--retry-connrefused",
-                "--retry-delay",
-                "1",
-                "-o",
-            ])
-            .arg(into)
-            .arg(url);
+    /// Fetches it on the client's machine; prints its SHA-256.
+    pub fn fetch(&self) -> Command {
+        let mut client = self.machines.command(Side::Client, "sh");
+        let url = format!("http://{}:8000/", self.address(Side::Server));
+        let retry = "--retry 20 --retry-connrefused --retry-delay 1";
+        client.args(["-c", &format!("curl -sS {retry} {url} | sha256sum")]);
         client
     }
 

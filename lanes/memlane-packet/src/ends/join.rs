@@ -281,7 +281,12 @@ impl Join {
         }
         self.show();
         if !self.sleeps()? {
-            return Ok(());
+            // An end that says so again and again does not keep us from stopping.
+            return if called(stops) {
+                Err(Over::Stopped)
+            } else {
+                Ok(())
+            };
         }
         if self.sleep(stops)? {
             return Err(Over::Stopped);

@@ -107,18 +107,19 @@ fn address(text: &str) -> Result<SocketAddrUnix, AttachError> {
     address.map_err(|error| AttachError::Socket(errno(error)))
 }
 
-fn socket() -> Result<OwnedFd, AttachError> {
+fn socket(more: SocketFlags) -> Result<OwnedFd, AttachError> {
     let made = socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
+        SocketFlags::CLOEXEC | more,
         None,
     );
     made.map_err(|error| AttachError::Socket(errno(error)))
 }
 
+/// Does not wait: whoever listens there may be frozen, with as many at the door as it takes.
 fn connected(address: &SocketAddrUnix) -> Result<OwnedFd, AttachError> {
-    let socket = socket()?;
+    let socket = socket(SocketFlags::NONBLOCK)?;
     let done = rustix::net::connect(&socket, address);
     done.map_err(|error| AttachError::Socket(errno(error)))?;
     Ok(socket)
@@ -128,7 +129,7 @@ impl Door {
     /// Listens at a path, or at `@name`.
     pub(crate) fn open(at: &str) -> Result<Door, AttachError> {
         let address = address(at)?;
-        let socket = socket()?;
+        let socket = socket(SocketFlags::empty())?;
         let path = (!at.starts_with('@')).then(|| PathBuf::from(at));
         let mut bound = bind(&socket, &address);
         if let (Err(rustix::io::Errno::ADDRINUSE), Some(path)) = (&bound, &path)

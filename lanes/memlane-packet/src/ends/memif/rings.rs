@@ -107,6 +107,8 @@ pub struct Rx {
     /// The next slot to look at. At a server it is the tail, once it is shown; at a client what lies a ring's size
     /// further is the head.
     next: u16,
+    /// Slots from `next` on that begin a frame whose end is not there yet: no news until there are more.
+    half: u16,
     /// We asked for a bell.
     asked: bool,
     parts: Vec<SharedBytes>,
@@ -126,6 +128,7 @@ impl Rx {
             ring,
             own,
             next: 0,
+            half: 0,
             asked: false,
             parts: Vec::new(),
         })
@@ -167,8 +170,10 @@ impl Rx {
     ) -> Result<usize, Detach> {
         let mut left = self.filled()?;
         let (mut frames, mut looked) = (0, 0);
+        self.half = 0;
         while left > 0 && looked < most {
             let Some((slots, len)) = self.gather(left)? else {
+                self.half = left;
                 break;
             };
             left -= slots;
@@ -278,12 +283,12 @@ impl Rx {
         }
     }
 
-    /// Is there something?
+    /// Is there something that was not looked at?
     ///
     /// # Errors
     /// The other side's index cannot be.
     pub fn is_ready(&self) -> Result<bool, Detach> {
-        Ok(self.filled()? > 0)
+        Ok(self.filled()? > self.half)
     }
 
     /// Asks for a bell, and looks again: is there nothing? The second value: it was asked for only now.

@@ -1,0 +1,166 @@
+//! Links whose processes are killed and frozen, again and again: what goes over them afterwards is right, and who
+//! lives on holds no more than before.
+
+use std::time::{Duration, Instant};
+
+use liar::LIMIT;
+use liar::victim::{Victim, all_good};
+use memlane_system::real::held::Held;
+
+mod liar;
+
+/// Who waits and who comes, as the command has them.
+const LINKS: [[&str; 2]; 2] = [["back", "front"], ["memif?role=server", "memif"]];
+const MODES: [&str; 3] = ["persistent", "map", "copy"];
+
+/// Modes to try a link in: memif has none.
+fn modes(link: [&str; 2]) -> Vec<Vec<&'static str>> {
+    match link[0] {
+        "back" => MODES.iter().map(|mode| vec!["--mode", *mode]).collect(),
+        _ => vec![vec![]],
+    }
+}
+
+fn count(victim: &Victim, what: &str) -> usize {
+    victim.running.stderr().matches(what).count()
+}
+
+/// Waits until it has said so for the nth time.
+fn says(victim: &mut Victim, what: &str, n: usize) {
+    let end = Instant::now() + LIMIT;
+    while count(victim, what) < n {
+        let said = victim.running.stderr();
+        assert!(victim.running.is_running(), "it ended: {said}");
+        assert!(Instant::now() < end, "not {n} times {what}: {said}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What it holds once that is no more than `before`, or after some time.
+fn settled(victim: &Victim, before: Option<Held>) -> [usize; 3] {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let held = victim.held();
+        let enough =
+            before.is_none_or(|before| held.fds <= before.fds && held.memfds <= before.memfds);
+        if enough && before.is_some() || Instant::now() > end {
+            return [held.fds, held.memfds, held.shared_maps];
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn who_is_killed_again_and_again_under_traffic_leaves_nothing_behind_at_the_other_side() {
+    const ROUNDS: usize = 8;
+    for link in LINKS {
+        for mode in modes(link) {
+            // The one that lives takes frames, or makes them.
+            for (lives, dies) in [("sink:", "gen:size=64-9000"), ("gen:size=64-9000", "sink:")] {
+                for first in [0, 1] {
+                    // Terms are the front's to ask for.
+                    let more = |place: &str| {
+                        if place == "front" {
+                            mode.clone()
+                        } else {
+                            vec![]
+                        }
+                    };
+                    let [here, there] = [link[first], link[1 - first]];
+                    let mut victim = Victim::new("kills", lives, here, &more(here));
+                    let mut before = None;
+                    for round in 1..=ROUNDS {
+                        let other = victim.honest_running(dies, there, &more(there));
+                        says(&mut victim, "linked: ", round);
+                        std::thread::sleep(Duration::from_millis(20));
+                        other.signal("KILL");
+                        drop(other);
+                        says(&mut victim, "waiting for another", round);
+                        let label = format!("{here} {mode:?} {lives} round {round}");
+                        match before {
+                            None => {
+                                std::thread::sleep(Duration::from_millis(300));
+                                before = Some(victim.held());
+                            }
+                            Some(held) => {
+                                let now = settled(&victim, before);
+                                assert_eq!(
+                                    now,
+                                    [held.fds, held.memfds, held.shared_maps],
+                                    "{label}"
+                                );
+                            }
+                        }
+                    }
+                    let label = format!("{here} {mode:?} {lives}");
+                    if lives == "sink:" {
+                        let said = victim.honest("gen:count=2000", there, &more(there));
+                        assert!(said.is_ok(), "{label}: {}", said.report());
+                        says(&mut victim, "waiting for another", ROUNDS + 1);
+                        let verdict = &victim.end()["ends"][0]["verdict"];
+                        assert!(
+                            verdict["good"].as_u64() > Some(2000),
+                            "{label}: {verdict:#}"
+                        );
+                        // What lay in the rings of the dead is taken, or lost whole: never in part, nor out of order.
+                        for wrong in ["missing", "late", "twice", "changed", "strange"] {
+                            assert_eq!(verdict[wrong], 0, "{label}: {verdict:#}");
+                        }
+                    } else {
+                        victim.end();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn whichever_side_is_frozen_nothing_is_lost_and_nothing_grows() {
+    for link in LINKS {
+        for mode in modes(link) {
+            for frozen in ["sends", "receives"] {
+                for from in [0, 1] {
+                    let [sends, receives] = [link[from], link[1 - from]];
+                    let more = |place: &str| {
+                        if place == "front" {
+                            mode.clone()
+                        } else {
+                            vec![]
+                        }
+                    };
+                    let label = format!("{sends} to {receives} {mode:?}, who {frozen} is frozen");
+                    let mut sink = Victim::new("frozen", "sink:", receives, &more(receives));
+                    let generator =
+                        sink.honest_running("gen:size=64-9000,count=30000", sends, &more(sends));
+                    says(&mut sink, "linked: ", 1);
+                    let (stops, lives) = match frozen {
+                        "sends" => (&generator, sink.running.pid()),
+                        _ => (&sink.running, generator.pid()),
+                    };
+                    stops.signal("STOP");
+                    std::thread::sleep(Duration::from_millis(100));
+                    let before = resident(lives);
+                    std::thread::sleep(Duration::from_millis(500));
+                    let grown = resident(lives).saturating_sub(before);
+                    assert!(grown < 1 << 20, "{label}: {grown} bytes more");
+                    stops.signal("CONT");
+                    let said = generator.finish(LIMIT);
+                    assert!(said.is_ok(), "{label}: {}", said.report());
+                    says(&mut sink, "waiting for another", 1);
+                    all_good(&sink.end(), 30_000);
+                }
+            }
+        }
+    }
+}
+
+/// Memory of its own that a process uses, bytes.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it lives");
+    let pages: Vec<u64> = text
+        .split(' ')
+        .filter_map(|n| n.trim().parse().ok())
+        .collect();
+    (pages[1] - pages[2]) * 4096
+}
