@@ -9,6 +9,7 @@ use memlane_packet::ends::memif::{
     self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
 };
 use memlane_packet::ends::port::Port;
+use memlane_packet::ends::vhost::{VhostDoor, VhostLink, VhostTerms};
 use memlane_packet::ends::{End, EndCounts, EndError};
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
 use memlane_packet::{AttachError, Mode};
@@ -29,7 +30,8 @@ const ACCEPT_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// An end is tap:NAME (made if it is not there), afpacket:INTERFACE, pcap:FILE (written), replay:FILE[?paced],
 /// gen:[size=BYTES[-BYTES],][count=N,][rate=N], sink:, memif:SOCKET[?role=server|client] (DPDK, VPP; a client, unless it
-/// is said), or the packet lane: back:SOCKET listens there, front:SOCKET connects to it and brings the memory. When the other process of a link goes, its ends stay, and it is attached again
+/// is said), vhost-user:SOCKET[?role=server|client,memory=sealed|any] (a virtual machine; a server of sealed memory, unless
+/// it is said), or the packet lane: back:SOCKET listens there, front:SOCKET connects to it and brings the memory. When the other process of a link goes, its ends stay, and it is attached again
 /// as soon as it is back.
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
@@ -94,6 +96,7 @@ struct Held {
 enum Tie {
     Lane(Link),
     Memif(MemifLink),
+    Vhost(VhostLink),
 }
 
 impl Tie {
@@ -102,6 +105,7 @@ impl Tie {
         match self {
             Tie::Lane(link) => link.ended().map(|why| why.to_string()),
             Tie::Memif(link) => link.reason(),
+            Tie::Vhost(link) => link.reason(),
         }
     }
 
@@ -109,6 +113,7 @@ impl Tie {
         match self {
             Tie::Lane(link) => format!(", mode {}", link.mode().name()),
             Tie::Memif(link) => format!(", memif, other side {}", link.peer()),
+            Tie::Vhost(_) => ", vhost-user".into(),
         }
     }
 }
@@ -117,6 +122,7 @@ impl Tie {
 enum Door {
     Back(Listener),
     Memif(MemifListener),
+    Vhost(VhostDoor),
 }
 
 impl AsFd for Door {
@@ -124,6 +130,7 @@ impl AsFd for Door {
         match self {
             Door::Back(door) => door.as_fd(),
             Door::Memif(door) => door.as_fd(),
+            Door::Vhost(door) => door.as_fd(),
         }
     }
 }
@@ -131,7 +138,7 @@ impl AsFd for Door {
 struct Linking<'a> {
     args: &'a Args,
     stop: OwnedFd,
-    /// Of a `back:` or a memif server.
+    /// Of a `back:`, a memif server, or for machine monitors.
     door: Option<Door>,
 }
 
@@ -145,7 +152,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let places = [a.map_err(usage)?, b.map_err(usage)?];
     if places.iter().all(Place::is_link) {
         return Err(usage(
-            "one of the two ends must be something else than the lane or memif".into(),
+            "one of the two ends must be something else than the lane, memif or vhost-user".into(),
         ));
     }
     let mut linking = Linking {
@@ -164,6 +171,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         if let Place::Memif(at, true) = place {
             let door = MemifListener::bind(at).map_err(|error| refused(text, &error))?;
             linking.door = Some(Door::Memif(door));
+        }
+        if let Place::Vhost(at) = place {
+            let terms = VhostTerms {
+                queues: args.queues,
+                any_memory: at.any_memory,
+                ..VhostTerms::default()
+            };
+            let door = VhostDoor::open(&at.socket, at.role, &terms);
+            let door = door.map_err(|error| refused(text, &error))?;
+            linking.door = Some(Door::Vhost(door));
         }
     }
     let outcome = linking.serve(&places, &mut ends, &mut totals);
@@ -310,6 +327,7 @@ impl Linking<'_> {
         Ok(Some(match door {
             Door::Back(door) => self.accept(door),
             Door::Memif(door) => self.memif_server(door),
+            Door::Vhost(door) => vhost(door),
         }))
     }
 
@@ -371,6 +389,15 @@ impl Linking<'_> {
     }
 }
 
+fn vhost(door: &VhostDoor) -> Result<Held, AttachError> {
+    let (link, queues) = door.accept(ACCEPT_WITHIN)?;
+    let end = |queue| Box::new(queue) as Box<dyn End>;
+    Ok(Held {
+        queues: queues.into_iter().map(end).collect(),
+        link: Some(Tie::Vhost(link)),
+    })
+}
+
 /// Can the next try of a front be better?
 fn passes(error: &AttachError) -> bool {
     matches!(error, AttachError::Socket(_) | AttachError::Timeout)
@@ -382,7 +409,8 @@ fn refused(text: &str, error: &AttachError) -> anyhow::Error {
         | AttachError::NotOffered(_)
         | AttachError::Stranger(_)
         | AttachError::Wire(_)
-        | AttachError::Memif(_) => Exit::PeerRefused,
+        | AttachError::Memif(_)
+        | AttachError::VhostUser(_) => Exit::PeerRefused,
         _ => Exit::Failed,
     };
     fail(exit, format!("{text}: {error}"))

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use memlane_packet::ends::generate::{Generator, HEADER, Plan, Sink};
 use memlane_packet::ends::pcap::{Capture, Replay};
+use memlane_packet::ends::vhost::Role;
 use memlane_packet::ends::{End, EndError, afpacket, tap};
 
 use crate::exit::{Exit, fail};
@@ -27,10 +28,21 @@ pub(super) enum Place {
     Back(String),
     /// memif 2.0: its socket; do we listen there?
     Memif(String, bool),
+    /// A virtual machine.
+    Vhost(Machine),
+}
+
+/// Where a machine monitor is found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Machine {
+    pub(super) socket: String,
+    pub(super) role: Role,
+    /// Also memory that could be taken away under us.
+    pub(super) any_memory: bool,
 }
 
 const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE, replay:FILE[?paced], gen:[size=BYTES[-BYTES],][count=N,][rate=N], sink:, \
-     memif:SOCKET[?role=server|client], front:SOCKET or back:SOCKET";
+     memif:SOCKET[?role=server|client], vhost-user:SOCKET[?role=server|client,memory=sealed|any], front:SOCKET or back:SOCKET";
 
 impl FromStr for Place {
     type Err = String;
@@ -54,6 +66,7 @@ impl FromStr for Place {
             "front" => named("socket").map(Place::Front),
             "back" => named("socket").map(Place::Back),
             "memif" => named("socket").and_then(|socket| memif(&socket)),
+            "vhost-user" => named("socket").and_then(|socket| machine(&socket)),
             _ => Err(format!("an end is {KINDS}")),
         }
     }
@@ -67,6 +80,29 @@ fn memif(text: &str) -> Result<Place, String> {
         "role=client" => Ok(Place::Memif(socket.into(), false)),
         _ => Err(format!("{option}: memif has role=server and role=client")),
     }
+}
+
+/// A server with sealed memory, unless it is said otherwise.
+fn machine(text: &str) -> Result<Place, String> {
+    let (socket, options) = text.split_once('?').unwrap_or((text, ""));
+    let mut machine = Machine {
+        socket: socket.into(),
+        role: Role::Server,
+        any_memory: false,
+    };
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option {
+            "role=server" => machine.role = Role::Server,
+            "role=client" => machine.role = Role::Client,
+            "memory=sealed" => machine.any_memory = false,
+            "memory=any" => machine.any_memory = true,
+            _ => {
+                let known = "role=server, role=client, memory=sealed and memory=any";
+                return Err(format!("{option}: vhost-user has {known}"));
+            }
+        }
+    }
+    Ok(Place::Vhost(machine))
 }
 
 fn plan(text: &str) -> Result<Plan, String> {
@@ -98,7 +134,10 @@ fn plan(text: &str) -> Result<Plan, String> {
 impl Place {
     /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
-        matches!(self, Place::Front(_) | Place::Back(_) | Place::Memif(..))
+        matches!(
+            self,
+            Place::Front(_) | Place::Back(_) | Place::Memif(..) | Place::Vhost(_)
+        )
     }
 
     /// Opens what lasts as long as we do: each of its queues.
@@ -124,7 +163,7 @@ impl Place {
             Place::Replay(path, paced) => Replay::open(path, *paced).map(|end| one(Box::new(end))),
             Place::Gen(plan) => Ok(one(Box::new(Generator::new(*plan)))),
             Place::Sink => Ok(one(Box::new(Sink::new()))),
-            Place::Front(_) | Place::Back(_) | Place::Memif(..) => Ok(Vec::new()),
+            Place::Front(_) | Place::Back(_) | Place::Memif(..) | Place::Vhost(_) => Ok(Vec::new()),
         };
         opened.map_err(|error| self.explain(text, error))
     }
@@ -175,6 +214,17 @@ mod tests {
             read("memif:@a?role=server"),
             Ok(Place::Memif("@a".into(), true))
         );
+        let machine = |role, any_memory| {
+            let socket = "/a".to_owned();
+            Ok(Place::Vhost(Machine {
+                socket,
+                role,
+                any_memory,
+            }))
+        };
+        assert_eq!(read("vhost-user:/a"), machine(Role::Server, false));
+        let all = read("vhost-user:/a?role=client,memory=any");
+        assert_eq!(all, machine(Role::Client, true));
         let Ok(Place::Gen(plan)) = read("gen:size=60-1514,count=9,rate=1000") else {
             panic!("no plan");
         };
@@ -186,6 +236,8 @@ mod tests {
             "sink:x",
             "memif:",
             "memif:/a?role=master",
+            "vhost-user:",
+            "vhost-user:/a?memory=shared",
             "veth:a",
             "gen:size=10",
             "gen:size=70-60",
