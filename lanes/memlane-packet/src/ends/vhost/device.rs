@@ -40,7 +40,7 @@ const OLD_HEADER: usize = 10;
 const SLOTS: usize = 509;
 
 /// Where a piece of the guest's memory is for the monitor: its messages have addresses of its own.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Mapping {
     user: u64,
     len: u64,
@@ -54,6 +54,9 @@ pub(super) struct Device {
     /// What frames may ask for of whoever takes them here.
     takes: Offloads,
     owned: bool,
+    /// What was agreed on: bits of VIRTIO, and of vhost-user.
+    features: u64,
+    protocol: u64,
     memory: GuestMemoryMmap,
     mappings: Vec<Mapping>,
 }
@@ -73,9 +76,21 @@ impl Device {
             sealed,
             takes,
             owned: false,
+            features: 0,
+            protocol: 0,
             memory: GuestMemoryMmap::new(),
             mappings: Vec::new(),
         }
+    }
+
+    /// Are rings enabled one by one?
+    pub(super) fn has_features(&self) -> bool {
+        self.features & F_PROTOCOL != 0
+    }
+
+    /// Is each message answered that wants it?
+    pub(super) fn replies(&self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
     }
 
     fn features(&self) -> u64 {
@@ -143,15 +158,19 @@ fn bell(file: Option<File>) -> Result<Option<Bell>> {
     }
 }
 
-fn region(what: &VhostUserMemoryRegion, file: File) -> Result<(GuestRegionMmap, Mapping)> {
+fn region(what: &VhostUserMemoryRegion, file: File) -> Result<GuestRegionMmap> {
     let at = GuestAddress(what.guest_phys_addr);
-    let mapped = GuestRegionMmap::new(what.mmap_region(file)?, at).ok_or(Error::InvalidParam)?;
-    let mapping = Mapping {
-        user: what.user_addr,
-        len: what.memory_size,
-        guest: what.guest_phys_addr,
-    };
-    Ok((mapped, mapping))
+    GuestRegionMmap::new(what.mmap_region(file)?, at).ok_or(Error::InvalidParam)
+}
+
+impl From<&VhostUserMemoryRegion> for Mapping {
+    fn from(what: &VhostUserMemoryRegion) -> Mapping {
+        Mapping {
+            user: what.user_addr,
+            len: what.memory_size,
+            guest: what.guest_phys_addr,
+        }
+    }
 }
 
 fn wrong<E: std::fmt::Display>(error: E) -> Error {
@@ -185,6 +204,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if features & !self.features() != 0 {
             return Err(Error::InvalidParam);
         }
+        self.features = features;
         let has = |feature| features & bit(feature) != 0;
         let merges = has(VIRTIO_NET_F_MRG_RXBUF);
         let sums = has(VIRTIO_NET_F_GUEST_CSUM);
@@ -219,12 +239,11 @@ impl VhostUserBackendReqHandlerMut for Device {
         _: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
         let all = regions.iter().zip(files);
-        let all: Vec<_> = all
+        let mapped: Vec<_> = all
             .map(|(what, file)| region(what, file))
             .collect::<Result<_>>()?;
-        let (mapped, mappings) = all.into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         self.exchange(GuestMemoryMmap::from_regions(mapped).map_err(wrong)?)?;
-        self.mappings = mappings;
+        self.mappings = regions.iter().map(Mapping::from).collect();
         Ok(None)
     }
 
@@ -293,6 +312,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         let offered = self.get_protocol_features()?.bits();
+        self.protocol = features;
         let known = features & !offered == 0;
         known.then_some(()).ok_or(Error::InvalidParam)
     }
@@ -312,16 +332,21 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(SLOTS as u64)
     }
 
+    /// QEMU before 8.1 says so once for each pair, and so once too often; likewise below.
     fn add_mem_region(
         &mut self,
         what: &VhostUserSingleMemoryRegion,
         file: File,
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let mapping = Mapping::from(&**what);
+        if self.mappings.contains(&mapping) {
+            return Ok(None);
+        }
         if self.mappings.len() >= SLOTS {
             return Err(Error::InvalidParam);
         }
-        let (mapped, mapping) = region(what, file)?;
+        let mapped = region(what, file)?;
         let more = self.memory.insert_region(Arc::new(mapped)).map_err(wrong)?;
         self.exchange(more)?;
         self.mappings.push(mapping);
@@ -330,6 +355,9 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn remove_mem_region(&mut self, what: &VhostUserSingleMemoryRegion) -> Result<()> {
         let at = what.guest_phys_addr;
+        if !self.mappings.iter().any(|mapping| mapping.guest == at) {
+            return Ok(());
+        }
         let fewer = self
             .memory
             .remove_region(GuestAddress(at), what.memory_size);

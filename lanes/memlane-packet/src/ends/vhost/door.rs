@@ -1,6 +1,7 @@
 //! The socket: one monitor after another, and the thread that listens to it.
 
 use super::device::Device;
+use super::early;
 use super::queue::VhostQueue;
 use super::shared::Shared;
 use crate::engine::chain::Offloads;
@@ -249,9 +250,14 @@ impl Host {
         let sealed = !self.terms.any_memory;
         let device = Device::new(Arc::clone(&self.shared), sealed, self.terms.takes);
         let device = Arc::new(Mutex::new(device));
-        let mut handler = BackendReqHandler::from_stream(stream, device);
+        let socket = stream.try_clone().ok()?;
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
         loop {
-            match handler.handle_request() {
+            let done = match early::take(&socket, &device) {
+                Ok(false) => handler.handle_request(),
+                early => early.map(drop),
+            };
+            match done {
                 Ok(()) => {}
                 // Going away is nothing wrong.
                 Err(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)) => {

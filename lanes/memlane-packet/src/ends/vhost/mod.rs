@@ -4,7 +4,7 @@
 //! | room | what |
 //! |---|---|
 //! | `door` | the socket, and the thread that talks with the monitor; a guest that is there is taken |
-//! | `device` | what the monitor says |
+//! | `device`, `early` | what the monitor says, and what it says too early |
 //! | `shared` | what that thread and those that carry frames have in common |
 //! | `vring` | a virtqueue: whose chain is whose, what is believed, who is rung for |
 //! | `queue` | a pair of them as an [`End`](super::End) |
@@ -30,6 +30,7 @@
 
 mod device;
 mod door;
+mod early;
 mod queue;
 mod shared;
 mod vring;
