@@ -173,6 +173,8 @@ pub enum AttachError {
     Config(&'static str),
     /// At a memif socket.
     Memif(Trouble),
+    /// At a vhost-user socket: what the machine monitor did wrong.
+    VhostUser(String),
 }
 
 impl fmt::Display for AttachError {
@@ -197,6 +199,7 @@ impl fmt::Display for AttachError {
             ),
             AttachError::Config(what) => f.write_str(what),
             AttachError::Memif(trouble) => write!(f, "memif: {trouble}"),
+            AttachError::VhostUser(what) => write!(f, "vhost-user: {what}"),
         }
     }
 }

@@ -8,6 +8,7 @@ use memlane_packet::ends::memif::{
     self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
 };
 use memlane_packet::ends::port::Port;
+use memlane_packet::ends::vhost::{VhostDoor, VhostLink, VhostTerms};
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
 use memlane_packet::{AttachError, Detach, Mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -92,6 +93,7 @@ pub(super) struct Held {
 enum Tie {
     Lane(Link),
     Memif(MemifLink),
+    Vhost(VhostLink),
 }
 
 impl Held {
@@ -100,6 +102,7 @@ impl Held {
         match &self.tie {
             Tie::Lane(link) => link.ended().map(|why| why.to_string()),
             Tie::Memif(link) => link.reason(),
+            Tie::Vhost(link) => link.reason(),
         }
     }
 
@@ -108,6 +111,8 @@ impl Held {
         match self.tie {
             Tie::Lane(link) => link.close(why),
             Tie::Memif(link) => link.close(why),
+            // A guest is told nothing: its device is gone.
+            Tie::Vhost(link) => drop(link),
         }
     }
 
@@ -116,15 +121,18 @@ impl Held {
         match &self.tie {
             Tie::Lane(link) => format!(", mode {}", link.mode().name()),
             Tie::Memif(link) => format!(", memif, other side {}", link.peer()),
+            Tie::Vhost(_) => ", a virtual machine".into(),
         }
     }
 
     pub(super) fn attached(&self) -> Attached {
         let (socket, mode, interface) = match &self.tie {
-            Tie::Lane(link) => (link.as_fd(), Some(link.mode().name()), None),
-            Tie::Memif(link) => (link.as_fd(), None, Some(printable(&link.peer()))),
+            Tie::Lane(link) => (Some(link.as_fd()), Some(link.mode().name()), None),
+            Tie::Memif(link) => (Some(link.as_fd()), None, Some(printable(&link.peer()))),
+            // The monitor's socket is its thread's.
+            Tie::Vhost(_) => (None, None, None),
         };
-        let peer = crate::os::peer(socket).ok();
+        let peer = socket.and_then(|socket| crate::os::peer(socket).ok());
         let peer = peer.map(|(pid, uid)| Peer {
             pid,
             uid,
@@ -142,6 +150,7 @@ fn printable(text: &str) -> String {
 enum Door {
     Back(Listener),
     Memif(MemifListener),
+    Vhost(VhostDoor),
 }
 
 impl AsFd for Door {
@@ -149,6 +158,7 @@ impl AsFd for Door {
         match self {
             Door::Back(door) => door.as_fd(),
             Door::Memif(door) => door.as_fd(),
+            Door::Vhost(door) => door.as_fd(),
         }
     }
 }
@@ -169,6 +179,15 @@ impl<'a> Attacher<'a> {
             Place::Back(at) => Some(Listener::bind(at).map(Door::Back)),
             Place::Memif(memif) if memif.server => {
                 Some(MemifListener::bind(&memif.socket).map(Door::Memif))
+            }
+            Place::Vhost(machine) => {
+                let terms = VhostTerms {
+                    queues: job.queues,
+                    any_memory: machine.any_memory,
+                    ..VhostTerms::default()
+                };
+                let door = VhostDoor::open(&machine.socket, machine.role, &terms);
+                Some(door.map(Door::Vhost))
             }
             _ => None,
         };
@@ -214,6 +233,7 @@ impl<'a> Attacher<'a> {
             let tried = match door {
                 Door::Back(door) => self.back(door),
                 Door::Memif(door) => self.memif_server(door),
+                Door::Vhost(door) => guest(door),
             };
             match tried {
                 Ok(held) => return Ok(Some(held)),
@@ -325,6 +345,16 @@ impl<'a> Attacher<'a> {
     }
 }
 
+/// A guest whose driver is there.
+fn guest(door: &VhostDoor) -> Result<Held, AttachError> {
+    let (link, queues) = door.accept(ACCEPT_WITHIN)?;
+    let end = |queue| Box::new(queue) as Box<dyn End>;
+    Ok(Held {
+        queues: queues.into_iter().map(end).collect(),
+        tie: Tie::Vhost(link),
+    })
+}
+
 /// Who waits, for how long already, and when that is said.
 struct Vigil {
     whom: String,
@@ -421,7 +451,8 @@ fn refused(label: &str, error: &AttachError) -> anyhow::Error {
         | AttachError::NotOffered(_)
         | AttachError::Stranger(_)
         | AttachError::Wire(_)
-        | AttachError::Memif(_) => Exit::PeerRefused,
+        | AttachError::Memif(_)
+        | AttachError::VhostUser(_) => Exit::PeerRefused,
         _ => Exit::Failed,
     };
     let advice = match error {

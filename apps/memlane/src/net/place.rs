@@ -7,6 +7,7 @@ use memlane_packet::ends::generate::{Generator, HEADER, Plan, Sink};
 use memlane_packet::ends::kernel::Interface;
 use memlane_packet::ends::memif::wire::SECRET;
 use memlane_packet::ends::pcap::{Capture, Replay};
+use memlane_packet::ends::vhost::Role;
 use memlane_packet::ends::{End, EndError, afpacket, tap};
 
 use super::options::Options;
@@ -40,6 +41,17 @@ pub(super) enum Place {
     Front(String),
     Back(String),
     Memif(Memif),
+    /// A virtual machine.
+    Vhost(Machine),
+}
+
+/// Where a machine monitor is found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Machine {
+    pub(super) socket: String,
+    pub(super) role: Role,
+    /// Also memory that could be taken away under us.
+    pub(super) any_memory: bool,
 }
 
 /// memif 2.0.
@@ -58,7 +70,8 @@ pub(super) struct Memif {
 
 const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE[?snap=N], replay:FILE[?paced&loop], \
      gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N], \
-     memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES], front:SOCKET or back:SOCKET";
+     memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES], \
+     vhost-user:SOCKET[?role=server|client&memory=sealed|any], front:SOCKET or back:SOCKET";
 
 impl FromStr for Place {
     type Err = String;
@@ -89,6 +102,7 @@ impl FromStr for Place {
                 named("socket")?,
                 &read(&["role", "id", "secret", "ring", "buffer"])?,
             ),
+            "vhost-user" => machine(named("socket")?, &read(&["role", "memory"])?),
             _ => Err(format!("an end is {KINDS}")),
         }
     }
@@ -147,6 +161,33 @@ fn memif(socket: String, options: &Options<'_>) -> Result<Place, String> {
     }))
 }
 
+/// A server with sealed memory, unless it is said otherwise.
+fn machine(socket: String, options: &Options<'_>) -> Result<Place, String> {
+    let role = match options.text("role")? {
+        Some("server") | None => Role::Server,
+        Some("client") => Role::Client,
+        Some(role) => {
+            return Err(format!(
+                "role={role}: vhost-user has role=server and role=client"
+            ));
+        }
+    };
+    let any_memory = match options.text("memory")? {
+        Some("sealed") | None => false,
+        Some("any") => true,
+        Some(memory) => {
+            return Err(format!(
+                "memory={memory}: vhost-user has memory=sealed and memory=any"
+            ));
+        }
+    };
+    Ok(Place::Vhost(Machine {
+        socket,
+        role,
+        any_memory,
+    }))
+}
+
 fn plan(text: &str) -> Result<Plan, String> {
     let options = Options::read("gen", text, &["size", "count", "rate"])?;
     let number = |key| {
@@ -184,7 +225,10 @@ pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
 impl Place {
     /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
-        matches!(self, Place::Front(_) | Place::Back(_) | Place::Memif(_))
+        matches!(
+            self,
+            Place::Front(_) | Place::Back(_) | Place::Memif(_) | Place::Vhost(_)
+        )
     }
 
     /// What its other end is, and where: who waits for it says so.
@@ -194,6 +238,7 @@ impl Place {
             Place::Back(at) => format!("a front at {at}"),
             Place::Memif(memif) if memif.server => format!("a memif client at {}", memif.socket),
             Place::Memif(memif) => format!("a memif server at {}", memif.socket),
+            Place::Vhost(machine) => format!("a virtual machine at {}", machine.socket),
             _ => "nobody".into(),
         }
     }
@@ -230,7 +275,7 @@ impl Place {
             }
             Place::Gen(plan) => Ok(one(Generator::new(*plan))),
             Place::Sink(count) => Ok(one(Sink::until(*count))),
-            Place::Front(_) | Place::Back(_) | Place::Memif(_) => Ok(Vec::new()),
+            Place::Front(_) | Place::Back(_) | Place::Memif(_) | Place::Vhost(_) => Ok(Vec::new()),
         };
         opened.map_err(|error| self.explain(text, error))
     }
@@ -318,6 +363,20 @@ mod tests {
     }
 
     #[test]
+    fn a_virtual_machine_is_served_or_called() {
+        let machine = |role, any_memory| {
+            Ok(Place::Vhost(Machine {
+                socket: "/a".into(),
+                role,
+                any_memory,
+            }))
+        };
+        assert_eq!(read("vhost-user:/a"), machine(Role::Server, false));
+        let all = read("vhost-user:/a?role=client&memory=any");
+        assert_eq!(all, machine(Role::Client, true));
+    }
+
+    #[test]
     fn a_memif_end_has_what_others_have() {
         let plain = Memif {
             socket: "/a".into(),
@@ -369,6 +428,9 @@ mod tests {
             "memif:/a?ring=3",
             "memif:/a?role=server&buffer=2048",
             "memif:/a?secret=1234567890123456789012345",
+            "vhost-user:",
+            "vhost-user:/a?memory=shared",
+            "vhost-user:/a?role=master",
             "veth:a",
             "gen:size=10",
             "gen:size=70-60",

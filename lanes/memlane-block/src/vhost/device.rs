@@ -2,11 +2,11 @@
 //!
 //! Numbers and layouts: VIRTIO 1.2, 5.2 "Block Device"; vhost-user protocol features: QEMU's `docs/interop/vhost-user.rst`.
 
-use super::memory::{Memory, check};
 use super::request::{ID_LEN, MAX_RANGES, SECTOR};
 use super::ring::{Ring, Virtqueue};
 use super::worker::Worker;
 use crate::volume::Volume;
+use memlane_virtio::memory::{Memory, check};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,9 +1,10 @@
 //! For `verify/fuzz`: a guest's memory, as its ring and its requests are read.
 
 use super::request::{S_OK, What, parse, transfer};
-use super::worker::pieces_of;
+use super::worker::LONG;
 use crate::volume::Info;
 use memlane_core::access::SharedBytes;
+use memlane_virtio::chain::pieces_of;
 use std::ptr::NonNull;
 use virtio_queue::{Queue, QueueT as _};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
@@ -55,7 +56,8 @@ pub fn requests(bytes: &[u8]) -> bool {
             break;
         };
         let head = chain.head_index();
-        let (pieces, whole) = pieces_of(chain);
+        let mut pieces = Vec::new();
+        let whole = pieces_of(chain, LONG, &mut pieces);
         let request = parse(&memory, pieces.into_iter(), || whole, &info);
         check(&request.what, &info);
         if let What::Data { len, .. } = &request.what {

@@ -16,24 +16,21 @@
 mod device;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod memory;
 mod request;
 mod ring;
 mod worker;
 
 use crate::volume::Volume;
 use device::Device;
-use memory::Memory;
+use memlane_virtio::memory::Memory;
+use memlane_virtio::socket::listen;
 use request::ID_LEN;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -255,34 +252,6 @@ fn complaint(error: vhost_user_backend::Error) -> Option<String> {
         Error::HandleRequest(Protocol::Disconnected | Protocol::PartialMessage) => None,
         error => Some(error.to_string()),
     }
-}
-
-/// A socket that only its owner may connect to.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    if let Ok(there) = std::fs::symlink_metadata(path) {
-        if !there.file_type().is_socket() {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "something other than a socket is there",
-            ));
-        }
-        if UnixStream::connect(path).is_ok() {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        // Its process is gone.
-        std::fs::remove_file(path)?;
-    }
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // Before it has a name: the file gets the socket's mode.
-    fchmod(socket.as_fd(), Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 8)?;
-    Ok(UnixListener::from(socket))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

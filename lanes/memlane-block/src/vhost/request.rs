@@ -4,7 +4,10 @@
 //! request may be cut into descriptors at any place (2.7.4); only the order "what we read, what we write" is fixed.
 
 use crate::volume::{Flags, Info, Op};
-use vm_memory::{Address as _, Bytes as _, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use memlane_core::access::SharedBytes;
+use memlane_virtio::chain::Piece;
+use memlane_virtio::memory::each_window;
+use vm_memory::{Address as _, Bytes as _, GuestAddress, GuestMemoryMmap};
 
 /// Bytes of `struct virtio_blk_req` before the data: type, reserved, sector.
 const HEADER: u32 = 16;
@@ -30,15 +33,6 @@ const FLAG_UNMAP: u32 = 1;
 pub(super) const S_OK: u8 = 0;
 pub(super) const S_IOERR: u8 = 1;
 pub(super) const S_UNSUPP: u8 = 2;
-
-/// A piece of the guest's memory; perhaps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Piece {
-    pub(super) at: GuestAddress,
-    pub(super) len: u32,
-    /// For us to write.
-    pub(super) writable: bool,
-}
 
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -229,7 +223,7 @@ pub(super) fn transfer(
     memory: &GuestMemoryMmap,
     pieces: &[Piece],
     from: u64,
-    window: memlane_core::access::SharedBytes,
+    window: SharedBytes,
     to_guest: bool,
 ) -> bool {
     let (mut skip, mut at) = (from, 0);
@@ -246,23 +240,20 @@ pub(super) fn transfer(
             return false;
         };
         skip = 0;
-        for slice in memory.get_slices(start, n) {
-            let Ok(slice) = slice else {
-                return false;
-            };
-            // SAFETY: the slice lies in the guest's memory, which `memory` keeps mapped; the copy is one that the
-            // compiler does not look into, so that a guest's writes meanwhile are only wrong bytes.
+        let copied = each_window(memory, start, n, |guest| {
+            // SAFETY: the guest's window is so long; the copy is one that the compiler does not look into.
             let copied = unsafe {
                 if to_guest {
-                    window.copy_out(at, slice.ptr_guard_mut().as_ptr(), slice.len())
+                    window.copy_out(at, guest.as_ptr(), guest.len())
                 } else {
-                    window.copy_in(at, slice.ptr_guard().as_ptr(), slice.len())
+                    window.copy_in(at, guest.as_ptr(), guest.len())
                 }
             };
-            if !copied {
-                return false;
-            }
-            at += slice.len();
+            at += guest.len();
+            copied
+        });
+        if !copied {
+            return false;
         }
         if at == window.len() {
             break;

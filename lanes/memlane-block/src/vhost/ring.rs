@@ -1,11 +1,10 @@
 //! A virtqueue of the crate's that can neither make us wait nor end us: its descriptors must be eventfds and never
-//! block, and its memory is checked before it is touched (see [`memory`](super::memory)).
+//! block, and its memory is checked before it is touched (see `memlane_virtio::memory`).
 
-use super::memory::{Guarded, Memory, Snapshot};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use memlane_virtio::memory::{Guarded, Memory, Snapshot};
+use memlane_virtio::socket::eventfd;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use vhost_user_backend::{VringMutex, VringState, VringStateGuard, VringStateMutGuard, VringT};
@@ -18,7 +17,7 @@ pub(super) struct Virtqueue {
     memory: Guarded,
 }
 
-/// What the crate uses of it. `SEALED`: see [`check`](super::memory::check).
+/// What the crate uses of it. `SEALED`: see `memlane_virtio::memory::check`.
 #[derive(Clone)]
 pub(super) struct Ring<const SEALED: bool>(pub(super) Virtqueue);
 
@@ -169,15 +168,4 @@ impl<const SEALED: bool> VringT<Memory> for Ring<SEALED> {
     fn set_err(&self, file: Option<File>) {
         self.0.state.set_err(file.and_then(eventfd));
     }
-}
-
-/// Takes an eventfd, and makes it one that never waits. A file of another kind could, whatever its flags say.
-fn eventfd(file: File) -> Option<File> {
-    let kind = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    if kind.as_os_str() != "anon_inode:[eventfd]" {
-        return None;
-    }
-    let flags = fcntl_getfl(&file).ok()?;
-    fcntl_setfl(&file, flags | OFlags::NONBLOCK).ok()?;
-    Some(file)
 }

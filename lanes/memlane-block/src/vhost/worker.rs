@@ -1,15 +1,14 @@
 //! One virtqueue and one queue of the volume: takes requests, and puts answers back.
 
-use super::memory::Snapshot;
-use super::request::{ID_LEN, Piece, Request, S_IOERR, S_OK, S_UNSUPP, What, parse, transfer};
+use super::request::{ID_LEN, Request, S_IOERR, S_OK, S_UNSUPP, What, parse, transfer};
 use super::ring::Virtqueue;
 use crate::volume::{Done, Errno, Flags, Info, Io, Op, Queue, Volume};
+use memlane_virtio::chain::pieces_of;
+use memlane_virtio::memory::Snapshot;
 use std::collections::{HashMap, VecDeque};
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use virtio_queue::DescriptorChain;
-use vm_memory::{Bytes as _, GuestMemory, GuestMemoryMmap};
+use vm_memory::{Bytes as _, GuestMemoryMmap};
 
 /// Parts of one request that are under way at once: a discard may have very many.
 const WINDOW: usize = 16;
@@ -124,7 +123,8 @@ impl Worker {
             any = true;
             let info = self.volume.info();
             let head = chain.head_index();
-            let (pieces, whole) = pieces_of(chain);
+            let mut pieces = Vec::new();
+            let whole = pieces_of(chain, LONG, &mut pieces);
             let request = parse(&memory, pieces.into_iter(), || whole, &info);
             self.begin(head, memory, request, &info, durable());
         }
@@ -266,26 +266,7 @@ impl Worker {
 }
 
 /// Descriptors that are looked at; `parse` allows less.
-const LONG: usize = 1100;
-
-/// A chain's descriptors, and whether the last one is the last: a list that breaks off in the middle ends, too.
-pub(super) fn pieces_of<M>(chain: DescriptorChain<M>) -> (Vec<Piece>, bool)
-where
-    M: Deref,
-    M::Target: GuestMemory,
-{
-    let mut whole = true;
-    let pieces = chain.map(|descriptor| {
-        whole = !descriptor.has_next();
-        Piece {
-            at: descriptor.addr(),
-            len: descriptor.len(),
-            writable: descriptor.is_write_only(),
-        }
-    });
-    let pieces = pieces.take(LONG).collect();
-    (pieces, whole)
-}
+pub(super) const LONG: usize = 1100;
 
 enum Next {
     Bare(Op, u64, u32),

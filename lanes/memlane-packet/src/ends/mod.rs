@@ -4,6 +4,7 @@
 //! descriptors to sleep on. An end is one queue and has one thread; [`join`] joins two.
 
 pub mod afpacket;
+mod bell;
 pub mod generate;
 pub mod headers;
 pub mod join;
@@ -17,6 +18,8 @@ pub mod smoltcp;
 pub mod split;
 pub mod tally;
 pub mod tap;
+#[cfg(feature = "vhost")]
+pub mod vhost;
 pub mod vnet;
 
 use crate::engine::Meta;

@@ -1,12 +1,12 @@
 //! memif's socket: both halves of the handshake, and who is gone.
 
 use super::Trouble;
-use super::bell::Bell;
 use super::handshake::{ClientTerms, Plan, Refusal, Server, ServerTerms, Step};
 use super::layout::{Memory, RingMemory};
 use super::queue::MemifQueue;
 use super::rings::{Buffers, Rx, Tx};
 use super::wire::{LEN, Message, NAME, Text, WireError};
+use crate::ends::bell::Bell;
 use crate::error::{AttachError, Detach, Ring};
 use crate::io::link::{Door, again_until, knock};
 use crate::io::socket::{errno, owned, receive_bytes, send_bytes};

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`wire`], [`layout`] | bytes on the socket; bytes in regions |
 //! | [`handshake`], [`rings`] | what decides: who is let in, which slots are whose |
-//! | [`link`], [`queue`], `bell`, `end` | descriptors: sockets, bells, sleep; a queue as an [`End`](super::End) |
+//! | [`link`], [`queue`], `end` | descriptors: sockets, bells, sleep; a queue as an [`End`](super::End) |
 //!
 //! ```
 //! use memlane_packet::ends::memif::{ClientTerms, MemifListener, ServerTerms, connect};
@@ -34,7 +34,6 @@
 //! # Ok::<(), memlane_packet::AttachError>(())
 //! ```
 
-mod bell;
 mod end;
 pub mod handshake;
 pub mod layout;

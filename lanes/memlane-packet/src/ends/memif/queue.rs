@@ -1,8 +1,8 @@
 //! A queue with its bells: [`PacketPort`] at both ends.
 
-use super::bell::Bell;
 use super::link::look;
 use super::rings::{Counts, Rx, Tx};
+use crate::ends::bell::Bell;
 use crate::engine::Meta;
 use crate::engine::chain::{Frame, Room};
 use crate::error::Detach;

@@ -1,25 +1,27 @@
 //! A guest's memory, before it is touched: a mapped file that ends too early, or runs out of pages, ends the process
 //! that looks at it (`SIGBUS`), and the crate maps whatever it is told.
 
+use memlane_core::access::SharedBytes;
 use std::fmt;
 use std::os::fd::AsFd as _;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_memory::{
-    GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend as _, GuestMemoryMmap,
+    GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend as _, GuestMemoryMmap,
     GuestMemoryRegion as _,
 };
 
 /// A guest's memory, which its front end may exchange at any time.
-pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 /// As it was at one moment; mapped as long as it is kept.
-pub(super) type Snapshot = <Memory as GuestAddressSpace>::T;
+pub type Snapshot = <Memory as GuestAddressSpace>::T;
 
 /// `HUGETLBFS_MAGIC` of `include/uapi/linux/magic.h`.
 const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// Why memory is not touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum MemoryError {
+pub enum MemoryError {
     /// No file, or nobody tells how long it is.
     NoFile,
     /// It ends before the region.
@@ -47,8 +49,13 @@ impl fmt::Display for MemoryError {
     }
 }
 
+impl std::error::Error for MemoryError {}
+
 /// May this memory be touched? `sealed`: only if its owner cannot take it away.
-pub(super) fn check(memory: &GuestMemoryMmap, sealed: bool) -> Result<(), MemoryError> {
+///
+/// # Errors
+/// Why not.
+pub fn check(memory: &GuestMemoryMmap, sealed: bool) -> Result<(), MemoryError> {
     for region in memory.iter() {
         let offset = region.file_offset().ok_or(MemoryError::NoFile)?;
         let file = offset.file().as_fd();
@@ -77,9 +84,33 @@ fn check_owner(file: std::os::fd::BorrowedFd<'_>) -> Result<(), MemoryError> {
     Ok(())
 }
 
+/// Shows `len` bytes from `at` on, in windows, as long as `take` wants; `false` if they are not all there, or `take` did
+/// not want them. The windows are for as long as `memory` is kept.
+pub fn each_window(
+    memory: &GuestMemoryMmap,
+    at: GuestAddress,
+    len: usize,
+    mut take: impl FnMut(SharedBytes) -> bool,
+) -> bool {
+    for slice in memory.get_slices(at, len) {
+        let Ok(slice) = slice else {
+            return false;
+        };
+        let Some(base) = NonNull::new(slice.ptr_guard_mut().as_ptr()) else {
+            return false;
+        };
+        // SAFETY: the slice lies in the guest's memory, which is mapped for both as long as `memory` is; what a guest
+        // writes meanwhile is only wrong bytes, as windows are copied from and to.
+        if !take(unsafe { SharedBytes::new(base, slice.len()) }) {
+            return false;
+        }
+    }
+    true
+}
+
 /// Memory of which each snapshot is checked before it is given out.
-#[derive(Clone)]
-pub(super) struct Guarded {
+#[derive(Clone, Debug)]
+pub struct Guarded {
     memory: Memory,
     sealed: bool,
     /// Kept, so that no other one comes to lie at its address.
@@ -87,7 +118,9 @@ pub(super) struct Guarded {
 }
 
 impl Guarded {
-    pub(super) fn new(memory: Memory, sealed: bool) -> Guarded {
+    /// Of this memory; `sealed`: see [`check`].
+    #[must_use]
+    pub fn new(memory: Memory, sealed: bool) -> Guarded {
         Guarded {
             memory,
             sealed,
@@ -96,7 +129,8 @@ impl Guarded {
     }
 
     /// The memory as it is now, if it may be touched.
-    pub(super) fn now(&self) -> Option<Snapshot> {
+    #[must_use]
+    pub fn now(&self) -> Option<Snapshot> {
         let now = self.memory.memory();
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |good: &Snapshot| std::ptr::eq(&raw const **good, &raw const *now);

@@ -1,4 +1,5 @@
-//! memif's bell: an eventfd, which the client makes for each ring and both sides have.
+//! The bell of memif and of vhost-user: an eventfd, which the other side makes for each ring (memif's client), and both
+//! sides have.
 //!
 //! Whether a read or write of it may wait is a flag that both sides share. A read says for itself that it does not
 //! wait; a write cannot, so it is looked at first whether it would (docs/limits.md says what is left).

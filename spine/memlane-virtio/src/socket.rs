@@ -1,0 +1,52 @@
+//! Sockets and descriptors of vhost-user.
+
+use rustix::fs::{Mode, OFlags, fchmod, fcntl_getfl, fcntl_setfl};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+/// A socket that only its owner may connect to. One whose process is gone is replaced.
+///
+/// # Errors
+/// Somebody listens there, something other than a socket is there, or it cannot be made.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    if let Ok(there) = std::fs::symlink_metadata(path) {
+        if !there.file_type().is_socket() {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "something other than a socket is there",
+            ));
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        // Its process is gone.
+        std::fs::remove_file(path)?;
+    }
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // Before it has a name: the file gets the socket's mode.
+    fchmod(socket.as_fd(), Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 8)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// Takes an eventfd, and makes it one that never waits. A file of another kind could, whatever its flags say.
+pub fn eventfd(file: File) -> Option<File> {
+    let kind = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    if kind.as_os_str() != "anon_inode:[eventfd]" {
+        return None;
+    }
+    let flags = fcntl_getfl(&file).ok()?;
+    fcntl_setfl(&file, flags | OFlags::NONBLOCK).ok()?;
+    Some(file)
+}
