@@ -610,12 +610,12 @@ fn a_person_sees_how_far_it_is() {
 fn what_does_not_go_together_is_a_mistake_in_the_call_and_says_what_would() {
     let cases: [(&[&str], &str); 16] = [
         (
-            &["link", "back:/x", "front:/y"],
-            "one of the two ends must be something else",
+            &["link", "back:/x", "front:/x"],
+            "both ends have the same socket",
         ),
         (
-            &["back", "/x", "front:/y"],
-            "one of the two ends must be something else",
+            &["back", "/x", "memif:/x?role=server"],
+            "both ends have the same socket",
         ),
         (&["back", "back:/x", "sink:"], "memlane net back SOCKET END"),
         (

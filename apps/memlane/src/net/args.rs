@@ -292,20 +292,16 @@ impl Job {
         }
     }
 
-    /// Which end is the link.
-    pub(super) fn link(&self) -> Option<usize> {
-        self.ends.iter().position(|end| end.place.is_link())
-    }
-
     /// What does not go together, and what to do about it.
     fn complaint(&self) -> Option<String> {
         let has = |is: fn(&Place) -> bool| self.ends.iter().any(|end| is(&end.place));
         let front = has(|place| matches!(place, Place::Front(_)));
         let back = has(|place| matches!(place, Place::Back(_)));
         let memif = has(|place| matches!(place, Place::Memif(_)));
-        if self.ends.iter().all(|end| end.place.is_link()) {
-            let text = "one of the two ends must be something else than the lane or memif: what comes from one link does not \
-                 go to another in one process";
+        let [a, b] = &self.ends;
+        if a.place.is_link() && a.place.socket() == b.place.socket() {
+            let text =
+                "both ends have the same socket: what is at its other side is another process's";
             return Some(text.into());
         }
         if self.mode.is_some() && !front && !back {
@@ -323,9 +319,9 @@ impl Job {
         if self.max_grants.is_some() && !back {
             return Some("--max-grants is the back's to say, which keeps the mappings: give it to the side with back:".into());
         }
-        if (self.once || self.wait.is_some()) && self.link().is_none() {
+        if (self.once || self.wait.is_some()) && !has(Place::is_link) {
             return Some(
-                "--once and --wait are of links: neither end is front:, back: or memif:".into(),
+                "--once and --wait are of links: neither end is front:, back:, memif: or vhost-user:".into(),
             );
         }
         None

@@ -172,9 +172,12 @@ pub(super) struct Attacher<'a> {
 }
 
 impl<'a> Attacher<'a> {
-    /// Listens, if it is for others to come.
-    pub(super) fn open(job: &'a Job, n: usize) -> anyhow::Result<Attacher<'a>> {
+    /// Listens, if it is for others to come. `None`: this end is no link.
+    pub(super) fn open(job: &'a Job, n: usize) -> anyhow::Result<Option<Attacher<'a>>> {
         let end = &job.ends[n];
+        if !end.place.is_link() {
+            return Ok(None);
+        }
         let door = match &end.place {
             Place::Back(at) => Some(Listener::bind(at).map(Door::Back)),
             Place::Memif(memif) if memif.server => {
@@ -192,12 +195,12 @@ impl<'a> Attacher<'a> {
             _ => None,
         };
         let door = door.transpose();
-        Ok(Attacher {
+        Ok(Some(Attacher {
             job,
             label: &end.label,
             place: &end.place,
             door: door.map_err(|error| not_bound(&end.label, &error))?,
-        })
+        }))
     }
 
     /// Attaches, however long it takes; `None`: we are to stop. `limit`: then that is a failure.

@@ -225,10 +225,17 @@ pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
 impl Place {
     /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
-        matches!(
-            self,
-            Place::Front(_) | Place::Back(_) | Place::Memif(_) | Place::Vhost(_)
-        )
+        self.socket().is_some()
+    }
+
+    /// The socket by which a link comes about.
+    pub(super) fn socket(&self) -> Option<&str> {
+        match self {
+            Place::Front(at) | Place::Back(at) => Some(at),
+            Place::Memif(memif) => Some(&memif.socket),
+            Place::Vhost(machine) => Some(&machine.socket),
+            _ => None,
+        }
     }
 
     /// What its other end is, and where: who waits for it says so.

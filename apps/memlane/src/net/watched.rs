@@ -12,7 +12,7 @@ use super::args::{Job, Kind};
 use super::documents::{End, Event, Peer, Process};
 
 /// What is known of a link as long as it is attached.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Attached {
     pub(super) mode: Option<&'static str>,
     pub(super) peer: Option<Peer>,
@@ -21,7 +21,6 @@ pub(super) struct Attached {
 #[derive(Debug)]
 struct Shown {
     label: String,
-    is_link: bool,
     /// Of links that have ended, by queue.
     past: Vec<Tally>,
     live: Vec<Arc<Board>>,
@@ -75,7 +74,6 @@ impl Watched {
     pub(super) fn new(name: String, job: &Job) -> Watched {
         let shown = |n: usize| Shown {
             label: job.ends[n].label.clone(),
-            is_link: job.ends[n].place.is_link(),
             past: Vec::new(),
             live: Vec::new(),
             attached: Attached::default(),
@@ -105,32 +103,34 @@ impl Watched {
         (state.waiting_for, state.since) = (Some(whom.to_owned()), now());
     }
 
+    /// A link has come.
+    pub(super) fn attached(&self, n: usize, attached: Attached) {
+        let mut state = self.state();
+        state.attaches += 1;
+        state.ends[n].attached = attached;
+    }
+
     /// Its ends are joined, and counted here.
-    pub(super) fn joined(&self, boards: [Vec<Arc<Board>>; 2], attached: Option<&Attached>) {
+    pub(super) fn joined(&self, boards: [Vec<Arc<Board>>; 2]) {
         let mut state = self.state();
         (state.waiting_for, state.since) = (None, now());
         state.began.get_or_insert_with(Instant::now);
-        state.attaches += u64::from(attached.is_some());
         for (end, boards) in state.ends.iter_mut().zip(boards) {
             end.live = boards;
-            if end.is_link {
-                end.attached = attached.cloned().unwrap_or_default();
-            }
         }
     }
 
-    /// They are not any more. What the queues of a link have counted stays, although they don't.
-    pub(super) fn parted(&self, why: &str) {
+    /// A link has ended. What its queues have counted stays, although they don't.
+    pub(super) fn parted(&self, n: usize, why: &str) {
         let mut state = self.state();
         state.last_end = Some(Event {
             at: now(),
             text: why.to_owned(),
         });
-        for end in state.ends.iter_mut().filter(|end| end.is_link) {
-            end.past = end.queues().into_iter().map(Tally::ended).collect();
-            end.live.clear();
-            end.attached = Attached::default();
-        }
+        let end = &mut state.ends[n];
+        end.past = end.queues().into_iter().map(Tally::ended).collect();
+        end.live.clear();
+        end.attached = Attached::default();
     }
 
     pub(super) fn ends(&self) -> [End; 2] {

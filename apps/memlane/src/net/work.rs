@@ -39,11 +39,8 @@ pub(super) fn run(job: &Job) -> anyhow::Result<Exit> {
         job,
         stops: Stops::new(job.seconds)?,
         queues: [a?, b?],
-        held: None,
-        link: match job.link() {
-            Some(n) => Some((n, Attacher::open(job, n)?)),
-            None => None,
-        },
+        held: [None, None],
+        links: [Attacher::open(job, 0)?, Attacher::open(job, 1)?],
         watched: &watched,
     };
     service::ready();
@@ -60,8 +57,8 @@ struct Work<'a> {
     stops: Stops,
     /// Of both ends; those of a link as long as it is attached.
     queues: [Vec<Box<dyn End>>; 2],
-    held: Option<Held>,
-    link: Option<(usize, Attacher<'a>)>,
+    held: [Option<Held>; 2],
+    links: [Option<Attacher<'a>>; 2],
     watched: &'a Watched,
 }
 
@@ -83,10 +80,12 @@ impl Work<'_> {
                     error => Err(fail(Exit::Failed, format!("{label}: {error}"))),
                 };
             }
-            let said = self.held.as_ref().and_then(Held::ended);
+            let said = self.held[n].as_ref().and_then(Held::ended);
             let why = said.unwrap_or_else(|| error.to_string());
-            self.watched.parted(&why);
-            if let (Some(held), EndError::Detached(why)) = (self.held.take(), &error) {
+            self.watched.parted(n, &why);
+            // Before the link: they look at what it has mapped.
+            self.queues[n].clear();
+            if let (Some(held), EndError::Detached(why)) = (self.held[n].take(), &error) {
                 held.close(why);
             }
             if self.job.once {
@@ -104,21 +103,22 @@ impl Work<'_> {
         }
     }
 
-    /// Has a new link, if one of the ends is one; `false`: we are to stop.
+    /// Has each end that is a link be attached: both at first, later the one that has ended, while the other's frames
+    /// wait for it. `false`: we are to stop.
     fn attach(&mut self, first: bool) -> anyhow::Result<bool> {
-        let Some((n, attacher)) = &self.link else {
-            return Ok(true);
-        };
-        // An earlier one ends here: its other side is told.
-        self.queues[*n].clear();
-        self.held = None;
-        self.watched.waits(&self.job.ends[*n].place.awaited());
         let limit = self.job.wait.filter(|_| first);
-        let Some(mut held) = attacher.attach(&self.stops, first, limit)? else {
-            return Ok(false);
-        };
-        self.queues[*n] = std::mem::take(&mut held.queues);
-        self.held = Some(held);
+        for n in [0, 1] {
+            let Some(attacher) = self.links[n].as_ref().filter(|_| self.held[n].is_none()) else {
+                continue;
+            };
+            self.watched.waits(&self.job.ends[n].place.awaited());
+            let Some(mut held) = attacher.attach(&self.stops, first, limit)? else {
+                return Ok(false);
+            };
+            self.queues[n] = std::mem::take(&mut held.queues);
+            self.watched.attached(n, held.attached());
+            self.held[n] = Some(held);
+        }
         Ok(true)
     }
 
@@ -140,8 +140,7 @@ impl Work<'_> {
                 .map(|join| Arc::clone(&join.boards()[n]))
                 .collect()
         });
-        let attached = self.held.as_ref().map(Held::attached);
-        self.watched.joined(boards, attached.as_ref());
+        self.watched.joined(boards);
         self.say_linked();
         let overs = run_all(&mut joins, &self.stops.all())?;
         for join in joins {
@@ -158,7 +157,7 @@ impl Work<'_> {
     }
 
     fn say_linked(&self) {
-        let how = self.held.as_ref().map_or(String::new(), Held::how);
+        let how: String = self.held.iter().flatten().map(Held::how).collect();
         let [a, b] = &self.job.ends;
         note(&format!(
             "linked: {} and {}, {} queue(s){how}",
