@@ -52,8 +52,9 @@ pub(super) fn of(report: &Report) -> Vec<(String, String)> {
     pictures
 }
 
+/// The older modes are ours, too; but they are what persistent is compared with.
 fn whose(cell: &Cell) -> Whose {
-    match cell.ours {
+    match cell.ours && !matches!(cell.system, "map" | "copy") {
         true => Whose::Ours,
         false => Whose::Theirs,
     }
@@ -91,7 +92,10 @@ fn rates(report: &Report, name: &str, lines: &[&Line]) -> Option<String> {
         };
         Panel {
             title: title(line),
-            unit: format!("{}; the tick is the aim, at least", line.unit),
+            unit: match aim {
+                Some(_) => format!("{}; the tick is the aim, at least", line.unit),
+                None => line.unit.into(),
+            },
             bars: line.systems.iter().map(bar).collect(),
         }
     };
