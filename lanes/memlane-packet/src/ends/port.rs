@@ -1,6 +1,6 @@
 //! The lane itself as an end: a queue of a link.
 
-use super::{End, EndCounts, EndError, More, Sent, Sleep};
+use super::{End, EndCounts, EndError, Filled, More, Placed, Sent, Sleep};
 use crate::engine::chain::{Frame, Offloads};
 use crate::error::Detach;
 use crate::io::{BackQueue, FrontQueue, Link};
@@ -113,6 +113,15 @@ impl<Q: Queue> End for Port<Q> {
         let sent = self.queue.send(frame.len(), frame.meta(), fill)?;
         self.refused += u64::from(sent == Sent::Refused);
         Ok(sent)
+    }
+
+    fn place(
+        &mut self,
+        fill: &mut dyn FnMut(&crate::Room<'_>) -> Filled,
+    ) -> Result<Placed, EndError> {
+        let placed = self.queue.place(fill)?;
+        self.refused += u64::from(placed == Placed::Sent(Sent::Refused));
+        Ok(placed)
     }
 
     fn lacks(&mut self) -> Result<u32, EndError> {

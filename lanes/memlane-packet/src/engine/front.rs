@@ -9,7 +9,7 @@ use crate::layout::{
     RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK, TX_DATA_VALIDATED,
     TxRequest, TxResponse,
 };
-use crate::port::{More, Sent, Sleep};
+use crate::port::{More, Placed, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 /// Bytes of a fragment of a packet that is sent, at most: its slot has 16 bits for them.
 const FRAGMENT_MAX: usize = PACKET_MAX;
+
+/// Buffers of large packets that did not lie beside each other, after which the free ones are put in order: that costs
+/// about a microsecond, and each of these some tens of nanoseconds where a system call has to name them.
+const TIDY_AFTER: u32 = 256;
 
 /// A queue's buffers of one direction: as many as the ring has slots, each granted for good.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ pub struct Front {
     offloads: Offloads,
     /// Buffers that a packet can be sent by, the last used last: it is warm.
     free: Vec<u16>,
+    /// Buffers of large packets that did not lie beside the one before, since `free` was put in order.
+    untidy: u32,
     /// By buffer: is it with the back?
     away: Vec<bool>,
     /// Extra slots without a response.
@@ -126,7 +132,8 @@ impl Front {
             tx_buffers,
             rx_buffers,
             offloads,
-            free: (0..count).rev().collect(),
+            free: (0..count).collect(),
+            untidy: 0,
             away: vec![false; slots as usize],
             extras_away: 0,
             posted: vec![0; slots as usize],
@@ -182,13 +189,50 @@ impl Front {
         if slots == 1 {
             self.send_short(len, meta, fill);
         } else {
-            self.take_buffers(len, size, count);
+            let from = self.lay_out(len, size, count);
+            self.take_out(from, count);
             fill(&Room::new(&self.parts, len));
             self.ask(len, meta);
         }
         self.stats.sent += 1;
         self.stats.sent_bytes += len as u64;
         Ok(Sent::Queued)
+    }
+
+    /// Lends room for the longest frame to `fill`, which says what it has put there.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    #[inline]
+    pub fn place(
+        &mut self,
+        fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+    ) -> Result<Placed, Detach> {
+        self.alive()?;
+        let size = self.tx_buffers.size().min(FRAGMENT_MAX);
+        let count = PACKET_MAX.div_ceil(size);
+        if !self.has_room(count, count + 1) {
+            self.reap()?;
+            if !self.has_room(count, count + 1) {
+                self.stats.full += 1;
+                return Ok(Placed::Sent(Sent::Full(
+                    u32::try_from(count + 1).unwrap_or(u32::MAX),
+                )));
+            }
+        }
+        let from = self.lay_out(PACKET_MAX, size, count);
+        let Some((len, meta)) = fill(&Room::new(&self.parts, PACKET_MAX)) else {
+            return Ok(Placed::Nothing);
+        };
+        if !(PACKET_MIN..=PACKET_MAX).contains(&len) || !self.offloads.allow(meta.gso) {
+            return Ok(Placed::Sent(Sent::Refused));
+        }
+        chain::trim(&mut self.parts, len);
+        self.take_out(from, self.parts.len());
+        self.ask(len, meta);
+        self.stats.sent += 1;
+        self.stats.sent_bytes += len as u64;
+        Ok(Placed::Sent(Sent::Queued))
     }
 
     /// A packet of one slot: nearly all are. There is room.
@@ -221,21 +265,37 @@ impl Front {
         self.free.len() >= buffers && self.tx.free() as usize >= slots
     }
 
+    /// Where `len` bytes go, in `count` of the free buffers, which stay free; where those begin. They are taken as they
+    /// came back: those of one packet lie beside each other again.
     #[inline]
-    fn take_buffers(&mut self, len: usize, size: usize, count: usize) {
+    fn lay_out(&mut self, len: usize, size: usize, count: usize) -> usize {
         self.parts.clear();
-        self.buffers.clear();
-        let mut left = len;
-        for _ in 0..count {
-            let Some(buffer) = self.free.pop() else { break };
+        if self.untidy >= TIDY_AFTER {
+            self.free.sort_unstable();
+            self.untidy = 0;
+        }
+        let from = self.free.len() - count;
+        let (mut left, mut next) = (len, self.free[from]);
+        for &buffer in &self.free[from..] {
+            self.untidy += u32::from(buffer != next);
+            next = buffer.wrapping_add(1);
             let n = left.min(size);
             let at = usize::from(chain::colour(buffer, self.tx_buffers.size(), n));
             let at = usize::from(buffer) * self.tx_buffers.size() + at;
-            self.away[usize::from(buffer)] = true;
-            self.buffers.push(buffer);
             // Inside: the window has all buffers.
             self.parts.extend(self.tx_window.part(at, n));
             left -= n;
+        }
+        from
+    }
+
+    /// Takes `count` buffers out of the free ones, from `from` on: they are the packet's at hand.
+    #[inline]
+    fn take_out(&mut self, from: usize, count: usize) {
+        self.buffers.clear();
+        self.buffers.extend(self.free.drain(from..from + count));
+        for buffer in &self.buffers {
+            self.away[usize::from(*buffer)] = true;
         }
     }
 
@@ -243,6 +303,7 @@ impl Front {
     #[inline]
     fn ask(&mut self, len: usize, meta: Meta) {
         let (ring, last) = (&self.memory.tx, self.buffers.len() - 1);
+        let window = self.tx_window.as_ptr() as usize;
         for (n, (buffer, part)) in self.buffers.iter().zip(&self.parts).enumerate() {
             let mut flags = if n < last { MORE_DATA } else { 0 };
             let mut size = part.len();
@@ -250,9 +311,11 @@ impl Front {
                 flags |= flags_of(meta);
                 size = len;
             }
+            let at = (part.as_ptr() as usize - window) % self.tx_buffers.size();
             let request = TxRequest {
                 gref: u32::from(*buffer),
-                offset: chain::colour(*buffer, self.tx_buffers.size(), part.len()),
+                // Less than a buffer has.
+                offset: u16::try_from(at).unwrap_or(0),
                 flags,
                 id: *buffer,
                 // At most PACKET_MAX.

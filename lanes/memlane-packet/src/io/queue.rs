@@ -8,7 +8,7 @@ use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Room};
 use crate::engine::front::Front;
 use crate::error::Detach;
-use crate::port::{More, PacketPort, Sent, Sleep};
+use crate::port::{More, PacketPort, Placed, Sent, Sleep};
 use crate::stats::QueueStats;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -182,6 +182,16 @@ macro_rules! port {
                 let sent = self.engine.send(len, meta, fill)?;
                 self.found(!matches!(sent, Sent::Full(_)))?;
                 Ok(sent)
+            }
+
+            #[inline]
+            fn place(
+                &mut self,
+                fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+            ) -> Result<Placed, Detach> {
+                let placed = self.engine.place(fill)?;
+                self.found(!matches!(placed, Placed::Sent(Sent::Full(_))))?;
+                Ok(placed)
             }
 
             #[inline]
