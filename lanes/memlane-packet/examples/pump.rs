@@ -48,6 +48,7 @@ fn pair(mode: Mode, order: u8) -> Result<Pair, Error> {
     let terms = FrontTerms {
         mode: Some(mode),
         order,
+        ring_log2: std::env::var("LOG2").map_or(8, |s| s.parse().unwrap()),
         ..FrontTerms::default()
     };
     let front = std::thread::spawn(move || connect(&name, &terms));
@@ -150,7 +151,10 @@ fn main() -> Result<(), Error> {
     println!(
         "size   burst way   persistent           map                  copy                 p/copy  p/map  two bare copies"
     );
-    for size in SIZES {
+    for size in SIZES
+        .into_iter()
+        .filter(|s| std::env::var("ONLY").map_or(true, |o| o == s.to_string()))
+    {
         let order = if size > 4096 { 4 } else { 0 };
         let mut pairs = Vec::new();
         for mode in Mode::ALL {
