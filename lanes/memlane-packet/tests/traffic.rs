@@ -370,15 +370,51 @@ fn who_waits_for_room_is_woken_by_it() {
     while front.send(64, Meta::default(), |_| ()).unwrap() == Sent::Queued {}
     front.flush().unwrap();
     assert_eq!(front.sleeps(Sleep::for_room(1)), Ok(true));
-    assert!(back.receive(1, |_| ()).unwrap().ring);
+    assert_eq!(back.receive(1, |_| ()).unwrap().frames, 1);
+    assert!(back.settle());
     assert_eq!(front.sleeps(Sleep::for_room(1)), Ok(false));
     assert_eq!(front.send(64, Meta::default(), |_| ()), Ok(Sent::Queued));
     // The other way: a back without buffers is woken when they are posted again.
     while back.send(64, Meta::default(), |_| ()).unwrap() == Sent::Queued {}
     back.flush().unwrap();
     assert_eq!(back.sleeps(Sleep::for_room(1)), Ok(true));
-    assert!(front.receive(1, |_| ()).unwrap().ring);
+    assert_eq!(front.receive(1, |_| ()).unwrap().frames, 1);
+    assert!(front.settle());
     assert_eq!(back.sleeps(Sleep::for_room(1)), Ok(false));
+}
+
+#[test]
+fn who_takes_frames_one_by_one_gives_slots_back_in_batches_and_all_of_them_in_the_end() {
+    for len in [64, 6000] {
+        let mut traffic = Traffic::new(Mode::Persistent, 6, 0, 64);
+        let (front, back) = (&mut traffic.front, &mut traffic.back);
+        for _ in 0..24 {
+            assert_eq!(front.send(len, Meta::default(), |_| ()), Ok(Sent::Queued));
+            assert_eq!(back.send(len, Meta::default(), |_| ()), Ok(Sent::Queued));
+        }
+        front.flush().unwrap();
+        back.flush().unwrap();
+        let slots = len.div_ceil(4096);
+        // 16 at most are kept back.
+        for n in 1..=24 {
+            assert_eq!(back.receive(1, |_| ()).unwrap().frames, 1);
+            assert_eq!(front.receive(1, |_| ()).unwrap().frames, 1);
+            let given = n * slots - (n * slots) % 16;
+            let room = u32::try_from(64 - 24 * slots + given).unwrap();
+            let told = |room: u32| Sleep::for_room(room);
+            assert_eq!(front.sleeps(told(room)), Ok(false), "{n} of {len}");
+            assert_eq!(back.sleeps(told(room)), Ok(false), "{n} of {len}");
+            if room < 64 {
+                assert_eq!(front.sleeps(told(room + 1)), Ok(true), "{n} of {len}");
+                assert_eq!(back.sleeps(told(room + 1)), Ok(true), "{n} of {len}");
+            }
+        }
+        // Nothing more comes.
+        assert_eq!(back.receive(1, |_| ()).unwrap().frames, 0);
+        assert_eq!(front.receive(1, |_| ()).unwrap().frames, 0);
+        assert_eq!(front.is_quiet(), Ok(true));
+        assert_eq!(back.sleeps(Sleep::for_room(64)), Ok(false));
+    }
 }
 
 #[test]
@@ -414,12 +450,11 @@ fn who_is_told_how_many_slots_are_missing_sleeps_until_there_are_so_many() {
     );
     front.flush().unwrap();
     assert_eq!(front.sleeps(Sleep::for_room(5)), Ok(true));
-    assert!(
-        !back.receive(1, |_| ()).unwrap().ring,
-        "three slots are missing, two came"
-    );
+    assert_eq!(back.receive(1, |_| ()).unwrap().frames, 1);
+    assert!(!back.settle(), "three slots are missing, two came");
     assert_eq!(front.sleeps(Sleep::for_room(5)), Ok(true));
-    assert!(back.receive(1, |_| ()).unwrap().ring);
+    assert_eq!(back.receive(1, |_| ()).unwrap().frames, 1);
+    assert!(back.settle());
     assert_eq!(front.sleeps(Sleep::for_room(5)), Ok(false));
     assert_eq!(
         front.send(20_000, Meta::default(), |_| ()),
@@ -435,6 +470,7 @@ fn who_is_told_how_many_slots_are_missing_sleeps_until_there_are_so_many() {
     );
     back.flush().unwrap();
     assert_eq!(back.sleeps(Sleep::for_room(3)), Ok(true));
-    assert!(front.receive(1, |_| ()).unwrap().ring);
+    assert_eq!(front.receive(1, |_| ()).unwrap().frames, 1);
+    assert!(front.settle());
     assert_eq!(back.sleeps(Sleep::for_room(3)), Ok(false));
 }

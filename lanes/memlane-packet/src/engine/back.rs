@@ -86,6 +86,9 @@ pub struct Back<R: Reach> {
     spots: Vec<Spot>,
     /// To be written by the kernel: where to, from which window of the staging memory.
     writes: Vec<(Grant, usize, SharedBytes)>,
+    /// Requests of single slots that were taken and are not answered yet.
+    due: Vec<u16>,
+    together: u32,
     /// Of the responses at hand: id and offset.
     answers: Vec<(u16, u16)>,
     stats: QueueStats,
@@ -112,6 +115,8 @@ impl<R: Reach> Back<R> {
             parts: Vec::with_capacity(SLOTS_MAX),
             spots: Vec::with_capacity(SLOTS_MAX),
             writes: Vec::with_capacity(SLOTS_MAX),
+            due: Vec::with_capacity(layout.slots as usize),
+            together: super::together(layout.slots),
             answers: Vec::with_capacity(SLOTS_MAX),
             stats: QueueStats::default(),
             ended: None,
@@ -140,9 +145,32 @@ impl<R: Reach> Back<R> {
                 Err(error) => return Err(self.end(error)),
             }
         }
-        burst.ring = self.tx.publish(self.memory.tx.words());
-        self.stats.bells += u64::from(burst.ring);
+        let comes_again = burst.frames == most && more.get() == More::Yes;
+        if !comes_again || self.tx.unanswered() >= self.together {
+            burst.ring = self.settle();
+        }
         Ok(burst)
+    }
+
+    /// Answers what was taken: a receiver that takes few frames at a time leaves some of that to its next call. `true`:
+    /// the front asked for a bell. To be called before a sleep.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        self.answer_due();
+        let ring = self.tx.publish(self.memory.tx.words());
+        self.stats.bells += u64::from(ring);
+        ring
+    }
+
+    #[inline]
+    fn answer_due(&mut self) {
+        for id in self.due.drain(..) {
+            let done = TxResponse {
+                id,
+                status: RSP_OKAY,
+            };
+            self.memory.tx.write(self.tx.put(), done.words());
+        }
     }
 
     /// Likewise, all of them.
@@ -213,11 +241,7 @@ impl<R: Reach> Back<R> {
             return Err(Detach::Slot(Ring::Tx, NO_PACKET));
         }
         self.tx.take(1);
-        let done = TxResponse {
-            id: request.id,
-            status: RSP_OKAY,
-        };
-        self.memory.tx.write(self.tx.put(), done.words());
+        self.due.push(request.id);
         self.count_received(len);
         Ok(true)
     }
@@ -381,6 +405,7 @@ impl<R: Reach> Back<R> {
     /// Answers the packet at hand, slot by slot.
     #[inline]
     fn answer(&mut self, extras: u32) {
+        self.answer_due();
         let ring = &self.memory.tx;
         for (n, request) in self.requests.iter().enumerate() {
             self.tx.take(1);

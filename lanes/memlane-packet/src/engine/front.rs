@@ -79,6 +79,9 @@ pub struct Front {
     extras_away: u32,
     /// By slot of the rx ring: the buffer that was posted there.
     posted: Vec<u16>,
+    /// Buffers of frames that were taken, to be posted anew.
+    due: Vec<u16>,
+    together: usize,
     /// Of the packet at hand.
     parts: Vec<SharedBytes>,
     buffers: Vec<u16>,
@@ -132,11 +135,13 @@ impl Front {
             tx_buffers,
             rx_buffers,
             offloads,
-            free: (0..count).collect(),
+            free: (0..count).rev().collect(),
             untidy: 0,
             away: vec![false; slots as usize],
             extras_away: 0,
             posted: vec![0; slots as usize],
+            due: Vec::with_capacity(slots as usize),
+            together: super::together(slots) as usize,
             parts: Vec::with_capacity(SLOTS_MAX),
             buffers: Vec::with_capacity(SLOTS_MAX + 1),
             stats: QueueStats::default(),
@@ -189,8 +194,8 @@ impl Front {
         if slots == 1 {
             self.send_short(len, meta, fill);
         } else {
-            let from = self.lay_out(len, size, count);
-            self.take_out(from, count);
+            self.lay_out(len, size, count);
+            self.take_out(count);
             fill(&Room::new(&self.parts, len));
             self.ask(len, meta);
         }
@@ -220,7 +225,7 @@ impl Front {
                 )));
             }
         }
-        let from = self.lay_out(PACKET_MAX, size, count);
+        self.lay_out(PACKET_MAX, size, count);
         let Some((len, meta)) = fill(&Room::new(&self.parts, PACKET_MAX)) else {
             return Ok(Placed::Nothing);
         };
@@ -228,7 +233,7 @@ impl Front {
             return Ok(Placed::Sent(Sent::Refused));
         }
         chain::trim(&mut self.parts, len);
-        self.take_out(from, self.parts.len());
+        self.take_out(self.parts.len());
         self.ask(len, meta);
         self.stats.sent += 1;
         self.stats.sent_bytes += len as u64;
@@ -265,20 +270,18 @@ impl Front {
         self.free.len() >= buffers && self.tx.free() as usize >= slots
     }
 
-    /// Where `len` bytes go, in `count` of the free buffers, which stay free; where those begin. They are taken as they
-    /// came back: those of one packet lie beside each other again.
+    /// Where `len` bytes go, in `count` of the free buffers, which stay free.
     #[inline]
-    fn lay_out(&mut self, len: usize, size: usize, count: usize) -> usize {
+    fn lay_out(&mut self, len: usize, size: usize, count: usize) {
         self.parts.clear();
         if self.untidy >= TIDY_AFTER {
-            self.free.sort_unstable();
+            self.free.sort_unstable_by(|a, b| b.cmp(a));
             self.untidy = 0;
         }
-        let from = self.free.len() - count;
-        let (mut left, mut next) = (len, self.free[from]);
-        for &buffer in &self.free[from..] {
-            self.untidy += u32::from(buffer != next);
-            next = buffer.wrapping_add(1);
+        let (mut left, mut next) = (len, None);
+        for &buffer in self.free.iter().rev().take(count) {
+            self.untidy += u32::from(next.is_some_and(|next| next != buffer));
+            next = Some(buffer.wrapping_add(1));
             let n = left.min(size);
             let at = usize::from(chain::colour(buffer, self.tx_buffers.size(), n));
             let at = usize::from(buffer) * self.tx_buffers.size() + at;
@@ -286,14 +289,14 @@ impl Front {
             self.parts.extend(self.tx_window.part(at, n));
             left -= n;
         }
-        from
     }
 
-    /// Takes `count` buffers out of the free ones, from `from` on: they are the packet's at hand.
+    /// Takes the first `count` of those: they are the packet's at hand.
     #[inline]
-    fn take_out(&mut self, from: usize, count: usize) {
+    fn take_out(&mut self, count: usize) {
         self.buffers.clear();
-        self.buffers.extend(self.free.drain(from..from + count));
+        let from = self.free.len() - count;
+        self.buffers.extend(self.free.drain(from..).rev());
         for buffer in &self.buffers {
             self.away[usize::from(*buffer)] = true;
         }
@@ -347,12 +350,15 @@ impl Front {
     fn reap(&mut self) -> Result<(), Detach> {
         let ready = self.tx.ready(self.memory.tx.words());
         let ready = ready.map_err(|wrong| self.end(Detach::Index(Ring::Tx, wrong)))?;
+        let before = self.free.len();
         for _ in 0..ready {
             let response = TxResponse::from_words(self.memory.tx.read(self.tx.take()));
             if let Err(what) = self.took(response) {
                 return Err(self.end(Detach::Slot(Ring::Tx, what)));
             }
         }
+        // Those of one packet, which lie beside each other, are taken again in their order.
+        self.free[before..].reverse();
         Ok(())
     }
 
@@ -395,9 +401,23 @@ impl Front {
                 Err(error) => return Err(self.end(error)),
             }
         }
-        burst.ring = self.rx.publish(self.memory.rx.words());
-        self.stats.bells += u64::from(burst.ring);
+        let comes_again = burst.frames == most && more.get() == More::Yes;
+        if !comes_again || self.due.len() >= self.together {
+            burst.ring = self.settle();
+        }
         Ok(burst)
+    }
+
+    /// Posts the buffers of what was taken anew: a receiver that takes few frames at a time leaves some of that to its
+    /// next call. `true`: the back asked for a bell. To be called before a sleep.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        let mut due = std::mem::take(&mut self.due);
+        due.drain(..).for_each(|buffer| self.post(buffer));
+        self.due = due;
+        let ring = self.rx.publish(self.memory.rx.words());
+        self.stats.bells += u64::from(ring);
+        ring
     }
 
     /// Likewise, all of them.
@@ -436,9 +456,7 @@ impl Front {
             }
             None => self.stats.failed += 1,
         }
-        for n in 0..self.buffers.len() {
-            self.post(self.buffers[n]);
-        }
+        self.due.extend_from_slice(&self.buffers);
         Ok(true)
     }
 
@@ -455,7 +473,7 @@ impl Front {
             return Err(Detach::Chain(Ring::Rx, NO_PACKET));
         }
         take(&Frame::new(&[part], len, meta_of(response.flags, None)));
-        self.post(response.id);
+        self.due.push(response.id);
         self.count_received(len);
         Ok(true)
     }

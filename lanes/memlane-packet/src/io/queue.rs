@@ -95,6 +95,13 @@ macro_rules! port {
                 }
             }
 
+            /// Gives back what was received.
+            #[inline]
+            fn settle(&mut self) {
+                let ring = self.engine.settle();
+                self.after(ring);
+            }
+
             /// Who polls makes no system call that would show a death, so it looks now and then.
             #[inline]
             fn found(&mut self, something: bool) -> Result<(), Detach> {
@@ -123,6 +130,7 @@ macro_rules! port {
             /// # Errors
             /// The queue has ended.
             pub fn sleeps(&mut self, until: Sleep) -> Result<bool, Detach> {
+                self.settle();
                 let quiet = self.engine.sleeps(until)?;
                 if quiet {
                     $before_sleep(self);
@@ -202,6 +210,7 @@ macro_rules! port {
             }
 
             fn wait(&mut self, until: Sleep, limit: Duration) -> Result<bool, Detach> {
+                self.settle();
                 let end = Instant::now().checked_add(limit);
                 loop {
                     if !self.engine.sleeps(until)? {
