@@ -89,6 +89,9 @@ pub trait PacketPort {
     /// Lends up to `most` frames to `take`, one after another; how many. What lies in a frame can change while it is
     /// looked at: copy once what you are to believe.
     ///
+    /// Slots go back to the sender when fewer than `most` were there, else 16 at a time: a receiver that takes a few at a
+    /// time and then does something else for long calls again first, or waits.
+    ///
     /// # Errors
     /// The queue has ended.
     #[inline]
