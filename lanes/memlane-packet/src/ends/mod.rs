@@ -221,6 +221,15 @@ pub trait End: Send + fmt::Debug {
     fn counts(&self) -> EndCounts;
 }
 
+/// Copies a frame into room of its size, stretch by stretch: from shared memory to shared memory.
+fn carry(frame: &Frame<'_>, room: &Room<'_>) {
+    let mut at = 0;
+    for part in frame.parts() {
+        room.copy_from(at, &part);
+        at += part.len();
+    }
+}
+
 /// Lends bytes of our own as a frame.
 fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) -> More {
     let base = NonNull::from(bytes).cast();

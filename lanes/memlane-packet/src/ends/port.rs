@@ -1,6 +1,6 @@
 //! The lane itself as an end: a queue of a link.
 
-use super::{End, EndCounts, EndError, Filled, More, Placed, Sent, Sleep};
+use super::{End, EndCounts, EndError, Filled, More, Placed, Sent, Sleep, carry};
 use crate::engine::chain::{Frame, Offloads};
 use crate::error::Detach;
 use crate::io::{BackQueue, FrontQueue, Link};
@@ -79,15 +79,6 @@ impl<Q: Queue> Port<Q> {
     /// The queue.
     pub fn queue(&self) -> &Q {
         &self.queue
-    }
-}
-
-/// Copies a frame into room of its size, stretch by stretch: from shared memory to shared memory.
-fn carry(frame: &Frame<'_>, room: &crate::Room<'_>) {
-    let mut at = 0;
-    for part in frame.parts() {
-        room.copy_from(at, &part);
-        at += part.len();
     }
 }
 
