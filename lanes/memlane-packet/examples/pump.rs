@@ -1,14 +1,19 @@
 //! How fast is a queue? Millions of frames a second, in the three modes, each way, alternating in one run.
 //!
-//! `pump [milliseconds of a measurement] [rounds]`. Both ends in one thread, whose CPU time is what is measured: the
+//! `pump [milliseconds of a measurement] [rounds] [apart]`. Both ends in one thread, whose CPU time is what is measured: the
 //! figure is what a frame costs both of them together, whatever else the machine does. Each frame is written by its sender and copied out once by
 //! its receiver; where the kernel copies (`copy`), its copy is the back's, and the back makes no other.
+//!
+//! `apart`: each end in a thread of its own, as in two processes, and neither ever sleeps. Then what counts is which
+//! cache lines go back and forth. On a machine that does other things, the best rounds are those that tell something.
 
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::io::{BackQueue, BackTerms, FrontQueue, FrontTerms, Listener, connect};
 use memlane_packet::{AttachError, Detach, Meta, Mode, PacketPort, Sent};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const SIZES: [usize; 3] = [64, 1496, 65535];
 const BURSTS: [usize; 2] = [1, 32];
@@ -115,6 +120,83 @@ fn measure(
     Ok(frames as f64 / start.elapsed().as_secs_f64() / 1e6)
 }
 
+/// This thread runs on the first or the second processor, if there are two: on one, neither end would ever meet the
+/// other.
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let _ = sched_setaffinity(None, &set);
+}
+
+/// One end sends, the other takes, until the time is over; millions of frames a second.
+fn measure_apart(
+    pair: &mut Pair,
+    tx: bool,
+    size: usize,
+    burst: usize,
+    time: Duration,
+) -> Result<f64, Detach> {
+    let ours = pair.mode != Mode::Copy;
+    let Pair { front, back, .. } = pair;
+    if tx {
+        apart((front, true), (back, ours), size, burst, time)
+    } else {
+        apart((back, ours), (front, true), size, burst, time)
+    }
+}
+
+fn apart<A: PacketPort + Send, B: PacketPort>(
+    (from, fill): (&mut A, bool),
+    (to, take): (&mut B, bool),
+    size: usize,
+    burst: usize,
+    time: Duration,
+) -> Result<f64, Detach> {
+    let over = AtomicBool::new(false);
+    let bytes = vec![0x5a; size];
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| -> Result<(), Detach> {
+            pin(1);
+            while !over.load(Ordering::Relaxed) {
+                for _ in 0..burst {
+                    let sent = from.send(size, Meta::default(), |room| {
+                        if fill {
+                            room.copy_in(0, &bytes);
+                        }
+                    })?;
+                    if sent != Sent::Queued {
+                        break;
+                    }
+                }
+                from.flush()?;
+            }
+            Ok(())
+        });
+        let mut into = vec![0; size];
+        let mut taken = |to: &mut B| {
+            to.receive(burst, |frame| {
+                if take {
+                    frame.copy_out(0, &mut into);
+                }
+            })
+        };
+        // Until the other thread runs.
+        while taken(to)? == 0 {}
+        let (start, mut frames) = (Instant::now(), 0);
+        while start.elapsed() < time {
+            for _ in 0..64 {
+                frames += taken(to)?;
+            }
+        }
+        let rate = frames as f64 / start.elapsed().as_secs_f64() / 1e6;
+        over.store(true, Ordering::Relaxed);
+        sending.join().unwrap_or(Ok(()))?;
+        while taken(to)? > 0 {}
+        to.flush()?;
+        Ok(rate)
+    })
+}
+
 /// What two bare copies of such frames cost, between 256 pages and memory of our own.
 fn bare(size: usize, time: Duration) -> f64 {
     let mut pages = vec![0_u8; 256 * 4096 + 65536];
@@ -136,7 +218,11 @@ fn bare(size: usize, time: Duration) -> f64 {
 }
 
 fn main() -> Result<(), Error> {
-    let mut arguments = std::env::args().skip(1);
+    let apart = std::env::args().any(|word| word == "apart");
+    if apart {
+        pin(0);
+    }
+    let mut arguments = std::env::args().skip(1).filter(|word| word != "apart");
     let mut number = |default| {
         arguments
             .next()
@@ -144,9 +230,12 @@ fn main() -> Result<(), Error> {
     };
     let time = Duration::from_millis(number(100)?.into());
     let rounds = usize::try_from(number(5)?.max(1))?;
-    println!(
-        "Million frames per CPU second of both ends: median (lowest–highest) of {rounds} rounds of {time:?}"
-    );
+    let of = if apart {
+        "second, each end in a thread"
+    } else {
+        "CPU second of both ends"
+    };
+    println!("Million frames per {of}: median (lowest–highest) of {rounds} rounds of {time:?}");
     println!(
         "size   burst way   persistent           map                  copy                 p/copy  p/map  two bare copies"
     );
@@ -159,18 +248,23 @@ fn main() -> Result<(), Error> {
         for burst in BURSTS {
             // As many as the ring takes: frames of several fragments need several slots.
             for tx in [true, false] {
-                row(&mut pairs, (size, burst, tx), time, rounds)?;
+                let measure = if apart { measure_apart } else { measure };
+                row(&mut pairs, (size, burst, tx), time, rounds, measure)?;
             }
         }
     }
     Ok(())
 }
 
+/// Of a pair: from the front? bytes, burst, time.
+type Measure = fn(&mut Pair, bool, usize, usize, Duration) -> Result<f64, Detach>;
+
 fn row(
     pairs: &mut [Pair],
     (size, burst, tx): (usize, usize, bool),
     time: Duration,
     rounds: usize,
+    measure: Measure,
 ) -> Result<(), Error> {
     let mut figures = vec![Vec::new(); pairs.len() + 1];
     for _ in 0..rounds {

@@ -69,4 +69,4 @@ pub use engine::chain::{Frame, Part, Room};
 pub use engine::grant::Mode;
 pub use engine::{Gso, GsoKind, Meta};
 pub use error::{AttachError, Detach};
-pub use port::{More, PacketPort, Sent, Sleep};
+pub use port::{More, PacketPort, Placed, Sent, Sleep};

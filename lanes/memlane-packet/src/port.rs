@@ -16,6 +16,17 @@ pub enum Sent {
     Refused,
 }
 
+/// What became of room that was lent before it was known what would come to lie there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placed {
+    /// A frame was put there. (Full: there was no room to lend, so that none was.)
+    Sent(Sent),
+    /// None was.
+    Nothing,
+    /// Here no room is lent: send what there is.
+    NotHere,
+}
+
 /// What to sleep for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sleep {
@@ -78,6 +89,9 @@ pub trait PacketPort {
     /// Lends up to `most` frames to `take`, one after another; how many. What lies in a frame can change while it is
     /// looked at: copy once what you are to believe.
     ///
+    /// Slots go back to the sender when fewer than `most` were there, else 16 at a time: a receiver that takes a few at a
+    /// time and then does something else for long calls again first, or waits.
+    ///
     /// # Errors
     /// The queue has ended.
     #[inline]
@@ -108,6 +122,20 @@ pub trait PacketPort {
         meta: Meta,
         fill: impl FnOnce(&Room<'_>),
     ) -> Result<Sent, Detach>;
+
+    /// Lends room for the longest frame to `fill`, which says how much of it is a frame, and which: for who learns that
+    /// only when the bytes are there (a read from a device). `None`: nothing is there, and nothing goes.
+    ///
+    /// # Errors
+    /// The queue has ended.
+    #[inline]
+    fn place(
+        &mut self,
+        fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+    ) -> Result<Placed, Detach> {
+        let _ = fill;
+        Ok(Placed::NotHere)
+    }
 
     /// Shows the other side what was sent.
     ///

@@ -265,6 +265,12 @@ impl Back {
         index
     }
 
+    /// Requests that were taken out, and whose responses cannot be seen yet.
+    #[inline]
+    pub fn unanswered(&self) -> u32 {
+        self.taken.wrapping_sub(self.published)
+    }
+
     /// What was put in can be seen. Is the bell to be rung?
     #[inline]
     #[must_use]

@@ -53,14 +53,45 @@ pub fn is_hugetlb(fd: i32) -> Result<bool> {
 
 /// Maps `len` bytes of `fd` from `offset`, shared.
 pub fn map_shared(fd: i32, offset: usize, len: usize, writable: bool) -> Result<NonNull<u8>> {
+    map_shared_at(0, fd, offset, len, writable)
+}
+
+/// Likewise, at address `at` if nothing is there (else, or with 0, where the kernel likes): stretches of a file that lie
+/// there as they do in the file are one mapping to the kernel, and one stretch to who names them in a system call.
+pub fn map_shared_at(
+    at: usize,
+    fd: i32,
+    offset: usize,
+    len: usize,
+    writable: bool,
+) -> Result<NonNull<u8>> {
     let prot = if writable {
         libc::PROT_READ | libc::PROT_WRITE
     } else {
         libc::PROT_READ
     };
-    // SAFETY: a fresh mapping at an address that the kernel picks touches nothing of ours.
-    let addr = unsafe { syscall!(libc::SYS_mmap, 0, len, prot, libc::MAP_SHARED, fd, offset) }?;
+    // SAFETY: a fresh mapping touches nothing of ours: without MAP_FIXED the address is a wish, which the kernel only
+    // grants where nothing is mapped.
+    let addr = unsafe { syscall!(libc::SYS_mmap, at, len, prot, libc::MAP_SHARED, fd, offset) }?;
     NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+}
+
+/// Where `len` bytes could be mapped, and other mappings will hardly come to lie: a wish for [`map_shared_at`]. 0: the
+/// kernel would not say.
+pub fn place_for(len: usize) -> usize {
+    // The kernel fills its space from above: so much of it comes first.
+    let Some(all) = len.checked_add(1 << 30) else {
+        return 0;
+    };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address that the kernel picks, of which nothing can be read or written.
+    let found = unsafe { syscall!(libc::SYS_mmap, 0, all, libc::PROT_NONE, flags, -1_i32, 0) };
+    let Some(base) = found.ok().and_then(|at| NonNull::new(at as *mut u8)) else {
+        return 0;
+    };
+    // SAFETY: all of what was just mapped, which nobody knows of.
+    unsafe { unmap(base, all) };
+    base.as_ptr() as usize
 }
 
 /// Maps `len` zeroed bytes that cost nothing until touched. `shared` memory is

@@ -5,9 +5,9 @@
 
 use super::segment::Cut;
 use super::tally::Board;
-use super::{End, EndError, More, Sent, Sleep};
+use super::{End, EndError, Filled, More, Placed, Sent, Sleep, Taker};
 use crate::engine::Meta;
-use crate::engine::chain::{Frame, Offloads};
+use crate::engine::chain::{Frame, Offloads, Room};
 use crate::layout::PACKET_MAX;
 use memlane_sys::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 
 /// Bytes after which a receiver is told, in the middle of a burst: it can begin while we go on.
 const TELL_AFTER: usize = 64 << 10;
+/// Rounds in which an end that found nothing and has to ask the kernel is not asked again, as long as the other way
+/// keeps us busy: its frames come in bursts then, one system call instead of many.
+const UNASKED: u8 = 3;
+/// Sleeps without a look for more before, at most, after such looks were in vain: 1, 3, 7, 15 …
+const UNSPUN_MAX: u32 = 64;
 /// The longest sleep: kept mappings are looked through after it.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Rounds of work after which others are looked after: who wants it to stop, who reads its counters.
@@ -175,7 +180,37 @@ pub struct Join {
     /// From A to B, and back.
     held: [Held; 2],
     boards: [Arc<Board>; 2],
+    /// Rounds in which A, B need not be asked.
+    unasked: [u8; 2],
+    spin: Spin,
     terms: Terms,
+}
+
+/// Whether to look for more before the next sleep: not if that was in vain lately.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Spin {
+    /// Sleeps that come first.
+    skip: u32,
+    /// How many there will be after the next look in vain, less one.
+    penalty: u32,
+}
+
+impl Spin {
+    /// Before a sleep: may it be looked?
+    fn may(&mut self) -> bool {
+        let may = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        may
+    }
+
+    fn found(&mut self) {
+        *self = Spin::default();
+    }
+
+    fn in_vain(&mut self) {
+        self.penalty = (self.penalty * 2 + 1).min(UNSPUN_MAX);
+        self.skip = self.penalty;
+    }
 }
 
 impl Join {
@@ -193,6 +228,8 @@ impl Join {
             ends: [a, b],
             held: [Held::new(), Held::new()],
             boards: Default::default(),
+            unasked: [0; 2],
+            spin: Spin::default(),
             terms,
         };
         join.show();
@@ -239,8 +276,16 @@ impl Join {
         let [a, b] = &mut self.ends;
         let [there, back] = &mut self.held;
         let burst = self.terms.burst;
-        let n = carry((&mut **a, Side::A), (&mut **b, Side::B), burst, there)?;
-        let m = carry((&mut **b, Side::B), (&mut **a, Side::A), burst, back)?;
+        let [mut n, mut m] = [0; 2];
+        let asked = self.unasked.map(|rounds| rounds == 0);
+        if asked[0] {
+            n = carry((&mut **a, Side::A), (&mut **b, Side::B), burst, there)?;
+        }
+        if asked[1] {
+            m = carry((&mut **b, Side::B), (&mut **a, Side::A), burst, back)?;
+        }
+        self.unasked[0] = unasked(&**a, self.unasked[0], n, m);
+        self.unasked[1] = unasked(&**b, self.unasked[1], m, n);
         Ok(n + m)
     }
 
@@ -259,8 +304,8 @@ impl Join {
 
     /// Works as long as there is something, and sleeps once.
     fn round(&mut self, stops: &[BorrowedFd<'_>]) -> Result<(), Over> {
-        let mut idle_since = None;
         let mut rounds: u32 = 0;
+        let mut idle_since = None;
         loop {
             rounds += 1;
             if rounds.is_multiple_of(LOOK_AFTER) {
@@ -270,11 +315,20 @@ impl Join {
                 }
             }
             if self.step()? > 0 {
-                idle_since = None;
+                if idle_since.take().is_some() {
+                    self.spin.found();
+                }
                 continue;
             }
-            let since = *idle_since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= self.terms.spin {
+            let Some(since) = idle_since else {
+                if self.terms.spin.is_zero() || !self.spin.may() {
+                    break;
+                }
+                idle_since = Some(Instant::now());
+                continue;
+            };
+            if Instant::now().saturating_duration_since(since) >= self.terms.spin {
+                self.spin.in_vain();
                 break;
             }
             std::hint::spin_loop();
@@ -348,6 +402,15 @@ impl Join {
     }
 }
 
+/// In how many rounds more an end need not be asked that has just given `came` frames, while the other way had `other`.
+fn unasked(end: &dyn End, rounds: u8, came: usize, other: usize) -> u8 {
+    match (other, rounds) {
+        (0, _) => 0,
+        (_, 0) if came == 0 && end.asks_the_kernel() => UNASKED,
+        (_, rounds) => rounds.saturating_sub(1),
+    }
+}
+
 /// One way, a burst of it.
 fn carry(
     (from, from_side): (&mut dyn End, Side),
@@ -363,38 +426,99 @@ fn carry(
             return Ok(went);
         }
     }
-    let (mut failed, mut untold) = (None, 0);
-    let came = from.receive(burst, &mut |frame| {
-        let sent = pass(frame, to, burst, held).and_then(|sent| {
-            untold += frame.len();
-            if untold >= TELL_AFTER {
-                untold = 0;
-                to.flush()?;
-            }
-            Ok(sent)
-        });
-        match sent {
-            Ok(Sent::Queued) if held.len > 0 => {}
-            Ok(Sent::Queued) => match to.lacks() {
-                Ok(0) => return More::Yes,
-                Ok(room) => held.room = room,
-                Err(error) => failed = Some(error),
-            },
-            Ok(Sent::Refused) => {
-                held.lost += 1;
-                return More::Yes;
-            }
-            Ok(Sent::Full(room)) => held.keep(frame, room),
-            Err(error) => failed = Some(error),
-        }
-        More::No
-    });
+    let mut giving = Giving {
+        takes_all: to.offloads() == Offloads::ALL,
+        to,
+        burst,
+        held,
+        failed: None,
+        untold: 0,
+    };
+    let came = from.receive_for(burst, &mut giving);
+    let Giving { to, failed, .. } = giving;
     let flushed = to.flush();
     if let Some(error) = failed {
         return Err(wrong(to_side)(error));
     }
     flushed.map_err(wrong(to_side))?;
     came.map_err(wrong(from_side))
+}
+
+/// One way's frames, on their way.
+struct Giving<'a> {
+    to: &'a mut dyn End,
+    /// Does it take whatever comes, uncut?
+    takes_all: bool,
+    burst: usize,
+    held: &'a mut Held,
+    failed: Option<EndError>,
+    /// Bytes that the receiver was not told of.
+    untold: usize,
+}
+
+impl Giving<'_> {
+    /// A frame of `len` bytes was sent, or was not.
+    fn after(&mut self, sent: Result<Sent, EndError>, len: usize) -> Result<Sent, EndError> {
+        let sent = sent?;
+        self.untold += len;
+        if self.untold >= TELL_AFTER {
+            self.untold = 0;
+            self.to.flush()?;
+        }
+        Ok(sent)
+    }
+
+    /// Is there to be another one?
+    fn more(&mut self, sent: Result<Sent, EndError>) -> More {
+        match sent {
+            Ok(Sent::Queued) if self.held.len > 0 => {}
+            Ok(Sent::Queued) => match self.to.lacks() {
+                Ok(0) => return More::Yes,
+                Ok(room) => self.held.room = room,
+                Err(error) => self.failed = Some(error),
+            },
+            Ok(Sent::Refused) => {
+                self.held.lost += 1;
+                return More::Yes;
+            }
+            Ok(Sent::Full(room)) => self.held.room = room.max(1),
+            Err(error) => self.failed = Some(error),
+        }
+        More::No
+    }
+}
+
+impl Taker for Giving<'_> {
+    fn take(&mut self, frame: &Frame<'_>) -> More {
+        let sent = pass(frame, self.to, self.burst, self.held);
+        if let Ok(Sent::Full(room)) = sent {
+            self.held.keep(frame, room);
+        }
+        let sent = self.after(sent, frame.len());
+        self.more(sent)
+    }
+
+    fn place(&mut self, fill: &mut dyn FnMut(&Room<'_>) -> Filled) -> Option<More> {
+        // What has to be cut up is not placed: only who has read it knows.
+        if !self.takes_all {
+            return None;
+        }
+        let mut len = 0;
+        let placed = self.to.place(&mut |room| {
+            let filled = fill(room);
+            len = filled.map_or(0, |(len, _)| len);
+            filled
+        });
+        let sent = match placed {
+            Ok(Placed::NotHere) => return None,
+            // Nothing came, or nothing of use: who has filled knows.
+            Ok(Placed::Nothing) => return Some(More::Yes),
+            Ok(Placed::Sent(sent)) => Ok(sent),
+            Err(error) => Err(error),
+        };
+        let sent = self.after(sent, len);
+        Some(self.more(sent))
+    }
 }
 
 /// Sends a frame, or begins to send it in segments: then some of it may be held.
@@ -446,4 +570,26 @@ fn stopping_the_others(join: &mut Join, stops: &[BorrowedFd<'_>], halt: &OwnedFd
     // Readable from now on, as nobody reads it.
     let _ = rustix::io::write(halt, &1_u64.to_ne_bytes());
     over
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_that_were_in_vain_make_others_rarer_and_one_that_was_not_makes_up_for_them() {
+        let mut spin = Spin::default();
+        let sleeps = |spin: &mut Spin| {
+            let mut n = 0;
+            while !spin.may() {
+                n += 1;
+            }
+            spin.in_vain();
+            n
+        };
+        let skipped: Vec<u32> = (0..9).map(|_| sleeps(&mut spin)).collect();
+        assert_eq!(skipped, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
+        spin.found();
+        assert_eq!(sleeps(&mut spin), 0);
+    }
 }

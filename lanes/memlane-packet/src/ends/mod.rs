@@ -25,8 +25,9 @@ pub mod vnet;
 use crate::engine::Meta;
 pub use crate::engine::chain::Frame;
 use crate::engine::chain::Offloads;
+use crate::engine::chain::Room;
 use crate::error::Detach;
-pub use crate::port::{More, Sent, Sleep};
+pub use crate::port::{More, Placed, Sent, Sleep};
 use core::fmt;
 use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
@@ -91,6 +92,32 @@ pub struct EndCounts {
     pub failed: u64,
 }
 
+/// What a frame that was put into lent room is: bytes, and what it says of itself.
+pub type Filled = Option<(usize, Meta)>;
+
+/// Who takes the frames that come from an end.
+pub trait Taker {
+    /// Takes one that is lent.
+    fn take(&mut self, frame: &Frame<'_>) -> More;
+
+    /// Lends room for the longest frame to `fill`, which says what it has put there. `None`: here no room is lent, and
+    /// `fill` was not called; `take` does it.
+    fn place(&mut self, fill: &mut dyn FnMut(&Room<'_>) -> Filled) -> Option<More>;
+}
+
+/// Who only takes.
+struct Taking<'a>(&'a mut dyn FnMut(&Frame<'_>) -> More);
+
+impl Taker for Taking<'_> {
+    fn take(&mut self, frame: &Frame<'_>) -> More {
+        (self.0)(frame)
+    }
+
+    fn place(&mut self, _: &mut dyn FnMut(&Room<'_>) -> Filled) -> Option<More> {
+        None
+    }
+}
+
 /// One queue of something that frames come from and go to.
 ///
 /// The order of calls, as [`join`] has them: `receive` and `send` as long as there is something; then `sleeps`, which
@@ -124,11 +151,31 @@ pub trait End: Send + fmt::Debug {
         take: &mut dyn FnMut(&Frame<'_>) -> More,
     ) -> Result<usize, EndError>;
 
+    /// Likewise, and may put frames into room that `taker` lends: an end that has to copy them anyway.
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn receive_for(&mut self, most: usize, taker: &mut dyn Taker) -> Result<usize, EndError> {
+        self.receive(most, &mut |frame| taker.take(frame))
+    }
+
     /// Sends a frame, which may be another end's: copies it. It goes with the next flush, if not before.
     ///
     /// # Errors
     /// The end has ended.
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError>;
+
+    /// Lends room for the longest frame to `fill`, which says what it has put there ([`PacketPort::place`]); that goes as
+    /// a frame that was sent. An end without such room does not call it.
+    ///
+    /// [`PacketPort::place`]: crate::PacketPort::place
+    ///
+    /// # Errors
+    /// The end has ended.
+    fn place(&mut self, fill: &mut dyn FnMut(&Room<'_>) -> Filled) -> Result<Placed, EndError> {
+        let _ = fill;
+        Ok(Placed::NotHere)
+    }
 
     /// Is there room for any frame? 0: yes; else what to wait for ([`Sleep::room`]). Who asks before it receives need
     /// not keep what does not fit. An end that cannot tell says yes.
@@ -145,6 +192,12 @@ pub trait End: Send + fmt::Debug {
     /// The end has ended.
     fn flush(&mut self) -> Result<(), EndError> {
         Ok(())
+    }
+
+    /// Does each [`receive`](End::receive) cost a system call, also in vain? Then it is not asked that often. What it has
+    /// got meanwhile must show at the descriptors that [`watch`](End::watch) names, before a sleep.
+    fn asks_the_kernel(&self) -> bool {
+        false
     }
 
     /// Asks to be woken. `false`: there is something already.
@@ -199,6 +252,15 @@ fn lend_both(parts: [&[u8]; 2], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> 
     // There is no empty stretch in a frame.
     let used = if parts[1].is_empty() { 1 } else { 2 };
     take(&Frame::new(&windows[..used], len, meta))
+}
+
+/// Copies a frame into room of its size, stretch by stretch: from shared memory to shared memory.
+fn carry(frame: &Frame<'_>, room: &Room<'_>) {
+    let mut at = 0;
+    for part in frame.parts() {
+        room.copy_from(at, &part);
+        at += part.len();
+    }
 }
 
 /// A window on bytes of our own, to be used while they are borrowed.

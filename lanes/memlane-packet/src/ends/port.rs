@@ -1,7 +1,7 @@
 //! The lane itself as an end: a queue of a link.
 
 use super::tally::Tally;
-use super::{End, EndCounts, EndError, More, Sent, Sleep};
+use super::{End, EndCounts, EndError, Filled, More, Placed, Sent, Sleep, carry};
 use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Offloads};
 use crate::error::Detach;
@@ -90,15 +90,6 @@ impl<Q: Queue> Port<Q> {
     }
 }
 
-/// Copies a frame into room of its size, stretch by stretch: from shared memory to shared memory.
-fn carry(frame: &Frame<'_>, room: &crate::Room<'_>) {
-    let mut at = 0;
-    for part in frame.parts() {
-        room.copy_from(at, &part);
-        at += part.len();
-    }
-}
-
 impl<Q: Queue> End for Port<Q> {
     fn name(&self) -> &str {
         &self.name
@@ -121,6 +112,15 @@ impl<Q: Queue> End for Port<Q> {
         let sent = self.queue.send(frame.len(), frame.meta(), fill)?;
         self.refused += u64::from(sent == Sent::Refused);
         Ok(sent)
+    }
+
+    fn place(
+        &mut self,
+        fill: &mut dyn FnMut(&crate::Room<'_>) -> Filled,
+    ) -> Result<Placed, EndError> {
+        let placed = self.queue.place(fill)?;
+        self.refused += u64::from(placed == Placed::Sent(Sent::Refused));
+        Ok(placed)
     }
 
     fn lacks(&mut self) -> Result<u32, EndError> {

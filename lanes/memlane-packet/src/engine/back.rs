@@ -10,7 +10,7 @@ use crate::layout::{
     RX_CSUM_BLANK, RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK,
     TX_DATA_VALIDATED, TxRequest, TxResponse,
 };
-use crate::port::{More, Sent, Sleep};
+use crate::port::{More, Placed, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
@@ -77,12 +77,18 @@ pub struct Back<R: Reach> {
     staging: Staging,
     /// Frames up to so many bytes may fit into one of the front's buffers: more did not, when it was tried.
     short: usize,
+    /// The last frame that came to lie in room was of several segments: the next one may be, and its extra slot is kept
+    /// free.
+    extra_due: bool,
     /// Of the packet at hand.
     requests: Vec<TxRequest>,
     parts: Vec<SharedBytes>,
     spots: Vec<Spot>,
     /// To be written by the kernel: where to, from which window of the staging memory.
     writes: Vec<(Grant, usize, SharedBytes)>,
+    /// Requests of single slots that were taken and are not answered yet.
+    due: Vec<u16>,
+    together: u32,
     /// Of the responses at hand: id and offset.
     answers: Vec<(u16, u16)>,
     stats: QueueStats,
@@ -104,10 +110,13 @@ impl<R: Reach> Back<R> {
             reach,
             staging: Staging::new(),
             short: FRAGMENT_MAX,
+            extra_due: false,
             requests: Vec::with_capacity(SLOTS_MAX),
             parts: Vec::with_capacity(SLOTS_MAX),
             spots: Vec::with_capacity(SLOTS_MAX),
             writes: Vec::with_capacity(SLOTS_MAX),
+            due: Vec::with_capacity(layout.slots as usize),
+            together: super::together(layout.slots),
             answers: Vec::with_capacity(SLOTS_MAX),
             stats: QueueStats::default(),
             ended: None,
@@ -136,9 +145,32 @@ impl<R: Reach> Back<R> {
                 Err(error) => return Err(self.end(error)),
             }
         }
-        burst.ring = self.tx.publish(self.memory.tx.words());
-        self.stats.bells += u64::from(burst.ring);
+        let comes_again = burst.frames == most && more.get() == More::Yes;
+        if !comes_again || self.tx.unanswered() >= self.together {
+            burst.ring = self.settle();
+        }
         Ok(burst)
+    }
+
+    /// Answers what was taken: a receiver that takes few frames at a time leaves some of that to its next call. `true`:
+    /// the front asked for a bell. To be called before a sleep.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        self.answer_due();
+        let ring = self.tx.publish(self.memory.tx.words());
+        self.stats.bells += u64::from(ring);
+        ring
+    }
+
+    #[inline]
+    fn answer_due(&mut self) {
+        for id in self.due.drain(..) {
+            let done = TxResponse {
+                id,
+                status: RSP_OKAY,
+            };
+            self.memory.tx.write(self.tx.put(), done.words());
+        }
     }
 
     /// Likewise, all of them.
@@ -209,11 +241,7 @@ impl<R: Reach> Back<R> {
             return Err(Detach::Slot(Ring::Tx, NO_PACKET));
         }
         self.tx.take(1);
-        let done = TxResponse {
-            id: request.id,
-            status: RSP_OKAY,
-        };
-        self.memory.tx.write(self.tx.put(), done.words());
+        self.due.push(request.id);
         self.count_received(len);
         Ok(true)
     }
@@ -377,6 +405,7 @@ impl<R: Reach> Back<R> {
     /// Answers the packet at hand, slot by slot.
     #[inline]
     fn answer(&mut self, extras: u32) {
+        self.answer_due();
         let ring = &self.memory.tx;
         for (n, request) in self.requests.iter().enumerate() {
             self.tx.take(1);
@@ -507,17 +536,8 @@ impl<R: Reach> Back<R> {
         meta: Meta,
         fill: impl FnOnce(&Room<'_>),
     ) -> Result<Sent, Detach> {
-        let extras = u32::from(meta.gso.is_some());
-        if !self.find_room(len, extras)? {
-            // There may be more than was seen last: that costs the other side's line, so only now.
-            let looked = self.rx.look(self.memory.rx.words());
-            looked.map_err(|wrong| Detach::Index(Ring::Rx, wrong))?;
-            self.let_go(Ring::Rx);
-            if !self.find_room(len, extras)? {
-                self.stats.full += 1;
-                // Buffers have their own sizes: all that is known is that these are too few.
-                return Ok(Sent::Full(self.rx.known() + 1));
-            }
+        if !self.make_room(len, u32::from(meta.gso.is_some()))? {
+            return Ok(self.full());
         }
         fill(&Room::new(&self.parts, len));
         while let Some((grant, at, window)) = self.writes.pop() {
@@ -526,6 +546,90 @@ impl<R: Reach> Back<R> {
         self.respond(meta);
         self.count_sent(len);
         Ok(Sent::Queued)
+    }
+
+    /// Finds where `len` bytes can go. `false`: there are too few requests.
+    #[inline]
+    fn make_room(&mut self, len: usize, extras: u32) -> Result<bool, Detach> {
+        if self.find_room(len, extras)? {
+            return Ok(true);
+        }
+        // There may be more than was seen last: that costs the other side's line, so only now.
+        let looked = self.rx.look(self.memory.rx.words());
+        looked.map_err(|wrong| Detach::Index(Ring::Rx, wrong))?;
+        self.let_go(Ring::Rx);
+        self.find_room(len, extras)
+    }
+
+    /// Buffers have their own sizes: all that is known is that these are too few.
+    fn full(&mut self) -> Sent {
+        self.stats.full += 1;
+        Sent::Full(self.rx.known() + 1)
+    }
+
+    /// Lends room for the longest frame to `fill`, which says what it has put there. Only where all of it is mapped:
+    /// the kernel's copies need to know what they are to copy.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    #[inline]
+    pub fn place(
+        &mut self,
+        fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+    ) -> Result<Placed, Detach> {
+        self.alive()?;
+        if self.config.mode != Mode::Persistent {
+            return Ok(Placed::NotHere);
+        }
+        let placed = self.place_one(fill);
+        self.let_go(Ring::Rx);
+        placed.map_err(|error| self.end(error))
+    }
+
+    #[inline]
+    fn place_one(
+        &mut self,
+        fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+    ) -> Result<Placed, Detach> {
+        let found = self.make_room(PACKET_MAX, self.extra_due.into())?;
+        // One more than it takes, should the next frame have an extra slot after all.
+        if !found || self.rx.known() as usize <= self.answers.len() {
+            return Ok(Placed::Sent(self.full()));
+        }
+        if !self.writes.is_empty() {
+            return Ok(Placed::NotHere);
+        }
+        let Some((len, meta)) = fill(&Room::new(&self.parts, PACKET_MAX)) else {
+            return Ok(Placed::Nothing);
+        };
+        if !(PACKET_MIN..=PACKET_MAX).contains(&len) || !self.config.offloads.allow(meta.gso) {
+            return Ok(Placed::Sent(Sent::Refused));
+        }
+        chain::trim(&mut self.parts, len);
+        let extra = meta.gso.is_some();
+        if extra == self.extra_due || self.parts.len() == 1 {
+            self.respond(meta);
+            self.count_sent(len);
+            return Ok(Placed::Sent(Sent::Queued));
+        }
+        self.extra_due = extra;
+        // Of buffers that are of one size there are enough. It cannot be taken back, so it must not be tried again.
+        let sent = match self.send_again(len, meta)? {
+            Sent::Full(_) => Sent::Refused,
+            sent => sent,
+        };
+        Ok(Placed::Sent(sent))
+    }
+
+    /// Of the frame in the room at hand, the second slot is another than was thought: it moves there.
+    #[cold]
+    fn send_again(&mut self, len: usize, meta: Meta) -> Result<Sent, Detach> {
+        let mut bytes = vec![0; len];
+        Room::new(&self.parts, len).copy_out(0, &mut bytes);
+        self.let_go(Ring::Rx);
+        self.send_one(len, meta, |room| {
+            room.copy_in(0, &bytes);
+        })
     }
 
     /// Finds where `len` bytes can go, among the requests that were seen. `false`: those are too few.

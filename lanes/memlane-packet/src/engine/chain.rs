@@ -129,6 +129,13 @@ impl<'a> Room<'a> {
         self.parts.iter().map(|part| Part(*part, PhantomData))
     }
 
+    /// Copies out what was put there, from `at`, as much as there is room and `into` takes; how much. The other side
+    /// may have changed it meanwhile.
+    #[inline]
+    pub fn copy_out(&self, at: usize, into: &mut [u8]) -> usize {
+        Frame::new(self.parts, self.len, Meta::default()).copy_out(at, into)
+    }
+
     /// Copies in from `at`, as much as there is room for; how much.
     #[inline]
     pub fn copy_in(&self, at: usize, from: &[u8]) -> usize {
@@ -179,6 +186,21 @@ fn each(
         at = 0;
         want -= n;
     }
+}
+
+/// Leaves the first `len` bytes of what was laid out.
+#[inline]
+pub(super) fn trim(parts: &mut Vec<SharedBytes>, len: usize) {
+    let (mut left, mut kept) = (len, 0);
+    while left > 0 && kept < parts.len() {
+        let part = &mut parts[kept];
+        if let Some(shorter) = part.part(0, left.min(part.len())) {
+            *part = shorter;
+        }
+        left -= part.len().min(left);
+        kept += 1;
+    }
+    parts.truncate(kept);
 }
 
 /// Memory of our own of one packet's size, for the modes and moments in which the kernel copies.

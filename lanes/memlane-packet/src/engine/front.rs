@@ -9,7 +9,7 @@ use crate::layout::{
     RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK, TX_DATA_VALIDATED,
     TxRequest, TxResponse,
 };
-use crate::port::{More, Sent, Sleep};
+use crate::port::{More, Placed, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 /// Bytes of a fragment of a packet that is sent, at most: its slot has 16 bits for them.
 const FRAGMENT_MAX: usize = PACKET_MAX;
+
+/// Buffers of large packets that did not lie beside each other, after which the free ones are put in order: that costs
+/// about a microsecond, and each of these some tens of nanoseconds where a system call has to name them.
+const TIDY_AFTER: u32 = 256;
 
 /// A queue's buffers of one direction: as many as the ring has slots, each granted for good.
 #[derive(Clone, Debug)]
@@ -67,12 +71,17 @@ pub struct Front {
     offloads: Offloads,
     /// Buffers that a packet can be sent by, the last used last: it is warm.
     free: Vec<u16>,
+    /// Buffers of large packets that did not lie beside the one before, since `free` was put in order.
+    untidy: u32,
     /// By buffer: is it with the back?
     away: Vec<bool>,
     /// Extra slots without a response.
     extras_away: u32,
     /// By slot of the rx ring: the buffer that was posted there.
     posted: Vec<u16>,
+    /// Buffers of frames that were taken, to be posted anew.
+    due: Vec<u16>,
+    together: usize,
     /// Of the packet at hand.
     parts: Vec<SharedBytes>,
     buffers: Vec<u16>,
@@ -127,9 +136,12 @@ impl Front {
             rx_buffers,
             offloads,
             free: (0..count).rev().collect(),
+            untidy: 0,
             away: vec![false; slots as usize],
             extras_away: 0,
             posted: vec![0; slots as usize],
+            due: Vec::with_capacity(slots as usize),
+            together: super::together(slots) as usize,
             parts: Vec::with_capacity(SLOTS_MAX),
             buffers: Vec::with_capacity(SLOTS_MAX + 1),
             stats: QueueStats::default(),
@@ -182,13 +194,50 @@ impl Front {
         if slots == 1 {
             self.send_short(len, meta, fill);
         } else {
-            self.take_buffers(len, size, count);
+            self.lay_out(len, size, count);
+            self.take_out(count);
             fill(&Room::new(&self.parts, len));
             self.ask(len, meta);
         }
         self.stats.sent += 1;
         self.stats.sent_bytes += len as u64;
         Ok(Sent::Queued)
+    }
+
+    /// Lends room for the longest frame to `fill`, which says what it has put there.
+    ///
+    /// # Errors
+    /// The queue has ended, now or before.
+    #[inline]
+    pub fn place(
+        &mut self,
+        fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+    ) -> Result<Placed, Detach> {
+        self.alive()?;
+        let size = self.tx_buffers.size().min(FRAGMENT_MAX);
+        let count = PACKET_MAX.div_ceil(size);
+        if !self.has_room(count, count + 1) {
+            self.reap()?;
+            if !self.has_room(count, count + 1) {
+                self.stats.full += 1;
+                return Ok(Placed::Sent(Sent::Full(
+                    u32::try_from(count + 1).unwrap_or(u32::MAX),
+                )));
+            }
+        }
+        self.lay_out(PACKET_MAX, size, count);
+        let Some((len, meta)) = fill(&Room::new(&self.parts, PACKET_MAX)) else {
+            return Ok(Placed::Nothing);
+        };
+        if !(PACKET_MIN..=PACKET_MAX).contains(&len) || !self.offloads.allow(meta.gso) {
+            return Ok(Placed::Sent(Sent::Refused));
+        }
+        chain::trim(&mut self.parts, len);
+        self.take_out(self.parts.len());
+        self.ask(len, meta);
+        self.stats.sent += 1;
+        self.stats.sent_bytes += len as u64;
+        Ok(Placed::Sent(Sent::Queued))
     }
 
     /// A packet of one slot: nearly all are. There is room.
@@ -221,21 +270,35 @@ impl Front {
         self.free.len() >= buffers && self.tx.free() as usize >= slots
     }
 
+    /// Where `len` bytes go, in `count` of the free buffers, which stay free.
     #[inline]
-    fn take_buffers(&mut self, len: usize, size: usize, count: usize) {
+    fn lay_out(&mut self, len: usize, size: usize, count: usize) {
         self.parts.clear();
-        self.buffers.clear();
-        let mut left = len;
-        for _ in 0..count {
-            let Some(buffer) = self.free.pop() else { break };
+        if self.untidy >= TIDY_AFTER {
+            self.free.sort_unstable_by(|a, b| b.cmp(a));
+            self.untidy = 0;
+        }
+        let (mut left, mut next) = (len, None);
+        for &buffer in self.free.iter().rev().take(count) {
+            self.untidy += u32::from(next.is_some_and(|next| next != buffer));
+            next = Some(buffer.wrapping_add(1));
             let n = left.min(size);
             let at = usize::from(chain::colour(buffer, self.tx_buffers.size(), n));
             let at = usize::from(buffer) * self.tx_buffers.size() + at;
-            self.away[usize::from(buffer)] = true;
-            self.buffers.push(buffer);
             // Inside: the window has all buffers.
             self.parts.extend(self.tx_window.part(at, n));
             left -= n;
+        }
+    }
+
+    /// Takes the first `count` of those: they are the packet's at hand.
+    #[inline]
+    fn take_out(&mut self, count: usize) {
+        self.buffers.clear();
+        let from = self.free.len() - count;
+        self.buffers.extend(self.free.drain(from..).rev());
+        for buffer in &self.buffers {
+            self.away[usize::from(*buffer)] = true;
         }
     }
 
@@ -243,6 +306,7 @@ impl Front {
     #[inline]
     fn ask(&mut self, len: usize, meta: Meta) {
         let (ring, last) = (&self.memory.tx, self.buffers.len() - 1);
+        let window = self.tx_window.as_ptr() as usize;
         for (n, (buffer, part)) in self.buffers.iter().zip(&self.parts).enumerate() {
             let mut flags = if n < last { MORE_DATA } else { 0 };
             let mut size = part.len();
@@ -250,9 +314,11 @@ impl Front {
                 flags |= flags_of(meta);
                 size = len;
             }
+            let at = (part.as_ptr() as usize - window) % self.tx_buffers.size();
             let request = TxRequest {
                 gref: u32::from(*buffer),
-                offset: chain::colour(*buffer, self.tx_buffers.size(), part.len()),
+                // Less than a buffer has.
+                offset: u16::try_from(at).unwrap_or(0),
                 flags,
                 id: *buffer,
                 // At most PACKET_MAX.
@@ -284,12 +350,15 @@ impl Front {
     fn reap(&mut self) -> Result<(), Detach> {
         let ready = self.tx.ready(self.memory.tx.words());
         let ready = ready.map_err(|wrong| self.end(Detach::Index(Ring::Tx, wrong)))?;
+        let before = self.free.len();
         for _ in 0..ready {
             let response = TxResponse::from_words(self.memory.tx.read(self.tx.take()));
             if let Err(what) = self.took(response) {
                 return Err(self.end(Detach::Slot(Ring::Tx, what)));
             }
         }
+        // Those of one packet, which lie beside each other, are taken again in their order.
+        self.free[before..].reverse();
         Ok(())
     }
 
@@ -332,9 +401,23 @@ impl Front {
                 Err(error) => return Err(self.end(error)),
             }
         }
-        burst.ring = self.rx.publish(self.memory.rx.words());
-        self.stats.bells += u64::from(burst.ring);
+        let comes_again = burst.frames == most && more.get() == More::Yes;
+        if !comes_again || self.due.len() >= self.together {
+            burst.ring = self.settle();
+        }
         Ok(burst)
+    }
+
+    /// Posts the buffers of what was taken anew: a receiver that takes few frames at a time leaves some of that to its
+    /// next call. `true`: the back asked for a bell. To be called before a sleep.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        let mut due = std::mem::take(&mut self.due);
+        due.drain(..).for_each(|buffer| self.post(buffer));
+        self.due = due;
+        let ring = self.rx.publish(self.memory.rx.words());
+        self.stats.bells += u64::from(ring);
+        ring
     }
 
     /// Likewise, all of them.
@@ -373,9 +456,7 @@ impl Front {
             }
             None => self.stats.failed += 1,
         }
-        for n in 0..self.buffers.len() {
-            self.post(self.buffers[n]);
-        }
+        self.due.extend_from_slice(&self.buffers);
         Ok(true)
     }
 
@@ -392,7 +473,7 @@ impl Front {
             return Err(Detach::Chain(Ring::Rx, NO_PACKET));
         }
         take(&Frame::new(&[part], len, meta_of(response.flags, None)));
-        self.post(response.id);
+        self.due.push(response.id);
         self.count_received(len);
         Ok(true)
     }

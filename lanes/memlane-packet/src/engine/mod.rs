@@ -160,6 +160,15 @@ pub enum GsoKind {
     Tcp6 = 2,
 }
 
+/// Answers (of a back) and buffers (of a front) that are given back together, at most, as long as a receiver that takes
+/// few frames at a time finds more. Each time costs a fence, and cache lines that the sender is about to write.
+const TOGETHER: u32 = 16;
+
+/// Likewise, in a ring of so many slots: never so many that the sender feels it.
+fn together(slots: u32) -> u32 {
+    TOGETHER.min(slots / 4)
+}
+
 /// What one call of an engine did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Burst {

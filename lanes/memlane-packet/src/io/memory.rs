@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub struct Regions {
     files: Arc<[Fd]>,
     extents: Arc<[Extent]>,
+    /// Where grants of each are mapped, if nothing is there: beside each other as they are in the file.
+    places: Arc<[usize]>,
 }
 
 impl Regions {
@@ -33,7 +35,9 @@ impl Regions {
                 writable,
             });
         }
+        let places = lens.iter().map(|len| mem::place_for(*len)).collect();
         Ok(Regions {
+            places,
             files: files.into(),
             extents: extents.into(),
         })
@@ -52,7 +56,12 @@ impl Reach for Regions {
 
     fn map(&mut self, grant: Grant, access: Access) -> Result<SharedBytes> {
         let writable = access == Access::Write;
-        let base = mem::map_shared(self.file(grant)?, grant.at, grant.len, writable)?;
+        let file = self.file(grant)?;
+        let place = self.places.get(usize::from(grant.region)).copied();
+        let place = place
+            .filter(|place| *place > 0)
+            .map_or(0, |place| place + grant.at);
+        let base = mem::map_shared_at(place, file, grant.at, grant.len, writable)?;
         // SAFETY: just mapped, and unmapped by `unmap` only. Its size is sealed, so that it cannot go from under us.
         Ok(unsafe {
             if writable {

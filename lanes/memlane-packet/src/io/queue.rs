@@ -8,7 +8,7 @@ use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Room};
 use crate::engine::front::Front;
 use crate::error::Detach;
-use crate::port::{More, PacketPort, Sent, Sleep};
+use crate::port::{More, PacketPort, Placed, Sent, Sleep};
 use crate::stats::QueueStats;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -95,6 +95,13 @@ macro_rules! port {
                 }
             }
 
+            /// Gives back what was received.
+            #[inline]
+            fn settle(&mut self) {
+                let ring = self.engine.settle();
+                self.after(ring);
+            }
+
             /// Who polls makes no system call that would show a death, so it looks now and then.
             #[inline]
             fn found(&mut self, something: bool) -> Result<(), Detach> {
@@ -123,6 +130,7 @@ macro_rules! port {
             /// # Errors
             /// The queue has ended.
             pub fn sleeps(&mut self, until: Sleep) -> Result<bool, Detach> {
+                self.settle();
                 let quiet = self.engine.sleeps(until)?;
                 if quiet {
                     $before_sleep(self);
@@ -185,6 +193,16 @@ macro_rules! port {
             }
 
             #[inline]
+            fn place(
+                &mut self,
+                fill: impl FnOnce(&Room<'_>) -> Option<(usize, Meta)>,
+            ) -> Result<Placed, Detach> {
+                let placed = self.engine.place(fill)?;
+                self.found(!matches!(placed, Placed::Sent(Sent::Full(_))))?;
+                Ok(placed)
+            }
+
+            #[inline]
             fn flush(&mut self) -> Result<(), Detach> {
                 let ring = self.engine.flush()?;
                 self.after(ring);
@@ -192,6 +210,7 @@ macro_rules! port {
             }
 
             fn wait(&mut self, until: Sleep, limit: Duration) -> Result<bool, Detach> {
+                self.settle();
                 let end = Instant::now().checked_add(limit);
                 loop {
                     if !self.engine.sleeps(until)? {

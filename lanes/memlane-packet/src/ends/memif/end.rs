@@ -3,7 +3,7 @@
 use super::queue::MemifQueue;
 use crate::ends::segment::fill_in_blank;
 use crate::ends::tally::Tally;
-use crate::ends::{End, EndCounts, EndError, More, Sent, Sleep};
+use crate::ends::{End, EndCounts, EndError, More, Sent, Sleep, carry};
 use crate::engine::Meta;
 use crate::engine::chain::{Frame, Offloads, Room};
 use crate::error::Detach;
@@ -22,15 +22,6 @@ impl MemifQueue {
         PacketPort::send(self, bytes.len(), Meta::default(), |room| {
             room.copy_in(0, &bytes);
         })
-    }
-}
-
-/// Copies a frame into room of its size, from shared memory to shared memory.
-fn carry(frame: &Frame<'_>, room: &Room<'_>) {
-    let mut at = 0;
-    for part in frame.parts() {
-        room.copy_from(at, &part);
-        at += part.len();
     }
 }
 

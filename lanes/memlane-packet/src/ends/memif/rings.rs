@@ -12,7 +12,7 @@ use crate::layout::PACKET_MAX;
 use crate::port::{More, Sent};
 use crate::ring::Misbehaved;
 use memlane_core::access::SharedBytes;
-use std::sync::atomic::{Ordering, fence};
+use memlane_core::sync::{Cpu, Words};
 
 /// Shorter than an Ethernet header: no frame.
 pub const FRAME_MIN: usize = 14;
@@ -301,7 +301,7 @@ impl Rx {
             self.asked = true;
             self.ring.set_flags(0);
             // Our wish before their index: they write that before they look for the wish.
-            fence(Ordering::SeqCst);
+            Cpu::full_fence();
         }
         Ok((!self.is_ready()?, now))
     }
@@ -500,7 +500,7 @@ impl Tx {
             None => self.ring.set_tail(self.next),
         }
         // Our index before their wish: they say that before they look at the index.
-        fence(Ordering::SeqCst);
+        Cpu::full_fence();
         self.ring.wants_bell()
     }
 
