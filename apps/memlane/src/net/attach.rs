@@ -429,7 +429,12 @@ fn refused(label: &str, error: &AttachError) -> anyhow::Error {
         AttachError::NotOffered("that mode") => ": it was started with another --mode",
         _ => "",
     };
-    fail(exit, format!("{label}: {}{advice}", because(error)))
+    let why = because(error);
+    let who = match why.starts_with("the back") {
+        true => "",
+        false => "the back: ",
+    };
+    fail(exit, format!("{label}: {who}{why}{advice}"))
 }
 
 fn not_bound(label: &str, error: &AttachError) -> anyhow::Error {

@@ -86,14 +86,17 @@ impl Work<'_> {
             let said = self.held.as_ref().and_then(Held::ended);
             let why = said.unwrap_or_else(|| error.to_string());
             self.watched.parted(&why);
+            let next = match self.job.once {
+                true => "",
+                false => "; waiting for another",
+            };
+            note(&format!("{label}: {why}{next}"));
             if let (Some(held), EndError::Detached(why)) = (self.held.take(), &error) {
                 held.close(why);
             }
             if self.job.once {
-                note(&format!("{label}: {why}"));
                 return Ok(Ending::LinkGone);
             }
-            note(&format!("{label}: {why}; waiting for another"));
         }
     }
 
