@@ -747,7 +747,7 @@ fn sides_whose_queues_differ_are_told_so_and_are_seen_from_every_network_namespa
     ));
     says(&mut back, "waiting");
     let said = run(&["front", &place.socket(), "gen:"]);
-    ended(&said, 4, "the back has more queues");
+    ended(&said, 4, "the back: has more queues");
     says(&mut back, "no link yet: the front has fewer queues");
     let fewer = start(&["back", &place.path("one").display().to_string(), "sink:"]);
     let other = place.path("one").display().to_string();

@@ -430,11 +430,8 @@ fn refused(label: &str, error: &AttachError) -> anyhow::Error {
         _ => "",
     };
     let why = because(error);
-    let who = match why.starts_with("the back") {
-        true => "",
-        false => "the back: ",
-    };
-    fail(exit, format!("{label}: {who}{why}{advice}"))
+    let why = why.strip_prefix("the back ").unwrap_or(&why);
+    fail(exit, format!("{label}: the back: {why}{advice}"))
 }
 
 fn not_bound(label: &str, error: &AttachError) -> anyhow::Error {
