@@ -8,7 +8,7 @@ use memlane_packet::ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
 use memlane_packet::engine::chain::Offloads;
 use memlane_packet::io::{BackQueue, BackTerms, FrontQueue, FrontTerms, Link, Listener, connect};
 use rustix::event::{EventfdFlags, PollFd, eventfd};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -181,6 +181,15 @@ fn a_stop_ends_all_queues_and_so_does_the_end_of_one() {
     }
 }
 
+/// Rings when it is dropped, also by a test that fails: its threads end then.
+struct Rung<'a>(BorrowedFd<'a>);
+
+impl Drop for Rung<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(self.0, &1_u64.to_ne_bytes());
+    }
+}
+
 #[test]
 fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_ended() {
     const FRAMES: u64 = 2000;
@@ -207,6 +216,7 @@ fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_e
         assert_eq!(port.read().counts, EndCounts::default());
         let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         std::thread::scope(|scope| {
+            let over = Rung(stop.as_fd());
             let sender = scope.spawn(|| sending.run(&[stop.as_fd()]));
             let taker = scope.spawn(|| taking.run(&[stop.as_fd()]));
             let end = std::time::Instant::now() + LIMIT;
@@ -224,7 +234,7 @@ fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_e
             while sink.read().counts.sent < FRAMES {
                 assert!(std::time::Instant::now() < end, "{:?}", sink.read());
             }
-            rustix::io::write(&stop, &1_u64.to_ne_bytes()).unwrap();
+            drop(over);
             taker.join().unwrap();
         });
         for (board, end) in [&port, &sink].into_iter().zip(taking.ends()) {

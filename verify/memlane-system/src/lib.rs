@@ -10,6 +10,7 @@
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
 //! - [`documents`]: what is printed as JSON, by shape; pages for Prometheus, by their grammar.
 //! - [`packets`]: two machines whose only cable is the packet lane.
+//! - [`verbs`]: `memlane net`, verb by verb.
 
 pub mod blocks;
 pub mod cases;
@@ -19,3 +20,4 @@ pub mod harness;
 pub mod packets;
 pub mod pair;
 pub mod real;
+pub mod verbs;

@@ -463,7 +463,9 @@ fn refused(label: &str, error: &AttachError) -> anyhow::Error {
         AttachError::NotOffered("that mode") => ": it was started with another --mode",
         _ => "",
     };
-    fail(exit, format!("{label}: {}{advice}", because(error)))
+    let why = because(error);
+    let why = why.strip_prefix("the back ").unwrap_or(&why);
+    fail(exit, format!("{label}: the back: {why}{advice}"))
 }
 
 fn not_bound(label: &str, error: &AttachError) -> anyhow::Error {

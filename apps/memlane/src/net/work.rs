@@ -83,16 +83,19 @@ impl Work<'_> {
             let said = self.held[n].as_ref().and_then(Held::ended);
             let why = said.unwrap_or_else(|| error.to_string());
             self.watched.parted(n, &why);
+            let next = match self.job.once {
+                true => "",
+                false => "; waiting for another",
+            };
+            note(&format!("{label}: {why}{next}"));
             // Before the link: they look at what it has mapped.
             self.queues[n].clear();
             if let (Some(held), EndError::Detached(why)) = (self.held[n].take(), &error) {
                 held.close(why);
             }
             if self.job.once {
-                note(&format!("{label}: {why}"));
                 return Ok(Ending::LinkGone);
             }
-            note(&format!("{label}: {why}; waiting for another"));
         }
     }
 
