@@ -469,40 +469,24 @@ fn a_back_that_writes_what_it_must_not_is_let_go_of_with_a_reason_and_the_next_o
 
 #[test]
 fn a_front_that_nobody_talks_sense_to_says_so_and_ends() {
-    for (what, bytes, code) in [
-        ("another protocol", vec![0; 48], 4),
-        (
-            "another version",
-            {
-                let mut m = hello();
-                m[8] = 2;
-                m
-            },
-            4,
-        ),
-        (
-            "no mode at all",
-            {
-                let mut m = hello();
-                m[12] = 0;
-                m
-            },
-            4,
-        ),
-        ("not before time", message(3, &[]), 4),
+    let but = |at: usize, byte: u8| {
+        let mut words = hello();
+        words[at] = byte;
+        words
+    };
+    for (bytes, reason) in [
+        (vec![0; 48], "is no packet link"),
+        (but(8, 2), "update the older side"),
+        (but(12, 0), "does not offer that mode"),
+        (message(3, &[]), "is no hello"),
     ] {
         let victim = Victim::new("lie-hello", "sink:", "front", &[]);
         let door = Socket::listen(&victim.socket);
         let socket = door.accept();
         socket.send(&bytes, &[]);
         let said = victim.running.finish(LIMIT);
-        assert_eq!(
-            said.ending(),
-            format!("exit {code}"),
-            "{what}: {}",
-            said.report()
-        );
-        assert!(said.stderr.contains("the back: "), "{}", said.report());
+        assert_eq!(said.ending(), "exit 4", "{reason}: {}", said.report());
+        assert!(said.stderr.contains(reason), "{reason}: {}", said.report());
     }
 }
 
