@@ -364,6 +364,27 @@ fn a_bell_is_asked_for_once_and_only_by_who_sleeps() {
 }
 
 #[test]
+fn a_front_that_is_about_to_sleep_sees_what_came_since_it_looked() {
+    let mut traffic = Traffic::new(Mode::Persistent, 5, 0, 32);
+    let (front, back) = (&mut traffic.front, &mut traffic.back);
+    front.receive(64, |_| panic!("nothing yet")).unwrap();
+    back.send(64, Meta::default(), |_| ()).unwrap();
+    back.flush().unwrap();
+    assert_eq!(
+        front.sleeps(Sleep::FOR_FRAMES),
+        Ok(false),
+        "who came before the wish was published does not ring"
+    );
+    front.receive(64, |_| ()).unwrap();
+    assert_eq!(front.sleeps(Sleep::FOR_FRAMES), Ok(true));
+    back.send(64, Meta::default(), |_| ()).unwrap();
+    assert_eq!(back.flush(), Ok(true));
+    back.send(64, Meta::default(), |_| ()).unwrap();
+    assert_eq!(back.flush(), Ok(false), "it was rung for");
+    assert_eq!(front.sleeps(Sleep::FOR_FRAMES), Ok(false));
+}
+
+#[test]
 fn who_waits_for_room_is_woken_by_it() {
     let mut traffic = Traffic::new(Mode::Persistent, 5, 0, 32);
     let (front, back) = (&mut traffic.front, &mut traffic.back);

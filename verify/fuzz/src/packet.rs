@@ -180,6 +180,7 @@ fn compare(
     oracle: &mut TxOracle,
     most: usize,
 ) -> Result<usize, Detach> {
+    oracle.begins(image);
     let (mut expected, mut ends) = (Vec::new(), false);
     while expected.len() < most && !ends {
         match oracle.next(image) {
@@ -198,10 +199,7 @@ fn compare(
     );
     assert_eq!(burst.is_err(), ends, "{burst:?}");
     burst?;
-    oracle.shown = oracle.taken;
-    for (index, word) in oracle.answers.drain(..) {
-        assert_eq!(image.words::<1>(0, index), [word]);
-    }
+    oracle.ended(image, got.len(), most);
     Ok(got.len())
 }
 

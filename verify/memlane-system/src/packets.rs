@@ -187,6 +187,18 @@ impl Linked {
         place.take().expect("it was started").stop();
     }
 
+    /// Waits until a machine's side ends by itself; what became of it.
+    ///
+    /// # Panics
+    /// If it was not started.
+    pub fn ended(&mut self, side: Side) -> Outcome {
+        let place = match side {
+            Side::Client => &mut self.front,
+            Side::Server => &mut self.back,
+        };
+        place.take().expect("it was started").finish(LIMIT)
+    }
+
     /// Waits until a frame has come through, both ways.
     ///
     /// # Panics

@@ -256,3 +256,29 @@ fn a_capture_of_a_link_is_what_went_over_it() {
     });
     assert_eq!(*verdict, expected);
 }
+
+#[test]
+fn a_device_that_is_taken_down_is_waited_for_and_one_that_is_taken_away_ends_its_side() {
+    let Some(mut linked) = Linked::new("tap-gone", &[]) else {
+        return;
+    };
+    let machines = linked.machines();
+    machines.ip(Side::Server, &["link", "set", TAP, "down"]);
+    assert!(!linked.ping(&["-c", "1", "-W", "1"]).is_ok());
+    linked
+        .machines()
+        .ip(Side::Server, &["link", "set", TAP, "up"]);
+    linked.wait();
+    linked.machines().ip(Side::Server, &["link", "del", TAP]);
+    let said = linked.ended(Side::Server);
+    assert_eq!(said.ending(), "exit 1", "{}", said.report());
+    assert!(
+        said.stderr.contains(&format!("tap:{TAP}: ")),
+        "{}",
+        said.report()
+    );
+    let start = Instant::now();
+    while !linked.said(Side::Client).contains("waiting for another") {
+        assert!(start.elapsed() < LIMIT, "{}", linked.said(Side::Client));
+    }
+}

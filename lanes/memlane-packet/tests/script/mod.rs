@@ -161,6 +161,30 @@ pub(crate) struct TxOracle {
 }
 
 impl TxOracle {
+    /// Before a burst: whatever is found in the index of responses afterwards was not there before.
+    pub(crate) fn begins(&mut self, image: &Image<'_>) {
+        self.answers.clear();
+        image.set_responses(0, self.taken.wrapping_sub(1000));
+    }
+
+    /// After a burst of `most` at most, in which `got` came: who got fewer has answered all of them; who may come again
+    /// can leave that for later, but never a part of it.
+    pub(crate) fn ended(&mut self, image: &Image<'_>, got: usize, most: usize) {
+        let settled = image.responses(0) == self.taken;
+        if got < most {
+            // What was answered before is not told again.
+            assert!(settled || self.shown == self.taken, "answers are kept back");
+        }
+        if settled {
+            self.shown = self.taken;
+            for (index, word) in self.answers.drain(..) {
+                assert_eq!(image.words::<1>(0, index), [word], "slot {index}");
+            }
+        } else {
+            image.set_responses(0, self.shown);
+        }
+    }
+
     pub(crate) fn next(&mut self, image: &Image<'_>) -> Result<Option<Packet>, ()> {
         if self.seen == self.taken {
             let index = image.requests(0);

@@ -383,10 +383,10 @@ impl Front {
     }
 
     /// A packet of the first buffer with flags and an extra slot, if there is room for it.
-    pub(crate) fn large(&mut self, size: u16, flags: u16, extra: [u32; 2]) {
+    pub(crate) fn large(&mut self, size: u16, flags: u16, extra: [u32; 2]) -> bool {
         let done = self.queue.header(Ring::Tx, RSP_PROD);
         if self.sent.wrapping_sub(done) > SLOTS - 2 {
-            return;
+            return false;
         }
         self.queue.request(
             self.sent,
@@ -400,6 +400,7 @@ impl Front {
             .words(Ring::Tx, self.sent.wrapping_add(1), &extra);
         self.sent = self.sent.wrapping_add(2);
         self.publish(self.sent);
+        true
     }
 
     /// One honest frame, if there is room for it; posts again what came.

@@ -57,16 +57,18 @@ impl Victim {
         Running::start(link(end, &at(other, &self.socket), more))
     }
 
-    /// Waits until it says that; `from` skips what it had said before.
+    /// Waits until it has said that.
     pub(crate) fn says(&mut self, what: &str) {
+        self.says_again(what, 0);
+    }
+
+    /// Waits until it has said that more often than so many times.
+    pub(crate) fn says_again(&mut self, what: &str, before: usize) {
         let end = Instant::now() + LIMIT;
-        while !self.running.stderr().contains(what) {
-            assert!(
-                self.running.is_running(),
-                "it ended: {}",
-                self.running.stderr()
-            );
-            assert!(Instant::now() < end, "no {what}: {}", self.running.stderr());
+        while self.running.stderr().matches(what).count() <= before {
+            let said = self.running.stderr();
+            assert!(self.running.is_running(), "it ended: {said}");
+            assert!(Instant::now() < end, "no {what}: {said}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
