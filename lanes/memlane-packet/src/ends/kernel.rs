@@ -140,12 +140,24 @@ impl Interface {
             len: header.len(),
         };
         let mut count = 1;
-        for (piece, part) in pieces[1..].iter_mut().zip(frame.parts()) {
-            *piece = Piece {
-                base: part.as_ptr(),
-                len: part.len(),
+        // More pieces than a link's frames have (memif's buffers are small): the kernel is given one.
+        let mut whole = Vec::new();
+        if frame.parts().len() > SLOTS_MAX {
+            whole.resize(frame.len(), 0);
+            frame.copy_out(0, &mut whole);
+            pieces[1] = Piece {
+                base: whole.as_mut_ptr(),
+                len: whole.len(),
             };
             count += 1;
+        } else {
+            for (piece, part) in pieces[1..].iter_mut().zip(frame.parts()) {
+                *piece = Piece {
+                    base: part.as_ptr(),
+                    len: part.len(),
+                };
+                count += 1;
+            }
         }
         let (fd, pieces) = (self.fd.as_raw_fd(), &pieces[..count]);
         // SAFETY: a header of ours, and windows that are alive as long as the frame; the kernel copies their bytes.
@@ -261,5 +273,35 @@ impl End for Interface {
 
     fn counts(&self) -> EndCounts {
         self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_core::access::SharedBytes;
+    use std::os::unix::net::UnixDatagram;
+    use std::ptr::NonNull;
+
+    #[test]
+    fn a_frame_in_many_pieces_goes_whole() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        let mut end = Interface::new(ours.into(), Kind::Device, "test".into());
+        let bytes: Vec<u8> = (0..9000_u32).map(|n| (n / 3).to_le_bytes()[0]).collect();
+        let mut buffer = vec![0; 10_000];
+        for len in [9000, 500, 100, 60] {
+            let windows: Vec<_> = bytes
+                .chunks(len)
+                // SAFETY: `bytes` outlives the frame; for reading only.
+                .map(|part| unsafe {
+                    SharedBytes::read_only(NonNull::from(part).cast(), part.len())
+                })
+                .collect();
+            let frame = Frame::new(&windows, bytes.len(), Meta::default());
+            assert_eq!(end.send(&frame), Ok(Sent::Queued));
+            let n = theirs.recv(&mut buffer).unwrap();
+            assert_eq!(n, vnet::LEN + bytes.len(), "pieces of {len}");
+            assert!(buffer[vnet::LEN..n] == bytes);
+        }
     }
 }
