@@ -4,6 +4,7 @@
 #[path = "../../../../spine/memlane-virtio/tests/monitor/mod.rs"]
 mod monitor;
 
+#[allow(unused_imports, reason = "each test program uses a part")]
 pub(crate) use monitor::{
     GET_VRING_BASE, INDIRECT, MEMORY, NEXT, RING, SET_VRING_ADDR, SET_VRING_CALL, SET_VRING_ENABLE,
     SET_VRING_KICK, SET_VRING_NUM, USER, WRITE, addresses, descriptor_bytes, state,
@@ -15,6 +16,7 @@ use memlane_packet::ends::vhost::{Role, VhostDoor, VhostLink, VhostQueue, VhostT
 use memlane_packet::ends::{End, More};
 use memlane_packet::{Frame, Meta};
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -180,6 +182,11 @@ impl Guest {
 
     pub(crate) fn claim(&self, n: usize, index: u16) {
         self.rings[n].claim(&self.monitor, index);
+    }
+
+    /// Says this to the device.
+    pub(crate) fn say(&self, request: u32, body: &[u8], files: &[BorrowedFd<'_>]) {
+        self.monitor.send(request, body, files);
     }
 
     /// Sends a frame in one piece.
