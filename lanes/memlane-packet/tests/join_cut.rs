@@ -4,11 +4,16 @@ mod frames;
 
 use frames::Recipe;
 use memlane_packet::Meta;
+use memlane_packet::PacketPort;
+use memlane_packet::ends::Taker;
 use memlane_packet::ends::headers::{find, fold, sum};
 use memlane_packet::ends::join::{Join, Over, Side, Terms};
+use memlane_packet::ends::port::Port;
 use memlane_packet::ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep, lend};
 use memlane_packet::engine::chain::Offloads;
+use memlane_packet::io::{BackTerms, FrontTerms, Listener, connect};
 use rustix::event::PollFd;
+use std::time::Duration;
 
 /// Gives frames that it has, as an end that cannot be told what others take.
 #[derive(Debug)]
@@ -215,4 +220,82 @@ fn a_frame_of_very_many_segments_is_cut_a_few_at_a_time() {
     };
     assert_eq!(over, Over::Ended(Side::A, EndError::Finished));
     assert_eq!((before, join.lost()), (3000, [0, 0]));
+}
+
+/// Puts a frame into room that is lent, if there is any, as a TAP device does with large ones.
+#[derive(Debug)]
+struct Placer(Giver);
+
+impl End for Placer {
+    fn name(&self) -> &'static str {
+        "placer"
+    }
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
+    }
+    fn receive(
+        &mut self,
+        most: usize,
+        take: &mut dyn FnMut(&Frame<'_>) -> More,
+    ) -> Result<usize, EndError> {
+        self.0.receive(most, take)
+    }
+    fn receive_for(&mut self, _: usize, taker: &mut dyn Taker) -> Result<usize, EndError> {
+        let Some((bytes, meta)) = self.0.0.next() else {
+            return Err(EndError::Finished);
+        };
+        let placed = taker.place(&mut |room| {
+            room.copy_in(0, &bytes);
+            Some((bytes.len(), meta))
+        });
+        if placed.is_none() {
+            lend(&bytes, meta, &mut |frame| taker.take(frame));
+        }
+        Ok(1)
+    }
+    fn send(&mut self, _: &Frame<'_>) -> Result<Sent, EndError> {
+        Ok(Sent::Refused)
+    }
+    fn sleeps(&mut self, _: Sleep) -> Result<bool, EndError> {
+        Ok(false)
+    }
+    fn watch<'a>(&'a self, _: Sleep, _: &mut Vec<PollFd<'a>>) {}
+    fn counts(&self) -> EndCounts {
+        EndCounts::default()
+    }
+}
+
+/// A link on which large frames were not agreed on lends room all the same: they must not go there as they are.
+#[test]
+fn what_is_put_into_lent_room_is_cut_up_too() {
+    let name = format!("@memlane-join-cut-{}", std::process::id());
+    let listener = Listener::bind(&name).unwrap();
+    let terms = FrontTerms {
+        offloads: Offloads::default(),
+        ..FrontTerms::default()
+    };
+    let front = std::thread::spawn(move || connect(&name, &terms).unwrap());
+    let limit = Duration::from_secs(30);
+    let (_back, mut backs) = listener.accept(&BackTerms::default(), limit).unwrap();
+    let (link, mut fronts) = front.join().unwrap();
+    let recipe = Recipe {
+        payload: 14_480,
+        ..Recipe::default()
+    };
+    let frames = vec![(recipe.bytes(), recipe.gso(1448))];
+    let placer = Placer(Giver(frames.into_iter()));
+    let port = Port::new("front".into(), fronts.remove(0), &link);
+    let mut join = Join::new(Box::new(placer), Box::new(port), Terms::default()).unwrap();
+    assert_eq!(join.run(&[]), Over::Ended(Side::A, EndError::Finished));
+    assert_eq!((join.lost()[0], join.segmented()[0]), (0, 1));
+    let (mut came, mut payload) = (0, 0);
+    while came < 10 {
+        assert_eq!(backs[0].wait(Sleep::FOR_FRAMES, limit), Ok(true));
+        let frames = backs[0].receive(32, |frame| {
+            assert_eq!(frame.meta().gso, None);
+            payload += frame.len() - 66;
+        });
+        came += frames.unwrap();
+    }
+    assert_eq!((came, payload), (10, 14_480));
 }

@@ -21,7 +21,7 @@
 //!
 //! let door = VhostDoor::open("/run/guest.sock", Role::Server, &VhostTerms::default())?;
 //! let (_link, mut queues) = door.accept(Duration::from_secs(60))?;
-//! let tap = tap::open("guest").expect("a TAP device");
+//! let tap = tap::open_queues("guest", 1).expect("a TAP device").remove(0);
 //! let queue: Box<dyn End> = Box::new(queues.remove(0));
 //! let mut join = Join::new(queue, Box::new(tap), Terms::default()).expect("both are there");
 //! println!("{:?}", join.run(&[]));
