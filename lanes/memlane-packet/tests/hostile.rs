@@ -611,6 +611,54 @@ fn each_impossible_response_is_refused_by_its_name() {
 }
 
 #[test]
+fn requests_in_slots_whose_answers_were_not_shown_yet_are_one_too_many() {
+    let world = world();
+    let (hand, mut back) = (Hand(&world), world.back(Mode::Persistent, 8));
+    let request = TxRequest {
+        gref: 0,
+        offset: 0,
+        flags: 0,
+        id: 0,
+        size: 64,
+    };
+    (0..SLOTS).for_each(|n| hand.slot_words(Ring::Tx, n, &request.words()));
+    hand.header(Ring::Tx, 0).store(1, Ordering::Release);
+    let mut frames = 0;
+    let said = back.receive(8, |_| {
+        // The first one is taken, but the front cannot know that.
+        hand.header(Ring::Tx, 0).store(SLOTS + 1, Ordering::Release);
+        frames += 1;
+    });
+    assert!(matches!(said, Err(Detach::Index(Ring::Tx, _))), "{said:?}");
+    assert_eq!(frames, 1);
+}
+
+#[test]
+fn a_packet_has_eighteen_fragments_at_most() {
+    for (count, right) in [(18, true), (19, false)] {
+        for mode in Mode::ALL {
+            let world = world();
+            let (hand, mut back) = (Hand(&world), world.back(mode, 8));
+            for n in 0..count {
+                let request = TxRequest {
+                    gref: n,
+                    offset: 0,
+                    flags: if n + 1 < count { MORE_DATA } else { 0 },
+                    id: n as u16,
+                    size: if n == 0 { 100 } else { 1 },
+                };
+                hand.slot_words(Ring::Tx, n, &request.words());
+            }
+            hand.header(Ring::Tx, 0).store(count, Ordering::Release);
+            let mut lens = Vec::new();
+            let said = back.receive(8, |frame| lens.push(frame.len()));
+            assert_eq!(said.is_ok(), right, "{count}, {mode:?}: {said:?}");
+            assert_eq!(lens, if right { vec![100] } else { vec![] });
+        }
+    }
+}
+
+#[test]
 fn a_frame_that_the_other_side_could_not_use_is_counted_and_its_buffer_comes_back() {
     let world = world();
     let (mut front, hand) = (world.front(), Hand(&world));

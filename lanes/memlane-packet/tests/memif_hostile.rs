@@ -295,6 +295,25 @@ fn a_flag_that_a_client_never_takes_back_does_not_make_two_frames_one() {
 }
 
 #[test]
+fn a_server_that_says_it_put_more_into_a_buffer_than_it_has_is_not_believed() {
+    for (length, right) in [(BUFFER, true), (BUFFER + 1, false)] {
+        let world = World::new(Ring::Rx);
+        let mut rx = Rx::new(world.ring.clone(), Some(world.own)).unwrap();
+        rx.start();
+        let desc = world.ring.load(0);
+        world.ring.store(0, Desc { length, ..desc });
+        world.ring.set_tail(1);
+        let mut lens = Vec::new();
+        let got = rx.receive(8, &mut Counts::default(), |frame| {
+            lens.push(frame.len());
+            More::Yes
+        });
+        assert_eq!(got.is_ok(), right, "{length}: {got:?}");
+        assert_eq!(lens.len(), usize::from(right));
+    }
+}
+
+#[test]
 fn half_a_frame_is_slept_on_until_more_of_it_comes() {
     let world = World::new(Ring::Tx);
     let mut rx = Rx::new(world.ring.clone(), None).unwrap();

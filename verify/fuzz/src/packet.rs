@@ -19,7 +19,6 @@ use support::{World, copied};
 #[allow(dead_code)]
 mod script;
 #[path = "../../../lanes/memlane-packet/tests/support/mod.rs"]
-#[allow(dead_code)]
 mod support;
 
 /// A message of a front or a back: refused, or the same after encoding it again.
@@ -220,7 +219,7 @@ fn front(world: &World, bytes: &[u8]) -> bool {
                 } else {
                     slot
                 };
-                let flags = u32::from(act.what) / 6 & 15;
+                let flags = (u32::from(act.what) / 6) & 15;
                 let words = [
                     id | act.word & 0xffff_0000,
                     flags | u32::from(act.short) << 16,
