@@ -35,7 +35,7 @@ impl Words for Cpu {
     type U32 = core::sync::atomic::AtomicU32;
 
     /// On x86-64 by a locked instruction, as the kernel's `smp_mb()`: for memory like ours as strong as the `mfence` that
-    /// the compiler would take, at an eighth of its time (2 ns, not 16, on an EPYC of Zen 4).
+    /// the compiler would take, at an eighth of its time (2 ns, not 16, on an EPYC, with nothing else to store).
     #[inline(always)]
     fn full_fence() {
         #[cfg(target_arch = "x86_64")]
