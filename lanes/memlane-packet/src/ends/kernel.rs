@@ -274,14 +274,6 @@ impl Interface {
                 len: n,
             };
             count = 2;
-        } else {
-            for (piece, part) in pieces[1..].iter_mut().zip(frame.parts()) {
-                *piece = Piece {
-                    base: part.as_ptr(),
-                    len: part.len(),
-                };
-                count += 1;
-            }
         }
         let (fd, pieces) = (self.fd.as_raw_fd(), &pieces[..count]);
         // SAFETY: a header of ours, and windows that are alive as long as the frame; the kernel copies their bytes.
