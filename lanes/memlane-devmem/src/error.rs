@@ -1,6 +1,7 @@
 //! One enum for each thing that can fail.
 
 use core::fmt;
+use memlane_netlink::Refused;
 use memlane_sys::Errno;
 
 /// Why there is no such region.
@@ -103,3 +104,59 @@ impl fmt::Display for AccessError {
 }
 
 impl core::error::Error for AccessError {}
+
+/// Why the kernel's own path cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KernelError {
+    /// There is no interface of this name.
+    NoInterface(String),
+    /// The region is no dma-buf.
+    NoDmaBuf,
+    /// The kernel has no such netlink family, or nobody may ask it.
+    NoFamily(Refused),
+    /// It refused: its number and words.
+    Refused(Refused),
+    /// It answered without a binding's number.
+    NoAnswer,
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelError::NoInterface(name) => write!(f, "there is no interface {name}"),
+            KernelError::NoDmaBuf => {
+                f.write_str("the region is no dma-buf: take udmabuf:SIZE or dmaheap:NAME:SIZE")
+            }
+            KernelError::NoFamily(why) => {
+                write!(
+                    f,
+                    "no netlink family netdev (Linux 6.12 has what it takes): {why}"
+                )
+            }
+            KernelError::Refused(why) => {
+                write!(f, "the kernel does not bind it: {why}")?;
+                hint(why.errno).map_or(Ok(()), |hint| write!(f, ": {hint}"))
+            }
+            KernelError::NoAnswer => f.write_str("the kernel's answer names no binding"),
+        }
+    }
+}
+
+impl core::error::Error for KernelError {}
+
+/// What a number means here (`netdev_nl_bind_rx_doit`, `net_devmem_bind_dmabuf`, `dma_buf_get` in the kernel).
+fn hint(errno: rustix::io::Errno) -> Option<&'static str> {
+    use rustix::io::Errno;
+    Some(match errno {
+        Errno::PERM => "it takes CAP_NET_ADMIN",
+        Errno::NODEV => "there is no such interface in this network namespace",
+        Errno::OPNOTSUPP => "the interface's driver cannot give single queues other memory",
+        Errno::INVAL => "no queue was named, or the descriptor is no dma-buf",
+        Errno::BADF => "the descriptor is not open",
+        Errno::BUSY | Errno::EXIST => {
+            "a queue has other memory already (AF_XDP, io_uring, another binding)"
+        }
+        Errno::RANGE => "the interface has fewer queues",
+        _ => return None,
+    })
+}

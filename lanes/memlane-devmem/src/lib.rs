@@ -18,6 +18,8 @@
 //! | [`region`] | memory for payload: what there is, and what is missing |
 //! | [`engine`] | what decides: chunks, tokens, where the next bytes go |
 //! | [`io`] | descriptors: bindings, streams, the [paths](io::Path) by which payload comes |
+//! | [`wire`] | bytes that go to the kernel and come from it |
+//! | [`probe`] | what this machine can do, path by path, with the reason for each no |
 //! | [`error`] | one enum for each thing that can fail |
 //!
 //! ```
@@ -48,7 +50,9 @@
 pub mod engine;
 pub mod error;
 pub mod io;
+pub mod probe;
 pub mod region;
+pub mod wire;
 
 pub use engine::{Fragment, Range};
 pub use region::DeviceRegion;

@@ -1,6 +1,7 @@
 //! Descriptors: regions that are bound, streams, and the paths by which payload comes.
 
 mod binding;
+pub mod kernel;
 mod mapped;
 mod staged;
 mod stream;
