@@ -1,8 +1,7 @@
 //! What this machine can do: memory and paths, each with the reason for a no.
 
-use crate::io::kernel::{Interface, missing};
+use crate::io::kernel::{Interface, Missing, missing, missing_to_send};
 use crate::region::{DeviceRegion, Kind, Spec};
-use crate::wire::netdev::command;
 
 /// One thing, and whether it is here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,12 +73,12 @@ pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
         Finding {
             name: "kernel".into(),
             what: "device-memory TCP: the interface writes to the device",
-            lacks: kernel(interface),
+            lacks: by_any(interface, missing),
         },
         Finding {
             name: "kernel-send".into(),
             what: "device-memory TCP: the interface reads from the device",
-            lacks: no_sending(),
+            lacks: by_any(interface, missing_to_send),
         },
         here(
             "mapped",
@@ -89,8 +88,8 @@ pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
     ]
 }
 
-/// Nothing, if one interface can.
-fn kernel(interface: Option<&Interface>) -> Vec<String> {
+/// Nothing, if one interface lacks nothing.
+fn by_any(interface: Option<&Interface>, missing: fn(&Interface) -> Vec<Missing>) -> Vec<String> {
     let tried = match interface {
         Some(interface) => vec![interface.clone()],
         None => Interface::all(),
@@ -101,8 +100,8 @@ fn kernel(interface: Option<&Interface>) -> Vec<String> {
         if missing.is_empty() {
             return Vec::new();
         }
-        for one in missing {
-            let text = one.to_string();
+        let texts = missing.iter().map(ToString::to_string);
+        for text in texts {
             if !lacks.contains(&text) {
                 lacks.push(text);
             }
@@ -112,11 +111,6 @@ fn kernel(interface: Option<&Interface>) -> Vec<String> {
         lacks.push("there is no interface".into());
     }
     lacks
-}
-
-fn no_sending() -> Vec<String> {
-    let missing = crate::io::kernel::no_command(command::BIND_TX, "bind-tx", "6.16");
-    missing.into_iter().map(|one| one.to_string()).collect()
 }
 
 #[cfg(test)]

@@ -33,6 +33,19 @@ impl From<Fragment> for Range {
     }
 }
 
+/// Fragments as ranges of tokens, as few as they make in this order, into `ranges`.
+pub fn ranges_of(fragments: &[Fragment], ranges: &mut Vec<Range>) {
+    ranges.clear();
+    for fragment in fragments {
+        match ranges.last_mut() {
+            Some(last) if last.start.checked_add(last.count) == Some(fragment.token) => {
+                last.count += 1;
+            }
+            _ => ranges.push(Range::from(*fragment)),
+        }
+    }
+}
+
 /// A fragment that is out.
 #[derive(Clone, Copy, Debug)]
 struct Given {
@@ -283,6 +296,26 @@ mod tests {
         assert_eq!(tokens.give_up(mine.token), Some(mine));
         assert_eq!(tokens.give_up(mine.token), None);
         assert_eq!(tokens.out(), 0);
+    }
+
+    #[test]
+    fn tokens_that_follow_one_another_are_one_range() {
+        let of = |token| Fragment {
+            offset: 0,
+            len: 1,
+            token,
+        };
+        let mut ranges = Vec::new();
+        ranges_of(&[3, 4, 5, 9, 8, u32::MAX, 0].map(of), &mut ranges);
+        let range = |start, count| Range { start, count };
+        let expected = [
+            range(3, 3),
+            range(9, 1),
+            range(8, 1),
+            range(u32::MAX, 1),
+            range(0, 1),
+        ];
+        assert_eq!(ranges, expected);
     }
 
     #[test]

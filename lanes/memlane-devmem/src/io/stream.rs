@@ -4,6 +4,7 @@ use super::mapped::{Mapped, PIECES};
 use super::staged::Staged;
 use super::{Binding, Source};
 use crate::engine::inflow::Room;
+use crate::engine::tokens::{RANGES_MAX, ranges_of};
 use crate::engine::{Fragment, Inflow, Range, Tokens};
 use crate::error::{AccessError, ReceiveError, ReleaseError};
 use core::fmt;
@@ -186,6 +187,7 @@ pub struct Stream {
     source: Box<dyn Source>,
     inflow: Inflow,
     rooms: Vec<Room>,
+    ranges: Vec<Range>,
     burst: u32,
     counts: StreamCounts,
 }
@@ -209,6 +211,7 @@ impl Stream {
             source,
             inflow: Inflow::new(),
             rooms: Vec::new(),
+            ranges: Vec::new(),
             burst: terms.burst.max(1),
             counts: StreamCounts::default(),
         }
@@ -289,14 +292,12 @@ impl Stream {
     }
 
     /// Gives all of these back, in as many calls as it takes; those that are not out are passed over.
-    pub fn release_all(&self, fragments: &[Fragment]) -> u32 {
-        let mut ranges = Vec::new();
+    pub fn release_all(&mut self, fragments: &[Fragment]) -> u32 {
         let mut given = 0;
-        for fragments in fragments.chunks(128) {
-            ranges.clear();
-            ranges.extend(fragments.iter().map(|fragment| Range::from(*fragment)));
-            // 128 ranges are not too many.
-            given += self.release(&ranges).unwrap_or(0);
+        // No call has more than it may look at, nor more ranges than it takes.
+        for fragments in fragments.chunks(RANGES_MAX) {
+            ranges_of(fragments, &mut self.ranges);
+            given += self.shared.release(&self.ranges).unwrap_or(0);
         }
         given
     }

@@ -1,10 +1,12 @@
 //! What an interface and this kernel lack for device-memory TCP, found before anybody tries.
 
+use super::Bound;
 use crate::error::KernelError;
 use crate::wire::ethtool::{self, Split};
 use crate::wire::netdev::{self, RxQueue, command};
 use core::fmt;
 use memlane_netlink::{Family, Refused};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// An interface of the kernel, in this network namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,6 +82,10 @@ pub enum Missing {
     Command(&'static str, &'static str),
     /// Nothing can be asked.
     Family(Refused),
+    /// Who asks may not.
+    Permission,
+    /// The driver does not do it: the kernel's words.
+    Driver(String, Refused),
     /// The interface shows no receive queue: its driver has not what it takes.
     Queues(String),
     /// One queue alone: the others' traffic would go to the device, too.
@@ -99,6 +105,8 @@ impl fmt::Display for Missing {
                 write!(f, "this kernel has no {name}: Linux {version} has")
             }
             Missing::Family(why) => write!(f, "the kernel cannot be asked: {why}"),
+            Missing::Permission => f.write_str("binding takes CAP_NET_ADMIN"),
+            Missing::Driver(name, why) => write!(f, "{name}'s driver cannot: {why}"),
             Missing::Queues(name) => write!(f, "{name} has no receive queue that could be bound"),
             Missing::OneQueue(name) => write!(
                 f,
@@ -119,15 +127,18 @@ impl fmt::Display for Missing {
 
 /// What device-memory TCP lacks to receive by an interface; nothing: try it.
 pub fn missing(interface: &Interface) -> Vec<Missing> {
-    let mut missing = Vec::new();
-    missing.extend(no_command(command::BIND_RX, "bind-rx", "6.12"));
+    if let Some(missing) = no_command(command::BIND_RX, "bind-rx", "6.12") {
+        return vec![missing];
+    }
     let name = || interface.name.clone();
+    let mut missing = Vec::new();
+    missing.extend(no_driver(interface, |nothing| {
+        Bound::receive(nothing, interface, &[0])
+    }));
     match interface.queues() {
         Ok(queues) if queues.is_empty() => missing.push(Missing::Queues(name())),
         Ok(queues) if queues.len() == 1 => missing.push(Missing::OneQueue(name())),
         Ok(_) => {}
-        // Already said.
-        Err(_) if !missing.is_empty() => {}
         Err(why) => missing.push(Missing::Family(why)),
     }
     missing.extend(match interface.split() {
@@ -139,8 +150,33 @@ pub fn missing(interface: &Interface) -> Vec<Missing> {
     missing
 }
 
+/// What it lacks to send by an interface.
+pub fn missing_to_send(interface: &Interface) -> Vec<Missing> {
+    let missing = no_command(command::BIND_TX, "bind-tx", "6.16");
+    let driver = || no_driver(interface, |nothing| Bound::send(nothing, interface));
+    missing.or_else(driver).into_iter().collect()
+}
+
+/// Asks for something that is no dma-buf to be bound, which the kernel refuses in any case: but before that, if the
+/// driver cannot do it at all.
+fn no_driver(
+    interface: &Interface,
+    bind: impl FnOnce(BorrowedFd<'_>) -> Result<Bound, KernelError>,
+) -> Option<Missing> {
+    use rustix::io::Errno;
+    let nothing = std::fs::File::open("/dev/null").ok()?;
+    match bind(nothing.as_fd()) {
+        Err(KernelError::Refused(why)) if why.errno == Errno::PERM => Some(Missing::Permission),
+        Err(KernelError::Refused(why)) if why.errno == Errno::OPNOTSUPP => {
+            Some(Missing::Driver(interface.name.clone(), why))
+        }
+        Err(KernelError::NoFamily(why)) => Some(Missing::Family(why)),
+        _ => None,
+    }
+}
+
 /// Why a command of the family `netdev` is not there.
-pub(crate) fn no_command(id: u8, name: &'static str, version: &'static str) -> Option<Missing> {
+fn no_command(id: u8, name: &'static str, version: &'static str) -> Option<Missing> {
     let (control, number) = netdev::control::FAMILY;
     let told = Family::open(control, number).and_then(|mut family| {
         let request = netdev::control::request(netdev::FAMILY.0);

@@ -7,8 +7,7 @@
 
 mod checks;
 
-pub(crate) use checks::no_command;
-pub use checks::{Interface, Missing, missing};
+pub use checks::{Interface, Missing, missing, missing_to_send};
 
 use crate::engine::Range;
 use crate::error::KernelError;
