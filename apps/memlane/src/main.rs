@@ -4,6 +4,7 @@ mod bench;
 mod blocks;
 mod check;
 mod control;
+mod devmem;
 mod exit;
 mod inet;
 mod metrics;
@@ -47,6 +48,8 @@ enum Verb {
     Vol(blocks::vol::Args),
     Session(blocks::session::Args),
     Net(net::Args),
+    Nc(devmem::nc::Args),
+    Devmem(devmem::probe::Args),
     /// Measure memlane against plain TCP
     Bench(bench::Args),
     #[command(name = "__volumes", hide = true)]
@@ -70,6 +73,8 @@ impl Verb {
             Verb::Map(args) => args.json(),
             Verb::Serve(args) => args.json(),
             Verb::Net(args) => args.json(),
+            Verb::Nc(args) => args.json,
+            Verb::Devmem(args) => args.json(),
             _ => false,
         }
     }
@@ -105,6 +110,8 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Vol(args) => blocks::vol::run(args).map(done),
         Verb::Session(args) => blocks::session::run(args).map(done),
         Verb::Net(args) => net::run(&args).map(ExitCode::from),
+        Verb::Nc(args) => devmem::nc::run(&args).map(done),
+        Verb::Devmem(args) => devmem::probe::run(&args).map(done),
         Verb::Bench(args) => bench::run(args),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

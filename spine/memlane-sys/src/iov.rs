@@ -88,6 +88,27 @@ pub unsafe fn receive_told(socket: i32, pieces: &[Piece]) -> Result<(usize, Opti
     Ok((n, told.then(|| first_of(&control))))
 }
 
+/// As [`receive`], with all that came beside the bytes: control messages, in so many bytes of `control` (words, so that
+/// they are aligned as the kernel's structures are).
+///
+/// # Safety
+/// As there.
+pub unsafe fn receive_with_control(
+    socket: i32,
+    pieces: &[Piece],
+    control: &mut [u64],
+    flags: i32,
+) -> Result<(usize, usize)> {
+    let mut message = message(pieces.as_ptr(), pieces.len());
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(control);
+    let flags = (libc::MSG_DONTWAIT | flags) as usize;
+    let args = [socket as usize, &raw mut message as usize, flags, 0, 0, 0];
+    // SAFETY: as above; the control memory is the caller's, and its length is stated.
+    let n = retried(|| unsafe { syscall6(libc::SYS_recvmsg, args) })?;
+    Ok((n, message.msg_controllen.min(size_of_val(control))))
+}
+
 fn first_of(control: &[u64; (CONTROL_HEADER + TOLD) / 8]) -> Told {
     let kinds = control[1].to_ne_bytes();
     let four = |at: usize| [kinds[at], kinds[at + 1], kinds[at + 2], kinds[at + 3]];

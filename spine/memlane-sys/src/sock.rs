@@ -124,6 +124,21 @@ pub fn set_option<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<(
     .map(|_| ())
 }
 
+/// Sets a socket option whose value is an array; what the call returns.
+pub fn set_bytes(fd: i32, level: i32, name: i32, value: &[u8]) -> Result<usize> {
+    // SAFETY: `value` is readable for its length.
+    unsafe {
+        syscall!(
+            libc::SYS_setsockopt,
+            fd,
+            level,
+            name,
+            value.as_ptr(),
+            value.len()
+        )
+    }
+}
+
 /// The network namespace's cookie (Linux 5.14+).
 pub fn netns_cookie(fd: i32) -> Result<u64> {
     option(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)

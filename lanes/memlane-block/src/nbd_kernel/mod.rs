@@ -13,12 +13,10 @@
 //! Commands, attributes and flags: the kernel's `include/uapi/linux/nbd-netlink.h` and `nbd.h`; what they do:
 //! `drivers/block/nbd.c`. Linux 6.1 or later.
 
-mod genetlink;
-
 use crate::nbd::request::Terms;
 use crate::nbd::{Export, Server, ServerConfig, Snapshot, StopHandle};
 use crate::volume::{Info, Volume};
-use genetlink::{Attributes, Family, find};
+use memlane_netlink::{Attributes, Family, Refused, find};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
@@ -176,7 +174,7 @@ pub fn probe() -> Result<(), NbdError> {
 
 fn family() -> Result<Family, NbdError> {
     use rustix::thread::{CapabilitySet, capabilities};
-    let family = Family::open(FAMILY.0, FAMILY.1).map_err(|error| match error {
+    let family = Family::open(FAMILY.0, FAMILY.1).map_err(|refused| match refused.errno {
         Errno::NOENT => NbdError::NoDriver,
         other => NbdError::NoNetlink(other.into()),
     })?;
@@ -258,7 +256,7 @@ pub fn recover(
             .nested(attr::SOCKETS, &list(&[kernels.as_fd()]));
         match family.ask(cmd::RECONFIGURE, &request) {
             Ok(_) => {}
-            Err(Errno::INVAL) => return Err(NbdError::NotWaiting(index)),
+            Err(error) if error.errno == Errno::INVAL => return Err(NbdError::NotWaiting(index)),
             Err(error) => return Err(refused("recover", error)),
         }
         drop(kernels);
@@ -311,10 +309,14 @@ fn is_open(ours: &OwnedFd) -> bool {
     poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().contains(PollFlags::HUP)
 }
 
-fn refused(step: &'static str, error: Errno) -> NbdError {
-    match error {
-        Errno::PERM | Errno::ACCESS => NbdError::NotPermitted,
-        error => NbdError::Kernel(step, error.into()),
+fn refused(step: &'static str, error: Refused) -> NbdError {
+    match (error.errno, &error.words) {
+        (Errno::PERM | Errno::ACCESS, _) => NbdError::NotPermitted,
+        (errno, None) => NbdError::Kernel(step, errno.into()),
+        (errno, Some(_)) => {
+            let kind = io::Error::from(errno).kind();
+            NbdError::Kernel(step, io::Error::new(kind, error))
+        }
     }
 }
 

@@ -1,0 +1,126 @@
+//! The sending side of `memlane nc`.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use memlane_devmem::error::AccessError;
+use memlane_devmem::io::{Binding, Stream, Terms, Wait};
+use memlane_devmem::region::{Kind, Spec};
+
+use super::nc::bind;
+use super::pattern::Pattern;
+use super::report::{Sent, say};
+use crate::exit::{Exit, fail};
+
+/// Bytes of the region that a file goes through.
+const THROUGH: usize = 4 << 20;
+/// Of one send.
+const AT_A_TIME: usize = 1 << 20;
+const AN_HOUR: Duration = Duration::from_secs(3600);
+/// EAGAIN.
+const FULL: i32 = 11;
+
+/// Where bytes come from.
+pub(super) struct Source {
+    binding: Arc<Binding>,
+    from: From,
+}
+
+enum From {
+    File(File),
+    /// So many bytes of the region, again and again, with a pattern or as they are.
+    Region(u64, Option<Pattern>),
+}
+
+impl Source {
+    /// A region, if it reads as one and no file is called so.
+    pub(super) fn open(
+        text: &str,
+        bytes: Option<u64>,
+        validate: Option<u8>,
+    ) -> anyhow::Result<Source> {
+        let region = text.parse::<Spec>();
+        let path = std::path::Path::new(text);
+        if let Some(region) = region.ok().filter(|_| !path.exists()) {
+            let bytes = bytes.unwrap_or(region.bytes as u64);
+            return Ok(Source {
+                binding: bind(&region, 4096)?,
+                from: From::Region(bytes, validate.map(Pattern::new)),
+            });
+        }
+        if bytes.is_some() || validate.is_some() {
+            let text = "--bytes and --validate are for a region to send from, not for a file";
+            return Err(fail(Exit::Usage, text));
+        }
+        let through = Spec {
+            kind: Kind::Memfd,
+            bytes: THROUGH,
+        };
+        Ok(Source {
+            from: From::File(File::open(path).with_context(|| path.display().to_string())?),
+            binding: bind(&through, 4096)?,
+        })
+    }
+
+    /// Has the region's first bytes be the next ones of the stream; how many, 0 at the end.
+    fn next(&mut self, sent: u64, buffer: &mut Vec<u8>) -> anyhow::Result<u64> {
+        let region = self.binding.region();
+        match &mut self.from {
+            From::File(file) => {
+                buffer.resize(AT_A_TIME, 0);
+                let n = file.read(buffer)?;
+                region.write(0, &buffer[..n])?;
+                Ok(n as u64)
+            }
+            From::Region(bytes, pattern) => {
+                let most = AT_A_TIME.min(region.len());
+                let n = usize::try_from(*bytes - sent).map_or(most, |left| left.min(most));
+                if let Some(pattern) = pattern {
+                    buffer.resize(n, 0);
+                    pattern.fill(buffer);
+                    region.write(0, buffer)?;
+                }
+                Ok(n as u64)
+            }
+        }
+    }
+}
+
+pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Result<()> {
+    let mut stream = Stream::new(socket, &source.binding, &Terms::default());
+    let began = Instant::now();
+    let (mut sent, mut buffer) = (0, Vec::new());
+    loop {
+        let len = source.next(sent, &mut buffer)?;
+        if len == 0 {
+            break;
+        }
+        let mut at = 0;
+        while at < len {
+            at += u64::from(some(&mut stream, at, len - at)?);
+        }
+        sent += len;
+    }
+    let region = source.binding.region().kind().to_string();
+    let took = began.elapsed();
+    say(&Sent { region, sent, took }, json)
+}
+
+/// Sends some of it; waits if there is no room.
+fn some(stream: &mut Stream, at: u64, len: u64) -> anyhow::Result<u32> {
+    // At most AT_A_TIME.
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    loop {
+        match stream.send(at, len) {
+            Ok(n) => return Ok(n),
+            Err(AccessError::Device(errno)) if errno.0 == FULL => {
+                stream.wait(Wait::Socket, AN_HOUR)?;
+            }
+            Err(error) => return Err(fail(Exit::Failed, format!("sending: {error}"))),
+        }
+    }
+}

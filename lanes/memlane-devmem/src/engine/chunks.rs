@@ -1,0 +1,136 @@
+//! A region in chunks of one size, as a page pool has pages: each is free, or has as many holders as fragments lie in it
+//! (and one more while it is being filled).
+
+/// Which chunks of a region are free. Whoever has one by [`take`](Chunks::take) or [`hold`](Chunks::hold) gives it back
+/// once by [`give`](Chunks::give).
+#[derive(Debug)]
+pub struct Chunks {
+    size: u32,
+    /// The last one given back is the first one taken: it is the likeliest to be in a cache.
+    free: Vec<u32>,
+    holders: Vec<u32>,
+}
+
+/// Bytes of a chunk, at least: a page, which is what the kernel's pools have.
+pub const CHUNK_MIN: u32 = 4096;
+/// And at most.
+pub const CHUNK_MAX: u32 = 64 << 20;
+
+impl Chunks {
+    /// A region of `bytes` in chunks of `size`; what is left behind the last whole one is not used. `None`: the size is
+    /// no power of two from [`CHUNK_MIN`] to [`CHUNK_MAX`], or there is no chunk, or there are 2³¹ or more.
+    pub fn new(bytes: u64, size: u32) -> Option<Chunks> {
+        if !size.is_power_of_two() || !(CHUNK_MIN..=CHUNK_MAX).contains(&size) {
+            return None;
+        }
+        let count = u32::try_from(bytes / u64::from(size)).ok()?;
+        if count == 0 || count > i32::MAX.unsigned_abs() {
+            return None;
+        }
+        Some(Chunks {
+            size,
+            free: (0..count).rev().collect(),
+            holders: vec![0; count as usize],
+        })
+    }
+
+    /// Bytes of a chunk.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// All of them.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.holders.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many nobody has.
+    pub fn free(&self) -> u32 {
+        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Where a chunk begins in the region.
+    pub fn offset(&self, chunk: u32) -> u64 {
+        u64::from(chunk) * u64::from(self.size)
+    }
+
+    /// A free chunk, which has one holder now. `None`: there is none until one is given back.
+    pub fn take(&mut self) -> Option<u32> {
+        let chunk = self.free.pop()?;
+        self.holders[chunk as usize] = 1;
+        Some(chunk)
+    }
+
+    /// One more holder of a chunk that has some.
+    ///
+    /// # Panics
+    /// If nobody has it: our own mistake, by which memory would be used twice.
+    pub fn hold(&mut self, chunk: u32) {
+        let holders = &mut self.holders[chunk as usize];
+        assert!(*holders > 0, "a chunk that nobody has cannot be held");
+        *holders += 1;
+    }
+
+    /// One holder less; `true`: it was the last one, the chunk is free.
+    ///
+    /// # Panics
+    /// If nobody has it: as above.
+    pub fn give(&mut self, chunk: u32) -> bool {
+        let holders = &mut self.holders[chunk as usize];
+        assert!(*holders > 0, "a chunk that nobody has cannot be given back");
+        *holders -= 1;
+        let last = *holders == 0;
+        if last {
+            self.free.push(chunk);
+        }
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two_within_bounds() {
+        for (bytes, size) in [
+            (0, 4096),
+            (4095, 4096),
+            (8192, 4095),
+            (8192, 2048),
+            (8192, 6000),
+        ] {
+            assert!(Chunks::new(bytes, size).is_none(), "{bytes}/{size}");
+        }
+        assert!(Chunks::new(1 << 60, CHUNK_MIN).is_none());
+        assert!(Chunks::new(u64::from(CHUNK_MAX), CHUNK_MAX * 2).is_none());
+        let chunks = Chunks::new(8192 + 5, 4096).unwrap();
+        assert_eq!(
+            (chunks.count(), chunks.free(), chunks.offset(1)),
+            (2, 2, 4096)
+        );
+    }
+
+    #[test]
+    fn a_chunk_is_free_when_its_last_holder_gives_it_back() {
+        let mut chunks = Chunks::new(8192, 4096).unwrap();
+        let one = chunks.take().unwrap();
+        chunks.hold(one);
+        let two = chunks.take().unwrap();
+        assert_ne!(one, two);
+        assert_eq!(chunks.take(), None);
+        assert!(!chunks.give(one));
+        assert_eq!(chunks.take(), None);
+        assert!(chunks.give(one));
+        assert_eq!(chunks.take(), Some(one));
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody has")]
+    fn a_chunk_is_not_given_back_twice() {
+        let mut chunks = Chunks::new(8192, 4096).unwrap();
+        let chunk = chunks.take().unwrap();
+        chunks.give(chunk);
+        chunks.give(chunk);
+    }
+}

@@ -1,0 +1,113 @@
+//! Where the next bytes of a stream go, and what they are called once they are there.
+//!
+//! A chunk that is not full after some bytes stays open: the next ones go behind them, as fragments of their own. It is
+//! free when the stream has closed it and all of its fragments are back.
+
+use super::{Chunks, Fragment, Tokens};
+use std::collections::VecDeque;
+
+/// A place for bytes: from `at` to the end of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Open {
+    chunk: u32,
+    at: u32,
+}
+
+/// A stretch of the region that bytes may be put into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// From the region's beginning.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// One stream's filling of chunks.
+#[derive(Debug, Default)]
+pub struct Inflow {
+    /// What is open, in the order in which it is filled. Only the first can be partly filled.
+    open: VecDeque<Open>,
+}
+
+impl Inflow {
+    /// Nothing is open.
+    pub fn new() -> Inflow {
+        Inflow::default()
+    }
+
+    /// Stretches for the next bytes, in order: at most `pieces`, until they have `bytes` together, and never more than
+    /// there are tokens for. None at all: chunks or tokens must come back first.
+    pub fn room(
+        &mut self,
+        chunks: &mut Chunks,
+        tokens: &Tokens,
+        (pieces, bytes): (usize, u64),
+        rooms: &mut Vec<Room>,
+    ) {
+        rooms.clear();
+        let pieces = pieces.min(tokens.room() as usize);
+        let mut found = 0;
+        while rooms.len() < pieces && found < bytes {
+            let open = match self.open.get(rooms.len()) {
+                Some(open) => *open,
+                None => match chunks.take() {
+                    Some(chunk) => {
+                        let open = Open { chunk, at: 0 };
+                        self.open.push_back(open);
+                        open
+                    }
+                    None => return,
+                },
+            };
+            let room = Room {
+                offset: chunks.offset(open.chunk) + u64::from(open.at),
+                len: chunks.size() - open.at,
+            };
+            found += u64::from(room.len);
+            rooms.push(room);
+        }
+    }
+
+    /// `bytes` have been put there, the first stretch first: names them. Stretches that got none are free again.
+    ///
+    /// # Panics
+    /// If these are more than there was room for: our own mistake, by which memory would be named that nobody filled.
+    pub fn landed(
+        &mut self,
+        mut bytes: u64,
+        chunks: &mut Chunks,
+        tokens: &mut Tokens,
+        fragments: &mut Vec<Fragment>,
+    ) {
+        while bytes > 0 {
+            let open = self.open.front_mut().expect("bytes without room");
+            let left = chunks.size() - open.at;
+            let len = u32::try_from(bytes).unwrap_or(u32::MAX).min(left);
+            let offset = chunks.offset(open.chunk) + u64::from(open.at);
+            fragments.push(tokens.name(offset, len).expect("bytes without a token"));
+            chunks.hold(open.chunk);
+            open.at += len;
+            bytes -= u64::from(len);
+            if len == left {
+                let full = self.open.pop_front().map(|open| open.chunk);
+                full.map(|chunk| chunks.give(chunk));
+            }
+        }
+        let begun = usize::from(self.open.front().is_some_and(|open| open.at > 0));
+        for open in self.open.drain(begun..) {
+            chunks.give(open.chunk);
+        }
+    }
+
+    /// No more bytes come.
+    pub fn close(&mut self, chunks: &mut Chunks) {
+        for open in self.open.drain(..) {
+            chunks.give(open.chunk);
+        }
+    }
+
+    /// Chunks that are open.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+}

@@ -1,0 +1,162 @@
+//! One enum for each thing that can fail.
+
+use core::fmt;
+use memlane_netlink::Refused;
+use memlane_sys::Errno;
+
+/// Why there is no such region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegionError {
+    /// This text names no region.
+    Name(String),
+    /// This machine has no such memory: what is missing, and what to do.
+    Missing(String),
+    /// The kernel refused: what was tried.
+    Kernel(&'static str, Errno),
+    /// A chunk must be a power of two, from a page to 64 MiB, and not larger than the region.
+    Chunk(u32),
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegionError::Name(text) => write!(
+                f,
+                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE or dmaheap:NAME:SIZE (64M, 1G)"
+            ),
+            RegionError::Missing(what) => f.write_str(what),
+            RegionError::Kernel(what, errno) => write!(f, "{what}: {errno}"),
+            RegionError::Chunk(size) => write!(
+                f,
+                "chunks of {size} bytes: a power of two, from 4096 to 67108864, that is not larger than the region"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RegionError {}
+
+/// Why nothing was given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReleaseError {
+    /// One call takes 128 ranges (the kernel: EINVAL).
+    TooManyRanges(usize),
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReleaseError::TooManyRanges(count) => {
+                write!(f, "{count} ranges of tokens: at most 128 at a time")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReleaseError {}
+
+/// Why nothing was received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReceiveError {
+    /// Nothing is there yet.
+    WouldBlock,
+    /// All chunks or tokens are out: give some back.
+    NoRoom,
+    /// The kernel refused.
+    Kernel(Errno),
+}
+
+impl fmt::Display for ReceiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReceiveError::WouldBlock => f.write_str("nothing is there yet"),
+            ReceiveError::NoRoom => {
+                f.write_str("all chunks of the region, or all tokens, are out: release some")
+            }
+            ReceiveError::Kernel(errno) => write!(f, "{errno}"),
+        }
+    }
+}
+
+impl core::error::Error for ReceiveError {}
+
+/// Why bytes of a fragment, or of a region, cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessError {
+    /// No fragment that is out has this token.
+    NoSuchToken(u32),
+    /// Beyond the fragment's, or the region's, end.
+    Outside,
+    /// The device refused.
+    Device(Errno),
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AccessError::NoSuchToken(token) => {
+                write!(f, "no fragment that is out has token {token}")
+            }
+            AccessError::Outside => f.write_str("beyond the end"),
+            AccessError::Device(errno) => write!(f, "device: {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for AccessError {}
+
+/// Why the kernel's own path cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KernelError {
+    /// There is no interface of this name.
+    NoInterface(String),
+    /// The region is no dma-buf.
+    NoDmaBuf,
+    /// The kernel has no such netlink family, or nobody may ask it.
+    NoFamily(Refused),
+    /// It refused: its number and words.
+    Refused(Refused),
+    /// It answered without a binding's number.
+    NoAnswer,
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KernelError::NoInterface(name) => write!(f, "there is no interface {name}"),
+            KernelError::NoDmaBuf => {
+                f.write_str("the region is no dma-buf: take udmabuf:SIZE or dmaheap:NAME:SIZE")
+            }
+            KernelError::NoFamily(why) => {
+                write!(
+                    f,
+                    "no netlink family netdev (Linux 6.12 has what it takes): {why}"
+                )
+            }
+            KernelError::Refused(why) => {
+                write!(f, "the kernel does not bind it: {why}")?;
+                hint(why.errno).map_or(Ok(()), |hint| write!(f, ": {hint}"))
+            }
+            KernelError::NoAnswer => f.write_str("the kernel's answer names no binding"),
+        }
+    }
+}
+
+impl core::error::Error for KernelError {}
+
+/// What a number means here (`netdev_nl_bind_rx_doit`, `net_devmem_bind_dmabuf`, `dma_buf_get` in the kernel).
+fn hint(errno: rustix::io::Errno) -> Option<&'static str> {
+    use rustix::io::Errno;
+    Some(match errno {
+        Errno::PERM => "it takes CAP_NET_ADMIN",
+        Errno::NODEV => "there is no such interface in this network namespace",
+        Errno::OPNOTSUPP => "the interface's driver cannot give single queues other memory",
+        Errno::INVAL => "no queue was named, or the descriptor is no dma-buf",
+        Errno::BADF => "the descriptor is not open",
+        Errno::BUSY | Errno::EXIST => {
+            "a queue has other memory already (AF_XDP, io_uring, another binding)"
+        }
+        Errno::RANGE => "the interface has fewer queues",
+        _ => return None,
+    })
+}

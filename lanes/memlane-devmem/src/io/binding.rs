@@ -1,0 +1,116 @@
+//! A region whose chunks streams may fill.
+
+use crate::engine::{Chunks, Fragment};
+use crate::error::RegionError;
+use crate::region::DeviceRegion;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A region, cut into chunks. Streams share it; it lives as long as the last of them, or of their fragments' owners.
+#[derive(Debug)]
+pub struct Binding {
+    region: DeviceRegion,
+    pool: Mutex<Pool>,
+    /// Readable: fragments have come back since somebody found no room.
+    freed: OwnedFd,
+}
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) chunks: Chunks,
+    /// Somebody found no room, and wants to hear.
+    wanted: bool,
+}
+
+/// What a binding has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BindingCounts {
+    /// Bytes of a chunk.
+    pub chunk: u32,
+    /// All chunks.
+    pub chunks: u32,
+    /// Those that nobody has.
+    pub free: u32,
+}
+
+impl Binding {
+    /// Cuts a region into chunks of so many bytes.
+    ///
+    /// # Errors
+    /// [`RegionError::Chunk`]: the size is none; [`RegionError::Kernel`]: no descriptor.
+    pub fn new(region: DeviceRegion, chunk: u32) -> Result<Arc<Binding>, RegionError> {
+        let chunks = Chunks::new(region.len() as u64, chunk).ok_or(RegionError::Chunk(chunk))?;
+        let freed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let freed = freed.map_err(|error| {
+            RegionError::Kernel("eventfd", memlane_sys::Errno(error.raw_os_error()))
+        })?;
+        Ok(Arc::new(Binding {
+            region,
+            pool: Mutex::new(Pool {
+                chunks,
+                wanted: false,
+            }),
+            freed,
+        }))
+    }
+
+    /// The region.
+    pub fn region(&self) -> &DeviceRegion {
+        &self.region
+    }
+
+    /// What there is.
+    pub fn counts(&self) -> BindingCounts {
+        let pool = self.pool();
+        BindingCounts {
+            chunk: pool.chunks.size(),
+            chunks: pool.chunks.count(),
+            free: pool.chunks.free(),
+        }
+    }
+
+    /// A poisoned lock is as good: whoever panicked under it had panicked before it changed anything.
+    pub(super) fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptor that becomes readable when fragments come back after no room was found.
+    pub(super) fn freed(&self) -> BorrowedFd<'_> {
+        self.freed.as_fd()
+    }
+
+    /// Gives the chunks of fragments back.
+    pub(super) fn give(&self, fragments: impl Iterator<Item = Fragment>) {
+        let mut pool = self.pool();
+        let size = u64::from(pool.chunks.size());
+        let mut some = false;
+        for fragment in fragments {
+            // Offsets are ours, of chunks that there are.
+            let chunk = u32::try_from(fragment.offset / size).unwrap_or(u32::MAX);
+            pool.chunks.give(chunk);
+            some = true;
+        }
+        // Also if no chunk is free by it: a token is, and that may have been what was lacking.
+        if some {
+            pool.tell(&self.freed);
+        }
+    }
+}
+
+impl Pool {
+    /// No room was found: the next fragment that comes back is to be told of.
+    pub(super) fn want(&mut self, freed: BorrowedFd<'_>) {
+        // Older news are over.
+        let mut count = [0; 8];
+        let _ = rustix::io::read(freed, &mut count);
+        self.wanted = true;
+    }
+
+    pub(super) fn tell(&mut self, freed: &OwnedFd) {
+        if std::mem::take(&mut self.wanted) {
+            // An eventfd that is full is readable all the same.
+            let _ = rustix::io::write(freed, &1_u64.to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Receives and releases in any order, against a model that only remembers which bytes lie where.
+
+use memlane_devmem::engine::inflow::Room;
+use memlane_devmem::engine::{Chunks, Inflow, Tokens};
+use memlane_devmem::{Fragment, Range};
+use proptest::prelude::*;
+
+const CHUNK: u32 = 4096;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Room for so many bytes is asked for, and that part of it (in 256ths) is filled.
+    Receive { ask: u64, part: u64 },
+    /// The nth of those that are out comes back; or a token that is none, near it.
+    Release { nth: usize, off: u32, count: u32 },
+    /// It gets an owner, and comes back from him at the next release of it.
+    Own { nth: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (1..40_000_u64, 0..=256_u64).prop_map(|(ask, part)| Step::Receive { ask, part }),
+        (any::<usize>(), 0..3_u32, 1..5_u32).prop_map(|(nth, off, count)| Step::Release {
+            nth,
+            off,
+            count
+        }),
+        any::<usize>().prop_map(|nth| Step::Own { nth }),
+    ]
+}
+
+struct World {
+    chunks: Chunks,
+    tokens: Tokens,
+    inflow: Inflow,
+    out: Vec<Fragment>,
+    owned: Vec<Fragment>,
+}
+
+impl World {
+    fn receive(&mut self, ask: u64, part: u64) {
+        let mut rooms: Vec<Room> = Vec::new();
+        self.inflow
+            .room(&mut self.chunks, &self.tokens, (8, ask), &mut rooms);
+        let there: u64 = rooms.iter().map(|room| u64::from(room.len)).sum();
+        let bytes = there * part / 256;
+        let mut fragments = Vec::new();
+        self.inflow
+            .landed(bytes, &mut self.chunks, &mut self.tokens, &mut fragments);
+        let came: u64 = fragments.iter().map(|f| u64::from(f.len)).sum();
+        assert_eq!(came, bytes);
+        for (fragment, room) in fragments.iter().zip(&rooms) {
+            assert_eq!(fragment.offset, room.offset, "where it was put");
+            assert!(fragment.len <= room.len && fragment.len > 0);
+        }
+        self.out.extend(fragments);
+    }
+
+    fn release(&mut self, nth: usize, off: u32, count: u32) {
+        let Some(first) = self.out.get(nth % self.out.len().max(1)).copied() else {
+            return;
+        };
+        let range = Range {
+            start: first.token.wrapping_add(off),
+            count,
+        };
+        let named = |f: &Fragment| f.token.wrapping_sub(range.start) < count;
+        let expected: Vec<_> = self.out.iter().copied().filter(named).collect();
+        let mut freed = Vec::new();
+        let given = self.tokens.release(&[range], |f| freed.push(f)).unwrap();
+        for fragment in &freed {
+            let chunk = u32::try_from(fragment.offset / u64::from(CHUNK)).unwrap();
+            self.chunks.give(chunk);
+        }
+        freed.sort_by_key(|f| f.offset);
+        let mut sorted = expected.clone();
+        sorted.sort_by_key(|f| f.offset);
+        assert_eq!(freed, sorted);
+        assert_eq!(given as usize, expected.len());
+        self.out.retain(|f| !named(f));
+    }
+
+    fn own(&mut self, nth: usize) {
+        if self.out.is_empty() {
+            return;
+        }
+        let fragment = self.out.swap_remove(nth % self.out.len());
+        assert!(self.tokens.keep(fragment));
+        self.owned.push(fragment);
+    }
+
+    /// No byte has two names, and each chunk is free, or has a reason not to be.
+    fn check(&self) {
+        let mut all: Vec<_> = self.out.iter().chain(&self.owned).collect();
+        all.sort_by_key(|f| f.offset);
+        for pair in all.windows(2) {
+            assert!(pair[0].offset + u64::from(pair[0].len) <= pair[1].offset);
+        }
+        let mut used: Vec<_> = all.iter().map(|f| f.offset / u64::from(CHUNK)).collect();
+        used.dedup();
+        let held = self.chunks.count() - self.chunks.free();
+        let open = self.inflow.open();
+        assert!(held as usize >= used.len() && held as usize <= used.len() + open);
+        assert_eq!(self.tokens.out() as usize, all.len());
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_byte_has_two_names_and_nothing_is_lost(steps in prop::collection::vec(step(), 1..200)) {
+        let mut world = World {
+            chunks: Chunks::new(12 * u64::from(CHUNK), CHUNK).unwrap(),
+            tokens: Tokens::new(9),
+            inflow: Inflow::new(),
+            out: Vec::new(),
+            owned: Vec::new(),
+        };
+        for step in steps {
+            match step {
+                Step::Receive { ask, part } => world.receive(ask, part),
+                Step::Release { nth, off, count } => world.release(nth, off, count),
+                Step::Own { nth } => world.own(nth),
+            }
+            world.check();
+        }
+        world.inflow.close(&mut world.chunks);
+        for fragment in world.owned.drain(..) {
+            assert_eq!(world.tokens.give_up(fragment.token), Some(fragment));
+            world.out.push(fragment);
+        }
+        for fragment in world.out {
+            world.chunks.give(u32::try_from(fragment.offset / u64::from(CHUNK)).unwrap());
+        }
+        prop_assert_eq!(world.chunks.free(), world.chunks.count(), "no chunk is lost");
+    }
+}
