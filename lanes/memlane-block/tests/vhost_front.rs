@@ -241,6 +241,24 @@ fn a_ring_that_stops_does_not_wait_for_a_stuck_volume_for_ever() {
     assert_eq!(front.read(0, 4096).0, OK);
 }
 
+/// As after a reboot, when the guest's memory begins anew under a ring that goes on; or a guest that lies.
+#[test]
+fn a_ring_whose_index_cannot_be_keeps_nobody_busy() {
+    let bench = plain();
+    for index in [0, 1000, u16::MAX] {
+        let mut front = Front::ready(&bench.socket, 0);
+        for _ in 0..3 {
+            assert_eq!(front.read(0, 4096).0, OK);
+        }
+        front.claim(index);
+        // Who looked at the ring has stopped: it can be taken away.
+        let base = front.ask(front::GET_VRING_BASE, &state(0, 0));
+        assert_eq!(base, state(0, 3), "index {index}");
+        drop(front);
+    }
+    bench.works();
+}
+
 #[test]
 fn memory_that_could_be_taken_away_is_not_touched() {
     let bench = plain();

@@ -76,7 +76,7 @@ impl Worker {
         durable: &dyn Fn() -> bool,
         stopping: &AtomicBool,
     ) {
-        let mut tries = 0;
+        let (mut tries, mut told) = (0, false);
         loop {
             // Looked at each time: a guest that never ends asking must not keep us here.
             let stopping = stopping.load(Ordering::SeqCst);
@@ -85,12 +85,16 @@ impl Worker {
             busy |= self.feed();
             self.answer(ring);
             if busy {
-                tries = 0;
+                (tries, told) = (0, false);
             } else if tries < 3 && self.queue.arm() {
                 // A lease can be had that nobody wants any more: take it, so that it is not told again.
                 drop(self.queue.lease(self.volume.info().block));
                 tries += 1;
             } else if stopping || self.is_full() || !ring.enable_notification().unwrap_or(false) {
+                return;
+            } else if std::mem::replace(&mut told, true) {
+                // There should be something, and there was nothing: the ring's index cannot be (a guest that boots
+                // again has wiped it, or lies). Its next kick has us look again.
                 return;
             }
         }
