@@ -499,7 +499,8 @@ mod tests {
         assert!(said(["memif:/x", "sink:"], &ring).contains("?ring="));
         assert!(said(["front:/x", "sink:"], &grants).contains("back's"));
         assert!(said(["memif:/x", "sink:"], &mode).contains("--mode"));
-        assert!(said(["back:/x", "front:/y"], &NO_LANE).contains("one of the two ends"));
+        assert!(said(["back:/x", "front:/x"], &NO_LANE).contains("same socket"));
+        assert_eq!(said(["back:/x", "front:/y"], &NO_LANE), "");
         for (end, lane) in [
             ("front:/x", &ring),
             ("back:/x", &grants),
