@@ -104,6 +104,8 @@ fn a_neighbour_that_is_killed_comes_back_and_the_other_does_not_notice() {
     assert_eq!(seen["changed"], 0, "{seen}");
     assert!(seen["good"].as_u64() >= Some(3000), "{seen}");
     says(&mut chain.middle, "linked: ", 2);
+    let said = generator.stderr();
+    assert_eq!(said.matches("linked: ").count(), 1, "it noticed: {said}");
 
     generator.signal("KILL");
     let sink = chain.sink("front:", 2000);
