@@ -91,6 +91,7 @@ pub trait PacketPort {
     ///
     /// Slots go back to the sender when fewer than `most` were there, else 16 at a time: a receiver that takes a few at a
     /// time and then does something else for long calls again first, or waits.
+    /// At a front, a buffer that the back says it could not use is one of the `most`, too, and is not lent.
     ///
     /// # Errors
     /// The queue has ended.
