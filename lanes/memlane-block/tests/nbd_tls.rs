@@ -83,12 +83,11 @@ fn secure(change: impl FnOnce(&mut TlsConfig)) -> Option<Secure> {
     }
     let mut tls = TlsConfig::folder(&folder.file("ours"));
     change(&mut tls);
-    // A port that is free now; the unix socket has no name that a certificate could have.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    // A port that is free now, and that no outgoing connection takes; the unix socket has no name that a certificate could have.
+    let first = 11_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let port = (first..first + 1000)
+        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .unwrap();
     let volume = MemVolume::late(SIZE, |_| {}).unwrap();
     let served = Served::with(vec![export("", volume.clone())], |config| {
         config.tls = Some(tls);

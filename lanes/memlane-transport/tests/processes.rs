@@ -8,6 +8,7 @@ use memlane_transport::engine::server::{Job, SessionId};
 use memlane_transport::io::{Address, ServerConfig, serve};
 use memlane_transport::port::{Finished, Identity, News, Service, Session, Submission};
 use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -177,11 +178,18 @@ fn work(session: &dyn Session, seed: u64, over: &AtomicBool) -> u64 {
     count
 }
 
+/// An address whose port no outgoing connection takes while the server is away: below the kernel's range for these.
+fn kept_address() -> SocketAddr {
+    let first = 11_000 + u16::try_from(std::process::id() % 10_000).expect("small");
+    (first..first + 1000)
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .find(|address| std::net::TcpListener::bind(address).is_ok())
+        .expect("a port")
+}
+
 #[test]
 fn a_server_process_that_is_killed_and_started_again_loses_nothing() {
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let tcp = free.local_addr().expect("an address");
-    drop(free);
+    let tcp = kept_address();
     let Address::Local(name) = local() else {
         panic!("it is local");
     };

@@ -256,6 +256,29 @@ static void splice_between_connections(void) {
     finish();
 }
 
+/* The bytes lie on both lanes, and no step of a buffer ends where the ring does. */
+static void splice_where_the_ring_ends(void) {
+    int fd = pair(), p[2];
+    if (pipe(p)) die("pipe");
+    tell(P_SEND, 20000);
+    settle(fd, 20000);
+    R(splice(fd, NULL, p[1], NULL, 10, 0));
+    R(read(p[0], scratch, 10));
+    tell(P_SEND, 20000);
+    settle(fd, 39990);
+    uint64_t hash = HASH_START;
+    for (long left = 39990; left > 0;) {
+        long n = splice(fd, NULL, p[1], NULL, (size_t)left, SPLICE_F_MOVE);
+        if (n <= 0) break;
+        left -= n;
+        for (long m; n > 0 && (m = read(p[0], scratch, (size_t)n)) > 0; n -= m)
+            hash = hash_more(hash, scratch, (size_t)m);
+    }
+    say("hash %016llx", (unsigned long long)hash);
+    exchange(fd);
+    finish();
+}
+
 static void splice_asleep_body(int fd) {
     int p[2];
     if (pipe(p)) die("pipe");
@@ -407,6 +430,7 @@ const struct one_case cases[] = {
     CASE(splice_to_a_pipe),
     CASE(splice_from_a_pipe),
     CASE(splice_between_connections),
+    CASE(splice_where_the_ring_ends),
     CASE(splice_while_asleep),
     CASE(raw_system_calls),
     CASE(raw_reads_mixed_with_hooked),

@@ -362,13 +362,25 @@ impl Drop for TempDir {
     }
 }
 
-/// A TCP port that was free on 127.0.0.1 a moment ago.
+/// A port of 127.0.0.1 that nobody uses, below the range from which the kernel
+/// takes the ports of outgoing connections (so that no client can take it
+/// before the server does).
 ///
 /// # Panics
 /// If there is none.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("bound").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(37);
+    for _ in 0..20_000 {
+        let n = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 11_000 + u16::try_from(n % 20_000).expect("small");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && TcpListener::bind(("0.0.0.0", port)).is_ok()
+        {
+            return port;
+        }
+    }
+    panic!("no free port between 11000 and 31000");
 }
 
 /// True if the tests run as root (some cases need it).

@@ -16,6 +16,7 @@ use crate::process::{self, conn_of};
 use crate::real;
 use crate::real::set_errno;
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
@@ -399,11 +400,26 @@ fn move_on(from: c_int, offset: *mut i64, at: &mut Option<i64>, n: i64) {
     }
 }
 
-/// A call that sends on `fd` by TCP and whose bytes must be counted.
+/// A call that sends on `fd` by TCP and whose bytes must be counted. A lane that another thread opens meanwhile is ended.
 fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
-    match conn_of(fd) {
-        Some(conn) if conn.tx_mode() == mode::PLAIN => send_lanes(&conn, &[], 0, call),
-        _ => call(),
+    let Some(conn) = conn_of(fd) else {
+        return call();
+    };
+    loop {
+        match conn.tx_mode() {
+            mode::PLAIN => {
+                if let Some(n) = crate::lane::send::plain(&conn, &call) {
+                    return n;
+                }
+            }
+            mode::OPEN if !crate::lane::end_tx(&conn) && conn.tx_mode() == mode::OPEN => {
+                // In a handler that has interrupted a send of this very thread.
+                return real::fail(memlane_sys::Errno::INTR);
+            }
+            mode::OPEN => crate::upgrade::bar(&conn, Reason::OPTION),
+            mode::MOVING => core::hint::spin_loop(),
+            _ => return call(),
+        }
     }
 }
 
@@ -428,9 +444,10 @@ pub fn splice(
         return real!(splice(from, off_in, to, off_out, len, flags));
     };
     if conn.rx_mode() == mode::PLAIN {
-        return receive(&conn, &[], 0, || {
-            real!(splice(from, off_in, to, off_out, len, flags))
-        });
+        let call = || real!(splice(from, off_in, to, off_out, len, flags));
+        if let Some(n) = crate::lane::recv::plain(&conn, call) {
+            return n;
+        }
     }
     if conn.upgraded() {
         process::count(Counter::Splice, 1);
@@ -459,12 +476,24 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
     }
     let written = real!(write(to, buf.as_ptr().cast(), n.cast_unsigned()));
     if written > 0 {
-        let taken = one(buf.as_mut_ptr().cast(), written.cast_unsigned());
-        receive(conn, &taken, libc::MSG_DONTWAIT, || {
-            real::fail(memlane_sys::Errno::AGAIN)
-        });
+        take_seen(conn, &mut buf[..written.cast_unsigned()]);
     }
     written
+}
+
+/// Takes what was looked at. A look goes on where the ring ends and TCP begins, a receive stops there.
+fn take_seen(conn: &Use, mut seen: &mut [u8]) {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    while !seen.is_empty() {
+        let (at, left) = (seen.as_mut_ptr().cast::<c_void>(), seen.len());
+        let n = receive(conn, &one(at, left), libc::MSG_DONTWAIT, || {
+            real!(recv(fd, at, left, libc::MSG_DONTWAIT))
+        });
+        if n <= 0 {
+            break; // another thread was quicker
+        }
+        seen = &mut seen[n.cast_unsigned().min(left)..];
+    }
 }
 
 /// `preadv2(2)` on a connection: offset −1, and at most `RWF_NOWAIT`.

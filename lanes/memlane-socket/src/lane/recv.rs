@@ -54,13 +54,27 @@ pub fn receive(
         conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
         crate::wait::epoll::look_again(conn);
     }
+    received(conn, n);
+    n
+}
+
+/// A call that takes from TCP alone (`splice`), while nothing comes by the ring. `None`: that has changed.
+pub fn plain(conn: &Use, original: impl Fn() -> ssize_t) -> Option<ssize_t> {
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = from_kernel(conn, 0, true, &original)?;
+    received(conn, n);
+    Some(n)
+}
+
+/// What follows a receive.
+#[inline]
+fn received(conn: &Use, n: ssize_t) {
     crate::stats::show_rx(conn, n);
     if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
         let keep = errno();
         crate::upgrade::step(conn);
         set_errno(keep);
     }
-    n
 }
 
 /// `MSG_WAITALL`: as often as it takes.

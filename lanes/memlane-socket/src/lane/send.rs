@@ -47,13 +47,27 @@ pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ss
             _ => core::hint::spin_loop(),
         }
     };
+    sent(conn, n);
+    n
+}
+
+/// A call that sends by TCP alone (`sendfile`, `splice`), while the lane is not open. `None`: it has opened.
+pub fn plain(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = by_kernel(conn, original)?;
+    sent(conn, n);
+    Some(n)
+}
+
+/// What follows a send.
+#[inline]
+fn sent(conn: &Use, n: ssize_t) {
     crate::stats::show_tx(conn, n);
     if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
         let keep = errno();
         crate::upgrade::step(conn);
         set_errno(keep);
     }
-    n
 }
 
 /// Plain TCP: the program's own call. `None`: the mode changed.

@@ -1,26 +1,8 @@
 //! Ports, and waiting for servers without connecting to them.
 
-use std::net::TcpListener;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A port of 127.0.0.1 that nobody uses, below the range from which the kernel
-/// takes the ports of outgoing connections (so that no client can take it
-/// before the server does).
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id().wrapping_mul(37);
-    for _ in 0..20_000 {
-        let n = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = 11_000 + u16::try_from(n % 20_000).expect("small");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok()
-            && TcpListener::bind(("0.0.0.0", port)).is_ok()
-        {
-            return port;
-        }
-    }
-    panic!("no free port between 11000 and 31000");
-}
+pub use crate::harness::free_port;
 
 /// True as soon as somebody listens on `port`, by /proc/net/tcp: a trial
 /// connection would show up in the server's statistics.
@@ -61,6 +43,7 @@ pub fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn a_listener_is_seen_and_a_free_port_is_free() {
