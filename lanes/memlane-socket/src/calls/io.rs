@@ -468,7 +468,8 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
     let mut buf = [0u8; STEP];
     let want = STEP.min(len);
     let bytes = one(buf.as_mut_ptr().cast(), want);
-    let n = receive(conn, &bytes, libc::MSG_PEEK | libc::MSG_DONTWAIT, || {
+    // Waits, if the connection does, for what is promised and under way.
+    let n = receive(conn, &bytes, libc::MSG_PEEK, || {
         real::fail(memlane_sys::Errno::AGAIN)
     });
     if n <= 0 {

@@ -630,10 +630,15 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
         Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => {
             Turn::Wait { limit: 0 }
         }
-        Ok(Next::Tcp(_)) => {
-            doze(conn);
-            Turn::Again
-        }
+        // Promised, and not there yet: unless whoever promised it is gone.
+        Ok(Next::Tcp(_)) => match sock::peek(conn.fd.load(Ordering::Relaxed)) {
+            Peeked::End => Turn::Done(0),
+            Peeked::Error(e) => Turn::Done(fail(e)),
+            Peeked::Nothing | Peeked::Data => {
+                doze(conn);
+                Turn::Again
+            }
+        },
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, mode::ENDED);
             Turn::Again
