@@ -305,7 +305,7 @@ fn a_peer_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behin
             }));
         }
         assert!(
-            let_go > rounds / 3,
+            let_go > rounds / 6,
             "{end} {place}: {let_go} of {rounds} lies were noticed"
         );
         let last = next(&victim);
