@@ -255,11 +255,12 @@ impl Linked {
     }
 
     /// Fetches it on the client's machine; prints its SHA-256.
+    /// At 120 MB a second and no faster: what is done to the link meanwhile must not come too late.
     pub fn fetch(&self) -> Command {
         let mut client = self.machines.command(Side::Client, "sh");
         let url = format!("http://{}:8000/", self.address(Side::Server));
         let retry = "--retry 20 --retry-connrefused --retry-delay 1";
-        client.args(["-c", &format!("curl -sS {retry} {url} | sha256sum")]);
+        client.args(["-c", &format!("curl -sS {retry} --limit-rate 120M {url} | sha256sum")]);
         client
     }
 

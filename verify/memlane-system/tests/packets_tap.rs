@@ -113,7 +113,7 @@ fn several_queues_carry_several_streams_in_each_mode() {
 /// A gigabyte, while things happen to the two processes between the machines.
 #[test]
 fn a_download_is_whole_whichever_side_was_killed_and_frozen_on_the_way() {
-    for (mode, mib) in MODES.into_iter().zip([1024, 384, 384]) {
+    for (mode, mib) in MODES.into_iter().zip([1024, 512, 512]) {
         let Some(mut linked) = Linked::new("tap-killed", &["--mode", mode]) else {
             return;
         };
