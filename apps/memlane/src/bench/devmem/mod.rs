@@ -1,0 +1,5 @@
+//! `memlane bench devmem`
+pub(super) mod hose;
+mod sinks;
+mod sizes;
+mod tokens;
