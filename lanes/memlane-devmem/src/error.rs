@@ -4,6 +4,11 @@ use core::fmt;
 use memlane_netlink::Refused;
 use memlane_sys::Errno;
 
+/// A number of the kernel's, in words.
+fn said(errno: Errno) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno.0)
+}
+
 /// Why there is no such region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegionError {
@@ -25,7 +30,7 @@ impl fmt::Display for RegionError {
                 "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE or dmaheap:NAME:SIZE (64M, 1G)"
             ),
             RegionError::Missing(what) => f.write_str(what),
-            RegionError::Kernel(what, errno) => write!(f, "{what}: {errno}"),
+            RegionError::Kernel(what, errno) => write!(f, "{what}: {}", said(*errno)),
             RegionError::Chunk(size) => write!(
                 f,
                 "chunks of {size} bytes: a power of two, from 4096 to 67108864, that is not larger than the region"
@@ -73,7 +78,7 @@ impl fmt::Display for ReceiveError {
             ReceiveError::NoRoom => {
                 f.write_str("all chunks of the region, or all tokens, are out: release some")
             }
-            ReceiveError::Kernel(errno) => write!(f, "{errno}"),
+            ReceiveError::Kernel(errno) => write!(f, "receiving: {}", said(*errno)),
         }
     }
 }
@@ -98,7 +103,7 @@ impl fmt::Display for AccessError {
                 write!(f, "no fragment that is out has token {token}")
             }
             AccessError::Outside => f.write_str("beyond the end"),
-            AccessError::Device(errno) => write!(f, "device: {errno}"),
+            AccessError::Device(errno) => write!(f, "device: {}", said(*errno)),
         }
     }
 }

@@ -174,11 +174,7 @@ pub(super) fn others<'a>(out: &mut String, figures: impl Iterator<Item = &'a Fig
 }
 
 /// Below all tables: whose the published figures are, and what went wrong.
-pub(super) fn foot<P>(
-    out: &mut String,
-    sources: &BTreeMap<String, Source>,
-    failed: &[Trouble<P>],
-) {
+pub(super) fn foot<P>(out: &mut String, sources: &BTreeMap<String, Source>, failed: &[Trouble<P>]) {
     for (key, source) in sources {
         let (title, place, machine) = (&source.title, &source.place, &source.machine);
         let _ = writeln!(out, "published {key}: {title}; {place}; {machine}");
@@ -255,7 +251,12 @@ mod tests {
     #[test]
     fn who_was_last_is_first_the_next_time() {
         let both = [system("a", "", true), system("b", "", false)];
-        let ids = |round| by_turns(&both, round).iter().map(|s| s.id).collect::<String>();
+        let ids = |round| {
+            by_turns(&both, round)
+                .iter()
+                .map(|s| s.id)
+                .collect::<String>()
+        };
         assert_eq!([ids(0), ids(1), ids(2)], ["ab", "ba", "ab"]);
     }
 }

@@ -62,6 +62,8 @@ enum What {
     Blocks(blocks::Blocks),
     /// The packet lane: three modes, TCP between namespaces, DPDK's testpmd.
     Packets(packets::Packets),
+    /// The device-memory lane: paths, copies, tokens, tensors.
+    Devmem(devmem::Devmem),
     /// Requests over the API of the block lane.
     #[command(hide = true)]
     Load(blocks::load::Load),
@@ -122,6 +124,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Sockets(options) => sockets(&options),
         What::Blocks(options) => blocks::run(&options),
         What::Packets(options) => packets::run(&options),
+        What::Devmem(options) => devmem::run(&options),
         What::Pump(pump) => packets::pump::run(&pump).map(|()| Exit::Ok.into()),
         What::Copier(copier) => packets::copier::run(&copier).map(|()| Exit::Ok.into()),
         What::Hose(hose) => devmem::hose::run(&hose).map(|()| Exit::Ok.into()),

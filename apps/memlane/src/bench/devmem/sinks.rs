@@ -162,8 +162,12 @@ impl Lane {
         let mut place = at;
         for fragment in &self.held[new..] {
             self.sizes.count(fragment.len);
-            look(stream, &mut self.seen, *fragment, place, all)?;
             place += u64::from(fragment.len);
+            // As often as the others look: once for what came together.
+            if all || place == at + bytes {
+                let begin = place - u64::from(fragment.len);
+                look(stream, &mut self.seen, *fragment, begin, all)?;
+            }
         }
         Ok(bytes)
     }
@@ -210,7 +214,14 @@ impl Place {
         // SAFETY: a new mapping of a file of that length, at a place of the kernel's choice.
         let base = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0)?
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                access,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )?
         };
         Ok(Place {
             file,
@@ -293,7 +304,14 @@ impl Spliced {
             let mut range = self.place.next(left);
             while !range.is_empty() {
                 let mut offset = range.start as u64;
-                let n = splice(out, None, &self.place.file, Some(&mut offset), range.len(), flags)?;
+                let n = splice(
+                    out,
+                    None,
+                    &self.place.file,
+                    Some(&mut offset),
+                    range.len(),
+                    flags,
+                )?;
                 anyhow::ensure!(n > 0, "a pipe that is empty too soon");
                 let here = range.start..range.start + n;
                 check(self.place.bytes(here.clone()), place, all)?;

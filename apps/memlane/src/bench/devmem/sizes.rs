@@ -24,6 +24,24 @@ pub(super) struct Sizes {
     pub(super) histogram: Vec<(u32, u64)>,
 }
 
+impl Sizes {
+    /// Of both.
+    pub(super) fn and(&self, other: &Sizes) -> Sizes {
+        let mut both = Counting::default();
+        for sizes in [self, other] {
+            for (size, count) in &sizes.histogram {
+                both.by_power[size.ilog2() as usize] += count;
+            }
+            both.largest = both.largest.max(sizes.largest);
+            both.smallest = match both.smallest {
+                0 => sizes.smallest,
+                smallest => smallest.min(sizes.smallest),
+            };
+        }
+        both.seen()
+    }
+}
+
 impl Counting {
     pub(super) fn count(&mut self, len: u32) {
         let power = len.max(1).ilog2();
@@ -67,7 +85,9 @@ mod tests {
     fn sizes_are_counted_by_powers_of_two_and_quantiles_are_of_fragments() {
         let mut counting = Counting::default();
         assert_eq!(counting.seen(), Sizes::default());
-        for len in [1, 4095, 4096, 4097, 65536, 65536, 65536, 65536, 65536, 65535] {
+        for len in [
+            1, 4095, 4096, 4097, 65536, 65536, 65536, 65536, 65536, 65535,
+        ] {
             counting.count(len);
         }
         let seen = counting.seen();

@@ -40,14 +40,17 @@ pub(super) fn measure() -> anyhow::Result<Vec<Cost>> {
             }
         }
     }
-    let costs = WAYS.into_iter().zip(all).map(|((ranges, tokens), mut seen)| {
-        seen.sort_by(f64::total_cmp);
-        Cost {
-            ranges,
-            tokens,
-            ns_per_token: seen[seen.len() / 2],
-        }
-    });
+    let costs = WAYS
+        .into_iter()
+        .zip(all)
+        .map(|((ranges, tokens), mut seen)| {
+            seen.sort_by(f64::total_cmp);
+            Cost {
+                ranges,
+                tokens,
+                ns_per_token: seen[seen.len() / 2],
+            }
+        });
     Ok(costs.collect())
 }
 

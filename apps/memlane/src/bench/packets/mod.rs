@@ -29,6 +29,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::beside::{self, Printed, System};
+pub(super) use bulk::congestion_control;
+
 use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
 use crate::exit::{Exit, fail};
