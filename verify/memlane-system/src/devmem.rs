@@ -1,6 +1,6 @@
 //! `memlane nc` as a black box: receivers that wait, what they counted, who holds what.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::blocks::machines::{Machines, Side};
 use crate::blocks::memlane;
-use crate::harness::{Outcome, Running};
+use crate::harness::{self, Outcome, Running};
+use crate::real::sha256_of_file;
 
 /// For whatever should take seconds at most.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -150,4 +151,30 @@ pub fn holders_of_regions() -> Vec<(u32, PathBuf)> {
         }
     }
     holders
+}
+
+/// A file that went through device memory.
+#[derive(Debug)]
+pub struct Carried {
+    /// What the receiver counted.
+    pub counted: Value,
+    /// Of what came out, SHA-256.
+    pub hash: String,
+}
+
+/// Sends `file` from one `memlane nc` to another over a path, through a region, into `copy`.
+///
+/// # Panics
+/// If either end fails.
+pub fn carry(file: &Path, copy: &Path, region: &str, path: &str) -> Carried {
+    let text = |path: &Path| path.to_str().expect("a path").to_owned();
+    let (file, copy_name) = (text(file), text(copy));
+    let into = ["--into", region, "--require", path, "--json"];
+    let receiver = Listening::start(&[&into[..], &["--output", &copy_name]].concat());
+    let sent = harness::run(command(&["nc", &receiver.at, "--from", &file]), LIMIT);
+    assert!(sent.is_ok(), "{}", sent.report());
+    Carried {
+        counted: receiver.counted(),
+        hash: sha256_of_file(copy),
+    }
 }

@@ -6,9 +6,10 @@ use std::process::Command;
 use memlane_system::blocks::machines::{Machines, Side};
 use memlane_system::blocks::{has, skip};
 use memlane_system::devmem::{
-    LIMIT, Listening, PATHS, command, command_on, counted, nothing_is_lost,
+    LIMIT, Listening, PATHS, carry, command, command_on, counted, nothing_is_lost,
 };
 use memlane_system::harness::{self, Running, TempDir};
+use memlane_system::real::blob;
 
 /// No multiple of a page, a chunk or the pattern.
 const BYTES: u64 = (1 << 30) + 4097;
@@ -53,13 +54,20 @@ fn gigabytes_arrive_right_between_two_machines() {
     }
 }
 
-/// Bytes that no period hides.
-fn noise(len: usize) -> Vec<u8> {
-    let mut rng = memlane_system::blocks::Rng(7);
-    let words = std::iter::repeat_with(|| rng.next().to_le_bytes());
-    let mut bytes: Vec<u8> = words.take(len / 8 + 1).flatten().collect();
-    bytes.truncate(len);
-    bytes
+/// What `./dev demo devmem` shows.
+#[test]
+fn a_file_that_goes_through_a_region_has_the_same_hash_over_each_path() {
+    let dir = TempDir::new("nc-carry");
+    let [file, copy] = ["file", "copy"].map(|name| dir.path().join(name));
+    std::fs::write(&file, blob(7, 33_000_001)).expect("a file");
+    let hash = memlane_system::real::sha256_of_file(&file);
+    for path in PATHS {
+        let carried = carry(&file, &copy, "memfd:2M", path);
+        nothing_is_lost(&carried.counted, 33_000_001);
+        assert_eq!(carried.counted["path"], path);
+        assert_eq!(carried.hash, hash, "{path}");
+        std::fs::remove_file(&copy).expect("removed");
+    }
 }
 
 /// What memlane receives from a plain program, and a plain program from memlane, is what plain programs give each other:
@@ -69,7 +77,7 @@ fn plain_programs_at_the_other_end_send_and_get_the_same_bytes() {
     let dir = TempDir::new("nc-plain");
     let name = |name: &str| dir.path().join(name).to_str().expect("a path").to_owned();
     let [from, to] = ["from", "to"].map(name);
-    let bytes = noise(64_000_003);
+    let bytes = blob(7, 64_000_003);
     std::fs::write(&from, &bytes).expect("a file");
     let same = |what: &str| {
         let copy = std::fs::read(&to).expect("the copy");
@@ -117,7 +125,7 @@ fn netcats_of_others_are_served_and_used() {
     let dir = TempDir::new("nc-socat");
     let name = |name: &str| dir.path().join(name).to_str().expect("a path").to_owned();
     let [from, to] = ["from", "to"].map(name);
-    let bytes = noise(20_000_003);
+    let bytes = blob(7, 20_000_003);
     std::fs::write(&from, &bytes).expect("a file");
     let port = memlane_system::real::net::free_port();
     let listen = format!("TCP-LISTEN:{port},bind=127.0.0.1");
