@@ -410,26 +410,35 @@ fn a_receiver_that_is_killed_or_never_reads_does_not_hold_its_sender_for_ever() 
 }
 
 #[test]
-fn a_child_that_uses_an_inherited_stream_takes_it_back_to_tcp_and_loses_nothing() {
+fn a_child_of_a_fork_cannot_use_a_stream_and_its_parent_goes_on_in_memory() {
     let (mut there, mut here) = open_pair();
     there.write(b"wake up").unwrap();
     assert_eq!(here.read(&mut [0; 9]).unwrap(), 7);
-    there.write(b"from the parent").unwrap();
-    // SAFETY: the child does no more than to use its stream, and leaves at once.
+    // SAFETY: the child does no more than to try its streams, and leaves at once.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let sent = there.write(b", from the child");
+        const STALE: Errno = Errno(libc::ESTALE);
+        let refused = there.write(b"child") == Err(STALE)
+            && there.reserve(5).err() == Some(STALE)
+            && here.peek().err() == Some(STALE)
+            && here.read(&mut [0; 9]) == Err(STALE);
+        drop((there, here));
         // SAFETY: nothing of the parent's is run.
-        unsafe { libc::_exit(i32::from(sent != Ok(16))) };
+        unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = 0;
     // SAFETY: `status` is writable.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0);
-    let (mut got, mut buffer) = (Vec::new(), [0; 40]);
-    while got.len() < 31 {
-        let n = here.read(&mut buffer).unwrap();
-        got.extend_from_slice(&buffer[..n]);
-    }
-    assert_eq!(got, b"from the parent, from the child");
+    there.write(b"parent").unwrap();
+    let mut got = [0; 9];
+    assert_eq!(here.read(&mut got).unwrap(), 6);
+    assert_eq!(&got[..6], b"parent");
+    assert_eq!(there.standing(), Standing::Memory);
+    drop(there);
+    assert_eq!(
+        here.read(&mut got).unwrap(),
+        0,
+        "the child's copy keeps it open"
+    );
 }

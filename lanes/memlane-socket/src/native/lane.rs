@@ -1,6 +1,6 @@
 //! The lane of a descriptor that somebody else owns and closes.
 
-use super::start::start;
+use super::start::{generation, start};
 use crate::calls::life;
 use crate::conn::{SEEN_DATA, Use};
 use crate::iov::IOV_MAX;
@@ -77,6 +77,7 @@ pub struct Lane {
     fd: i32,
     came: bool,
     steps: u32,
+    generation: u32,
 }
 
 impl Lane {
@@ -122,20 +123,35 @@ impl Lane {
             fd,
             came: false,
             steps: 0,
+            generation: generation(),
         })
     }
 
     /// The connection; `None`: this process does not track it, and it stays plain TCP.
     pub(super) fn conn(&self) -> Option<Use> {
-        let conn = process::conn_of(self.fd)?;
-        crate::calls::touch(&conn);
-        Some(conn)
+        if self.is_ours().is_err() {
+            return None; // the number may be somebody else's
+        }
+        process::conn_of(self.fd)
+    }
+
+    /// Was it made in this process, and not in the one that this was forked from? Two processes on one stream would take
+    /// each other's bytes.
+    ///
+    /// # Errors
+    /// `ESTALE`: in the other one.
+    pub(super) fn is_ours(&self) -> Result<()> {
+        match self.generation == generation() {
+            true => Ok(()),
+            false => Err(Errno(libc::ESTALE)),
+        }
     }
 
     /// How it stands.
     pub fn standing(&self) -> Standing {
         match self.conn() {
             Some(conn) => upgrade::standing(&conn),
+            None if self.is_ours().is_err() => Standing::Tcp(Reason::SHARED_FD),
             None if process::enabled() => Standing::Tcp(Reason::FD_RANGE),
             None => Standing::Tcp(Reason::CNF_ERR),
         }
@@ -172,6 +188,7 @@ impl Lane {
         if pieces.len() > IOV_MAX {
             return Err(Errno::INVAL);
         }
+        self.is_ours()?;
         let Some(conn) = self.conn() else {
             if pieces.is_empty() {
                 return Err(Errno(libc::ENOBUFS));
@@ -199,7 +216,7 @@ impl Lane {
 
     /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
     pub fn consumer(&self) -> Option<Consumer> {
-        self.conn().map(Consumer)
+        self.conn().map(|conn| Consumer(conn, self.generation))
     }
 
     /// Waits; `false`: not within this time.
@@ -207,6 +224,7 @@ impl Lane {
     /// # Errors
     /// The kernel's; a signal does not end it.
     pub fn wait(&mut self, what: Ready, limit: Duration) -> Result<bool> {
+        self.is_ours()?;
         let begin = time::now_ns();
         loop {
             let passed = Duration::from_nanos(time::now_ns().saturating_sub(begin));
@@ -265,7 +283,8 @@ const CLOSE_WAIT: u8 = 8;
 impl Drop for Lane {
     /// What `close(2)` does before the kernel's.
     fn drop(&mut self) {
-        if process::known(self.fd) && !process::is_borrowed() {
+        let ours = self.is_ours().is_ok() && !process::is_borrowed();
+        if ours && process::known(self.fd) {
             life::before_close(self.fd);
             process::forget(self.fd);
         }
@@ -274,12 +293,14 @@ impl Drop for Lane {
 
 /// Gives received memory back to the sender.
 #[derive(Debug)]
-pub struct Consumer(Use);
+pub struct Consumer(Use, u32);
 
 impl Consumer {
     /// Bytes below this stream offset are not in use any more.
     pub fn release_to(&self, offset: u64) {
-        place::release_to(&self.0, offset);
+        if self.1 == generation() {
+            place::release_to(&self.0, offset);
+        }
     }
 
     /// The stream offset of what comes next.

@@ -99,7 +99,7 @@ impl Drop for Spare {
 
 /// A TCP connection with a memory lane beside it. See the module's head.
 ///
-/// One thread at a time uses it. A child of a fork that uses it takes it back to TCP.
+/// One thread at a time uses it. The child of a fork cannot (`ESTALE`), and its parent does not notice the fork.
 #[derive(Debug)]
 pub struct Stream {
     lane: Lane,
@@ -165,6 +165,7 @@ impl Stream {
     /// # Errors
     /// `EAGAIN` if it must not wait; the kernel's.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        self.lane.is_ours()?;
         if self.unread.left() > 0 {
             let here = self.peek()?;
             let n = here.len().min(into.len());
@@ -222,6 +223,7 @@ impl Stream {
     /// # Errors
     /// `EAGAIN`: still not; the kernel's.
     pub fn flush(&mut self) -> Result<()> {
+        self.lane.is_ours()?;
         while self.unsent.left() > 0 {
             let from = self.unsent.base()?.as_ptr().wrapping_add(self.unsent.from);
             let n = match self.send(from, self.unsent.left()) {
@@ -238,6 +240,7 @@ impl Stream {
     /// # Errors
     /// `EAGAIN` if it must not wait; the kernel's.
     pub fn peek(&mut self) -> Result<Here<'_>> {
+        self.lane.is_ours()?;
         loop {
             if self.unread.left() > 0 {
                 let at = self.unread.base()?;

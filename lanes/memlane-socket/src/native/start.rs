@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// 0 = nothing is set up, 1 = somebody is at it, 2 = done. Written by whoever is
 /// first (acquire/release), read by all.
 static STAGE: AtomicU32 = AtomicU32::new(0);
+/// Forks on the way to this process: streams of an earlier one are not ours. Written in a child that has one thread.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Where each thread's state is. Written before `STAGE` says 2.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
@@ -44,6 +46,11 @@ pub(super) fn start() {
         libc::atexit(at_exit);
     }
     STAGE.store(2, Ordering::Release);
+}
+
+/// Which process of a chain of forks this is.
+pub(super) fn generation() -> u32 {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// libc's own functions, also in a program that is preloaded: its hooks would take
@@ -94,7 +101,7 @@ fn new_state(key: libc::pthread_key_t) -> *mut Thread {
 const _: () = assert!(align_of::<Thread>() <= 16); // calloc's
 
 unsafe extern "C" fn before_fork() {
-    process::before_fork();
+    process::before_fork_alone();
 }
 
 unsafe extern "C" fn after_fork() {
@@ -102,7 +109,8 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn in_child() {
-    process::after_fork_child();
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    process::in_child_alone();
 }
 
 extern "C" fn at_exit() {
