@@ -64,6 +64,8 @@ pub enum ReceiveError {
     NoRoom,
     /// The kernel refused.
     Kernel(Errno),
+    /// What came could not be copied into the region: nothing behind it is handed out.
+    Copy(AccessError),
 }
 
 impl fmt::Display for ReceiveError {
@@ -74,6 +76,7 @@ impl fmt::Display for ReceiveError {
                 f.write_str("all chunks of the region, or all tokens, are out: release some")
             }
             ReceiveError::Kernel(errno) => write!(f, "{errno}"),
+            ReceiveError::Copy(why) => write!(f, "the copy into the region: {why}"),
         }
     }
 }
@@ -89,6 +92,8 @@ pub enum AccessError {
     Outside,
     /// The device refused.
     Device(Errno),
+    /// Whoever copies has died.
+    Gone,
 }
 
 impl fmt::Display for AccessError {
@@ -99,6 +104,7 @@ impl fmt::Display for AccessError {
             }
             AccessError::Outside => f.write_str("beyond the end"),
             AccessError::Device(errno) => write!(f, "device: {errno}"),
+            AccessError::Gone => f.write_str("the thread that copies is gone"),
         }
     }
 }

@@ -196,6 +196,22 @@ impl DeviceRegion {
         }
     }
 
+    /// Copies bytes into it that others may write, too.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write_shared(&self, at: u64, from: &SharedBytes) -> Result<(), AccessError> {
+        let at = usize::try_from(at).map_err(|_| AccessError::Outside)?;
+        let copied = self.cpu(Access::Write, |bytes| {
+            // SAFETY: a window is readable for its whole length.
+            unsafe { bytes.copy_in(at, from.as_ptr(), from.len()) }
+        });
+        match copied.map_err(AccessError::Device)? {
+            true => Ok(()),
+            false => Err(AccessError::Outside),
+        }
+    }
+
     /// Copies bytes into it.
     ///
     /// # Errors

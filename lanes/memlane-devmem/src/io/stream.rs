@@ -1,8 +1,11 @@
 //! A TCP stream whose payload lands in a region.
 
+use super::coming::Coming;
+use super::copy::CopyEngine;
 use super::mapped::{Mapped, PIECES};
+use super::stage::Stage;
 use super::staged::Staged;
-use super::{Binding, Source};
+use super::{Binding, Late, Source};
 use crate::engine::inflow::Room;
 use crate::engine::tokens::{RANGES_MAX, ranges_of};
 use crate::engine::{Fragment, Inflow, Range, Tokens};
@@ -190,6 +193,9 @@ pub struct Stream {
     ranges: Vec<Range>,
     burst: u32,
     counts: StreamCounts,
+    coming: Coming,
+    /// Nothing is to be had from the socket before some of `coming` is in the region.
+    full: bool,
 }
 
 impl Stream {
@@ -197,8 +203,28 @@ impl Stream {
     pub fn new(socket: OwnedFd, binding: &Arc<Binding>, terms: &Terms) -> Stream {
         let source: Box<dyn Source> = match terms.require {
             None | Some(Path::Mapped) => Box::new(Mapped),
-            Some(Path::Staged) => Box::new(Staged::new()),
+            Some(Path::Staged) => Staged::open(binding),
         };
+        Stream::over(socket, binding, terms, source)
+    }
+
+    /// By the path `staged`, with an engine and staging memory of the caller's.
+    pub fn staged(
+        socket: OwnedFd,
+        binding: &Arc<Binding>,
+        terms: &Terms,
+        stage: Stage,
+        engine: Box<dyn CopyEngine>,
+    ) -> Stream {
+        Stream::over(socket, binding, terms, Box::new(Staged::new(stage, engine)))
+    }
+
+    fn over(
+        socket: OwnedFd,
+        binding: &Arc<Binding>,
+        terms: &Terms,
+        source: Box<dyn Source>,
+    ) -> Stream {
         Stream {
             socket,
             shared: Arc::new(Shared {
@@ -214,6 +240,8 @@ impl Stream {
             ranges: Vec::new(),
             burst: terms.burst.max(1),
             counts: StreamCounts::default(),
+            coming: Coming::default(),
+            full: false,
         }
     }
 
@@ -227,6 +255,18 @@ impl Stream {
     /// # Errors
     /// [`ReceiveError::WouldBlock`]: nothing has come; [`ReceiveError::NoRoom`]: release fragments first.
     pub fn receive(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        let before = fragments.len();
+        let came = match self.source.late().is_some() {
+            true => self.receive_late(fragments),
+            false => self.take(fragments),
+        };
+        self.counts.received += came.unwrap_or(0);
+        self.counts.fragments += (fragments.len() - before) as u64;
+        came
+    }
+
+    /// Has the source receive, and names what came.
+    fn take(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
         self.find_room()?;
         let region = self.shared.binding.region();
         let came = self
@@ -235,17 +275,64 @@ impl Stream {
         let (bytes, bounced) = came
             .as_ref()
             .map_or((0, 0), |came| (came.bytes, came.bounced));
-        let before = fragments.len();
         // Also of a receive that failed: what was taken for it goes back.
         let mut given = self.shared.given();
         let mut pool = self.shared.binding.pool();
         self.inflow
             .landed(bytes, &mut pool.chunks, &mut given.tokens, fragments);
         drop((given, pool));
-        self.counts.received += bytes;
         self.counts.bounced += bounced;
-        self.counts.fragments += (fragments.len() - before) as u64;
         came.map(|came| came.bytes)
+    }
+
+    /// Hands out what has got into the region by now, and has the next bytes come meanwhile.
+    fn receive_late(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        let mut whole = self.hand_out(fragments);
+        let came = self.take_late();
+        // Whoever waits next is woken by what gets there from here on.
+        if let Some(late) = self.source.late() {
+            late.want();
+        }
+        whole += self.hand_out(fragments);
+        let failed = self.source.late().and_then(|late| late.failed());
+        match (whole, failed) {
+            (1.., _) => Ok(whole),
+            (0, Some(why)) => Err(why),
+            (0, None) if self.coming.is_empty() => came,
+            (0, None) => Err(ReceiveError::WouldBlock),
+        }
+    }
+
+    fn hand_out(&mut self, fragments: &mut Vec<Fragment>) -> u64 {
+        let done = self.source.late().map_or(0, |late| late.done());
+        self.counts.bounced = done;
+        let tokens = &mut self.shared.given().tokens;
+        self.coming.hand_out(done, tokens, fragments)
+    }
+
+    fn take_late(&mut self) -> Result<u64, ReceiveError> {
+        if let Some(end) = self.coming.end() {
+            return end;
+        }
+        let is_full = |late: &dyn Late| late.is_full() || late.failed().is_some();
+        self.full = self.source.late().is_some_and(is_full);
+        if self.full {
+            return Err(ReceiveError::WouldBlock);
+        }
+        let mut named = Vec::new();
+        let came = self.take(&mut named);
+        match came {
+            Ok(1..) | Err(ReceiveError::WouldBlock) => {}
+            // Some chunk comes back when what is under way has been handed out.
+            Err(ReceiveError::NoRoom) => self.full = true,
+            Ok(0) | Err(_) => {
+                self.full = true;
+                self.coming.ends(came);
+            }
+        }
+        let tokens = &mut self.shared.given().tokens;
+        self.coming.add(named.into_iter(), tokens);
+        came
     }
 
     fn find_room(&mut self) -> Result<(), ReceiveError> {
@@ -267,20 +354,35 @@ impl Stream {
     /// # Errors
     /// The kernel's.
     pub fn wait(&self, until: Wait, limit: Duration) -> Result<bool, Errno> {
-        let fd = match until {
-            Wait::Payload => PollFd::new(&self.socket, PollFlags::IN),
-            Wait::Socket => PollFd::new(&self.socket, PollFlags::OUT),
-            Wait::Room => PollFd::from_borrowed_fd(self.shared.binding.freed(), PollFlags::IN),
+        let fds = match until {
+            Wait::Payload => self.sources_of_payload(),
+            Wait::Socket => vec![PollFd::new(&self.socket, PollFlags::OUT)],
+            Wait::Room => {
+                let freed = self.shared.binding.freed();
+                vec![PollFd::from_borrowed_fd(freed, PollFlags::IN)]
+            }
         };
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-            match poll(&mut [fd.clone()], Some(&left)) {
+            match poll(&mut fds.clone(), Some(&left)) {
                 Err(rustix::io::Errno::INTR) => {}
                 polled => return polled.map(|n| n > 0).map_err(|e| Errno(e.raw_os_error())),
             }
         }
+    }
+
+    /// The socket; and whoever copies, if there is something under way: nothing else, if that is what is waited for.
+    fn sources_of_payload(&self) -> Vec<PollFd<'_>> {
+        let late = self.source.late().filter(|_| !self.coming.is_empty());
+        let bell = late.and_then(|late| late.bell());
+        let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        let socket = PollFd::new(&self.socket, PollFlags::IN);
+        let only_bell = self.full && bell.is_some();
+        bell.into_iter()
+            .chain((!only_bell).then_some(socket))
+            .collect()
     }
 
     /// Gives fragments back, in ranges of tokens: at most 128, of which 1024 tokens are looked at. How many were out.
@@ -358,7 +460,7 @@ impl Stream {
         let given = self.shared.given();
         StreamCounts {
             released: given.released,
-            out: given.tokens.out(),
+            out: given.tokens.out() - self.coming.len(),
             ..self.counts
         }
     }
@@ -372,6 +474,8 @@ impl AsFd for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.source.stop();
+        self.coming.abandon(&mut self.shared.given().tokens);
         self.inflow.close(&mut self.shared.binding.pool().chunks);
         self.shared.release_unowned();
     }
