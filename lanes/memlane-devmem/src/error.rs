@@ -13,6 +13,8 @@ pub enum RegionError {
     Missing(String),
     /// The kernel refused: what was tried.
     Kernel(&'static str, Errno),
+    /// The device is there, and refused: a whole sentence.
+    Device(String),
     /// A chunk must be a power of two, from a page to 64 MiB, and not larger than the region.
     Chunk(u32),
 }
@@ -22,9 +24,9 @@ impl fmt::Display for RegionError {
         match self {
             RegionError::Name(text) => write!(
                 f,
-                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE or dmaheap:NAME:SIZE (64M, 1G)"
+                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE or cuda:N:SIZE (64M, 1G)"
             ),
-            RegionError::Missing(what) => f.write_str(what),
+            RegionError::Missing(what) | RegionError::Device(what) => f.write_str(what),
             RegionError::Kernel(what, errno) => write!(f, "{what}: {errno}"),
             RegionError::Chunk(size) => write!(
                 f,
@@ -94,6 +96,10 @@ pub enum AccessError {
     Device(Errno),
     /// Whoever copies has died.
     Gone,
+    /// The CPU cannot reach this memory.
+    Unmapped,
+    /// CUDA's driver refused, with this number.
+    Cuda(i32),
 }
 
 impl fmt::Display for AccessError {
@@ -104,6 +110,11 @@ impl fmt::Display for AccessError {
             }
             AccessError::Outside => f.write_str("beyond the end"),
             AccessError::Device(errno) => write!(f, "device: {errno}"),
+            AccessError::Unmapped => f.write_str("the CPU cannot reach this memory"),
+            #[cfg(feature = "cuda")]
+            AccessError::Cuda(number) => write!(f, "{}", crate::cuda::driver::Refused(*number)),
+            #[cfg(not(feature = "cuda"))]
+            AccessError::Cuda(number) => write!(f, "CUDA error {number}"),
             AccessError::Gone => f.write_str("the thread that copies is gone"),
         }
     }

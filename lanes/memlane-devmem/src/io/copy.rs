@@ -177,6 +177,32 @@ impl<T: Send + 'static> Copier<T> {
             _ => Err(gone.unwrap_or(AccessError::Gone)),
         }
     }
+
+    /// As [`CopyEngine::done`].
+    pub fn done(&self) -> u64 {
+        self.told.done.load(Ordering::SeqCst)
+    }
+
+    /// As [`CopyEngine::failed`].
+    pub fn failed(&self) -> Option<AccessError> {
+        self.told.failed.get().copied()
+    }
+
+    /// As [`CopyEngine::want`].
+    pub fn want(&self) {
+        if self.told.wanted.load(Ordering::SeqCst) {
+            return;
+        }
+        // Older news are over.
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.told.bell, &mut count);
+        self.told.wanted.store(true, Ordering::SeqCst);
+    }
+
+    /// As [`CopyEngine::bell`].
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.told.bell.as_fd()
+    }
 }
 
 impl Copier {
@@ -213,25 +239,19 @@ impl CopyEngine for Copier {
     }
 
     fn done(&self) -> u64 {
-        self.told.done.load(Ordering::SeqCst)
+        self.done()
     }
 
     fn failed(&self) -> Option<AccessError> {
-        self.told.failed.get().copied()
+        self.failed()
     }
 
     fn want(&self) {
-        if self.told.wanted.load(Ordering::SeqCst) {
-            return;
-        }
-        // Older news are over.
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.told.bell, &mut count);
-        self.told.wanted.store(true, Ordering::SeqCst);
+        self.want();
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
-        self.told.bell.as_fd()
+        self.bell()
     }
 }
 

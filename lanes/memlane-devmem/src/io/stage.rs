@@ -1,5 +1,6 @@
 //! Memory between the socket and a region: pages that stay where they are, so that a device can fetch from them.
 
+use crate::region::DeviceRegion;
 use memlane_core::access::SharedBytes;
 use memlane_sys::{Errno, mem};
 use std::ptr::NonNull;
@@ -13,6 +14,9 @@ pub struct Stage {
     base: NonNull<u8>,
     len: usize,
     pinned: bool,
+    /// The region's device knows of it.
+    #[cfg(feature = "cuda")]
+    registered: Option<crate::cuda::memory::Registered>,
 }
 
 // SAFETY: an address range, which is reached through SharedBytes and system calls only.
@@ -35,7 +39,27 @@ impl Stage {
             base,
             len,
             pinned: locked.is_ok(),
+            #[cfg(feature = "cuda")]
+            registered: None,
         })
+    }
+
+    /// Likewise, and tells the region's device of it, if that wants to know.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn for_region(bytes: usize, region: &DeviceRegion) -> Result<Stage, Errno> {
+        #[cfg_attr(not(feature = "cuda"), allow(unused_mut, reason = "of CUDA"))]
+        let mut stage = Stage::new(bytes)?;
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = region.cuda() {
+            // SAFETY: the mapping lives longer: `drop` takes this back first.
+            stage.registered = unsafe { memory.register(stage.base, stage.len) };
+            stage.pinned |= stage.registered.is_some();
+        }
+        #[cfg(not(feature = "cuda"))]
+        let _ = region;
+        Ok(stage)
     }
 
     /// Bytes.
@@ -62,6 +86,8 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
+        #[cfg(feature = "cuda")]
+        drop(self.registered.take());
         // SAFETY: the whole mapping from `new`; the last one who knew it is gone.
         unsafe { mem::unmap(self.base, self.len) };
     }

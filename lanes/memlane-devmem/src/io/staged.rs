@@ -22,9 +22,9 @@ pub(super) const STAGE: usize = 3 << 20;
 
 #[derive(Debug)]
 pub(super) struct Staged {
-    stage: Arc<Stage>,
-    /// `None`: it has been stopped.
+    /// `None`: it has been stopped. Dropped before the memory that it reads.
     engine: Option<Box<dyn CopyEngine>>,
+    stage: Arc<Stage>,
     /// Where the next bytes go.
     head: usize,
     /// Bytes that came, in all.
@@ -101,7 +101,11 @@ impl Staged {
 }
 
 fn parts(binding: &Arc<Binding>) -> Result<(Stage, Box<dyn CopyEngine>), AccessError> {
-    let stage = Stage::new(STAGE).map_err(AccessError::Device)?;
+    let stage = Stage::for_region(STAGE, binding.region()).map_err(AccessError::Device)?;
+    #[cfg(feature = "cuda")]
+    if let Some(dma) = crate::cuda::dma::Dma::new(binding)? {
+        return Ok((stage, Box::new(dma)));
+    }
     let engine = Copier::by_cpu(binding).map_err(AccessError::Device)?;
     Ok((stage, Box::new(engine)))
 }

@@ -196,12 +196,18 @@ pub struct Stream {
     coming: Coming,
     /// Nothing is to be had from the socket before some of `coming` is in the region.
     full: bool,
+    /// What is on its way out of memory that the CPU cannot reach.
+    out: Vec<u8>,
 }
+
+/// Bytes that are copied out to be sent at a time, at most.
+const COPIED_OUT: u32 = 1 << 18;
 
 impl Stream {
     /// Of a connected TCP (or unix stream) socket.
     pub fn new(socket: OwnedFd, binding: &Arc<Binding>, terms: &Terms) -> Stream {
         let source: Box<dyn Source> = match terms.require {
+            None if !binding.region().is_mapped() => Staged::open(binding),
             None | Some(Path::Mapped) => Box::new(Mapped),
             Some(Path::Staged) => Staged::open(binding),
         };
@@ -242,6 +248,7 @@ impl Stream {
             counts: StreamCounts::default(),
             coming: Coming::default(),
             full: false,
+            out: Vec::new(),
         }
     }
 
@@ -434,6 +441,9 @@ impl Stream {
     pub fn send(&mut self, offset: u64, len: u32) -> Result<u32, AccessError> {
         let at = usize::try_from(offset).map_err(|_| AccessError::Outside)?;
         let region = self.shared.binding.region();
+        if !region.is_mapped() {
+            return self.send_copied(offset, len);
+        }
         let sent = region.cpu(crate::region::Access::Read, |bytes| {
             let window = bytes.part(at, len as usize).ok_or(AccessError::Outside)?;
             let piece = Piece {
@@ -445,6 +455,22 @@ impl Stream {
             sent.map_err(AccessError::Device)
         });
         let sent = sent.map_err(AccessError::Device)??;
+        self.counts.sent += sent as u64;
+        // At most `len`.
+        Ok(u32::try_from(sent).unwrap_or(len))
+    }
+
+    /// Likewise, out of memory that the CPU cannot reach: it is copied out first.
+    fn send_copied(&mut self, offset: u64, len: u32) -> Result<u32, AccessError> {
+        self.out.resize(len.min(COPIED_OUT) as usize, 0);
+        self.shared.binding.region().read(offset, &mut self.out)?;
+        let piece = Piece {
+            base: self.out.as_mut_ptr(),
+            len: self.out.len(),
+        };
+        // SAFETY: memory of ours, of which the kernel copies its bytes.
+        let sent = unsafe { iov::send(self.socket.as_raw_fd(), &[piece]) };
+        let sent = sent.map_err(AccessError::Device)?;
         self.counts.sent += sent as u64;
         // At most `len`.
         Ok(u32::try_from(sent).unwrap_or(len))
