@@ -387,6 +387,12 @@ fn udmabuf(memory: i32, len: usize) -> Result<OwnedFd, RegionError> {
 fn of_heap(spec: &Spec, name: &str, len: usize) -> Result<DeviceRegion, RegionError> {
     let path = format!("/dev/dma_heap/{name}");
     let device = open_device(&path, "ls /dev/dma_heap shows which there are")?;
+    // The system's heap takes what it is asked for, and has the kernel end processes to find it.
+    if let Some(there) = available().filter(|there| len > *there) {
+        return Err(RegionError::Missing(format!(
+            "dmaheap: {len} bytes are more than this machine has available ({there}, MemAvailable of /proc/meminfo)"
+        )));
+    }
     let mut request = HeapAllocation {
         len: len as u64,
         fd: 0,
@@ -429,6 +435,16 @@ fn mapped_region(
         #[cfg(feature = "cuda")]
         cuda: None,
     }
+}
+
+/// Bytes that may be allocated without others being pushed out.
+fn available() -> Option<usize> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 fn owned(fd: OwnedFd) -> Fd {
@@ -513,6 +529,12 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_available_is_read() {
+        let there = available().expect("a kernel tells it");
+        assert!(there > 1 << 20, "{there}");
     }
 
     /// Numbers from `linux/udmabuf.h`, `linux/dma-heap.h`, `linux/dma-buf.h`, as x86-64 and arm64 compile them.
