@@ -9,6 +9,7 @@ use crate::process;
 use crate::real;
 use crate::real::errno;
 use crate::upgrade::{self, Standing};
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -75,8 +76,8 @@ const STEP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Lane {
     fd: i32,
-    came: bool,
-    steps: u32,
+    came: Cell<bool>,
+    steps: Cell<u32>,
     generation: u32,
 }
 
@@ -121,8 +122,8 @@ impl Lane {
         }
         Ok(Lane {
             fd,
-            came: false,
-            steps: 0,
+            came: Cell::new(false),
+            steps: Cell::new(0),
             generation: generation(),
         })
     }
@@ -159,7 +160,7 @@ impl Lane {
 
     /// Has the handshake with the other end go on until it is over, or so long: nothing needs to be sent for it. Without
     /// this, it takes place while the stream is used.
-    pub fn negotiate(&mut self, limit: Duration) -> Standing {
+    pub fn negotiate(&self, limit: Duration) -> Standing {
         let begin = time::now_ns();
         loop {
             let standing = self.standing();
@@ -184,7 +185,7 @@ impl Lane {
     ///
     /// # Safety
     /// Every piece is writable, and nothing in it is borrowed.
-    pub unsafe fn receive(&mut self, most: usize, pieces: &[Piece]) -> Result<Came> {
+    pub unsafe fn receive(&self, most: usize, pieces: &[Piece]) -> Result<Came> {
         if pieces.len() > IOV_MAX {
             return Err(Errno::INVAL);
         }
@@ -206,12 +207,25 @@ impl Lane {
         came
     }
 
-    fn something_came(&mut self, conn: &Use) {
-        if !self.came {
-            self.came = true;
+    /// Sends some of `piece`, into the peer's memory or by TCP; never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`: there is no room; the kernel's.
+    ///
+    /// # Safety
+    /// The piece is readable.
+    pub unsafe fn send(&self, piece: Piece) -> Result<usize> {
+        self.is_ours()?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let n = crate::calls::io::send(self.fd, piece.base.cast(), piece.len, flags);
+        usize::try_from(n).map_err(|_| Errno(errno()))
+    }
+
+    fn something_came(&self, conn: &Use) {
+        if !self.came.replace(true) {
             upgrade::hope_again(conn);
         }
-        self.steps = 0;
+        self.steps.set(0);
     }
 
     /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
@@ -223,7 +237,7 @@ impl Lane {
     ///
     /// # Errors
     /// The kernel's; a signal does not end it.
-    pub fn wait(&mut self, what: Ready, limit: Duration) -> Result<bool> {
+    pub fn wait(&self, what: Ready, limit: Duration) -> Result<bool> {
         self.is_ours()?;
         let begin = time::now_ns();
         loop {
@@ -238,7 +252,7 @@ impl Lane {
                 return Ok(ready);
             }
             if stepping && let Some(conn) = self.conn() {
-                self.steps += 1;
+                self.steps.set(self.steps.get() + 1);
                 upgrade::step(&conn);
             }
         }
@@ -246,7 +260,7 @@ impl Lane {
 
     /// Is there a step of the handshake to be taken while nothing comes?
     fn is_stepping(&self) -> bool {
-        self.steps < IDLE_STEPS
+        self.steps.get() < IDLE_STEPS
             && self
                 .conn()
                 .is_some_and(|c| c.hs_due.load(Ordering::Relaxed) != u64::MAX)
