@@ -31,20 +31,28 @@ const RING_LEAST: u64 = 64 << 10;
 /// How long the other end may take to agree, if no other path is good enough.
 const AGREED_WITHIN: Duration = Duration::from_millis(2500);
 
+/// How long it may take if another path will do.
+const TRIED_FOR: Duration = Duration::from_millis(50);
+
 /// What speaks against it, before there is a connection.
-pub fn lacks(binding: &Binding) -> Vec<String> {
-    if !binding.region().can_be_carved() {
-        let kind = binding.region().kind();
+pub fn lacks(region: &DeviceRegion, chunk: u32) -> Vec<String> {
+    if !region.can_be_carved() {
+        let kind = region.kind();
         return vec![format!(
             "a region of {kind} cannot be given to another process in parts: take memfd:SIZE"
         )];
     }
-    if ring_of(binding).is_none() {
-        return vec![format!(
-            "half of the region's chunks must be free, and at least {RING_LEAST} bytes: take a larger region, or smaller chunks (--chunk)"
-        )];
+    let chunks = region.len() as u64 / u64::from(chunk.max(1));
+    if ring_of(chunks, chunk).is_none() {
+        return vec![too_small()];
     }
     Vec::new()
+}
+
+fn too_small() -> String {
+    format!(
+        "half of the region's chunks are to be a ring of {RING_LEAST} bytes at least: take a larger region, or smaller chunks (--chunk)"
+    )
 }
 
 /// Of a connected TCP socket, of this end. If the other end turns out to be elsewhere, or to have no lane, all comes by
@@ -62,15 +70,70 @@ pub fn stream(
     if !required && terms.require.is_some() {
         return Ok(Stream::new(socket, binding, terms));
     }
-    let laned = match Laned::open(&socket, end, binding) {
+    let part = Part::take(binding);
+    open(socket, end, binding, terms, part.map(Some))
+}
+
+/// Likewise, only to send: the region's bytes are copied into the other end's memory, and none of it is given to that.
+///
+/// # Errors
+/// As [`stream`].
+pub fn sender(
+    socket: OwnedFd,
+    end: End,
+    binding: &Arc<Binding>,
+    terms: &Terms,
+) -> Result<Stream, NoPath> {
+    open(socket, end, binding, terms, Ok(None))
+}
+
+fn open(
+    socket: OwnedFd,
+    end: End,
+    binding: &Arc<Binding>,
+    terms: &Terms,
+    part: Result<Option<Part>, Vec<String>>,
+) -> Result<Stream, NoPath> {
+    let only_sends = matches!(part, Ok(None));
+    let laned = match part.and_then(|part| Laned::open(&socket, end, part)) {
         Ok(laned) => laned,
-        Err(lacks) if required => return Err(no(lacks)),
+        Err(lacks) if terms.require == Some(Path::Lane) => return Err(no(lacks)),
         Err(_) => return Ok(Stream::new(socket, binding, terms)),
     };
-    if required {
-        laned.agreed().map_err(no)?;
+    // Who receives has agreed by the time that something comes, or soon.
+    if only_sends || terms.require.is_some() {
+        let lane = laned.lane().map_err(|errno| no(vec![errno.to_string()]))?;
+        agreed(terms.require, |limit| lane.negotiate(limit))?;
     }
     Ok(Stream::laned(socket, binding, Box::new(laned), terms))
+}
+
+/// Has both ends agree, for some time; if it is required, they must.
+///
+/// # Errors
+/// Why they do not.
+pub fn agreed(
+    require: Option<Path>,
+    negotiate: impl FnOnce(Duration) -> Standing,
+) -> Result<(), NoPath> {
+    let required = require == Some(Path::Lane);
+    let standing = negotiate(if required { AGREED_WITHIN } else { TRIED_FOR });
+    match passed(standing, 0) {
+        Some(why) if required => Err(NoPath(why)),
+        _ => Ok(()),
+    }
+}
+
+/// Why a stream that stands so, and has carried so much in memory, is not on this path.
+pub fn passed(standing: Standing, in_memory: u64) -> Option<Passed> {
+    let why = match standing {
+        _ if in_memory > 0 => return None,
+        Standing::Memory => return None,
+        Standing::Tcp(why) => format!("{}: {}", why.name(), why.text()),
+        Standing::Pending => "the two ends had no time to agree".to_owned(),
+    };
+    let (path, lacks) = (Path::Lane, vec![why]);
+    Some(Passed { path, lacks })
 }
 
 fn no(lacks: Vec<String>) -> NoPath {
@@ -78,13 +141,10 @@ fn no(lacks: Vec<String>) -> NoPath {
     NoPath(Passed { path, lacks })
 }
 
-/// How large a ring can be: a power of two, of whole chunks, and of the region's half at most.
-fn ring_of(binding: &Binding) -> Option<u64> {
-    let counts = binding.counts();
-    let chunk = u64::from(counts.chunk);
-    let half = u64::from(counts.free) * chunk / 2;
-    // Of a region that is smaller than that: rounded down to a power of two.
-    let ring = half.checked_ilog2().map(|log| 1 << log)?;
+/// How large a ring can be: a power of two, of whole chunks, and of the free ones' half at most.
+fn ring_of(free: u64, chunk: u32) -> Option<u64> {
+    let chunk = u64::from(chunk);
+    let ring = (free * chunk / 2).checked_ilog2().map(|log| 1 << log)?;
     let ring = RING_MOST.max(chunk).min(ring);
     (ring >= RING_LEAST.max(chunk) && ring <= 64 << 20).then_some(ring)
 }
@@ -102,8 +162,9 @@ struct Part {
 
 impl Part {
     fn take(binding: &Arc<Binding>) -> Result<Part, Vec<String>> {
-        let refused = || lacks(binding);
-        let len = ring_of(binding).ok_or_else(refused)?;
+        let counts = binding.counts();
+        let len = ring_of(u64::from(counts.free), counts.chunk);
+        let len = len.ok_or_else(|| vec![too_small()])?;
         let (first, count, offset) = {
             let mut pool = binding.pool();
             let count = u32::try_from(len / u64::from(pool.chunks.size())).unwrap_or(u32::MAX);
@@ -126,7 +187,7 @@ impl Part {
             }),
             Err(errno) => {
                 give_row(binding, first, count);
-                Err(match lacks(binding) {
+                Err(match lacks(binding.region(), counts.chunk) {
                     none if none.is_empty() => vec![format!("memory for the ring: {errno}")],
                     some => some,
                 })
@@ -174,7 +235,8 @@ struct Back {
     held: Mutex<Held>,
     /// Dropped before the part: then nothing of the connection is left that knows of it.
     consumer: Option<Consumer>,
-    part: Part,
+    /// `None`: nothing is received, or it goes through memory of the lane's own.
+    part: Option<Part>,
 }
 
 impl Back {
@@ -220,9 +282,8 @@ pub(super) struct Laned {
 }
 
 impl Laned {
-    fn open(socket: &OwnedFd, end: End, binding: &Arc<Binding>) -> Result<Laned, Vec<String>> {
-        let part = Part::take(binding)?;
-        let memory = part.memory();
+    fn open(socket: &OwnedFd, end: End, part: Option<Part>) -> Result<Laned, Vec<String>> {
+        let memory = part.as_ref().and_then(Part::memory);
         // SAFETY: the region and the part's file live as long as the consumer does: see `Back`.
         let lane = unsafe { Lane::of(socket.as_raw_fd(), end, memory.as_ref()) };
         let lane = lane.map_err(|errno| vec![format!("this is no TCP connection: {errno}")])?;
@@ -236,15 +297,6 @@ impl Laned {
         })
     }
 
-    /// Has the other end agree; why not.
-    fn agreed(&self) -> Result<(), Vec<String>> {
-        match self.lane().map(|lane| lane.negotiate(AGREED_WITHIN)) {
-            Ok(Standing::Memory) => Ok(()),
-            Ok(Standing::Tcp(why)) => Err(vec![format!("{}: {}", why.name(), why.text())]),
-            _ => Err(vec!["the other end did not answer in time".into()]),
-        }
-    }
-
     fn lane(&self) -> Result<&Lane, Errno> {
         self.lane.as_ref().ok_or(Errno::INVAL)
     }
@@ -253,13 +305,21 @@ impl Laned {
         Arc::clone(&self.back) as Arc<dyn Giver>
     }
 
-    /// `lane` once it is open, also when it has ended since.
     pub(super) fn path(&self) -> Path {
-        match self.lane() {
-            Ok(lane) if lane.counts().received_in_memory > 0 => Path::Lane,
-            Ok(lane) if lane.standing() == Standing::Memory => Path::Lane,
-            _ => Path::Mapped,
+        match self.passed() {
+            Some(_) => Path::Mapped,
+            None => Path::Lane,
         }
+    }
+
+    /// Why it is not `lane`, so far.
+    pub(super) fn passed(&self) -> Option<Passed> {
+        let lane = self.lane().ok()?;
+        let counts = lane.counts();
+        passed(
+            lane.standing(),
+            counts.received_in_memory + counts.sent_in_memory,
+        )
     }
 
     /// [`ReceiveError::NoRoom`]: rooms are needed.
@@ -283,25 +343,34 @@ impl Laned {
             count += 1;
         }
         let lane = self.lane().map_err(ReceiveError::Kernel)?;
-        // SAFETY: windows on chunks that this stream has open, of a region that lives; nothing in them is borrowed.
-        match unsafe { lane.receive(most as usize, &pieces[..count]) } {
-            Ok(Came::Tcp(bytes)) => Ok(Landed::Poured(bytes as u64)),
-            Ok(Came::Ring { offset, at, len }) => {
+        let pieces = &pieces[..count];
+        let came = match &self.back.part {
+            None if pieces.is_empty() => return Err(ReceiveError::NoRoom),
+            // SAFETY: windows on chunks that this stream has open, of a region that lives; nothing in them is borrowed.
+            None => unsafe { lane.receive_copied(pieces) }.map(Came::Tcp),
+            // SAFETY: as above.
+            Some(_) => unsafe { lane.receive(most as usize, pieces) },
+        };
+        match (came, &self.back.part) {
+            (Ok(Came::Tcp(bytes)), _) => Ok(Landed::Poured(bytes as u64)),
+            // Not asked for.
+            (Ok(Came::Ring { .. }), None) => Err(ReceiveError::Kernel(Errno::INVAL)),
+            (Ok(Came::Ring { offset, at, len }), Some(part)) => {
                 self.back.held().hand_out(offset);
                 Ok(Landed::There {
                     span: Span {
-                        offset: self.back.part.offset + at as u64,
+                        offset: part.offset + at as u64,
                         // At most `most`.
                         len: u32::try_from(len).unwrap_or(most),
                     },
                     name: offset,
                 })
             }
-            Err(Errno::AGAIN) => Err(ReceiveError::WouldBlock),
-            Err(errno) if errno.0 == rustix::io::Errno::NOBUFS.raw_os_error() => {
+            (Err(Errno::AGAIN), _) => Err(ReceiveError::WouldBlock),
+            (Err(errno), _) if errno.0 == rustix::io::Errno::NOBUFS.raw_os_error() => {
                 Err(ReceiveError::NoRoom)
             }
-            Err(errno) => Err(ReceiveError::Kernel(errno)),
+            (Err(errno), _) => Err(ReceiveError::Kernel(errno)),
         }
     }
 

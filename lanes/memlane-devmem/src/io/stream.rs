@@ -210,6 +210,14 @@ impl Stream {
         }
     }
 
+    /// Of a stream whose other end was to put payload into the region: why it did not, so far.
+    pub fn passed(&self) -> Option<super::path::Passed> {
+        match &self.way {
+            Way::Laned(laned) => laned.passed(),
+            Way::Poured(_) | Way::Placed(..) => None,
+        }
+    }
+
     /// Appends what has come to `fragments`; its bytes, 0 at the stream's end. Never waits.
     ///
     /// # Errors

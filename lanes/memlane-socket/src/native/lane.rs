@@ -207,6 +207,23 @@ impl Lane {
         came
     }
 
+    /// Takes what is next, by whichever way it came, into `pieces`; 0: the stream's end. Never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing is there; the kernel's.
+    ///
+    /// # Safety
+    /// Every piece is writable, and nothing in it is borrowed.
+    pub unsafe fn receive_copied(&self, pieces: &[Piece]) -> Result<usize> {
+        self.is_ours()?;
+        // SAFETY: an all-zero msghdr is a valid value.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = pieces.as_ptr().cast_mut().cast();
+        msg.msg_iovlen = pieces.len();
+        let n = crate::calls::io::recvmsg(self.fd, &raw mut msg, libc::MSG_DONTWAIT);
+        usize::try_from(n).map_err(|_| Errno(errno()))
+    }
+
     /// Sends some of `piece`, into the peer's memory or by TCP; never waits.
     ///
     /// # Errors
