@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use memlane_system::blocks::memlane;
 use memlane_system::devmem::{
     LIMIT, Listening, PATHS, command, nothing_is_lost, refused, resident, ticks,
 };
@@ -289,12 +290,17 @@ fn regions_that_cannot_be_are_refused_before_anybody_is_asked() {
         ("memfd:1M", "12K", 2),
         ("memfd:256M", "128M", 2),
         ("memfd:99999999G", "64K", 2),
-        // More than a machine has addresses for.
-        ("memfd:65536G", "64M", 1),
     ] {
         let args = ["nc", &at, "--into", into, "--chunk", chunk];
         let outcome = harness::run(command(&args), LIMIT);
         refused(&outcome, code, "memfd:");
     }
+    // More than this process may have.
+    let mut narrow = Command::new("sh");
+    let script = "ulimit -v 4000000 && exec \"$@\"";
+    let args = ["nc", &at, "--into", "memfd:1024G"];
+    narrow.args(["-c", script, "sh"]).arg(memlane()).args(args);
+    let outcome = harness::run(narrow, LIMIT);
+    refused(&outcome, 1, "mapping: Cannot allocate memory");
     assert!(listener.accept().is_err(), "somebody was asked");
 }
