@@ -8,12 +8,14 @@
 //! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
+//! - [`devmem`]: `memlane nc`, whoever is at its other end.
 //! - [`documents`]: what is printed as JSON, by shape; pages for Prometheus, by their grammar.
 //! - [`packets`]: two machines whose only cable is the packet lane.
 //! - [`verbs`]: `memlane net`, verb by verb.
 
 pub mod blocks;
 pub mod cases;
+pub mod devmem;
 pub mod documents;
 pub mod guest;
 pub mod harness;

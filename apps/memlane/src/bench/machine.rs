@@ -45,6 +45,11 @@ impl Machine {
         Machine::with(&PACKETS)
     }
 
+    /// Looks around, for what the device-memory lane is compared with.
+    pub(crate) fn with_devmem() -> Self {
+        Machine::with(&DEVMEM)
+    }
+
     fn with(programs: &[Asked]) -> Self {
         let line = |path: &str| {
             let text = fs::read_to_string(path).unwrap_or_default();
@@ -113,6 +118,7 @@ const PACKETS: [Asked; 2] = [
         ],
     ),
 ];
+const DEVMEM: [Asked; 1] = [("python3", &["--version"])];
 
 fn versions(asked: &[Asked]) -> BTreeMap<&'static str, String> {
     let mut found = BTreeMap::from([("memlane", env!("CARGO_PKG_VERSION").to_owned())]);

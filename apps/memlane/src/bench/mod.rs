@@ -11,10 +11,14 @@
 //! | `lane` | which lane the bytes took |
 //! | `parse` | what the tools print |
 //! | `spread`, `published`, `machine`, `report` | the table |
+//! | `devmem/` | the device-memory lane, likewise |
+//! | `beside` | what benches of systems side by side have in common |
 //! | `plot`, `progress`, `cables` | for several benches: pictures, what is left, two machines of one kernel |
 
+mod beside;
 mod blocks;
 mod cables;
+mod devmem;
 mod hist;
 mod lane;
 mod machine;
@@ -58,12 +62,17 @@ enum What {
     Blocks(blocks::Blocks),
     /// The packet lane: three modes, TCP between namespaces, DPDK's testpmd.
     Packets(packets::Packets),
+    /// The device-memory lane: paths, copies, tokens, tensors.
+    Devmem(devmem::Devmem),
     /// Requests over the API of the block lane.
     #[command(hide = true)]
     Load(blocks::load::Load),
     /// One end of a queue of the packet lane or memif.
     #[command(hide = true)]
     Pump(packets::pump::Pump),
+    /// One end of a stream into device memory.
+    #[command(hide = true)]
+    Hose(devmem::hose::Hose),
     /// Two TAP devices, joined in the simplest way.
     #[command(hide = true)]
     Copier(packets::copier::Copier),
@@ -115,8 +124,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Sockets(options) => sockets(&options),
         What::Blocks(options) => blocks::run(&options),
         What::Packets(options) => packets::run(&options),
+        What::Devmem(options) => devmem::run(&options),
         What::Pump(pump) => packets::pump::run(&pump).map(|()| Exit::Ok.into()),
         What::Copier(copier) => packets::copier::run(&copier).map(|()| Exit::Ok.into()),
+        What::Hose(hose) => devmem::hose::run(&hose).map(|()| Exit::Ok.into()),
         What::Load(load) => blocks::load::run(&load).map(|()| Exit::Ok.into()),
     }
 }

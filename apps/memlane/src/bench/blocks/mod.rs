@@ -29,6 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use super::beside::{self, Printed};
 use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
 use crate::exit::{Exit, fail};
@@ -133,12 +134,7 @@ fn announce(plan: &Plan, results: &Results, machine: &machine::Machine) {
         let (system, why) = (missing.system, &missing.why);
         out::stderr(&format!("!! NOT MEASURED: {system}: {why}\n"));
     }
-    if machine.is_busy() {
-        let load = &machine.load;
-        out::warn(&format!(
-            "this machine is busy (load {load}): figures will spread"
-        ));
-    }
+    beside::warn_if_busy(machine);
     let parts = [
         (plan.systems.len() * plan.rows.len(), "figures of the table"),
         (plan.swept.len() * plan.sweep.len(), "of many jobs"),
@@ -242,17 +238,12 @@ impl Turn<'_> {
 }
 
 fn conclude(options: &Blocks, report: &report::Report) -> anyhow::Result<ExitCode> {
-    let (text, json) = (text::of(report), out::json(report)?);
-    if let Some(folder) = &options.out {
-        let shown = || folder.display().to_string();
-        std::fs::create_dir_all(folder).with_context(shown)?;
-        std::fs::write(folder.join("blocks.md"), &text)?;
-        std::fs::write(folder.join("blocks.json"), &json)?;
-        for (name, picture) in pictures::of(report) {
-            std::fs::write(folder.join(name), picture)?;
-        }
-    }
-    out::print(if options.json { &json } else { &text })?;
+    let printed = Printed {
+        text: text::of(report),
+        json: out::json(report)?,
+        pictures: pictures::of(report),
+    };
+    printed.conclude("blocks", options.out.as_deref(), options.json)?;
     let failed = report.ours_failed();
     Ok(if failed { Exit::Failed } else { Exit::Ok }.into())
 }

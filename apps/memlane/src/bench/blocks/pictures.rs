@@ -2,6 +2,7 @@
 
 use super::report::{Report, Sweep};
 use super::work::{self, Pattern};
+use crate::bench::beside;
 use crate::bench::plot::{self, Axes, Bar, Panel, Series, Whose};
 use crate::bench::published::Aim;
 use crate::bench::spread::Spread;
@@ -35,11 +36,7 @@ fn whose(ours: bool) -> Whose {
 }
 
 fn foot(report: &Report) -> String {
-    let (machine, rounds) = (&report.machine, report.rounds);
-    format!(
-        "Medians of {rounds} rounds, lowest to highest as a thin line. {}, {} CPUs, Linux {}.",
-        machine.cpu, machine.cores, machine.kernel
-    )
+    beside::caption(&report.machine, report.rounds)
 }
 
 /// A panel for each row.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::report::{GapLine, Line, Report, Sweep};
 use super::work::Pattern;
+use crate::bench::beside;
 use crate::bench::report::short;
 use crate::bench::spread::times;
 
@@ -29,28 +30,10 @@ pub(super) fn of(report: &Report) -> String {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let quick = if report.quick { " --quick" } else { "" };
-    let _ = writeln!(
-        out,
-        "memlane bench blocks{quick}: {} rounds × {} s, volumes of {} MiB",
-        report.rounds,
-        report.seconds,
-        report.volume_bytes >> 20
-    );
-    let machine = &report.machine;
-    let _ = writeln!(
-        out,
-        "machine: {}, {} CPUs, {} MiB, Linux {}, tcp congestion control {}, load {}",
-        machine.cpu,
-        machine.cores,
-        machine.memory_mib,
-        machine.kernel,
-        machine.congestion_control,
-        machine.load
-    );
-    let versions = machine.versions.iter();
-    let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
-    let _ = writeln!(out, "programs: {}", versions.join(", "));
+    let (rounds, seconds) = (report.rounds, report.seconds);
+    let volume = report.volume_bytes >> 20;
+    let how = format!("{rounds} rounds × {seconds} s, volumes of {volume} MiB");
+    beside::head(out, "blocks", report.quick, &how, &report.machine);
     for missing in &report.missing {
         let _ = writeln!(out, "NOT MEASURED: {}: {}", missing.system, missing.why);
     }

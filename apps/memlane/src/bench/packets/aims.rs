@@ -1,45 +1,8 @@
 //! What memlane should reach in a row, against what is beside it.
 
-use serde::Serialize;
-
 use super::rows::{OLDER, Part, Row, TESTPMD, VETH};
+use crate::bench::beside::Bound;
 use crate::bench::published::Aim;
-use crate::bench::spread::Spread;
-
-/// An aim, and whether it was reached.
-#[derive(Serialize, Clone, Copy, PartialEq, Debug)]
-pub(super) struct Goal {
-    /// A system.
-    pub(super) of: &'static str,
-    /// What it is compared with: a system, or the better of both older modes.
-    pub(super) to: &'static str,
-    pub(super) bound: Aim,
-    /// By the median; null if it was not measured.
-    pub(super) met: Option<bool>,
-}
-
-impl Goal {
-    pub(super) fn new((of, to, bound): Bound, seen: Option<&Spread>) -> Goal {
-        Goal {
-            of,
-            to,
-            bound,
-            met: seen.map(|seen| bound.met(seen.median)),
-        }
-    }
-
-    /// In a table: `≥8 copy +`.
-    pub(super) fn shown(&self) -> String {
-        let whose = match self.of {
-            "persistent" => String::new(),
-            of => format!("{of}/"),
-        };
-        format!("{whose}{} {}", self.to, self.bound.shown(self.met))
-    }
-}
-
-/// Of whom, to whom, how much.
-pub(super) type Bound = (&'static str, &'static str, Aim);
 
 const LEAST: fn(f64) -> Aim = Aim::AtLeast;
 
@@ -122,16 +85,5 @@ mod tests {
                 assert!(known(of) && (known(to) || to == OLDER), "{of} {to}");
             }
         }
-    }
-
-    #[test]
-    fn the_median_decides_and_what_was_not_measured_is_neither() {
-        let bound = ("persistent", "copy", LEAST(8.0));
-        let goal = |values: &[f64]| Goal::new(bound, Spread::of(values).as_ref());
-        assert_eq!(goal(&[7.0, 8.0, 9.0]).shown(), "copy ≥8 +");
-        assert_eq!(goal(&[7.0, 7.9, 9.0]).shown(), "copy ≥8 -");
-        assert_eq!(goal(&[]).shown(), "copy ≥8 ?");
-        let memif = Goal::new(("lane", TESTPMD, LEAST(1.0)), None);
-        assert_eq!(memif.shown(), "lane/testpmd ≥1 ?");
     }
 }

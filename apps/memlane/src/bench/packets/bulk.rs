@@ -35,7 +35,7 @@ pub(super) fn lacks(system: &str) -> Option<String> {
 
 /// TCP's congestion control, the same for all. Unless one is asked for, it is the kernel's own default where this kernel
 /// has it (others pace, and a veth pair would be measured by its pacing), else the machine's. `Err` is for the user.
-pub(super) fn congestion_control(asked: Option<&str>) -> Result<String, String> {
+pub(in crate::bench) fn congestion_control(asked: Option<&str>) -> Result<String, String> {
     let read = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
         text.unwrap_or_default().trim().to_owned()

@@ -28,13 +28,16 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
+use super::beside::{self, Printed, System};
+pub(super) use bulk::congestion_control;
+
 use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
 use crate::exit::{Exit, fail};
 use crate::out;
 use plan::{Missing, Plan};
 use pump::Does;
-use rows::{PARTS, Part, Row, System};
+use rows::{PARTS, Part, Row};
 
 /// Measures packets.
 #[derive(clap::Args, Debug)]
@@ -99,16 +102,7 @@ struct Reading {
     seen: Outcome,
 }
 
-/// What could not be measured in one round.
-#[derive(serde::Serialize, Clone, Debug)]
-struct Trouble {
-    part: Part,
-    row: String,
-    system: &'static str,
-    /// From 1.
-    round: usize,
-    why: String,
-}
+type Trouble = beside::Trouble<Part>;
 
 /// All figures of a run.
 #[derive(Default)]
@@ -168,12 +162,7 @@ fn announce(plan: &Plan, results: &Results, machine: &machine::Machine, cpus: us
     if cpus < 2 {
         out::warn("one CPU only: both ends share it");
     }
-    if machine.is_busy() {
-        let load = &machine.load;
-        out::warn(&format!(
-            "this machine is busy (load {load}): figures will spread"
-        ));
-    }
+    beside::warn_if_busy(machine);
     let parts = PARTS.iter().map(|&part| {
         let figures = plan.rows_of(part).len() * plan.systems_of(part).len();
         format!("{figures} of {}", part.word())
@@ -214,13 +203,8 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Every second round begins with the last system: none is always the first one after a pause.
     fn systems(&self, part: Part) -> Vec<System> {
-        let mut systems = self.plan.systems_of(part).to_vec();
-        if self.round % 2 == 1 {
-            systems.reverse();
-        }
-        systems
+        beside::by_turns(self.plan.systems_of(part), self.round)
     }
 
     /// Row by row, systems alternate.
@@ -300,17 +284,12 @@ impl Turn<'_> {
 }
 
 fn conclude(options: &Packets, report: &report::Report) -> anyhow::Result<ExitCode> {
-    let (text, json) = (text::of(report), out::json(report)?);
-    if let Some(folder) = &options.out {
-        let shown = || folder.display().to_string();
-        std::fs::create_dir_all(folder).with_context(shown)?;
-        std::fs::write(folder.join("packets.md"), &text)?;
-        std::fs::write(folder.join("packets.json"), &json)?;
-        for (name, picture) in pictures::of(report) {
-            std::fs::write(folder.join(name), picture)?;
-        }
-    }
-    out::print(if options.json { &json } else { &text })?;
+    let printed = Printed {
+        text: text::of(report),
+        json: out::json(report)?,
+        pictures: pictures::of(report),
+    };
+    printed.conclude("packets", options.out.as_deref(), options.json)?;
     let failed = report.ours_failed();
     Ok(if failed { Exit::Failed } else { Exit::Ok }.into())
 }

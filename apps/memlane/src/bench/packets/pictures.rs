@@ -2,6 +2,7 @@
 
 use super::report::{Cell, Line, Report};
 use super::rows::{Part, Way, systems};
+use crate::bench::beside;
 use crate::bench::plot::{self, Axes, Bar, Panel, Series, Whose};
 use crate::bench::published::Aim;
 use crate::bench::spread::Spread;
@@ -61,11 +62,7 @@ fn whose(cell: &Cell) -> Whose {
 }
 
 fn foot(report: &Report) -> String {
-    let (machine, rounds) = (&report.machine, report.rounds);
-    format!(
-        "Medians of {rounds} rounds, lowest to highest as a thin line. {}, {} CPUs, Linux {}.",
-        machine.cpu, machine.cores, machine.kernel
-    )
+    beside::caption(&report.machine, report.rounds)
 }
 
 fn title(line: &Line) -> String {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::rows::{self, PARTS, Part, Row, System, systems};
+use super::rows::{self, PARTS, Part, Row, systems};
+use crate::bench::beside::System;
 
 /// What was asked for.
 #[derive(Clone, Debug)]
@@ -23,13 +24,7 @@ pub(super) struct Plan {
     pub(super) seconds: f64,
 }
 
-/// A system that cannot be measured here.
-#[derive(serde::Serialize, Clone, Debug)]
-pub(super) struct Missing {
-    pub(super) part: Part,
-    pub(super) system: &'static str,
-    pub(super) why: String,
-}
+pub(super) type Missing = crate::bench::beside::Missing<Part>;
 
 impl Plan {
     /// `Err` is for the user.

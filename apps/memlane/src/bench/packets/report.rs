@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
-use super::aims::{Goal, aims};
+use super::aims::aims;
 use super::plan::{Missing, Plan};
-use super::published::Published;
-use super::rows::{OLDER, Part, Row, System, TESTPMD, VETH, systems};
+use super::published;
+use super::rows::{OLDER, Part, Row, TESTPMD, VETH, systems};
 use super::{Bench, Outcome, Reading, Results, Trouble};
+use crate::bench::beside::{self, Goal, Published, Ratio, System};
 use crate::bench::machine::Machine;
 use crate::bench::spread::Spread;
 
@@ -76,23 +77,13 @@ pub(super) struct Cell {
     pub(super) cpu: Option<Spread>,
 }
 
-/// Values of one system against another's.
-#[derive(Serialize)]
-pub(super) struct Ratio {
-    pub(super) of: &'static str,
-    pub(super) to: &'static str,
-    pub(super) times: Spread,
-}
-
 impl Line {
     pub(super) fn cell(&self, system: &str) -> Option<&Cell> {
         self.systems.iter().find(|cell| cell.system == system)
     }
 
     pub(super) fn ratio(&self, of: &str, to: &str) -> Option<&Spread> {
-        let mut ratios = self.ratios.iter();
-        let found = ratios.find(|ratio| ratio.of == of && ratio.to == to);
-        found.map(|ratio| &ratio.times)
+        beside::ratio(&self.ratios, of, to)
     }
 }
 
@@ -118,7 +109,7 @@ impl Report {
             method: METHOD,
             machine,
             rows: rows.collect(),
-            published: Published::load()?,
+            published: published::load()?,
             missing: results.missing,
             failed: results.trouble,
         })

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::bench::beside::{System, system};
+
 /// A part of the run, with a table of its own.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "snake_case")]
@@ -149,18 +151,6 @@ pub(super) fn rows(quick: bool) -> Vec<Row> {
     }
     rows.retain(|row| !quick || row.is_quick());
     rows
-}
-
-/// Who is measured in a part.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct System {
-    pub(super) id: &'static str,
-    pub(super) about: &'static str,
-    pub(super) ours: bool,
-}
-
-const fn system(id: &'static str, about: &'static str, ours: bool) -> System {
-    System { id, about, ours }
 }
 
 /// What nobody does: the way that others are compared with.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::published;
 use super::report::{Cell, Line, Report};
 use super::rows::{OLDER, Part, Row, TESTPMD, VETH, systems};
+use crate::bench::beside;
 use crate::bench::report::short;
 use crate::bench::spread::{Spread, times};
 
@@ -14,32 +16,14 @@ pub(super) fn of(report: &Report) -> String {
     table(&mut out, report);
     bulk(&mut out, report);
     memif(&mut out, report);
-    others(&mut out, report);
+    beside::others(&mut out, published::others(&report.published));
     foot(&mut out, report);
     out
 }
 
 fn head(out: &mut String, report: &Report) {
-    let quick = if report.quick { " --quick" } else { "" };
-    let _ = writeln!(
-        out,
-        "memlane bench packets{quick}: {} rounds × {} s",
-        report.rounds, report.seconds
-    );
-    let machine = &report.machine;
-    let _ = writeln!(
-        out,
-        "machine: {}, {} CPUs, {} MiB, Linux {}, tcp congestion control {}, load {}",
-        machine.cpu,
-        machine.cores,
-        machine.memory_mib,
-        machine.kernel,
-        machine.congestion_control,
-        machine.load
-    );
-    let versions = machine.versions.iter();
-    let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
-    let _ = writeln!(out, "programs: {}", versions.join(", "));
+    let how = format!("{} rounds × {} s", report.rounds, report.seconds);
+    beside::head(out, "packets", report.quick, &how, &report.machine);
     for missing in &report.missing {
         let (part, system, why) = (missing.part.word(), missing.system, &missing.why);
         let _ = writeln!(out, "NOT MEASURED: {part}, {system}: {why}");
@@ -141,16 +125,6 @@ fn memif(out: &mut String, report: &Report) {
     }
 }
 
-/// What others published that is in no line above.
-fn others(out: &mut String, report: &Report) {
-    out.push_str("\n| published by others | what | figure | source |\n|---|---|---:|---|\n");
-    for figure in report.published.others() {
-        let (system, row, source) = (&figure.system, &figure.row, &figure.source);
-        let (value, unit) = (figure.value, &figure.unit);
-        let _ = writeln!(out, "| {system} | {row} | {value} {unit} | {source} |");
-    }
-}
-
 fn foot(out: &mut String, report: &Report) {
     let _ = writeln!(out, "\n{}.", report.method.join(";\n"));
     let _ = writeln!(
@@ -158,14 +132,7 @@ fn foot(out: &mut String, report: &Report) {
         "aims: + reached, - missed, ? not measured (or nothing to compare with); of the persistent mode unless it is said; \
          {OLDER}: the better of copy and map.\npublished figures were taken elsewhere: only ratios can be compared."
     );
-    for (key, source) in &report.published.sources {
-        let (title, place, machine) = (&source.title, &source.place, &source.machine);
-        let _ = writeln!(out, "published {key}: {title}; {place}; {machine}");
-    }
-    for trouble in &report.failed {
-        let (row, system, round, why) = (&trouble.row, trouble.system, trouble.round, &trouble.why);
-        let _ = writeln!(out, "FAILED: {row}, {system}, round {round}: {why}");
-    }
+    beside::foot(out, &report.published.sources, &report.failed);
 }
 
 /// A value with its unit, as the seed's tables have it.
@@ -202,7 +169,7 @@ fn cpu(line: &Line, system: &str) -> String {
 }
 
 fn seed(report: &Report, row: &Row) -> String {
-    let told = report.published.seed(row).map(|[baseline, persistent]| {
+    let told = published::seed(&report.published, row).map(|[baseline, persistent]| {
         let times = persistent.value / baseline.value;
         let (before, after) = (baseline.value, persistent.value);
         format!("{before} → {after} {} ({times:.2}×)", baseline.unit)
@@ -211,8 +178,7 @@ fn seed(report: &Report, row: &Row) -> String {
 }
 
 fn goals(line: &Line) -> String {
-    let goals: Vec<String> = line.aims.iter().map(|aim| aim.shown()).collect();
-    goals.join(", ")
+    beside::goals(&line.aims, "persistent")
 }
 
 #[cfg(test)]

@@ -1,0 +1,164 @@
+//! What is measured of whom: rows, in three parts, and the systems of each.
+
+use serde::Serialize;
+
+use super::sinks::{RECV_COPY, SPLICE};
+use crate::bench::beside::{System, system};
+
+/// A part of the run, with a table of its own.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Part {
+    /// One stream between two processes, into a region.
+    Stream,
+    /// Tokens that are handed back.
+    Tokens,
+    /// A tensor, received in Python.
+    Python,
+}
+
+pub(super) const PARTS: [Part; 3] = [Part::Stream, Part::Tokens, Part::Python];
+
+impl Part {
+    /// For `--only`.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Part::Stream => "stream",
+            Part::Tokens => "tokens",
+            Part::Python => "python",
+        }
+    }
+}
+
+/// A row of a table; bytes.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Row {
+    pub(super) part: Part,
+    pub(super) row: &'static str,
+    pub(super) about: &'static str,
+    /// Of one write of the sender.
+    pub(super) write: u64,
+    /// Of a chunk of the region.
+    pub(super) chunk: u64,
+    /// That the receiver keeps before it hands them back, or that a program without the lane goes round.
+    pub(super) hold: u64,
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+const fn stream(row: &'static str, about: &'static str, [write, chunk, hold]: [u64; 3]) -> Row {
+    Row {
+        part: Part::Stream,
+        row,
+        about,
+        write,
+        chunk,
+        hold,
+    }
+}
+
+/// The first ones are what a short run has.
+pub(super) const ROWS: [Row; 7] = [
+    stream(
+        "kept-1m",
+        "handed back after 1 MiB: it stays in caches",
+        [MIB, 64 * KIB, MIB],
+    ),
+    stream(
+        "kept-32m",
+        "handed back after 32 MiB: it does not",
+        [MIB, 64 * KIB, 32 * MIB],
+    ),
+    stream(
+        "writes-4k",
+        "writes of 4 KiB, handed back after 1 MiB",
+        [4 * KIB, 64 * KIB, MIB],
+    ),
+    Row {
+        part: Part::Tokens,
+        ..stream(
+            "tokens",
+            "4096 fragments of 4 KiB are out",
+            [0, 4 * KIB, 16 * MIB],
+        )
+    },
+    Row {
+        part: Part::Python,
+        ..stream("tensor", "float32 tensors of 1 MiB", [MIB, MIB, MIB])
+    },
+    stream(
+        "chunks-4k",
+        "chunks of a page, as the kernel's, handed back after 1 MiB",
+        [MIB, 4 * KIB, MIB],
+    ),
+    stream(
+        "chunks-1m",
+        "chunks of 1 MiB, handed back after 32 MiB",
+        [MIB, MIB, 32 * MIB],
+    ),
+];
+
+/// How many rows a short run has.
+const QUICK: usize = 5;
+
+pub(super) fn rows(quick: bool) -> &'static [Row] {
+    &ROWS[..if quick { QUICK } else { ROWS.len() }]
+}
+
+/// Of the region.
+pub(super) const REGION: u64 = 64 * MIB;
+
+const STREAM: [System; 4] = [
+    system("mapped", "mapped", true),
+    system("staged", "staged", true),
+    system(RECV_COPY, "recv() + copy", false),
+    system(SPLICE, "splice", false),
+];
+const TOKENS: [System; 1] = [system("release", "release", true)];
+const PYTHON: [System; 3] = [
+    system("python", "Python, memlane", true),
+    system("rust", "Rust, memlane", true),
+    system("recv-into", "Python, recv_into + from_numpy", false),
+];
+
+/// In the order of the columns.
+pub(super) fn systems(part: Part) -> &'static [System] {
+    match part {
+        Part::Stream => &STREAM,
+        Part::Tokens => &TOKENS,
+        Part::Python => &PYTHON,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_devmem::io::Path;
+
+    #[test]
+    fn rows_have_names_of_their_own_and_a_short_run_has_each_part() {
+        let mut names: Vec<&str> = ROWS.iter().map(|row| row.row).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+        for part in PARTS {
+            assert!(rows(true).iter().any(|row| row.part == part), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_fits_the_region_with_what_comes_meanwhile() {
+        for row in ROWS.iter().filter(|row| row.part == Part::Stream) {
+            assert!(row.hold + 2 * MIB <= REGION, "{row:?}");
+            assert!(row.hold >= row.chunk, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_ours_in_a_stream_is_a_path() {
+        for system in STREAM {
+            assert_eq!(system.id.parse::<Path>().is_ok(), system.ours, "{system:?}");
+        }
+    }
+}
