@@ -8,9 +8,12 @@
 pub mod calls;
 mod checks;
 mod link;
+pub mod nic;
+mod setup;
 
 pub use checks::{Interface, Missing, missing, missing_to_send};
 pub use link::Link;
+pub use setup::{Setup, SetupError, Wanted};
 
 use crate::error::KernelError;
 use crate::region::DeviceRegion;
