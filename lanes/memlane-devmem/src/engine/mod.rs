@@ -5,6 +5,7 @@ pub mod chunks;
 pub mod flights;
 pub mod inflow;
 pub mod tokens;
+pub mod zcrx;
 
 pub use chunks::Chunks;
 pub use flights::{Flights, Span};
