@@ -207,6 +207,20 @@ impl DeviceRegion {
         self.dma_buf.as_ref().map(AsFd::as_fd)
     }
 
+    /// A dma-buf of its first `bytes` alone, for an interface to write to; `None`: this kind is whole or none.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn dma_buf_of(&self, bytes: usize) -> Result<Option<OwnedFd>, RegionError> {
+        match self.kind {
+            Kind::Udmabuf if bytes <= self.len => {
+                let memory = self.memory.as_ref().map_or(-1, Fd::raw);
+                udmabuf(memory, bytes).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// All of it, or nothing, if it is not mapped. Who writes there tells the kernel, by [`cpu`](Self::cpu).
     pub fn bytes(&self) -> SharedBytes {
         // SAFETY: mapped as long as `self` is; its users are bound to it by their owner.

@@ -208,7 +208,7 @@ fn plain() -> Settings {
 fn wanted(queues: u32) -> Wanted {
     Wanted {
         queues,
-        flow: "tcp dst 192.0.2.1:5201".parse().unwrap(),
+        flow: Some("tcp dst 192.0.2.1:5201".parse().unwrap()),
     }
 }
 
@@ -342,6 +342,38 @@ fn what_cannot_be_put_back_is_said_and_the_rest_is() {
 }
 
 #[test]
+fn without_a_flow_nothing_is_changed_and_what_is_missing_is_named() {
+    let nothing = File::open("/dev/null").unwrap();
+    let only_bound = Wanted {
+        queues: 2,
+        flow: None,
+    };
+    let prepare = |card: &Card| Setup::prepare(card.clone(), nothing.as_fd(), &only_bound);
+    let mut settings = plain();
+    for (rings_are, spread, lacks) in [
+        (
+            rings(1, Some(0)),
+            vec![0, 1],
+            "ethtool -G card0 tcp-data-split on",
+        ),
+        (rings(2, Some(256)), vec![0, 1], "hds-thresh 0"),
+        (rings(2, Some(0)), vec![0, 6], "ethtool -X card0 equal 6"),
+    ] {
+        (settings.rings, settings.spread) = (rings_are, spread);
+        let card = Card::new(settings.clone(), 8);
+        let error = prepare(&card).unwrap_err();
+        assert!(error.to_string().contains(lacks), "{error}");
+        assert_eq!(card.now(), settings);
+    }
+    settings.spread = vec![0, 5];
+    let card = Card::new(settings.clone(), 8);
+    let setup = prepare(&card).unwrap();
+    assert_eq!(card.now().bound, [6, 7]);
+    drop(setup);
+    assert_eq!(card.now(), settings);
+}
+
+#[test]
 fn queues_that_others_need_or_have_are_not_taken() {
     for (queues, all) in [(0, 8), (8, 8), (9, 8), (1, 1)] {
         let card = Card::new(plain(), all);
@@ -406,7 +438,7 @@ fn real_interfaces_that_cannot_say_so_and_are_left_as_they_are() {
         assert_eq!(before, after, "{name} was changed");
         let no_such = nic.drop_rule(5).unwrap_err();
         assert_eq!(no_such.errno, Errno::OPNOTSUPP, "{name}");
-        let flow = wanted(1).flow;
+        let flow = wanted(1).flow.unwrap();
         let refused = nic.add_rule(&flow, Target::Queue(0)).unwrap_err();
         assert_eq!(refused.errno, Errno::OPNOTSUPP, "{name}");
         let refused = nic.add_context(&[0]).unwrap_err();

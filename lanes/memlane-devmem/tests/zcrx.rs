@@ -48,6 +48,8 @@ struct World {
     done: VecDeque<Completion>,
     /// Places in the completions' ring.
     room: usize,
+    /// What the next request is refused with.
+    refuses: Option<i32>,
     /// Returns that named nothing that was out.
     strange: u32,
 }
@@ -66,6 +68,7 @@ impl World {
             armed: None,
             done: VecDeque::new(),
             room,
+            refuses: None,
             strange: 0,
         }
     }
@@ -73,7 +76,8 @@ impl World {
     fn read_refill(&mut self) {
         while let Some(entry) = self.refill.read() {
             let page = (entry.offset & ((1 << 48) - 1)) / PAGE;
-            let users = self.users.get_mut(page as usize);
+            let place = usize::try_from(page).unwrap_or(usize::MAX);
+            let users = self.users.get_mut(place);
             match users.filter(|users| **users > 0 && entry.offset >> 48 == TOKEN >> 48) {
                 None => self.strange += 1,
                 Some(users) => {
@@ -126,7 +130,7 @@ impl World {
                 let bytes: Vec<u8> = (self.handed..self.handed + len).map(byte).collect();
                 let offset = page * PAGE + at;
                 self.binding.region().write(offset, &bytes).unwrap();
-                self.users[page as usize] += 1;
+                self.users[usize::try_from(page).unwrap()] += 1;
                 self.handed += len;
                 let len = i32::try_from(len).unwrap();
                 self.post(number, len, true, offset);
@@ -147,6 +151,9 @@ impl Ring for Played {
     fn arm(&mut self, number: u64) -> Result<(), Errno> {
         let mut world = self.world.lock().unwrap();
         assert!(world.armed.is_none(), "armed twice");
+        if let Some(errno) = world.refuses {
+            return Err(Errno(errno));
+        }
         world.armed = Some(number);
         world.works(self.mss);
         Ok(())
@@ -261,14 +268,15 @@ fn what_comes_is_named_and_goes_back_once() {
 #[test]
 fn a_request_that_ended_is_armed_before_anybody_waits() {
     let mut scene = scene(16, 32, 4, 1000, 64);
-    scene.comes(9000);
+    scene.comes(30_000);
     let (mut fragments, mut total) = (Vec::new(), 0);
-    while total < 9000 {
+    while total < 30_000 {
         total += scene.stream.receive(&mut fragments).unwrap();
-        let armed = scene.world.lock().unwrap().armed;
-        assert!(armed.is_some() || total < 9000, "nobody would be woken");
+        let world = scene.world.lock().unwrap();
+        let woken = world.armed.is_some() || !world.done.is_empty();
+        assert!(woken, "nobody would be woken at {total}");
     }
-    assert_eq!(check(&scene.stream, &fragments, 0), 9000);
+    assert_eq!(check(&scene.stream, &fragments, 0), 30_000);
 }
 
 #[test]
@@ -367,6 +375,25 @@ fn an_error_of_the_socket_is_told_behind_the_last_byte() {
     assert_eq!(scene.stream.receive(&mut fragments), Ok(1500));
     let reset = Err(ReceiveError::Kernel(Errno(104)));
     assert_eq!(scene.stream.receive(&mut fragments), reset);
+}
+
+#[test]
+fn a_request_that_is_refused_is_told_behind_the_last_byte_and_tried_again() {
+    let mut scene = scene(16, 32, 4, 1000, 64);
+    let mut fragments = Vec::new();
+    let _ = scene.stream.receive(&mut fragments);
+    scene.comes(9000);
+    // Another thread than the ring's: EEXIST.
+    scene.world.lock().unwrap().refuses = Some(17);
+    let came = scene.stream.receive(&mut fragments).unwrap();
+    assert!(came > 0);
+    let wrong = scene.stream.receive(&mut fragments).unwrap_err();
+    assert_eq!(wrong, ReceiveError::Interface(Fault::Thread));
+    assert!(wrong.to_string().contains("thread"), "{wrong}");
+    scene.world.lock().unwrap().refuses = None;
+    while check(&scene.stream, &fragments, 0) < 9000 {
+        scene.stream.receive(&mut fragments).unwrap();
+    }
 }
 
 proptest! {

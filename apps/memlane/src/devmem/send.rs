@@ -3,17 +3,16 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memlane_devmem::error::AccessError;
-use memlane_devmem::io::{Binding, Stream, Terms, Wait};
+use memlane_devmem::io::{Stream, Wait};
 use memlane_devmem::region::{Kind, Spec};
 
-use super::nc::bind;
 use super::pattern::Pattern;
 use super::report::{Sent, say};
+use super::way::{self, Asked, Ready};
 use crate::exit::{Exit, fail};
 
 /// Bytes of the region that a file goes through.
@@ -26,7 +25,7 @@ const FULL: i32 = 11;
 
 /// Where bytes come from.
 pub(super) struct Source {
-    binding: Arc<Binding>,
+    ready: Ready,
     from: From,
 }
 
@@ -42,13 +41,14 @@ impl Source {
         text: &str,
         bytes: Option<u64>,
         validate: Option<u8>,
+        asked: &Asked,
     ) -> anyhow::Result<Source> {
         let region = text.parse::<Spec>();
         let path = std::path::Path::new(text);
         if let Some(region) = region.ok().filter(|_| !path.exists()) {
             let bytes = bytes.unwrap_or(region.bytes as u64);
             return Ok(Source {
-                binding: bind(&region, 4096)?,
+                ready: way::from(&region, asked)?,
                 from: From::Region(bytes, validate.map(Pattern::new)),
             });
         }
@@ -62,13 +62,13 @@ impl Source {
         };
         Ok(Source {
             from: From::File(File::open(path).with_context(|| path.display().to_string())?),
-            binding: bind(&through, 4096)?,
+            ready: way::from(&through, asked)?,
         })
     }
 
     /// Has the region's first bytes be the next ones of the stream; how many, 0 at the end.
     fn next(&mut self, sent: u64, buffer: &mut Vec<u8>) -> anyhow::Result<u64> {
-        let region = self.binding.region();
+        let region = self.ready.binding.region();
         match &mut self.from {
             From::File(file) => {
                 buffer.resize(AT_A_TIME, 0);
@@ -91,7 +91,7 @@ impl Source {
 }
 
 pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Result<()> {
-    let mut stream = Stream::new(socket, &source.binding, &Terms::default());
+    let mut stream = source.ready.stream(socket)?;
     let began = Instant::now();
     let (mut sent, mut buffer) = (0, Vec::new());
     loop {
@@ -104,10 +104,19 @@ pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Re
             at += u64::from(some(&mut stream, at, len - at)?);
         }
         sent += len;
+        // The region's bytes may change then.
+        while !stream.wait(Wait::Sent, AN_HOUR)? {}
     }
-    let region = source.binding.region().kind().to_string();
+    let region = source.ready.binding.region().kind().to_string();
     let took = began.elapsed();
-    say(&Sent { region, sent, took }, json)
+    let choice = &source.ready.choice;
+    let sent = Sent {
+        choice,
+        region,
+        sent,
+        took,
+    };
+    say(&sent, json)
 }
 
 /// Sends some of it; waits if there is no room.

@@ -17,8 +17,9 @@ use std::os::fd::BorrowedFd;
 pub struct Wanted {
     /// So many of its queues, the last ones.
     pub queues: u32,
-    /// Which packets go there.
-    pub flow: Flow,
+    /// Which packets go there. `None`: somebody else has seen to that, and to all settings; nothing is changed, only
+    /// looked at, and the region is bound.
+    pub flow: Option<Flow>,
 }
 
 /// Why an interface is not prepared. Whatever had been changed is as it was before.
@@ -68,6 +69,14 @@ pub struct Setup<N: Nic> {
     binding: u32,
 }
 
+/// Steps that are taken, or only looked at: what, and the command.
+const SPLITTING: (&str, &str) = (
+    "splitting headers off",
+    "ethtool -G DEV tcp-data-split on hds-thresh 0",
+);
+/// As above.
+const KEEPING: &str = "keeping other packets off these queues";
+
 /// `ETHTOOL_TCP_DATA_SPLIT_ENABLED`.
 const SPLIT: u8 = 2;
 
@@ -108,13 +117,33 @@ impl<N: Nic> Setup<N> {
 
     fn steps(&mut self, dma_buf: BorrowedFd<'_>, wanted: &Wanted) -> Result<(), SetupError> {
         let (first, end) = self.find_queues(wanted.queues)?;
+        let queues: Vec<u32> = (first..end).collect();
+        let Some(flow) = &wanted.flow else {
+            self.look(first)?;
+            return self.bind(dma_buf, &queues);
+        };
         self.split_headers()?;
         self.look_at_rules()?;
         self.keep_others_off(first)?;
-        let queues: Vec<u32> = (first..end).collect();
         self.bind(dma_buf, &queues)?;
         let target = self.target(&queues)?;
-        self.steer(&wanted.flow, target)
+        self.steer(flow, target)
+    }
+
+    /// Is everything as it must be? Without rules for flows to be looked at: somebody may steer by other means.
+    fn look(&mut self, first: u32) -> Result<(), SetupError> {
+        let rings = self.nic.rings();
+        let rings = rings.map_err(|why| self.no(SPLITTING.0, &why, SPLITTING.1))?;
+        if rings.split != Some(SPLIT) || rings.from.unwrap_or(0) != 0 {
+            return Err(self.no(SPLITTING.0, &"it does not, of every packet", SPLITTING.1));
+        }
+        let mend = format!("ethtool -X DEV equal {first}");
+        let spread = self.nic.spread();
+        let spread = spread.map_err(|why| self.no(KEEPING, &why, &mend))?;
+        if spread.iter().any(|queue| *queue >= first) {
+            return Err(self.no(KEEPING, &"they are spread over these, too", &mend));
+        }
+        Ok(())
     }
 
     fn no(&self, step: &str, why: &impl fmt::Display, mend: &str) -> SetupError {
@@ -167,8 +196,7 @@ impl<N: Nic> Setup<N> {
     }
 
     fn split_headers(&mut self) -> Result<(), SetupError> {
-        let step = "splitting headers off";
-        let mend = "ethtool -G DEV tcp-data-split on hds-thresh 0";
+        let (step, mend) = SPLITTING;
         let before = self.nic.rings().map_err(|why| self.no(step, &why, mend))?;
         let whole = before.from.unwrap_or(0) == 0;
         if before.split == Some(SPLIT) && whole {
@@ -199,7 +227,7 @@ impl<N: Nic> Setup<N> {
 
     /// Packets without a rule go to the queues before `first`.
     fn keep_others_off(&mut self, first: u32) -> Result<(), SetupError> {
-        let step = "keeping other packets off these queues";
+        let step = KEEPING;
         let mend = format!("ethtool -X DEV equal {first}");
         let before = self
             .nic

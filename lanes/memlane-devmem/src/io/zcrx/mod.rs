@@ -82,6 +82,7 @@ pub fn stream_by(
         flow: Flow::new(area),
         returns,
         told: Vec::new(),
+        later: None,
         binding: Arc::clone(binding),
     };
     Stream::placed(socket, binding, Box::new(placer), None, terms)
@@ -119,6 +120,8 @@ struct Zcrx {
     flow: Flow,
     returns: Arc<Returns>,
     told: Vec<Completion>,
+    /// An error that came behind bytes.
+    later: Option<ReceiveError>,
     binding: Arc<Binding>,
 }
 
@@ -164,30 +167,49 @@ impl Placer for Zcrx {
 const ROUNDS: usize = 4;
 
 impl Zcrx {
-    /// Takes what there is. Behind it the request is armed, unless nothing more is to come: whoever waits then is woken.
+    /// Takes what there is. Behind it the request is armed, unless nothing more is to come by itself: whoever waits then
+    /// is woken.
     fn take(&mut self, most: Most, found: &mut Vec<Placed>) -> Result<u64, ReceiveError> {
+        if let Some(later) = self.later.take() {
+            return Err(later);
+        }
         let limit = most.stretches.min(COMPLETIONS);
-        let mut bytes = 0;
+        let mut taken = Ok(());
         for _ in 0..ROUNDS {
-            self.arm()?;
-            self.told.clear();
-            let reaped = self.ring.reap(limit - found.len(), &mut self.told);
-            reaped.map_err(refused)?;
-            let mut returns = self.returns.refill();
-            for completion in self.told.drain(..) {
-                if let Some(span) = self.flow.take(completion) {
-                    bytes += u64::from(span.len);
-                    let name = returns.hold(span);
-                    found.push(Placed::There { span, name });
-                }
-            }
-            drop(returns);
+            taken = self.arm().and_then(|()| self.reap(limit, found));
             // It goes on, or would be over again at once.
-            if self.flow.is_armed() || self.flow.said() != Said::Goes {
+            if taken.is_err() || self.flow.is_armed() || self.flow.said() != Said::Goes {
                 break;
             }
         }
-        Ok(bytes)
+        let goes = self.flow.said() == Said::Goes;
+        let taken = taken.and_then(|()| if goes { self.arm() } else { Ok(()) });
+        if let Err(why) = taken {
+            // What has come is told first.
+            if found.is_empty() {
+                return Err(why);
+            }
+            self.later = Some(why);
+        }
+        let len = |placed: &Placed| match placed {
+            Placed::There { span, .. } => u64::from(span.len),
+            Placed::Beside(_) => 0,
+        };
+        Ok(found.iter().map(len).sum())
+    }
+
+    fn reap(&mut self, limit: usize, found: &mut Vec<Placed>) -> Result<(), ReceiveError> {
+        self.told.clear();
+        let reaped = self.ring.reap(limit - found.len(), &mut self.told);
+        reaped.map_err(refused)?;
+        let mut returns = self.returns.refill();
+        for completion in self.told.drain(..) {
+            if let Some(span) = self.flow.take(completion) {
+                let name = returns.hold(span);
+                found.push(Placed::There { span, name });
+            }
+        }
+        Ok(())
     }
 
     /// Arms the request, if it is not.

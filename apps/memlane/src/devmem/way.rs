@@ -1,0 +1,287 @@
+//! Which path `memlane nc` takes, and what is prepared for it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use memlane_devmem::DeviceRegion;
+use memlane_devmem::error::{RegionError, ZcrxError};
+use memlane_devmem::io::kernel::nic::RealNic;
+use memlane_devmem::io::kernel::{self, Bound, Interface, Link, Setup, Wanted};
+use memlane_devmem::io::path::{Choice, NoPath, choose};
+use memlane_devmem::io::{Binding, Path, Stream, Terms, zcrx};
+use memlane_devmem::region::Spec;
+use memlane_devmem::wire::steer::Flow;
+
+use crate::exit::{Exit, fail};
+use crate::{out, service};
+
+/// What a user has said of it.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) require: Option<Path>,
+    pub(super) interface: Option<Interface>,
+    pub(super) queues: Option<u32>,
+    pub(super) flow: Option<Flow>,
+}
+
+/// A region that is bound, and the path by which its bytes come or go.
+pub(super) struct Ready {
+    pub(super) binding: Arc<Binding>,
+    pub(super) choice: Choice,
+    link: Link,
+    /// Until the stream takes it over.
+    ring: Mutex<Option<zcrx::Link>>,
+    interface: Arc<Prepared>,
+    _sends: Option<Bound>,
+}
+
+/// An interface that was prepared: also a signal's handler puts it back.
+type Prepared = Mutex<Option<Setup<RealNic>>>;
+
+/// What there is of a region for the kernel's path, if it can be had.
+#[derive(Default)]
+struct Kernel {
+    setup: Option<Setup<RealNic>>,
+    sends: Option<Bound>,
+    kept: Option<u64>,
+    ring: Option<(Arc<Binding>, zcrx::Link)>,
+}
+
+/// To receive into a region.
+pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<Ready> {
+    let refused = |error: RegionError| refused(region, &error);
+    let made = DeviceRegion::create(region).map_err(refused)?;
+    // A size that is none at all is refused there.
+    let chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
+    let mut kernel = Kernel::default();
+    let choice = choose(asked.require, |path| match path {
+        Path::Kernel => kernel.receives(&made, chunk, asked),
+        Path::Zcrx => kernel.rings(region, chunk, asked),
+        Path::Mapped => unmapped(&made),
+        Path::Staged => Vec::new(),
+    });
+    let choice = choice.map_err(not_there)?;
+    if let Some((binding, ring)) = kernel.ring.take() {
+        return kernel.ready(binding, choice, Some(ring));
+    }
+    let binding = match kernel.kept {
+        Some(kept) => Binding::beside(made, chunk, kept),
+        None => Binding::new(made, chunk),
+    };
+    kernel.ready(binding.map_err(refused)?, choice, None)
+}
+
+fn unmapped(region: &DeviceRegion) -> Vec<String> {
+    let why = || format!("the CPU cannot reach {}", region.kind());
+    (!region.is_mapped()).then(why).into_iter().collect()
+}
+
+/// To send out of one.
+pub(super) fn from(region: &Spec, asked: &Asked) -> anyhow::Result<Ready> {
+    let refused = |error: RegionError| refused(region, &error);
+    let made = DeviceRegion::create(region).map_err(refused)?;
+    let mut kernel = Kernel::default();
+    let choice = choose(asked.require, |path| match path {
+        Path::Kernel => kernel.sends_from(&made, asked),
+        Path::Mapped => unmapped(&made),
+        // By memory in between, as it is received.
+        Path::Staged if !made.is_mapped() => Vec::new(),
+        other => vec![format!("{other} is a way to receive")],
+    });
+    let choice = choice.map_err(not_there)?;
+    let binding = Binding::new(made, memlane_devmem::engine::chunks::CHUNK_MIN);
+    kernel.ready(binding.map_err(refused)?, choice, None)
+}
+
+fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
+    let exit = match error {
+        RegionError::Missing(_) => Exit::Unsupported,
+        RegionError::Chunk(_) | RegionError::Name(_) => Exit::Usage,
+        RegionError::Kernel(..) | RegionError::Device(_) => Exit::Failed,
+    };
+    fail(exit, format!("{region}: {error}"))
+}
+
+fn not_there(no: NoPath) -> anyhow::Error {
+    fail(Exit::FellBack, no.to_string())
+}
+
+impl Kernel {
+    /// Prepares the interface; what speaks against it.
+    fn receives(&mut self, region: &DeviceRegion, chunk: u32, asked: &Asked) -> Vec<String> {
+        let shared = match kernel::share(region, chunk) {
+            Ok(shared) => shared,
+            Err(why) => return vec![why.to_string()],
+        };
+        let Some(interface) = &asked.interface else {
+            return vec!["no interface was named: --interface NAME --queues N --flow RULE".into()];
+        };
+        if asked.queues.is_none() && asked.flow.is_none() {
+            let mut lacks = texts(kernel::missing(interface));
+            lacks.push("no queue was named: --queues N --flow RULE".into());
+            return lacks;
+        }
+        let wanted = Wanted {
+            queues: asked.queues.unwrap_or(1),
+            flow: asked.flow.clone(),
+        };
+        let nic = RealNic::new(interface.clone());
+        match Setup::prepare(nic, shared.dma_buf.as_fd(), &wanted) {
+            Ok(setup) => {
+                self.setup = Some(setup);
+                self.kept = Some(shared.kept);
+                Vec::new()
+            }
+            Err(why) => vec![why.to_string()],
+        }
+    }
+
+    /// Gives the interface's last queue a region of io_uring's; what speaks against it. The interface is not changed.
+    fn rings(&mut self, region: &Spec, chunk: u32, asked: &Asked) -> Vec<String> {
+        let Some(interface) = &asked.interface else {
+            return vec!["no interface was named: --interface NAME".into()];
+        };
+        let lacks = zcrx::lacks(interface);
+        if !lacks.is_empty() {
+            return lacks;
+        }
+        let last = interface.queues().ok();
+        let last = last.and_then(|queues| queues.iter().map(|queue| queue.id).max());
+        let Some(last) = last.filter(|last| *last > 0) else {
+            return vec![format!(
+                "{0} has one receive queue, and one must stay for everything else: ethtool -L {0}",
+                interface.name
+            )];
+        };
+        let bound = DeviceRegion::create(region).and_then(|made| Binding::beside(made, chunk, 0));
+        let opened = bound.map_err(ZcrxError::Region).and_then(|binding| {
+            let link = zcrx::Link::open(&binding, zcrx::From::Queue(interface, last))?;
+            Ok((binding, link))
+        });
+        match opened {
+            Ok(ring) => {
+                self.ring = Some(ring);
+                Vec::new()
+            }
+            Err(why) => vec![why.to_string()],
+        }
+    }
+
+    fn sends_from(&mut self, region: &DeviceRegion, asked: &Asked) -> Vec<String> {
+        let dma_buf = match kernel::dma_buf(region) {
+            Ok(dma_buf) => dma_buf,
+            Err(why) => return vec![why.to_string()],
+        };
+        let Some(interface) = &asked.interface else {
+            return vec!["no interface was named: --interface NAME".into()];
+        };
+        let missing = texts(kernel::missing_to_send(interface));
+        if !missing.is_empty() {
+            return missing;
+        }
+        match Bound::send(dma_buf, interface) {
+            Ok(bound) => {
+                self.sends = Some(bound);
+                Vec::new()
+            }
+            Err(why) => vec![why.to_string()],
+        }
+    }
+
+    fn ready(
+        self,
+        binding: Arc<Binding>,
+        choice: Choice,
+        ring: Option<zcrx::Link>,
+    ) -> anyhow::Result<Ready> {
+        let link = Link {
+            receive: self.setup.as_ref().map(Setup::binding),
+            send: self.sends.as_ref().map(Bound::id),
+        };
+        let prepared = self.setup.is_some();
+        let ready = Ready {
+            binding,
+            choice,
+            link,
+            ring: Mutex::new(ring),
+            interface: Arc::new(Mutex::new(self.setup)),
+            _sends: self.sends,
+        };
+        if prepared {
+            put_back_at_a_signal(&ready.interface)?;
+        }
+        Ok(ready)
+    }
+}
+
+fn texts(missing: Vec<kernel::Missing>) -> Vec<String> {
+    missing.iter().map(ToString::to_string).collect()
+}
+
+impl Ready {
+    /// A stream of a connected socket.
+    pub(super) fn stream(&self, socket: OwnedFd) -> anyhow::Result<Stream> {
+        let terms = Terms {
+            require: Some(self.choice.path),
+            ..Terms::default()
+        };
+        match self.choice.path {
+            Path::Kernel => {
+                let stream = self.link.stream(socket, &self.binding, &terms);
+                stream.context("sending without a copy")
+            }
+            Path::Zcrx => {
+                let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+                let ring = ring.take().context("one stream for a ring")?;
+                Ok(ring.stream(socket, &terms))
+            }
+            Path::Mapped | Path::Staged => Ok(Stream::new(socket, &self.binding, &terms)),
+        }
+    }
+
+    /// What was changed of an interface, in words.
+    pub(super) fn changed(&self) -> Vec<String> {
+        let setup = self
+            .interface
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        setup
+            .as_ref()
+            .map_or(Vec::new(), |setup| setup.changed().to_vec())
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        put_back(&self.interface);
+    }
+}
+
+/// Puts an interface back as it was, once.
+fn put_back(interface: &Prepared) {
+    let setup = interface
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    for left in setup.map(|mut setup| setup.put_back()).unwrap_or_default() {
+        out::warn(&format!("could not be put back: {left}"));
+    }
+}
+
+/// SIGINT and SIGTERM would leave the interface as we need it.
+fn put_back_at_a_signal(interface: &Arc<Prepared>) -> anyhow::Result<()> {
+    let interface = Arc::clone(interface);
+    let wait = move || {
+        if service::wait_for_the_end().is_ok() {
+            put_back(&interface);
+            out::warn("ended by a signal");
+            std::process::exit(Exit::Failed.code().into());
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .context("a thread for signals")?;
+    Ok(())
+}
