@@ -267,7 +267,7 @@ fn what_comes_is_named_and_goes_back_once() {
 /// The request ends when the completions' ring is full; whoever waits then must be woken by what comes later.
 #[test]
 fn a_request_that_ended_is_armed_before_anybody_waits() {
-    let mut scene = scene(16, 32, 4, 1000, 64);
+    let mut scene = scene(64, 32, 4, 1000, 64);
     scene.comes(30_000);
     let (mut fragments, mut total) = (Vec::new(), 0);
     while total < 30_000 {
