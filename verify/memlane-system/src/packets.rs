@@ -260,7 +260,10 @@ impl Linked {
         let mut client = self.machines.command(Side::Client, "sh");
         let url = format!("http://{}:8000/", self.address(Side::Server));
         let retry = "--retry 20 --retry-connrefused --retry-delay 1";
-        client.args(["-c", &format!("curl -sS {retry} --limit-rate 120M {url} | sha256sum")]);
+        client.args([
+            "-c",
+            &format!("curl -sS {retry} --limit-rate 120M {url} | sha256sum"),
+        ]);
         client
     }
 

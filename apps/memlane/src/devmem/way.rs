@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use memlane_devmem::DeviceRegion;
-use memlane_devmem::error::RegionError;
+use memlane_devmem::error::{RegionError, ZcrxError};
 use memlane_devmem::io::kernel::nic::RealNic;
 use memlane_devmem::io::kernel::{self, Bound, Interface, Link, Setup, Wanted};
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::path::{Choice, NoPath, choose};
-use memlane_devmem::io::{Binding, Path, Stream, Terms};
+use memlane_devmem::io::{Binding, Path, Stream, Terms, zcrx};
 use memlane_devmem::region::Spec;
 use memlane_devmem::wire::steer::Flow;
 
@@ -33,6 +33,8 @@ pub(super) struct Ready {
     pub(super) require: Option<Path>,
     receives: bool,
     link: Link,
+    /// Until the stream takes it over.
+    ring: Mutex<Option<zcrx::Link>>,
     interface: Arc<Prepared>,
     _sends: Option<Bound>,
 }
@@ -46,6 +48,7 @@ struct Kernel {
     setup: Option<Setup<RealNic>>,
     sends: Option<Bound>,
     kept: Option<u64>,
+    ring: Option<(Arc<Binding>, zcrx::Link)>,
 }
 
 /// To receive into a region.
@@ -57,17 +60,27 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.receives(&made, chunk, asked),
+        Path::Zcrx => kernel.rings(region, chunk, asked),
         Path::Lane => lane::lacks(&made, chunk),
-        Path::Mapped | Path::Staged => Vec::new(),
+        Path::Mapped => unmapped(&made),
+        Path::Staged => Vec::new(),
     });
     let choice = choice.map_err(not_there)?;
+    if let Some((binding, ring)) = kernel.ring.take() {
+        return kernel.ready(binding, choice, Some(ring));
+    }
     let binding = match kernel.kept {
         Some(kept) => Binding::beside(made, chunk, kept),
         None => Binding::new(made, chunk),
     };
-    let mut ready = kernel.ready(binding.map_err(refused)?, choice)?;
+    let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
     (ready.require, ready.receives) = (asked.require, true);
     Ok(ready)
+}
+
+fn unmapped(region: &DeviceRegion) -> Vec<String> {
+    let why = || format!("the CPU cannot reach {}", region.kind());
+    (!region.is_mapped()).then(why).into_iter().collect()
 }
 
 /// To send out of one.
@@ -77,12 +90,14 @@ pub(super) fn from(region: &Spec, asked: &Asked) -> anyhow::Result<Ready> {
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.sends_from(&made, asked),
-        Path::Lane | Path::Mapped => Vec::new(),
+        Path::Lane | Path::Mapped => unmapped(&made),
+        // By memory in between, as it is received.
+        Path::Staged if !made.is_mapped() => Vec::new(),
         other => vec![format!("{other} is a way to receive")],
     });
     let choice = choice.map_err(not_there)?;
     let binding = Binding::new(made, memlane_devmem::engine::chunks::CHUNK_MIN);
-    let mut ready = kernel.ready(binding.map_err(refused)?, choice)?;
+    let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
     ready.require = asked.require;
     Ok(ready)
 }
@@ -130,6 +145,37 @@ impl Kernel {
         }
     }
 
+    /// Gives the interface's last queue a region of io_uring's; what speaks against it. The interface is not changed.
+    fn rings(&mut self, region: &Spec, chunk: u32, asked: &Asked) -> Vec<String> {
+        let Some(interface) = &asked.interface else {
+            return vec!["no interface was named: --interface NAME".into()];
+        };
+        let lacks = zcrx::lacks(interface);
+        if !lacks.is_empty() {
+            return lacks;
+        }
+        let last = interface.queues().ok();
+        let last = last.and_then(|queues| queues.iter().map(|queue| queue.id).max());
+        let Some(last) = last.filter(|last| *last > 0) else {
+            return vec![format!(
+                "{0} has one receive queue, and one must stay for everything else: ethtool -L {0}",
+                interface.name
+            )];
+        };
+        let bound = DeviceRegion::create(region).and_then(|made| Binding::beside(made, chunk, 0));
+        let opened = bound.map_err(ZcrxError::Region).and_then(|binding| {
+            let link = zcrx::Link::open(&binding, zcrx::From::Queue(interface, last))?;
+            Ok((binding, link))
+        });
+        match opened {
+            Ok(ring) => {
+                self.ring = Some(ring);
+                Vec::new()
+            }
+            Err(why) => vec![why.to_string()],
+        }
+    }
+
     fn sends_from(&mut self, region: &DeviceRegion, asked: &Asked) -> Vec<String> {
         let dma_buf = match kernel::dma_buf(region) {
             Ok(dma_buf) => dma_buf,
@@ -151,7 +197,12 @@ impl Kernel {
         }
     }
 
-    fn ready(self, binding: Arc<Binding>, choice: Choice) -> anyhow::Result<Ready> {
+    fn ready(
+        self,
+        binding: Arc<Binding>,
+        choice: Choice,
+        ring: Option<zcrx::Link>,
+    ) -> anyhow::Result<Ready> {
         let link = Link {
             receive: self.setup.as_ref().map(Setup::binding),
             send: self.sends.as_ref().map(Bound::id),
@@ -163,6 +214,7 @@ impl Kernel {
             require: None,
             receives: false,
             link,
+            ring: Mutex::new(ring),
             interface: Arc::new(Mutex::new(self.setup)),
             _sends: self.sends,
         };
@@ -198,6 +250,11 @@ impl Ready {
             Path::Kernel => {
                 let stream = self.link.stream(socket, &self.binding, &terms);
                 stream.context("sending without a copy")
+            }
+            Path::Zcrx => {
+                let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+                let ring = ring.take().context("one stream for a ring")?;
+                Ok(ring.stream(socket, &terms))
             }
             Path::Lane => {
                 let require = self.require;

@@ -454,7 +454,7 @@ impl Stream {
         }
         let bell = self.bell().filter(|_| until == Wait::Payload);
         let fd = match until {
-            Wait::Payload if self.full && bell.is_some() => None,
+            Wait::Payload if bell.is_some() && self.is_deaf() => None,
             Wait::Payload => Some(PollFd::new(&self.socket, PollFlags::IN)),
             Wait::Socket => Some(PollFd::new(&self.socket, PollFlags::OUT)),
             // What is told of sends is an error, to poll(2).
@@ -489,10 +489,18 @@ impl Stream {
         }
     }
 
-    /// What becomes readable when more of what came is in the region; `None`: nothing is under way.
+    /// What becomes readable when more of what came is in the region; `None`: it is the socket, or nothing is under way.
     fn bell(&self) -> Option<BorrowedFd<'_>> {
+        if let Way::Placed(placer, _) = &self.way {
+            return placer.bell();
+        }
         let late = self.way.late().filter(|_| !self.coming.is_empty());
         late.and_then(|late| late.bell())
+    }
+
+    /// Does the socket have nothing to say, as far as receiving goes?
+    fn is_deaf(&self) -> bool {
+        self.full || matches!(self.way, Way::Placed(..))
     }
 
     /// Hears which sends are over; are there some that are not?
