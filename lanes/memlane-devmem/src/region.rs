@@ -155,6 +155,13 @@ impl DeviceRegion {
         self.dma_buf.as_ref().map(AsFd::as_fd)
     }
 
+    /// What it is mapped from, to be mapped again elsewhere: the dma-buf, or else the memory file.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: open for as long as the region is.
+        let memory = unsafe { BorrowedFd::borrow_raw(self.memory.raw()) };
+        self.dma_buf().unwrap_or(memory)
+    }
+
     /// All of it. Who writes there tells the kernel, by [`cpu`](Self::cpu).
     pub fn bytes(&self) -> SharedBytes {
         // SAFETY: mapped as long as `self` is; its users are bound to it by their owner.

@@ -179,6 +179,51 @@ impl Drop for Owned {
     }
 }
 
+/// Where a stream's fragments are looked at and handed back by other threads than the one that receives.
+#[derive(Clone, Debug)]
+pub struct Desk {
+    shared: Arc<Shared>,
+}
+
+impl Desk {
+    /// As [`Stream::release`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn release(&self, ranges: &[Range]) -> Result<u32, ReleaseError> {
+        self.shared.release(ranges)
+    }
+
+    /// As [`Stream::own`].
+    pub fn own(&self, fragment: Fragment) -> Option<Owned> {
+        self.shared.given().tokens.keep(fragment).then(|| Owned {
+            fragment,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// As [`Stream::read`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn read(&self, token: u32, at: u32, into: &mut [u8]) -> Result<(), AccessError> {
+        let fragment = self.shared.given().tokens.find(token);
+        let fragment = fragment.ok_or(AccessError::NoSuchToken(token))?;
+        let end = u64::from(at) + into.len() as u64;
+        if end > u64::from(fragment.len) {
+            return Err(AccessError::Outside);
+        }
+        let region = self.shared.binding.region();
+        region.read(fragment.offset + u64::from(at), into)
+    }
+
+    /// Fragments that were given back, and those that are out.
+    pub fn released_and_out(&self) -> (u64, u32) {
+        let given = self.shared.given();
+        (given.released, given.tokens.out())
+    }
+}
+
 /// One TCP stream. Closing it gives back what is out, but for fragments that are [`Owned`].
 #[derive(Debug)]
 pub struct Stream {
@@ -304,10 +349,7 @@ impl Stream {
 
     /// From now on, this fragment gives itself back, and nothing else does. `None`: it is not out, or has an owner.
     pub fn own(&self, fragment: Fragment) -> Option<Owned> {
-        self.shared.given().tokens.keep(fragment).then(|| Owned {
-            fragment,
-            shared: Arc::clone(&self.shared),
-        })
+        self.desk().own(fragment)
     }
 
     /// Copies bytes of a fragment out, from `at` of it. For who looks, not for who computes on the device.
@@ -315,14 +357,14 @@ impl Stream {
     /// # Errors
     /// Nothing of that token is out; beyond its end.
     pub fn read(&self, token: u32, at: u32, into: &mut [u8]) -> Result<(), AccessError> {
-        let fragment = self.shared.given().tokens.find(token);
-        let fragment = fragment.ok_or(AccessError::NoSuchToken(token))?;
-        let end = u64::from(at) + into.len() as u64;
-        if end > u64::from(fragment.len) {
-            return Err(AccessError::Outside);
+        self.desk().read(token, at, into)
+    }
+
+    /// The part of it that other threads may use while this one receives or waits.
+    pub fn desk(&self) -> Desk {
+        Desk {
+            shared: Arc::clone(&self.shared),
         }
-        let region = self.shared.binding.region();
-        region.read(fragment.offset + u64::from(at), into)
     }
 
     /// Sends bytes of the region; how many went. Never waits.
