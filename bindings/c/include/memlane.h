@@ -43,7 +43,8 @@ enum memlane_error {
     MEMLANE_OUTSIDE = -10,  /* beyond the end of a fragment or region */
     MEMLANE_TOO_MANY = -11, /* more than fits, or than one call takes */
     MEMLANE_BUSY = -12,     /* another thread is at it */
-    MEMLANE_BUG = -13       /* a bug in memlane */
+    MEMLANE_BUG = -13,      /* a bug in memlane */
+    MEMLANE_DEVICE = -14    /* the device, or its driver, refused: the stream is over */
 };
 
 uint32_t memlane_abi(void);            /* the library's MEMLANE_ABI */
@@ -133,7 +134,8 @@ const char *memlane_devmem_path(memlane_devmem *stream); /* "mapped"; NULL: no s
 enum memlane_wait {
     MEMLANE_WAIT_PAYLOAD = 0, /* bytes, or the end */
     MEMLANE_WAIT_ROOM = 1,    /* chunks that come back, after MEMLANE_NO_ROOM */
-    MEMLANE_WAIT_SOCKET = 2   /* room in the socket, to send */
+    MEMLANE_WAIT_SOCKET = 2,  /* room in the socket, to send */
+    MEMLANE_WAIT_SENT = 3     /* nothing is read any more of what was sent: the region's bytes may change */
 };
 /* 1: it is there; 0: time is up. */
 int memlane_devmem_wait(memlane_devmem *stream, int until, int32_t milliseconds);

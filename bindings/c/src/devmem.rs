@@ -5,6 +5,7 @@ use crate::pointer::{Out, array, room, text};
 use crate::table::{get, insert, remove};
 use crate::types::{CCounts, CFragment, CRange, CTerms};
 use core::ffi::{c_char, c_int, c_void};
+use memlane_devmem::error::ReceiveError;
 use memlane_devmem::io::{Binding, Desk, Owned, Path, Stream, StreamCounts, Terms, Wait};
 use memlane_devmem::{Fragment, Range};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -120,7 +121,11 @@ unsafe fn terms(terms: *const CTerms) -> Result<Terms> {
         // SAFETY: as above.
         let name = unsafe { text("require", asked.require)? };
         let wrong = |why| Fault::new(Code::Path, why);
-        terms.require = Some(name.parse().map_err(wrong)?);
+        let path = name.parse().map_err(wrong)?;
+        if !matches!(path, Path::Mapped | Path::Staged) {
+            return Err(ReceiveError::Unprepared(path).into());
+        }
+        terms.require = Some(path);
     }
     if asked.fragments != 0 {
         terms.fragments = asked.fragments;
@@ -377,6 +382,7 @@ pub extern "C" fn memlane_devmem_wait(devmem: usize, until: c_int, milliseconds:
             0 => Wait::Payload,
             1 => Wait::Room,
             2 => Wait::Socket,
+            3 => Wait::Sent,
             _ => return Err(Fault::new(Code::Invalid, "until: MEMLANE_WAIT_…")),
         };
         let turn = flow.turn()?;

@@ -23,11 +23,12 @@ pub(crate) enum Code {
     TooMany = -11,
     Busy = -12,
     Bug = -13,
+    Device = -14,
 }
 
 impl Code {
     /// All, with the header's names.
-    pub(crate) const ALL: [(Code, &CStr); 13] = [
+    pub(crate) const ALL: [(Code, &CStr); 14] = [
         (Code::Again, c"MEMLANE_AGAIN"),
         (Code::NoRoom, c"MEMLANE_NO_ROOM"),
         (Code::TimedOut, c"MEMLANE_TIMED_OUT"),
@@ -41,6 +42,7 @@ impl Code {
         (Code::TooMany, c"MEMLANE_TOO_MANY"),
         (Code::Busy, c"MEMLANE_BUSY"),
         (Code::Bug, c"MEMLANE_BUG"),
+        (Code::Device, c"MEMLANE_DEVICE"),
     ];
 }
 
@@ -89,6 +91,7 @@ impl From<RegionError> for Fault {
         match error {
             RegionError::Missing(_) => Fault::new(Code::Missing, words),
             RegionError::Kernel(_, errno) => Fault::kernel(errno.0, words),
+            RegionError::Device(_) => Fault::new(Code::Device, words),
             _ => Fault::new(Code::Invalid, words),
         }
     }
@@ -101,6 +104,8 @@ impl From<ReceiveError> for Fault {
             ReceiveError::WouldBlock => Fault::new(Code::Again, words),
             ReceiveError::NoRoom => Fault::new(Code::NoRoom, words),
             ReceiveError::Kernel(errno) => Fault::kernel(errno.0, words),
+            ReceiveError::Unprepared(_) => Fault::new(Code::Path, words),
+            ReceiveError::Copy(_) | ReceiveError::Interface(_) => Fault::new(Code::Device, words),
         }
     }
 }
@@ -113,7 +118,10 @@ impl From<AccessError> for Fault {
             AccessError::NoSuchToken(_) => Fault::new(Code::Token, words),
             AccessError::Outside => Fault::new(Code::Outside, words),
             AccessError::Device(errno) if errno.0 == EAGAIN => Fault::new(Code::Again, words),
-            AccessError::Device(errno) => Fault::kernel(errno.0, words),
+            AccessError::Device(errno) | AccessError::Interface(errno) => {
+                Fault::kernel(errno.0, words)
+            }
+            _ => Fault::new(Code::Device, words),
         }
     }
 }

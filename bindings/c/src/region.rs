@@ -1,6 +1,6 @@
 //! Memory for payload: a region and its chunks, which are one thing in C.
 
-use crate::fault::{Fault, guard, guard_int};
+use crate::fault::{Code, Fault, guard, guard_int};
 use crate::pointer::{Out, array, room, text};
 use crate::table::{get, insert, remove};
 use core::ffi::{c_char, c_int, c_void};
@@ -52,7 +52,9 @@ pub extern "C" fn memlane_region_size(region: usize) -> i64 {
 pub extern "C" fn memlane_region_fd(region: usize) -> c_int {
     guard_int(|| {
         let binding = get::<Binding>(region)?;
+        let why = "a device's memory, for which its driver gives no descriptor";
         let fd = binding.region().descriptor();
+        let fd = fd.ok_or_else(|| Fault::new(Code::Missing, why))?;
         let own = fd.try_clone_to_owned();
         let own = own.map_err(|error| Fault::system("duplicating a descriptor", &error))?;
         Ok(own.into_raw_fd().into())

@@ -279,7 +279,7 @@ fn the_header_has_the_code_s_error_numbers() {
         assert_eq!(known.to_str(), Ok(name.trim()));
         count += 1;
     }
-    assert_eq!(count, 13);
+    assert_eq!(count, 14);
     let abi = format!("#define MEMLANE_ABI {}\n", memlane_c::ABI);
     assert!(header().contains(&abi));
 }

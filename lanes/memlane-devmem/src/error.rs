@@ -14,6 +14,8 @@ pub enum RegionError {
     Missing(String),
     /// The kernel refused: what was tried.
     Kernel(&'static str, Errno),
+    /// The device is there, and refused: a whole sentence.
+    Device(String),
     /// A chunk must be a power of two, from a page to 64 MiB, and not larger than the region.
     Chunk(u32),
 }
@@ -23,9 +25,9 @@ impl fmt::Display for RegionError {
         match self {
             RegionError::Name(text) => write!(
                 f,
-                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE or dmaheap:NAME:SIZE (64M, 1G)"
+                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE or cuda:N:SIZE (64M, 1G)"
             ),
-            RegionError::Missing(what) => f.write_str(what),
+            RegionError::Missing(what) | RegionError::Device(what) => f.write_str(what),
             RegionError::Kernel(what, errno) => write!(f, "{what}: {errno}"),
             RegionError::Chunk(size) => write!(
                 f,
@@ -65,6 +67,8 @@ pub enum ReceiveError {
     NoRoom,
     /// The kernel refused.
     Kernel(Errno),
+    /// What came could not be copied into the region: nothing behind it is handed out.
+    Copy(AccessError),
     /// Device memory that an interface writes to: the stream is over.
     Interface(Fault),
     /// This path takes more than a socket.
@@ -147,6 +151,7 @@ impl fmt::Display for ReceiveError {
                 f.write_str("all chunks of the region, or all tokens, are out: release some")
             }
             ReceiveError::Kernel(errno) => write!(f, "{errno}"),
+            ReceiveError::Copy(why) => write!(f, "the copy into the region: {why}"),
             ReceiveError::Interface(fault) => write!(f, "{fault}"),
             ReceiveError::Unprepared(path) => {
                 write!(
@@ -169,6 +174,12 @@ pub enum AccessError {
     Outside,
     /// The device refused.
     Device(Errno),
+    /// Whoever copies has died.
+    Gone,
+    /// The CPU cannot reach this memory.
+    Unmapped,
+    /// CUDA's driver refused, with this number.
+    Cuda(i32),
     /// The interface that reads from the device.
     Interface(Errno),
 }
@@ -181,6 +192,12 @@ impl fmt::Display for AccessError {
             }
             AccessError::Outside => f.write_str("beyond the end"),
             AccessError::Device(errno) => write!(f, "device: {errno}"),
+            AccessError::Unmapped => f.write_str("the CPU cannot reach this memory"),
+            #[cfg(feature = "cuda")]
+            AccessError::Cuda(number) => write!(f, "{}", crate::cuda::driver::Refused(*number)),
+            #[cfg(not(feature = "cuda"))]
+            AccessError::Cuda(number) => write!(f, "CUDA error {number}"),
+            AccessError::Gone => f.write_str("the thread that copies is gone"),
             AccessError::Interface(errno) => {
                 write!(f, "from device memory: {errno}")?;
                 sent(*errno).map_or(Ok(()), |hint| write!(f, ": {hint}"))

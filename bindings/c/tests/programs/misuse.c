@@ -112,6 +112,8 @@ static void terms(void)
     asked.size = sizeof asked;
     asked.require = "by carrier pigeon";
     CHECK(memlane_devmem_adopt(ends[0], region, &asked, &stream) == MEMLANE_PATH);
+    asked.require = "kernel"; /* takes more than a socket */
+    CHECK(memlane_devmem_adopt(ends[0], region, &asked, &stream) == MEMLANE_PATH);
     asked.require = "staged";
     asked.reserved = 1;
     CHECK(memlane_devmem_adopt(ends[0], region, &asked, &stream) == MEMLANE_INVALID);
@@ -261,6 +263,7 @@ static void ends_in_any_order(void)
     CHECK(memlane_devmem_receive(stream, &got, 1) == 1);
     CHECK(memlane_region_destroy(region) == 0);
     CHECK(memlane_devmem_send(stream, got.offset, 4) == 4);
+    CHECK(memlane_devmem_wait(stream, MEMLANE_WAIT_SENT, 10000) == 1);
     forged = got;
     forged.len++;
     CHECK(memlane_devmem_keep(stream, &forged, &kept) == MEMLANE_TOKEN);

@@ -152,6 +152,14 @@ impl Tokens {
         }
     }
 
+    /// Its owner lets go of it: a release takes it back again.
+    pub fn let_go(&mut self, fragment: Fragment) {
+        let place = self.place(fragment.token);
+        if let Some(given) = self.places[place].as_mut() {
+            given.kept &= given.fragment != fragment;
+        }
+    }
+
     /// Takes a fragment back from its owner; `None`: it is not out.
     pub fn give_up(&mut self, token: u32) -> Option<(Fragment, Origin)> {
         let given = self.given(token)?;
@@ -315,6 +323,19 @@ mod tests {
         assert_eq!((freed, tokens.out()), (vec![1], 1));
         assert_eq!(tokens.give_up(mine.token), Some((mine, Origin::Pool)));
         assert_eq!(tokens.give_up(mine.token), None);
+        assert_eq!(tokens.out(), 0);
+    }
+
+    #[test]
+    fn what_its_owner_lets_go_of_can_be_handed_back() {
+        let mut tokens = Tokens::new(4);
+        let mine = tokens.name(0, 1).unwrap();
+        assert!(tokens.keep(mine));
+        tokens.let_go(Fragment { len: 2, ..mine });
+        assert!(!tokens.keep(mine), "that was another one");
+        tokens.let_go(mine);
+        assert_eq!(tokens.release(&one(mine.token), |_, _| {}), Ok(1));
+        tokens.let_go(mine);
         assert_eq!(tokens.out(), 0);
     }
 

@@ -1,11 +1,14 @@
 //! Descriptors: regions that are bound, streams, and the paths by which payload comes.
 
 mod binding;
+mod coming;
+pub mod copy;
 mod desk;
 pub mod kernel;
 mod mapped;
 pub mod path;
 mod shared;
+pub mod stage;
 mod staged;
 mod stream;
 
@@ -36,6 +39,32 @@ trait Source: Send + Debug {
         region: &DeviceRegion,
         rooms: &[Room],
     ) -> Result<Came, ReceiveError>;
+
+    /// Bytes that came are in the region only some time later: how to follow that.
+    fn late(&self) -> Option<&dyn Late> {
+        None
+    }
+
+    /// From now on it touches no region: the stream's chunks are somebody else's.
+    fn stop(&mut self) {}
+}
+
+/// What a source says of bytes that came and may not be in the region yet.
+trait Late {
+    /// So many are, counted from the first.
+    fn done(&self) -> u64;
+
+    /// Why those behind them will never be.
+    fn failed(&self) -> Option<ReceiveError>;
+
+    /// Has [`bell`](Self::bell) become readable at the next change; ask again behind it.
+    fn want(&self);
+
+    /// Readable at a change that was wanted.
+    fn bell(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Nothing can come before something is in the region.
+    fn is_full(&self) -> bool;
 }
 
 /// What came, and what it cost.

@@ -1,10 +1,13 @@
 //! A TCP stream whose payload lands in a region.
 
 use super::Desk;
+use super::coming::Coming;
+use super::copy::CopyEngine;
 use super::mapped::{Mapped, PIECES};
 use super::shared::{Owned, Shared};
+use super::stage::Stage;
 use super::staged::Staged;
-use super::{Binding, Came, Most, Path, Placed, Placer, Sink, Source};
+use super::{Binding, Came, Late, Most, Path, Placed, Placer, Sink, Source};
 use crate::engine::inflow::Room;
 use crate::engine::tokens::{RANGES_MAX, ranges_of};
 use crate::engine::{Fragment, Inflow, Origin, Range, Span};
@@ -90,7 +93,15 @@ pub struct Stream {
     ranges: Vec<Range>,
     burst: u32,
     counts: StreamCounts,
+    coming: Coming,
+    /// Nothing is to be had from the socket before some of `coming` is in the region.
+    full: bool,
+    /// What is on its way out of memory that the CPU cannot reach.
+    out: Vec<u8>,
 }
+
+/// Bytes that are copied out to be sent at a time, at most.
+const COPIED_OUT: u32 = 1 << 18;
 
 /// Who chooses places for payload.
 #[derive(Debug)]
@@ -101,15 +112,39 @@ enum Way {
     Placed(Box<dyn Placer>, Vec<Placed>),
 }
 
+impl Way {
+    /// Bytes that came are in the region only some time later: how to follow that.
+    fn late(&self) -> Option<&dyn Late> {
+        match self {
+            Way::Poured(source) => source.late(),
+            Way::Placed(..) => None,
+        }
+    }
+}
+
 impl Stream {
     /// Of a connected TCP (or unix stream) socket, by a path that needs nothing else. If another one is required, a
     /// receive says that it is not there; [`kernel::Link::stream`](super::kernel::Link::stream) is one.
     pub fn new(socket: OwnedFd, binding: &Arc<Binding>, terms: &Terms) -> Stream {
         let source: Box<dyn Source> = match terms.require {
+            None if !binding.region().is_mapped() => Staged::open(binding),
             None | Some(Path::Mapped) => Box::new(Mapped),
-            Some(Path::Staged) => Box::new(Staged::new()),
+            Some(Path::Staged) => Staged::open(binding),
             Some(other) => Box::new(Unprepared(other)),
         };
+        let shared = Shared::new(binding, terms.fragments, None);
+        Stream::over(Arc::new(socket), shared, Way::Poured(source), None, terms)
+    }
+
+    /// By the path `staged`, with an engine and staging memory of the caller's.
+    pub fn staged(
+        socket: OwnedFd,
+        binding: &Arc<Binding>,
+        terms: &Terms,
+        stage: Stage,
+        engine: Box<dyn CopyEngine>,
+    ) -> Stream {
+        let source = Box::new(Staged::new(stage, engine));
         let shared = Shared::new(binding, terms.fragments, None);
         Stream::over(Arc::new(socket), shared, Way::Poured(source), None, terms)
     }
@@ -145,6 +180,9 @@ impl Stream {
             ranges: Vec::new(),
             burst: terms.burst.max(1),
             counts: StreamCounts::default(),
+            coming: Coming::default(),
+            full: false,
+            out: Vec::new(),
         }
     }
 
@@ -163,6 +201,7 @@ impl Stream {
     pub fn receive(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
         let before = fragments.len();
         let bytes = match &self.way {
+            way if way.late().is_some() => self.receive_late(fragments),
             Way::Poured(_) => self.pour(fragments),
             Way::Placed(..) => self.take_placed(fragments),
         };
@@ -190,6 +229,56 @@ impl Stream {
         drop((given, pool));
         self.counts.bounced += bounced;
         came.map(|came| came.bytes)
+    }
+
+    /// Hands out what has got into the region by now, and has the next bytes come meanwhile.
+    fn receive_late(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        let mut whole = self.hand_out(fragments);
+        let came = self.take_late();
+        // Whoever waits next is woken by what gets there from here on.
+        if let Some(late) = self.way.late() {
+            late.want();
+        }
+        whole += self.hand_out(fragments);
+        let failed = self.way.late().and_then(|late| late.failed());
+        match (whole, failed) {
+            (1.., _) => Ok(whole),
+            (0, Some(why)) => Err(why),
+            (0, None) if self.coming.is_empty() => came,
+            (0, None) => Err(ReceiveError::WouldBlock),
+        }
+    }
+
+    fn hand_out(&mut self, fragments: &mut Vec<Fragment>) -> u64 {
+        let done = self.way.late().map_or(0, |late| late.done());
+        self.counts.bounced = done;
+        let tokens = &mut self.shared.given().tokens;
+        self.coming.hand_out(done, tokens, fragments)
+    }
+
+    fn take_late(&mut self) -> Result<u64, ReceiveError> {
+        if let Some(end) = self.coming.end() {
+            return end;
+        }
+        let is_full = |late: &dyn Late| late.is_full() || late.failed().is_some();
+        self.full = self.way.late().is_some_and(is_full);
+        if self.full {
+            return Err(ReceiveError::WouldBlock);
+        }
+        let mut named = Vec::new();
+        let came = self.pour(&mut named);
+        match came {
+            Ok(1..) | Err(ReceiveError::WouldBlock) => {}
+            // Some chunk comes back when what is under way has been handed out.
+            Err(ReceiveError::NoRoom) => self.full = true,
+            Ok(0) | Err(_) => {
+                self.full = true;
+                self.coming.ends(came);
+            }
+        }
+        let tokens = &mut self.shared.given().tokens;
+        self.coming.add(named.into_iter(), tokens);
+        came
     }
 
     /// Takes what others have put into the region, and copies what came beside it.
@@ -293,13 +382,19 @@ impl Stream {
     /// # Errors
     /// The kernel's.
     pub fn wait(&self, until: Wait, limit: Duration) -> Result<bool, Errno> {
+        let bell = self.bell().filter(|_| until == Wait::Payload);
         let fd = match until {
-            Wait::Payload => PollFd::new(&self.socket, PollFlags::IN),
-            Wait::Socket => PollFd::new(&self.socket, PollFlags::OUT),
+            Wait::Payload if self.full && bell.is_some() => None,
+            Wait::Payload => Some(PollFd::new(&self.socket, PollFlags::IN)),
+            Wait::Socket => Some(PollFd::new(&self.socket, PollFlags::OUT)),
             // What is told of sends is an error, to poll(2).
-            Wait::Sent => PollFd::new(&self.socket, PollFlags::empty()),
-            Wait::Room => PollFd::from_borrowed_fd(self.shared.binding.freed(), PollFlags::IN),
+            Wait::Sent => Some(PollFd::new(&self.socket, PollFlags::empty())),
+            Wait::Room => {
+                let freed = self.shared.binding.freed();
+                Some(PollFd::from_borrowed_fd(freed, PollFlags::IN))
+            }
         };
+        let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         let end = Instant::now() + limit;
         loop {
             let flying = self.reap()?;
@@ -308,13 +403,13 @@ impl Stream {
             }
             let left = end.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-            let mut fds = [fd.clone()];
+            let mut fds: Vec<_> = fd.iter().chain(&bell).cloned().collect();
             match poll(&mut fds, Some(&left)) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(Errno(error.raw_os_error())),
                 Ok(0) => return Ok(false),
                 // It may be no more than what is told of sends.
-                Ok(_) if flying && fds[0].revents() == PollFlags::ERR => {}
+                Ok(_) if flying && fds[0].revents() == PollFlags::ERR && bell.is_none() => {}
                 Ok(_) if until == Wait::Sent => {
                     // The connection is gone: nothing is read any more once it is closed.
                     return self.reap().map(|flying| !flying);
@@ -322,6 +417,12 @@ impl Stream {
                 Ok(_) => return Ok(true),
             }
         }
+    }
+
+    /// What becomes readable when more of what came is in the region; `None`: nothing is under way.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        let late = self.way.late().filter(|_| !self.coming.is_empty());
+        late.and_then(|late| late.bell())
     }
 
     /// Hears which sends are over; are there some that are not?
@@ -387,7 +488,8 @@ impl Stream {
         let span = Span { offset, len };
         let sent = match &self.sink {
             Some(sink) => self.give_to(sink.as_ref(), span)?,
-            None => self.copy_out(span)?,
+            None if region.is_mapped() => self.copy_out(span)?,
+            None => self.copy_out_twice(span)?,
         };
         self.counts.sent += sent;
         // At most `len`.
@@ -428,6 +530,20 @@ impl Stream {
         Ok(sent.map_err(AccessError::Device)?? as u64)
     }
 
+    /// Likewise, out of memory that the CPU cannot reach: it is copied into host memory first.
+    fn copy_out_twice(&mut self, span: Span) -> Result<u64, AccessError> {
+        self.out.resize(span.len.min(COPIED_OUT) as usize, 0);
+        let region = self.shared.binding.region();
+        region.read(span.offset, &mut self.out)?;
+        let piece = Piece {
+            base: self.out.as_mut_ptr(),
+            len: self.out.len(),
+        };
+        // SAFETY: memory of ours, of which the kernel copies its bytes.
+        let sent = unsafe { iov::send(self.socket.as_raw_fd(), &[piece]) };
+        Ok(sent.map_err(AccessError::Device)? as u64)
+    }
+
     /// Where payload lands.
     pub fn binding(&self) -> &Arc<Binding> {
         &self.shared.binding
@@ -438,7 +554,7 @@ impl Stream {
         let given = self.shared.given();
         StreamCounts {
             released: given.released,
-            out: given.tokens.out(),
+            out: given.tokens.out() - self.coming.len(),
             flying: given.flights.out(),
             sent_copied: given.sent_copied,
             ..self.counts
@@ -454,6 +570,10 @@ impl AsFd for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if let Way::Poured(source) = &mut self.way {
+            source.stop();
+        }
+        self.coming.abandon(&mut self.shared.given().tokens);
         self.inflow.close(&mut self.shared.binding.pool().chunks);
         if let Some(sink) = &self.sink
             && self.reap() != Ok(false)
