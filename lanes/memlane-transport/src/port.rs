@@ -117,6 +117,8 @@ pub struct ChunkFile {
     pub fd: Fd,
     /// Bytes.
     pub len: usize,
+    /// As [`InChunks::file`](crate::lease::InChunks::file) has it.
+    pub file: (u64, u64),
 }
 
 /// What happened to a session.

@@ -5,6 +5,7 @@ mod coming;
 pub mod copy;
 mod desk;
 pub mod kernel;
+mod loan;
 mod mapped;
 pub mod path;
 mod shared;
@@ -14,6 +15,7 @@ mod stream;
 
 pub use binding::{Binding, BindingCounts};
 pub use desk::Desk;
+pub use loan::Loan;
 pub use path::Path;
 pub use shared::Owned;
 pub use stream::{Stream, StreamCounts, Terms, Wait};

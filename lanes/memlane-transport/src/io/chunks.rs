@@ -8,6 +8,7 @@
 
 use crate::engine::permits::Free;
 use crate::lease::InChunks;
+use crate::port::ChunkFile;
 use crate::wire::Geometry;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
@@ -57,10 +58,13 @@ impl Chunks {
         self.region.bytes()
     }
 
-    /// The memory that they are, for a mapping of one's own; its bytes.
-    pub(super) fn file(&self) -> Result<(Fd, usize)> {
-        let file = memlane_sys::fd::duplicate(self.file.raw())?;
-        Ok((file, self.region.len()))
+    /// The memory that they are, for a mapping of one's own.
+    pub(super) fn file(&self) -> Result<ChunkFile> {
+        Ok(ChunkFile {
+            fd: memlane_sys::fd::duplicate(self.file.raw())?,
+            len: self.region.len(),
+            file: (self.device, self.inode),
+        })
     }
 
     /// Where a chunk begins.

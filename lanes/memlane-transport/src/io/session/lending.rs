@@ -46,8 +46,7 @@ impl Inner {
     pub(in super::super) fn chunk_file(&self) -> std::io::Result<Option<ChunkFile>> {
         let chunks = self.pool.get().and_then(|pool| pool.chunks());
         let file = chunks.map(|chunks| chunks.file()).transpose();
-        let file = file.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))?;
-        Ok(file.map(|(fd, len)| ChunkFile { fd, len }))
+        file.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
     }
 
     pub(in super::super) fn can_lend_again(&self, port: &Arc<PortState>) -> bool {
