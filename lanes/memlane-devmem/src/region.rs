@@ -189,6 +189,25 @@ impl DeviceRegion {
         self.mapped > 0
     }
 
+    /// Over a memory file that somebody else has made, of `len` bytes and sealed against another size: a server's chunks,
+    /// say. `as_dma_buf`: as [`Kind::Udmabuf`], for devices.
+    ///
+    /// # Errors
+    /// EPERM: it could change its size; EINVAL: it has another one; EOPNOTSUPP: huge pages. As [`create`](Self::create).
+    pub fn over(memory: Fd, len: usize, as_dma_buf: bool) -> Result<DeviceRegion, RegionError> {
+        let refused = |what| move |errno| RegionError::Kernel(what, errno);
+        memlane_core::region::Region::vet(&memory, len).map_err(refused("memory file"))?;
+        let dma_buf = as_dma_buf.then(|| udmabuf(memory.raw(), len)).transpose()?;
+        let base = mem::map_shared(memory.raw(), 0, len, true).map_err(refused("mapping"))?;
+        let kind = if as_dma_buf {
+            Kind::Udmabuf
+        } else {
+            Kind::Memfd
+        };
+        let spec = Spec { kind, bytes: len };
+        Ok(mapped_region(&spec, base, len, memory, dma_buf))
+    }
+
     /// What it is made of.
     pub fn kind(&self) -> &Kind {
         &self.kind
@@ -221,6 +240,15 @@ impl DeviceRegion {
             }
             _ => Ok(None),
         }
+    }
+
+    /// What it is mapped from, to be mapped again elsewhere: the dma-buf, or else the memory file. `None`: CUDA's, whose
+    /// driver gave none.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let memory = self.memory.as_ref().map(Fd::raw);
+        // SAFETY: open for as long as the region is.
+        let memory = memory.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        self.dma_buf().or(memory)
     }
 
     /// All of it, or nothing, if it is not mapped. Who writes there tells the kernel, by [`cpu`](Self::cpu).
@@ -571,6 +599,25 @@ mod tests {
         assert_eq!(&seen, b"ab");
         assert_eq!(region.read(8191, &mut seen), Err(AccessError::Outside));
         assert_eq!(region.write(u64::MAX, b"a"), Err(AccessError::Outside));
+    }
+
+    #[test]
+    fn memory_of_others_is_taken_as_it_is_if_it_stays_so() {
+        let theirs = DeviceRegion::create(&"memfd:64K".parse().unwrap()).unwrap();
+        let file = |region: &DeviceRegion| {
+            let own = region.descriptor().unwrap().try_clone_to_owned().unwrap();
+            owned(own)
+        };
+        let ours = DeviceRegion::over(file(&theirs), 64 << 10, false).unwrap();
+        theirs.write(5000, b"seen").unwrap();
+        let mut seen = [0; 4];
+        ours.read(5000, &mut seen).unwrap();
+        assert_eq!(&seen, b"seen");
+        let longer = DeviceRegion::over(file(&theirs), 128 << 10, false);
+        assert!(matches!(longer, Err(RegionError::Kernel(_, Errno::INVAL))));
+        let loose = mem::memfd(c"loose", 64 << 10, false).unwrap();
+        let refused = DeviceRegion::over(loose, 64 << 10, false);
+        assert!(matches!(refused, Err(RegionError::Kernel(_, Errno(1)))));
     }
 
     /// Here or not: a region, or a sentence that says what to do.

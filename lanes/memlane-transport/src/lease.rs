@@ -10,6 +10,23 @@ pub trait Lender: Send + Sync {
     fn give_back(&self, number: u32);
 }
 
+/// Memory of a user's own that leases may be pieces of: a device's region.
+///
+/// What a session was told of once stays mapped until the session is over, whatever a server sends late.
+pub trait Memory: Send + Sync + std::fmt::Debug {
+    /// All of it: the same, and mapped, as long as `self` lives.
+    fn bytes(&self) -> SharedBytes;
+}
+
+/// A place in the chunks of a server of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InChunks {
+    /// Which memory that is: the kernel's numbers (`st_dev`, `st_ino`).
+    pub file: (u64, u64),
+    /// From its beginning.
+    pub offset: usize,
+}
+
 /// Memory for the data of one request; goes back to its owner when dropped.
 pub struct Lease {
     bytes: SharedBytes,
@@ -17,6 +34,9 @@ pub struct Lease {
     owner: Arc<dyn Lender>,
     /// Where it lies, if that is a chunk of the server's.
     claim: Option<Claim>,
+    /// Whose memory it is, if it is its user's.
+    memory: Option<Arc<dyn Memory>>,
+    copied: u32,
 }
 
 impl Lease {
@@ -28,7 +48,23 @@ impl Lease {
             number,
             owner,
             claim: None,
+            memory: None,
+            copied: 0,
         }
+    }
+
+    /// One of `len` bytes of its user's memory, from `at` on. `None`: it has no such bytes.
+    #[must_use]
+    pub fn of(
+        memory: &Arc<dyn Memory>,
+        (at, len): (usize, usize),
+        number: u32,
+        owner: Arc<dyn Lender>,
+    ) -> Option<Lease> {
+        let bytes = memory.bytes().part(at, len)?;
+        let mut lease = Lease::new(bytes, number, owner);
+        lease.memory = Some(Arc::clone(memory));
+        Some(lease)
     }
 
     /// The same lease, in a chunk.
@@ -49,6 +85,23 @@ impl Lease {
         unsafe { home.copy_in(0, self.bytes.as_ptr(), self.bytes.len()) };
         self.bytes = home;
         self.claim.take()
+    }
+
+    /// Where in the chunks of a server of this host it lies, if it does.
+    #[must_use]
+    pub fn in_chunks(&self) -> Option<InChunks> {
+        self.claim().map(Claim::place)
+    }
+
+    /// Of what was read into it last: bytes that were copied from one place of this process's memory to another, on
+    /// their way here.
+    #[must_use]
+    pub fn copied(&self) -> u32 {
+        self.copied
+    }
+
+    pub(crate) fn note_copied(&mut self, bytes: u32) {
+        self.copied = bytes;
     }
 
     /// Is it lent by this one?

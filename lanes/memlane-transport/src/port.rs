@@ -8,11 +8,13 @@ use crate::engine::Direction;
 use crate::engine::path::PathId;
 use crate::engine::server::{Job, SessionId};
 use crate::error::{PathError, RequestError};
-use crate::lease::Lease;
+use crate::lease::{Lease, Memory};
 use crate::message::Message;
 use crate::wire::Geometry;
 use memlane_core::access::SharedBytes;
+use memlane_sys::fd::Fd;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A request, as a port takes it.
@@ -50,6 +52,29 @@ pub trait Port: Send {
     /// [`LeaseError`].
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, LeaseError>;
 
+    /// The same, but that the data is to lie in `memory`: so many bytes from this place on. The session knows that
+    /// memory, and keeps it, until its end.
+    ///
+    /// # Errors
+    /// [`LeaseError`]; [`LeaseError::Elsewhere`] by a port whose leases lie in memory of its own.
+    fn lease_in(
+        &mut self,
+        memory: &Arc<dyn Memory>,
+        place: (usize, u32),
+    ) -> Result<Option<Lease>, LeaseError> {
+        let _ = (memory, place);
+        Err(LeaseError::Elsewhere)
+    }
+
+    /// The chunks of a server of this host, in which leases lie (`Lease::in_chunks`); `None`: it is not on this host,
+    /// or not reached that way now.
+    ///
+    /// # Errors
+    /// Descriptors are used up.
+    fn chunk_file(&self) -> std::io::Result<Option<ChunkFile>> {
+        Ok(None)
+    }
+
     /// Takes a request. It goes out with the next call of any method but `lease`, at the latest.
     fn submit(&mut self, submission: Submission);
 
@@ -77,6 +102,23 @@ pub enum LeaseError {
     TooLong,
     /// The session is closed.
     Closed,
+    /// Beyond the end of its user's memory.
+    Outside,
+    /// The session knows as many memories of its users as it keeps.
+    TooManyMemories,
+    /// This session's leases lie in its own memory.
+    Elsewhere,
+}
+
+/// The memory of a server's chunks: a memory file, sealed against another size, and its bytes.
+#[derive(Debug)]
+pub struct ChunkFile {
+    /// A descriptor of one's own.
+    pub fd: Fd,
+    /// Bytes.
+    pub len: usize,
+    /// As [`InChunks::file`](crate::lease::InChunks::file) has it.
+    pub file: (u64, u64),
 }
 
 /// What happened to a session.

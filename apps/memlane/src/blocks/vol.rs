@@ -26,6 +26,8 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Read a volume into device memory
+    Read(crate::devmem::storage::Args),
     /// Everything about a volume
     Show {
         volume: String,
@@ -78,10 +80,11 @@ enum What {
 
 impl Args {
     pub(crate) fn json(&self) -> bool {
-        matches!(
-            self.what,
-            What::Ls { json: true } | What::Show { json: true, .. }
-        )
+        match &self.what {
+            What::Ls { json } | What::Show { json, .. } => *json,
+            What::Read(read) => read.json,
+            _ => false,
+        }
     }
 }
 
@@ -104,6 +107,7 @@ struct Shown {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
         What::Ls { json } => ls(json),
+        What::Read(read) => crate::devmem::storage::run(&read),
         What::Show {
             volume,
             session,

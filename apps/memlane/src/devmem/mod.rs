@@ -1,4 +1,5 @@
-//! Device memory: `memlane nc` moves bytes into it and out of it, `memlane devmem` says what there is.
+//! Device memory: `memlane nc` moves bytes into it and out of it, `memlane devmem` says what there is, `memlane vol read` reads
+//! volumes into it.
 
 pub(crate) mod nc;
 mod pattern;
@@ -6,4 +7,5 @@ pub(crate) mod probe;
 mod receive;
 mod report;
 mod send;
+pub(crate) mod storage;
 mod way;

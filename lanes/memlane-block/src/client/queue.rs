@@ -4,7 +4,7 @@ use super::remote::{Bell, Remote, State};
 use super::request::{Request, check, result_of};
 use super::stats::Shard;
 use super::{Handle, Patience};
-use crate::volume::{Done, Errno, Io, Lease, Queue};
+use crate::volume::{ChunkFile, Done, Errno, Io, Lease, Memory, Queue};
 use memlane_transport::engine::Time;
 use memlane_transport::error::RequestError;
 use memlane_transport::port::{Completion, LeaseError, Port};
@@ -296,15 +296,36 @@ impl RemoteQueue {
     }
 }
 
+fn errno_of(error: LeaseError) -> Errno {
+    match error {
+        LeaseError::TooLong | LeaseError::Outside => Errno(libc::EINVAL),
+        LeaseError::TooManyMemories => Errno(libc::ENOSPC),
+        LeaseError::Elsewhere => Errno(libc::EOPNOTSUPP),
+        LeaseError::Closed => CLOSED,
+    }
+}
+
 impl Queue for RemoteQueue {
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
         if len > self.remote().info().max_io {
             return Err(Errno(libc::EINVAL));
         }
-        self.port.lease(len).map_err(|error| match error {
-            LeaseError::TooLong => Errno(libc::EINVAL),
-            LeaseError::Closed => CLOSED,
-        })
+        self.port.lease(len).map_err(errno_of)
+    }
+
+    fn lease_in(
+        &mut self,
+        memory: &Arc<dyn Memory>,
+        place: (usize, u32),
+    ) -> Result<Option<Lease>, Errno> {
+        if place.1 > self.remote().info().max_io {
+            return Err(Errno(libc::EINVAL));
+        }
+        self.port.lease_in(memory, place).map_err(errno_of)
+    }
+
+    fn chunk_file(&self) -> io::Result<Option<ChunkFile>> {
+        self.port.chunk_file()
     }
 
     fn submit(&mut self, io: Io) {

@@ -1,6 +1,6 @@
 //! Memory that a queue lends for requests, in pieces of one length.
 
-use super::{Lease, Lender};
+use super::{Errno, Lease, Lender, Memory};
 use crate::store::pool::Bell;
 use memlane_core::region::Region;
 use std::io;
@@ -33,16 +33,42 @@ impl Leases {
         }))
     }
 
-    /// One of `len` bytes, which are no more than a piece has.
-    pub(super) fn take(self: &Arc<Self>, len: u32) -> Option<Lease> {
+    fn number(&self) -> Option<u32> {
         let mut number = self.free().pop();
         if number.is_none() {
             self.wanted.store(true, Ordering::SeqCst);
             // One that came back before that was seen.
             number = self.free().pop();
         }
-        let number = number?;
-        self.wanted.store(false, Ordering::SeqCst);
+        if number.is_some() {
+            self.wanted.store(false, Ordering::SeqCst);
+        }
+        number
+    }
+
+    /// One that lies in its user's memory; it has a piece all the same.
+    pub(super) fn take_in(
+        self: &Arc<Self>,
+        memory: &Arc<dyn Memory>,
+        (at, len): (usize, u32),
+    ) -> Result<Option<Lease>, Errno> {
+        if memory.bytes().part(at, len as usize).is_none() {
+            return Err(Errno::INVAL);
+        }
+        let Some(number) = self.number() else {
+            return Ok(None);
+        };
+        let owner: Arc<dyn Lender> = Arc::clone(self) as _;
+        let lease = Lease::of(memory, (at, len as usize), number, owner);
+        if lease.is_none() {
+            self.give_back(number);
+        }
+        lease.map(Some).ok_or(Errno::INVAL)
+    }
+
+    /// One of `len` bytes, which are no more than a piece has.
+    pub(super) fn take(self: &Arc<Self>, len: u32) -> Option<Lease> {
+        let number = self.number()?;
         let at = number as usize * self.each;
         let bytes = self.memory.bytes().part(at, len as usize);
         let owner: Arc<dyn Lender> = Arc::clone(self) as _;

@@ -2,7 +2,7 @@
 //! so that `memlane map file:…` can give it to whatever takes volumes.
 
 use super::leases::Leases;
-use super::{Done, Errno, Info, Io, Lease, Op, Queue, Volume};
+use super::{Done, Errno, Info, Io, Lease, Memory, Op, Queue, Volume};
 use crate::store::{self, Backing, Completion, Direct, Engine, Failure, Kind, Request};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -181,6 +181,17 @@ impl Queue for LocalQueue {
             return Err(Errno::INVAL);
         }
         Ok(self.leases.take(len))
+    }
+
+    fn lease_in(
+        &mut self,
+        memory: &Arc<dyn Memory>,
+        place: (usize, u32),
+    ) -> Result<Option<Lease>, Errno> {
+        if place.1 > MAX_IO {
+            return Err(Errno::INVAL);
+        }
+        self.leases.take_in(memory, place)
     }
 
     fn submit(&mut self, io: Io) {

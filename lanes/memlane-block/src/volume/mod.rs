@@ -13,10 +13,12 @@ pub mod local;
 pub mod mem;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use memlane_sys::Errno;
-pub use memlane_transport::lease::{Lease, Lender};
+pub use memlane_transport::lease::{InChunks, Lease, Lender, Memory};
+pub use memlane_transport::port::ChunkFile;
 
 /// What a volume is and can do. Only `size` may change while it is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,6 +178,29 @@ pub trait Queue: Send {
     /// # Errors
     /// `EINVAL`: more than `max_io`.
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno>;
+
+    /// As [`lease`](Self::lease), but that the data is to lie in `memory`, so many bytes from this place on: a read puts
+    /// them there, and nowhere else before. The volume knows that memory, and keeps it, until it is closed.
+    ///
+    /// # Errors
+    /// `EINVAL`: more than `max_io`, or beyond the memory's end; `ENOSPC`: too many memories; `EOPNOTSUPP`: this
+    /// queue's leases lie in its own.
+    fn lease_in(
+        &mut self,
+        memory: &Arc<dyn Memory>,
+        place: (usize, u32),
+    ) -> Result<Option<Lease>, Errno> {
+        let _ = (memory, place);
+        Err(Errno(libc::EOPNOTSUPP))
+    }
+
+    /// The chunks of a server of this host, if leases lie there ([`Lease::in_chunks`]).
+    ///
+    /// # Errors
+    /// Descriptors are used up.
+    fn chunk_file(&self) -> std::io::Result<Option<ChunkFile>> {
+        Ok(None)
+    }
 
     /// Takes a request. It goes out with the next call of any other method but `lease`, at the latest.
     fn submit(&mut self, io: Io);

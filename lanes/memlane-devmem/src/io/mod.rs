@@ -3,8 +3,10 @@
 mod binding;
 mod coming;
 pub mod copy;
+mod desk;
 pub mod kernel;
 pub mod lane;
+mod loan;
 mod mapped;
 pub mod path;
 mod shared;
@@ -14,6 +16,8 @@ mod stream;
 pub mod zcrx;
 
 pub use binding::{Binding, BindingCounts};
+pub use desk::Desk;
+pub use loan::Loan;
 pub use path::Path;
 pub use shared::Owned;
 pub use stream::{Stream, StreamCounts, Terms, Wait};

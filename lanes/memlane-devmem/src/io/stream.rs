@@ -1,5 +1,6 @@
 //! A TCP stream whose payload lands in a region.
 
+use super::Desk;
 use super::coming::Coming;
 use super::copy::CopyEngine;
 use super::lane::{Landed, Laned};
@@ -536,8 +537,7 @@ impl Stream {
 
     /// From now on, this fragment gives itself back, and nothing else does. `None`: it is not out, or has an owner.
     pub fn own(&self, fragment: Fragment) -> Option<Owned> {
-        let kept = self.shared.given().tokens.keep(fragment);
-        kept.then(|| Owned::new(fragment, &self.shared))
+        self.desk().own(fragment)
     }
 
     /// Copies bytes of a fragment out, from `at` of it. For who looks, not for who computes on the device.
@@ -545,14 +545,12 @@ impl Stream {
     /// # Errors
     /// Nothing of that token is out; beyond its end.
     pub fn read(&self, token: u32, at: u32, into: &mut [u8]) -> Result<(), AccessError> {
-        let fragment = self.shared.given().tokens.find(token);
-        let fragment = fragment.ok_or(AccessError::NoSuchToken(token))?;
-        let end = u64::from(at) + into.len() as u64;
-        if end > u64::from(fragment.len) {
-            return Err(AccessError::Outside);
-        }
-        let region = self.shared.binding.region();
-        region.read(fragment.offset + u64::from(at), into)
+        self.desk().read(token, at, into)
+    }
+
+    /// The part of it that other threads may use while this one receives or waits.
+    pub fn desk(&self) -> Desk {
+        Desk::new(&self.shared)
     }
 
     /// Sends bytes of the region; how many went. Never waits. On the kernel's own path they must stay as they are until

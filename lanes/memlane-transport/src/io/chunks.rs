@@ -7,6 +7,8 @@
 //! work on, nothing of a user's is left.
 
 use crate::engine::permits::Free;
+use crate::lease::InChunks;
+use crate::port::ChunkFile;
 use crate::wire::Geometry;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
@@ -18,6 +20,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Chunks {
     region: Region,
+    /// For who gives them to a device.
+    file: Fd,
     /// Which memory it is: the kernel's numbers.
     device: u64,
     inode: u64,
@@ -40,6 +44,7 @@ impl Chunks {
         }
         let chunk = geometry.chunk() as usize;
         Ok(Arc::new(Chunks {
+            file: memlane_sys::fd::duplicate(fd.raw())?,
             region: Region::attach(fd, chunk * usize::from(geometry.depth()))?,
             device: told.dev,
             inode: told.ino,
@@ -51,6 +56,15 @@ impl Chunks {
     /// All of them.
     pub(super) fn bytes(&self) -> SharedBytes {
         self.region.bytes()
+    }
+
+    /// The memory that they are, for a mapping of one's own.
+    pub(super) fn file(&self) -> Result<ChunkFile> {
+        Ok(ChunkFile {
+            fd: memlane_sys::fd::duplicate(self.file.raw())?,
+            len: self.region.len(),
+            file: (self.device, self.inode),
+        })
     }
 
     /// Where a chunk begins.
@@ -81,6 +95,13 @@ pub(crate) struct Claim {
 impl Claim {
     pub(super) fn permit(&self) -> u16 {
         self.permit
+    }
+
+    pub(crate) fn place(&self) -> InChunks {
+        InChunks {
+            file: (self.chunks.device, self.chunks.inode),
+            offset: self.chunks.offset(self.permit),
+        }
     }
 
     /// Is it one of these?

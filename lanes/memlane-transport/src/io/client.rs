@@ -3,6 +3,8 @@
 //! One thread at a time is in here (`session.rs` says which). It does what the engine says, in order, and keeps its
 //! promises: a connection that was closed is dropped, with all that it had in its buffers.
 
+mod fetch;
+
 use super::address::{Address, Interest, PathAddr, Ready, Waits, connecting};
 use super::chunks::Chunks;
 use super::client_port::PortState;
@@ -18,7 +20,7 @@ use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::lease::Lease;
 use crate::port::{Completion, News, Submission};
-use crate::wire::{CONN_LEN, Immediate, MAX_REQUEST_HEADER};
+use crate::wire::{CONN_LEN, MAX_REQUEST_HEADER};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -626,6 +628,9 @@ impl Core {
             return;
         };
         let (conn, serial) = (entry.conn, entry.serial);
+        if self.pool.as_ref().is_some_and(|pool| pool.has_memories()) {
+            entry.link.narrows();
+        }
         entry.link.turn(readable);
         while let Some(entry) = self.links[at].as_mut()
             && entry.serial == serial
@@ -679,36 +684,11 @@ impl Core {
             Ok(Some(Received::Immediate(imm))) => {
                 // At worst a heartbeat: then it is looked at a little later.
                 entry.busy = entry.busy.saturating_sub(1);
-                if entry.link.is_shared() {
-                    self.pull(at, conn, imm)?;
-                }
+                self.brought(at, conn, imm)?;
             }
             _ => {}
         }
         next
-    }
-
-    /// If it is the answer to a read: what was read lies in its chunk.
-    fn pull(&self, at: usize, conn: Conn, imm: u32) -> Result<(), LinkError> {
-        let Ok(Immediate::Response { id, errno: 0, .. }) = Immediate::decode(imm) else {
-            return Ok(());
-        };
-        let permit = id as usize;
-        let flight = self.flights.get(permit).and_then(Option::as_ref);
-        let lease = flight.and_then(|flight| flight.lease.as_ref());
-        let (Some(lease), Some(geometry)) = (lease, self.engine.geometry()) else {
-            return Ok(());
-        };
-        let reading = self.reading.get(lease.number() as usize).copied().flatten();
-        let reading = reading.filter(|reading| reading.by == conn && !reading.in_place);
-        let into = reading.and_then(|reading| reading.into.part(0, reading.len as usize));
-        let (Some(into), Some(entry)) = (into, self.links[at].as_ref()) else {
-            return Ok(());
-        };
-        match entry.link.pull(permit * geometry.chunk() as usize, &into) {
-            true => Ok(()),
-            false => Err(LinkError::Queue),
-        }
     }
 
     /// Nobody looks from now on until the kernel says so. `false`: there is something.

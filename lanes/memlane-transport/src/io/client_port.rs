@@ -4,8 +4,8 @@ use super::address::{Bell, Interest, Ready, Waits};
 use super::client::Queued;
 use super::session::Inner;
 use super::spin::Spin;
-use crate::lease::Lease;
-use crate::port::{Completion, LeaseError, Port, Submission};
+use crate::lease::{Lease, Memory};
+use crate::port::{ChunkFile, Completion, LeaseError, Port, Submission};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -203,6 +203,18 @@ impl ClientPort {
 impl Port for ClientPort {
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, LeaseError> {
         self.inner.lease(&self.state, len)
+    }
+
+    fn lease_in(
+        &mut self,
+        memory: &Arc<dyn Memory>,
+        place: (usize, u32),
+    ) -> Result<Option<Lease>, LeaseError> {
+        self.inner.lease_in(&self.state, memory, place)
+    }
+
+    fn chunk_file(&self) -> std::io::Result<Option<ChunkFile>> {
+        self.inner.chunk_file()
     }
 
     fn submit(&mut self, submission: Submission) {

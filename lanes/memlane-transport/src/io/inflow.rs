@@ -67,6 +67,10 @@ pub struct Inflow {
     body: Body,
     /// Most bytes of a message.
     most: usize,
+    /// Data is to go to its place and nowhere else: no more is read ahead than tells where that is.
+    narrow: bool,
+    /// Bytes of data that came through the buffer.
+    copied: u64,
 }
 
 impl Inflow {
@@ -79,7 +83,19 @@ impl Inflow {
             end: 0,
             body: Body::None,
             most,
+            narrow: false,
+            copied: 0,
         }
+    }
+
+    /// From now on data goes straight to its place, at the price of more reads of less.
+    pub fn narrows(&mut self) {
+        self.narrow = true;
+    }
+
+    /// Bytes of data that came through the buffer, since this was asked last.
+    pub fn take_copied(&mut self) -> u64 {
+        std::mem::take(&mut self.copied)
     }
 
     /// Where the next bytes go, in this order. Never empty after `next` said that there is nothing.
@@ -97,7 +113,16 @@ impl Inflow {
             },
             _ => Piece::NONE,
         };
+        let have = self.end - self.start;
+        let ahead = match self.body {
+            Body::None | Body::Data { .. } if self.narrow && have < HEADER => HEADER - have,
+            _ => BUFFER,
+        };
         let spare = &mut self.buffer[self.end..];
+        let spare = match spare.len() {
+            len if len > ahead => &mut spare[..ahead],
+            _ => spare,
+        };
         let buffered = Piece {
             base: spare.as_mut_ptr(),
             len: spare.len(),
@@ -169,6 +194,7 @@ impl Inflow {
         // SAFETY: the buffer has at least `take` bytes from `start`.
         unsafe { window.copy_in(done, from, take) };
         self.start += take;
+        self.copied += take as u64;
         take
     }
 

@@ -175,6 +175,16 @@ impl Link {
         self.tls = None;
     }
 
+    /// Data that comes goes straight to its place.
+    pub(super) fn narrows(&mut self) {
+        self.inflow.narrows();
+    }
+
+    /// Bytes of data that did not, since this was asked last.
+    pub(super) fn take_copied(&mut self) -> u64 {
+        self.inflow.take_copied()
+    }
+
     /// Descriptors may come until it is accepted.
     pub(super) fn awaits_descriptors(&mut self) {
         self.awaits = true;

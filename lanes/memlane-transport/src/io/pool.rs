@@ -5,12 +5,13 @@ use super::client_port::PortState;
 use super::frame::Place;
 use super::inflow::Granted;
 use crate::engine::path::Conn;
-use crate::lease::{Lease, Lender};
+use crate::lease::{Lease, Lender, Memory};
+use crate::port::LeaseError;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_core::token::Token;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// Slots beyond the permits: what is being filled, or was not dropped yet, while others are under way.
@@ -18,6 +19,9 @@ const SPARE: u32 = 32;
 
 /// A lease of fewer bytes is not worth a chunk.
 const LEAST: u32 = 512;
+
+/// Memories of users that a session takes leases from, at most: they are kept until its end.
+const MEMORIES: usize = 64;
 
 /// The slots of a session. It lives until the last lease is dropped.
 #[derive(Debug)]
@@ -34,6 +38,11 @@ pub(super) struct Pool {
     free: Vec<AtomicU64>,
     /// The server's chunks, while a connection shares them: leases lie there, as far as there are any to be had.
     chunks: RwLock<Option<Arc<Chunks>>>,
+    /// Where leases of users' own memory lie. Kept for good: a server that answers twice, by two connections, may still
+    /// be sending into one that was dropped.
+    memories: Mutex<Vec<Arc<dyn Memory>>>,
+    /// There is some.
+    has_memories: AtomicBool,
     /// Ports that were refused, and have had none since, nor were told that there is one.
     starved: Mutex<Vec<Weak<PortState>>>,
     /// How many they are, roughly: asked before their lock is.
@@ -61,17 +70,69 @@ impl Pool {
             count,
             free: (0..words).map(|n| AtomicU64::new(word(n))).collect(),
             chunks: RwLock::new(None),
+            memories: Mutex::default(),
+            has_memories: AtomicBool::new(false),
             starved: Mutex::new(Vec::new()),
             hungry: AtomicUsize::new(0),
         }))
     }
 
-    /// A slot for a port; `None` if there is none, or if those who were refused before come first.
-    pub(super) fn lend(self: &Arc<Pool>, port: &Arc<PortState>, len: u32) -> Option<Lease> {
-        let number = match self.hungry.load(Ordering::SeqCst) {
+    /// A slot's number for a port; `None` if there is none, or if those who were refused before come first.
+    fn number(&self, port: &Arc<PortState>) -> Option<u32> {
+        match self.hungry.load(Ordering::SeqCst) {
             0 => self.take().or_else(|| self.take_in_turn(port)),
             _ => self.take_in_turn(port),
-        }?;
+        }
+    }
+
+    /// A lease that lies in its user's memory. It has a slot all the same, by whose number it is known.
+    pub(super) fn lend_in(
+        self: &Arc<Pool>,
+        port: &Arc<PortState>,
+        memory: &Arc<dyn Memory>,
+        (at, len): (usize, usize),
+    ) -> Result<Option<Lease>, LeaseError> {
+        if memory.bytes().part(at, len).is_none() {
+            return Err(LeaseError::Outside);
+        }
+        self.know(memory)?;
+        let Some(number) = self.number(port) else {
+            return Ok(None);
+        };
+        let lease = Lease::of(memory, (at, len), number, Arc::clone(self) as _);
+        if lease.is_none() {
+            self.give_back(number);
+        }
+        lease.map(Some).ok_or(LeaseError::Outside)
+    }
+
+    fn know(&self, memory: &Arc<dyn Memory>) -> Result<(), LeaseError> {
+        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        if memories.iter().any(|known| Arc::ptr_eq(known, memory)) {
+            return Ok(());
+        }
+        if memories.len() == MEMORIES {
+            return Err(LeaseError::TooManyMemories);
+        }
+        memories.push(Arc::clone(memory));
+        self.has_memories.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Do reads go to users' own memory, where they are to arrive without a detour?
+    pub(super) fn has_memories(&self) -> bool {
+        self.has_memories.load(Ordering::Acquire)
+    }
+
+    /// The chunks that leases lie in, if a connection shares them.
+    pub(super) fn chunks(&self) -> Option<Arc<Chunks>> {
+        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        chunks.clone()
+    }
+
+    /// A slot for a port; `None` as above.
+    pub(super) fn lend(self: &Arc<Pool>, port: &Arc<PortState>, len: u32) -> Option<Lease> {
+        let number = self.number(port)?;
         let at = number as usize * self.slot;
         let bytes = self.region.bytes().part(at, len as usize)?;
         let lease = Lease::new(bytes, number, Arc::clone(self) as _);

@@ -6,6 +6,8 @@
 //! that *watches*; the others are woken by whoever brings their results. When no port cares, a thread in the
 //! background does: it keeps paths alive.
 
+mod lending;
+
 use super::address::{Bell, Interest, PathAddr, Waits};
 use super::client::{Core, Queued, Told};
 use super::client_port::{ClientPort, PortState};
@@ -17,8 +19,7 @@ use super::watch::{Watch, WatchedBy};
 use crate::engine::client::Config;
 use crate::engine::path::{PathId, PathState};
 use crate::error::PathError;
-use crate::lease::Lease;
-use crate::port::{LeaseError, News, Port, Session};
+use crate::port::{News, Port, Session};
 use crate::stats::PathStats;
 use crate::wire::Geometry;
 use std::collections::VecDeque;
@@ -311,27 +312,6 @@ impl Inner {
     }
 
     // ---- ports ----
-
-    pub(super) fn lease(
-        &self,
-        port: &Arc<PortState>,
-        len: u32,
-    ) -> Result<Option<Lease>, LeaseError> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(LeaseError::Closed);
-        }
-        let Some(pool) = self.pool.get() else {
-            return Ok(None);
-        };
-        if len > pool.most() {
-            return Err(LeaseError::TooLong);
-        }
-        Ok(pool.lend(port, len))
-    }
-
-    pub(super) fn can_lend_again(&self, port: &Arc<PortState>) -> bool {
-        self.pool.get().is_some_and(|pool| pool.has_again(port))
-    }
 
     /// Nobody else looks: this thread may, until it drops what it gets.
     pub(super) fn spinner(&self) -> Option<Spinner<'_>> {

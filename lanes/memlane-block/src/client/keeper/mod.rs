@@ -499,8 +499,8 @@ impl Keeper {
         while self.owned < enough && !self.closed {
             match self.port.lease(LEASE_LEN) {
                 Ok(Some(lease)) => self.leases.push(lease),
-                Ok(None) | Err(LeaseError::TooLong) => return,
                 Err(LeaseError::Closed) => return self.session_closed(),
+                Ok(None) | Err(_) => return,
             }
             self.owned += 1;
         }

@@ -1,0 +1,47 @@
+//! What a read has brought: it is where its lease is, or is copied there, before the engine hears of it.
+
+use super::super::link::LinkError;
+use super::Core;
+use crate::engine::path::Conn;
+use crate::wire::Immediate;
+
+impl Core {
+    /// A response has come by this connection.
+    pub(super) fn brought(&mut self, at: usize, conn: Conn, imm: u32) -> Result<(), LinkError> {
+        let Ok(Immediate::Response { id, errno, .. }) = Immediate::decode(imm) else {
+            return Ok(());
+        };
+        let Some(entry) = self.links[at].as_mut() else {
+            return Ok(());
+        };
+        let copied = match (entry.link.is_shared(), errno) {
+            (true, 0) => self.pull(at, conn, id as usize)?,
+            (true, _) => 0,
+            (false, _) => entry.link.take_copied(),
+        };
+        let flight = self.flights.get_mut(id as usize).and_then(Option::as_mut);
+        if let Some(lease) = flight.and_then(|flight| flight.lease.as_mut()) {
+            lease.note_copied(u32::try_from(copied).unwrap_or(u32::MAX));
+        }
+        Ok(())
+    }
+
+    /// What was read lies in its chunk; if its lease does not, it is copied out. How many bytes were?
+    fn pull(&self, at: usize, conn: Conn, permit: usize) -> Result<u64, LinkError> {
+        let flight = self.flights.get(permit).and_then(Option::as_ref);
+        let lease = flight.and_then(|flight| flight.lease.as_ref());
+        let (Some(lease), Some(geometry)) = (lease, self.engine.geometry()) else {
+            return Ok(0);
+        };
+        let reading = self.reading.get(lease.number() as usize).copied().flatten();
+        let reading = reading.filter(|reading| reading.by == conn && !reading.in_place);
+        let into = reading.and_then(|reading| reading.into.part(0, reading.len as usize));
+        let (Some(into), Some(entry)) = (into, self.links[at].as_ref()) else {
+            return Ok(0);
+        };
+        match entry.link.pull(permit * geometry.chunk() as usize, &into) {
+            true => Ok(into.len() as u64),
+            false => Err(LinkError::Queue),
+        }
+    }
+}
