@@ -227,7 +227,19 @@ impl Stream {
     /// # Errors
     /// [`ReceiveError::WouldBlock`]: nothing has come; [`ReceiveError::NoRoom`]: release fragments first.
     pub fn receive(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
-        self.find_room()?;
+        self.receive_some(u64::from(self.burst), fragments)
+    }
+
+    /// As [`receive`](Self::receive), at most `limit` bytes (not 0), and no more than a burst.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive_some(
+        &mut self,
+        limit: u64,
+        fragments: &mut Vec<Fragment>,
+    ) -> Result<u64, ReceiveError> {
+        self.find_room(limit.min(u64::from(self.burst)))?;
         let region = self.shared.binding.region();
         let came = self
             .source
@@ -248,10 +260,17 @@ impl Stream {
         came.map(|came| came.bytes)
     }
 
-    fn find_room(&mut self) -> Result<(), ReceiveError> {
+    /// From the next byte on, each `unit` of them lie in one piece, as far as the path can choose where they lie: the
+    /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has so many.
+    pub fn whole(&mut self, unit: u32) -> bool {
+        let mut pool = self.shared.binding.pool();
+        self.inflow.whole(unit, &mut pool.chunks)
+    }
+
+    fn find_room(&mut self, bytes: u64) -> Result<(), ReceiveError> {
         let given = self.shared.given();
         let mut pool = self.shared.binding.pool();
-        let limits = (PIECES, u64::from(self.burst));
+        let limits = (PIECES, bytes);
         self.inflow
             .room(&mut pool.chunks, &given.tokens, limits, &mut self.rooms);
         if self.rooms.is_empty() {
