@@ -7,7 +7,7 @@ mod staged;
 mod stream;
 
 pub use binding::{Binding, BindingCounts};
-pub use stream::{Path, Stream, StreamCounts, Terms, Wait};
+pub use stream::{Owned, Path, Stream, StreamCounts, Terms, Wait};
 
 use crate::engine::inflow::Room;
 use crate::error::ReceiveError;
