@@ -1,12 +1,12 @@
 //! Regions, as Python has them: bound to chunks once a stream wants them.
 
 use crate::errors;
+use crate::source::Source;
 use memlane_devmem::DeviceRegion;
 use memlane_devmem::engine::chunks::{CHUNK_MAX, CHUNK_MIN};
 use memlane_devmem::error::AccessError;
 use memlane_devmem::io::Binding;
 use memlane_devmem::region::{Access, Spec};
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -149,18 +149,15 @@ impl Region {
         })
     }
 
-    /// Copies bytes into it: those of any object with the buffer protocol, in one piece.
+    /// Copies bytes into it: those of any object with the buffer protocol or DLPack, in one piece.
     fn write(&self, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        let buffer = PyUntypedBuffer::get(data)?;
-        if !buffer.is_c_contiguous() {
-            return Err(PyValueError::new_err("the bytes do not lie in one piece"));
-        }
+        let source = Source::of(data)?;
         let state = self.state();
         let region = state.region()?;
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
-        let (from, len) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
+        let (from, len) = source.bytes();
         let written = region.cpu(Access::Write, |bytes| {
-            // SAFETY: the view holds so many bytes in place. They may be the region's own (a tensor): the copy is one that
+            // SAFETY: `source` holds so many bytes in place. They may be the region's own (a tensor): the copy is one that
             // the compiler cannot look into, and what overlaps is mixed up and nothing worse.
             unsafe { bytes.copy_in(at, from, len) }
         });

@@ -433,6 +433,7 @@ impl Stream {
     ) -> PyResult<usize> {
         let source = Source::of(data)?;
         let (address, len) = source.bytes();
+        let address = address.expose_provenance();
         self.send_all(py, len, Limit::new(timeout)?, |socket, sent| {
             let piece = Piece {
                 base: std::ptr::with_exposed_provenance_mut::<u8>(address + sent),
