@@ -30,6 +30,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// >>> del t
 /// >>> stream.counts()["out"]
 /// 0
+/// >>> here.close(), there.close()
+/// (None, None)
 #[pyclass(frozen, module = "memlane", weakref)]
 pub(crate) struct Tensor {
     /// `None`: its user has given it back.
