@@ -14,8 +14,10 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// `kDLCPU`.
-pub(crate) const CPU: i32 = 1;
+/// `kDLCPU`; it has one.
+pub(crate) const CPU: (i32, i32) = (1, 0);
+/// `kDLCUDA`.
+pub(crate) const CUDA: i32 = 2;
 /// `DLPACK_FLAG_BITMASK_IS_COPIED`.
 const IS_COPIED: u64 = 2;
 /// What we speak: 1.0.
@@ -208,7 +210,10 @@ fn export<'py, M: Kind>(py: Python<'py>, tensor: &Exported) -> PyResult<Bound<'p
     };
     let described = Tensor {
         data: data.cast(),
-        device: Device { kind: CPU, id: 0 },
+        device: Device {
+            kind: tensor.memory.device().0,
+            id: tensor.memory.device().1,
+        },
         ndim: i32::try_from(shape.len()).map_err(|_| PyValueError::new_err("dimensions"))?,
         dtype: DataType {
             code: tensor.dtype.code,
@@ -256,7 +261,7 @@ pub(crate) struct Borrowed<'py> {
 pub(crate) fn borrow<'py>(object: &Bound<'py, PyAny>) -> PyResult<Borrowed<'py>> {
     let py = object.py();
     let (kind, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-    if kind != CPU {
+    if kind != CPU.0 {
         return Err(PyValueError::new_err(format!(
             "the tensor lies on a device (DLPack's number {kind}), and only host memory is sent: copy it there first (PyTorch: .cpu())"
         )));
@@ -306,7 +311,7 @@ fn look(capsule: &Bound<'_, PyAny>) -> PyResult<(*mut u8, usize)> {
 unsafe fn contiguous(tensor: &Tensor) -> PyResult<(*mut u8, usize)> {
     let strange = || PyBufferError::new_err("a DLPack tensor that cannot be");
     let ndim = usize::try_from(tensor.ndim).map_err(|_| strange())?;
-    if tensor.device.kind != CPU || (ndim > 0 && tensor.shape.is_null()) {
+    if tensor.device.kind != CPU.0 || (ndim > 0 && tensor.shape.is_null()) {
         return Err(strange());
     }
     let bits = usize::from(tensor.dtype.bits) * usize::from(tensor.dtype.lanes);

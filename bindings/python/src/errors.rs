@@ -27,6 +27,7 @@ pub(crate) fn region(error: &Region) -> PyErr {
 pub(crate) fn receive(error: &ReceiveError) -> PyErr {
     match error {
         ReceiveError::Kernel(errno) => kernel(*errno),
+        ReceiveError::Unprepared(_) => PathError::new_err(error.to_string()),
         ReceiveError::NoRoom => NoRoom::new_err(error.to_string()),
         _ => Error::new_err(error.to_string()),
     }

@@ -3,7 +3,7 @@
 use crate::errors::{self, PathError, Timeout};
 use crate::region::Region;
 use crate::stream::{Limit, Made, Stream, duration, polled};
-use memlane_devmem::io::Path;
+use memlane_devmem::io::{Binding, Path};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use rustix::event::PollFlags;
@@ -148,11 +148,27 @@ fn made(
         },
     };
     let region = region.get();
+    let binding = region.cut(chunk)?;
+    prepared(path, &binding)?;
     Ok(Made {
-        binding: Some((region.cut(chunk)?, region.kind().to_owned())),
+        binding: Some((binding, region.kind().to_owned())),
         path,
         patience: duration(patience)?,
     })
+}
+
+/// Paths that a stream needs nothing else for.
+fn prepared(path: Option<Path>, binding: &Binding) -> PyResult<()> {
+    match path {
+        None | Some(Path::Staged) => Ok(()),
+        Some(Path::Mapped) if binding.region().is_mapped() => Ok(()),
+        Some(Path::Mapped) => Err(PathError::new_err(
+            "mapped: the CPU cannot reach this region; take staged",
+        )),
+        Some(path) => Err(PathError::new_err(format!(
+            "{path}: what it takes is not set up from Python; memlane nc --require {path} does that"
+        ))),
+    }
 }
 
 fn stream(socket: OwnedFd, made: &Made) -> PyResult<Stream> {

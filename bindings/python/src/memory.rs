@@ -1,5 +1,6 @@
 //! The bytes of a tensor, and what keeps them where they are.
 
+use crate::dlpack::{CPU, CUDA};
 use crate::pending::{Piece, Stretch};
 use memlane_devmem::DeviceRegion;
 use memlane_devmem::error::AccessError;
@@ -93,6 +94,18 @@ fn gather(stretches: &[Stretch], owners: &[Arc<Lent>], bytes: usize) -> Result<O
     Ok(own)
 }
 
+/// Of bytes of a region: the CPU's address, or the device's.
+fn address_in(region: &DeviceRegion, offset: u64, bytes: usize) -> Option<*mut u8> {
+    let at = usize::try_from(offset).ok()?;
+    let Some(cuda) = region.cuda() else {
+        return region.bytes().part(at, bytes).map(|window| window.as_ptr());
+    };
+    let inside = at.checked_add(bytes)? <= cuda.len();
+    let address = usize::try_from(cuda.address()).ok()?.checked_add(at)?;
+    // Nothing here follows it.
+    inside.then(|| std::ptr::without_provenance_mut(address))
+}
+
 /// Where bytes are.
 #[derive(Debug)]
 enum Place {
@@ -120,19 +133,28 @@ impl Memory {
         Ok(Memory { place, bytes })
     }
 
-    /// Another one with the same bytes, from `at` on.
-    pub(crate) fn copy(&self, at: usize, bytes: usize) -> Option<Memory> {
-        let own = Own::new(bytes)?;
-        if at.checked_add(bytes)? > self.bytes {
-            return None;
-        }
-        // SAFETY: both have so many bytes; the new one is nobody else's, so they do not overlap. Who writes to the old
-        // one meanwhile gets what any two threads get that share a tensor; the copy is opaque to the compiler.
-        unsafe {
-            memlane_core::access::copy(own.base.as_ptr(), self.address().add(at), bytes);
-        }
+    /// Another one with the same bytes, in host memory.
+    pub(crate) fn copy(&self) -> Result<Memory, AccessError> {
+        let bytes = self.bytes;
+        let own = match &self.place {
+            Place::Region(offset, owners) => {
+                let len = bytes as u64;
+                let whole = Stretch {
+                    offset: *offset,
+                    len,
+                };
+                gather(&[whole], owners, bytes)?
+            }
+            Place::Own(old) => {
+                let own = Own::new(bytes).ok_or(AccessError::Outside)?;
+                // SAFETY: both have so many bytes; the new one is nobody else's, so they do not overlap. Who writes to the
+                // old one meanwhile gets what any two threads get that share a tensor: the compiler cannot look into the copy.
+                unsafe { memlane_core::access::copy(own.base.as_ptr(), old.base.as_ptr(), bytes) };
+                own
+            }
+        };
         let place = Place::Own(own);
-        Some(Memory { place, bytes })
+        Ok(Memory { place, bytes })
     }
 
     /// Of the first byte.
@@ -140,13 +162,22 @@ impl Memory {
         match &self.place {
             Place::Own(own) => own.base.as_ptr(),
             Place::Region(offset, owners) => {
-                let at = usize::try_from(*offset).unwrap_or(usize::MAX);
-                let window = owners
-                    .first()
-                    .and_then(|lent| lent.region().bytes().part(at, self.bytes));
-                window.map_or(std::ptr::null_mut(), |window| window.as_ptr())
+                let region = owners.first().map(|lent| lent.region());
+                let found = region.and_then(|region| address_in(region, *offset, self.bytes));
+                found.unwrap_or(std::ptr::null_mut())
             }
         }
+    }
+
+    /// Whose addresses these are, by DLPack's numbers: (1, 0) the CPU's, (2, N) those of a CUDA device.
+    pub(crate) fn device(&self) -> (i32, i32) {
+        let cuda = match &self.place {
+            Place::Own(_) => None,
+            Place::Region(_, owners) => owners.first().and_then(|lent| lent.region().cuda()),
+        };
+        cuda.map_or(CPU, |memory| {
+            (CUDA, i32::try_from(memory.number()).unwrap_or(i32::MAX))
+        })
     }
 
     /// Bytes.

@@ -149,9 +149,9 @@ impl Receiver {
         waited.map(|_| ()).map_err(failed)
     }
 
-    /// Can one wait for payload by the socket alone?
+    /// Can one wait for payload by the socket alone? Others have more to wait for, and do it under the stream's lock.
     pub(crate) fn waits_by_socket(&self) -> bool {
-        matches!(self.stream.path(), Path::Mapped | Path::Staged)
+        self.stream.path() == Path::Mapped
     }
 
     pub(crate) fn stream(&mut self) -> &mut Stream {

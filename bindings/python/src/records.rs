@@ -90,7 +90,7 @@ impl Records {
         limit: Limit,
     ) -> PyResult<(crate::memory::Memory, Vec<i64>)> {
         let one = u64::from(self.bytes);
-        if left % one != 0 {
+        if !left.is_multiple_of(one) {
             return Err(ended(left % one, one));
         }
         if left == 0 || self.drop_last {

@@ -6,6 +6,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use std::ffi::c_char;
 
+/// What the interpreter calls an array that lies row by row.
+#[allow(
+    clippy::cast_possible_wrap,
+    reason = "a letter; characters have no sign on arm64"
+)]
+const BY_ROWS: c_char = b'C' as c_char;
+
 /// As long as it lives, the bytes stay where they are.
 pub(crate) enum Source<'py> {
     Buffer(View<'py>),
@@ -67,7 +74,7 @@ impl<'py> View<'py> {
         }
         let view = View { buffer, py };
         // SAFETY: a view that its exporter has just filled.
-        let whole = unsafe { ffi::PyBuffer_IsContiguous(&raw const *view.buffer, b'C' as c_char) };
+        let whole = unsafe { ffi::PyBuffer_IsContiguous(&raw const *view.buffer, BY_ROWS) };
         match whole {
             0 => Err(PyValueError::new_err(
                 "the bytes do not lie in one piece, row by row: send a contiguous copy (numpy.ascontiguousarray)",

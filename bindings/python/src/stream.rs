@@ -402,7 +402,6 @@ impl Stream {
     /// With ``batch`` each has so many of that shape, one more dimension; the last may have fewer, unless ``drop_last``.
     /// It receives ahead of what is asked for. A stream that ends within a tensor is :class:`EndOfStream`.
     #[pyo3(signature = (shape, dtype=None, *, batch=None, drop_last=false, framework=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords")]
     fn records(
         slf: &Bound<'_, Stream>,
         shape: &Bound<'_, PyAny>,

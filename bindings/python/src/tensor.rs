@@ -161,9 +161,9 @@ impl Tensor {
         Ok(format!("<memlane.Tensor {what} {place}>"))
     }
 
-    /// (1, 0): host memory.
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        (CPU, 0)
+    /// (1, 0): host memory; (2, N): CUDA's device N.
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        Ok(self.memory()?.device())
     }
 
     /// A DLPack capsule: with a version for who names one from 1 on, without for others.
@@ -176,23 +176,36 @@ impl Tensor {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        if stream.is_some() {
+        let memory = self.memory()?;
+        let device = memory.device();
+        if device == CPU && stream.is_some() {
             return Err(PyBufferError::new_err(
                 "host memory has no streams: stream must be None",
             ));
         }
-        if dl_device.is_some_and(|device| device != (CPU, 0)) {
+        let wanted = dl_device.unwrap_or(device);
+        if wanted != device && wanted != CPU {
+            return Err(PyBufferError::new_err(format!(
+                "the bytes lie on {device:?}: they can be had there, or as a copy in host memory, {CPU:?}"
+            )));
+        }
+        let copied = copy.unwrap_or(wanted != device);
+        if wanted != device && !copied {
             return Err(PyBufferError::new_err(
-                "the bytes are in host memory, (1, 0): move the tensor once it is one of PyTorch's",
+                "the CPU cannot reach them without a copy",
             ));
         }
-        let memory = self.memory()?;
-        let copied = copy == Some(true);
+        if copied && wanted != CPU {
+            return Err(PyBufferError::new_err(
+                "a copy is made in host memory: dl_device=(1, 0)",
+            ));
+        }
         let memory = match copied {
             true => {
-                let copy = py.detach(|| memory.copy(0, self.bytes));
-                Arc::new(copy.ok_or_else(|| PyBufferError::new_err("no memory for a copy"))?)
+                let copy = py.detach(|| memory.copy());
+                Arc::new(copy.map_err(|error| errors::access(&error))?)
             }
+            // What came is there before it is handed out: no stream need wait for it.
             false => memory,
         };
         let exported = Exported {
@@ -219,6 +232,11 @@ impl Tensor {
         view.obj = std::ptr::null_mut();
         let this = slf.get();
         let memory = this.memory()?;
+        if memory.device() != CPU {
+            return Err(PyBufferError::new_err(
+                "the bytes lie on a device: take them by DLPack (torch())",
+            ));
+        }
         let asks = |what: c_int| flags & what == what;
         if asks(ffi::PyBUF_F_CONTIGUOUS) && !asks(ffi::PyBUF_ANY_CONTIGUOUS) && this.shape.len() > 1
         {

@@ -159,8 +159,9 @@ class Comes(Case):
             stream.receive_tensor(6, "uint8", framework="memlane", timeout=LIMIT)
             self.assertEqual(stream.path, path)
             self.assertEqual(stream.counts()["bounced"], bounced)
-        with self.assertRaises(memlane.PathError):
-            self.pair(path="by-pigeon")
+        for path in ("by-pigeon", "kernel", ""):
+            with self.subTest(path), self.assertRaises(memlane.PathError):
+                self.pair(path=path)
 
     def test_a_peer_that_resets_is_an_oserror(self):
         listener = socket.create_server(("127.0.0.1", 0))

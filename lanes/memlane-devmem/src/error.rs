@@ -1,5 +1,6 @@
 //! One enum for each thing that can fail.
 
+use crate::io::Path;
 use core::fmt;
 use memlane_netlink::Refused;
 use memlane_sys::Errno;
@@ -13,6 +14,8 @@ pub enum RegionError {
     Missing(String),
     /// The kernel refused: what was tried.
     Kernel(&'static str, Errno),
+    /// The device is there, and refused: a whole sentence.
+    Device(String),
     /// A chunk must be a power of two, from a page to 64 MiB, and not larger than the region.
     Chunk(u32),
 }
@@ -22,9 +25,9 @@ impl fmt::Display for RegionError {
         match self {
             RegionError::Name(text) => write!(
                 f,
-                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE or dmaheap:NAME:SIZE (64M, 1G)"
+                "{text}: a region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE or cuda:N:SIZE (64M, 1G)"
             ),
-            RegionError::Missing(what) => f.write_str(what),
+            RegionError::Missing(what) | RegionError::Device(what) => f.write_str(what),
             RegionError::Kernel(what, errno) => write!(f, "{what}: {errno}"),
             RegionError::Chunk(size) => write!(
                 f,
@@ -64,6 +67,80 @@ pub enum ReceiveError {
     NoRoom,
     /// The kernel refused.
     Kernel(Errno),
+    /// What came could not be copied into the region: nothing behind it is handed out.
+    Copy(AccessError),
+    /// Device memory that an interface writes to: the stream is over.
+    Interface(Fault),
+    /// This path takes more than a socket.
+    Unprepared(Path),
+}
+
+/// What went wrong where an interface writes to the device. None of it can be mended within the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Payload came into the memory of another binding.
+    Steering {
+        /// That one.
+        theirs: u32,
+        /// The one that it should have been.
+        ours: u32,
+    },
+    /// The kernel names bytes beyond the region.
+    Outside(u64),
+    /// What it tells makes no sense.
+    Told,
+    /// So many bytes came beside the device, and the region has no part that is kept for these.
+    Beside(u32),
+    /// It refused.
+    Refused(Errno),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Steering { theirs, ours } => write!(
+                f,
+                "flow steering: payload came into binding {theirs}, and ours is {ours}: the rule must name our queues only, ethtool -n INTERFACE"
+            ),
+            Fault::Outside(offset) => {
+                write!(f, "the kernel names bytes at {offset}, beyond the region")
+            }
+            Fault::Told => f.write_str("what the kernel tells of device memory makes no sense"),
+            Fault::Beside(bytes) => write!(
+                f,
+                "{bytes} bytes came beside the device (headers were not split off, or the flow is not steered), and this region has no room for them: take udmabuf:SIZE, which keeps some"
+            ),
+            Fault::Refused(errno) => {
+                write!(f, "the interface's memory: {errno}")?;
+                received(*errno).map_or(Ok(()), |hint| write!(f, ": {hint}"))
+            }
+        }
+    }
+}
+
+/// What a number means to who receives (`tcp_recvmsg_dmabuf` in the kernel).
+fn received(errno: Errno) -> Option<&'static str> {
+    Some(match errno.0 {
+        19 => {
+            "ENODEV, something between the interface and the socket has put payload elsewhere (a tunnel, a bridge)"
+        }
+        14 => "EFAULT, payload lies in device memory, and was not asked for there",
+        12 => "ENOMEM, the kernel has no memory for more tokens: release some",
+        525 => "ETOOSMALL, there was no room for what is told of the first fragment",
+        _ => return None,
+    })
+}
+
+/// What a number means to who sends (`tcp_sendmsg_locked`, `validate_xmit_unreadable_skb` in the kernel).
+fn sent(errno: Errno) -> Option<&'static str> {
+    Some(match errno.0 {
+        22 => "EINVAL, the binding is none to send from, or the bytes are not in it",
+        19 => "ENODEV, the way to the peer leaves by another interface than the bound one",
+        113 => "EHOSTUNREACH, there is no way to the peer",
+        90 => "EMSGSIZE, in too many pieces",
+        105 => "ENOBUFS, no memory to tell when it is sent: sysctl net.core.optmem_max",
+        _ => return None,
+    })
 }
 
 impl fmt::Display for ReceiveError {
@@ -74,6 +151,14 @@ impl fmt::Display for ReceiveError {
                 f.write_str("all chunks of the region, or all tokens, are out: release some")
             }
             ReceiveError::Kernel(errno) => write!(f, "{errno}"),
+            ReceiveError::Copy(why) => write!(f, "the copy into the region: {why}"),
+            ReceiveError::Interface(fault) => write!(f, "{fault}"),
+            ReceiveError::Unprepared(path) => {
+                write!(
+                    f,
+                    "path {path} takes more than a socket: it was not prepared"
+                )
+            }
         }
     }
 }
@@ -89,6 +174,14 @@ pub enum AccessError {
     Outside,
     /// The device refused.
     Device(Errno),
+    /// Whoever copies has died.
+    Gone,
+    /// The CPU cannot reach this memory.
+    Unmapped,
+    /// CUDA's driver refused, with this number.
+    Cuda(i32),
+    /// The interface that reads from the device.
+    Interface(Errno),
 }
 
 impl fmt::Display for AccessError {
@@ -99,6 +192,16 @@ impl fmt::Display for AccessError {
             }
             AccessError::Outside => f.write_str("beyond the end"),
             AccessError::Device(errno) => write!(f, "device: {errno}"),
+            AccessError::Unmapped => f.write_str("the CPU cannot reach this memory"),
+            #[cfg(feature = "cuda")]
+            AccessError::Cuda(number) => write!(f, "{}", crate::cuda::driver::Refused(*number)),
+            #[cfg(not(feature = "cuda"))]
+            AccessError::Cuda(number) => write!(f, "CUDA error {number}"),
+            AccessError::Gone => f.write_str("the thread that copies is gone"),
+            AccessError::Interface(errno) => {
+                write!(f, "from device memory: {errno}")?;
+                sent(*errno).map_or(Ok(()), |hint| write!(f, ": {hint}"))
+            }
         }
     }
 }
@@ -150,8 +253,12 @@ fn hint(errno: rustix::io::Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::PERM => "it takes CAP_NET_ADMIN",
         Errno::NODEV => "there is no such interface in this network namespace",
-        Errno::OPNOTSUPP => "the interface's driver cannot give single queues other memory",
-        Errno::INVAL => "no queue was named, or the descriptor is no dma-buf",
+        Errno::OPNOTSUPP => {
+            "the interface's driver cannot give single queues other memory, or the kernel is too old (6.12 to receive, 6.16 to send)"
+        }
+        Errno::INVAL => {
+            "no queue was named, the descriptor is no dma-buf, or the interface is no device that could reach it (lo, dummy, veth)"
+        }
         Errno::BADF => "the descriptor is not open",
         Errno::BUSY | Errno::EXIST => {
             "a queue has other memory already (AF_XDP, io_uring, another binding)"

@@ -16,6 +16,7 @@
 //! | room | what |
 //! |---|---|
 //! | [`region`] | memory for payload: what there is, and what is missing |
+//! | `cuda` | NVIDIA's devices (feature `cuda`, which is on) |
 //! | [`engine`] | what decides: chunks, tokens, where the next bytes go |
 //! | [`io`] | descriptors: bindings, streams, the [paths](io::Path) by which payload comes |
 //! | [`wire`] | bytes that go to the kernel and come from it |
@@ -47,6 +48,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod engine;
 pub mod error;
 pub mod io;

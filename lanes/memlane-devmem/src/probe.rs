@@ -39,6 +39,7 @@ pub fn memory() -> Vec<Finding> {
     };
     let of_heap = |name| (Kind::DmaHeap(name), "the kernel's allocator for devices");
     kinds.extend(heaps.into_iter().map(of_heap));
+    kinds.extend((0..devices()).map(|n| (Kind::Cuda(n), "memory of NVIDIA's device")));
     let tried = kinds.into_iter().map(|(kind, what)| {
         let name = kind.to_string();
         let made = DeviceRegion::create(&Spec { kind, bytes: TRIED });
@@ -50,6 +51,15 @@ pub fn memory() -> Vec<Finding> {
         }
     });
     tried.collect()
+}
+
+/// CUDA's; one, if there is none: then it is said why.
+fn devices() -> u32 {
+    #[cfg(feature = "cuda")]
+    let found = crate::cuda::Driver::find().map_or(0, crate::cuda::Driver::count);
+    #[cfg(not(feature = "cuda"))]
+    let found = 0;
+    found.max(1)
 }
 
 fn heaps() -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Memory that payload can be put into: `memfd:`, `hugetlb:`, `udmabuf:`, `dmaheap:`.
+//! Memory that payload can be put into: `memfd:`, `hugetlb:`, `udmabuf:`, `dmaheap:`, `cuda:`.
 //!
 //! | kind | memory | a dma-buf? | who has it |
 //! |---|---|---|---|
@@ -6,8 +6,9 @@
 //! | `hugetlb:64M` | huge pages from the administrator's pool | no | `vm.nr_hugepages` > 0 |
 //! | `udmabuf:64M` | a memfd that devices can be given | yes | `/dev/udmabuf` (`CONFIG_UDMABUF`), 64 MiB at most by default |
 //! | `dmaheap:system:64M` | an allocator of the kernel's for devices | yes | `/dev/dma_heap/NAME` |
+//! | `cuda:0:64M` | a device's own | where its driver gives it | `libcuda.so.1`, a device |
 //!
-//! All of them are mapped: the CPU can put bytes there. A region of a dma-buf tells the kernel before and after
+//! All of them but CUDA's are mapped: the CPU can put bytes there. A region of a dma-buf tells the kernel before and after
 //! (`DMA_BUF_IOCTL_SYNC`).
 
 use crate::error::{AccessError, RegionError};
@@ -41,6 +42,8 @@ pub enum Kind {
     Udmabuf,
     /// From the kernel's heap of this name.
     DmaHeap(String),
+    /// Memory of NVIDIA's device of this number.
+    Cuda(u32),
 }
 
 impl fmt::Display for Kind {
@@ -50,6 +53,7 @@ impl fmt::Display for Kind {
             Kind::Hugetlb => f.write_str("hugetlb"),
             Kind::Udmabuf => f.write_str("udmabuf"),
             Kind::DmaHeap(name) => write!(f, "dmaheap:{name}"),
+            Kind::Cuda(number) => write!(f, "cuda:{number}"),
         }
     }
 }
@@ -71,6 +75,7 @@ impl FromStr for Spec {
             None if kind == "hugetlb" => Kind::Hugetlb,
             None if kind == "udmabuf" => Kind::Udmabuf,
             Some(("dmaheap", name)) if is_heap_name(name) => Kind::DmaHeap(name.to_owned()),
+            Some(("cuda", number)) => Kind::Cuda(device_number(number).ok_or_else(wrong)?),
             _ => return Err(wrong()),
         };
         let bytes = size(bytes).ok_or_else(wrong)?;
@@ -82,6 +87,12 @@ impl FromStr for Spec {
 fn is_heap_name(name: &str) -> bool {
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"_-,@".contains(&c);
     !name.is_empty() && name.len() <= 64 && name.bytes().all(plain)
+}
+
+/// Digits alone: `+1` is no number of a device.
+fn device_number(text: &str) -> Option<u32> {
+    let digits = text.bytes().all(|c| c.is_ascii_digit());
+    text.parse().ok().filter(|_| digits)
 }
 
 /// `65536`, `64K`, `64M`, `1G`; not 0.
@@ -103,9 +114,13 @@ fn size(text: &str) -> Option<usize> {
 pub struct DeviceRegion {
     kind: Kind,
     base: NonNull<u8>,
+    /// Bytes that are mapped there: all, or none.
+    mapped: usize,
     len: usize,
-    memory: Fd,
+    memory: Option<Fd>,
     dma_buf: Option<OwnedFd>,
+    #[cfg(feature = "cuda")]
+    cuda: Option<crate::cuda::Memory>,
 }
 
 // SAFETY: an address range, which is reached through SharedBytes only.
@@ -128,11 +143,48 @@ impl DeviceRegion {
             Kind::Hugetlb => of_memfd(spec, spec.bytes.next_multiple_of(HUGE), true),
             Kind::Udmabuf => {
                 let mut region = of_memfd(spec, len, false)?;
-                region.dma_buf = Some(udmabuf(&region.memory, len)?);
+                let memory = region.memory.as_ref().map_or(-1, Fd::raw);
+                region.dma_buf = Some(udmabuf(memory, len)?);
                 Ok(region)
             }
             Kind::DmaHeap(name) => of_heap(spec, name, len),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(number) => {
+                let driver = crate::cuda::Driver::find()?;
+                let memory = crate::cuda::Memory::new(driver, *number, spec.bytes)?;
+                Ok(DeviceRegion::of_cuda(memory))
+            }
+            #[cfg(not(feature = "cuda"))]
+            Kind::Cuda(_) => Err(RegionError::Missing(
+                "this memlane was built without the feature cuda".into(),
+            )),
         }
+    }
+
+    /// A region that is memory of a CUDA device.
+    #[cfg(feature = "cuda")]
+    pub fn of_cuda(memory: crate::cuda::Memory) -> DeviceRegion {
+        DeviceRegion {
+            kind: Kind::Cuda(memory.number()),
+            base: NonNull::dangling(),
+            mapped: 0,
+            len: memory.len(),
+            memory: None,
+            // Without, everything but the kernel's own path works.
+            dma_buf: memory.dma_buf().ok(),
+            cuda: Some(memory),
+        }
+    }
+
+    /// The device's memory that it is, if it is one of CUDA's.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(&self) -> Option<&crate::cuda::Memory> {
+        self.cuda.as_ref()
+    }
+
+    /// Can the CPU reach it?
+    pub fn is_mapped(&self) -> bool {
+        self.mapped > 0
     }
 
     /// What it is made of.
@@ -155,17 +207,20 @@ impl DeviceRegion {
         self.dma_buf.as_ref().map(AsFd::as_fd)
     }
 
-    /// All of it. Who writes there tells the kernel, by [`cpu`](Self::cpu).
+    /// All of it, or nothing, if it is not mapped. Who writes there tells the kernel, by [`cpu`](Self::cpu).
     pub fn bytes(&self) -> SharedBytes {
         // SAFETY: mapped as long as `self` is; its users are bound to it by their owner.
-        unsafe { SharedBytes::new(self.base, self.len) }
+        unsafe { SharedBytes::new(self.base, self.mapped) }
     }
 
     /// Has `work` reach the region by the CPU: before and after it, the kernel is told, if it is a dma-buf.
     ///
     /// # Errors
-    /// The kernel's; `work` may have run.
+    /// The kernel's; `work` may have run. EOPNOTSUPP: it is not mapped.
     pub fn cpu<T>(&self, access: Access, work: impl FnOnce(SharedBytes) -> T) -> Result<T, Errno> {
+        if !self.is_mapped() {
+            return Err(Errno::NOTSUP);
+        }
         self.sync(access as u64)?;
         let done = work(self.bytes());
         self.sync(access as u64 | SYNC_END)?;
@@ -185,6 +240,10 @@ impl DeviceRegion {
     /// # Errors
     /// Beyond its end; the kernel's.
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = &self.cuda {
+            return memory.read(at, into);
+        }
         let at = usize::try_from(at).map_err(|_| AccessError::Outside)?;
         let copied = self.cpu(Access::Read, |bytes| {
             // SAFETY: `into` is ours for its whole length.
@@ -196,15 +255,36 @@ impl DeviceRegion {
         }
     }
 
+    /// Copies bytes into it that others may write, too.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write_shared(&self, at: u64, from: &SharedBytes) -> Result<(), AccessError> {
+        // SAFETY: a window is readable for its whole length.
+        unsafe { self.write_from(at, from.as_ptr(), from.len()) }
+    }
+
     /// Copies bytes into it.
     ///
     /// # Errors
     /// As [`read`](Self::read).
     pub fn write(&self, at: u64, from: &[u8]) -> Result<(), AccessError> {
+        // SAFETY: `from` is readable for its whole length.
+        unsafe { self.write_from(at, from.as_ptr(), from.len()) }
+    }
+
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    unsafe fn write_from(&self, at: u64, from: *const u8, len: usize) -> Result<(), AccessError> {
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = &self.cuda {
+            // SAFETY: the caller's promise.
+            return unsafe { memory.write(at, from, len) };
+        }
         let at = usize::try_from(at).map_err(|_| AccessError::Outside)?;
-        let copied = self.cpu(Access::Write, |bytes| {
-            // SAFETY: `from` is readable for its whole length.
-            unsafe { bytes.copy_in(at, from.as_ptr(), from.len()) }
+        // SAFETY: the caller's promise.
+        let copied = self.cpu(Access::Write, |bytes| unsafe {
+            bytes.copy_in(at, from, len)
         });
         match copied.map_err(AccessError::Device)? {
             true => Ok(()),
@@ -215,8 +295,10 @@ impl DeviceRegion {
 
 impl Drop for DeviceRegion {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping, made in `create`; nobody has a window on it any more.
-        unsafe { mem::unmap(self.base, self.len) };
+        if self.mapped > 0 {
+            // SAFETY: the whole mapping, made in `create`; nobody has a window on it any more.
+            unsafe { mem::unmap(self.base, self.mapped) };
+        }
     }
 }
 
@@ -277,20 +359,14 @@ fn of_memfd(spec: &Spec, len: usize, huge: bool) -> Result<DeviceRegion, RegionE
         )),
         false => RegionError::Kernel("mapping", errno),
     })?;
-    Ok(DeviceRegion {
-        kind: spec.kind.clone(),
-        base,
-        len,
-        memory,
-        dma_buf: None,
-    })
+    Ok(mapped_region(spec, base, len, memory, None))
 }
 
-fn udmabuf(memory: &Fd, len: usize) -> Result<OwnedFd, RegionError> {
+fn udmabuf(memory: i32, len: usize) -> Result<OwnedFd, RegionError> {
     let device = open_device("/dev/udmabuf", "modprobe udmabuf (CONFIG_UDMABUF)")?;
     let request = UdmabufCreate {
         // Not negative: it is open.
-        memfd: memory.raw().unsigned_abs(),
+        memfd: memory.unsigned_abs(),
         flags: UDMABUF_CLOEXEC,
         offset: 0,
         size: len as u64,
@@ -311,6 +387,12 @@ fn udmabuf(memory: &Fd, len: usize) -> Result<OwnedFd, RegionError> {
 fn of_heap(spec: &Spec, name: &str, len: usize) -> Result<DeviceRegion, RegionError> {
     let path = format!("/dev/dma_heap/{name}");
     let device = open_device(&path, "ls /dev/dma_heap shows which there are")?;
+    // The system's heap takes what it is asked for, and has the kernel end processes to find it.
+    if let Some(there) = available().filter(|there| len > *there) {
+        return Err(RegionError::Missing(format!(
+            "dmaheap: {len} bytes are more than this machine has available ({there}, MemAvailable of /proc/meminfo)"
+        )));
+    }
     let mut request = HeapAllocation {
         len: len as u64,
         fd: 0,
@@ -332,13 +414,37 @@ fn of_heap(spec: &Spec, name: &str, len: usize) -> Result<DeviceRegion, RegionEr
         // SAFETY: the mapping from above, of which nobody knows.
         unsafe { mem::unmap(base, len) };
     })?;
-    Ok(DeviceRegion {
+    Ok(mapped_region(spec, base, len, owned(dma_buf), Some(kept)))
+}
+
+/// Of a mapping of `len` bytes at `base`, which becomes the region's.
+fn mapped_region(
+    spec: &Spec,
+    base: NonNull<u8>,
+    len: usize,
+    memory: Fd,
+    dma_buf: Option<OwnedFd>,
+) -> DeviceRegion {
+    DeviceRegion {
         kind: spec.kind.clone(),
         base,
+        mapped: len,
         len,
-        memory: owned(dma_buf),
-        dma_buf: Some(kept),
-    })
+        memory: Some(memory),
+        dma_buf,
+        #[cfg(feature = "cuda")]
+        cuda: None,
+    }
+}
+
+/// Bytes that may be allocated without others being pushed out.
+fn available() -> Option<usize> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 fn owned(fd: OwnedFd) -> Fd {
@@ -400,6 +506,7 @@ mod tests {
         assert_eq!(read("udmabuf:4096"), spec(Kind::Udmabuf, 4096));
         let heap = Kind::DmaHeap("linux,cma".into());
         assert_eq!(read("dmaheap:linux,cma:1G"), spec(heap, 1 << 30));
+        assert_eq!(read("cuda:1:64M"), spec(Kind::Cuda(1), 64 << 20));
         for wrong in [
             "",
             "memfd",
@@ -415,9 +522,19 @@ mod tests {
             "memfd:a:1M",
             "memfd:1MM",
             "memfd:µ",
+            "cuda:1M",
+            "cuda::1M",
+            "cuda:+1:1M",
+            "cuda:4294967296:1M",
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_available_is_read() {
+        let there = available().expect("a kernel tells it");
+        assert!(there > 1 << 20, "{there}");
     }
 
     /// Numbers from `linux/udmabuf.h`, `linux/dma-heap.h`, `linux/dma-buf.h`, as x86-64 and arm64 compile them.

@@ -1,7 +1,7 @@
 //! Receives and releases in any order, against a model that only remembers which bytes lie where.
 
 use memlane_devmem::engine::inflow::Room;
-use memlane_devmem::engine::{Chunks, Inflow, Tokens};
+use memlane_devmem::engine::{Chunks, Inflow, Origin, Tokens};
 use memlane_devmem::{Fragment, Range};
 use proptest::prelude::*;
 
@@ -119,7 +119,7 @@ impl World {
         let named = |f: &Fragment| f.token.wrapping_sub(range.start) < count;
         let expected: Vec<_> = self.out.iter().copied().filter(named).collect();
         let mut freed = Vec::new();
-        let given = self.tokens.release(&[range], |f| freed.push(f)).unwrap();
+        let given = self.tokens.release(&[range], |f, _| freed.push(f)).unwrap();
         for fragment in &freed {
             let chunk = u32::try_from(fragment.offset / u64::from(CHUNK)).unwrap();
             self.chunks.give(chunk);
@@ -179,7 +179,7 @@ proptest! {
         }
         world.inflow.close(&mut world.chunks);
         for fragment in world.owned.drain(..) {
-            assert_eq!(world.tokens.give_up(fragment.token), Some(fragment));
+            assert_eq!(world.tokens.give_up(fragment.token), Some((fragment, Origin::Pool)));
             world.out.push(fragment);
         }
         for fragment in world.out {

@@ -2,12 +2,14 @@
 //! it is understood.
 
 use memlane_devmem::error::KernelError;
-use memlane_devmem::io::kernel::{Bound, Interface, Missing, dma_buf, missing, receive, release};
+use memlane_devmem::io::kernel::calls::{Calls, Real};
+use memlane_devmem::io::kernel::{Bound, Interface, Missing, dma_buf, missing};
 use memlane_devmem::{DeviceRegion, Range};
 use memlane_sys::Errno;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 #[test]
 fn what_the_loopback_interface_lacks_is_said_one_by_one() {
@@ -50,33 +52,35 @@ fn pair() -> (TcpStream, TcpStream) {
 fn bytes_that_no_device_has_are_in_the_caller_s_buffer() {
     let (mut there, here) = pair();
     there.write_all(b"plain").unwrap();
-    let mut linear = [0; 100];
+    let here = Real(Arc::new(here.into()));
+    let (mut linear, mut told) = ([0; 100], [0; 50]);
     let came = loop {
-        match receive(here.as_fd(), &mut linear) {
+        match here.receive(&mut linear, &mut told) {
             Err(Errno::AGAIN) => std::thread::yield_now(),
             came => break came,
         }
     };
     // Nothing is told of plain bytes (Documentation/networking/devmem.rst).
-    assert_eq!(came, Ok((5, Vec::new())));
+    assert_eq!(came, Ok((5, 0)));
     assert_eq!(&linear[..5], b"plain");
     drop(there);
-    assert_eq!(receive(here.as_fd(), &mut linear), Ok((0, Vec::new())));
+    assert_eq!(here.receive(&mut linear, &mut told), Ok((0, 0)));
 }
 
 /// ENOPROTOOPT: a kernel from before 6.12, or without `CONFIG_NET_DEVMEM`.
 #[test]
 fn tokens_that_are_not_out_free_nothing_and_too_many_ranges_are_refused() {
     let (_there, here) = pair();
+    let here = Real(Arc::new(here.into()));
     let range = Range { start: 1, count: 5 };
-    let freed = release(here.as_fd(), &[range]);
+    let freed = here.release(&[range]);
     if freed == Err(Errno(92)) {
         return eprintln!("SKIPPED: this kernel has no SO_DEVMEM_DONTNEED");
     }
     assert_eq!(freed, Ok(0));
-    assert_eq!(release(here.as_fd(), &[range; 128]), Ok(0));
-    assert_eq!(release(here.as_fd(), &[range; 129]), Err(Errno::INVAL));
-    assert_eq!(release(here.as_fd(), &[]), Err(Errno::INVAL));
+    assert_eq!(here.release(&[range; 128]), Ok(0));
+    assert_eq!(here.release(&[range; 129]), Err(Errno::INVAL));
+    assert_eq!(here.release(&[]), Err(Errno::INVAL));
 }
 
 /// What the kernel says to each request that cannot be: its number, and a sentence with what to do.

@@ -109,6 +109,27 @@ pub unsafe fn receive_with_control(
     Ok((n, message.msg_controllen.min(size_of_val(control))))
 }
 
+/// As [`send`], with flags, and something told beside the bytes (words, so that they are aligned as the kernel's
+/// structures are): `told` bytes of `control`.
+///
+/// # Safety
+/// What the flags and the control message make of the pieces may be read.
+pub unsafe fn send_with_control(
+    socket: i32,
+    pieces: &[Piece],
+    (control, told): (&[u64], usize),
+    flags: i32,
+) -> Result<usize> {
+    let mut message = message(pieces.as_ptr(), pieces.len());
+    message.msg_control = control.as_ptr().cast_mut().cast();
+    message.msg_controllen = told.min(size_of_val(control));
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | flags) as usize;
+    let args = [socket as usize, &raw const message as usize, flags, 0, 0, 0];
+    // SAFETY: the header, its pieces and the control message live until the call is back; the rest is the caller's
+    // promise.
+    retried(|| unsafe { syscall6(libc::SYS_sendmsg, args) })
+}
+
 fn first_of(control: &[u64; (CONTROL_HEADER + TOLD) / 8]) -> Told {
     let kinds = control[1].to_ne_bytes();
     let four = |at: usize| [kinds[at], kinds[at + 1], kinds[at + 2], kinds[at + 3]];

@@ -20,8 +20,8 @@ use crate::exit::{Exit, fail};
 /// memlane nc -l 127.0.0.1:5201 --into udmabuf:64M      receives into a region
 /// memlane nc 127.0.0.1:5201 --from FILE                sends a file
 ///
-/// A region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE or dmaheap:NAME:SIZE. What is received stays there as fragments,
-/// until it has been checked or written to --output; then its tokens are handed back.
+/// A region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE or cuda:N:SIZE. What is received stays there as
+/// fragments, until it has been checked or written to --output; then its tokens are handed back.
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -110,7 +110,7 @@ pub(super) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
         let exit = match error {
             RegionError::Missing(_) => Exit::Unsupported,
             RegionError::Chunk(_) | RegionError::Name(_) => Exit::Usage,
-            RegionError::Kernel(..) => Exit::Failed,
+            RegionError::Kernel(..) | RegionError::Device(_) => Exit::Failed,
         };
         fail(exit, format!("{region}: {error}"))
     };

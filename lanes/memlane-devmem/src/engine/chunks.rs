@@ -6,6 +6,8 @@
 #[derive(Debug)]
 pub struct Chunks {
     size: u32,
+    /// Where the first one begins in the region.
+    base: u64,
     /// The last one given back is the first one taken: it is the likeliest to be in a cache.
     free: Vec<u32>,
     holders: Vec<u32>,
@@ -20,15 +22,22 @@ impl Chunks {
     /// A region of `bytes` in chunks of `size`; what is left behind the last whole one is not used. `None`: the size is
     /// no power of two from [`CHUNK_MIN`] to [`CHUNK_MAX`], or there is no chunk, or there are 2³¹ or more.
     pub fn new(bytes: u64, size: u32) -> Option<Chunks> {
+        Chunks::within(0..bytes, size).filter(|chunks| chunks.count() > 0)
+    }
+
+    /// Likewise a part of a region, which may have no chunk.
+    pub fn within(part: core::ops::Range<u64>, size: u32) -> Option<Chunks> {
         if !size.is_power_of_two() || !(CHUNK_MIN..=CHUNK_MAX).contains(&size) {
             return None;
         }
+        let bytes = part.end.checked_sub(part.start)?;
         let count = u32::try_from(bytes / u64::from(size)).ok()?;
-        if count == 0 || count > i32::MAX.unsigned_abs() {
+        if count > i32::MAX.unsigned_abs() {
             return None;
         }
         Some(Chunks {
             size,
+            base: part.start,
             free: (0..count).rev().collect(),
             holders: vec![0; count as usize],
         })
@@ -51,7 +60,13 @@ impl Chunks {
 
     /// Where a chunk begins in the region.
     pub fn offset(&self, chunk: u32) -> u64 {
-        u64::from(chunk) * u64::from(self.size)
+        self.base + u64::from(chunk) * u64::from(self.size)
+    }
+
+    /// The chunk that a place of the region lies in, which is of one of ours.
+    pub fn at(&self, offset: u64) -> u32 {
+        let nth = offset.saturating_sub(self.base) / u64::from(self.size);
+        u32::try_from(nth).unwrap_or(u32::MAX)
     }
 
     /// A free chunk, which has one holder now. `None`: there is none until one is given back.
@@ -109,6 +124,16 @@ mod tests {
             (chunks.count(), chunks.free(), chunks.offset(1)),
             (2, 2, 4096)
         );
+    }
+
+    #[test]
+    fn a_part_of_a_region_has_chunks_of_its_own_or_none() {
+        let chunks = Chunks::within(8192..16_384, 4096).unwrap();
+        assert_eq!((chunks.count(), chunks.offset(1)), (2, 12_288));
+        assert_eq!((chunks.at(8192), chunks.at(16_383)), (0, 1));
+        assert_eq!(Chunks::within(8192..8192, 4096).unwrap().count(), 0);
+        let (end, start) = (8191, 8192);
+        assert!(Chunks::within(start..end, 4096).is_none());
     }
 
     #[test]

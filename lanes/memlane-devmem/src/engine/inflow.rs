@@ -120,6 +120,21 @@ impl Inflow {
     /// If these are more than there was room for: our own mistake, by which memory would be named that nobody filled.
     pub fn landed(
         &mut self,
+        bytes: u64,
+        chunks: &mut Chunks,
+        tokens: &mut Tokens,
+        fragments: &mut Vec<Fragment>,
+    ) {
+        self.name(bytes, chunks, tokens, fragments);
+        self.settle(chunks);
+    }
+
+    /// The first half of [`landed`](Self::landed): `bytes` are named, and what is left stays open for more of them.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn name(
+        &mut self,
         mut bytes: u64,
         chunks: &mut Chunks,
         tokens: &mut Tokens,
@@ -139,6 +154,10 @@ impl Inflow {
                 full.map(|chunk| chunks.give(chunk));
             }
         }
+    }
+
+    /// The second half: stretches that got no bytes are free again.
+    pub fn settle(&mut self, chunks: &mut Chunks) {
         let begun = usize::from(self.open.front().is_some_and(|open| open.at > 0));
         for open in self.open.drain(begun..) {
             chunks.give(open.chunk);

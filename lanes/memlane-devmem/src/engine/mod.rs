@@ -2,12 +2,14 @@
 //! no threads, no clock.
 
 pub mod chunks;
+pub mod flights;
 pub mod inflow;
 pub mod tokens;
 
 pub use chunks::Chunks;
+pub use flights::{Flights, Span};
 pub use inflow::Inflow;
-pub use tokens::{Range, Tokens};
+pub use tokens::{Origin, Range, Tokens};
 
 /// Bytes of payload in a region, and the name by which they are given back: the kernel's `struct dmabuf_cmsg`
 /// (`linux/uio.h`).

@@ -46,10 +46,20 @@ pub fn ranges_of(fragments: &[Fragment], ranges: &mut Vec<Range>) {
     }
 }
 
+/// Who has put a fragment's bytes where they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// We, into a chunk of our pool.
+    Pool,
+    /// The path, by a name of its own (a token of the kernel's, say).
+    Path(u64),
+}
+
 /// A fragment that is out.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     fragment: Fragment,
+    origin: Origin,
     /// Only [`Tokens::give_up`] takes it back.
     kept: bool,
 }
@@ -94,8 +104,13 @@ impl Tokens {
         token as usize & (self.places.len() - 1)
     }
 
-    /// Names `len` bytes at `offset`. `None`: too many are out.
+    /// Names `len` bytes at `offset`, in our pool. `None`: too many are out.
     pub fn name(&mut self, offset: u64, len: u32) -> Option<Fragment> {
+        self.name_of(offset, len, Origin::Pool)
+    }
+
+    /// Likewise, bytes that anybody has put there.
+    pub fn name_of(&mut self, offset: u64, len: u32, origin: Origin) -> Option<Fragment> {
         if self.room() == 0 {
             return None;
         }
@@ -110,6 +125,7 @@ impl Tokens {
         let place = self.place(token);
         self.places[place] = Some(Given {
             fragment,
+            origin,
             kept: false,
         });
         Some(fragment)
@@ -136,17 +152,25 @@ impl Tokens {
         }
     }
 
+    /// Its owner lets go of it: a release takes it back again.
+    pub fn let_go(&mut self, fragment: Fragment) {
+        let place = self.place(fragment.token);
+        if let Some(given) = self.places[place].as_mut() {
+            given.kept &= given.fragment != fragment;
+        }
+    }
+
     /// Takes a fragment back from its owner; `None`: it is not out.
-    pub fn give_up(&mut self, token: u32) -> Option<Fragment> {
+    pub fn give_up(&mut self, token: u32) -> Option<(Fragment, Origin)> {
         let given = self.given(token)?;
         Some(self.take(given))
     }
 
-    fn take(&mut self, given: Given) -> Fragment {
+    fn take(&mut self, given: Given) -> (Fragment, Origin) {
         let place = self.place(given.fragment.token);
         self.places[place] = None;
         self.out -= 1;
-        given.fragment
+        (given.fragment, given.origin)
     }
 
     /// Takes ranges back; `freed` gets each fragment that was out. How many were.
@@ -156,7 +180,7 @@ impl Tokens {
     pub fn release(
         &mut self,
         ranges: &[Range],
-        mut freed: impl FnMut(Fragment),
+        mut freed: impl FnMut(Fragment, Origin),
     ) -> Result<u32, ReleaseError> {
         if ranges.len() > RANGES_MAX {
             return Err(ReleaseError::TooManyRanges(ranges.len()));
@@ -172,7 +196,8 @@ impl Tokens {
                 let found = token.and_then(|token| self.given(token));
                 if let Some(found) = found.filter(|found| !found.kept) {
                     given += 1;
-                    freed(self.take(found));
+                    let (fragment, origin) = self.take(found);
+                    freed(fragment, origin);
                 }
             }
         }
@@ -180,11 +205,11 @@ impl Tokens {
     }
 
     /// Takes all back that have no owner, as the kernel does when a socket is closed.
-    pub fn release_all(&mut self, mut freed: impl FnMut(Fragment)) {
+    pub fn release_all(&mut self, mut freed: impl FnMut(Fragment, Origin)) {
         for place in &mut self.places {
             if let Some(given) = place.take_if(|given| !given.kept) {
                 self.out -= 1;
-                freed(given.fragment);
+                freed(given.fragment, given.origin);
             }
         }
     }
@@ -209,11 +234,11 @@ mod tests {
     fn a_token_given_back_twice_hits_nothing() {
         let mut tokens = Tokens::new(4);
         let first = tokens.name(0, 10).unwrap();
-        assert_eq!(tokens.release(&one(first.token), |_| {}), Ok(1));
+        assert_eq!(tokens.release(&one(first.token), |_, _| {}), Ok(1));
         let second = tokens.name(0, 10).unwrap();
         assert_ne!(first.token, second.token);
         assert_eq!(
-            tokens.release(&one(first.token), |_| panic!("freed")),
+            tokens.release(&one(first.token), |_, _| panic!("freed")),
             Ok(0)
         );
         assert_eq!(tokens.out(), 1);
@@ -224,13 +249,13 @@ mod tests {
         let mut tokens = Tokens::new(4);
         tokens.name(0, 10).unwrap();
         for strange in [1, 8, 16, TOKEN_END, u32::MAX] {
-            assert_eq!(tokens.release(&one(strange), |_| panic!("freed")), Ok(0));
+            assert_eq!(tokens.release(&one(strange), |_, _| panic!("freed")), Ok(0));
         }
         let to_the_end = [Range {
             start: u32::MAX - 1,
             count: u32::MAX,
         }];
-        assert_eq!(tokens.release(&to_the_end, |_| panic!("freed")), Ok(0));
+        assert_eq!(tokens.release(&to_the_end, |_, _| panic!("freed")), Ok(0));
     }
 
     #[test]
@@ -238,9 +263,9 @@ mod tests {
         let mut tokens = Tokens::new(4);
         tokens.name(0, 10).unwrap();
         let ranges = [Range { start: 0, count: 1 }; RANGES_MAX + 1];
-        let refused = tokens.release(&ranges, |_| panic!("freed"));
+        let refused = tokens.release(&ranges, |_, _| panic!("freed"));
         assert_eq!(refused, Err(ReleaseError::TooManyRanges(RANGES_MAX + 1)));
-        assert_eq!(tokens.release(&ranges[1..], |_| {}), Ok(1));
+        assert_eq!(tokens.release(&ranges[1..], |_, _| {}), Ok(1));
     }
 
     #[test]
@@ -253,9 +278,9 @@ mod tests {
             start: 0,
             count: 3000,
         }];
-        assert_eq!(tokens.release(&all, |_| {}), Ok(TOKENS_MAX));
+        assert_eq!(tokens.release(&all, |_, _| {}), Ok(TOKENS_MAX));
         assert_eq!(
-            tokens.release(&all, |_| {}),
+            tokens.release(&all, |_, _| {}),
             Ok(0),
             "those were looked at first"
         );
@@ -263,7 +288,7 @@ mod tests {
             start: TOKENS_MAX,
             count: 3000,
         }];
-        assert_eq!(tokens.release(&rest, |_| {}), Ok(TOKENS_MAX));
+        assert_eq!(tokens.release(&rest, |_, _| {}), Ok(TOKENS_MAX));
         assert_eq!(tokens.out(), 3000 - 2 * TOKENS_MAX);
     }
 
@@ -275,7 +300,7 @@ mod tests {
         for n in 0..100 {
             last = tokens.name(n, 1).unwrap();
             assert!(last.token < TOKEN_END);
-            assert_eq!(tokens.release(&one(last.token), |_| {}), Ok(1));
+            assert_eq!(tokens.release(&one(last.token), |_, _| {}), Ok(1));
         }
         assert!(last.token < held.token, "it went round");
         assert_eq!(tokens.find(held.token), Some(held));
@@ -289,13 +314,42 @@ mod tests {
         assert!(tokens.keep(mine));
         assert!(!tokens.keep(mine), "twice");
         assert!(!tokens.keep(Fragment { len: 2, ..mine }), "forged");
-        assert_eq!(tokens.release(&one(mine.token), |_| panic!("freed")), Ok(0));
+        assert_eq!(
+            tokens.release(&one(mine.token), |_, _| panic!("freed")),
+            Ok(0)
+        );
         let mut freed = Vec::new();
-        tokens.release_all(|fragment| freed.push(fragment.offset));
+        tokens.release_all(|fragment, _| freed.push(fragment.offset));
         assert_eq!((freed, tokens.out()), (vec![1], 1));
-        assert_eq!(tokens.give_up(mine.token), Some(mine));
+        assert_eq!(tokens.give_up(mine.token), Some((mine, Origin::Pool)));
         assert_eq!(tokens.give_up(mine.token), None);
         assert_eq!(tokens.out(), 0);
+    }
+
+    #[test]
+    fn what_its_owner_lets_go_of_can_be_handed_back() {
+        let mut tokens = Tokens::new(4);
+        let mine = tokens.name(0, 1).unwrap();
+        assert!(tokens.keep(mine));
+        tokens.let_go(Fragment { len: 2, ..mine });
+        assert!(!tokens.keep(mine), "that was another one");
+        tokens.let_go(mine);
+        assert_eq!(tokens.release(&one(mine.token), |_, _| {}), Ok(1));
+        tokens.let_go(mine);
+        assert_eq!(tokens.out(), 0);
+    }
+
+    #[test]
+    fn what_the_path_calls_a_fragment_comes_back_with_it() {
+        let mut tokens = Tokens::new(4);
+        let theirs = tokens.name_of(0, 1, Origin::Path(77)).unwrap();
+        tokens.name(1, 1).unwrap();
+        let mut freed = Vec::new();
+        tokens
+            .release(&one(theirs.token), |_, origin| freed.push(origin))
+            .unwrap();
+        tokens.release_all(|_, origin| freed.push(origin));
+        assert_eq!(freed, [Origin::Path(77), Origin::Pool]);
     }
 
     #[test]
@@ -324,7 +378,7 @@ mod tests {
         let first = tokens.name(0, 1).unwrap();
         tokens.name(1, 1).unwrap();
         assert_eq!(tokens.name(2, 1), None);
-        tokens.release(&one(first.token), |_| {}).unwrap();
+        tokens.release(&one(first.token), |_, _| {}).unwrap();
         assert!(tokens.name(2, 1).is_some());
     }
 }

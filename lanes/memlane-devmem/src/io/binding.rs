@@ -41,6 +41,25 @@ impl Binding {
     /// [`RegionError::Chunk`]: the size is none; [`RegionError::Kernel`]: no descriptor.
     pub fn new(region: DeviceRegion, chunk: u32) -> Result<Arc<Binding>, RegionError> {
         let chunks = Chunks::new(region.len() as u64, chunk).ok_or(RegionError::Chunk(chunk))?;
+        Binding::of(region, chunks)
+    }
+
+    /// Keeps the region but for its last `kept` bytes for somebody else, an interface say, who puts payload there by
+    /// himself. Only what comes beside that goes into chunks, of which there may be none.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn beside(
+        region: DeviceRegion,
+        chunk: u32,
+        kept: u64,
+    ) -> Result<Arc<Binding>, RegionError> {
+        let end = region.len() as u64;
+        let chunks = Chunks::within(end.saturating_sub(kept)..end, chunk);
+        Binding::of(region, chunks.ok_or(RegionError::Chunk(chunk))?)
+    }
+
+    fn of(region: DeviceRegion, chunks: Chunks) -> Result<Arc<Binding>, RegionError> {
         let freed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let freed = freed.map_err(|error| {
             RegionError::Kernel("eventfd", memlane_sys::Errno(error.raw_os_error()))
@@ -80,14 +99,18 @@ impl Binding {
         self.freed.as_fd()
     }
 
+    /// Somebody who found no room is to look again.
+    pub(super) fn tell(&self) {
+        self.pool().tell(&self.freed);
+    }
+
     /// Gives the chunks of fragments back.
     pub(super) fn give(&self, fragments: impl Iterator<Item = Fragment>) {
         let mut pool = self.pool();
-        let size = u64::from(pool.chunks.size());
         let mut some = false;
         for fragment in fragments {
             // Offsets are ours, of chunks that there are.
-            let chunk = u32::try_from(fragment.offset / size).unwrap_or(u32::MAX);
+            let chunk = pool.chunks.at(fragment.offset);
             pool.chunks.give(chunk);
             some = true;
         }

@@ -1,57 +1,23 @@
 //! A TCP stream whose payload lands in a region.
 
+use super::coming::Coming;
+use super::copy::CopyEngine;
 use super::mapped::{Mapped, PIECES};
+use super::shared::{Owned, Shared};
+use super::stage::Stage;
 use super::staged::Staged;
-use super::{Binding, Source};
+use super::{Binding, Came, Late, Most, Path, Placed, Placer, Sink, Source};
 use crate::engine::inflow::Room;
 use crate::engine::tokens::{RANGES_MAX, ranges_of};
-use crate::engine::{Fragment, Inflow, Range, Tokens};
+use crate::engine::{Fragment, Inflow, Origin, Range, Span};
 use crate::error::{AccessError, ReceiveError, ReleaseError};
-use core::fmt;
+use crate::region::DeviceRegion;
 use memlane_sys::Errno;
 use memlane_sys::iov::{self, Piece};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How payload gets into the region.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Path {
-    /// The kernel writes into the mapped region: one copy.
-    Mapped,
-    /// By memory in between: two copies.
-    Staged,
-}
-
-impl Path {
-    /// All that there are, the best first.
-    pub const ALL: [Path; 2] = [Path::Mapped, Path::Staged];
-
-    /// As `--require` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Path::Mapped => "mapped",
-            Path::Staged => "staged",
-        }
-    }
-}
-
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Path {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Path, String> {
-        let found = Path::ALL.into_iter().find(|path| path.name() == text);
-        found.ok_or_else(|| "a path is mapped or staged".into())
-    }
-}
 
 /// What a stream's user asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,10 +54,16 @@ pub struct StreamCounts {
     pub out: u32,
     /// Bytes that were copied between two places of host memory on their way.
     pub bounced: u64,
+    /// Bytes that an interface did not put on the device, for which the CPU did.
+    pub beside: u64,
     /// Receives that found no free chunk, or no token.
     pub no_room: u64,
     /// Bytes that were sent out of the region.
     pub sent: u64,
+    /// Sends whose bytes the interface may still read.
+    pub flying: usize,
+    /// Sends that were to go without a copy, and were copied by the kernel.
+    pub sent_copied: u64,
 }
 
 /// What to wait for.
@@ -103,123 +75,125 @@ pub enum Wait {
     Room,
     /// Room in the socket, to send.
     Socket,
-}
-
-/// What a stream and whoever has its fragments share.
-#[derive(Debug)]
-struct Shared {
-    binding: Arc<Binding>,
-    tokens: Mutex<Given>,
-}
-
-#[derive(Debug)]
-struct Given {
-    tokens: Tokens,
-    released: u64,
-}
-
-impl Shared {
-    fn given(&self) -> MutexGuard<'_, Given> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn release(&self, ranges: &[Range]) -> Result<u32, ReleaseError> {
-        let mut freed = Vec::new();
-        let count = {
-            let mut given = self.given();
-            let count = given
-                .tokens
-                .release(ranges, |fragment| freed.push(fragment))?;
-            given.released += u64::from(count);
-            count
-        };
-        self.binding.give(freed.into_iter());
-        Ok(count)
-    }
-
-    fn release_unowned(&self) {
-        let mut freed = Vec::new();
-        let mut given = self.given();
-        given.tokens.release_all(|fragment| freed.push(fragment));
-        drop(given);
-        self.binding.give(freed.into_iter());
-    }
-
-    fn give_up(&self, token: u32) {
-        let mut given = self.given();
-        let fragment = given.tokens.give_up(token);
-        given.released += u64::from(fragment.is_some());
-        drop(given);
-        self.binding.give(fragment.into_iter());
-    }
-}
-
-/// A fragment that gives itself back when it is dropped, also after its stream's end.
-#[derive(Debug)]
-pub struct Owned {
-    fragment: Fragment,
-    shared: Arc<Shared>,
-}
-
-impl Owned {
-    /// What it is.
-    pub fn fragment(&self) -> Fragment {
-        self.fragment
-    }
-
-    /// Where it lies.
-    pub fn binding(&self) -> &Arc<Binding> {
-        &self.shared.binding
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        self.shared.give_up(self.fragment.token);
-    }
+    /// That nothing is sent any more: the region's bytes may change.
+    Sent,
 }
 
 /// One TCP stream. Closing it gives back what is out, but for fragments that are [`Owned`].
 #[derive(Debug)]
 pub struct Stream {
-    socket: OwnedFd,
+    /// The path may need it longer, for fragments that have an owner.
+    socket: Arc<OwnedFd>,
     shared: Arc<Shared>,
-    source: Box<dyn Source>,
+    way: Way,
+    sink: Option<Box<dyn Sink>>,
     inflow: Inflow,
     rooms: Vec<Room>,
     ranges: Vec<Range>,
     burst: u32,
+    /// Bytes of this receive, if it is asked for fewer than a burst.
+    limit: u64,
     counts: StreamCounts,
+    coming: Coming,
+    /// Nothing is to be had from the socket before some of `coming` is in the region.
+    full: bool,
+    /// What is on its way out of memory that the CPU cannot reach.
+    out: Vec<u8>,
+}
+
+/// Bytes that are copied out to be sent at a time, at most.
+const COPIED_OUT: u32 = 1 << 18;
+
+/// Who chooses places for payload.
+#[derive(Debug)]
+enum Way {
+    /// We do.
+    Poured(Box<dyn Source>),
+    /// Another one does.
+    Placed(Box<dyn Placer>, Vec<Placed>),
+}
+
+impl Way {
+    /// Bytes that came are in the region only some time later: how to follow that.
+    fn late(&self) -> Option<&dyn Late> {
+        match self {
+            Way::Poured(source) => source.late(),
+            Way::Placed(..) => None,
+        }
+    }
 }
 
 impl Stream {
-    /// Of a connected TCP (or unix stream) socket.
+    /// Of a connected TCP (or unix stream) socket, by a path that needs nothing else. If another one is required, a
+    /// receive says that it is not there; [`kernel::Link::stream`](super::kernel::Link::stream) is one.
     pub fn new(socket: OwnedFd, binding: &Arc<Binding>, terms: &Terms) -> Stream {
         let source: Box<dyn Source> = match terms.require {
+            None if !binding.region().is_mapped() => Staged::open(binding),
             None | Some(Path::Mapped) => Box::new(Mapped),
-            Some(Path::Staged) => Box::new(Staged::new()),
+            Some(Path::Staged) => Staged::open(binding),
+            Some(other) => Box::new(Unprepared(other)),
         };
+        let shared = Shared::new(binding, terms.fragments, None);
+        Stream::over(Arc::new(socket), shared, Way::Poured(source), None, terms)
+    }
+
+    /// By the path `staged`, with an engine and staging memory of the caller's.
+    pub fn staged(
+        socket: OwnedFd,
+        binding: &Arc<Binding>,
+        terms: &Terms,
+        stage: Stage,
+        engine: Box<dyn CopyEngine>,
+    ) -> Stream {
+        let source = Box::new(Staged::new(stage, engine));
+        let shared = Shared::new(binding, terms.fragments, None);
+        Stream::over(Arc::new(socket), shared, Way::Poured(source), None, terms)
+    }
+
+    /// Of a path on which others choose the places.
+    pub(super) fn placed(
+        socket: Arc<OwnedFd>,
+        binding: &Arc<Binding>,
+        placer: Box<dyn Placer>,
+        sink: Option<Box<dyn Sink>>,
+        terms: &Terms,
+    ) -> Stream {
+        // One for what comes beside the device, one for what does not.
+        let fragments = terms.fragments.max(2);
+        let shared = Shared::new(binding, fragments, Some(placer.giver()));
+        Stream::over(socket, shared, Way::Placed(placer, Vec::new()), sink, terms)
+    }
+
+    fn over(
+        socket: Arc<OwnedFd>,
+        shared: Arc<Shared>,
+        way: Way,
+        sink: Option<Box<dyn Sink>>,
+        terms: &Terms,
+    ) -> Stream {
         Stream {
             socket,
-            shared: Arc::new(Shared {
-                binding: Arc::clone(binding),
-                tokens: Mutex::new(Given {
-                    tokens: Tokens::new(terms.fragments),
-                    released: 0,
-                }),
-            }),
-            source,
+            shared,
+            way,
+            sink,
             inflow: Inflow::new(),
             rooms: Vec::new(),
             ranges: Vec::new(),
             burst: terms.burst.max(1),
+            limit: 1,
             counts: StreamCounts::default(),
+            coming: Coming::default(),
+            full: false,
+            out: Vec::new(),
         }
     }
 
     /// How payload comes.
     pub fn path(&self) -> Path {
-        self.source.path()
+        match &self.way {
+            Way::Poured(source) => source.path(),
+            Way::Placed(placer, _) => placer.path(),
+        }
     }
 
     /// Appends what has come to `fragments`; its bytes, 0 at the stream's end. Never waits.
@@ -227,10 +201,10 @@ impl Stream {
     /// # Errors
     /// [`ReceiveError::WouldBlock`]: nothing has come; [`ReceiveError::NoRoom`]: release fragments first.
     pub fn receive(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
-        self.receive_some(u64::from(self.burst), fragments)
+        self.receive_some(u64::MAX, fragments)
     }
 
-    /// As [`receive`](Self::receive), at most `limit` bytes (not 0), and no more than a burst.
+    /// As [`receive`](Self::receive), but not more than `limit` bytes (1 or more), as far as the path can stop there.
     ///
     /// # Errors
     /// As there.
@@ -239,38 +213,185 @@ impl Stream {
         limit: u64,
         fragments: &mut Vec<Fragment>,
     ) -> Result<u64, ReceiveError> {
-        self.find_room(limit.min(u64::from(self.burst)))?;
+        self.limit = limit.max(1);
+        let before = fragments.len();
+        let bytes = match &self.way {
+            way if way.late().is_some() => self.receive_late(fragments),
+            Way::Poured(_) => self.pour(fragments),
+            Way::Placed(..) => self.take_placed(fragments),
+        };
+        self.counts.received += bytes.unwrap_or(0);
+        self.counts.fragments += (fragments.len() - before) as u64;
+        bytes
+    }
+
+    /// Has the next bytes put where there is room.
+    fn pour(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        self.find_room(PIECES)?;
         let region = self.shared.binding.region();
-        let came = self
-            .source
-            .receive(self.socket.as_fd(), region, &self.rooms);
+        let Way::Poured(source) = &mut self.way else {
+            return Err(ReceiveError::Kernel(Errno::INVAL));
+        };
+        let came = source.receive(self.socket.as_fd(), region, &self.rooms);
         let (bytes, bounced) = came
             .as_ref()
             .map_or((0, 0), |came| (came.bytes, came.bounced));
-        let before = fragments.len();
         // Also of a receive that failed: what was taken for it goes back.
         let mut given = self.shared.given();
         let mut pool = self.shared.binding.pool();
         self.inflow
             .landed(bytes, &mut pool.chunks, &mut given.tokens, fragments);
         drop((given, pool));
-        self.counts.received += bytes;
         self.counts.bounced += bounced;
-        self.counts.fragments += (fragments.len() - before) as u64;
         came.map(|came| came.bytes)
     }
 
-    /// From the next byte on, each `unit` of them lie in one piece, as far as the path can choose where they lie: the
+    /// Hands out what has got into the region by now, and has the next bytes come meanwhile.
+    fn receive_late(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        let mut whole = self.hand_out(fragments);
+        let came = self.take_late();
+        // Whoever waits next is woken by what gets there from here on.
+        if let Some(late) = self.way.late() {
+            late.want();
+        }
+        whole += self.hand_out(fragments);
+        let failed = self.way.late().and_then(|late| late.failed());
+        match (whole, failed) {
+            (1.., _) => Ok(whole),
+            (0, Some(why)) => Err(why),
+            (0, None) if self.coming.is_empty() => came,
+            (0, None) => Err(ReceiveError::WouldBlock),
+        }
+    }
+
+    fn hand_out(&mut self, fragments: &mut Vec<Fragment>) -> u64 {
+        let done = self.way.late().map_or(0, |late| late.done());
+        self.counts.bounced = done;
+        let tokens = &mut self.shared.given().tokens;
+        self.coming.hand_out(done, tokens, fragments)
+    }
+
+    fn take_late(&mut self) -> Result<u64, ReceiveError> {
+        if let Some(end) = self.coming.end() {
+            return end;
+        }
+        let is_full = |late: &dyn Late| late.is_full() || late.failed().is_some();
+        // What is under way counts for what was asked for.
+        self.limit = self.limit.saturating_sub(self.coming.bytes());
+        self.full = self.limit == 0 || self.way.late().is_some_and(is_full);
+        if self.full {
+            return Err(ReceiveError::WouldBlock);
+        }
+        let mut named = Vec::new();
+        let came = self.pour(&mut named);
+        match came {
+            Ok(1..) | Err(ReceiveError::WouldBlock) => {}
+            // Some chunk comes back when what is under way has been handed out.
+            Err(ReceiveError::NoRoom) => self.full = true,
+            Ok(0) | Err(_) => {
+                self.full = true;
+                self.coming.ends(came);
+            }
+        }
+        let tokens = &mut self.shared.given().tokens;
+        self.coming.add(named.into_iter(), tokens);
+        came
+    }
+
+    /// Takes what others have put into the region, and copies what came beside it.
+    fn take_placed(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        let most = self.most()?;
+        let Way::Placed(placer, found) = &mut self.way else {
+            return Err(ReceiveError::Kernel(Errno::INVAL));
+        };
+        found.clear();
+        let came = placer.receive(most, found);
+        let copied = came.and_then(|bytes| self.copy_beside().map(|copied| (bytes, copied)));
+        let Way::Placed(placer, found) = &mut self.way else {
+            return Err(ReceiveError::Kernel(Errno::INVAL));
+        };
+        if copied.is_err() {
+            // What has no name is nobody's to release.
+            give_back(placer.as_ref(), found);
+        }
+        let mut given = self.shared.given();
+        let mut pool = self.shared.binding.pool();
+        for placed in found.drain(..) {
+            match placed {
+                Placed::There { span, name } => {
+                    let origin = Origin::Path(name);
+                    let named = given.tokens.name_of(span.offset, span.len, origin);
+                    fragments.push(named.expect("a stretch without a token"));
+                }
+                Placed::Beside(bytes) => {
+                    let (chunks, tokens) = (&mut pool.chunks, &mut given.tokens);
+                    self.inflow.name(bytes.into(), chunks, tokens, fragments);
+                }
+            }
+        }
+        self.inflow.settle(&mut pool.chunks);
+        drop((given, pool));
+        let (bytes, copied) = copied?;
+        self.counts.beside += copied;
+        self.counts.bounced += copied;
+        Ok(bytes)
+    }
+
+    /// How much may be found: as many stretches as there are tokens for, and as many bytes as there is room for, should
+    /// they come beside the device.
+    fn most(&mut self) -> Result<Most, ReceiveError> {
+        let beside = match &self.way {
+            Way::Placed(placer, _) => placer.comes_beside(),
+            Way::Poured(_) => true,
+        };
+        let tokens = self.shared.given().tokens.room() as usize;
+        // Each room that is begun may cost a token more than the stretches do.
+        let pieces = if beside { PIECES.min(tokens / 2) } else { 0 };
+        if beside || tokens == 0 {
+            self.find_room(pieces)?;
+        } else {
+            self.rooms.clear();
+        }
+        let room = self.rooms.iter().map(|room| u64::from(room.len)).sum();
+        let most = self.limit.min(u64::from(self.burst));
+        let bytes = most.min(if beside { room } else { u64::MAX });
+        Ok(Most {
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            stretches: tokens - self.rooms.len(),
+        })
+    }
+
+    /// Copies what came beside the device into the room that there is; how many bytes.
+    fn copy_beside(&self) -> Result<u64, ReceiveError> {
+        let Way::Placed(placer, _) = &self.way else {
+            return Ok(0);
+        };
+        let region = self.shared.binding.region();
+        let mut left = placer.beside();
+        let bytes = left.len() as u64;
+        for room in &self.rooms {
+            let (now, later) = left.split_at(left.len().min(room.len as usize));
+            let written = region.write(room.offset, now);
+            written.map_err(|error| match error {
+                AccessError::Device(errno) => ReceiveError::Kernel(errno),
+                _ => ReceiveError::Kernel(Errno::INVAL),
+            })?;
+            left = later;
+        }
+        Ok(bytes)
+    }
+
+    /// From the next byte on, each `unit` of them lie in one piece, as far as it is we who choose where they lie: the
     /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has so many.
     pub fn whole(&mut self, unit: u32) -> bool {
         let mut pool = self.shared.binding.pool();
         self.inflow.whole(unit, &mut pool.chunks)
     }
 
-    fn find_room(&mut self, bytes: u64) -> Result<(), ReceiveError> {
+    fn find_room(&mut self, pieces: usize) -> Result<(), ReceiveError> {
         let given = self.shared.given();
         let mut pool = self.shared.binding.pool();
-        let limits = (PIECES, bytes);
+        let limits = (pieces, self.limit.min(u64::from(self.burst)));
         self.inflow
             .room(&mut pool.chunks, &given.tokens, limits, &mut self.rooms);
         if self.rooms.is_empty() {
@@ -286,20 +407,59 @@ impl Stream {
     /// # Errors
     /// The kernel's.
     pub fn wait(&self, until: Wait, limit: Duration) -> Result<bool, Errno> {
+        let bell = self.bell().filter(|_| until == Wait::Payload);
         let fd = match until {
-            Wait::Payload => PollFd::new(&self.socket, PollFlags::IN),
-            Wait::Socket => PollFd::new(&self.socket, PollFlags::OUT),
-            Wait::Room => PollFd::from_borrowed_fd(self.shared.binding.freed(), PollFlags::IN),
+            Wait::Payload if self.full && bell.is_some() => None,
+            Wait::Payload => Some(PollFd::new(&self.socket, PollFlags::IN)),
+            Wait::Socket => Some(PollFd::new(&self.socket, PollFlags::OUT)),
+            // What is told of sends is an error, to poll(2).
+            Wait::Sent => Some(PollFd::new(&self.socket, PollFlags::empty())),
+            Wait::Room => {
+                let freed = self.shared.binding.freed();
+                Some(PollFd::from_borrowed_fd(freed, PollFlags::IN))
+            }
         };
+        let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
         let end = Instant::now() + limit;
         loop {
+            let flying = self.reap()?;
+            if until == Wait::Sent && !flying {
+                return Ok(true);
+            }
             let left = end.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-            match poll(&mut [fd.clone()], Some(&left)) {
+            let mut fds: Vec<_> = fd.iter().chain(&bell).cloned().collect();
+            match poll(&mut fds, Some(&left)) {
                 Err(rustix::io::Errno::INTR) => {}
-                polled => return polled.map(|n| n > 0).map_err(|e| Errno(e.raw_os_error())),
+                Err(error) => return Err(Errno(error.raw_os_error())),
+                Ok(0) => return Ok(false),
+                // It may be no more than what is told of sends.
+                Ok(_) if flying && fds[0].revents() == PollFlags::ERR && bell.is_none() => {}
+                Ok(_) if until == Wait::Sent => {
+                    // The connection is gone: nothing is read any more once it is closed.
+                    return self.reap().map(|flying| !flying);
+                }
+                Ok(_) => return Ok(true),
             }
         }
+    }
+
+    /// What becomes readable when more of what came is in the region; `None`: nothing is under way.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        let late = self.way.late().filter(|_| !self.coming.is_empty());
+        late.and_then(|late| late.bell())
+    }
+
+    /// Hears which sends are over; are there some that are not?
+    fn reap(&self) -> Result<bool, Errno> {
+        let Some(sink) = &self.sink else {
+            return Ok(false);
+        };
+        if self.shared.given().flights.out() == 0 {
+            return Ok(false);
+        }
+        self.shared.reap(sink.as_ref())?;
+        Ok(self.shared.given().flights.out() > 0)
     }
 
     /// Gives fragments back, in ranges of tokens: at most 128, of which 1024 tokens are looked at. How many were out.
@@ -323,10 +483,8 @@ impl Stream {
 
     /// From now on, this fragment gives itself back, and nothing else does. `None`: it is not out, or has an owner.
     pub fn own(&self, fragment: Fragment) -> Option<Owned> {
-        self.shared.given().tokens.keep(fragment).then(|| Owned {
-            fragment,
-            shared: Arc::clone(&self.shared),
-        })
+        let kept = self.shared.given().tokens.keep(fragment);
+        kept.then(|| Owned::new(fragment, &self.shared))
     }
 
     /// Copies bytes of a fragment out, from `at` of it. For who looks, not for who computes on the device.
@@ -344,15 +502,51 @@ impl Stream {
         region.read(fragment.offset + u64::from(at), into)
     }
 
-    /// Sends bytes of the region; how many went. Never waits.
+    /// Sends bytes of the region; how many went. Never waits. On the kernel's own path they must stay as they are until
+    /// [`Wait::Sent`] is over; fragments among them that are released meanwhile come back then.
     ///
     /// # Errors
     /// Beyond its end; the kernel's, EAGAIN if the socket is full.
     pub fn send(&mut self, offset: u64, len: u32) -> Result<u32, AccessError> {
-        let at = usize::try_from(offset).map_err(|_| AccessError::Outside)?;
+        let region = self.shared.binding.region();
+        let end = offset.checked_add(u64::from(len));
+        if end.is_none_or(|end| end > region.len() as u64) {
+            return Err(AccessError::Outside);
+        }
+        let span = Span { offset, len };
+        let sent = match &self.sink {
+            Some(sink) => self.give_to(sink.as_ref(), span)?,
+            None if region.is_mapped() => self.copy_out(span)?,
+            None => self.copy_out_twice(span)?,
+        };
+        self.counts.sent += sent;
+        // At most `len`.
+        Ok(u32::try_from(sent).unwrap_or(len))
+    }
+
+    fn give_to(&self, sink: &dyn Sink, span: Span) -> Result<u64, AccessError> {
+        self.reap().map_err(AccessError::Device)?;
+        let mut given = self.shared.given();
+        match sink.send(&[span]) {
+            Ok(bytes) => {
+                given.flights.sent(&[span], bytes);
+                Ok(bytes)
+            }
+            // No memory to tell of more sends: there is some when others are over.
+            Err(Errno(ENOBUFS)) if given.flights.out() > 0 => {
+                Err(AccessError::Device(Errno::AGAIN))
+            }
+            Err(Errno::AGAIN) => Err(AccessError::Device(Errno::AGAIN)),
+            Err(errno) => Err(AccessError::Interface(errno)),
+        }
+    }
+
+    fn copy_out(&self, span: Span) -> Result<u64, AccessError> {
+        let at = usize::try_from(span.offset).map_err(|_| AccessError::Outside)?;
         let region = self.shared.binding.region();
         let sent = region.cpu(crate::region::Access::Read, |bytes| {
-            let window = bytes.part(at, len as usize).ok_or(AccessError::Outside)?;
+            let window = bytes.part(at, span.len as usize);
+            let window = window.ok_or(AccessError::Outside)?;
             let piece = Piece {
                 base: window.as_ptr(),
                 len: window.len(),
@@ -361,10 +555,21 @@ impl Stream {
             let sent = unsafe { iov::send(self.socket.as_raw_fd(), &[piece]) };
             sent.map_err(AccessError::Device)
         });
-        let sent = sent.map_err(AccessError::Device)??;
-        self.counts.sent += sent as u64;
-        // At most `len`.
-        Ok(u32::try_from(sent).unwrap_or(len))
+        Ok(sent.map_err(AccessError::Device)?? as u64)
+    }
+
+    /// Likewise, out of memory that the CPU cannot reach: it is copied into host memory first.
+    fn copy_out_twice(&mut self, span: Span) -> Result<u64, AccessError> {
+        self.out.resize(span.len.min(COPIED_OUT) as usize, 0);
+        let region = self.shared.binding.region();
+        region.read(span.offset, &mut self.out)?;
+        let piece = Piece {
+            base: self.out.as_mut_ptr(),
+            len: self.out.len(),
+        };
+        // SAFETY: memory of ours, of which the kernel copies its bytes.
+        let sent = unsafe { iov::send(self.socket.as_raw_fd(), &[piece]) };
+        Ok(sent.map_err(AccessError::Device)? as u64)
     }
 
     /// Where payload lands.
@@ -377,7 +582,9 @@ impl Stream {
         let given = self.shared.given();
         StreamCounts {
             released: given.released,
-            out: given.tokens.out(),
+            out: given.tokens.out() - self.coming.len(),
+            flying: given.flights.out(),
+            sent_copied: given.sent_copied,
             ..self.counts
         }
     }
@@ -391,7 +598,50 @@ impl AsFd for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if let Way::Poured(source) = &mut self.way {
+            source.stop();
+        }
+        self.coming.abandon(&mut self.shared.given().tokens);
         self.inflow.close(&mut self.shared.binding.pool().chunks);
-        self.shared.release_unowned();
+        if let Some(sink) = &self.sink
+            && self.reap() != Ok(false)
+        {
+            sink.abort();
+        }
+        self.shared.end();
+    }
+}
+
+/// Gives all back that a receive found.
+fn give_back(placer: &dyn Placer, found: &mut Vec<Placed>) {
+    let name = |placed: Placed| match placed {
+        Placed::There { name, .. } => Some(name),
+        Placed::Beside(_) => None,
+    };
+    let names: Vec<u64> = found.drain(..).filter_map(name).collect();
+    if !names.is_empty() {
+        placer.giver().give(&names);
+    }
+}
+
+/// `ENOBUFS`.
+const ENOBUFS: i32 = 105;
+
+/// A path that takes more than a socket.
+#[derive(Debug)]
+struct Unprepared(Path);
+
+impl Source for Unprepared {
+    fn path(&self) -> Path {
+        self.0
+    }
+
+    fn receive(
+        &mut self,
+        _: BorrowedFd<'_>,
+        _: &DeviceRegion,
+        _: &[Room],
+    ) -> Result<Came, ReceiveError> {
+        Err(ReceiveError::Unprepared(self.0))
     }
 }

@@ -38,20 +38,94 @@ pub enum Stretch {
 ///
 /// # Errors
 /// A message of a kind that we know has fewer bytes than it must have: what came cannot be told apart.
-pub fn stretches(mut control: &[u8]) -> Result<Vec<Stretch>, Malformed> {
+pub fn stretches(control: &[u8]) -> Result<Vec<Stretch>, Malformed> {
     let mut found = Vec::new();
+    each(control, |level, kind, data| {
+        if level == SOL_SOCKET && (kind == LINEAR || kind == DMABUF) {
+            found.push(stretch(kind, data.first_chunk().ok_or(Malformed)?));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Each control message: level, kind, data.
+fn each(
+    mut control: &[u8],
+    mut told: impl FnMut(i32, i32, &[u8]) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
     while let Some(header) = control.first_chunk::<HEADER>() {
         let (len, rest) = header.split_first_chunk::<8>().ok_or(Malformed)?;
         let len = usize::try_from(u64::from_ne_bytes(*len)).map_err(|_| Malformed)?;
         let level = i32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]);
         let kind = i32::from_ne_bytes([rest[4], rest[5], rest[6], rest[7]]);
         let data = control.get(HEADER..len).ok_or(Malformed)?;
-        if level == SOL_SOCKET && (kind == LINEAR || kind == DMABUF) {
-            found.push(stretch(kind, data.first_chunk().ok_or(Malformed)?));
-        }
+        told(level, kind, data)?;
         control = control.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
+    Ok(())
+}
+
+/// `MSG_ERRQUEUE`, `MSG_ZEROCOPY`: where sends without a copy are told to be over.
+pub const MSG_ERRQUEUE: i32 = 0x2000;
+/// As above.
+pub const MSG_ZEROCOPY: i32 = 0x400_0000;
+/// `SO_ZEROCOPY`.
+pub const ZEROCOPY: i32 = 60;
+/// `IP_RECVERR` of `SOL_IP`, `IPV6_RECVERR` of `SOL_IPV6`.
+const ERRORS: [(i32, i32); 2] = [(0, 11), (41, 25)];
+/// `SO_EE_ORIGIN_ZEROCOPY`, `SO_EE_CODE_ZEROCOPY_COPIED`.
+const OF_ZEROCOPY: u8 = 5;
+const COPIED: u8 = 1;
+/// `struct sock_extended_err` of `linux/errqueue.h`: errno u32; origin, type, code, pad u8; info, data u32.
+const ERROR: usize = 16;
+
+/// Sends that are over, by their numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Over {
+    /// The first (`ee_info`).
+    pub first: u32,
+    /// The last (`ee_data`).
+    pub last: u32,
+    /// The kernel had copied the bytes all the same.
+    pub copied: bool,
+}
+
+/// What a control buffer of the error queue says of sends without a copy. Other errors are passed over.
+///
+/// # Errors
+/// As [`stretches`].
+pub fn over(control: &[u8]) -> Result<Vec<Over>, Malformed> {
+    let mut found = Vec::new();
+    each(control, |level, kind, data| {
+        if !ERRORS.contains(&(level, kind)) {
+            return Ok(());
+        }
+        let error: &[u8; ERROR] = data.first_chunk().ok_or(Malformed)?;
+        let word = |at: usize| {
+            u32::from_ne_bytes([error[at], error[at + 1], error[at + 2], error[at + 3]])
+        };
+        if word(0) == 0 && error[4] == OF_ZEROCOPY {
+            found.push(Over {
+                first: word(8),
+                last: word(12),
+                copied: error[6] & COPIED != 0,
+            });
+        }
+        Ok(())
+    })?;
     Ok(found)
+}
+
+/// The control message that says which binding's memory the bytes of a send are in: `SCM_DEVMEM_DMABUF` with its number.
+pub fn sent_from(binding: u32) -> [u64; 3] {
+    let kinds = [SOL_SOCKET, DMABUF].map(i32::to_ne_bytes).concat();
+    let mut second = [0; 8];
+    second.copy_from_slice(&kinds);
+    let mut third = [0; 8];
+    third[..4].copy_from_slice(&binding.to_ne_bytes());
+    let len = (HEADER + size_of::<u32>()) as u64;
+    [len, u64::from_ne_bytes(second), u64::from_ne_bytes(third)]
 }
 
 fn stretch(kind: i32, data: &[u8; CMSG]) -> Stretch {
@@ -133,6 +207,40 @@ mod tests {
         assert_eq!(stretches(&zero), Err(Malformed));
     }
 
+    /// `struct sock_extended_err`.
+    fn error(origin: u8, code: u8, [errno, info, data]: [u32; 3]) -> Vec<u8> {
+        let mut bytes = errno.to_ne_bytes().to_vec();
+        bytes.extend([origin, 0, code, 0]);
+        bytes.extend([info, data].into_iter().flat_map(u32::to_ne_bytes));
+        bytes
+    }
+
+    #[test]
+    fn sends_that_are_over_are_told_from_other_errors() {
+        let control = [
+            message(41, 25, &error(OF_ZEROCOPY, 0, [0, 3, 9])),
+            message(0, 11, &error(2, 1, [111, 4, 4])),
+            message(0, 11, &error(OF_ZEROCOPY, 1, [0, u32::MAX, 0])),
+        ];
+        let over = |first, last, copied| Over {
+            first,
+            last,
+            copied,
+        };
+        let expected = vec![over(3, 9, false), over(u32::MAX, 0, true)];
+        assert_eq!(super::over(&control.concat()), Ok(expected));
+        let short = message(0, 11, &[0; 8]);
+        assert_eq!(super::over(&short), Err(Malformed));
+    }
+
+    #[test]
+    fn a_send_names_its_binding_as_the_kernel_reads_it() {
+        let words = sent_from(77);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(bytes, message(SOL_SOCKET, DMABUF, &77_u32.to_ne_bytes()));
+        assert_eq!(words[0], 20);
+    }
+
     #[test]
     fn ranges_are_laid_out_as_the_kernel_wants_them() {
         let bytes = dont_need(&[Range { start: 5, count: 2 }, Range { start: 9, count: 1 }]);
@@ -155,7 +263,7 @@ mod tests {
                 header[8..12].copy_from_slice(&SOL_SOCKET.to_ne_bytes());
                 header[12..].copy_from_slice(&kind.to_ne_bytes());
             }
-            let _ = stretches(&bytes);
+            let _ = (stretches(&bytes), over(&bytes));
         }
     }
 }

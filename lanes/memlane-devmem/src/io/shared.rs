@@ -1,0 +1,170 @@
+//! What a stream and the owners of its fragments share: the table of tokens, what is being sent, and where what comes
+//! back goes.
+
+use super::{Binding, Giver, Sink};
+use crate::engine::{Flights, Fragment, Origin, Range, Span, Tokens};
+use crate::error::ReleaseError;
+use memlane_sys::Errno;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a stream and whoever has its fragments share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) binding: Arc<Binding>,
+    given: Mutex<Given>,
+    giver: Option<Arc<dyn Giver>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) tokens: Tokens,
+    pub(super) released: u64,
+    pub(super) flights: Flights,
+    /// Sends that the kernel made of a copy all the same.
+    pub(super) sent_copied: u64,
+    /// Released, while the interface may still read it: it comes back when that is over.
+    parked: Vec<(Fragment, Origin)>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        binding: &Arc<Binding>,
+        fragments: u32,
+        giver: Option<Arc<dyn Giver>>,
+    ) -> Arc<Shared> {
+        Arc::new(Shared {
+            binding: Arc::clone(binding),
+            given: Mutex::new(Given {
+                tokens: Tokens::new(fragments),
+                released: 0,
+                flights: Flights::default(),
+                sent_copied: 0,
+                parked: Vec::new(),
+            }),
+            giver,
+        })
+    }
+
+    /// A poisoned lock is as good: whoever panicked under it had panicked before it changed anything.
+    pub(super) fn given(&self) -> MutexGuard<'_, Given> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn release(&self, ranges: &[Range]) -> Result<u32, ReleaseError> {
+        let mut freed = Vec::new();
+        let mut given = self.given();
+        let count = given.tokens.release(ranges, |f, o| freed.push((f, o)))?;
+        given.back(count, &mut freed);
+        drop(given);
+        self.give(&freed);
+        Ok(count)
+    }
+
+    fn give_up(&self, token: u32) {
+        let mut given = self.given();
+        let mut freed: Vec<_> = given.tokens.give_up(token).into_iter().collect();
+        given.back(u32::from(!freed.is_empty()), &mut freed);
+        drop(given);
+        self.give(&freed);
+    }
+
+    /// Hears which sends are over; what was released meanwhile comes back.
+    pub(super) fn reap(&self, sink: &dyn Sink) -> Result<(), Errno> {
+        let mut given = self.given();
+        let told = sink.done(&mut |first, last, copied| {
+            let done = given.flights.done(first, last);
+            given.sent_copied += if copied { done as u64 } else { 0 };
+        });
+        let mut freed = std::mem::take(&mut given.parked);
+        given.back(0, &mut freed);
+        drop(given);
+        self.give(&freed);
+        told
+    }
+
+    /// The stream is over, and nothing of it is sent any more: all that has no owner comes back.
+    pub(super) fn end(&self) {
+        let mut given = self.given();
+        given.flights = Flights::default();
+        let mut freed = std::mem::take(&mut given.parked);
+        given.tokens.release_all(|f, o| freed.push((f, o)));
+        drop(given);
+        self.give(&freed);
+        if let Some(giver) = &self.giver {
+            giver.ended();
+        }
+    }
+
+    /// Bytes of the pool's chunks go there, others to who put them.
+    fn give(&self, freed: &[(Fragment, Origin)]) {
+        let of_pool = |(fragment, origin): &(Fragment, Origin)| {
+            matches!(origin, Origin::Pool).then_some(*fragment)
+        };
+        let of_path = |(_, origin): &(Fragment, Origin)| match origin {
+            Origin::Pool => None,
+            Origin::Path(name) => Some(*name),
+        };
+        let names: Vec<u64> = freed.iter().filter_map(of_path).collect();
+        if let Some(giver) = self.giver.as_ref().filter(|_| !names.is_empty()) {
+            giver.give(&names);
+            // A token is free by it, which may have been what was lacking.
+            self.binding.tell();
+        }
+        self.binding.give(freed.iter().filter_map(of_pool));
+    }
+}
+
+impl Given {
+    /// So many were released; what may still be sent from stays.
+    fn back(&mut self, count: u32, freed: &mut Vec<(Fragment, Origin)>) {
+        self.released += u64::from(count);
+        if self.flights.out() == 0 {
+            return;
+        }
+        let Given {
+            flights, parked, ..
+        } = self;
+        freed.retain(|(fragment, origin)| {
+            let flying = flights.hold(Span {
+                offset: fragment.offset,
+                len: fragment.len,
+            });
+            if flying {
+                parked.push((*fragment, *origin));
+            }
+            !flying
+        });
+    }
+}
+
+/// A fragment that gives itself back when it is dropped, also after its stream's end.
+#[derive(Debug)]
+pub struct Owned {
+    fragment: Fragment,
+    shared: Arc<Shared>,
+}
+
+impl Owned {
+    pub(super) fn new(fragment: Fragment, shared: &Arc<Shared>) -> Owned {
+        Owned {
+            fragment,
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// What it is.
+    pub fn fragment(&self) -> Fragment {
+        self.fragment
+    }
+
+    /// Where it lies.
+    pub fn binding(&self) -> &Arc<Binding> {
+        &self.shared.binding
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.shared.give_up(self.fragment.token);
+    }
+}

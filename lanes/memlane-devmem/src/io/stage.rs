@@ -1,0 +1,94 @@
+//! Memory between the socket and a region: pages that stay where they are, so that a device can fetch from them.
+
+use crate::region::DeviceRegion;
+use memlane_core::access::SharedBytes;
+use memlane_sys::{Errno, mem};
+use std::ptr::NonNull;
+
+/// Pages of this process, locked into memory if that is allowed (`RLIMIT_MEMLOCK`).
+///
+/// A stream's thread writes a stretch by the kernel, hands it to an engine by a channel, which orders the two, and does
+/// not touch it until the engine has counted it as done.
+#[derive(Debug)]
+pub struct Stage {
+    base: NonNull<u8>,
+    len: usize,
+    pinned: bool,
+    /// The region's device knows of it.
+    #[cfg(feature = "cuda")]
+    registered: Option<crate::cuda::memory::Registered>,
+}
+
+// SAFETY: an address range, which is reached through SharedBytes and system calls only.
+unsafe impl Send for Stage {}
+// SAFETY: as above.
+unsafe impl Sync for Stage {}
+
+impl Stage {
+    /// Maps whole pages.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(bytes: usize) -> Result<Stage, Errno> {
+        let len = bytes.max(1).next_multiple_of(mem::PAGE);
+        let base = mem::map_anon(len, false)?;
+        mem::huge_if_possible(base, len);
+        // SAFETY: a mapping of ours; its contents stay.
+        let locked = unsafe { rustix::mm::mlock(base.as_ptr().cast(), len) };
+        Ok(Stage {
+            base,
+            len,
+            pinned: locked.is_ok(),
+            #[cfg(feature = "cuda")]
+            registered: None,
+        })
+    }
+
+    /// Likewise, and tells the region's device of it, if that wants to know.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn for_region(bytes: usize, region: &DeviceRegion) -> Result<Stage, Errno> {
+        #[cfg_attr(not(feature = "cuda"), allow(unused_mut, reason = "of CUDA"))]
+        let mut stage = Stage::new(bytes)?;
+        #[cfg(feature = "cuda")]
+        if let Some(memory) = region.cuda() {
+            // SAFETY: the mapping lives longer: `drop` takes this back first.
+            stage.registered = unsafe { memory.register(stage.base, stage.len) };
+            stage.pinned |= stage.registered.is_some();
+        }
+        #[cfg(not(feature = "cuda"))]
+        let _ = region;
+        Ok(stage)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Does it stay in memory? Copies are right without that, too, but a device's are not asynchronous.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> SharedBytes {
+        // SAFETY: mapped as long as `self` is; whoever has a window has an `Arc` of it.
+        unsafe { SharedBytes::new(self.base, self.len) }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        #[cfg(feature = "cuda")]
+        drop(self.registered.take());
+        // SAFETY: the whole mapping from `new`; the last one who knew it is gone.
+        unsafe { mem::unmap(self.base, self.len) };
+    }
+}
