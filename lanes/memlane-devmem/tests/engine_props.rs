@@ -13,6 +13,8 @@ enum Step {
     Receive { ask: u64, part: u64 },
     /// The nth of those that are out comes back; or a token that is none, near it.
     Release { nth: usize, off: u32, count: u32 },
+    /// From here on, records of so many bytes.
+    Whole { unit: u32 },
     /// It gets an owner, and comes back from him at the next release of it.
     Own { nth: usize },
 }
@@ -26,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
             count
         }),
         any::<usize>().prop_map(|nth| Step::Own { nth }),
+        (1..CHUNK + 2).prop_map(|unit| Step::Whole { unit }),
     ]
 }
 
@@ -35,14 +38,60 @@ struct World {
     inflow: Inflow,
     out: Vec<Fragment>,
     owned: Vec<Fragment>,
+    records: Records,
+}
+
+/// What a stream's user makes of it: records of one length since some byte.
+struct Records {
+    unit: u32,
+    /// Bytes of the present one that are there, and where it began and goes on.
+    have: u32,
+    goes_on: u64,
+    first: bool,
+}
+
+impl Records {
+    fn new(unit: u32) -> Records {
+        Records {
+            unit,
+            have: 0,
+            goes_on: 0,
+            first: true,
+        }
+    }
+
+    /// Each lies in one piece, and the first one of them well.
+    fn came(&mut self, fragment: Fragment) {
+        let mut at = fragment.offset;
+        let end = at + u64::from(fragment.len);
+        while at < end {
+            if self.have == 0 && std::mem::take(&mut self.first) && self.unit > 1 {
+                assert_eq!(at % 64, 0, "the first record is aligned");
+            }
+            assert!(self.have == 0 || at == self.goes_on, "in one piece");
+            let more = u64::from(self.unit - self.have).min(end - at);
+            self.have = (self.have + u32::try_from(more).unwrap()) % self.unit;
+            at += more;
+            self.goes_on = at;
+        }
+    }
 }
 
 impl World {
+    fn whole(&mut self, unit: u32) {
+        let taken = self.inflow.whole(unit, &mut self.chunks);
+        assert_eq!(taken, unit <= CHUNK, "one that fits a chunk");
+        if taken {
+            self.records = Records::new(unit);
+        }
+    }
+
     fn receive(&mut self, ask: u64, part: u64) {
         let mut rooms: Vec<Room> = Vec::new();
         self.inflow
             .room(&mut self.chunks, &self.tokens, (8, ask), &mut rooms);
         let there: u64 = rooms.iter().map(|room| u64::from(room.len)).sum();
+        assert!(there <= ask, "not more than was asked for");
         let bytes = there * part / 256;
         let mut fragments = Vec::new();
         self.inflow
@@ -52,6 +101,9 @@ impl World {
         for (fragment, room) in fragments.iter().zip(&rooms) {
             assert_eq!(fragment.offset, room.offset, "where it was put");
             assert!(fragment.len <= room.len && fragment.len > 0);
+        }
+        for fragment in &fragments {
+            self.records.came(*fragment);
         }
         self.out.extend(fragments);
     }
@@ -114,12 +166,14 @@ proptest! {
             inflow: Inflow::new(),
             out: Vec::new(),
             owned: Vec::new(),
+            records: Records::new(1),
         };
         for step in steps {
             match step {
                 Step::Receive { ask, part } => world.receive(ask, part),
                 Step::Release { nth, off, count } => world.release(nth, off, count),
                 Step::Own { nth } => world.own(nth),
+                Step::Whole { unit } => world.whole(unit),
             }
             world.check();
         }

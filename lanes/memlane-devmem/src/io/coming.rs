@@ -20,6 +20,11 @@ impl Coming {
         u32::try_from(self.fragments.len()).unwrap_or(u32::MAX)
     }
 
+    /// Bytes that are under way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.fragments.iter().map(|f| u64::from(f.len)).sum()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }

@@ -95,6 +95,8 @@ pub struct Stream {
     rooms: Vec<Room>,
     ranges: Vec<Range>,
     burst: u32,
+    /// Bytes of this receive, if it is asked for fewer than a burst.
+    limit: u64,
     counts: StreamCounts,
     coming: Coming,
     /// Nothing is to be had from the socket before some of `coming` is in the region.
@@ -195,6 +197,7 @@ impl Stream {
             rooms: Vec::new(),
             ranges: Vec::new(),
             burst: terms.burst.max(1),
+            limit: 1,
             counts: StreamCounts::default(),
             coming: Coming::default(),
             full: false,
@@ -224,6 +227,19 @@ impl Stream {
     /// # Errors
     /// [`ReceiveError::WouldBlock`]: nothing has come; [`ReceiveError::NoRoom`]: release fragments first.
     pub fn receive(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        self.receive_some(u64::MAX, fragments)
+    }
+
+    /// As [`receive`](Self::receive), but not more than `limit` bytes (1 or more), as far as the path can stop there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive_some(
+        &mut self,
+        limit: u64,
+        fragments: &mut Vec<Fragment>,
+    ) -> Result<u64, ReceiveError> {
+        self.limit = limit.max(1);
         let before = fragments.len();
         let bytes = match &self.way {
             way if way.late().is_some() => self.receive_late(fragments),
@@ -287,7 +303,9 @@ impl Stream {
             return end;
         }
         let is_full = |late: &dyn Late| late.is_full() || late.failed().is_some();
-        self.full = self.way.late().is_some_and(is_full);
+        // What is under way counts for what was asked for.
+        self.limit = self.limit.saturating_sub(self.coming.bytes());
+        self.full = self.limit == 0 || self.way.late().is_some_and(is_full);
         if self.full {
             return Err(ReceiveError::WouldBlock);
         }
@@ -383,7 +401,10 @@ impl Stream {
         let Way::Laned(laned) = &self.way else {
             return Err(ReceiveError::Kernel(Errno::INVAL));
         };
-        laned.receive(self.shared.binding.region(), &self.rooms, self.burst)
+        let most = self.limit.min(u64::from(self.burst));
+        // At most a burst.
+        let most = u32::try_from(most).unwrap_or(self.burst);
+        laned.receive(self.shared.binding.region(), &self.rooms, most)
     }
 
     /// How much may be found: as many stretches as there are tokens for, and as many bytes as there is room for, should
@@ -402,7 +423,8 @@ impl Stream {
             self.rooms.clear();
         }
         let room = self.rooms.iter().map(|room| u64::from(room.len)).sum();
-        let bytes = u64::from(self.burst).min(if beside { room } else { u64::MAX });
+        let most = self.limit.min(u64::from(self.burst));
+        let bytes = most.min(if beside { room } else { u64::MAX });
         Ok(Most {
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             stretches: tokens - self.rooms.len(),
@@ -429,10 +451,17 @@ impl Stream {
         Ok(bytes)
     }
 
+    /// From the next byte on, each `unit` of them lie in one piece, as far as it is we who choose where they lie: the
+    /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has so many.
+    pub fn whole(&mut self, unit: u32) -> bool {
+        let mut pool = self.shared.binding.pool();
+        self.inflow.whole(unit, &mut pool.chunks)
+    }
+
     fn find_room(&mut self, pieces: usize) -> Result<(), ReceiveError> {
         let given = self.shared.given();
         let mut pool = self.shared.binding.pool();
-        let limits = (pieces, u64::from(self.burst));
+        let limits = (pieces, self.limit.min(u64::from(self.burst)));
         self.inflow
             .room(&mut pool.chunks, &given.tokens, limits, &mut self.rooms);
         if self.rooms.is_empty() {
