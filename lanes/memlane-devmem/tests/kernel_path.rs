@@ -356,6 +356,24 @@ fn bytes_that_are_being_sent_keep_their_place_until_the_kernel_is_done() {
     world.closes();
 }
 
+/// `World`'s socket has lost its peer: poll(2) has something to say at once, again and again.
+#[test]
+fn the_end_of_sends_is_waited_for_also_when_the_connection_is_gone() {
+    let mut world = World::new(KEPT, Terms::default());
+    assert_eq!(world.stream().send(0, 100), Ok(100));
+    let limit = Duration::from_millis(20);
+    assert_eq!(world.stream().wait(Wait::Sent, limit), Ok(false));
+    let kernel = Arc::clone(&world.kernel);
+    let interface = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        kernel.transmits(0, false);
+    });
+    let limit = Duration::from_secs(30);
+    assert_eq!(world.stream().wait(Wait::Sent, limit), Ok(true));
+    interface.join().unwrap();
+    world.closes();
+}
+
 #[test]
 fn a_stream_that_is_closed_in_mid_send_is_aborted_and_gives_everything_back() {
     let mut world = World::new(KEPT, Terms::default());
