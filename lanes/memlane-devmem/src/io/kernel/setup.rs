@@ -350,7 +350,10 @@ fn by_hand(undo: &Undo, name: &str) -> String {
             format!("ethtool -G {name}{split}{}", from.unwrap_or_default())
         }
         Undo::Rules => format!("ethtool -K {name} ntuple off"),
-        Undo::Spread(..) => format!("ethtool -X {name} default"),
+        Undo::Spread(_, true) => format!("ethtool -X {name} default"),
+        Undo::Spread(before, false) => {
+            format!("ethtool -X {name} default, or the table that it had: {before:?}")
+        }
         Undo::Unbind => format!("the binding of {name}: it ends with this process"),
         Undo::Context(context) => format!("ethtool -X {name} context {context} delete"),
         Undo::Rule(place) => format!("ethtool -N {name} delete {place}"),
