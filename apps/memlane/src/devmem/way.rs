@@ -14,7 +14,7 @@ use memlane_devmem::region::Spec;
 use memlane_devmem::wire::steer::Flow;
 
 use crate::exit::{Exit, fail};
-use crate::{out, service};
+use crate::out;
 
 /// What a user has said of it.
 #[derive(Clone, Debug)]
@@ -43,6 +43,7 @@ type Prepared = Mutex<Option<Setup<RealNic>>>;
 #[derive(Default)]
 struct Kernel {
     setup: Option<Setup<RealNic>>,
+    signals: Option<Signals>,
     sends: Option<Bound>,
     kept: Option<u64>,
     ring: Option<(Arc<Binding>, zcrx::Link)>,
@@ -127,13 +128,18 @@ impl Kernel {
             flow: asked.flow.clone(),
         };
         let nic = RealNic::new(interface.clone());
+        let signals = Signals::held();
         match Setup::prepare(nic, shared.dma_buf.as_fd(), &wanted) {
             Ok(setup) => {
                 self.setup = Some(setup);
+                self.signals = Some(signals);
                 self.kept = Some(shared.kept);
                 Vec::new()
             }
-            Err(why) => vec![why.to_string()],
+            Err(why) => {
+                signals.let_go();
+                vec![why.to_string()]
+            }
         }
     }
 
@@ -199,7 +205,6 @@ impl Kernel {
             receive: self.setup.as_ref().map(Setup::binding),
             send: self.sends.as_ref().map(Bound::id),
         };
-        let prepared = self.setup.is_some();
         let ready = Ready {
             binding,
             choice,
@@ -208,8 +213,9 @@ impl Kernel {
             interface: Arc::new(Mutex::new(self.setup)),
             _sends: self.sends,
         };
-        if prepared {
-            put_back_at_a_signal(&ready.interface)?;
+        if let Some(signals) = self.signals {
+            let interface = Arc::clone(&ready.interface);
+            signals.at_the_first(move || put_back(&interface))?;
         }
         Ok(ready)
     }
@@ -269,19 +275,101 @@ fn put_back(interface: &Prepared) {
     }
 }
 
-/// SIGINT and SIGTERM would leave the interface as we need it.
-fn put_back_at_a_signal(interface: &Arc<Prepared>) -> anyhow::Result<()> {
-    let interface = Arc::clone(interface);
-    let wait = move || {
-        if service::wait_for_the_end().is_ok() {
-            put_back(&interface);
-            out::warn("ended by a signal");
-            std::process::exit(Exit::Failed.code().into());
+/// SIGINT and SIGTERM, kept from killing us while an interface is not as it was.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// From now on they wait; and those of threads that are made later.
+    fn held() -> Signals {
+        // SAFETY: a set is any bytes, which sigemptyset makes a valid one of; the others read and write this one alone.
+        let set = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            set
+        };
+        Signals(set)
+    }
+
+    /// They kill us again.
+    fn let_go(&self) {
+        // SAFETY: the set from above.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+
+    /// At the first of them: this, and then it kills us all the same.
+    fn at_the_first(self, first: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+        let wait = move || {
+            let mut signal = 0;
+            // SAFETY: the set from above, and a number of ours.
+            if unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } == 0 {
+                first();
+                self.let_go();
+                // SAFETY: it is sent to this thread, which does not hold it any more.
+                unsafe { libc::raise(signal) };
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".into());
+        thread.spawn(wait).context("a thread for signals")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    /// A process with one thread, as the command is: holds signals, and says what it does.
+    fn child(holds: bool, mut says: File) -> i32 {
+        let mut put_back = says.try_clone().unwrap();
+        let signals = Signals::held();
+        if holds {
+            let first = move || put_back.write_all(b"put back").unwrap();
+            signals.at_the_first(first).unwrap();
+        } else {
+            signals.let_go();
         }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)
-        .context("a thread for signals")?;
-    Ok(())
+        says.write_all(b"!").unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+        1
+    }
+
+    #[test]
+    fn a_signal_ends_us_after_the_interface_was_put_back() {
+        let all = [
+            (true, libc::SIGTERM),
+            (true, libc::SIGINT),
+            (false, libc::SIGTERM),
+        ];
+        for (holds, signal) in all {
+            let (reads, writes) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let (mut reads, writes) = (File::from(reads), File::from(writes));
+            // SAFETY: the child uses what it has alone, and never comes back from here.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let code = child(holds, writes);
+                // SAFETY: the end.
+                unsafe { libc::_exit(code) };
+            }
+            assert!(pid > 0);
+            drop(writes);
+            reads.read_exact(&mut [0]).unwrap();
+            let (mut said, mut status) = (String::new(), 0);
+            // SAFETY: a child of ours, which was not waited for; a number of ours.
+            unsafe { libc::kill(pid, signal) };
+            reads.read_to_string(&mut said).unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal);
+            assert_eq!(said, if holds { "put back" } else { "" });
+        }
+    }
 }

@@ -409,10 +409,11 @@ impl Stream {
                 Ok(0) => return Ok(false),
                 // It may be no more than what is told of sends.
                 Ok(_) if flying && fds[0].revents() == PollFlags::ERR && bell.is_none() => {}
-                Ok(_) if until == Wait::Sent => {
-                    // The connection is gone: nothing is read any more once it is closed.
-                    return self.reap().map(|flying| !flying);
-                }
+                // The connection is gone, and poll(2) waits for nothing more: the interface has the last bytes yet.
+                Ok(_) if until == Wait::Sent => match left {
+                    NOW => return self.reap().map(|flying| !flying),
+                    _ => std::thread::sleep(Duration::from_millis(1)),
+                },
                 Ok(_) => return Ok(true),
             }
         }
@@ -605,6 +606,11 @@ fn give_back(placer: &dyn Placer, found: &mut Vec<Placed>) {
         placer.giver().give(&names);
     }
 }
+
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// `ENOBUFS`.
 const ENOBUFS: i32 = 105;
