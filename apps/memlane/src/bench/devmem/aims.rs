@@ -1,6 +1,6 @@
 //! What the lane should reach in a row, against what is beside it.
 
-use super::rows::{Part, Row};
+use super::rows::{LANE, Part, Row};
 use super::sinks::RECV_COPY;
 use crate::bench::beside::Bound;
 use crate::bench::published::Aim;
@@ -10,7 +10,10 @@ const LEAST: fn(f64) -> Aim = Aim::AtLeast;
 /// The aims of a row, on throughput.
 pub(super) fn aims(row: &Row) -> Vec<Bound> {
     match row.part {
-        Part::Stream => vec![("mapped", RECV_COPY, LEAST(1.3))],
+        Part::Stream => vec![
+            (LANE, RECV_COPY, LEAST(2.5)),
+            ("mapped", RECV_COPY, LEAST(1.3)),
+        ],
         Part::Tokens => Vec::new(),
         Part::Python => vec![("python", "rust", LEAST(0.95))],
     }
