@@ -262,6 +262,7 @@ fn what_cannot_be_written_or_read_is_an_error_with_a_sentence() {
     let inside = format!("{folder}/no/such/folder");
     let run = |args: &[&str]| harness::run(command(args), LIMIT);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("no waiting");
     let at = listener.local_addr().expect("its address").to_string();
     refused(&run(&["nc", &at, "--from", &inside]), 1, "No such file");
     refused(&run(&["nc", &at, "--from", &folder]), 1, "directory");
@@ -275,6 +276,7 @@ fn what_cannot_be_written_or_read_is_an_error_with_a_sentence() {
         1,
         "directory",
     );
+    assert!(listener.accept().is_err(), "somebody was asked");
 }
 
 #[test]

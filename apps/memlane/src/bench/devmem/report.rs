@@ -40,10 +40,12 @@ pub(super) struct Report {
 
 const METHOD: [&str; 7] = [
     "rounds alternate between the systems; medians (lowest–highest); ratios are of the same round",
-    "two processes, who sends on one CPU, who receives on another one, TCP over 127.0.0.1, one stream; rates by the receiver's \
-     clock, after 0.1 s in which every byte is looked at; after that the last byte of each piece is",
+    "two processes, who sends on one CPU, who receives on another one, TCP over 127.0.0.1, one stream; the lane's sender is \
+     memlane's, the others' any program; rates by the receiver's clock, after 0.1 s in which every byte is looked at; after that \
+     the last byte of what came together is",
     "copies: bytes that were copied for each byte of payload, at both ends, as counted where it happens: by the kernel (what \
-     sendmsg, recvmsg and splice have moved between its buffers and memory), and by the programs (what bounced)",
+     sendmsg, recvmsg and splice have moved between its buffers and memory), and by the programs (what bounced, and what the \
+     lane's sender has written into the region)",
     "CPU: user and system time of both processes for a gigabyte; of these, the receiver's. Threads of the kernel are not in it, \
      and soft interrupts count for whoever was running, on one machine the sender",
     "recv() + copy: recv() into 256 KiB, the same again and again, then memcpy() into a mapped memfd; splice: through a pipe of \
