@@ -1,4 +1,4 @@
-//! `memlane bench blocks` and `packets`, very short: every row that was asked for is there, or it is said why not.
+//! `memlane bench blocks`, `packets` and `devmem`, very short: every row that was asked for is there, or it is said why not.
 
 mod common;
 
@@ -200,6 +200,88 @@ fn no_packets_are_measured_for_an_unknown_name_or_no_time() {
     for (flag, value, told) in [("--only", "ovs", "not one of"), ("--seconds", "0", "0.2")] {
         let output = memlane()
             .args(["bench", "packets", flag, value])
+            .output()
+            .expect("it starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+}
+
+const STREAMS: [&str; 5] = ["lane", "mapped", "staged", "recv-copy", "splice"];
+
+#[test]
+fn a_very_short_run_of_devmem_has_every_row_and_every_byte_is_copied_as_often_as_it_should_be() {
+    let dir = Dir::new();
+    let output = memlane()
+        .args(["bench", "devmem", "--rounds", "1", "--seconds", "0.2"])
+        .args(["--only", "kept-1m,chunks-4k,tokens,python"])
+        .args(["--json", "--python", "no-such-python", "--out"])
+        .arg(&dir.0)
+        .output()
+        .expect("it starts");
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    let text = stdout(&output);
+    let document: serde_json::Value = serde_json::from_str(&text).expect("a document");
+    assert_eq!(document["schema"], "memlane.bench.devmem/1");
+    assert_eq!(document["failed"], serde_json::json!([]), "{said}");
+    let missing = names(&document, "missing", "system");
+    assert!(
+        missing.contains("python") && missing.contains("rust"),
+        "{said}"
+    );
+    assert!(said.contains("!! NOT MEASURED: python, rust: "), "{said}");
+
+    let rows = document["rows"].as_array().expect("rows");
+    let seen: Vec<&str> = rows.iter().filter_map(|row| row["row"].as_str()).collect();
+    assert_eq!(seen, ["kept-1m", "chunks-4k"]);
+    for row in rows {
+        let cells = row["systems"].as_array().expect("systems");
+        let ids: Vec<&str> = cells
+            .iter()
+            .filter_map(|cell| cell["system"].as_str())
+            .collect();
+        assert_eq!(ids, STREAMS, "{said}");
+        cells.iter().for_each(is_as_it_should_be);
+    }
+    let tokens = document["tokens"].as_array().expect("tokens");
+    assert_eq!(tokens.len(), 6);
+    for line in tokens {
+        assert!(
+            line["ns_per_token"]["median"].as_f64() > Some(0.0),
+            "{line}"
+        );
+    }
+    for name in ["devmem.md", "devmem.json", "devmem.svg", "devmem-cpu.svg"] {
+        assert!(dir.0.join(name).exists(), "{name}");
+    }
+}
+
+/// One system's figures of a stream.
+fn is_as_it_should_be(cell: &serde_json::Value) {
+    let median = |what: &str| cell[what]["median"].as_f64().expect(what);
+    assert!(median("bytes_per_second") > 0.0, "{cell}");
+    assert!(median("cpu_s_per_gb") > 0.0, "{cell}");
+    let copies = [median("copied_by_kernel"), median("copied_by_program")];
+    match cell["system"].as_str() {
+        Some("mapped" | "splice") => assert_eq!(copies, [2.0, 0.0], "{cell}"),
+        Some("staged" | "recv-copy") => assert_eq!(copies, [2.0, 1.0], "{cell}"),
+        // What went past the kernel is copied once, all else twice, however much that was.
+        _ => assert!((copies[0] / 2.0 + copies[1] - 1.0).abs() < 0.05, "{cell}"),
+    }
+    let some = cell["fragments"]["count"].as_u64() > Some(0);
+    assert_eq!(cell["ours"] == true, some, "{cell}");
+}
+
+#[test]
+fn no_device_memory_is_measured_for_an_unknown_name_or_no_time() {
+    for (flag, value, told) in [
+        ("--only", "netcat", "not one of"),
+        ("--seconds", "0", "0.2"),
+        ("--congestion", "warp", "this kernel has"),
+    ] {
+        let output = memlane()
+            .args(["bench", "devmem", flag, value])
             .output()
             .expect("it starts");
         assert_eq!(output.status.code(), Some(2));

@@ -13,8 +13,18 @@ use crate::real::sha256_of_file;
 
 /// For whatever should take seconds at most.
 pub const LIMIT: Duration = Duration::from_secs(120);
-/// Those that every machine has.
+/// Those that every machine has, whoever sends.
 pub const PATHS: [&str; 2] = ["mapped", "staged"];
+/// And if memlane sends, on the same machine.
+pub const PATHS_HERE: [&str; 3] = ["lane", "mapped", "staged"];
+
+/// What a sender has to be told, too, if the receiver requires that path.
+pub fn both(path: &str) -> &'static [&'static str] {
+    match path {
+        "lane" => &["--require", "lane"],
+        _ => &[],
+    }
+}
 
 /// `memlane` with these arguments.
 pub fn command(args: &[&str]) -> Command {
@@ -171,7 +181,8 @@ pub fn carry(file: &Path, copy: &Path, region: &str, path: &str) -> Carried {
     let (file, copy_name) = (text(file), text(copy));
     let into = ["--into", region, "--require", path, "--json"];
     let receiver = Listening::start(&[&into[..], &["--output", &copy_name]].concat());
-    let sent = harness::run(command(&["nc", &receiver.at, "--from", &file]), LIMIT);
+    let from = ["nc", &receiver.at, "--from", &file];
+    let sent = harness::run(command(&[&from[..], both(path)].concat()), LIMIT);
     assert!(sent.is_ok(), "{}", sent.report());
     Carried {
         counted: receiver.counted(),

@@ -6,7 +6,7 @@ use std::process::Command;
 use memlane_system::blocks::machines::{Machines, Side};
 use memlane_system::blocks::{has, skip};
 use memlane_system::devmem::{
-    LIMIT, Listening, PATHS, carry, command, command_on, counted, nothing_is_lost,
+    LIMIT, Listening, PATHS, PATHS_HERE, both, carry, command, command_on, counted, nothing_is_lost,
 };
 use memlane_system::harness::{self, Running, TempDir};
 use memlane_system::real::blob;
@@ -16,12 +16,13 @@ const BYTES: u64 = (1 << 30) + 4097;
 
 #[test]
 fn gigabytes_arrive_right_over_each_path() {
-    for (path, bounced) in PATHS.into_iter().zip([0.0, 1.0]) {
+    for (path, bounced) in PATHS_HERE.into_iter().zip([0.0, 0.0, 1.0]) {
         let region = ["--into", "memfd:16M", "--validate", "251", "--json"];
         let receiver = Listening::start(&[&region[..], &["--require", path]].concat());
         let bytes = BYTES.to_string();
         let from = ["--from", "memfd:4M", "--bytes", &bytes, "--json"];
-        let args = [&["nc", &receiver.at], &from[..], &["--validate", "251"]].concat();
+        let more = [&["--validate", "251"], both(path)].concat();
+        let args = [&["nc", &receiver.at], &from[..], &more].concat();
         let sent = counted(&harness::run(command(&args), LIMIT));
         assert_eq!(sent["bytes"], BYTES);
         let counted = receiver.counted();
@@ -61,7 +62,7 @@ fn a_file_that_goes_through_a_region_has_the_same_hash_over_each_path() {
     let [file, copy] = ["file", "copy"].map(|name| dir.path().join(name));
     std::fs::write(&file, blob(7, 33_000_001)).expect("a file");
     let hash = memlane_system::real::sha256_of_file(&file);
-    for path in PATHS {
+    for path in PATHS_HERE {
         let carried = carry(&file, &copy, "memfd:2M", path);
         nothing_is_lost(&carried.counted, 33_000_001);
         assert_eq!(carried.counted["path"], path);

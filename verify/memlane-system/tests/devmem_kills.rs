@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use memlane_system::devmem::{
-    LIMIT, Listening, PATHS, command, holders_of_regions, nothing_is_lost, refused,
+    LIMIT, Listening, PATHS, PATHS_HERE, both, command, holders_of_regions, nothing_is_lost,
+    refused,
 };
 use memlane_system::harness::{self, Running, TempDir};
 use memlane_system::real::wait_until;
@@ -82,7 +83,7 @@ fn whoever_is_killed_when_the_connection_is_new_takes_nobody_with_him() {
 
 #[test]
 fn a_sender_that_is_killed_in_mid_stream_is_an_end_for_the_receiver() {
-    for path in PATHS {
+    for path in PATHS_HERE {
         let args = [
             "--into",
             "memfd:1M",
@@ -94,7 +95,9 @@ fn a_sender_that_is_killed_in_mid_stream_is_an_end_for_the_receiver() {
         ];
         let receiver = Listening::start(&args);
         let from = ["--from", "memfd:1M", "--bytes", "1T", "--validate", "7"];
-        let sender = Running::start(command(&[&["nc", &receiver.at], &from[..]].concat()));
+        let sender = Running::start(command(
+            &[&["nc", &receiver.at], &from[..], both(path)].concat(),
+        ));
         std::thread::sleep(Duration::from_millis(250)); // some bytes
         nothing_is_left(&[killed(sender)]);
         let pid = receiver.running.pid();
@@ -108,10 +111,12 @@ fn a_sender_that_is_killed_in_mid_stream_is_an_end_for_the_receiver() {
 
 #[test]
 fn a_receiver_that_is_killed_in_mid_stream_is_an_error_for_the_sender() {
-    for path in PATHS {
+    for path in PATHS_HERE {
         let receiver = Listening::start(&["--into", "memfd:1M", "--require", path]);
         let from = ["--from", "memfd:1M", "--bytes", "1T"];
-        let mut sender = Running::start(command(&[&["nc", &receiver.at], &from[..]].concat()));
+        let mut sender = Running::start(command(
+            &[&["nc", &receiver.at], &from[..], both(path)].concat(),
+        ));
         std::thread::sleep(Duration::from_millis(250)); // some bytes
         assert!(sender.is_running(), "{}", sender.stderr());
         let (sending, receiving) = (sender.pid(), killed(receiver.running));
@@ -131,18 +136,13 @@ fn a_receiver_that_is_killed_while_its_tokens_are_out_leaves_nothing() {
     let mut open = std::fs::OpenOptions::new();
     let _reader = open.read(true).write(true).open(&fifo).expect("the FIFO");
     let output = fifo.to_str().expect("a path");
-    for path in PATHS {
-        let args = [
-            "--into",
-            "memfd:256K",
-            "--require",
-            path,
-            "--output",
-            output,
-        ];
+    for path in PATHS_HERE {
+        let args = ["--into", "memfd:1M", "--require", path, "--output", output];
         let receiver = Listening::start(&args);
         let from = ["--from", "memfd:1M", "--bytes", "1T"];
-        let sender = Running::start(command(&[&["nc", &receiver.at], &from[..]].concat()));
+        let sender = Running::start(command(
+            &[&["nc", &receiver.at], &from[..], both(path)].concat(),
+        ));
         std::thread::sleep(Duration::from_millis(300)); // until it is full
         assert!(has_a_region(receiver.running.pid()));
         let (sending, receiving) = (sender.pid(), killed(receiver.running));

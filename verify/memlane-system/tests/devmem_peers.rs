@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use memlane_system::blocks::memlane;
 use memlane_system::devmem::{
-    LIMIT, Listening, PATHS, command, nothing_is_lost, refused, resident, ticks,
+    LIMIT, Listening, PATHS, PATHS_HERE, both, command, nothing_is_lost, refused, resident, ticks,
 };
 use memlane_system::harness::{self, Running, TempDir};
 use memlane_system::real::wait_until;
@@ -221,11 +221,11 @@ fn a_sender_whose_peer_breaks_off_says_so() {
 /// Both are frozen and go on, by turns, in the middle of a chunk or of anything.
 #[test]
 fn both_ends_may_be_frozen_at_any_moment_and_nothing_is_lost() {
-    for path in PATHS {
-        let into = ["--into", "memfd:256K", "--validate", "7", "--json"];
+    for path in PATHS_HERE {
+        let into = ["--into", "memfd:1M", "--validate", "7", "--json"];
         let receiver = Listening::start(&[&into[..], &["--require", path]].concat());
         let from = ["--from", "memfd:1M", "--bytes", "600M", "--validate", "7"];
-        let args = [&["nc", &receiver.at], &from[..]].concat();
+        let args = [&["nc", &receiver.at], &from[..], both(path)].concat();
         let mut sender = Running::start(command(&args));
         for turn in 0..40 {
             let one = if turn % 2 == 0 {
@@ -262,6 +262,7 @@ fn what_cannot_be_written_or_read_is_an_error_with_a_sentence() {
     let inside = format!("{folder}/no/such/folder");
     let run = |args: &[&str]| harness::run(command(args), LIMIT);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("no waiting");
     let at = listener.local_addr().expect("its address").to_string();
     refused(&run(&["nc", &at, "--from", &inside]), 1, "No such file");
     refused(&run(&["nc", &at, "--from", &folder]), 1, "directory");
@@ -275,6 +276,7 @@ fn what_cannot_be_written_or_read_is_an_error_with_a_sentence() {
         1,
         "directory",
     );
+    assert!(listener.accept().is_err(), "somebody was asked");
 }
 
 #[test]

@@ -86,7 +86,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 output: args.output.as_deref(),
                 json: args.json,
             };
-            receive::run(args.connection()?, args.end(), &ready, &job)
+            // Before anybody is connected, who would send to nobody.
+            let look = receive::Look::new(&job)?;
+            receive::run(args.connection()?, args.end(), &ready, look, &job)
         }
         (None, Some(source)) => {
             let source = send::Source::open(source, args.bytes, args.validate, &args.asked())?;

@@ -24,7 +24,7 @@ pub(super) struct Job<'a> {
 }
 
 /// Whoever looks at bytes by the CPU.
-struct Look {
+pub(super) struct Look {
     pattern: Option<Pattern>,
     output: Option<File>,
     seen: Vec<u8>,
@@ -34,9 +34,14 @@ struct Look {
 /// How long the socket may be silent before we look whether we are still wanted: for ever, as nc.
 const AT_A_TIME: Duration = Duration::from_secs(3600);
 
-pub(super) fn run(socket: OwnedFd, end: End, ready: &Ready, job: &Job<'_>) -> anyhow::Result<()> {
+pub(super) fn run(
+    socket: OwnedFd,
+    end: End,
+    ready: &Ready,
+    mut look: Look,
+    job: &Job<'_>,
+) -> anyhow::Result<()> {
     let mut stream = ready.stream(socket, end)?;
-    let mut look = Look::new(job)?;
     let mut fragments = Vec::new();
     let began = Instant::now();
     let mut sizes = Sizes::default();
@@ -93,7 +98,7 @@ impl Sizes {
 }
 
 impl Look {
-    fn new(job: &Job<'_>) -> anyhow::Result<Look> {
+    pub(super) fn new(job: &Job<'_>) -> anyhow::Result<Look> {
         let create =
             |path: &std::path::Path| File::create(path).with_context(|| path.display().to_string());
         Ok(Look {

@@ -58,12 +58,18 @@ impl Source {
             let text = "--bytes and --validate are for a region to send from, not for a file";
             return Err(fail(Exit::Usage, text));
         }
+        let opened = || path.display().to_string();
+        let file = File::open(path).with_context(opened)?;
+        if file.metadata().with_context(opened)?.is_dir() {
+            let text = format!("{}: a directory, and no file to send", path.display());
+            return Err(fail(Exit::Failed, text));
+        }
         let through = Spec {
             kind: Kind::Memfd,
             bytes: THROUGH,
         };
         Ok(Source {
-            from: From::File(File::open(path).with_context(|| path.display().to_string())?),
+            from: From::File(file),
             ready: way::from(&through, asked)?,
         })
     }
@@ -132,7 +138,10 @@ fn file_in_place(
     ready: &Ready,
     json: bool,
 ) -> anyhow::Result<()> {
-    let failed = |error: memlane_sys::Errno| fail(Exit::Failed, format!("sending: {error}"));
+    let failed = |error: memlane_sys::Errno| {
+        let words = std::io::Error::from_raw_os_error(error.0);
+        fail(Exit::Failed, format!("sending: {words}"))
+    };
     // SAFETY: its owner gives it up here.
     let socket = unsafe { memlane_sys::fd::Fd::from_raw(socket.into_raw_fd()) };
     let mut stream = Native::of(socket, end).map_err(failed)?;

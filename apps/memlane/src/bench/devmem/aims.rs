@@ -1,16 +1,21 @@
 //! What the lane should reach in a row, against what is beside it.
 
-use super::rows::{Part, Row};
+use super::rows::{LANE, Part, Row};
 use super::sinks::RECV_COPY;
 use crate::bench::beside::Bound;
 use crate::bench::published::Aim;
 
+/// Of the lane, at most (`memlane_devmem::io::lane`).
+const RING: u64 = 2 << 20;
 const LEAST: fn(f64) -> Aim = Aim::AtLeast;
 
 /// The aims of a row, on throughput.
 pub(super) fn aims(row: &Row) -> Vec<Bound> {
+    let mapped = ("mapped", RECV_COPY, LEAST(1.3));
     match row.part {
-        Part::Stream => vec![("mapped", RECV_COPY, LEAST(1.3))],
+        // What is kept must fit into the ring that the peer writes into.
+        Part::Stream if row.hold > RING => vec![mapped],
+        Part::Stream => vec![(LANE, RECV_COPY, LEAST(2.5)), mapped],
         Part::Tokens => Vec::new(),
         Part::Python => vec![("python", "rust", LEAST(0.95))],
     }
@@ -20,6 +25,16 @@ pub(super) fn aims(row: &Row) -> Vec<Bound> {
 mod tests {
     use super::super::rows::{ROWS, systems};
     use super::*;
+
+    #[test]
+    fn aims_are_those_of_the_issue() {
+        let of = |id: &str| aims(ROWS.iter().find(|row| row.row == id).expect("a row"));
+        let lane = ("lane", RECV_COPY, LEAST(2.5));
+        let mapped = ("mapped", RECV_COPY, LEAST(1.3));
+        assert_eq!(of("kept-1m"), [lane, mapped]);
+        assert_eq!(of("kept-32m"), [mapped]);
+        assert_eq!(of("tensor"), [("python", "rust", LEAST(0.95))]);
+    }
 
     #[test]
     fn aims_name_systems_of_their_part() {

@@ -6,9 +6,12 @@
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::IntoRawFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use memlane_devmem::io::Path;
+use memlane_devmem::io::lane::{End, agreed};
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -30,11 +33,11 @@ const PERIOD: usize = 251;
 #[derive(clap::Args, Debug)]
 pub(in crate::bench) struct Hose {
     #[command(subcommand)]
-    end: End,
+    half: Half,
 }
 
 #[derive(clap::Subcommand, Debug)]
-enum End {
+enum Half {
     /// Connects, and sends.
     Send(Send),
     /// Waits for one sender.
@@ -51,6 +54,9 @@ struct Send {
     write: u64,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// By the socket lane.
+    #[arg(long)]
+    lane: bool,
     /// TCP's congestion control.
     #[arg(long)]
     congestion: Option<String>,
@@ -89,10 +95,10 @@ pub(super) struct Seen {
 }
 
 pub(in crate::bench) fn run(hose: &Hose) -> anyhow::Result<()> {
-    let json = match &hose.end {
-        End::Send(send) => out::json(&sends(send)?)?,
-        End::Receive(receive) => out::json(&receives(receive)?)?,
-        End::Tokens => out::json(&super::tokens::measure()?)?,
+    let json = match &hose.half {
+        Half::Send(send) => out::json(&sends(send)?)?,
+        Half::Receive(receive) => out::json(&receives(receive)?)?,
+        Half::Tokens => out::json(&super::tokens::measure()?)?,
     };
     out::print(&json)
 }
@@ -147,16 +153,13 @@ fn sends(send: &Send) -> anyhow::Result<Seen> {
     let write = usize::try_from(send.write)?;
     // A write begins at each place of the period.
     let source: Vec<u8> = (0..=250).cycle().take(write + PERIOD).collect();
-    let mut stream = connected(&send.address)?;
-    if let Some(name) = &send.congestion {
-        set_tcp_congestion(&stream, name).with_context(|| format!("--congestion {name}"))?;
-    }
+    let mut spout = Spout::new(send)?;
     let mut sent = 0_u64;
     let mut some = |sent: &mut u64| -> anyhow::Result<()> {
         let until = *sent + LOOK;
         while *sent < until {
             let at = usize::try_from(*sent % PERIOD as u64)?;
-            stream.write_all(&source[at..at + write])?;
+            spout.write(&source[at..at + write])?;
             *sent += write as u64;
         }
         Ok(())
@@ -170,11 +173,63 @@ fn sends(send: &Send) -> anyhow::Result<Seen> {
     while Instant::now() < end {
         some(&mut sent)?;
     }
+    let seen = watch.stop(sent);
+    let in_memory = spout.finish()?;
     Ok(Seen {
-        // What it has taken, the kernel has copied.
-        copied_by_kernel: 1.0,
-        ..watch.stop(sent)
+        // What a write has taken, the kernel has copied; or we have, into memory that is the receiver's.
+        copied_by_kernel: (sent - in_memory) as f64 / sent as f64,
+        copied_by_program: in_memory as f64 / sent as f64,
+        ..seen
     })
+}
+
+/// How a sender sends.
+enum Spout {
+    Tcp(TcpStream),
+    /// The socket lane: into the receiver's region, where that is to be had.
+    Lane(Box<memlane_socket::Stream>),
+}
+
+impl Spout {
+    fn new(send: &Send) -> anyhow::Result<Spout> {
+        let stream = connected(&send.address)?;
+        if let Some(name) = &send.congestion {
+            set_tcp_congestion(&stream, name).with_context(|| format!("--congestion {name}"))?;
+        }
+        if !send.lane {
+            return Ok(Spout::Tcp(stream));
+        }
+        // SAFETY: a socket that its owner gives up here.
+        let socket = unsafe { memlane_sys::fd::Fd::from_raw(stream.into_raw_fd()) };
+        let failed = |errno| anyhow::anyhow!("the lane: {errno}");
+        let mut lane = memlane_socket::Stream::of(socket, End::Connected).map_err(failed)?;
+        agreed(Some(Path::Lane), |limit| lane.negotiate(limit))?;
+        Ok(Spout::Lane(Box::new(lane)))
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> anyhow::Result<()> {
+        let lane = match self {
+            Spout::Tcp(stream) => return Ok(stream.write_all(bytes)?),
+            Spout::Lane(lane) => lane,
+        };
+        while !bytes.is_empty() {
+            let n = lane.write(bytes);
+            let n = n.map_err(|errno| anyhow::anyhow!("sending by the lane: {errno}"))?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// How much went past the kernel.
+    fn finish(self) -> anyhow::Result<u64> {
+        let Spout::Lane(mut lane) = self else {
+            return Ok(0);
+        };
+        let in_memory = lane.counts().sent_in_memory;
+        let finished = lane.finish();
+        finished.map_err(|errno| anyhow::anyhow!("the lane's end: {errno}"))?;
+        Ok(in_memory)
+    }
 }
 
 fn receives(receive: &Receive) -> anyhow::Result<Seen> {

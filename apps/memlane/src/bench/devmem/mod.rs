@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `rows` | what is measured, of whom; `plan`: what was asked for |
 //! | `stream`, `hose`, `sinks` | a stream between two processes; one end of it; whoever receives. `sizes`: of fragments |
+//! | `python` | tensors, received in Python |
 //! | `tokens` | what it costs to hand them back |
 //! | `aims`, `published` | what should be reached; what others reached |
 //! | `report`, `text`, `pictures` | the document, its tables, its plots |
@@ -14,6 +15,7 @@ pub(super) mod hose;
 mod pictures;
 mod plan;
 mod published;
+mod python;
 mod report;
 mod rows;
 mod sinks;
@@ -54,6 +56,9 @@ pub(super) struct Devmem {
     /// TCP's congestion control, for all [default: cubic, where the kernel has it].
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
+    /// The Python that has memlane's wheel.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: String,
     /// Print JSON (schema memlane.bench.devmem/1) instead of the tables.
     #[arg(long)]
     json: bool,
@@ -71,6 +76,7 @@ struct Bench {
     cpus: [usize; 2],
     seconds: f64,
     congestion_control: String,
+    python: String,
 }
 
 /// What was seen of one system in one row.
@@ -128,10 +134,11 @@ pub(super) fn run(options: &Devmem) -> anyhow::Result<ExitCode> {
         seconds: plan.seconds,
         congestion_control: congestion_control(options.congestion.as_deref())
             .map_err(|text| fail(Exit::Usage, text))?,
+        python: options.python.clone(),
     };
     let machine = machine::Machine::with_devmem();
     let mut results = Results {
-        missing: plan.without(lacks),
+        missing: plan.without(|part, system| lacks(part, system, &bench.python)),
         ..Results::default()
     };
     announce(&plan, &results, &machine, cpus.len());
@@ -140,10 +147,10 @@ pub(super) fn run(options: &Devmem) -> anyhow::Result<ExitCode> {
     conclude(options, &report)
 }
 
-fn lacks(part: Part, _: &System) -> Option<String> {
+fn lacks(part: Part, system: &System, python: &str) -> Option<String> {
     match part {
         Part::Stream | Part::Tokens => None,
-        Part::Python => Some("there is no wheel in this tree".into()),
+        Part::Python => python::lacks(python, system.id),
     }
 }
 
@@ -197,7 +204,7 @@ impl Turn<'_> {
     /// `Err`: somebody wants us to stop.
     fn one(&mut self, row: Row, system: &System) -> anyhow::Result<()> {
         let told = match row.part {
-            Part::Stream | Part::Python => self.stream(row, system),
+            Part::Stream | Part::Python => self.rate(row, system),
             Part::Tokens => self.tokens(),
         };
         anyhow::ensure!(!sys::interrupted(), "interrupted");
@@ -222,8 +229,11 @@ impl Turn<'_> {
         Ok(())
     }
 
-    fn stream(&mut self, row: Row, system: &System) -> anyhow::Result<String> {
-        let seen = stream::measure(self.bench, &row, system.id)?;
+    fn rate(&mut self, row: Row, system: &System) -> anyhow::Result<String> {
+        let seen = match row.part {
+            Part::Python => python::measure(self.bench, &row, system.id),
+            _ => stream::measure(self.bench, &row, system.id),
+        }?;
         let value = text::rate(seen.value);
         self.results.readings.push(Reading {
             row,

@@ -85,7 +85,7 @@ pub(super) const ROWS: [Row; 7] = [
     },
     Row {
         part: Part::Python,
-        ..stream("tensor", "float32 tensors of 1 MiB", [MIB, MIB, MIB])
+        ..stream("tensor", "tensors of 1 MiB", [MIB, MIB, MIB])
     },
     stream(
         "chunks-4k",
@@ -109,17 +109,22 @@ pub(super) fn rows(quick: bool) -> &'static [Row] {
 /// Of the region.
 pub(super) const REGION: u64 = 64 * MIB;
 
-const STREAM: [System; 4] = [
+/// The path whose sender is memlane, too.
+pub(super) const LANE: &str = "lane";
+
+const STREAM: [System; 5] = [
+    system(LANE, "lane", true),
     system("mapped", "mapped", true),
     system("staged", "staged", true),
     system(RECV_COPY, "recv() + copy", false),
     system(SPLICE, "splice", false),
 ];
 const TOKENS: [System; 1] = [system("release", "release", true)];
-const PYTHON: [System; 3] = [
+const PYTHON: [System; 4] = [
     system("python", "Python, memlane", true),
     system("rust", "Rust, memlane", true),
-    system("recv-into", "Python, recv_into + from_numpy", false),
+    system("recv-into", "recv_into, one array", false),
+    system("recv-into-fresh", "recv_into, a new array each", false),
 ];
 
 /// In the order of the columns.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use memlane_devmem::error::ReceiveError;
+use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait};
 use memlane_devmem::region::{Kind, Spec};
 use memlane_devmem::{DeviceRegion, Fragment};
@@ -68,7 +69,7 @@ pub(super) fn of(receive: &Receive) -> anyhow::Result<Sink> {
 impl Sink {
     pub(super) fn attach(&mut self, stream: TcpStream) -> anyhow::Result<()> {
         match self {
-            Sink::Lane(lane) => lane.attach(stream.into()),
+            Sink::Lane(lane) => lane.attach(stream.into())?,
             Sink::RecvCopy(copy) => copy.stream = Some(stream),
             Sink::Splice(spliced) => spliced.stream = Some(stream),
         }
@@ -136,8 +137,13 @@ impl Lane {
         })
     }
 
-    fn attach(&mut self, socket: OwnedFd) {
-        self.stream = Some(Stream::new(socket, &self.binding, &self.terms));
+    fn attach(&mut self, socket: OwnedFd) -> anyhow::Result<()> {
+        let (binding, terms) = (&self.binding, &self.terms);
+        self.stream = Some(match terms.require {
+            Some(Path::Lane) => lane::stream(socket, End::Accepted, binding, terms)?,
+            _ => Stream::new(socket, binding, terms),
+        });
+        Ok(())
     }
 
     fn some(&mut self, at: u64, all: bool) -> anyhow::Result<u64> {
@@ -147,13 +153,18 @@ impl Lane {
             self.held.clear();
             self.held_bytes = 0;
         }
-        let new = self.held.len();
+        let mut new = self.held.len();
         let bytes = loop {
             match stream.receive(&mut self.held) {
                 Ok(bytes) => break bytes,
                 Err(ReceiveError::WouldBlock) => {
                     let there = stream.wait(Wait::Payload, PATIENCE)?;
                     anyhow::ensure!(there, "nothing came for {PATIENCE:?}");
+                }
+                Err(ReceiveError::NoRoom) if !self.held.is_empty() => {
+                    stream.release_all(&self.held);
+                    self.held.clear();
+                    (self.held_bytes, new) = (0, 0);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -175,8 +186,8 @@ impl Lane {
     fn copied(&self) -> Copied {
         let counts = self.stream.as_ref().map(Stream::counts).unwrap_or_default();
         Copied {
-            // Both paths have the kernel copy each byte out of its socket buffers once.
-            by_kernel: counts.received,
+            // Out of its socket buffers, once, but for what the sender has put into the region itself.
+            by_kernel: counts.received - counts.by_lane,
             by_program: counts.bounced,
         }
     }

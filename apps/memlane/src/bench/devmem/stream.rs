@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::hose::Seen;
-use super::rows::{REGION, Row};
+use super::rows::{LANE, REGION, Row};
 use super::{Bench, Outcome};
 use crate::bench::proc::{Job, free_port};
 use crate::bench::sys;
@@ -31,6 +31,9 @@ pub(super) fn measure(bench: &Bench, row: &Row, system: &str) -> anyhow::Result<
     send.args(["send", &address, "--write", &row.write.to_string()]);
     send.args(["--seconds", &bench.seconds.to_string()]);
     send.args(["--congestion", &bench.congestion_control]);
+    if system == LANE {
+        send.arg("--lane");
+    }
     let receive = Job::start(receive, limit, &bench.scratch)?;
     let send = Job::start(send, limit, &bench.scratch)?;
     let sent = seen(&send.finish()?)?;
@@ -45,14 +48,14 @@ pub(super) fn measure(bench: &Bench, row: &Row, system: &str) -> anyhow::Result<
     })
 }
 
-fn hose(bench: &Bench, cpu: usize) -> Command {
+pub(super) fn hose(bench: &Bench, cpu: usize) -> Command {
     let mut command = Command::new(&bench.exe);
     command.args(["bench", "hose"]);
     sys::confine(&mut command, &[bench.cpus[cpu]]);
     command
 }
 
-fn seen(text: &str) -> anyhow::Result<Seen> {
+pub(super) fn seen(text: &str) -> anyhow::Result<Seen> {
     serde_json::from_str(text).context("what a hose says")
 }
 

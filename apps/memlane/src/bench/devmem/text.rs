@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::report::{Cell, Line, Report};
-use super::rows::{Part, systems};
+use super::rows::{LANE, Part, systems};
 use super::sinks::{RECV_COPY, SPLICE};
 use crate::bench::beside;
 use crate::bench::report::short;
@@ -40,8 +40,8 @@ fn streams(out: &mut String, report: &Report) {
     for system in all {
         let _ = write!(out, " {} |", system.about);
     }
-    out.push_str(" × recv() + copy: mapped, staged | × splice: mapped | aims |\n|---|");
-    let _ = writeln!(out, "{}---|---:|---|", "---:|".repeat(all.len()));
+    out.push_str(" × recv() + copy: lane, mapped, staged | × splice: lane, mapped | aims |\n|---|");
+    let _ = writeln!(out, "{}---|---|---|", "---:|".repeat(all.len()));
     for line in lines {
         let _ = write!(out, "| {} |", line.of.about);
         for system in all {
@@ -55,9 +55,11 @@ fn streams(out: &mut String, report: &Report) {
         let rate = |of, to| times(beside::ratio(&line.ratios, of, to));
         let _ = writeln!(
             out,
-            " {}, {} | {} | {} |",
+            " {}, {}, {} | {}, {} | {} |",
+            rate(LANE, RECV_COPY),
             rate("mapped", RECV_COPY),
             rate("staged", RECV_COPY),
+            rate(LANE, SPLICE),
             rate("mapped", SPLICE),
             beside::goals(&line.aims, "")
         );
@@ -117,7 +119,7 @@ fn python(out: &mut String, report: &Report) {
     for system in all {
         let _ = write!(out, " {} |", system.about);
     }
-    out.push_str(" Python × Rust | × recv_into | aims |\n|---|");
+    out.push_str(" Python × Rust | × recv_into: one array, new ones | aims |\n|---|");
     let _ = writeln!(out, "{}---:|---:|---|", "---:|".repeat(all.len()));
     for line in lines {
         let _ = write!(out, "| {} |", line.of.about);
@@ -131,7 +133,8 @@ fn python(out: &mut String, report: &Report) {
         }
         let rate = |to| times(beside::ratio(&line.ratios, "python", to));
         let goals = beside::goals(&line.aims, "");
-        let _ = writeln!(out, " {} | {} | {goals} |", rate("rust"), rate("recv-into"));
+        let (one, fresh) = (rate("recv-into"), rate("recv-into-fresh"));
+        let _ = writeln!(out, " {} | {one}, {fresh} | {goals} |", rate("rust"));
     }
 }
 
