@@ -9,6 +9,7 @@ With ``--listen`` the address is said on standard error, and whoever connects se
 """
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -137,8 +138,9 @@ def main():
         listener = memlane.listen(asked.listen, asked.region, chunk=asked.chunk, path=asked.path)
         address = listener.address
         receive = by_memlane
-    if asked.framework == "torch":
-        import torch  # noqa: F401  Before the clock runs.
+    if asked.framework != "memlane":
+        # Before the clock runs.
+        importlib.import_module(asked.framework)
     print(f"listening on {address}", file=sys.stderr, flush=True)
     sender = None
     if asked.own_sender:

@@ -49,6 +49,8 @@ pub(crate) struct Receiver {
     pending: Pending<Arc<Lent>>,
     fragments: Vec<Fragment>,
     ended: bool,
+    /// What the kernel says once, and then never again: that must not look like an end.
+    failed: Option<ReceiveError>,
     /// Bytes that the stream keeps together.
     unit: u32,
     /// Bytes that were copied because they did not lie in one piece.
@@ -62,6 +64,7 @@ impl Receiver {
             pending: Pending::new(),
             fragments: Vec::new(),
             ended: false,
+            failed: None,
             unit: 1,
             gathered: 0,
         }
@@ -73,6 +76,9 @@ impl Receiver {
         loop {
             if let Some(memory) = self.take(want)? {
                 return Ok(Got::Bytes(memory));
+            }
+            if let Some(error) = self.failed {
+                return Err(Failed::Receive(error));
             }
             if self.ended {
                 return Ok(Got::Ended(self.pending.bytes()));
@@ -88,7 +94,7 @@ impl Receiver {
                 Ok(_) => self.own(out),
                 Err(ReceiveError::WouldBlock) => return Ok(Got::Wait(Wait::Payload)),
                 Err(ReceiveError::NoRoom) => return Ok(Got::Wait(Wait::Room)),
-                Err(error) => return Err(Failed::Receive(error)),
+                Err(error) => self.failed = Some(error),
             }
         }
     }

@@ -176,6 +176,15 @@ impl Stream {
         }
     }
 
+    /// What is there already. Whatever else there is to say, the next call says.
+    fn more(&self, py: Python<'_>, most: u64) -> Option<Memory> {
+        let now = Instant::now();
+        match py.detach(|| self.attempt(Want::Some(most), now, false)) {
+            Ok(Got::Bytes(memory)) => Some(memory),
+            _ => None,
+        }
+    }
+
     /// All chunks are out: first by what is garbage, then by who is patient.
     fn lack(&self, py: Python<'_>, since: &mut Option<Instant>) -> PyResult<()> {
         let Some(began) = since else {
@@ -353,22 +362,16 @@ impl Stream {
         timeout: Option<f64>,
     ) -> PyResult<Vec<Tensor>> {
         let mut left = limit.unwrap_or(1 << 20).max(1);
-        let mut limit = Limit::new(timeout)?;
         let mut came = Vec::new();
-        while left > 0 {
-            match self.take(py, Want::Some(left), limit) {
-                Ok(Ok(memory)) => {
-                    let bytes = memory.bytes();
-                    left = left.saturating_sub(bytes as u64);
-                    let shape = vec![i64::try_from(bytes).unwrap_or(i64::MAX)];
-                    came.push(self.tensor(memory, Dtype::BYTE, shape));
-                }
-                Ok(Err(_)) => break,
-                Err(error) if came.is_empty() => return Err(error),
-                Err(_) => break,
+        let mut next = self.take(py, Want::Some(left), Limit::new(timeout)?)?.ok();
+        while let Some(memory) = next.take() {
+            let bytes = memory.bytes();
+            let shape = vec![i64::try_from(bytes).unwrap_or(i64::MAX)];
+            came.push(self.tensor(memory, Dtype::BYTE, shape));
+            left = left.saturating_sub(bytes as u64);
+            if left > 0 {
+                next = self.more(py, left);
             }
-            // What is there already.
-            limit = Limit::new(Some(0.0))?;
         }
         Ok(came)
     }

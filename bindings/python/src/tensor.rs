@@ -281,8 +281,9 @@ impl Tensor {
         if asks(ffi::PyBUF_STRIDES) && dimensions {
             view.strides = kept.strides.as_mut_ptr();
         }
-        view.internal = Box::into_raw(kept).cast();
-        view.obj = slf.into_ptr();
+        let ffi::Py_buffer { obj, internal, .. } = view;
+        *internal = Box::into_raw(kept).cast();
+        *obj = slf.into_ptr();
         Ok(())
     }
 

@@ -12,6 +12,7 @@ import unittest
 import memlane
 
 PLACE = pathlib.Path(memlane.__file__).parent
+GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs/guides/python.md"
 # What a stub has and the classes' dictionaries have not, or the other way round.
 OTHERS = {"__module__", "__doc__", "__weakref__", "__repr__", "__new__", "__buffer__", "__release_buffer__"}
 
@@ -48,6 +49,11 @@ class Package(unittest.TestCase):
             failed, tried = failed + result.failed, tried + result.attempted
         self.assertEqual(failed, 0)
         self.assertGreater(tried, 25)
+
+    def test_examples_in_the_guide_run(self):
+        result = doctest.testfile(str(GUIDE), module_relative=False, encoding="utf-8")
+        self.assertEqual(result.failed, 0)
+        self.assertGreater(result.attempted, 5)
 
     def test_everything_that_is_public_is_documented(self):
         for name in memlane.__all__:

@@ -163,17 +163,27 @@ class Comes(Case):
             with self.subTest(path), self.assertRaises(memlane.PathError):
                 self.pair(path=path)
 
-    def test_a_peer_that_resets_is_an_oserror(self):
-        listener = socket.create_server(("127.0.0.1", 0))
-        stream = memlane.connect("127.0.0.1:%d" % listener.getsockname()[1], "memfd:64K")
-        there, _ = listener.accept()
+    def test_a_peer_that_resets_is_an_oserror_behind_what_came_before(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            stream = memlane.connect("127.0.0.1:%d" % listener.getsockname()[1], "memfd:64K")
+            there, _ = listener.accept()
         there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        there.sendall(b"abc")
+        select.select([stream], [], [], LIMIT)
         there.close()
-        listener.close()
-        with self.assertRaises(memlane.PeerError) as caught:
-            stream.receive(timeout=LIMIT)
-        self.assertIsInstance(caught.exception, OSError)
-        self.assertEqual(caught.exception.errno, 104)
+        time.sleep(0.05)
+        self.assertEqual([bytes(memoryview(f)) for f in stream.receive(timeout=LIMIT)], [b"abc"])
+        # It never looks like an end.
+        for call in (stream.receive, lambda: stream.receive_tensor(3), lambda: next(stream.records(3))):
+            with self.assertRaises(memlane.PeerError) as caught:
+                call()
+            self.assertIsInstance(caught.exception, OSError)
+            self.assertEqual(caught.exception.errno, 104)
+        self.is_gone(stream)
+
+    def is_gone(self, stream):
+        gc.collect()
+        self.assertEqual(stream.counts()["out"], 0)
         stream.close()
 
 

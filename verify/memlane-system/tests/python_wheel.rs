@@ -59,7 +59,6 @@ impl Environment {
         // What some user has installed is not looked at.
         command.env("PYTHONNOUSERSITE", "1");
         command.env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
-        command.env("MEMLANE_GUIDE", root().join("docs/guides/python.md"));
         harness::run(command, limit)
     }
 
