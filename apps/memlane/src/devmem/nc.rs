@@ -105,7 +105,7 @@ impl Args {
 }
 
 /// Makes a region and cuts it into chunks.
-pub(super) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
+pub(crate) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
     let refused = |error: RegionError| {
         let exit = match error {
             RegionError::Missing(_) => Exit::Unsupported,
