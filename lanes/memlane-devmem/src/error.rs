@@ -253,8 +253,12 @@ fn hint(errno: rustix::io::Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::PERM => "it takes CAP_NET_ADMIN",
         Errno::NODEV => "there is no such interface in this network namespace",
-        Errno::OPNOTSUPP => "the interface's driver cannot give single queues other memory",
-        Errno::INVAL => "no queue was named, or the descriptor is no dma-buf",
+        Errno::OPNOTSUPP => {
+            "the interface's driver cannot give single queues other memory, or the kernel is too old (6.12 to receive, 6.16 to send)"
+        }
+        Errno::INVAL => {
+            "no queue was named, the descriptor is no dma-buf, or the interface is no device that could reach it (lo, dummy, veth)"
+        }
         Errno::BADF => "the descriptor is not open",
         Errno::BUSY | Errno::EXIST => {
             "a queue has other memory already (AF_XDP, io_uring, another binding)"

@@ -1,5 +1,6 @@
 //! What this machine can do: memory and paths, each with the reason for a no.
 
+use crate::io::Path;
 use crate::io::kernel::{Interface, Missing, missing, missing_to_send};
 use crate::region::{DeviceRegion, Kind, Spec};
 
@@ -74,28 +75,28 @@ fn heaps() -> Vec<String> {
 
 /// Paths, the best first. The kernel's is tried on `interface`, or on all that there are.
 pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
-    let here = |name: &str, what| Finding {
-        name: name.to_owned(),
-        what,
-        lacks: Vec::new(),
-    };
-    vec![
-        Finding {
-            name: "kernel".into(),
-            what: "device-memory TCP: the interface writes to the device",
-            lacks: by_any(interface, missing),
-        },
+    let mut found = Vec::new();
+    for path in Path::ALL {
+        let lacks = match path {
+            Path::Kernel => by_any(interface, missing),
+            Path::Lane | Path::Mapped | Path::Staged => Vec::new(),
+        };
+        found.push(Finding {
+            name: path.name().into(),
+            what: path.what(),
+            lacks,
+        });
+    }
+    // The one that also sends.
+    found.insert(
+        1,
         Finding {
             name: "kernel-send".into(),
             what: "device-memory TCP: the interface reads from the device",
             lacks: by_any(interface, missing_to_send),
         },
-        here(
-            "mapped",
-            "recv into the mapped region: one copy, the kernel's",
-        ),
-        here("staged", "recv into host memory, then a copy to the device"),
-    ]
+    );
+    found
 }
 
 /// Nothing, if one interface lacks nothing.
@@ -129,7 +130,12 @@ mod tests {
 
     #[test]
     fn every_no_has_a_reason() {
-        let found = memory().into_iter().chain(paths(None));
+        let ways = paths(None);
+        for path in Path::ALL {
+            let rows = ways.iter().filter(|found| found.name == path.name());
+            assert_eq!(rows.count(), 1, "{path}");
+        }
+        let found = memory().into_iter().chain(ways);
         for finding in found {
             for why in &finding.lacks {
                 assert!(why.len() > 10, "{}: {why}", finding.name);

@@ -11,6 +11,8 @@
 //! All of them but CUDA's are mapped: the CPU can put bytes there. A region of a dma-buf tells the kernel before and after
 //! (`DMA_BUF_IOCTL_SYNC`).
 
+mod carve;
+
 use crate::error::{AccessError, RegionError};
 use core::fmt;
 use memlane_core::access::SharedBytes;
@@ -235,6 +237,20 @@ impl DeviceRegion {
         self.dma_buf().or(memory)
     }
 
+    /// A dma-buf of its first `bytes` alone, for an interface to write to; `None`: this kind is whole or none.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn dma_buf_of(&self, bytes: usize) -> Result<Option<OwnedFd>, RegionError> {
+        match self.kind {
+            Kind::Udmabuf if bytes <= self.len => {
+                let memory = self.memory.as_ref().map_or(-1, Fd::raw);
+                udmabuf(memory, bytes).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// All of it, or nothing, if it is not mapped. Who writes there tells the kernel, by [`cpu`](Self::cpu).
     pub fn bytes(&self) -> SharedBytes {
         // SAFETY: mapped as long as `self` is; its users are bound to it by their owner.
@@ -415,6 +431,12 @@ fn udmabuf(memory: i32, len: usize) -> Result<OwnedFd, RegionError> {
 fn of_heap(spec: &Spec, name: &str, len: usize) -> Result<DeviceRegion, RegionError> {
     let path = format!("/dev/dma_heap/{name}");
     let device = open_device(&path, "ls /dev/dma_heap shows which there are")?;
+    // The system's heap takes what it is asked for, and has the kernel end processes to find it.
+    if let Some(there) = available().filter(|there| len > *there) {
+        return Err(RegionError::Missing(format!(
+            "dmaheap: {len} bytes are more than this machine has available ({there}, MemAvailable of /proc/meminfo)"
+        )));
+    }
     let mut request = HeapAllocation {
         len: len as u64,
         fd: 0,
@@ -457,6 +479,16 @@ fn mapped_region(
         #[cfg(feature = "cuda")]
         cuda: None,
     }
+}
+
+/// Bytes that may be allocated without others being pushed out.
+fn available() -> Option<usize> {
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = told
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 fn owned(fd: OwnedFd) -> Fd {
@@ -541,6 +573,12 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_available_is_read() {
+        let there = available().expect("a kernel tells it");
+        assert!(there > 1 << 20, "{there}");
     }
 
     /// Numbers from `linux/udmabuf.h`, `linux/dma-heap.h`, `linux/dma-buf.h`, as x86-64 and arm64 compile them.

@@ -8,3 +8,4 @@ mod receive;
 mod report;
 mod send;
 pub(crate) mod storage;
+mod way;

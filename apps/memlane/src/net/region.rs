@@ -19,8 +19,8 @@ use memlane_packet::ends::split::{
 use super::options::Options;
 use super::progress::note;
 use crate::blocks::size;
-use crate::devmem::nc::bind;
 use crate::devmem::pattern::Pattern;
+use crate::devmem::storage::bind;
 use crate::exit::{Exit, fail};
 
 /// What is put where.

@@ -5,6 +5,7 @@ mod coming;
 pub mod copy;
 mod desk;
 pub mod kernel;
+pub mod lane;
 mod loan;
 mod mapped;
 pub mod path;

@@ -11,14 +11,14 @@ use memlane_sys::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 /// The binding that receives, and the one to send from.
-pub const BINDING: u32 = 7;
-pub const SENDS: u32 = 8;
+pub(crate) const BINDING: u32 = 7;
+pub(crate) const SENDS: u32 = 8;
 /// `CMSG_SPACE(sizeof(struct dmabuf_cmsg))`, in words.
 const TOLD: usize = 5;
-pub const ENOMEM: Errno = Errno(12);
-pub const ETOOSMALL: Errno = Errno(525);
+pub(crate) const ENOMEM: Errno = Errno(12);
+pub(crate) const ETOOSMALL: Errno = Errno(525);
 
 /// Bytes that wait in the socket.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ enum Waiting {
 }
 
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     waiting: VecDeque<Waiting>,
     /// Who has a page: what waits, and what is out.
     holders: BTreeMap<u64, u32>,
@@ -40,37 +40,37 @@ pub struct State {
     /// Those that are out, and their pages.
     out: BTreeMap<u32, u64>,
     /// The lowest number is given out first, as the kernel does; or always another one.
-    pub never_again: bool,
+    pub(crate) never_again: bool,
     next: u32,
-    pub ended: bool,
-    pub aborted: bool,
+    pub(crate) ended: bool,
+    pub(crate) aborted: bool,
     /// What the next calls answer instead.
-    pub receive_fails: VecDeque<Errno>,
-    pub release_fails: VecDeque<Errno>,
-    pub send_fails: VecDeque<Errno>,
+    pub(crate) receive_fails: VecDeque<Errno>,
+    pub(crate) release_fails: VecDeque<Errno>,
+    pub(crate) send_fails: VecDeque<Errno>,
     /// The next releases free so many tokens and no more.
-    pub stingy: VecDeque<u32>,
+    pub(crate) stingy: VecDeque<u32>,
     /// Tokens in releases that were not out.
-    pub strange: u64,
-    pub releases: u64,
-    pub most_ranges: usize,
+    pub(crate) strange: u64,
+    pub(crate) releases: u64,
+    pub(crate) most_ranges: usize,
     /// Sends: what is still to be read from the region, and the numbers that were told.
     flying: VecDeque<(u32, Vec<Span>)>,
     sends: u32,
-    pub window: u64,
+    pub(crate) window: u64,
     told: VecDeque<(u32, u32, bool)>,
-    pub wire: Vec<u8>,
+    pub(crate) wire: Vec<u8>,
 }
 
 #[derive(Debug)]
-pub struct Emulated {
+pub(crate) struct Emulated {
     region: Arc<Binding>,
     state: Mutex<State>,
 }
 
 impl Emulated {
     /// An interface that has the first `device` bytes of a region.
-    pub fn new(region: &Arc<Binding>, device: u64) -> Arc<Emulated> {
+    pub(crate) fn new(region: &Arc<Binding>, device: u64) -> Arc<Emulated> {
         let state = State {
             free: (0..device / PAGE).rev().map(|n| n * PAGE).collect(),
             window: u64::MAX,
@@ -82,16 +82,16 @@ impl Emulated {
         })
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
     /// A packet that is split and steered; `false`: no page is free, and it is dropped.
-    pub fn arrives(&self, payload: &[u8]) -> bool {
+    pub(crate) fn arrives(&self, payload: &[u8]) -> bool {
         self.arrives_by(payload, BINDING)
     }
 
-    pub fn arrives_by(&self, payload: &[u8], binding: u32) -> bool {
+    pub(crate) fn arrives_by(&self, payload: &[u8], binding: u32) -> bool {
         let mut state = self.state();
         let pages = payload.len().div_ceil(usize::try_from(PAGE).unwrap());
         if state.free.len() < pages {
@@ -110,7 +110,7 @@ impl Emulated {
     }
 
     /// The kernel says where, and is wrong.
-    pub fn tells_of(&self, at: u64, len: u64) {
+    pub(crate) fn tells_of(&self, at: u64, len: u64) {
         let binding = BINDING;
         let mut state = self.state();
         *state.holders.entry(at / PAGE * PAGE).or_default() += 1;
@@ -119,18 +119,18 @@ impl Emulated {
             .push_back(Waiting::Device { at, len, binding });
     }
 
-    pub fn arrives_whole(&self, payload: &[u8]) {
+    pub(crate) fn arrives_whole(&self, payload: &[u8]) {
         let payload = payload.to_vec();
         self.state().waiting.push_back(Waiting::Linear(payload));
     }
 
-    pub fn arrives_elsewhere(&self, payload: &[u8]) {
+    pub(crate) fn arrives_elsewhere(&self, payload: &[u8]) {
         let payload = payload.to_vec();
         self.state().waiting.push_back(Waiting::Plain(payload));
     }
 
     /// The interface reads what the `nth` send that is out has, puts it on the wire and says so.
-    pub fn transmits(&self, nth: usize, copied: bool) {
+    pub(crate) fn transmits(&self, nth: usize, copied: bool) {
         let mut state = self.state();
         let Some((number, spans)) = state.flying.remove(nth) else {
             return;
@@ -149,16 +149,16 @@ impl Emulated {
         }
     }
 
-    pub fn flying(&self) -> usize {
+    pub(crate) fn flying(&self) -> usize {
         self.state().flying.len()
     }
 
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         !self.state().waiting.is_empty()
     }
 
     /// Tokens that are out; pages that nobody has.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.out.len(), state.free.len())
     }
@@ -166,7 +166,7 @@ impl Emulated {
 
 impl State {
     /// Pages of what nobody has received yet.
-    pub fn waiting_pages(&self) -> usize {
+    pub(crate) fn waiting_pages(&self) -> usize {
         self.holders.len()
     }
 

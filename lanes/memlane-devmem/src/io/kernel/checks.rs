@@ -107,7 +107,10 @@ impl fmt::Display for Missing {
             Missing::Family(why) => write!(f, "the kernel cannot be asked: {why}"),
             Missing::Permission => f.write_str("binding takes CAP_NET_ADMIN"),
             Missing::Driver(name, why) => write!(f, "{name}'s driver cannot: {why}"),
-            Missing::Queues(name) => write!(f, "{name} has no receive queue that could be bound"),
+            Missing::Queues(name) => write!(
+                f,
+                "{name} shows no receive queue that could be bound (is it up? ip link show {name})"
+            ),
             Missing::OneQueue(name) => write!(
                 f,
                 "{name} has one receive queue, and one must stay for everything else: ethtool -L {name}"
