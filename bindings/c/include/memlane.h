@@ -128,7 +128,8 @@ int memlane_devmem_adopt(int socket, memlane_region *region, const memlane_terms
 /* What is out is given back; fragments that are kept are not. */
 int memlane_devmem_close(memlane_devmem *stream);
 
-int memlane_devmem_fd(memlane_devmem *stream);           /* for poll; not to be closed */
+/* For poll, after memlane_devmem_wait(stream, MEMLANE_WAIT_PAYLOAD, 0) has said 0; not to be closed. */
+int memlane_devmem_fd(memlane_devmem *stream);
 const char *memlane_devmem_path(memlane_devmem *stream); /* "mapped"; NULL: no such stream */
 
 enum memlane_wait {
@@ -153,16 +154,65 @@ int memlane_devmem_read(memlane_devmem *stream, uint32_t token, uint32_t at, voi
 int memlane_devmem_keep(memlane_devmem *stream, const memlane_fragment *fragment, memlane_kept **out);
 int memlane_kept_release(memlane_kept *kept);
 
-/* Bytes of the region to the other side; how many went. Never waits (MEMLANE_AGAIN). */
+/* Bytes of the region to the other side; how many went. Never waits (MEMLANE_AGAIN). A stream puts what comes anywhere
+ * into its region: send fragments that are out, or from a region into which nothing is received. */
 int64_t memlane_devmem_send(memlane_devmem *stream, uint64_t offset, uint32_t len);
 int memlane_devmem_shutdown(memlane_devmem *stream);     /* nothing more is sent */
 
 int memlane_devmem_counts(memlane_devmem *stream, memlane_counts *into, size_t size /* sizeof(memlane_counts) */);
 
+/* ---- TCP over memory, without a region --------------------------------------------------------------------------- */
+
+/* A TCP connection, and it stays one. If the other end is a process of this host that has memlane, too (this library, or
+ * a program under `memlane run`), bytes go through memory from an agreed byte on. No call waits but those with a limit. */
+typedef struct memlane_stream memlane_stream;
+
+typedef struct memlane_stream_counted {
+    uint64_t sent_in_memory;
+    uint64_t sent_by_tcp;
+    uint64_t received_in_memory;
+    uint64_t received_by_tcp;
+} memlane_stream_counted;
+
+enum memlane_lane {
+    MEMLANE_LANE_PENDING = 0, /* TCP; both ends may still agree */
+    MEMLANE_LANE_MEMORY = 1,
+    MEMLANE_LANE_TCP = 2      /* for good */
+};
+
+int memlane_stream_connect(const char *address, int32_t milliseconds, memlane_stream **out);
+int memlane_stream_accept(memlane_listener *listener, int32_t milliseconds, memlane_stream **out);
+/* A connected TCP socket of the program's, from accept (1) or connect (0); memlane closes it from now on. */
+int memlane_stream_adopt(int socket, int accepted, memlane_stream **out);
+int memlane_stream_close(memlane_stream *stream);
+
+int64_t memlane_stream_read(memlane_stream *stream, void *into, size_t len); /* 0: the end */
+int64_t memlane_stream_write(memlane_stream *stream, const void *from, size_t len);
+
+/* A place for up to `want` bytes, in the other side's memory if the lane is open; how many there are. Fill it soon, and
+ * commit it in the same thread. Until then all other calls are MEMLANE_BUSY. */
+int64_t memlane_stream_reserve(memlane_stream *stream, size_t want, void **place);
+int memlane_stream_commit(memlane_stream *stream, size_t len);               /* 0: nothing is sent */
+/* What is next, where it lies; how many bytes, 0: the end, and nothing to consume. The other side may change them until
+ * they are consumed: copy first what you are to believe. Until then all other calls are MEMLANE_BUSY. */
+int64_t memlane_stream_peek(memlane_stream *stream, const void **place);
+int memlane_stream_consume(memlane_stream *stream, size_t len);              /* 0: they stay */
+int memlane_stream_flush(memlane_stream *stream);    /* MEMLANE_AGAIN: what was committed has not all gone yet */
+int memlane_stream_shutdown(memlane_stream *stream); /* nothing more is sent */
+
+int memlane_stream_wait(memlane_stream *stream, int until /* PAYLOAD or SOCKET */, int32_t milliseconds);
+int memlane_stream_arm(memlane_stream *stream); /* 1: now poll on the descriptor; 0: there is something already */
+int memlane_stream_fd(memlane_stream *stream);
+
+int memlane_stream_lane(memlane_stream *stream); /* enum memlane_lane */
+int memlane_stream_negotiate(memlane_stream *stream, int32_t milliseconds);
+int memlane_stream_counts(memlane_stream *stream, void *into /* memlane_stream_counted */, size_t size);
+
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(memlane_fragment) == 16 && offsetof(memlane_fragment, token) == 12, "memlane_fragment");
 _Static_assert(sizeof(memlane_range) == 8 && offsetof(memlane_range, count) == 4, "memlane_range");
 _Static_assert(sizeof(memlane_terms) == 24 && offsetof(memlane_terms, require) == 16, "memlane_terms");
+_Static_assert(sizeof(memlane_stream_counted) == 32, "memlane_stream_counted");
 _Static_assert(sizeof(memlane_counts) == 64 && offsetof(memlane_counts, out) == 48, "memlane_counts");
 #endif
 

@@ -6,6 +6,7 @@ use crate::table::{get, insert, remove};
 use crate::types::{CCounts, CFragment, CRange, CTerms};
 use core::ffi::{c_char, c_int, c_void};
 use memlane_devmem::error::ReceiveError;
+use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Binding, Desk, Owned, Path, Stream, StreamCounts, Terms, Wait};
 use memlane_devmem::{Fragment, Range};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -47,8 +48,7 @@ struct Told {
 }
 
 impl Flow {
-    fn new(socket: OwnedFd, binding: &Arc<Binding>, terms: &Terms) -> Flow {
-        let stream = Stream::new(socket, binding, terms);
+    fn new(stream: Stream, binding: &Arc<Binding>) -> Flow {
         let (path, counts) = (stream.path(), stream.counts());
         Flow {
             desk: stream.desk(),
@@ -94,10 +94,15 @@ pub(crate) fn fits(bytes: usize, offset: u64, len: usize) -> Result<()> {
 }
 
 /// When a wait is over: -1 milliseconds are for ever, for all that a program lives.
-fn end_of(milliseconds: i32) -> Instant {
+pub(crate) fn end_of(milliseconds: i32) -> Instant {
     const FOR_EVER: Duration = Duration::from_secs(1 << 32);
     let limit = u64::try_from(milliseconds).map_or(FOR_EVER, Duration::from_millis);
     Instant::now() + limit
+}
+
+/// The same as a time from now on.
+pub(crate) fn readiness(milliseconds: i32) -> Duration {
+    end_of(milliseconds).saturating_duration_since(Instant::now())
 }
 
 /// # Safety
@@ -122,7 +127,7 @@ unsafe fn terms(terms: *const CTerms) -> Result<Terms> {
         let name = unsafe { text("require", asked.require)? };
         let wrong = |why| Fault::new(Code::Path, why);
         let path = name.parse().map_err(wrong)?;
-        if !matches!(path, Path::Mapped | Path::Staged) {
+        if !matches!(path, Path::Lane | Path::Mapped | Path::Staged) {
             return Err(ReceiveError::Unprepared(path).into());
         }
         terms.require = Some(path);
@@ -213,7 +218,7 @@ fn readable(fd: BorrowedFd<'_>, end: Instant) -> Result<bool> {
     }
 }
 
-fn accept(listener: &TcpListener, end: Instant) -> Result<OwnedFd> {
+pub(crate) fn accept(listener: &TcpListener, end: Instant) -> Result<OwnedFd> {
     loop {
         match listener.accept() {
             Ok((socket, _)) => return Ok(socket.into()),
@@ -226,6 +231,12 @@ fn accept(listener: &TcpListener, end: Instant) -> Result<OwnedFd> {
             return Err(Fault::new(Code::TimedOut, "nobody has connected"));
         }
     }
+}
+
+/// By the best path that a connection of this end can have.
+fn best(socket: OwnedFd, end: End, binding: &Arc<Binding>, terms: &Terms) -> Result<Stream> {
+    let stream = lane::stream(socket, end, binding, terms);
+    stream.map_err(|no| Fault::new(Code::Path, no.to_string()))
 }
 
 /// Takes a connection, whose payload goes to the region.
@@ -245,12 +256,13 @@ pub unsafe extern "C" fn memlane_devmem_accept(
         // SAFETY: the program's promise.
         let (terms, out) = unsafe { (terms(asked)?, Out::new("out", out, 1)?) };
         let socket = accept(&listener, end_of(milliseconds))?;
-        out.put(0, insert(Arc::new(Flow::new(socket, &binding, &terms)))?);
+        let stream = best(socket, End::Accepted, &binding, &terms)?;
+        out.put(0, insert(Arc::new(Flow::new(stream, &binding)))?);
         Ok(0)
     })
 }
 
-fn connect(address: &str, end: Instant) -> Result<OwnedFd> {
+pub(crate) fn connect(address: &str, end: Instant) -> Result<OwnedFd> {
     let mut last = Fault::new(Code::Invalid, format!("{address}: no address"));
     for at in addresses(address)? {
         let left = end.saturating_duration_since(Instant::now());
@@ -287,7 +299,8 @@ pub unsafe extern "C" fn memlane_devmem_connect(
             (address, terms(asked)?, Out::new("out", out, 1)?)
         };
         let socket = connect(address, end_of(milliseconds))?;
-        out.put(0, insert(Arc::new(Flow::new(socket, &binding, &terms)))?);
+        let stream = best(socket, End::Connected, &binding, &terms)?;
+        out.put(0, insert(Arc::new(Flow::new(stream, &binding)))?);
         Ok(0)
     })
 }
@@ -308,14 +321,18 @@ pub unsafe extern "C" fn memlane_devmem_adopt(
         // SAFETY: the program's promise.
         let (terms, out) = unsafe { (terms(asked)?, Out::new("out", out, 1)?) };
         is_stream(socket)?;
+        if terms.require == Some(Path::Lane) {
+            return Err(ReceiveError::Unprepared(Path::Lane).into());
+        }
         // SAFETY: it is open, and given to us.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        out.put(0, insert(Arc::new(Flow::new(socket, &binding, &terms)))?);
+        let stream = Stream::new(socket, &binding, &terms);
+        out.put(0, insert(Arc::new(Flow::new(stream, &binding)))?);
         Ok(0)
     })
 }
 
-fn is_stream(socket: c_int) -> Result<()> {
+pub(crate) fn is_stream(socket: c_int) -> Result<()> {
     use rustix::net::{SocketType, getpeername, sockopt};
     if socket < 0 {
         return Err(Fault::new(Code::Invalid, "socket: no descriptor"));
@@ -389,7 +406,7 @@ pub extern "C" fn memlane_devmem_wait(devmem: usize, until: c_int, milliseconds:
         if until == Wait::Payload && !turn.pending.is_empty() {
             return Ok(1);
         }
-        let left = end_of(milliseconds).saturating_duration_since(Instant::now());
+        let left = readiness(milliseconds);
         let waited = turn.stream.wait(until, left);
         let waited = waited.map_err(|errno| Fault::kernel(errno.0, format!("poll: {errno}")));
         Ok(waited?.into())

@@ -1,7 +1,7 @@
 //! memlane for C: `libmemlane` and `include/memlane.h` (guide: `docs/guides/c.md`).
 //!
-//! A stream puts payload straight into a region; its user gets fragments and gives their tokens back. This is the
-//! device-memory lane (`memlane_devmem`), as C sees it.
+//! A devmem stream puts payload straight into a region; its user gets fragments and gives their tokens back. This is the
+//! device-memory lane (`memlane_devmem`), as C sees it. Beside it, the socket lane by name (`memlane_socket::native`).
 //!
 //! | room | what |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `table` | handles: numbers that look like pointers, looked up each time |
 //! | `types` | structures that both languages know, with their sizes |
 //! | `region` | memory for payload |
+//! | `stream` | TCP connections over memory, without a region |
 //! | `devmem` | listeners, streams, fragments that have an owner |
 //!
 //! Nothing that a C program passes is believed: a handle is a number of a table, so NULL, a handle of another kind and
@@ -19,6 +20,7 @@ pub mod devmem;
 mod fault;
 mod pointer;
 pub mod region;
+pub mod stream;
 mod table;
 pub mod types;
 

@@ -10,6 +10,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::devmem::Flow;
+use crate::stream::Native;
 use memlane_devmem::io::{Binding, Owned};
 
 /// What a handle stands for.
@@ -19,6 +20,7 @@ pub(crate) enum Object {
     Listener(Arc<TcpListener>),
     Devmem(Arc<Flow>),
     Kept(Arc<Owned>),
+    Stream(Arc<Native>),
 }
 
 /// Something that has handles.
@@ -49,6 +51,7 @@ held!(Binding, Region, "memlane_region");
 held!(TcpListener, Listener, "memlane_listener");
 held!(Flow, Devmem, "memlane_devmem");
 held!(Owned, Kept, "memlane_kept");
+held!(Native, Stream, "memlane_stream");
 
 #[derive(Debug)]
 struct Place {

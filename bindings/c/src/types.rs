@@ -67,6 +67,21 @@ pub struct CCounts {
     pub chunks_free: u32,
 }
 
+/// Bytes, by the way that they went (`memlane_stream_counted`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CStreamCounts {
+    /// Into the peer's memory.
+    pub sent_in_memory: u64,
+    /// By TCP.
+    pub sent_by_tcp: u64,
+    /// In memory.
+    pub received_in_memory: u64,
+    /// By TCP.
+    pub received_by_tcp: u64,
+}
+
+const _: () = assert!(size_of::<CStreamCounts>() == 32);
 const _: () = assert!(size_of::<CFragment>() == 16 && offset_of!(CFragment, token) == 12);
 const _: () = assert!(size_of::<CRange>() == 8 && offset_of!(CRange, count) == 4);
 const _: () = assert!(size_of::<CTerms>() == 24 && offset_of!(CTerms, require) == 16);

@@ -109,22 +109,19 @@ fn command(prefix: &Path, program: &Path) -> Command {
     command
 }
 
-/// One process sends a pattern, one receives it into a region and looks at each byte; what the receiver said.
-fn pair(prefix: &Path, linked: Linked, bytes: u64) -> String {
-    let (receiver, sender) = (
-        compiled(prefix, "receiver", linked),
-        compiled(prefix, "sender", linked),
-    );
-    let mut receives = command(prefix, &receiver);
-    let started = receives
-        .args(["memfd:256K", "16384"])
-        .stdout(Stdio::piped())
-        .spawn();
+/// A process that says where it listens, and another one that is told so; what the first one said at its end.
+fn pair(prefix: &Path, receiver: (&Path, &[&str]), sender: (&Path, &[&str])) -> String {
+    let mut receives = command(prefix, receiver.0);
+    let started = receives.args(receiver.1).stdout(Stdio::piped()).spawn();
     let mut receiver = started.expect("a receiver");
     let mut says = BufReader::new(receiver.stdout.take().expect("its output")).lines();
     let address = says.next().expect("a line").expect("its address");
-    let mut sends = command(prefix, &sender);
-    let sent = sends.args([&address, &bytes.to_string()]).status();
+    let mut sends = command(prefix, sender.0);
+    let at = |arg: &&str| match *arg {
+        "ADDRESS" => address.clone(),
+        other => other.to_owned(),
+    };
+    let sent = sends.args(sender.1.iter().map(at)).status();
     let last = says.next();
     let ended = receiver.wait().expect("its end");
     assert!(sent.expect("a sender").success());
@@ -138,13 +135,31 @@ fn two_programs_move_hundreds_of_megabytes_and_every_byte_is_right() {
         return;
     }
     let prefix = installed();
-    for (linked, bytes) in [(Linked::Shared, 400_000_000), (Linked::Static, 20_000_001)] {
-        let said = pair(&prefix.0, linked, bytes);
-        assert_eq!(
-            said,
-            format!("{bytes} bytes by mapped, bounced 0"),
-            "{linked:?}"
-        );
+    for (linked, path, bytes, bounced) in [
+        (Linked::Shared, "lane", 400_000_000, 0),
+        (Linked::Shared, "mapped", 200_000_000, 0),
+        (Linked::Static, "staged", 20_000_001, 20_000_001),
+    ] {
+        let receiver = compiled(&prefix.0, "receiver", linked);
+        let sender = compiled(&prefix.0, "sender", linked);
+        let receives = (&*receiver, &["memfd:1M", "16384", path][..]);
+        let count = bytes.to_string();
+        let said = pair(&prefix.0, receives, (&sender, &["ADDRESS", &count]));
+        assert_eq!(said, format!("{bytes} bytes by {path}, bounced {bounced}"));
+    }
+}
+
+#[test]
+fn bytes_of_a_connection_go_through_memory_with_and_without_copies() {
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    let prefix = installed();
+    let program = compiled(&prefix.0, "stream", Linked::Shared);
+    for (from, to) in [("copy", "copy"), ("place", "place"), ("place", "copy")] {
+        let send = ["send", from, "ADDRESS", "100000000"];
+        let said = pair(&prefix.0, (&program, &["receive", to]), (&program, &send));
+        assert_eq!(said, "100000000 bytes, some in memory", "{from}, {to}");
     }
 }
 
@@ -223,7 +238,7 @@ fn prototypes() -> BTreeSet<(String, usize)> {
 /// Likewise, of the code.
 fn exports() -> BTreeSet<(String, usize)> {
     let mut found = BTreeSet::new();
-    for file in ["lib", "region", "devmem"] {
+    for file in ["lib", "region", "devmem", "stream"] {
         let path = Path::new(HERE).join(format!("src/{file}.rs"));
         let code = std::fs::read_to_string(path).expect("a source");
         for function in code.split("extern \"C\" fn ").skip(1) {

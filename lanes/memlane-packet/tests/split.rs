@@ -8,8 +8,11 @@ use memlane_core::region::Region;
 use memlane_packet::ends::headers::find;
 use memlane_packet::ends::port::Port;
 use memlane_packet::ends::split::rules::Rule;
-use memlane_packet::ends::split::{DeviceMemory, Fragment, Splitter, Terms, Token, Whole};
-use memlane_packet::ends::{More, lend};
+use memlane_packet::ends::split::{
+    DeviceMemory, Fragment, Held, Receiver, Split, SplitCounts, SplitEnd, Splitter, Terms, Token,
+    Whole,
+};
+use memlane_packet::ends::{End, More, lend};
 use memlane_packet::io::{BackTerms, FrontTerms, Listener, connect};
 use memlane_packet::{Meta, Mode, PacketPort, Part, Sent, Sleep};
 use proptest::prelude::*;
@@ -443,4 +446,125 @@ fn a_device_that_fails_costs_no_frame_and_no_chunk() {
     assert_eq!((became.whole, became.headers), (Some(Whole::Device), frame));
     assert_eq!(splitter.outstanding(), 0);
     assert_eq!(splitter.counts().device, 1);
+}
+
+/// At the end: what was counted, what is still held.
+type Last = (SplitCounts, Vec<Held>);
+
+/// Keeps the fragments of the last frames, and what it was told.
+#[derive(Debug, Default)]
+struct Keeps {
+    kept: std::collections::VecDeque<Held>,
+    most: usize,
+    whole: Vec<Whole>,
+    over: Arc<std::sync::Mutex<Option<Last>>>,
+}
+
+impl Receiver for Keeps {
+    fn take(&mut self, split: &Split<'_>, held: &mut Vec<Held>) {
+        assert_eq!(split.fragments.len(), held.len());
+        self.whole.extend(split.whole);
+        self.kept.extend(held.drain(..));
+        while self.kept.len() > self.most {
+            self.kept.pop_front();
+        }
+    }
+
+    fn over(&mut self, counts: SplitCounts) {
+        let kept = self.kept.drain(..).collect();
+        *self.over.lock().unwrap() = Some((counts, kept));
+    }
+}
+
+fn datagram(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    let udp = u16::try_from(8 + payload.len()).unwrap();
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend((20 + udp).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+    frame.extend([0, 7, 0x23, 0x28]);
+    frame.extend(udp.to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn fragments_with_owners_come_back_from_any_thread_and_outlive_the_splitter() {
+    let mut splitter = splitter(4 * CHUNK, &["udp dst *:9000"]);
+    let mut held = Vec::new();
+    let mut show = |splitter: &mut Splitter<Arc<Region>>, byte: u8| {
+        let frame = datagram(&[byte; CHUNK]);
+        let became = split(splitter, &frame, CHECKED);
+        held.extend(became.fragments.iter().map(|f| splitter.hold(f)));
+        became.whole
+    };
+    for byte in 0..4 {
+        assert_eq!(show(&mut splitter, byte), None);
+    }
+    assert_eq!(show(&mut splitter, 4), Some(Whole::NoChunk));
+    let (one, three) = (held.remove(1), held.remove(2));
+    std::thread::spawn(move || drop((one, three)))
+        .join()
+        .unwrap();
+    let device = Arc::clone(splitter.device());
+    let became = split(&mut splitter, &datagram(&[9; 2 * CHUNK]), CHECKED);
+    assert_eq!((became.whole, became.fragments.len()), (None, 2));
+    assert_eq!(splitter.outstanding(), 4);
+    assert_eq!(splitter.give_back(&tokens(&became.fragments)), 2);
+    // What is held was not overwritten, and is there after the splitter.
+    drop(splitter);
+    for (held, byte) in held.iter().zip([0, 2]) {
+        assert_eq!(read(&device, &[held.fragment()]), [byte; CHUNK]);
+    }
+    drop(held);
+}
+
+#[test]
+fn an_owner_that_gives_back_twice_or_for_another_frees_nothing_else() {
+    let mut splitter = splitter(4 * CHUNK, &["udp"]);
+    let became = split(&mut splitter, &datagram(&[1; 10]), CHECKED);
+    let mine = became.fragments[0];
+    let (one, two) = (splitter.hold(&mine), splitter.hold(&mine));
+    let forged = splitter.hold(&Fragment {
+        token: Token(mine.token.0 ^ 1),
+        ..mine
+    });
+    drop((one, two, forged));
+    splitter.take_back();
+    assert_eq!(splitter.outstanding(), 0);
+    assert_eq!(splitter.counts().strange_tokens, 2);
+}
+
+#[test]
+fn an_end_that_splits_hands_on_what_its_user_keeps_and_frees_the_rest() {
+    let keeps = Keeps {
+        most: 2,
+        ..Keeps::default()
+    };
+    let over = Arc::clone(&keeps.over);
+    let mut end = SplitEnd::new(splitter(3 * CHUNK, &["udp dst *:9000"]), keeps);
+    for n in 0..100_u8 {
+        let frame = match n % 10 {
+            9 => vec![0; 60],
+            _ => datagram(&[n; CHUNK]),
+        };
+        lend(&frame, CHECKED, &mut |frame| {
+            assert_eq!(end.send(frame), Ok(Sent::Queued));
+            More::Yes
+        });
+    }
+    assert_eq!(
+        (end.counts().sent, end.receive(9, &mut |_| More::Yes)),
+        (100, Ok(0))
+    );
+    drop(end);
+    let (counts, kept) = over.lock().unwrap().take().expect("it was told");
+    assert_eq!(
+        (counts.split, counts.no_match, counts.no_chunk),
+        (90, 10, 0)
+    );
+    assert_eq!(counts.device_bytes, 90 * CHUNK as u64);
+    assert_eq!(counts.strange_tokens, 0);
+    assert_eq!(kept.len(), 2);
 }

@@ -2,7 +2,7 @@
 //! volumes into it.
 
 pub(crate) mod nc;
-mod pattern;
+pub(crate) mod pattern;
 pub(crate) mod probe;
 mod receive;
 mod report;

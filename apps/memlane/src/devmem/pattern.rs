@@ -2,7 +2,7 @@
 
 /// A pattern of so many bytes, at some place of a stream.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     /// The pattern, again and again, and once more.
     tile: Vec<u8>,
     period: usize,
@@ -12,18 +12,18 @@ pub(super) struct Pattern {
 
 /// The first byte that is another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wrong {
+pub(crate) struct Wrong {
     /// How many were right before it.
-    pub(super) after: u64,
-    pub(super) expected: u8,
-    pub(super) found: u8,
+    pub(crate) after: u64,
+    pub(crate) expected: u8,
+    pub(crate) found: u8,
 }
 
 /// Bytes that are compared at a time, at least.
 const TILE: usize = 64 << 10;
 
 impl Pattern {
-    pub(super) fn new(period: u8) -> Pattern {
+    pub(crate) fn new(period: u8) -> Pattern {
         let once = (1..period).chain([0]);
         let period = usize::from(period.max(1));
         Pattern {
@@ -40,14 +40,14 @@ impl Pattern {
         &self.tile[at..at + len]
     }
 
-    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for piece in bytes.chunks_mut(TILE) {
             let len = piece.len();
             piece.copy_from_slice(self.next(len));
         }
     }
 
-    pub(super) fn check(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
+    pub(crate) fn check(&mut self, bytes: &[u8]) -> Result<(), Wrong> {
         for (nth, piece) in bytes.chunks(TILE).enumerate() {
             let expected = self.next(piece.len());
             if piece != expected {

@@ -13,12 +13,13 @@ use memlane_block::volume::{Io, Lease, Memory, Op, Queue, Volume};
 use memlane_core::access::SharedBytes;
 use memlane_devmem::DeviceRegion;
 use memlane_devmem::engine::chunks::CHUNK_MIN;
+use memlane_devmem::error::RegionError;
 use memlane_devmem::io::{Binding, Loan};
 use memlane_devmem::region::{Access, Spec};
 use serde::Serialize;
 
 use super::pattern::Pattern;
-use super::way::bind;
+use super::way::refused;
 use crate::blocks::{self, size};
 use crate::exit::{Exit, fail};
 use crate::out;
@@ -211,6 +212,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         false => write()?,
     }
     reader.say(began.elapsed(), args)
+}
+
+/// Makes a region and cuts it into chunks.
+pub(crate) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
+    let refused = |error: RegionError| refused(region, &error);
+    let made = DeviceRegion::create(region).map_err(refused)?;
+    // A size that is none at all is refused there.
+    let chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
+    Binding::new(made, chunk).map_err(refused)
 }
 
 /// The volume, and what keeps it.

@@ -79,14 +79,6 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
     Ok(ready)
 }
 
-/// A region that no path needs to be prepared for.
-pub(super) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
-    let refused = |error: RegionError| refused(region, &error);
-    let made = DeviceRegion::create(region).map_err(refused)?;
-    let chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
-    Binding::new(made, chunk).map_err(refused)
-}
-
 fn unmapped(region: &DeviceRegion) -> Vec<String> {
     let why = || format!("the CPU cannot reach {}", region.kind());
     (!region.is_mapped()).then(why).into_iter().collect()
@@ -111,7 +103,7 @@ pub(super) fn from(region: &Spec, asked: &Asked) -> anyhow::Result<Ready> {
     Ok(ready)
 }
 
-fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
+pub(super) fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
     let exit = match error {
         RegionError::Missing(_) => Exit::Unsupported,
         RegionError::Chunk(_) | RegionError::Name(_) => Exit::Usage,

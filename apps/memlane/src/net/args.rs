@@ -17,6 +17,7 @@ use crate::exit::{Exit, fail};
 /// replay:FILE[?paced&loop], gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N],
 /// memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES] (DPDK, VPP; a client, unless it is said),
 /// vhost-user:SOCKET[?role=server|client&memory=sealed|any] (a virtual machine; a server of sealed memory, likewise),
+/// into:REGION?flow=RULE[;RULE][&chunk=SIZE&unchecked&validate=N&output=FILE] (payload of such packets into device memory),
 /// or the packet lane: back:SOCKET listens there, front:SOCKET connects to it and brings the memory.
 /// When the other process of a link goes, its ends stay, and it is attached again as soon as it is back.
 #[derive(clap::Args, Debug)]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | what the verbs are told; what does not go together |
 //! | `place`, `options` | ends, as their users write them |
+//! | `region` | an end that puts payload into device memory |
 //! | `attach`, `work` | a link that comes to be; two ends that are joined |
 //! | `watched`, `documents` | what is shown while they are; in which words |
 //! | `stats`, `metrics`, `progress` | to whom: a verb, Prometheus, a terminal |
@@ -15,6 +16,7 @@ mod metrics;
 mod options;
 mod place;
 mod progress;
+mod region;
 mod stats;
 mod watched;
 mod work;

@@ -11,6 +11,7 @@ use memlane_packet::ends::vhost::Role;
 use memlane_packet::ends::{End, EndError, afpacket, tap};
 
 use super::options::Options;
+use super::region::Target;
 use crate::exit::{Exit, fail};
 
 /// What is at one end.
@@ -34,6 +35,8 @@ pub(super) enum Place {
         /// Again and again?
         again: bool,
     },
+    /// Header split into device memory.
+    Into(Target),
     Gen(Plan),
     /// Frames after which it is over; 0: never.
     Sink(u64),
@@ -71,7 +74,8 @@ pub(super) struct Memif {
 const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE[?snap=N], replay:FILE[?paced&loop], \
      gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N], \
      memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES], \
-     vhost-user:SOCKET[?role=server|client&memory=sealed|any], front:SOCKET or back:SOCKET";
+     vhost-user:SOCKET[?role=server|client&memory=sealed|any], into:REGION?flow=RULE[;RULE], \
+     front:SOCKET or back:SOCKET";
 
 impl FromStr for Place {
     type Err = String;
@@ -94,6 +98,11 @@ impl FromStr for Place {
             "pcap" => pcap(named("file")?, &read(&["snap"])?),
             "replay" => replay(named("file")?, &read(&["paced", "loop"])?),
             // These have no name: the ? can be left out.
+            "into" => Target::read(
+                name,
+                &read(&["flow", "chunk", "unchecked", "validate", "output"])?,
+            )
+            .map(Place::Into),
             "gen" => plan(rest.trim_start_matches('?')).map(Place::Gen),
             "sink" => sink(rest.trim_start_matches('?')),
             "front" => read(&[]).and_then(|_| named("socket").map(Place::Front)),
@@ -280,6 +289,7 @@ impl Place {
                     false => one(replay),
                 })
             }
+            Place::Into(target) => return target.open(text).map(one),
             Place::Gen(plan) => Ok(one(Generator::new(*plan))),
             Place::Sink(count) => Ok(one(Sink::until(*count))),
             Place::Front(_) | Place::Back(_) | Place::Memif(_) | Place::Vhost(_) => Ok(Vec::new()),
@@ -443,6 +453,11 @@ mod tests {
             "gen:size=70-60",
             "gen:size=x",
             "gen:x=1",
+            "into:memfd:1M",
+            "into:memfd?flow=udp",
+            "into:memfd:1M?flow=sctp",
+            "into:memfd:1M?flow=udp&validate=1",
+            "into:memfd:1M?flow=udp&chunk=x",
             "",
         ] {
             assert!(read(wrong).is_err(), "{wrong}");

@@ -281,6 +281,78 @@ static void ends_in_any_order(void)
     close(there);
 }
 
+static void *commits(void *stream)
+{
+    CHECK(memlane_stream_commit(stream, 0) == MEMLANE_BUSY);
+    CHECK(memlane_stream_close(stream) == MEMLANE_BUSY);
+    return NULL;
+}
+
+/* What is lent has to come back before anything else happens, from the thread that has it. */
+static void places(void)
+{
+    memlane_listener *listener;
+    memlane_stream *one, *two, *none;
+    memlane_stream_counted counts;
+    pthread_t thread;
+    char address[64], seen[8];
+    const void *shown;
+    void *place;
+    int64_t len;
+
+    CHECK(memlane_listen("127.0.0.1:0", &listener) == 0);
+    CHECK(memlane_listener_address(listener, address, sizeof address) > 0);
+    CHECK(memlane_stream_accept(listener, 1, &none) == MEMLANE_TIMED_OUT);
+    CHECK(memlane_stream_connect(address, 10000, &one) == 0);
+    CHECK(memlane_stream_accept(listener, 10000, &two) == 0);
+    CHECK(memlane_stream_adopt(STDERR_FILENO, 0, &none) == MEMLANE_SYSTEM);
+    CHECK(memlane_stream_read(one, seen, sizeof seen) == MEMLANE_AGAIN);
+    CHECK(memlane_stream_read(one, NULL, 1) == MEMLANE_INVALID);
+    CHECK(memlane_stream_read(one, seen, 0) == MEMLANE_INVALID);
+    CHECK(memlane_stream_write(one, NULL, 1) == MEMLANE_INVALID);
+    CHECK(memlane_stream_wait(one, MEMLANE_WAIT_ROOM, 0) == MEMLANE_INVALID);
+    CHECK(memlane_stream_wait(one, MEMLANE_WAIT_PAYLOAD, 1) == 0);
+    CHECK(memlane_stream_commit(one, 1) == MEMLANE_INVALID);
+    CHECK(memlane_stream_consume(one, 1) == MEMLANE_INVALID);
+    CHECK(memlane_stream_reserve(one, 100, NULL) == MEMLANE_INVALID);
+
+    len = memlane_stream_reserve(one, 100, &place);
+    CHECK(len > 0 && len <= 100);
+    CHECK(memlane_stream_write(one, "x", 1) == MEMLANE_BUSY);
+    CHECK(memlane_stream_reserve(one, 100, &place) == MEMLANE_BUSY);
+    CHECK(memlane_stream_consume(one, 1) == MEMLANE_INVALID);
+    CHECK(memlane_stream_commit(one, (size_t)len + 1) == MEMLANE_OUTSIDE);
+    CHECK(pthread_create(&thread, NULL, commits, one) == 0 && pthread_join(thread, NULL) == 0);
+    memcpy(place, "hello", 5);
+    CHECK(memlane_stream_commit(one, 5) == 0);
+    CHECK(memlane_stream_commit(one, 5) == MEMLANE_INVALID);
+    CHECK(memlane_stream_reserve(one, 100, &place) > 0);
+    CHECK(memlane_stream_commit(one, 0) == 0);
+
+    CHECK(memlane_stream_wait(two, MEMLANE_WAIT_PAYLOAD, 10000) == 1);
+    CHECK(memlane_stream_peek(two, &shown) == 5 && memcmp(shown, "hello", 5) == 0);
+    CHECK(memlane_stream_read(two, seen, sizeof seen) == MEMLANE_BUSY);
+    CHECK(memlane_stream_consume(two, 6) == MEMLANE_OUTSIDE);
+    CHECK(memlane_stream_consume(two, 0) == 0);
+    CHECK(memlane_stream_peek(two, &shown) == 5);
+    CHECK(memlane_stream_consume(two, 2) == 0);
+    CHECK(memlane_stream_read(two, seen, sizeof seen) == 3 && memcmp(seen, "llo", 3) == 0);
+    CHECK(memlane_stream_lane(two) >= MEMLANE_LANE_PENDING && memlane_stream_lane(two) <= MEMLANE_LANE_TCP);
+    CHECK(memlane_stream_counts(two, &counts, sizeof counts) == 0);
+    CHECK(memlane_stream_counts(two, NULL, sizeof counts) == MEMLANE_INVALID);
+
+    /* A place that is never committed goes with its stream, and nothing of it is sent. */
+    CHECK(memlane_stream_reserve(one, 100, &place) > 0);
+    CHECK(memlane_stream_close(one) == 0);
+    CHECK(memlane_stream_commit(one, 1) == MEMLANE_HANDLE);
+    CHECK(memlane_stream_wait(two, MEMLANE_WAIT_PAYLOAD, 10000) == 1);
+    CHECK(memlane_stream_peek(two, &shown) == 0);
+    CHECK(memlane_stream_read(two, seen, sizeof seen) == 0);
+    CHECK(memlane_stream_close(two) == 0);
+    CHECK(memlane_stream_close(two) == MEMLANE_HANDLE);
+    CHECK(memlane_listener_close(listener) == 0);
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -291,6 +363,7 @@ int main(void)
     short_array();
     back_pressure();
     ends_in_any_order();
+    places();
     puts("right");
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Receives a stream into a region that is much shorter, and looks at every byte: receiver REGION CHUNK. */
+/* Receives a stream into a region that is much shorter, and looks at every byte: receiver REGION CHUNK [PATH]. */
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -12,14 +12,17 @@ int main(int argc, char **argv)
     char address[64];
     uint64_t total = 0;
 
-    CHECK(argc == 3);
+    memlane_terms terms = {.size = sizeof terms};
+
+    CHECK(argc >= 3);
+    terms.require = argc > 3 ? argv[3] : NULL;
     CHECK(memlane_abi() == MEMLANE_ABI);
     CHECK(memlane_region_create(argv[1], (uint32_t)atoi(argv[2]), &region) == 0);
     CHECK(memlane_listen("127.0.0.1:0", &listener) == 0);
     CHECK(memlane_listener_address(listener, address, sizeof address) > 0);
     puts(address);
     fflush(stdout);
-    CHECK(memlane_devmem_accept(listener, region, NULL, 60000, &stream) == 0);
+    CHECK(memlane_devmem_accept(listener, region, &terms, 60000, &stream) == 0);
     CHECK(memlane_listener_close(listener) == 0);
 
     for (;;) {

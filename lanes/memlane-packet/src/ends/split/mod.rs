@@ -49,6 +49,7 @@
 //! ```
 
 pub mod device;
+pub mod end;
 mod look;
 pub mod rules;
 
@@ -58,8 +59,11 @@ use crate::engine::chain::Frame;
 use crate::layout::PACKET_MAX;
 use device::Chunks;
 pub use device::{DeviceMemory, Token};
+use end::Returns;
+pub use end::{Held, Receiver, SplitEnd};
 use look::{Headers, Seen};
 use rules::Rule;
+use std::sync::Arc;
 
 /// How to split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,6 +188,9 @@ pub struct Splitter<D> {
     /// Host memory: headers of a frame, or all of it.
     slot: Box<[u8]>,
     fragments: Vec<Fragment>,
+    /// Tokens that owners of fragments give back.
+    returns: Arc<Returns>,
+    returned: Vec<Token>,
     counts: SplitCounts,
 }
 
@@ -205,6 +212,8 @@ impl<D: DeviceMemory> Splitter<D> {
             chunks,
             slot: vec![0; PACKET_MAX].into(),
             fragments: Vec::with_capacity(PACKET_MAX.div_ceil(terms.chunk)),
+            returns: Arc::default(),
+            returned: Vec::new(),
             counts: SplitCounts::default(),
         })
     }
@@ -224,6 +233,7 @@ impl<D: DeviceMemory> Splitter<D> {
 
     /// Splits a frame, or not; what `take` says of it.
     pub fn split<R>(&mut self, frame: &Frame<'_>, take: impl FnOnce(&Split<'_>) -> R) -> R {
+        self.take_back();
         self.fragments.clear();
         let mut headers = Headers::new(frame, &mut self.slot);
         let seen = headers.look();
@@ -329,6 +339,26 @@ impl<D: DeviceMemory> Splitter<D> {
         let freed = freed.count();
         self.counts.strange_tokens += (tokens.len() - freed) as u64;
         freed
+    }
+
+    /// Gives a fragment an owner, who gives it back when he drops it, from any thread.
+    pub fn hold(&self, fragment: &Fragment) -> Held {
+        Held::new(*fragment, &self.returns)
+    }
+
+    fn returns(&self) -> Arc<Returns> {
+        Arc::clone(&self.returns)
+    }
+
+    /// What owners have dropped is free: before each frame, and before somebody counts.
+    pub fn take_back(&mut self) {
+        let mut returned = core::mem::take(&mut self.returned);
+        self.returns.take(&mut returned);
+        if !returned.is_empty() {
+            self.give_back(&returned);
+            returned.clear();
+        }
+        self.returned = returned;
     }
 
     /// Chunks that somebody has.
