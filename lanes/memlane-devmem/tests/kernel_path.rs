@@ -292,6 +292,23 @@ fn tokens_that_the_kernel_does_not_take_are_offered_again() {
     world.closes();
 }
 
+/// All pages are with tokens that the kernel refused, and nobody has any other to release: the next receive tries.
+#[test]
+fn an_interface_whose_pages_were_all_refused_gets_them_with_the_next_receive() {
+    let mut world = World::new(KEPT, Terms::default());
+    assert!(world.kernel.arrives(&bytes(0, DEVICE)));
+    let mut fragments = Vec::new();
+    while world.kernel.waits() {
+        fragments.extend(world.receive().unwrap());
+    }
+    world.kernel.state().release_fails.push_back(ENOMEM);
+    assert_eq!(world.stream().release_all(&fragments), 32);
+    assert!(!world.kernel.arrives(&bytes(0, 10)), "no page is free");
+    assert_eq!(world.receive(), Err(ReceiveError::WouldBlock));
+    assert!(world.kernel.arrives(&bytes(0, 10)));
+    world.closes();
+}
+
 #[test]
 fn a_release_that_is_done_in_part_is_tried_again() {
     let mut world = World::new(KEPT, Terms::default());
@@ -416,6 +433,71 @@ fn each_refusal_of_a_send_says_what_it_means() {
     assert_eq!(world.stream().send(4, 6), full);
     world.kernel.transmits(0, false);
     world.kernel.transmits(0, false);
+    world.closes();
+}
+
+/// Two threads give back what a third one receives, by releases that are done in part and tried again; the kernel gives
+/// the lowest number out again at once. Whoever still has bytes must find them as they came.
+#[test]
+fn tokens_that_come_back_while_others_are_handed_out_free_nobody_else_s_bytes() {
+    const PACKETS: u64 = 4000;
+    let mut world = World::new(KEPT, Terms::default());
+    let (binding, kernel) = (Arc::clone(&world.binding), Arc::clone(&world.kernel));
+    let (gives, takes) = std::sync::mpsc::channel::<(memlane_devmem::io::Owned, u64)>();
+    let takes = Arc::new(std::sync::Mutex::new(takes));
+    let users: Vec<_> = (0..2)
+        .map(|_| {
+            let (takes, binding) = (Arc::clone(&takes), Arc::clone(&binding));
+            std::thread::spawn(move || {
+                let mut some = Vec::new();
+                loop {
+                    let next = takes.lock().unwrap().recv();
+                    let over = next.is_err();
+                    some.extend(next);
+                    if some.len() < 3 && !over {
+                        continue;
+                    }
+                    for (owned, nth) in some.drain(..) {
+                        let mut seen = [0; 8];
+                        let at = owned.fragment().offset;
+                        binding.region().read(at, &mut seen).unwrap();
+                        assert_eq!(u64::from_ne_bytes(seen), nth, "another's bytes");
+                    }
+                    if over {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    let (mut sent, mut came) = (0, 0);
+    let limit = std::time::Instant::now() + Duration::from_secs(60);
+    while came < PACKETS {
+        assert!(std::time::Instant::now() < limit, "{:?}", kernel.counts());
+        if sent < PACKETS && kernel.arrives(&u64::to_ne_bytes(sent)) {
+            sent += 1;
+        }
+        {
+            // Some wait for the next release, so that there are several to be tried again.
+            let mut state = kernel.state();
+            state.stingy.push_back(1);
+            if came % 3 != 0 && state.release_fails.is_empty() {
+                state.release_fails.push_back(ENOMEM);
+            }
+        }
+        for fragment in world.receive().unwrap_or_default() {
+            let owned = world.stream().own(fragment).unwrap();
+            gives.send((owned, came)).unwrap();
+            came += 1;
+        }
+    }
+    drop(gives);
+    for user in users {
+        user.join().unwrap();
+    }
+    kernel.state().release_fails.clear();
+    // Of a release that is tried again, what was freed before is strange by now.
+    kernel.state().strange = 0;
     world.closes();
 }
 

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// What was received goes to this file, too
     #[arg(long, value_name = "FILE", requires = "into")]
     output: Option<PathBuf>,
-    /// This path or none (exit code 5): kernel, lane, mapped, staged; memlane devmem probe says which are here
+    /// This path or none (exit code 5), by its name in memlane devmem probe
     #[arg(long, value_name = "PATH")]
     require: Option<Path>,
     /// The interface that is to write to the region, or to read from it

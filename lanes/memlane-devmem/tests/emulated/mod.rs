@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) send_fails: VecDeque<Errno>,
     /// The next releases free so many tokens and no more.
     pub(crate) stingy: VecDeque<u32>,
+    /// A release was done in part, and is to be tried again before anybody receives: its tokens would have others.
+    in_part: bool,
     /// Tokens in releases that were not out.
     pub(crate) strange: u64,
     pub(crate) releases: u64,
@@ -267,6 +269,10 @@ fn message(kind: i32, offset: u64, [len, token, binding]: [u32; 3]) -> [u64; TOL
 impl Calls for Emulated {
     fn receive(&self, mut beside: &mut [u8], told: &mut [u64]) -> Result<(usize, usize), Errno> {
         let mut state = self.state();
+        assert!(
+            !state.in_part,
+            "numbers are handed out that are being given back"
+        );
         if let Some(errno) = state.receive_fails.pop_front() {
             return Err(errno);
         }
@@ -299,6 +305,7 @@ impl Calls for Emulated {
 
     fn release(&self, ranges: &[Range]) -> Result<u32, Errno> {
         let mut state = self.state();
+        state.in_part = false;
         if ranges.is_empty() || ranges.len() > 128 {
             return Err(Errno::INVAL);
         }
@@ -314,6 +321,10 @@ impl Calls for Emulated {
         let mut freed = 0;
         for token in tokens.take(1024) {
             if freed == most {
+                // Time for others, before it is tried again.
+                state.in_part = true;
+                drop(state);
+                std::thread::sleep(std::time::Duration::from_micros(20));
                 return Ok(freed);
             }
             match state.out.remove(&token) {

@@ -138,7 +138,9 @@ impl Kernel {
         let words = most.stretches.min(STRETCHES) * TOLD / 8;
         let (beside, told) = (&mut self.beside[..bytes], &mut self.told[..words]);
         // Not while somebody gives back: the numbers of what he gives are handed out again.
-        let debt = self.returns.debt();
+        let mut debt = self.returns.debt();
+        // Nobody may have any other to give back, and then no page would ever be free again.
+        self.returns.settle(&mut debt);
         let came = self.returns.calls.receive(beside, told);
         drop(debt);
         let (came, told) = came.map_err(|errno| match errno {
@@ -237,6 +239,20 @@ impl Returns {
         self.debt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Gives back as much as the kernel takes.
+    fn settle(&self, debt: &mut Vec<u32>) {
+        debt.sort_unstable();
+        let mut done = 0;
+        while done < debt.len() {
+            let batch = batch(&debt[done..]);
+            if !self.give_some(&debt[done..done + batch]) {
+                break;
+            }
+            done += batch;
+        }
+        debt.drain(..done);
+    }
+
     /// One batch; `false`: the kernel refuses just now.
     fn give_some(&self, tokens: &[u32]) -> bool {
         let ranges = ranges(tokens);
@@ -258,16 +274,7 @@ impl Giver for Returns {
         let mut debt = self.debt();
         // They came as 32 bits.
         debt.extend(names.iter().filter_map(|name| u32::try_from(*name).ok()));
-        debt.sort_unstable();
-        let mut done = 0;
-        while done < debt.len() {
-            let batch = batch(&debt[done..]);
-            if !self.give_some(&debt[done..done + batch]) {
-                break;
-            }
-            done += batch;
-        }
-        debt.drain(..done);
+        self.settle(&mut debt);
     }
 
     fn ended(&self) {
