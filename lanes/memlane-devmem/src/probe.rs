@@ -80,7 +80,7 @@ pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
         let lacks = match path {
             Path::Kernel => by_any(interface, |one| texts(missing(one))),
             Path::Zcrx => by_any(interface, crate::io::zcrx::lacks),
-            Path::Mapped | Path::Staged => Vec::new(),
+            Path::Lane | Path::Mapped | Path::Staged => Vec::new(),
         };
         found.push(Finding {
             name: path.name().into(),

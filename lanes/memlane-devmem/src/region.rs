@@ -11,6 +11,8 @@
 //! All of them but CUDA's are mapped: the CPU can put bytes there. A region of a dma-buf tells the kernel before and after
 //! (`DMA_BUF_IOCTL_SYNC`).
 
+mod carve;
+
 use crate::error::{AccessError, RegionError};
 use core::fmt;
 use memlane_core::access::SharedBytes;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use memlane_devmem::io::Path;
 use memlane_devmem::io::kernel::Interface;
+use memlane_devmem::io::lane::End;
 use memlane_devmem::region::Spec;
 use memlane_devmem::wire::steer::Flow;
 
@@ -54,7 +55,7 @@ pub(crate) struct Args {
     /// What was received goes to this file, too
     #[arg(long, value_name = "FILE", requires = "into")]
     output: Option<PathBuf>,
-    /// This path or none (exit code 5): kernel, mapped, staged; memlane devmem probe says which are here
+    /// This path or none (exit code 5): kernel, lane, mapped, staged; memlane devmem probe says which are here
     #[arg(long, value_name = "PATH")]
     require: Option<Path>,
     /// The interface that is to write to the region, or to read from it
@@ -85,11 +86,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 output: args.output.as_deref(),
                 json: args.json,
             };
-            receive::run(args.connection()?, &ready, &job)
+            receive::run(args.connection()?, args.end(), &ready, &job)
         }
         (None, Some(source)) => {
             let source = send::Source::open(source, args.bytes, args.validate, &args.asked())?;
-            send::run(args.connection()?, source, args.json)
+            send::run(args.connection()?, args.end(), source, args.json)
         }
         // clap asks for one of the two.
         (None, None) => Err(fail(Exit::Usage, "--into or --from")),
@@ -103,6 +104,13 @@ impl Args {
             interface: self.interface.clone(),
             queues: self.queues,
             flow: self.flow.clone(),
+        }
+    }
+
+    fn end(&self) -> End {
+        match self.listen {
+            true => End::Accepted,
+            false => End::Connected,
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use memlane_devmem::Fragment;
 use memlane_devmem::error::ReceiveError;
+use memlane_devmem::io::lane::End;
 use memlane_devmem::io::{Stream, Wait};
 
 use super::pattern::Pattern;
@@ -33,8 +34,8 @@ struct Look {
 /// How long the socket may be silent before we look whether we are still wanted: for ever, as nc.
 const AT_A_TIME: Duration = Duration::from_secs(3600);
 
-pub(super) fn run(socket: OwnedFd, ready: &Ready, job: &Job<'_>) -> anyhow::Result<()> {
-    let mut stream = ready.stream(socket)?;
+pub(super) fn run(socket: OwnedFd, end: End, ready: &Ready, job: &Job<'_>) -> anyhow::Result<()> {
+    let mut stream = ready.stream(socket, end)?;
     let mut look = Look::new(job)?;
     let mut fragments = Vec::new();
     let began = Instant::now();
@@ -56,13 +57,13 @@ pub(super) fn run(socket: OwnedFd, ready: &Ready, job: &Job<'_>) -> anyhow::Resu
         stream.release_all(&fragments);
         fragments.clear();
     }
-    let counts = stream.counts();
+    let (counts, choice) = (stream.counts(), ready.taken(&stream));
     drop(stream);
     let binding = &ready.binding;
     say(
         &Received {
             region: binding.region().kind().to_string(),
-            choice: &ready.choice,
+            choice: &choice,
             changed: ready.changed(),
             counts,
             pool: binding.counts(),

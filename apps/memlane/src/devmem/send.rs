@@ -2,17 +2,19 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memlane_devmem::error::AccessError;
-use memlane_devmem::io::{Stream, Wait};
+use memlane_devmem::io::lane::{self, End};
+use memlane_devmem::io::{Path, Stream, Wait};
 use memlane_devmem::region::{Kind, Spec};
+use memlane_socket::Stream as Native;
 
 use super::pattern::Pattern;
 use super::report::{Sent, say};
-use super::way::{self, Asked, Ready};
+use super::way::{self, Asked, Ready, not_there};
 use crate::exit::{Exit, fail};
 
 /// Bytes of the region that a file goes through.
@@ -90,8 +92,11 @@ impl Source {
     }
 }
 
-pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Result<()> {
-    let mut stream = source.ready.stream(socket)?;
+pub(super) fn run(socket: OwnedFd, end: End, mut source: Source, json: bool) -> anyhow::Result<()> {
+    if let (From::File(file), Path::Lane) = (&source.from, source.ready.choice.path) {
+        return file_in_place(socket, end, file, &source.ready, json);
+    }
+    let mut stream = source.ready.stream(socket, end)?;
     let began = Instant::now();
     let (mut sent, mut buffer) = (0, Vec::new());
     loop {
@@ -109,9 +114,51 @@ pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Re
     }
     let region = source.ready.binding.region().kind().to_string();
     let took = began.elapsed();
-    let choice = &source.ready.choice;
+    let choice = &source.ready.taken(&stream);
     let sent = Sent {
         choice,
+        region,
+        sent,
+        took,
+    };
+    say(&sent, json)
+}
+
+/// Has the kernel read a file straight into the peer's memory: its one copy. While TCP carries the bytes, through a buffer.
+fn file_in_place(
+    socket: OwnedFd,
+    end: End,
+    file: &File,
+    ready: &Ready,
+    json: bool,
+) -> anyhow::Result<()> {
+    let failed = |error: memlane_sys::Errno| fail(Exit::Failed, format!("sending: {error}"));
+    // SAFETY: its owner gives it up here.
+    let socket = unsafe { memlane_sys::fd::Fd::from_raw(socket.into_raw_fd()) };
+    let mut stream = Native::of(socket, end).map_err(failed)?;
+    let agreed = lane::agreed(ready.require, |limit| stream.negotiate(limit));
+    agreed.map_err(not_there)?;
+    let began = Instant::now();
+    let mut sent = 0;
+    loop {
+        let slot = stream.reserve(AT_A_TIME).map_err(failed)?;
+        let n = slot.read_file(0, file.as_raw_fd(), None).map_err(failed)?;
+        if n == 0 {
+            break;
+        }
+        slot.commit(n).map_err(failed)?;
+        sent += n as u64;
+    }
+    let mut choice = ready.choice.clone();
+    if let Some(passed) = lane::passed(stream.standing(), stream.counts().sent_in_memory) {
+        choice.path = Path::Mapped;
+        choice.passed.push(passed);
+    }
+    stream.finish().map_err(failed)?;
+    let took = began.elapsed();
+    let region = "file".to_owned();
+    let sent = Sent {
+        choice: &choice,
         region,
         sent,
         took,

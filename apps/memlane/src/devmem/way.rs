@@ -8,6 +8,7 @@ use memlane_devmem::DeviceRegion;
 use memlane_devmem::error::{RegionError, ZcrxError};
 use memlane_devmem::io::kernel::nic::RealNic;
 use memlane_devmem::io::kernel::{self, Bound, Interface, Link, Setup, Wanted};
+use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::path::{Choice, NoPath, choose};
 use memlane_devmem::io::{Binding, Path, Stream, Terms, zcrx};
 use memlane_devmem::region::Spec;
@@ -29,6 +30,8 @@ pub(super) struct Asked {
 pub(super) struct Ready {
     pub(super) binding: Arc<Binding>,
     pub(super) choice: Choice,
+    pub(super) require: Option<Path>,
+    receives: bool,
     link: Link,
     /// Until the stream takes it over.
     ring: Mutex<Option<zcrx::Link>>,
@@ -58,8 +61,9 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.receives(&made, chunk, asked),
+        Path::Lane if made.is_mapped() => lane::lacks(&made, chunk),
+        Path::Lane | Path::Mapped => unmapped(&made),
         Path::Zcrx => kernel.rings(region, chunk, asked),
-        Path::Mapped => unmapped(&made),
         Path::Staged => Vec::new(),
     });
     let choice = choice.map_err(not_there)?;
@@ -70,7 +74,9 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
         Some(kept) => Binding::beside(made, chunk, kept),
         None => Binding::new(made, chunk),
     };
-    kernel.ready(binding.map_err(refused)?, choice, None)
+    let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
+    (ready.require, ready.receives) = (asked.require, true);
+    Ok(ready)
 }
 
 fn unmapped(region: &DeviceRegion) -> Vec<String> {
@@ -85,14 +91,16 @@ pub(super) fn from(region: &Spec, asked: &Asked) -> anyhow::Result<Ready> {
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.sends_from(&made, asked),
-        Path::Mapped => unmapped(&made),
+        Path::Lane | Path::Mapped => unmapped(&made),
         // By memory in between, as it is received.
         Path::Staged if !made.is_mapped() => Vec::new(),
         other => vec![format!("{other} is a way to receive")],
     });
     let choice = choice.map_err(not_there)?;
     let binding = Binding::new(made, memlane_devmem::engine::chunks::CHUNK_MIN);
-    kernel.ready(binding.map_err(refused)?, choice, None)
+    let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
+    ready.require = asked.require;
+    Ok(ready)
 }
 
 fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
@@ -104,7 +112,7 @@ fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
     fail(exit, format!("{region}: {error}"))
 }
 
-fn not_there(no: NoPath) -> anyhow::Error {
+pub(super) fn not_there(no: NoPath) -> anyhow::Error {
     fail(Exit::FellBack, no.to_string())
 }
 
@@ -208,6 +216,8 @@ impl Kernel {
         let ready = Ready {
             binding,
             choice,
+            require: None,
+            receives: false,
             link,
             ring: Mutex::new(ring),
             interface: Arc::new(Mutex::new(self.setup)),
@@ -226,8 +236,18 @@ fn texts(missing: Vec<kernel::Missing>) -> Vec<String> {
 }
 
 impl Ready {
+    /// Which path was taken in the end: on a lane, the other end has a say too.
+    pub(super) fn taken(&self, stream: &Stream) -> Choice {
+        let mut choice = self.choice.clone();
+        if let Some(passed) = stream.passed() {
+            choice.path = stream.path();
+            choice.passed.push(passed);
+        }
+        choice
+    }
+
     /// A stream of a connected socket.
-    pub(super) fn stream(&self, socket: OwnedFd) -> anyhow::Result<Stream> {
+    pub(super) fn stream(&self, socket: OwnedFd, end: End) -> anyhow::Result<Stream> {
         let terms = Terms {
             require: Some(self.choice.path),
             ..Terms::default()
@@ -241,6 +261,16 @@ impl Ready {
                 let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
                 let ring = ring.take().context("one stream for a ring")?;
                 Ok(ring.stream(socket, &terms))
+            }
+            Path::Lane => {
+                let require = self.require;
+                let terms = Terms { require, ..terms };
+                let receives = self.receives;
+                let stream = match receives {
+                    true => lane::stream(socket, end, &self.binding, &terms),
+                    false => lane::sender(socket, end, &self.binding, &terms),
+                };
+                stream.map_err(not_there)
             }
             Path::Mapped | Path::Staged => Ok(Stream::new(socket, &self.binding, &terms)),
         }

@@ -3,6 +3,7 @@
 
 pub mod chunks;
 pub mod flights;
+pub mod held;
 pub mod inflow;
 pub mod tokens;
 pub mod zcrx;

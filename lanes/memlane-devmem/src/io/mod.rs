@@ -4,6 +4,7 @@ mod binding;
 mod coming;
 pub mod copy;
 pub mod kernel;
+pub mod lane;
 mod mapped;
 pub mod path;
 mod shared;
