@@ -352,11 +352,11 @@ impl Stream {
         let tokens = self.shared.given().tokens.room();
         let mut came = match tokens {
             0 => Err(ReceiveError::NoRoom),
-            _ => self.from_lane(),
+            _ => self.next_of_lane(),
         };
         if came == Err(ReceiveError::NoRoom) {
             self.find_room(PIECES)?;
-            came = self.from_lane();
+            came = self.next_of_lane();
         }
         let mut given = self.shared.given();
         let mut pool = self.shared.binding.pool();
@@ -378,7 +378,7 @@ impl Stream {
         bytes
     }
 
-    fn from_lane(&self) -> Result<Landed, ReceiveError> {
+    fn next_of_lane(&self) -> Result<Landed, ReceiveError> {
         let Way::Laned(laned) = &self.way else {
             return Err(ReceiveError::Kernel(Errno::INVAL));
         };
