@@ -183,7 +183,7 @@ struct Scene {
     world: Arc<Mutex<World>>,
     stream: Stream,
     /// Whoever writes here rings the bell.
-    _peer: TcpStream,
+    peer: TcpStream,
 }
 
 fn scene(pages: u64, entries: u32, room: usize, mss: u64, fragments: u32) -> Scene {
@@ -211,7 +211,7 @@ fn scene(pages: u64, entries: u32, room: usize, mss: u64, fragments: u32) -> Sce
         binding,
         world,
         stream,
-        _peer: peer,
+        peer,
     }
 }
 
@@ -312,7 +312,7 @@ fn a_stream_that_ends_and_owners_that_stay_give_every_page_back() {
         binding,
         world,
         stream,
-        _peer,
+        peer: _peer,
     } = scene;
     drop(stream);
     let mut seen = [0; 100];
@@ -358,6 +358,20 @@ fn completions_that_make_no_sense_end_the_stream() {
         );
         assert_eq!(fragments, []);
     }
+}
+
+#[test]
+fn whoever_waits_for_payload_is_woken_by_the_ring() {
+    let mut scene = scene(4, 8, 64, 1000, 64);
+    let mut fragments = Vec::new();
+    let nothing = scene.stream.receive(&mut fragments);
+    assert_eq!(nothing, Err(ReceiveError::WouldBlock));
+    let now = scene.stream.wait(Wait::Payload, Duration::ZERO);
+    assert_eq!(now, Ok(false));
+    scene.comes(700);
+    (&scene.peer).write_all(b"ring").unwrap();
+    assert_eq!(scene.stream.wait(Wait::Payload, LIMIT), Ok(true));
+    assert_eq!(scene.stream.receive(&mut fragments), Ok(700));
 }
 
 #[test]

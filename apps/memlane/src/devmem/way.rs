@@ -61,9 +61,9 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.receives(&made, chunk, asked),
+        Path::Lane if made.is_mapped() => lane::lacks(&made, chunk),
+        Path::Lane | Path::Mapped => unmapped(&made),
         Path::Zcrx => kernel.rings(region, chunk, asked),
-        Path::Lane => lane::lacks(&made, chunk),
-        Path::Mapped => unmapped(&made),
         Path::Staged => Vec::new(),
     });
     let choice = choice.map_err(not_there)?;

@@ -8,10 +8,10 @@ use std::str::FromStr;
 pub enum Path {
     /// The interface writes to the device: no copy by the CPU.
     Kernel,
-    /// The interface writes to memory that io_uring hands out: no copy by the CPU.
-    Zcrx,
     /// A process of this host writes into the region: one copy, the sender's.
     Lane,
+    /// The interface writes to memory that io_uring hands out: no copy by the CPU.
+    Zcrx,
     /// The kernel writes into the mapped region: one copy.
     Mapped,
     /// By memory in between: two copies.
@@ -26,14 +26,14 @@ const TABLE: &[(Path, &str, &str)] = &[
         "device-memory TCP: the interface writes to the device",
     ),
     (
-        Path::Zcrx,
-        "zcrx",
-        "io_uring's zero-copy receive: the interface writes to the region",
-    ),
-    (
         Path::Lane,
         "lane",
         "a process of this host writes into the region: one copy, the sender's",
+    ),
+    (
+        Path::Zcrx,
+        "zcrx",
+        "io_uring's zero-copy receive: the interface writes to the region",
     ),
     (
         Path::Mapped,

@@ -672,6 +672,8 @@ impl Stream {
     }
 }
 
+/// The socket. What it tells poll(2) is not all: by the paths `staged` and `zcrx`, payload comes also when it is silent.
+/// [`Stream::wait`] knows.
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
