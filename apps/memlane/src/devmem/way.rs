@@ -61,6 +61,7 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.receives(&made, chunk, asked),
+        Path::Lane if elsewhere(asked) => vec![ELSEWHERE.into()],
         Path::Lane if made.is_mapped() => lane::lacks(&made, chunk),
         Path::Lane | Path::Mapped => unmapped(&made),
         Path::Zcrx => kernel.rings(region, chunk, asked),
@@ -101,6 +102,13 @@ pub(super) fn from(region: &Spec, asked: &Asked) -> anyhow::Result<Ready> {
     let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
     ready.require = asked.require;
     Ok(ready)
+}
+
+/// Why an interface that was named speaks against the path within this host.
+const ELSEWHERE: &str = "an interface was named: what comes by it is another host's";
+
+fn elsewhere(asked: &Asked) -> bool {
+    asked.interface.is_some() && asked.require != Some(Path::Lane)
 }
 
 pub(super) fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
