@@ -53,7 +53,7 @@ impl Exit {
             Exit::Usage => "usage: unknown flag or wrong value",
             Exit::Unsupported => "unsupported here: this machine or process lacks something",
             Exit::PeerRefused => "the peer refused, or is incompatible",
-            Exit::FellBack => "fell back to TCP where the memory lane was required",
+            Exit::FellBack => "the memory lane, or the path, that was required is not to be had",
             Exit::Lost => "`net sink` only: frames were missing, came twice or were changed",
             Exit::NobodyCame => "`net` with `--wait` only: nobody came in time",
             Exit::Launcher => "`run` only: the launcher failed before it started the command",

@@ -1,5 +1,6 @@
 //! What this machine can do: memory and paths, each with the reason for a no.
 
+use crate::io::Path;
 use crate::io::kernel::{Interface, Missing, missing, missing_to_send};
 use crate::region::{DeviceRegion, Kind, Spec};
 
@@ -74,32 +75,40 @@ fn heaps() -> Vec<String> {
 
 /// Paths, the best first. The kernel's is tried on `interface`, or on all that there are.
 pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
-    let here = |name: &str, what| Finding {
-        name: name.to_owned(),
-        what,
-        lacks: Vec::new(),
-    };
-    vec![
-        Finding {
-            name: "kernel".into(),
-            what: "device-memory TCP: the interface writes to the device",
-            lacks: by_any(interface, missing),
-        },
+    let mut found = Vec::new();
+    for path in Path::ALL {
+        let lacks = match path {
+            Path::Kernel => by_any(interface, |one| texts(missing(one))),
+            Path::Zcrx => by_any(interface, crate::io::zcrx::lacks),
+            Path::Lane | Path::Mapped | Path::Staged => Vec::new(),
+        };
+        found.push(Finding {
+            name: path.name().into(),
+            what: path.what(),
+            lacks,
+        });
+    }
+    // The one that also sends.
+    found.insert(
+        1,
         Finding {
             name: "kernel-send".into(),
             what: "device-memory TCP: the interface reads from the device",
-            lacks: by_any(interface, missing_to_send),
+            lacks: by_any(interface, |one| texts(missing_to_send(one))),
         },
-        here(
-            "mapped",
-            "recv into the mapped region: one copy, the kernel's",
-        ),
-        here("staged", "recv into host memory, then a copy to the device"),
-    ]
+    );
+    found
+}
+
+fn texts(missing: Vec<Missing>) -> Vec<String> {
+    missing.iter().map(ToString::to_string).collect()
 }
 
 /// Nothing, if one interface lacks nothing.
-fn by_any(interface: Option<&Interface>, missing: fn(&Interface) -> Vec<Missing>) -> Vec<String> {
+fn by_any(
+    interface: Option<&Interface>,
+    missing: impl Fn(&Interface) -> Vec<String>,
+) -> Vec<String> {
     let tried = match interface {
         Some(interface) => vec![interface.clone()],
         None => Interface::all(),
@@ -110,8 +119,7 @@ fn by_any(interface: Option<&Interface>, missing: fn(&Interface) -> Vec<Missing>
         if missing.is_empty() {
             return Vec::new();
         }
-        let texts = missing.iter().map(ToString::to_string);
-        for text in texts {
+        for text in missing {
             if !lacks.contains(&text) {
                 lacks.push(text);
             }
@@ -129,7 +137,12 @@ mod tests {
 
     #[test]
     fn every_no_has_a_reason() {
-        let found = memory().into_iter().chain(paths(None));
+        let ways = paths(None);
+        for path in Path::ALL {
+            let rows = ways.iter().filter(|found| found.name == path.name());
+            assert_eq!(rows.count(), 1, "{path}");
+        }
+        let found = memory().into_iter().chain(ways);
         for finding in found {
             for why in &finding.lacks {
                 assert!(why.len() > 10, "{}: {why}", finding.name);

@@ -11,6 +11,8 @@
 //! All of them but CUDA's are mapped: the CPU can put bytes there. A region of a dma-buf tells the kernel before and after
 //! (`DMA_BUF_IOCTL_SYNC`).
 
+mod carve;
+
 use crate::error::{AccessError, RegionError};
 use core::fmt;
 use memlane_core::access::SharedBytes;
@@ -205,6 +207,20 @@ impl DeviceRegion {
     /// The descriptor that devices are given, if it is a dma-buf.
     pub fn dma_buf(&self) -> Option<BorrowedFd<'_>> {
         self.dma_buf.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A dma-buf of its first `bytes` alone, for an interface to write to; `None`: this kind is whole or none.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn dma_buf_of(&self, bytes: usize) -> Result<Option<OwnedFd>, RegionError> {
+        match self.kind {
+            Kind::Udmabuf if bytes <= self.len => {
+                let memory = self.memory.as_ref().map_or(-1, Fd::raw);
+                udmabuf(memory, bytes).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// All of it, or nothing, if it is not mapped. Who writes there tells the kernel, by [`cpu`](Self::cpu).

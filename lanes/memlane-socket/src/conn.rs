@@ -193,6 +193,12 @@ pub struct Handshake {
     pub peer_uid: u32,
     /// The EID that both sides share, if any is needed.
     pub eid: Option<[u8; crate::config::EID_LEN]>,
+    /// What the peer can do (`wire::OWN_RINGS`).
+    pub peer_features: u8,
+    /// The peer's ring, if it lies in a file of its own: mapped here, to be unmapped in the end.
+    pub tx_map: Option<core::ptr::NonNull<u8>>,
+    /// Bytes of it.
+    pub tx_map_len: usize,
 }
 
 impl Handshake {
@@ -214,6 +220,9 @@ impl Handshake {
         peer_pid: 0,
         peer_uid: 0,
         eid: None,
+        peer_features: 0,
+        tx_map: None,
+        tx_map_len: 0,
     };
 }
 
@@ -267,6 +276,14 @@ pub struct Conn {
     pub tuple: UnsafeCell<Tuple>,
     /// Guards `hs`.
     pub hs_lock: Lock,
+    /// Memory that the user gave for our DMB's ring (null = it lies in a chunk); set before the first step.
+    pub given_ring: AtomicPtr<u8>,
+    /// Bytes of it.
+    pub given_size: AtomicU32,
+    /// The file that it is mapped from; the user keeps it open.
+    pub given_fd: AtomicI32,
+    /// Where in that file.
+    pub given_at: AtomicU64,
     /// Operation count at which the handshake wants a step (`u64::MAX` = never).
     pub hs_due: AtomicU64,
     /// See `Handshake`.
@@ -398,6 +415,12 @@ impl Use {
     /// Wraps a hold that has been counted.
     pub fn counted(conn: &'static Conn) -> Use {
         Use(conn)
+    }
+
+    /// One more hold.
+    pub fn another(held: &Use) -> Use {
+        held.0.holds.fetch_add(1, Ordering::AcqRel);
+        Use(held.0)
     }
 }
 

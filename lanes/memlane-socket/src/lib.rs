@@ -17,6 +17,7 @@
 //! | [`lane`] | one connection's lanes: open, wake, park, end, receive, send |
 //! | [`upgrade`], [`wire`], [`group`] | the handshake, its bytes, the memory shared with one peer process |
 //! | [`conn`], [`process`], [`thread`] | what is kept per connection, process, thread |
+//! | [`native`] | the lane by name, for programs that are not preloaded: [`Stream`], [`Listener`] |
 //! | [`spin`] | when to spin |
 //! | [`config`], [`stats`], [`real`], [`iov`] | settings, what is shown, libc's own functions, buffers |
 //!
@@ -33,6 +34,7 @@ pub mod conn;
 pub mod group;
 pub mod iov;
 pub mod lane;
+pub mod native;
 pub mod process;
 pub mod real;
 pub mod spin;
@@ -41,3 +43,5 @@ pub mod thread;
 pub mod upgrade;
 pub mod wait;
 pub mod wire;
+
+pub use native::{Listener, Stream};

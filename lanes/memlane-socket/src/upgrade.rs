@@ -32,11 +32,12 @@ use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
+use memlane_core::region::Region;
 use memlane_core::ring::Tx;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
-use memlane_sys::{Errno, diag, proc, time};
+use memlane_sys::{Errno, diag, mem, proc, time};
 
 /// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
 pub const AUTO_OPS: u64 = 16;
@@ -234,6 +235,7 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
+    m.features = wire::OWN_RINGS;
     m
 }
 
@@ -241,8 +243,16 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
 fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
     let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed))
         .map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
-    let fds = [proof.raw(), chunk.unwrap_or(-1)];
-    let count = if chunk.is_some() { 2 } else { 1 };
+    let mut fds = [proof.raw(), -1, -1];
+    let mut count = 1;
+    if m.own_ring != 0 {
+        fds[count] = conn.given_fd.load(Ordering::Relaxed);
+        count += 1;
+    }
+    if let Some(chunk) = chunk {
+        fds[count] = chunk;
+        count += 1;
+    }
     match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
         Ok(()) => Ok(()),
         Err(Errno(
@@ -424,7 +434,7 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     if let Some(eid) = hs.eid {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
-    tell_dmb(&mut yes, hs);
+    tell_dmb(conn, &mut yes, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
     match send_with_chunk(conn, &to, &yes) {
@@ -444,12 +454,16 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Our DMB, and the chunk's descriptor if the peer may not have it yet.
-fn tell_dmb(m: &mut Message, hs: &Handshake) {
+fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
     m.token = hs.rx_token;
     m.chunk = hs.rx_chunk - 1;
     m.slot = hs.rx_slot as u16;
     m.ring_size = process::config().ring;
     m.echo = hs.peer_id;
+    m.own_ring = conn.given_size.load(Ordering::Relaxed);
+    if m.own_ring != 0 {
+        m.own_ring_at = conn.given_at.load(Ordering::Relaxed);
+    }
 }
 
 /// Sends a message about a DMB of ours, and its chunk if the peer may not have it
@@ -467,6 +481,7 @@ fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
     hs.peer_id = m.id;
     hs.peer_pid = got.cred.pid;
     hs.peer_uid = got.cred.uid;
+    hs.peer_features = m.features;
     if let Some(from) = &got.from {
         let name = from.as_bytes();
         hs.peer_name[..name.len()].copy_from_slice(name);
@@ -511,6 +526,9 @@ fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
 }
 
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
+    if conn.given_size.load(Ordering::Relaxed) != 0 && hs.peer_features & wire::OWN_RINGS == 0 {
+        return Err(Reason::RELEASE); // it would write into the chunk
+    }
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let group = group::find(&mut locked, m.gid, hs.peer_pid)?;
     // SAFETY: the receive mode is PLAIN, in which nobody but the handshake (hs_lock) touches `rx`.
@@ -532,7 +550,7 @@ fn confirmed(
 ) -> Result<(), Reason> {
     stop_waiting();
     check_peer(conn, m, &got, tuple)?;
-    attach(conn, hs, m, got.fds[1].take())?;
+    attach(conn, hs, m, &mut got)?;
     if let Some(mut locked) = group::lock() {
         group::acked(&mut locked, hs.rx_chunk - 1);
     }
@@ -556,13 +574,16 @@ fn accepted(
         common_eid(m)?;
     }
     offer_dmb(conn, hs, m)?;
-    attach(conn, hs, m, got.fds[1].take())?;
+    attach(conn, hs, m, &mut got)?;
     hs.stage = AGREED;
     hs.tries = 0;
     Ok(())
 }
 
-fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Result<(), Reason> {
+fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> Result<(), Reason> {
+    // The ring's own file, if it has one, comes before the chunk's.
+    let own = if m.own_ring == 0 { 0 } else { 1 };
+    let file = got.fds[1 + own].take();
     let told = PeerDmb {
         chunk: m.chunk,
         slot: u32::from(m.slot),
@@ -571,14 +592,30 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Res
     };
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
-    conn.tx_ring.store(a.ring, Ordering::Relaxed);
-    conn.tx_size.store(a.ring_size, Ordering::Relaxed);
+    let (ring, ring_size) = match own {
+        0 => (a.ring, a.ring_size),
+        _ => (attach_own(hs, m, got.fds[1].take())?, m.own_ring),
+    };
+    conn.tx_ring.store(ring, Ordering::Relaxed);
+    conn.tx_size.store(ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
     conn.tx_ready.store(a.ready, Ordering::Relaxed);
     conn.tx_dmb
         .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
     hs.attached = true;
     Ok(())
+}
+
+/// Maps a ring that lies in a file of its own.
+fn attach_own(hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Result<*mut u8, Reason> {
+    let file = file.ok_or(Reason::MEMORY)?;
+    let (len, at) = (m.own_ring as usize, m.own_ring_at);
+    if !memlane_core::layout::ring_size_ok(len) || !at.is_multiple_of(mem::PAGE as u64) {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    let base = Region::attach_part(&file, at, len).map_err(|_| Reason::MEMORY)?;
+    (hs.tx_map, hs.tx_map_len) = (Some(base), len);
+    Ok(base.as_ptr())
 }
 
 fn wait(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
@@ -667,7 +704,7 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);
-    tell_dmb(&mut m, hs);
+    tell_dmb(conn, &mut m, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
     match send_with_chunk(conn, &to, &m) {
@@ -727,6 +764,10 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         group::detach(unsafe { &*dmb });
         hs.attached = false;
     }
+    // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
+    if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
+        drop_own(hs);
+    }
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
     {
@@ -734,6 +775,13 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
         group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
         hs.rx_chunk = 0;
+    }
+}
+
+fn drop_own(hs: &mut Handshake) {
+    if let Some(base) = hs.tx_map.take() {
+        // SAFETY: the whole mapping, made in `attach_own`; nobody sends any more.
+        unsafe { mem::unmap(base, hs.tx_map_len) };
     }
 }
 
@@ -767,6 +815,53 @@ pub fn bar(conn: &Conn, why: Reason) {
         process::count(Counter::Fallbacks, 1);
     }
     crate::lane::end(conn, why);
+}
+
+/// How a connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// On TCP; the handshake is not over.
+    Pending,
+    /// The memory lane is open.
+    Memory,
+    /// On TCP for good, and why.
+    Tcp(Reason),
+}
+
+/// How does it stand? (Of a lane that has ended: why, if the stats page knows.)
+pub fn standing(conn: &Conn) -> Standing {
+    let barred = Reason(conn.barred.load(Ordering::Acquire));
+    let shown =
+        || process::entry(conn).map_or(barred, |e| Reason(e.reason.load(Ordering::Relaxed)));
+    if conn.upgraded() {
+        let over = matches!(conn.rx_mode(), mode::DRAIN | mode::ENDED);
+        return match (over && conn.tx_mode() == mode::ENDED, barred) {
+            (false, _) => Standing::Memory,
+            (true, Reason::NONE) => Standing::Tcp(shown()),
+            (true, why) => Standing::Tcp(why),
+        };
+    }
+    match barred {
+        Reason::NONE => Standing::Pending,
+        // Declined by the peer: its own reason says more.
+        Reason::PEER_DECLINED => {
+            let peers = process::entry(conn).map_or(0, |e| e.peer_reason.load(Ordering::Relaxed));
+            Standing::Tcp(if peers == 0 { barred } else { Reason(peers) })
+        }
+        why => Standing::Tcp(why),
+    }
+}
+
+/// The other side has only now begun to use the connection: what was waited for
+/// it before does not count.
+pub fn hope_again(conn: &Conn) {
+    if let Some(_held) = conn.hs_lock.try_lock() {
+        // SAFETY: hs_lock is held.
+        let hs = unsafe { &mut *conn.hs.get() };
+        if matches!(hs.stage, IDLE | LISTENING) && hs.since != 0 {
+            (hs.tries, hs.since) = (0, time::now_ns());
+        }
+    }
 }
 
 /// Has enough been moved for `--upgrade auto` to start before its count of calls?

@@ -68,7 +68,16 @@ pub struct Message {
     pub eid_count: u8,
     /// Proposal: sender's EIDs; Accept: the chosen one.
     pub eids: [[u8; EID_LEN]; EIDS],
+    /// What the sender can do: [`OWN_RINGS`].
+    pub features: u8,
+    /// Accept, Confirm: the ring is not in the chunk but in a file of its own, with so many bytes; 0 = it is in the chunk.
+    pub own_ring: u32,
+    /// … from there.
+    pub own_ring_at: u64,
 }
+
+/// `Message::features`: can send into rings that lie in a file of their own.
+pub const OWN_RINGS: u8 = 1;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +109,9 @@ impl Message {
             echo: 0,
             eid_count: 0,
             eids: [[b' '; EID_LEN]; EIDS],
+            features: 0,
+            own_ring: 0,
+            own_ring_at: 0,
         }
     }
 
@@ -124,6 +136,9 @@ impl Message {
         b[104..112].copy_from_slice(&self.id.to_be_bytes());
         b[112..120].copy_from_slice(&self.echo.to_be_bytes());
         b[120] = self.eid_count;
+        b[121] = self.features;
+        b[384..388].copy_from_slice(&self.own_ring.to_be_bytes());
+        b[392..400].copy_from_slice(&self.own_ring_at.to_be_bytes());
         for (i, eid) in self.eids.iter().enumerate() {
             b[128 + i * EID_LEN..128 + (i + 1) * EID_LEN].copy_from_slice(eid);
         }
@@ -171,6 +186,9 @@ impl Message {
             echo: be64(b, 112),
             eid_count: b[120],
             eids,
+            features: b[121],
+            own_ring: be32(b, 384),
+            own_ring_at: be64(b, 392),
         })
     }
 

@@ -91,6 +91,24 @@ impl Region {
         Region::map(&fd, len, true)
     }
 
+    /// Maps `len` bytes of a memfd that a peer handed over, from `at`: of any length that is sealed, of ordinary pages.
+    /// Whoever asks for it unmaps it.
+    pub fn attach_part(fd: &Fd, at: u64, len: usize) -> Result<NonNull<u8>> {
+        if mem::seals(fd.raw())? & mem::SEALS_FIXED != mem::SEALS_FIXED {
+            return Err(Errno(libc::EPERM));
+        }
+        let size = memlane_sys::fd::stat(fd.raw())?.size;
+        let end = at.checked_add(len as u64).ok_or(Errno::INVAL)?;
+        if len == 0 || end > size {
+            return Err(Errno::INVAL);
+        }
+        if mem::is_hugetlb(fd.raw())? {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
+        mem::map_shared(fd.raw(), at, len, true)
+    }
+
     fn attach_kind(fd: &Fd, len: usize, writable: bool) -> Result<Region> {
         Region::vet(fd, len)?;
         Region::map(fd, len, writable)

@@ -371,6 +371,8 @@ pub enum ParkCheck {
 #[repr(C)]
 pub struct Rx {
     taken: u64,
+    /// The last so many bytes below `taken` are still in use: the sender is not told of them.
+    held: u64,
     published: u64,
     run_start: u64,
     run_end: u64,
@@ -440,7 +442,7 @@ impl Rx {
             return Ok(Next::Empty);
         }
         let len = ring_end - self.taken;
-        if len > size as u64 {
+        if len > (size as u64).saturating_sub(self.held) {
             return Err(Misbehaved::Published);
         }
         #[allow(clippy::cast_possible_truncation)] // at most size
@@ -463,7 +465,24 @@ impl Rx {
     #[inline]
     pub fn took<W: Words>(&mut self, w: &DmbWords<W>, n: u64) {
         self.taken += n;
-        w.consumed.0.store(self.taken, Release);
+        if self.held != 0 {
+            self.held += n; // these are behind bytes that are in use
+        }
+        w.consumed.0.store(self.taken - self.held, Release);
+    }
+
+    /// The application has `n` bytes, and goes on using them where they lie, until
+    /// [`Rx::release_to`].
+    pub fn took_to_hold(&mut self, n: u64) {
+        self.taken += n;
+        self.held += n;
+    }
+
+    /// Bytes below stream offset `to` are not in use any more.
+    pub fn release_to<W: Words>(&mut self, w: &DmbWords<W>, to: u64) {
+        let from = self.taken - self.held;
+        self.held = self.taken - to.clamp(from, self.taken);
+        w.consumed.0.store(self.taken - self.held, Release);
     }
 
     /// `n` bytes came by plain TCP before the sender had opened the lane.

@@ -76,6 +76,17 @@ pub fn map_shared_at(
     NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
 }
 
+/// Puts `len` bytes of `fd` from `offset` in the place of what is mapped at `at`.
+///
+/// # Safety
+/// A mapping of the caller's covers these pages, and nobody has a reference into them.
+pub unsafe fn remap_shared(at: NonNull<u8>, fd: i32, offset: usize, len: usize) -> Result<()> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: only pages of a mapping of the caller's are replaced (its promise).
+    unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, fd, offset) }.map(|_| ())
+}
+
 /// Where `len` bytes could be mapped, and other mappings will hardly come to lie: a wish for [`map_shared_at`]. 0: the
 /// kernel would not say.
 pub fn place_for(len: usize) -> usize {

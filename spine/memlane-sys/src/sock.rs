@@ -376,7 +376,7 @@ fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
 }
 
 /// Most descriptors that one message carries.
-pub const MAX_FDS: usize = 2;
+pub const MAX_FDS: usize = 3;
 
 const CMSG_HDR: usize = size_of::<libc::cmsghdr>();
 const CMSG_CRED: usize = CMSG_HDR + 16; // struct ucred is 12 bytes, cmsg data is padded to 8
@@ -472,7 +472,7 @@ pub fn recv_with_fds(sock: i32, buf: &mut [u8]) -> Result<Received> {
         len: Some(n),
         cred: Cred::default(),
         from: None,
-        fds: [None, None],
+        fds: [const { None }; MAX_FDS],
     };
     take_control(&control, msg.msg_controllen, &mut got);
     if msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {

@@ -6,3 +6,4 @@ pub(crate) mod probe;
 mod receive;
 mod report;
 mod send;
+mod way;

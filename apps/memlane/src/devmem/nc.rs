@@ -3,14 +3,15 @@
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::Context;
-use memlane_devmem::DeviceRegion;
-use memlane_devmem::error::RegionError;
-use memlane_devmem::io::{Binding, Path};
+use memlane_devmem::io::Path;
+use memlane_devmem::io::kernel::Interface;
+use memlane_devmem::io::lane::End;
 use memlane_devmem::region::Spec;
+use memlane_devmem::wire::steer::Flow;
 
+use super::way::{self, Asked};
 use super::{receive, send};
 use crate::blocks::size;
 use crate::exit::{Exit, fail};
@@ -54,9 +55,23 @@ pub(crate) struct Args {
     /// What was received goes to this file, too
     #[arg(long, value_name = "FILE", requires = "into")]
     output: Option<PathBuf>,
-    /// This path or none
-    #[arg(long, value_name = "mapped|staged")]
+    /// This path or none (exit code 5): kernel, lane, mapped, staged; memlane devmem probe says which are here
+    #[arg(long, value_name = "PATH")]
     require: Option<Path>,
+    /// The interface that is to write to the region, or to read from it
+    #[arg(long, value_name = "NAME", value_parser = interface)]
+    interface: Option<Interface>,
+    /// Bind the region to the interface's last N receive queues; without --flow, nothing else is changed [default: 1]
+    #[arg(long, value_name = "N", requires = "interface", conflicts_with = "from", value_parser = clap::value_parser!(u32).range(1..))]
+    queues: Option<u32>,
+    /// Packets that go there: tcp [src WHERE] [dst WHERE]. What this takes is set, and put back at the end
+    #[arg(
+        long,
+        value_name = "RULE",
+        requires = "interface",
+        conflicts_with = "from"
+    )]
+    flow: Option<Flow>,
     /// Say what was counted as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -65,18 +80,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match (&args.into, &args.from) {
         (Some(region), _) => {
-            let binding = bind(region, args.chunk)?;
+            let ready = way::into(region, args.chunk, &args.asked())?;
             let job = receive::Job {
                 validate: args.validate,
                 output: args.output.as_deref(),
-                require: args.require,
                 json: args.json,
             };
-            receive::run(args.connection()?, &binding, &job)
+            receive::run(args.connection()?, args.end(), &ready, &job)
         }
         (None, Some(source)) => {
-            let source = send::Source::open(source, args.bytes, args.validate)?;
-            send::run(args.connection()?, source, args.json)
+            let source = send::Source::open(source, args.bytes, args.validate, &args.asked())?;
+            send::run(args.connection()?, args.end(), source, args.json)
         }
         // clap asks for one of the two.
         (None, None) => Err(fail(Exit::Usage, "--into or --from")),
@@ -84,6 +98,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    fn asked(&self) -> Asked {
+        Asked {
+            require: self.require,
+            interface: self.interface.clone(),
+            queues: self.queues,
+            flow: self.flow.clone(),
+        }
+    }
+
+    fn end(&self) -> End {
+        match self.listen {
+            true => End::Accepted,
+            false => End::Connected,
+        }
+    }
+
     /// One connection, made or taken.
     fn connection(&self) -> anyhow::Result<OwnedFd> {
         let address = || self.address.clone();
@@ -104,18 +134,6 @@ impl Args {
     }
 }
 
-/// Makes a region and cuts it into chunks.
-pub(super) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
-    let refused = |error: RegionError| {
-        let exit = match error {
-            RegionError::Missing(_) => Exit::Unsupported,
-            RegionError::Chunk(_) | RegionError::Name(_) => Exit::Usage,
-            RegionError::Kernel(..) | RegionError::Device(_) => Exit::Failed,
-        };
-        fail(exit, format!("{region}: {error}"))
-    };
-    let made = DeviceRegion::create(region).map_err(refused)?;
-    // A size that is none at all is refused there.
-    let chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
-    Binding::new(made, chunk).map_err(refused)
+fn interface(name: &str) -> Result<Interface, String> {
+    Interface::find(name).map_err(|error| error.to_string())
 }

@@ -3,23 +3,23 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memlane_devmem::Fragment;
 use memlane_devmem::error::ReceiveError;
-use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait};
+use memlane_devmem::io::lane::End;
+use memlane_devmem::io::{Stream, Wait};
 
 use super::pattern::Pattern;
 use super::report::{Received, say};
+use super::way::Ready;
 use crate::exit::{Exit, fail};
 
 /// What is done with what comes.
 pub(super) struct Job<'a> {
     pub(super) validate: Option<u8>,
     pub(super) output: Option<&'a std::path::Path>,
-    pub(super) require: Option<Path>,
     pub(super) json: bool,
 }
 
@@ -34,12 +34,8 @@ struct Look {
 /// How long the socket may be silent before we look whether we are still wanted: for ever, as nc.
 const AT_A_TIME: Duration = Duration::from_secs(3600);
 
-pub(super) fn run(socket: OwnedFd, binding: &Arc<Binding>, job: &Job<'_>) -> anyhow::Result<()> {
-    let terms = Terms {
-        require: job.require,
-        ..Terms::default()
-    };
-    let mut stream = Stream::new(socket, binding, &terms);
+pub(super) fn run(socket: OwnedFd, end: End, ready: &Ready, job: &Job<'_>) -> anyhow::Result<()> {
+    let mut stream = ready.stream(socket, end)?;
     let mut look = Look::new(job)?;
     let mut fragments = Vec::new();
     let began = Instant::now();
@@ -61,13 +57,14 @@ pub(super) fn run(socket: OwnedFd, binding: &Arc<Binding>, job: &Job<'_>) -> any
         stream.release_all(&fragments);
         fragments.clear();
     }
-    let counts = stream.counts();
-    let path = stream.path();
+    let (counts, choice) = (stream.counts(), ready.taken(&stream));
     drop(stream);
+    let binding = &ready.binding;
     say(
         &Received {
             region: binding.region().kind().to_string(),
-            path,
+            choice: &choice,
+            changed: ready.changed(),
             counts,
             pool: binding.counts(),
             smallest: sizes.smallest,

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use memlane_devmem::io::{BindingCounts, Path, StreamCounts};
+use memlane_devmem::io::path::{Choice, Passed};
+use memlane_devmem::io::{BindingCounts, StreamCounts};
 use serde::Serialize;
 
 use crate::out;
 
 /// Of a receiver.
-pub(super) struct Received {
+pub(super) struct Received<'a> {
     pub(super) region: String,
-    pub(super) path: Path,
+    pub(super) choice: &'a Choice,
+    /// Of the interface, in words.
+    pub(super) changed: Vec<String>,
     pub(super) counts: StreamCounts,
     pub(super) pool: BindingCounts,
     pub(super) smallest: u32,
@@ -20,7 +23,8 @@ pub(super) struct Received {
 }
 
 /// Of a sender.
-pub(super) struct Sent {
+pub(super) struct Sent<'a> {
+    pub(super) choice: &'a Choice,
     pub(super) region: String,
     pub(super) sent: u64,
     pub(super) took: Duration,
@@ -44,6 +48,10 @@ struct ReceivedDocument<'a> {
     direction: &'static str,
     region: &'a str,
     path: &'static str,
+    /// Better paths, and what speaks against each.
+    passed: Vec<PassedDocument<'a>>,
+    /// What was changed of the interface, and put back.
+    changed: &'a [String],
     seconds: f64,
     bytes: u64,
     fragments: u64,
@@ -53,6 +61,8 @@ struct ReceivedDocument<'a> {
     tokens_out: u32,
     /// Bytes that were copied between two places of host memory, for each byte of payload.
     bounced_per_byte: f64,
+    /// Of an interface that writes to the device: bytes that it did not put there.
+    beside: u64,
     chunks: u32,
     chunk_bytes: u32,
     chunks_free: u32,
@@ -60,32 +70,69 @@ struct ReceivedDocument<'a> {
 }
 
 #[derive(Serialize)]
+struct PassedDocument<'a> {
+    path: &'static str,
+    lacks: &'a [String],
+}
+
+fn passed(choice: &Choice) -> Vec<PassedDocument<'_>> {
+    choice.passed.iter().map(PassedDocument::new).collect()
+}
+
+impl<'a> PassedDocument<'a> {
+    fn new(passed: &'a Passed) -> PassedDocument<'a> {
+        PassedDocument {
+            path: passed.path.name(),
+            lacks: &passed.lacks,
+        }
+    }
+}
+
+/// The path, and a line for each reason against a better one.
+fn path_rows(choice: &Choice) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("path", choice.path.to_string())];
+    for passed in &choice.passed {
+        let line = |lack: &String| ("", format!("not {}: {lack}", passed.path));
+        rows.extend(passed.lacks.iter().map(line));
+    }
+    rows
+}
+
+#[derive(Serialize)]
 struct SentDocument<'a> {
     schema: &'static str,
     direction: &'static str,
     region: &'a str,
+    path: &'static str,
+    passed: Vec<PassedDocument<'a>>,
     seconds: f64,
     bytes: u64,
 }
 
 const SCHEMA: &str = "memlane.nc/1";
 
+fn lines(rows: Vec<(&str, String)>) -> String {
+    let line = |(name, value): (&str, String)| format!("{name:<12} {value}\n");
+    rows.into_iter().map(line).collect()
+}
+
 /// Gb/s.
 fn rate(bytes: u64, took: Duration) -> f64 {
     bytes as f64 * 8e-9 / took.as_secs_f64().max(1e-9)
 }
 
-impl Received {
+impl Received<'_> {
     fn bounced_per_byte(&self) -> f64 {
         self.counts.bounced as f64 / self.counts.received.max(1) as f64
     }
 }
 
-impl Report for Received {
+impl Report for Received<'_> {
     fn text(&self) -> String {
         let counts = &self.counts;
-        let rows = [
-            ("path", self.path.to_string()),
+        let mut rows = path_rows(self.choice);
+        rows.extend(self.changed.iter().map(|what| ("changed", what.clone())));
+        rows.extend([
             (
                 "region",
                 format!(
@@ -130,9 +177,8 @@ impl Report for Received {
                 "validated",
                 if self.validated { "every byte" } else { "no" }.into(),
             ),
-        ];
-        let line = |(name, value): (&str, String)| format!("{name:<12} {value}\n");
-        rows.into_iter().map(line).collect()
+        ]);
+        lines(rows)
     }
 
     fn json(&self) -> anyhow::Result<String> {
@@ -141,7 +187,9 @@ impl Report for Received {
             schema: SCHEMA,
             direction: "into",
             region: &self.region,
-            path: self.path.name(),
+            path: self.choice.path.name(),
+            passed: passed(self.choice),
+            changed: &self.changed,
             seconds: self.took.as_secs_f64(),
             bytes: counts.received,
             fragments: counts.fragments,
@@ -150,6 +198,7 @@ impl Report for Received {
             tokens_released: counts.released,
             tokens_out: counts.out,
             bounced_per_byte: self.bounced_per_byte(),
+            beside: counts.beside,
             chunks: self.pool.chunks,
             chunk_bytes: self.pool.chunk,
             chunks_free: self.pool.free,
@@ -158,12 +207,15 @@ impl Report for Received {
     }
 }
 
-impl Report for Sent {
+impl Report for Sent<'_> {
     fn text(&self) -> String {
         let (bytes, took) = (self.sent, self.took);
         let region = &self.region;
         let (seconds, rate) = (took.as_secs_f64(), rate(bytes, took));
-        format!("sent         {bytes} bytes from {region} in {seconds:.2} s: {rate:.1} Gb/s\n")
+        let sent = format!("{bytes} bytes from {region} in {seconds:.2} s: {rate:.1} Gb/s");
+        let mut rows = path_rows(self.choice);
+        rows.push(("sent", sent));
+        lines(rows)
     }
 
     fn json(&self) -> anyhow::Result<String> {
@@ -171,6 +223,8 @@ impl Report for Sent {
             schema: SCHEMA,
             direction: "from",
             region: &self.region,
+            path: self.choice.path.name(),
+            passed: passed(self.choice),
             seconds: self.took.as_secs_f64(),
             bytes: self.sent,
         })

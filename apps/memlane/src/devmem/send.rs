@@ -2,18 +2,19 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memlane_devmem::error::AccessError;
-use memlane_devmem::io::{Binding, Stream, Terms, Wait};
+use memlane_devmem::io::lane::{self, End};
+use memlane_devmem::io::{Path, Stream, Wait};
 use memlane_devmem::region::{Kind, Spec};
+use memlane_socket::Stream as Native;
 
-use super::nc::bind;
 use super::pattern::Pattern;
 use super::report::{Sent, say};
+use super::way::{self, Asked, Ready, not_there};
 use crate::exit::{Exit, fail};
 
 /// Bytes of the region that a file goes through.
@@ -26,7 +27,7 @@ const FULL: i32 = 11;
 
 /// Where bytes come from.
 pub(super) struct Source {
-    binding: Arc<Binding>,
+    ready: Ready,
     from: From,
 }
 
@@ -42,13 +43,14 @@ impl Source {
         text: &str,
         bytes: Option<u64>,
         validate: Option<u8>,
+        asked: &Asked,
     ) -> anyhow::Result<Source> {
         let region = text.parse::<Spec>();
         let path = std::path::Path::new(text);
         if let Some(region) = region.ok().filter(|_| !path.exists()) {
             let bytes = bytes.unwrap_or(region.bytes as u64);
             return Ok(Source {
-                binding: bind(&region, 4096)?,
+                ready: way::from(&region, asked)?,
                 from: From::Region(bytes, validate.map(Pattern::new)),
             });
         }
@@ -62,13 +64,13 @@ impl Source {
         };
         Ok(Source {
             from: From::File(File::open(path).with_context(|| path.display().to_string())?),
-            binding: bind(&through, 4096)?,
+            ready: way::from(&through, asked)?,
         })
     }
 
     /// Has the region's first bytes be the next ones of the stream; how many, 0 at the end.
     fn next(&mut self, sent: u64, buffer: &mut Vec<u8>) -> anyhow::Result<u64> {
-        let region = self.binding.region();
+        let region = self.ready.binding.region();
         match &mut self.from {
             From::File(file) => {
                 buffer.resize(AT_A_TIME, 0);
@@ -90,8 +92,11 @@ impl Source {
     }
 }
 
-pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Result<()> {
-    let mut stream = Stream::new(socket, &source.binding, &Terms::default());
+pub(super) fn run(socket: OwnedFd, end: End, mut source: Source, json: bool) -> anyhow::Result<()> {
+    if let (From::File(file), Path::Lane) = (&source.from, source.ready.choice.path) {
+        return file_in_place(socket, end, file, &source.ready, json);
+    }
+    let mut stream = source.ready.stream(socket, end)?;
     let began = Instant::now();
     let (mut sent, mut buffer) = (0, Vec::new());
     loop {
@@ -104,10 +109,61 @@ pub(super) fn run(socket: OwnedFd, mut source: Source, json: bool) -> anyhow::Re
             at += u64::from(some(&mut stream, at, len - at)?);
         }
         sent += len;
+        // The region's bytes may change then.
+        while !stream.wait(Wait::Sent, AN_HOUR)? {}
     }
-    let region = source.binding.region().kind().to_string();
+    let region = source.ready.binding.region().kind().to_string();
     let took = began.elapsed();
-    say(&Sent { region, sent, took }, json)
+    let choice = &source.ready.taken(&stream);
+    let sent = Sent {
+        choice,
+        region,
+        sent,
+        took,
+    };
+    say(&sent, json)
+}
+
+/// Has the kernel read a file straight into the peer's memory: its one copy. While TCP carries the bytes, through a buffer.
+fn file_in_place(
+    socket: OwnedFd,
+    end: End,
+    file: &File,
+    ready: &Ready,
+    json: bool,
+) -> anyhow::Result<()> {
+    let failed = |error: memlane_sys::Errno| fail(Exit::Failed, format!("sending: {error}"));
+    // SAFETY: its owner gives it up here.
+    let socket = unsafe { memlane_sys::fd::Fd::from_raw(socket.into_raw_fd()) };
+    let mut stream = Native::of(socket, end).map_err(failed)?;
+    let agreed = lane::agreed(ready.require, |limit| stream.negotiate(limit));
+    agreed.map_err(not_there)?;
+    let began = Instant::now();
+    let mut sent = 0;
+    loop {
+        let slot = stream.reserve(AT_A_TIME).map_err(failed)?;
+        let n = slot.read_file(0, file.as_raw_fd(), None).map_err(failed)?;
+        if n == 0 {
+            break;
+        }
+        slot.commit(n).map_err(failed)?;
+        sent += n as u64;
+    }
+    let mut choice = ready.choice.clone();
+    if let Some(passed) = lane::passed(stream.standing(), stream.counts().sent_in_memory) {
+        choice.path = Path::Mapped;
+        choice.passed.push(passed);
+    }
+    stream.finish().map_err(failed)?;
+    let took = began.elapsed();
+    let region = "file".to_owned();
+    let sent = Sent {
+        choice: &choice,
+        region,
+        sent,
+        took,
+    };
+    say(&sent, json)
 }
 
 /// Sends some of it; waits if there is no room.

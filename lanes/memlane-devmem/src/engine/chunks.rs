@@ -76,6 +76,22 @@ impl Chunks {
         Some(chunk)
     }
 
+    /// So many free chunks that follow one another, each of which has one holder now; the first of them. `None`: there
+    /// are none.
+    pub fn take_row(&mut self, count: u32) -> Option<u32> {
+        let count = usize::try_from(count).ok().filter(|count| *count > 0)?;
+        let mut row = 0;
+        let last = self.holders.iter().position(|holders| {
+            row = if *holders == 0 { row + 1 } else { 0 };
+            row == count
+        })?;
+        let first = last + 1 - count;
+        self.holders[first..=last].fill(1);
+        self.free
+            .retain(|n| !(first..=last).contains(&(*n as usize)));
+        u32::try_from(first).ok()
+    }
+
     /// One more holder of a chunk that has some.
     ///
     /// # Panics
@@ -148,6 +164,27 @@ mod tests {
         assert_eq!(chunks.take(), None);
         assert!(chunks.give(one));
         assert_eq!(chunks.take(), Some(one));
+    }
+
+    #[test]
+    fn chunks_in_a_row_follow_one_another_and_are_free() {
+        let mut chunks = Chunks::new(8 * 4096, 4096).unwrap();
+        let taken: Vec<u32> = (0..3).map(|_| chunks.take().unwrap()).collect();
+        chunks.give(taken[1]);
+        let (free, first) = (chunks.free(), chunks.take_row(4).unwrap());
+        assert_eq!(chunks.free(), free - 4);
+        assert!((first..first + 4).all(|n| !taken.contains(&n) || n == taken[1]));
+        assert_eq!(chunks.take_row(4), None);
+        assert_eq!(chunks.take_row(0), None);
+        let mut left = Vec::new();
+        while let Some(one) = chunks.take() {
+            assert!(!(first..first + 4).contains(&one), "{one} was in the row");
+            left.push(one);
+        }
+        for one in first..first + 4 {
+            assert!(chunks.give(one));
+        }
+        assert_eq!(chunks.take_row(4), Some(first));
     }
 
     #[test]

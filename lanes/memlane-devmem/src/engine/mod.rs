@@ -3,8 +3,10 @@
 
 pub mod chunks;
 pub mod flights;
+pub mod held;
 pub mod inflow;
 pub mod tokens;
+pub mod zcrx;
 
 pub use chunks::Chunks;
 pub use flights::{Flights, Span};

@@ -4,12 +4,14 @@ mod binding;
 mod coming;
 pub mod copy;
 pub mod kernel;
+pub mod lane;
 mod mapped;
 pub mod path;
 mod shared;
 pub mod stage;
 mod staged;
 mod stream;
+pub mod zcrx;
 
 pub use binding::{Binding, BindingCounts};
 pub use path::Path;
@@ -90,6 +92,11 @@ trait Placer: Send + Debug {
 
     /// Who hears that fragments are not needed any more.
     fn giver(&self) -> Arc<dyn Giver>;
+
+    /// Readable when something may have come, if it is not the socket that is.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// How much one receive may find.

@@ -8,6 +8,10 @@ use std::str::FromStr;
 pub enum Path {
     /// The interface writes to the device: no copy by the CPU.
     Kernel,
+    /// A process of this host writes into the region: one copy, the sender's.
+    Lane,
+    /// The interface writes to memory that io_uring hands out: no copy by the CPU.
+    Zcrx,
     /// The kernel writes into the mapped region: one copy.
     Mapped,
     /// By memory in between: two copies.
@@ -20,6 +24,16 @@ const TABLE: &[(Path, &str, &str)] = &[
         Path::Kernel,
         "kernel",
         "device-memory TCP: the interface writes to the device",
+    ),
+    (
+        Path::Lane,
+        "lane",
+        "a process of this host writes into the region: one copy, the sender's",
+    ),
+    (
+        Path::Zcrx,
+        "zcrx",
+        "io_uring's zero-copy receive: the interface writes to the region",
     ),
     (
         Path::Mapped,

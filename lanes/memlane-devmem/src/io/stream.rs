@@ -2,6 +2,7 @@
 
 use super::coming::Coming;
 use super::copy::CopyEngine;
+use super::lane::{Landed, Laned};
 use super::mapped::{Mapped, PIECES};
 use super::shared::{Owned, Shared};
 use super::stage::Stage;
@@ -56,6 +57,8 @@ pub struct StreamCounts {
     pub bounced: u64,
     /// Bytes that an interface did not put on the device, for which the CPU did.
     pub beside: u64,
+    /// Bytes that a peer on this host put into the region.
+    pub by_lane: u64,
     /// Receives that found no free chunk, or no token.
     pub no_room: u64,
     /// Bytes that were sent out of the region.
@@ -111,6 +114,8 @@ enum Way {
     Poured(Box<dyn Source>),
     /// Another one does.
     Placed(Box<dyn Placer>, Vec<Placed>),
+    /// A peer on this host does, or we do for what comes by TCP.
+    Laned(Box<Laned>),
 }
 
 impl Way {
@@ -118,7 +123,7 @@ impl Way {
     fn late(&self) -> Option<&dyn Late> {
         match self {
             Way::Poured(source) => source.late(),
-            Way::Placed(..) => None,
+            Way::Placed(..) | Way::Laned(_) => None,
         }
     }
 }
@@ -164,6 +169,17 @@ impl Stream {
         Stream::over(socket, shared, Way::Placed(placer, Vec::new()), sink, terms)
     }
 
+    /// Of a path on which a peer on this host chooses the places.
+    pub(super) fn laned(
+        socket: OwnedFd,
+        binding: &Arc<Binding>,
+        laned: Box<Laned>,
+        terms: &Terms,
+    ) -> Stream {
+        let shared = Shared::new(binding, terms.fragments, Some(laned.giver()));
+        Stream::over(Arc::new(socket), shared, Way::Laned(laned), None, terms)
+    }
+
     fn over(
         socket: Arc<OwnedFd>,
         shared: Arc<Shared>,
@@ -193,6 +209,15 @@ impl Stream {
         match &self.way {
             Way::Poured(source) => source.path(),
             Way::Placed(placer, _) => placer.path(),
+            Way::Laned(laned) => laned.path(),
+        }
+    }
+
+    /// Of a stream whose other end was to put payload into the region: why it did not, so far.
+    pub fn passed(&self) -> Option<super::path::Passed> {
+        match &self.way {
+            Way::Laned(laned) => laned.passed(),
+            Way::Poured(_) | Way::Placed(..) => None,
         }
     }
 
@@ -219,6 +244,7 @@ impl Stream {
             way if way.late().is_some() => self.receive_late(fragments),
             Way::Poured(_) => self.pour(fragments),
             Way::Placed(..) => self.take_placed(fragments),
+            Way::Laned(_) => self.take_laned(fragments),
         };
         self.counts.received += bytes.unwrap_or(0);
         self.counts.fragments += (fragments.len() - before) as u64;
@@ -337,12 +363,52 @@ impl Stream {
         Ok(bytes)
     }
 
+    /// Takes what a peer put into the region, for which no chunk is needed, or has what came by TCP put where there is
+    /// room.
+    fn take_laned(&mut self, fragments: &mut Vec<Fragment>) -> Result<u64, ReceiveError> {
+        self.rooms.clear();
+        let tokens = self.shared.given().tokens.room();
+        let mut came = match tokens {
+            0 => Err(ReceiveError::NoRoom),
+            _ => self.from_lane(),
+        };
+        if came == Err(ReceiveError::NoRoom) {
+            self.find_room(PIECES)?;
+            came = self.from_lane();
+        }
+        let mut given = self.shared.given();
+        let mut pool = self.shared.binding.pool();
+        let bytes = came.map(|landed| match landed {
+            Landed::There { span, name } => {
+                let origin = Origin::Path(name);
+                let named = given.tokens.name_of(span.offset, span.len, origin);
+                fragments.push(named.expect("a stretch without a token"));
+                self.counts.by_lane += u64::from(span.len);
+                u64::from(span.len)
+            }
+            Landed::Poured(bytes) => {
+                let (chunks, tokens) = (&mut pool.chunks, &mut given.tokens);
+                self.inflow.name(bytes, chunks, tokens, fragments);
+                bytes
+            }
+        });
+        self.inflow.settle(&mut pool.chunks);
+        bytes
+    }
+
+    fn from_lane(&self) -> Result<Landed, ReceiveError> {
+        let Way::Laned(laned) = &self.way else {
+            return Err(ReceiveError::Kernel(Errno::INVAL));
+        };
+        laned.receive(self.shared.binding.region(), &self.rooms, self.burst)
+    }
+
     /// How much may be found: as many stretches as there are tokens for, and as many bytes as there is room for, should
     /// they come beside the device.
     fn most(&mut self) -> Result<Most, ReceiveError> {
         let beside = match &self.way {
             Way::Placed(placer, _) => placer.comes_beside(),
-            Way::Poured(_) => true,
+            Way::Poured(_) | Way::Laned(_) => true,
         };
         let tokens = self.shared.given().tokens.room() as usize;
         // Each room that is begun may cost a token more than the stretches do.
@@ -407,9 +473,14 @@ impl Stream {
     /// # Errors
     /// The kernel's.
     pub fn wait(&self, until: Wait, limit: Duration) -> Result<bool, Errno> {
+        if let Way::Laned(laned) = &self.way
+            && let Some(ready) = laned.wait(until, limit)
+        {
+            return ready;
+        }
         let bell = self.bell().filter(|_| until == Wait::Payload);
         let fd = match until {
-            Wait::Payload if self.full && bell.is_some() => None,
+            Wait::Payload if bell.is_some() && self.is_deaf() => None,
             Wait::Payload => Some(PollFd::new(&self.socket, PollFlags::IN)),
             Wait::Socket => Some(PollFd::new(&self.socket, PollFlags::OUT)),
             // What is told of sends is an error, to poll(2).
@@ -435,19 +506,28 @@ impl Stream {
                 Ok(0) => return Ok(false),
                 // It may be no more than what is told of sends.
                 Ok(_) if flying && fds[0].revents() == PollFlags::ERR && bell.is_none() => {}
-                Ok(_) if until == Wait::Sent => {
-                    // The connection is gone: nothing is read any more once it is closed.
-                    return self.reap().map(|flying| !flying);
-                }
+                // The connection is gone, and poll(2) waits for nothing more: the interface has the last bytes yet.
+                Ok(_) if until == Wait::Sent => match left {
+                    NOW => return self.reap().map(|flying| !flying),
+                    _ => std::thread::sleep(Duration::from_millis(1)),
+                },
                 Ok(_) => return Ok(true),
             }
         }
     }
 
-    /// What becomes readable when more of what came is in the region; `None`: nothing is under way.
+    /// What becomes readable when more of what came is in the region; `None`: it is the socket, or nothing is under way.
     fn bell(&self) -> Option<BorrowedFd<'_>> {
+        if let Way::Placed(placer, _) = &self.way {
+            return placer.bell();
+        }
         let late = self.way.late().filter(|_| !self.coming.is_empty());
         late.and_then(|late| late.bell())
+    }
+
+    /// Does the socket have nothing to say, as far as receiving goes?
+    fn is_deaf(&self) -> bool {
+        self.full || matches!(self.way, Way::Placed(..))
     }
 
     /// Hears which sends are over; are there some that are not?
@@ -514,10 +594,11 @@ impl Stream {
             return Err(AccessError::Outside);
         }
         let span = Span { offset, len };
-        let sent = match &self.sink {
-            Some(sink) => self.give_to(sink.as_ref(), span)?,
-            None if region.is_mapped() => self.copy_out(span)?,
-            None => self.copy_out_twice(span)?,
+        let sent = match (&self.sink, &self.way) {
+            (Some(sink), _) => self.give_to(sink.as_ref(), span)?,
+            (None, Way::Laned(laned)) => laned.send(region, span)?,
+            (None, _) if region.is_mapped() => self.copy_out(span)?,
+            (None, _) => self.copy_out_twice(span)?,
         };
         self.counts.sent += sent;
         // At most `len`.
@@ -598,8 +679,11 @@ impl AsFd for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Way::Poured(source) = &mut self.way {
-            source.stop();
+        match &mut self.way {
+            Way::Poured(source) => source.stop(),
+            // Before the socket is closed.
+            Way::Laned(laned) => laned.close(),
+            Way::Placed(..) => {}
         }
         self.coming.abandon(&mut self.shared.given().tokens);
         self.inflow.close(&mut self.shared.binding.pool().chunks);
@@ -623,6 +707,11 @@ fn give_back(placer: &dyn Placer, found: &mut Vec<Placed>) {
         placer.giver().give(&names);
     }
 }
+
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// `ENOBUFS`.
 const ENOBUFS: i32 = 105;

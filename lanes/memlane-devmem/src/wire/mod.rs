@@ -3,3 +3,4 @@
 pub mod control;
 pub mod ethtool;
 pub mod netdev;
+pub mod steer;

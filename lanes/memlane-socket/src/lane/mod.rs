@@ -4,6 +4,7 @@
 mod copies;
 #[cfg(test)]
 mod looped;
+pub mod place;
 pub mod recv;
 pub mod send;
 #[cfg(test)]
@@ -91,12 +92,13 @@ pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
         return;
     };
     conn.rx_chunk.store(chunk, Ordering::Relaxed);
-    conn.rx_size
-        .store(process::config().ring, Ordering::Relaxed);
-    conn.rx_ring.store(
-        group::own_ring(chunk, slot, process::config().ring),
-        Ordering::Relaxed,
-    );
+    let size = process::config().ring;
+    let (ring, size) = match conn.given_size.load(Ordering::Relaxed) {
+        0 => (group::own_ring(chunk, slot, size), size),
+        given => (conn.given_ring.load(Ordering::Relaxed), given),
+    };
+    conn.rx_size.store(size, Ordering::Relaxed);
+    conn.rx_ring.store(ring, Ordering::Relaxed);
     group::post(chunk, slot, conn);
     let fd = conn.fd.load(Ordering::Relaxed);
     let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);

@@ -18,7 +18,7 @@ use memlane_sys::sock::{self, Peeked};
 use memlane_sys::time::ticks;
 
 /// What one turn came to.
-enum Turn {
+pub(super) enum Turn {
     /// The call's answer (errno set if −1).
     Done(ssize_t),
     /// The program asked for no bytes at all.
@@ -127,7 +127,7 @@ fn receive_some(
 }
 
 /// Plain TCP, or parked: the program's own call. `None`: the mode changed.
-fn from_kernel(
+pub(super) fn from_kernel(
     conn: &Use,
     flags: i32,
     buffers_wanted: bool,
@@ -243,7 +243,7 @@ fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, 
 
 /// Takes from TCP what the run at this place allows, without waiting. The lock
 /// is given up meanwhile; `Some` and `Again`: got something.
-fn take_tcp<'a>(
+pub(super) fn take_tcp<'a>(
     conn: &'a Use,
     held: RxHeld<'a>,
     cursor: &mut Cursor<'_>,
@@ -308,7 +308,7 @@ fn settle_tcp(conn: &Use, want: usize, n: usize) -> Option<RxHeld<'_>> {
 }
 
 /// Nothing published beyond our place.
-fn nothing(conn: &Use, held: &RxHeld<'_>) -> Turn {
+pub(super) fn nothing(conn: &Use, held: &RxHeld<'_>) -> Turn {
     let cell = conn.cell();
     let pending = cell.pending_error.swap(0, Ordering::Relaxed);
     if pending != 0 {
@@ -351,7 +351,7 @@ fn beside_a_writer(conn: &Use, held: &RxHeld<'_>) -> Turn {
     Turn::Again
 }
 
-fn broken(conn: &Conn, what: Misbehaved) -> Turn {
+pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
     misbehaved(conn, what);
     Turn::Done(fail(Errno(libc::ECONNRESET)))
 }
@@ -447,7 +447,7 @@ fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn
 }
 
 /// Non-blocking and nothing in the ring: has TCP something to say (its end, an error)?
-fn try_tcp_end(conn: &Use) -> Turn {
+pub(super) fn try_tcp_end(conn: &Use) -> Turn {
     let fd = conn.fd.load(Ordering::Relaxed);
     let seen = sock::peek(fd);
     if seen == Peeked::Nothing {

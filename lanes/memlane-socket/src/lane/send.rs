@@ -1,6 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{lock_tx, misbehaved};
+use super::{TxHeld, lock_tx, misbehaved};
 use crate::conn::{Conn, Dmb, Use, mode};
 use crate::iov::Cursor;
 use crate::process::{self, PROCESS};
@@ -27,7 +27,7 @@ const PROGRESS_WITHIN_US: u64 = 500;
 /// Times that a sender lets others run before it goes on by TCP.
 const YIELDS_FOR_ROOM: u32 = 4;
 /// Most bytes promised to TCP at a time: then the ring is asked again.
-const TCP_PIECE: usize = 64 * 1024;
+pub(super) const TCP_PIECE: usize = 64 * 1024;
 
 /// One send call of the program; `original` is that very call, on libc.
 pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
@@ -166,7 +166,7 @@ fn by_lanes_alone(
 /// A peer that closes says so; one that is killed cannot, and would leave us
 /// writing into its ring for ever. So TCP is asked now and then.
 #[inline]
-fn look_for_death(conn: &Use) {
+pub(super) fn look_for_death(conn: &Use) {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -198,13 +198,13 @@ fn look_now(conn: &Use) {
 /// May this call wait a moment for room? One that must not block may, but not
 /// for ever: a program that pours until it is told `EAGAIN` has to be told some
 /// time, by TCP's own flow control.
-fn is_patient(conn: &Use, flags: i32, waited_now: u64) -> bool {
+pub(super) fn is_patient(conn: &Use, flags: i32, waited_now: u64) -> bool {
     !must_not_block(conn, flags)
         || conn.cell().tx_waited.load(Ordering::Relaxed) + waited_now
             < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
-fn must_not_block(conn: &Use, flags: i32) -> bool {
+pub(super) fn must_not_block(conn: &Use, flags: i32) -> bool {
     conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
 }
 
@@ -247,8 +247,16 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, a);
         cursor.drain_to(&ring, b);
     }
-    tx.commit(words, n);
-    cell.tx_to_parked.store(0, Ordering::Relaxed);
+    publish(conn, &held, words, n);
+    Turn::Some
+}
+
+/// `n` bytes lie in the ring behind what was sent: the receiver may have them.
+/// `words` are the DMB's that `held` is the lock of.
+#[inline]
+pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
+    held.tx().commit(words, n);
+    conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
         ring_ready(conn);
     }
@@ -256,7 +264,6 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
     }
     crate::stats::add_tx_ring(conn, n as u64);
-    Turn::Some
 }
 
 /// Tells the receiver's ready word; after `published`, so that whoever sees the
@@ -331,7 +338,7 @@ fn settle(conn: &Use, limit: usize, n: usize) {
 /// bytes: the rest is worth a moment's wait, until it is awake and the ring can
 /// be used (else TCP's buffers, much larger than the ring, would be filled
 /// first, and the stream would never get off TCP).
-fn is_waking(conn: &Use, want: usize) -> bool {
+pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
     let sent = &conn.cell().tx_to_parked;
     let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
     if before < TCP_PIECE as u64 {
@@ -347,7 +354,7 @@ fn is_waking(conn: &Use, want: usize) -> bool {
 /// The ring is full: a receiver that gets on is waited for, else TCP's own flow
 /// control takes over. (What lies in TCP's buffers must be read first: whoever
 /// adds to it at once never gets off TCP again.)
-fn wait_for_room(conn: &Use, flags: i32) -> bool {
+pub(super) fn wait_for_room(conn: &Use, flags: i32) -> bool {
     let size = conn.tx_size.load(Ordering::Relaxed);
     let head = {
         let Some(held) = lock_tx(conn) else {

@@ -14,13 +14,39 @@ pub fn before_fork() {
     if !PROCESS.tables.load(Ordering::Acquire) {
         return;
     }
+    be_quiet();
+    for_live(|conn| {
+        conn.cell().procs.fetch_add(1, Ordering::AcqRel);
+    });
+}
+
+fn be_quiet() {
     each_ep(crate::wait::epoll::flush);
     core::mem::forget(PROCESS.pool_lock.lock());
     core::mem::forget(PROCESS.group_lock.lock());
     each_ep(|ep| core::mem::forget(ep.lock.lock()));
-    for_live(|conn| {
-        conn.cell().procs.fetch_add(1, Ordering::AcqRel);
-    });
+}
+
+/// Before a fork of a program that calls this library by name: its child gets no streams.
+pub fn before_fork_alone() {
+    if PROCESS.tables.load(Ordering::Acquire) {
+        be_quiet();
+    }
+}
+
+/// After it, in the child: it has copies of the sockets' descriptors, and nothing else of them.
+pub fn in_child_alone() {
+    after_fork_child();
+    if !PROCESS.tables.load(Ordering::Acquire) {
+        return;
+    }
+    for n in 0..fd_high() {
+        if let Some(entry) = slot(i32::try_from(n).unwrap_or(-1)) {
+            entry.store(0, Ordering::Release);
+        }
+    }
+    // Never used again here: holds on them may still be dropped.
+    for_live(|conn| conn.refs.store(0, Ordering::Release));
 }
 
 /// After a fork, in the parent.

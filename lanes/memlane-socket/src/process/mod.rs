@@ -119,23 +119,32 @@ pub fn config() -> &'static Config {
 /// Reads the settings. Called by the preload library's constructor, or by the
 /// first hook if that comes earlier.
 pub fn start() {
+    if begin(Config::read(config::env)) && enabled() {
+        crate::carry::adopt();
+    }
+}
+
+/// Likewise, for a program that calls this library by name. It has nothing to
+/// take over from a program before it: its descriptors are closed by an exec.
+pub fn start_by_name(c: Config) {
+    begin(c);
+}
+
+fn begin(c: Config) -> bool {
     if PROCESS
         .stage
         .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
         .is_err()
     {
-        return;
+        return false;
     }
-    let c = Config::read(config::env);
     // SAFETY: nobody reads before `stage` says ready.
     unsafe { *PROCESS.config.get() = c };
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
     PROCESS
         .stage
         .store(if c.disabled { 3 } else { 2 }, Ordering::Release);
-    if !c.disabled {
-        crate::carry::adopt();
-    }
+    true
 }
 
 /// May hooks do anything beyond passing on?
@@ -492,6 +501,9 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     for p in [&conn.tx_dmb, &conn.rx_dmb] {
         p.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
+    conn.given_ring
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    conn.given_size.store(0, Ordering::Relaxed);
     conn.index.store(index, Ordering::Relaxed);
     conn.tx_calls.store(0, Ordering::Relaxed);
     conn.rx_calls.store(0, Ordering::Relaxed);

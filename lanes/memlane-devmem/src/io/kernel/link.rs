@@ -232,9 +232,6 @@ struct Returns {
     debt: Mutex<Vec<u32>>,
 }
 
-/// Tries of the same tokens: one call takes all that it is given, by what is documented.
-const TRIES: usize = 4;
-
 impl Returns {
     fn debt(&self) -> MutexGuard<'_, Vec<u32>> {
         self.debt.lock().unwrap_or_else(PoisonError::into_inner)
@@ -244,13 +241,11 @@ impl Returns {
     fn give_some(&self, tokens: &[u32]) -> bool {
         let ranges = ranges(tokens);
         let mut left = tokens.len();
-        for _ in 0..TRIES {
+        while left > 0 {
             match self.calls.release(&ranges) {
+                Ok(0) => break,
                 Ok(freed) => left = left.saturating_sub(freed as usize),
                 Err(_) => return false,
-            }
-            if left == 0 {
-                break;
             }
         }
         // What is left is not out, to the kernel: a socket that was closed below us.
@@ -276,6 +271,8 @@ impl Giver for Returns {
     }
 
     fn ended(&self) {
+        // What it did not take before; owners of fragments keep the socket open.
+        self.give(&[]);
         self.calls.end();
     }
 }

@@ -8,15 +8,18 @@
 pub mod calls;
 mod checks;
 mod link;
+pub mod nic;
+mod setup;
 
 pub use checks::{Interface, Missing, missing, missing_to_send};
 pub use link::Link;
+pub use setup::{Setup, SetupError, Wanted};
 
 use crate::error::KernelError;
 use crate::region::DeviceRegion;
 use crate::wire::netdev::{self, command};
 use memlane_netlink::{Attributes, Family};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A dma-buf that is bound to an interface. Dropping it unbinds.
 #[derive(Debug)]
@@ -79,4 +82,38 @@ impl Bound {
 /// [`KernelError::NoDmaBuf`].
 pub fn dma_buf(region: &DeviceRegion) -> Result<BorrowedFd<'_>, KernelError> {
     region.dma_buf().ok_or(KernelError::NoDmaBuf)
+}
+
+/// What of a region an interface is given.
+#[derive(Debug)]
+pub struct Share {
+    /// As a dma-buf.
+    pub dma_buf: OwnedFd,
+    /// Bytes at the region's end that are not in it: room for what comes beside the device.
+    pub kept: u64,
+}
+
+/// Bytes that are kept, at most: as many as one receive brings.
+const KEPT: u64 = 1 << 20;
+
+/// Shares a region with an interface: all but a little at its end, or all, if it cannot be divided (a heap's).
+///
+/// # Errors
+/// [`KernelError::NoDmaBuf`].
+pub fn share(region: &DeviceRegion, chunk: u32) -> Result<Share, KernelError> {
+    let whole = dma_buf(region)?;
+    let chunk = u64::from(chunk.max(1));
+    let kept = KEPT.min(region.len() as u64 / 4) / chunk * chunk;
+    let bytes = usize::try_from(region.len() as u64 - kept).unwrap_or(0);
+    let part = region
+        .dma_buf_of(bytes)
+        .map_err(|_| KernelError::NoDmaBuf)?;
+    match part {
+        Some(dma_buf) if kept > 0 => Ok(Share { dma_buf, kept }),
+        _ => {
+            let dma_buf = whole.try_clone_to_owned();
+            let dma_buf = dma_buf.map_err(|_| KernelError::NoDmaBuf)?;
+            Ok(Share { dma_buf, kept: 0 })
+        }
+    }
 }

@@ -1,0 +1,407 @@
+//! Payload that a process of this host puts into the region itself: the socket lane, whose ring lies there.
+//!
+//! The stream is TCP and stays TCP. A part of the region is given to the peer, if it has the lane too and is who the
+//! kernel says it is; then it writes there, and we hand out where. The part is as long as its ring, and the peer gets no
+//! other memory of the region. What comes by TCP all the same (before both agree, or while the ring is full, or for
+//! good) goes into chunks, as on the path `mapped`, in its order.
+
+use super::mapped::PIECES;
+use super::{Binding, Giver, Path, Stream, Terms, Wait};
+use crate::engine::Span;
+use crate::engine::held::Held;
+use crate::engine::inflow::Room;
+use crate::error::{AccessError, ReceiveError};
+use crate::io::path::{NoPath, Passed};
+use crate::region::{Access, DeviceRegion};
+use memlane_socket::native::{Came, Consumer, Lane, Memory, Ready, Standing};
+use memlane_sys::Errno;
+use memlane_sys::fd::Fd;
+use memlane_sys::iov::Piece;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use memlane_socket::native::End;
+
+/// Bytes of the ring, at most: more does not stay in a CPU's cache, in which the sender writes fast.
+const RING_MOST: u64 = 2 << 20;
+/// And at least.
+const RING_LEAST: u64 = 64 << 10;
+/// How long the other end may take to agree, if no other path is good enough.
+const AGREED_WITHIN: Duration = Duration::from_millis(2500);
+
+/// How long it may take if another path will do.
+const TRIED_FOR: Duration = Duration::from_millis(50);
+
+/// What speaks against it, before there is a connection.
+pub fn lacks(region: &DeviceRegion, chunk: u32) -> Vec<String> {
+    if !region.can_be_carved() {
+        let kind = region.kind();
+        return vec![format!(
+            "a region of {kind} cannot be given to another process in parts: take memfd:SIZE"
+        )];
+    }
+    let chunks = region.len() as u64 / u64::from(chunk.max(1));
+    if ring_of(chunks, chunk).is_none() {
+        return vec![too_small()];
+    }
+    Vec::new()
+}
+
+fn too_small() -> String {
+    format!(
+        "half of the region's chunks are to be a ring of {RING_LEAST} bytes at least: take a larger region, or smaller chunks (--chunk)"
+    )
+}
+
+/// Of a connected TCP socket, of this end. If the other end turns out to be elsewhere, or to have no lane, all comes by
+/// TCP, as on the path `mapped`; [`Stream::path`] says which it is by now.
+///
+/// # Errors
+/// If this path is required: what speaks against it.
+pub fn stream(
+    socket: OwnedFd,
+    end: End,
+    binding: &Arc<Binding>,
+    terms: &Terms,
+) -> Result<Stream, NoPath> {
+    let required = terms.require == Some(Path::Lane);
+    if !required && terms.require.is_some() {
+        return Ok(Stream::new(socket, binding, terms));
+    }
+    let part = Part::take(binding);
+    open(socket, end, binding, terms, part.map(Some))
+}
+
+/// Likewise, only to send: the region's bytes are copied into the other end's memory, and none of it is given to that.
+///
+/// # Errors
+/// As [`stream`].
+pub fn sender(
+    socket: OwnedFd,
+    end: End,
+    binding: &Arc<Binding>,
+    terms: &Terms,
+) -> Result<Stream, NoPath> {
+    open(socket, end, binding, terms, Ok(None))
+}
+
+fn open(
+    socket: OwnedFd,
+    end: End,
+    binding: &Arc<Binding>,
+    terms: &Terms,
+    part: Result<Option<Part>, Vec<String>>,
+) -> Result<Stream, NoPath> {
+    let only_sends = matches!(part, Ok(None));
+    let laned = match part.and_then(|part| Laned::open(&socket, end, part)) {
+        Ok(laned) => laned,
+        Err(lacks) if terms.require == Some(Path::Lane) => return Err(no(lacks)),
+        Err(_) => return Ok(Stream::new(socket, binding, terms)),
+    };
+    // Who receives has agreed by the time that something comes, or soon.
+    if only_sends || terms.require.is_some() {
+        let lane = laned.lane().map_err(|errno| no(vec![errno.to_string()]))?;
+        agreed(terms.require, |limit| lane.negotiate(limit))?;
+    }
+    Ok(Stream::laned(socket, binding, Box::new(laned), terms))
+}
+
+/// Has both ends agree, for some time; if it is required, they must.
+///
+/// # Errors
+/// Why they do not.
+pub fn agreed(
+    require: Option<Path>,
+    negotiate: impl FnOnce(Duration) -> Standing,
+) -> Result<(), NoPath> {
+    let required = require == Some(Path::Lane);
+    let standing = negotiate(if required { AGREED_WITHIN } else { TRIED_FOR });
+    match passed(standing, 0) {
+        Some(why) if required => Err(NoPath(why)),
+        _ => Ok(()),
+    }
+}
+
+/// Why a stream that stands so, and has carried so much in memory, is not on this path.
+pub fn passed(standing: Standing, in_memory: u64) -> Option<Passed> {
+    let why = match standing {
+        _ if in_memory > 0 => return None,
+        Standing::Memory => return None,
+        Standing::Tcp(why) => format!("{}: {}", why.name(), why.text()),
+        Standing::Pending => "the two ends had no time to agree".to_owned(),
+    };
+    let (path, lacks) = (Path::Lane, vec![why]);
+    Some(Passed { path, lacks })
+}
+
+fn no(lacks: Vec<String>) -> NoPath {
+    let path = Path::Lane;
+    NoPath(Passed { path, lacks })
+}
+
+/// How large a ring can be: a power of two, of whole chunks, and of the free ones' half at most.
+fn ring_of(free: u64, chunk: u32) -> Option<u64> {
+    let chunk = u64::from(chunk);
+    let ring = (free * chunk / 2).checked_ilog2().map(|log| 1 << log)?;
+    let ring = RING_MOST.max(chunk).min(ring);
+    (ring >= RING_LEAST.max(chunk) && ring <= 64 << 20).then_some(ring)
+}
+
+/// The part of a region that is the ring: chunks in a row, and the file that the peer gets.
+#[derive(Debug)]
+struct Part {
+    binding: Arc<Binding>,
+    first: u32,
+    count: u32,
+    offset: u64,
+    len: u32,
+    file: Fd,
+}
+
+impl Part {
+    fn take(binding: &Arc<Binding>) -> Result<Part, Vec<String>> {
+        let counts = binding.counts();
+        let len = ring_of(u64::from(counts.free), counts.chunk);
+        let len = len.ok_or_else(|| vec![too_small()])?;
+        let (first, count, offset) = {
+            let mut pool = binding.pool();
+            let count = u32::try_from(len / u64::from(pool.chunks.size())).unwrap_or(u32::MAX);
+            let first = pool.chunks.take_row(count);
+            let first = first
+                .ok_or_else(|| vec![format!("no {len} bytes of the region are free in a row")])?;
+            (first, count, pool.chunks.offset(first))
+        };
+        match binding
+            .region()
+            .carve(offset, usize::try_from(len).unwrap_or(0))
+        {
+            Ok(file) => Ok(Part {
+                binding: Arc::clone(binding),
+                first,
+                count,
+                offset,
+                len: u32::try_from(len).unwrap_or(0),
+                file,
+            }),
+            Err(errno) => {
+                give_row(binding, first, count);
+                Err(match lacks(binding.region(), counts.chunk) {
+                    none if none.is_empty() => vec![format!("memory for the ring: {errno}")],
+                    some => some,
+                })
+            }
+        }
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        let at = usize::try_from(self.offset).ok()?;
+        let window = self.binding.region().bytes().part(at, self.len as usize)?;
+        Some(Memory {
+            base: NonNull::new(window.as_ptr())?,
+            len: self.len,
+            file: self.file.raw(),
+            offset: 0,
+        })
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Where others may still write, nobody else's payload goes: such chunks are lost.
+        if self
+            .binding
+            .region()
+            .mend(self.offset, self.len as usize)
+            .is_ok()
+        {
+            give_row(&self.binding, self.first, self.count);
+            self.binding.tell();
+        }
+    }
+}
+
+fn give_row(binding: &Binding, first: u32, count: u32) {
+    let mut pool = binding.pool();
+    for chunk in first..first + count {
+        pool.chunks.give(chunk);
+    }
+}
+
+/// Where stretches of the ring come back to.
+#[derive(Debug)]
+struct Back {
+    held: Mutex<Held>,
+    /// Dropped before the part: then nothing of the connection is left that knows of it.
+    consumer: Option<Consumer>,
+    /// `None`: nothing is received, or it goes through memory of the lane's own.
+    part: Option<Part>,
+}
+
+impl Back {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Giver for Back {
+    fn give(&self, names: &[u64]) {
+        // The sender hears of them in order: it is told under the lock.
+        let mut held = self.held();
+        let mut free = None;
+        for name in names {
+            free = held.give_back(*name).or(free);
+        }
+        if let (Some(free), Some(consumer)) = (free, &self.consumer) {
+            consumer.release_to(free);
+        }
+    }
+}
+
+/// What a receive has got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Landed {
+    /// The peer put it there.
+    There {
+        /// Where.
+        span: Span,
+        /// What it comes back as.
+        name: u64,
+    },
+    /// So many bytes came by TCP, into the rooms.
+    Poured(u64),
+}
+
+/// A stream's lane.
+#[derive(Debug)]
+pub(super) struct Laned {
+    /// `None`: closed.
+    lane: Option<Lane>,
+    back: Arc<Back>,
+}
+
+impl Laned {
+    fn open(socket: &OwnedFd, end: End, part: Option<Part>) -> Result<Laned, Vec<String>> {
+        let memory = part.as_ref().and_then(Part::memory);
+        // SAFETY: the region and the part's file live as long as the consumer does: see `Back`.
+        let lane = unsafe { Lane::of(socket.as_raw_fd(), end, memory.as_ref()) };
+        let lane = lane.map_err(|errno| vec![format!("this is no TCP connection: {errno}")])?;
+        Ok(Laned {
+            back: Arc::new(Back {
+                held: Mutex::default(),
+                consumer: lane.consumer(),
+                part,
+            }),
+            lane: Some(lane),
+        })
+    }
+
+    fn lane(&self) -> Result<&Lane, Errno> {
+        self.lane.as_ref().ok_or(Errno::INVAL)
+    }
+
+    pub(super) fn giver(&self) -> Arc<dyn Giver> {
+        Arc::clone(&self.back) as Arc<dyn Giver>
+    }
+
+    pub(super) fn path(&self) -> Path {
+        match self.passed() {
+            Some(_) => Path::Mapped,
+            None => Path::Lane,
+        }
+    }
+
+    /// Why it is not `lane`, so far.
+    pub(super) fn passed(&self) -> Option<Passed> {
+        let lane = self.lane().ok()?;
+        let counts = lane.counts();
+        passed(
+            lane.standing(),
+            counts.received_in_memory + counts.sent_in_memory,
+        )
+    }
+
+    /// [`ReceiveError::NoRoom`]: rooms are needed.
+    pub(super) fn receive(
+        &self,
+        region: &DeviceRegion,
+        rooms: &[Room],
+        most: u32,
+    ) -> Result<Landed, ReceiveError> {
+        let mut pieces = [Piece::NONE; PIECES];
+        let mut count = 0;
+        for (piece, room) in pieces.iter_mut().zip(rooms) {
+            let at = usize::try_from(room.offset).unwrap_or(usize::MAX);
+            // Rooms are within the region: it is what the chunks were made of.
+            let window = region.bytes().part(at, room.len as usize);
+            let window = window.ok_or(ReceiveError::Kernel(Errno::INVAL))?;
+            *piece = Piece {
+                base: window.as_ptr(),
+                len: window.len(),
+            };
+            count += 1;
+        }
+        let lane = self.lane().map_err(ReceiveError::Kernel)?;
+        let pieces = &pieces[..count];
+        let came = match &self.back.part {
+            None if pieces.is_empty() => return Err(ReceiveError::NoRoom),
+            // SAFETY: windows on chunks that this stream has open, of a region that lives; nothing in them is borrowed.
+            None => unsafe { lane.receive_copied(pieces) }.map(Came::Tcp),
+            // SAFETY: as above.
+            Some(_) => unsafe { lane.receive(most as usize, pieces) },
+        };
+        match (came, &self.back.part) {
+            (Ok(Came::Tcp(bytes)), _) => Ok(Landed::Poured(bytes as u64)),
+            // Not asked for.
+            (Ok(Came::Ring { .. }), None) => Err(ReceiveError::Kernel(Errno::INVAL)),
+            (Ok(Came::Ring { offset, at, len }), Some(part)) => {
+                self.back.held().hand_out(offset);
+                Ok(Landed::There {
+                    span: Span {
+                        offset: part.offset + at as u64,
+                        // At most `most`.
+                        len: u32::try_from(len).unwrap_or(most),
+                    },
+                    name: offset,
+                })
+            }
+            (Err(Errno::AGAIN), _) => Err(ReceiveError::WouldBlock),
+            (Err(errno), _) if errno.0 == rustix::io::Errno::NOBUFS.raw_os_error() => {
+                Err(ReceiveError::NoRoom)
+            }
+            (Err(errno), _) => Err(ReceiveError::Kernel(errno)),
+        }
+    }
+
+    /// `None`: it is not the lane that is waited for.
+    pub(super) fn wait(&self, until: Wait, limit: Duration) -> Option<Result<bool, Errno>> {
+        let ready = match until {
+            Wait::Payload => Ready::ToRead,
+            Wait::Socket => Ready::ToWrite,
+            Wait::Room | Wait::Sent => return None,
+        };
+        Some(self.lane().and_then(|lane| lane.wait(ready, limit)))
+    }
+
+    /// Sends bytes of the region: into the peer's memory, or by TCP.
+    pub(super) fn send(&self, region: &DeviceRegion, span: Span) -> Result<u64, AccessError> {
+        let at = usize::try_from(span.offset).map_err(|_| AccessError::Outside)?;
+        let lane = self.lane().map_err(AccessError::Device)?;
+        let sent = region.cpu(Access::Read, |bytes| {
+            let window = bytes.part(at, span.len as usize);
+            let window = window.ok_or(AccessError::Outside)?;
+            let piece = Piece {
+                base: window.as_ptr(),
+                len: window.len(),
+            };
+            // SAFETY: a window on the region, which lives.
+            unsafe { lane.send(piece) }.map_err(AccessError::Device)
+        });
+        Ok(sent.map_err(AccessError::Device)?? as u64)
+    }
+
+    pub(super) fn close(&mut self) {
+        self.lane = None;
+    }
+}

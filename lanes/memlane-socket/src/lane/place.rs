@@ -1,0 +1,318 @@
+//! Sending and receiving where the bytes lie: nobody copies them but who makes
+//! them. For users that call this library by name ([`crate::native`]).
+
+use super::recv::{Turn, broken, from_kernel, nothing, take_tcp, try_tcp_end};
+use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
+use super::{TxHeld, lock_rx, lock_tx, misbehaved};
+use crate::conn::{SEEN_RUN, Use, mode};
+use crate::iov::Cursor;
+use crate::process;
+use crate::real;
+use crate::real::errno;
+use core::sync::atomic::Ordering;
+use libc::iovec;
+use memlane_core::access::SharedBytes;
+use memlane_core::ring::{MustTcp, Next, Room};
+use memlane_core::stats::Counter;
+use memlane_sys::Errno;
+
+/// What came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Came {
+    /// `len` bytes lie in the ring at `at`, without wrap. They stay there until
+    /// [`release_to`] says that those below a later offset are done with.
+    Ring {
+        /// Stream offset of the first.
+        offset: u64,
+        /// Place in the ring.
+        at: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// So many came by TCP, into the buffers; 0: the stream's end.
+    Tcp(usize),
+}
+
+/// Takes what is next: up to `most` bytes of the ring, or of TCP what fits into
+/// `buffers`. Never waits. `ENOBUFS`: TCP is next, and there are no buffers.
+pub fn receive(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    let came = some(conn, most, buffers);
+    if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
+        conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
+        crate::wait::epoll::look_again(conn);
+    }
+    let n = match came {
+        Ok(Came::Ring { len, .. } | Came::Tcp(len)) => len.cast_signed(),
+        Err(_) => -1,
+    };
+    crate::stats::show_rx(conn, n);
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
+        crate::upgrade::step(conn);
+    }
+    came
+}
+
+fn some(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
+    let plain = || by_kernel(conn, buffers);
+    loop {
+        match conn.rx_mode() {
+            mode::ENDED | mode::PLAIN | mode::COLD if buffers.is_empty() => {
+                return Err(Errno(libc::ENOBUFS));
+            }
+            mode::ENDED => return answer(plain()),
+            mode::PLAIN | mode::COLD => {
+                if let Some(n) = from_kernel(conn, libc::MSG_DONTWAIT, true, &plain) {
+                    return answer(n);
+                }
+            }
+            mode::MOVING if lock_rx(conn).is_none() => return Err(Errno::INTR),
+            mode::MOVING => core::hint::spin_loop(),
+            _ => {
+                if let Some(came) = from_lanes(conn, most, buffers)? {
+                    return Ok(came);
+                }
+            }
+        }
+    }
+}
+
+fn by_kernel(conn: &Use, buffers: &[iovec]) -> isize {
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = buffers.as_ptr().cast_mut();
+    msg.msg_iovlen = buffers.len();
+    real!(recvmsg(
+        conn.fd.load(Ordering::Relaxed),
+        &raw mut msg,
+        libc::MSG_DONTWAIT
+    ))
+}
+
+/// What a C call has answered.
+fn answer(n: isize) -> Result<Came, Errno> {
+    usize::try_from(n)
+        .map(Came::Tcp)
+        .map_err(|_| Errno(errno()))
+}
+
+/// `None`: look at the mode again.
+fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>, Errno> {
+    let held = lock_rx(conn).ok_or(Errno::INTR)?;
+    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return Ok(None);
+    }
+    // SAFETY: HOT or DRAIN, checked under the lock: mapped.
+    let (words, size) = unsafe { (conn.rx_words(), conn.rx_bytes().len()) };
+    let turn = match held.rx().next(words, size) {
+        Ok(Next::Ring(n)) => {
+            let (first, _) = held.rx().stretches(size, n.min(most));
+            let offset = held.rx().offset();
+            held.rx().took_to_hold(first.len as u64);
+            crate::stats::add_rx_ring(conn, first.len as u64);
+            return Ok(Some(Came::Ring {
+                offset,
+                at: first.at,
+                len: first.len,
+            }));
+        }
+        Ok(Next::Tcp(_)) if buffers.is_empty() => return Err(Errno(libc::ENOBUFS)),
+        Ok(Next::Tcp(run)) => {
+            let mut cursor = Cursor::new(buffers);
+            let wanted = cursor.left();
+            let (_, turn) = take_tcp(conn, held, &mut cursor, run);
+            match (wanted - cursor.left(), turn) {
+                (0, turn) => turn,
+                (n, _) => return Ok(Some(Came::Tcp(n))),
+            }
+        }
+        Ok(Next::TcpForever) => {
+            super::tune::rx_ended(conn, mode::ENDED);
+            return Ok(None);
+        }
+        Ok(Next::Empty) => match nothing(conn, &held) {
+            Turn::Wait { .. } => {
+                drop(held);
+                try_tcp_end(conn)
+            }
+            turn => turn,
+        },
+        Err(what) => {
+            drop(held);
+            broken(conn, what)
+        }
+    };
+    match turn {
+        Turn::Done(n) => answer(n).map(Some),
+        Turn::Wait { .. } => Err(Errno::AGAIN),
+        Turn::Again | Turn::Empty => Ok(None),
+    }
+}
+
+/// Bytes below stream offset `to` are done with: the sender may write there.
+pub fn release_to(conn: &Use, to: u64) {
+    if !conn.upgraded() {
+        return;
+    }
+    if let Some(held) = lock_rx(conn) {
+        // SAFETY: upgraded, and `conn` is held: mapped.
+        held.rx().release_to(unsafe { conn.rx_words() }, to);
+    }
+}
+
+/// Up to which stream offset everything is done with, if nothing is in use.
+pub fn taken(conn: &Use) -> u64 {
+    lock_rx(conn).map_or(0, |held| held.rx().offset())
+}
+
+/// A place in the peer's ring: the lock is held, and the peer is told that we may
+/// be writing, until this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    bytes: SharedBytes,
+    filled: usize,
+    held: TxHeld<'static>,
+    conn: Use,
+}
+
+impl Place {
+    /// The bytes, to be filled from the first one on.
+    pub fn bytes(&self) -> SharedBytes {
+        self.bytes
+    }
+
+    /// The first `n` bytes are there: the peer has them when this returns.
+    pub fn publish(mut self, n: usize) {
+        self.filled = n.min(self.bytes.len());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // SAFETY: OPEN when this was made, and locked since: attached.
+        let words = unsafe { self.conn.tx_words() };
+        publish(&self.conn, &self.held, words, self.filled);
+    }
+}
+
+/// Where bytes that are to be sent can be put.
+#[derive(Debug)]
+pub enum Reserved {
+    /// Into the peer's ring.
+    Ring(Place),
+    /// Nowhere: they go by TCP, at most so many before this is asked again.
+    Tcp(usize),
+}
+
+/// A place for up to `want` bytes, without wrap. Waits for one as a send with
+/// these flags would wait for room in the ring.
+pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved, Errno> {
+    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    look_for_death(conn);
+    let mut spun = false;
+    loop {
+        match conn.tx_mode() {
+            mode::PLAIN | mode::ENDED => return Ok(Reserved::Tcp(usize::MAX)),
+            mode::MOVING => {
+                core::hint::spin_loop();
+                continue;
+            }
+            _ => {}
+        }
+        match in_ring(conn, want)? {
+            Turned::Place(place) => return Ok(Reserved::Ring(place)),
+            Turned::Ended => {}
+            Turned::Full if !spun && is_patient(conn, flags, 0) => {
+                process::count(Counter::RingFull, 1);
+                spun = !wait_for_room(conn, flags);
+            }
+            Turned::Must(MustTcp::Parked) if is_waking(conn, want) => {}
+            Turned::Must(MustTcp::Parked) => {
+                process::count(Counter::WakeupsSent, 1);
+                return Ok(Reserved::Tcp(TCP_PIECE));
+            }
+            Turned::Full | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
+        }
+    }
+}
+
+enum Turned {
+    Place(Place),
+    Full,
+    Must(MustTcp),
+    Ended,
+}
+
+fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
+    // Held as long as the place is, which is as long as the connection is held.
+    let own = Use::another(conn);
+    let held = lock_tx(own.conn()).ok_or(Errno::AGAIN)?;
+    if conn.cell().tx_mode.load(Ordering::Relaxed) != mode::OPEN {
+        return Ok(Turned::Ended);
+    }
+    // SAFETY: OPEN, under the lock: attached.
+    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
+    let tx = held.tx();
+    let (at, _) = tx.stretches(ring.len(), want.min(ring.len()));
+    match tx.reserve(words, ring.len(), at.len) {
+        Ok(Room::Ring(n)) => match ring.part(at.at, n) {
+            Some(bytes) => Ok(Turned::Place(Place {
+                bytes,
+                filled: 0,
+                held,
+                conn: own,
+            })),
+            None => Err(Errno::INVAL), // never: a stretch lies in the ring
+        },
+        Ok(Room::Full) => Ok(Turned::Full),
+        Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
+            tx.go_tcp_only(words);
+            super::tune::tx_ended(conn);
+            Ok(Turned::Ended)
+        }
+        Ok(Room::Tcp(why)) => Ok(Turned::Must(why)),
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            Err(Errno(libc::EPIPE))
+        }
+    }
+}
+
+/// After something was sent: the handshake's next step, if one is due.
+pub fn sent(conn: &Use, n: usize) {
+    crate::stats::show_tx(conn, n.cast_signed());
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) {
+        crate::upgrade::step(conn);
+    }
+}
+
+/// What lies in the ring next, without wrap, and stays there: `None` if TCP, or
+/// nothing, is next. [`took`] takes it.
+pub fn peek(conn: &Use) -> Option<SharedBytes> {
+    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return None;
+    }
+    let held = lock_rx(conn)?;
+    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        return None;
+    }
+    // SAFETY: HOT or DRAIN, checked under the lock: mapped.
+    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+    let Ok(Next::Ring(n)) = held.rx().next(words, ring.len()) else {
+        return None;
+    };
+    let (first, _) = held.rx().stretches(ring.len(), n);
+    ring.part(first.at, first.len)
+}
+
+/// Takes the first `n` bytes of what [`peek`] gave.
+pub fn took(conn: &Use, n: usize) {
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    if let Some(held) = lock_rx(conn) {
+        // SAFETY: `peek` found it mapped, and `conn` is held.
+        held.rx().took(unsafe { conn.rx_words() }, n as u64);
+        crate::stats::add_rx_ring(conn, n as u64);
+    }
+    crate::stats::show_rx(conn, n.cast_signed());
+}

@@ -1,0 +1,370 @@
+//! The lane of a descriptor that somebody else owns and closes.
+
+use super::start::{generation, start};
+use crate::calls::life;
+use crate::conn::{SEEN_DATA, Use};
+use crate::iov::IOV_MAX;
+use crate::lane::{self, Parked, place};
+use crate::process;
+use crate::real;
+use crate::real::errno;
+use crate::upgrade::{self, Standing};
+use core::cell::Cell;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use libc::iovec;
+use memlane_core::layout::ring_size_ok;
+use memlane_core::reason::Reason;
+use memlane_sys::iov::Piece;
+use memlane_sys::sock::{TCP_ESTABLISHED, tcp_counts};
+use memlane_sys::{Errno, Result, fd, time};
+
+pub use crate::lane::place::Came;
+
+/// Which end of the TCP connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It called `connect`.
+    Connected,
+    /// It came from `accept`.
+    Accepted,
+}
+
+/// Memory for what is received: the peer's bytes land there.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Where it is mapped.
+    pub base: NonNull<u8>,
+    /// Bytes: a power of two, from 16 KiB to 64 MiB.
+    pub len: u32,
+    /// The file that it is mapped from, which the peer gets: a memfd, sealed against any change of its size.
+    pub file: i32,
+    /// From there, in whole pages.
+    pub offset: u64,
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ready {
+    /// Bytes, or the stream's end.
+    ToRead,
+    /// Room.
+    ToWrite,
+}
+
+/// Bytes of a stream, by the way that they went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Sent into the peer's memory.
+    pub sent_in_memory: u64,
+    /// Sent by TCP.
+    pub sent_by_tcp: u64,
+    /// Received in memory.
+    pub received_in_memory: u64,
+    /// Received by TCP.
+    pub received_by_tcp: u64,
+}
+
+/// Steps of the handshake that are taken while nothing comes; then the next bytes are waited for.
+const IDLE_STEPS: u32 = 60;
+/// How long the kernel is waited in between them.
+const STEP: Duration = Duration::from_millis(1);
+
+/// The memory lane beside one TCP connection. All that is read from and written to the descriptor goes through this, by
+/// one thread at a time; its owner closes it after this was dropped.
+#[derive(Debug)]
+pub struct Lane {
+    fd: i32,
+    came: Cell<bool>,
+    steps: Cell<u32>,
+    generation: u32,
+}
+
+impl Lane {
+    /// Of a connected TCP socket. What it has carried before is no matter, if nobody is using it any more.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: it is no established TCP connection; `EINVAL`: the memory is none that can be given.
+    ///
+    /// # Safety
+    /// The memory, if any is given, stays mapped, writable and open until this, its [`Consumer`]s and those of its user
+    /// are gone.
+    pub unsafe fn of(fd: i32, end: End, memory: Option<&Memory>) -> Result<Lane> {
+        let page = memlane_sys::mem::PAGE as u64;
+        if memory.is_some_and(|m| {
+            !ring_size_ok(m.len as usize) || !m.offset.is_multiple_of(page) || m.file < 0
+        }) {
+            return Err(Errno::INVAL);
+        }
+        start();
+        let counts = tcp_counts(fd).map_err(|_| Errno(libc::ENOTCONN))?;
+        if counts.state != TCP_ESTABLISHED && counts.state != CLOSE_WAIT {
+            return Err(Errno(libc::ENOTCONN));
+        }
+        let nonblock = fd::status_flags(fd)? & libc::O_NONBLOCK != 0;
+        let role = u32::from(end == End::Accepted);
+        if process::enabled()
+            && let Some(conn) = process::open_conn(fd, role, nonblock)
+        {
+            let cell = conn.cell();
+            cell.rx_count.store(counts.taken, Ordering::Relaxed);
+            cell.tx_count.store(counts.written, Ordering::Relaxed);
+            if let Some(m) = memory {
+                conn.given_ring.store(m.base.as_ptr(), Ordering::Relaxed);
+                conn.given_fd.store(m.file, Ordering::Relaxed);
+                conn.given_at.store(m.offset, Ordering::Relaxed);
+                conn.given_size.store(m.len, Ordering::Relaxed);
+            }
+            conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed);
+            crate::stats::open_entry(&conn);
+            crate::stats::connected(&conn);
+        }
+        Ok(Lane {
+            fd,
+            came: Cell::new(false),
+            steps: Cell::new(0),
+            generation: generation(),
+        })
+    }
+
+    /// The connection; `None`: this process does not track it, and it stays plain TCP.
+    pub(super) fn conn(&self) -> Option<Use> {
+        if self.is_ours().is_err() {
+            return None; // the number may be somebody else's
+        }
+        process::conn_of(self.fd)
+    }
+
+    /// Was it made in this process, and not in the one that this was forked from? Two processes on one stream would take
+    /// each other's bytes.
+    ///
+    /// # Errors
+    /// `ESTALE`: in the other one.
+    pub(super) fn is_ours(&self) -> Result<()> {
+        match self.generation == generation() {
+            true => Ok(()),
+            false => Err(Errno(libc::ESTALE)),
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        match self.conn() {
+            Some(conn) => upgrade::standing(&conn),
+            None if self.is_ours().is_err() => Standing::Tcp(Reason::SHARED_FD),
+            None if process::enabled() => Standing::Tcp(Reason::FD_RANGE),
+            None => Standing::Tcp(Reason::CNF_ERR),
+        }
+    }
+
+    /// Has the handshake with the other end go on until it is over, or so long: nothing needs to be sent for it. Without
+    /// this, it takes place while the stream is used.
+    pub fn negotiate(&self, limit: Duration) -> Standing {
+        let begin = time::now_ns();
+        loop {
+            let standing = self.standing();
+            let passed = Duration::from_nanos(time::now_ns().saturating_sub(begin));
+            if standing != Standing::Pending || passed >= limit {
+                return standing;
+            }
+            if let Some(conn) = self.conn() {
+                upgrade::step(&conn);
+            }
+            if self.standing() == Standing::Pending {
+                time::nap_ms(1);
+            }
+        }
+    }
+
+    /// Takes what is next: up to `most` bytes in memory, where they stay until [`Consumer::release_to`] gives them back,
+    /// or what fits into `pieces` by TCP (in `Came::Tcp`, 0 is the stream's end). Never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing is there; `ENOBUFS`: TCP is next, and no piece is given; the kernel's.
+    ///
+    /// # Safety
+    /// Every piece is writable, and nothing in it is borrowed.
+    pub unsafe fn receive(&self, most: usize, pieces: &[Piece]) -> Result<Came> {
+        if pieces.len() > IOV_MAX {
+            return Err(Errno::INVAL);
+        }
+        self.is_ours()?;
+        let Some(conn) = self.conn() else {
+            if pieces.is_empty() {
+                return Err(Errno(libc::ENOBUFS));
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { memlane_sys::iov::receive(self.fd, pieces) }.map(Came::Tcp);
+        };
+        const { assert!(size_of::<Piece>() == size_of::<iovec>()) };
+        // SAFETY: a Piece is what an iovec is: an address and a length.
+        let buffers = unsafe { core::slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) };
+        let came = place::receive(&conn, most, buffers);
+        if came.is_ok() {
+            self.something_came(&conn);
+        }
+        came
+    }
+
+    /// Takes what is next, by whichever way it came, into `pieces`; 0: the stream's end. Never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing is there; the kernel's.
+    ///
+    /// # Safety
+    /// Every piece is writable, and nothing in it is borrowed.
+    pub unsafe fn receive_copied(&self, pieces: &[Piece]) -> Result<usize> {
+        self.is_ours()?;
+        // SAFETY: an all-zero msghdr is a valid value.
+        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+        msg.msg_iov = pieces.as_ptr().cast_mut().cast();
+        msg.msg_iovlen = pieces.len();
+        let n = crate::calls::io::recvmsg(self.fd, &raw mut msg, libc::MSG_DONTWAIT);
+        usize::try_from(n).map_err(|_| Errno(errno()))
+    }
+
+    /// Sends some of `piece`, into the peer's memory or by TCP; never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`: there is no room; the kernel's.
+    ///
+    /// # Safety
+    /// The piece is readable.
+    pub unsafe fn send(&self, piece: Piece) -> Result<usize> {
+        self.is_ours()?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let n = crate::calls::io::send(self.fd, piece.base.cast(), piece.len, flags);
+        usize::try_from(n).map_err(|_| Errno(errno()))
+    }
+
+    fn something_came(&self, conn: &Use) {
+        if !self.came.replace(true) {
+            upgrade::hope_again(conn);
+        }
+        self.steps.set(0);
+    }
+
+    /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
+    pub fn consumer(&self) -> Option<Consumer> {
+        self.conn().map(|conn| Consumer(conn, self.generation))
+    }
+
+    /// Waits; `false`: not within this time.
+    ///
+    /// # Errors
+    /// The kernel's; a signal does not end it.
+    pub fn wait(&self, what: Ready, limit: Duration) -> Result<bool> {
+        self.is_ours()?;
+        let begin = time::now_ns();
+        loop {
+            let passed = Duration::from_nanos(time::now_ns().saturating_sub(begin));
+            let left = limit.saturating_sub(passed);
+            let stepping = self.is_stepping();
+            let ready = match poll(self.fd, what, if stepping { left.min(STEP) } else { left }) {
+                Err(Errno::INTR) => false,
+                polled => polled?,
+            };
+            if ready || left.is_zero() {
+                return Ok(ready);
+            }
+            if stepping && let Some(conn) = self.conn() {
+                self.steps.set(self.steps.get() + 1);
+                upgrade::step(&conn);
+            }
+        }
+    }
+
+    /// Is there a step of the handshake to be taken while nothing comes?
+    fn is_stepping(&self) -> bool {
+        self.steps.get() < IDLE_STEPS
+            && self
+                .conn()
+                .is_some_and(|c| c.hs_due.load(Ordering::Relaxed) != u64::MAX)
+    }
+
+    /// Before its user sleeps on the descriptor by other means (epoll): from now on the next bytes make it readable.
+    /// `false`: there is something to receive already.
+    pub fn arm(&self) -> bool {
+        let Some(conn) = self.conn() else { return true };
+        if !conn.upgraded() {
+            return true;
+        }
+        let Some(held) = lane::lock_rx(&conn) else {
+            return false;
+        };
+        matches!(lane::park(&conn, &held), Parked::Yes | Parked::Ended)
+    }
+
+    /// What went which way.
+    pub fn counts(&self) -> Counts {
+        let entry = self.conn().and_then(|conn| process::entry(&conn));
+        entry.map_or(Counts::default(), |e| Counts {
+            sent_in_memory: e.tx_ring_bytes.load(Ordering::Relaxed),
+            sent_by_tcp: e.tx_tcp_bytes.load(Ordering::Relaxed),
+            received_in_memory: e.rx_ring_bytes.load(Ordering::Relaxed),
+            received_by_tcp: e.rx_tcp_bytes.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// `TCP_CLOSE_WAIT`: the other end has sent all that it will.
+const CLOSE_WAIT: u8 = 8;
+
+impl Drop for Lane {
+    /// What `close(2)` does before the kernel's.
+    fn drop(&mut self) {
+        let ours = self.is_ours().is_ok() && !process::is_borrowed();
+        if ours && process::known(self.fd) {
+            life::before_close(self.fd);
+            process::forget(self.fd);
+        }
+    }
+}
+
+/// Gives received memory back to the sender.
+#[derive(Debug)]
+pub struct Consumer(Use, u32);
+
+impl Consumer {
+    /// Bytes below this stream offset are not in use any more.
+    pub fn release_to(&self, offset: u64) {
+        if self.1 == generation() {
+            place::release_to(&self.0, offset);
+        }
+    }
+
+    /// The stream offset of what comes next.
+    pub fn taken(&self) -> u64 {
+        place::taken(&self.0)
+    }
+}
+
+// SAFETY: a hold on a connection, whose state is atomic or behind locks.
+unsafe impl Send for Consumer {}
+// SAFETY: as above.
+unsafe impl Sync for Consumer {}
+
+fn poll(fd: i32, what: Ready, limit: Duration) -> Result<bool> {
+    let mut one = libc::pollfd {
+        fd,
+        events: match what {
+            Ready::ToRead => libc::POLLIN,
+            Ready::ToWrite => libc::POLLOUT,
+        },
+        revents: 0,
+    };
+    let timeout = libc::timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
+    let at: *mut libc::pollfd = &raw mut one;
+    let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+    let n = crate::wait::poll::poll(at, 1, Some(limit_us), false, || {
+        real!(ppoll(at, 1, &raw const timeout, core::ptr::null()))
+    });
+    match n {
+        n if n < 0 => Err(Errno(errno())),
+        n => Ok(n > 0),
+    }
+}

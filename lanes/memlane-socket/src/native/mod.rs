@@ -1,0 +1,410 @@
+//! The socket lane by name: for programs that are not started by `memlane run`.
+//!
+//! A [`Stream`] is a TCP connection and stays one. If its other end is a process of
+//! this host that has the lane too (a `Stream`, or any program under `memlane run`),
+//! bytes go through memory from an agreed byte on; [`Stream::standing`] says so, or
+//! why not. Nothing is lost on the way there or back.
+//!
+//! `read` and `write` copy, as a socket's do. Two pairs of calls copy nothing:
+//! [`reserve`](Stream::reserve) gives a place in the *peer's* memory, which is
+//! filled and committed; [`peek`](Stream::peek) shows what lies in ours, which is
+//! looked at and consumed. While TCP carries the bytes, both work all the same,
+//! with a buffer of the stream's in between.
+//!
+//! ```
+//! use memlane_socket::{Listener, Stream};
+//!
+//! let listener = Listener::bind(&"127.0.0.1:0".parse()?)?;
+//! let address = listener.local_addr()?;
+//! let sender = std::thread::spawn(move || {
+//!     let mut stream = Stream::connect(&address)?;
+//!     let place = stream.reserve(5)?;
+//!     assert!(place.len() >= 5 && place.fill(0, b"hello"));
+//!     place.commit(5)
+//! });
+//!
+//! let mut stream = listener.accept()?;
+//! let mut seen = [0; 5];
+//! let mut have = 0;
+//! while have < 5 {
+//!     let here = stream.peek()?;
+//!     let n = here.len().min(5 - have);
+//!     assert!(n > 0, "the end came too early");
+//!     here.copy_to(0, &mut seen[have..have + n]);
+//!     here.consume(n);
+//!     have += n;
+//! }
+//! assert_eq!(&seen, b"hello");
+//! sender.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate has no `std`: streams give errors as [`Errno`] and descriptors as
+//! numbers. Settings are those of `memlane run`, from the same `MEMLANE_*`
+//! variables; but `--upgrade` is `eager` where nothing is said.
+
+mod address;
+mod lane;
+mod place;
+mod start;
+
+pub use crate::upgrade::Standing;
+pub use lane::{Came, Consumer, Counts, End, Lane, Memory, Ready};
+pub use place::{Here, Slot};
+
+use crate::calls::{io, life};
+use crate::lane::place::{self as ring, Reserved};
+use crate::real;
+use address::Address;
+use core::ffi::c_int;
+use core::net::SocketAddr;
+use core::ptr::NonNull;
+use core::time::Duration;
+use memlane_sys::fd::Fd;
+use memlane_sys::{Errno, Result, mem};
+use place::Place;
+
+/// Bytes of the buffers in between, while TCP carries the bytes.
+const SPARE: usize = 64 * 1024;
+
+/// A buffer of ours, made when it is first needed.
+#[derive(Debug, Default)]
+struct Spare {
+    base: Option<NonNull<u8>>,
+    from: usize,
+    to: usize,
+}
+
+impl Spare {
+    fn base(&mut self) -> Result<NonNull<u8>> {
+        if self.base.is_none() {
+            self.base = Some(mem::map_anon(SPARE, false)?);
+        }
+        self.base.ok_or(Errno::INVAL)
+    }
+
+    fn left(&self) -> usize {
+        self.to - self.from
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(base) = self.base {
+            // SAFETY: the whole mapping, of which nobody has a window any more.
+            unsafe { mem::unmap(base, SPARE) };
+        }
+    }
+}
+
+/// A TCP connection with a memory lane beside it. See the module's head.
+///
+/// One thread at a time uses it. The child of a fork cannot (`ESTALE`), and its parent does not notice the fork.
+#[derive(Debug)]
+pub struct Stream {
+    lane: Lane,
+    unread: Spare,
+    unsent: Spare,
+    flags: c_int,
+    /// Closed last.
+    fd: Fd,
+}
+
+// SAFETY: the buffers are its own.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    /// Connects to a TCP address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn connect(to: &SocketAddr) -> Result<Stream> {
+        let to = Address::new(to);
+        let fd = address::socket(&to)?;
+        let (at, len) = to.as_raw();
+        retried(|| real!(connect(fd.raw(), at, len)))?;
+        Stream::of(fd, End::Connected)
+    }
+
+    /// Takes a connected TCP socket, whatever it has carried before.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of(fd: Fd, end: End) -> Result<Stream> {
+        // SAFETY: no memory is given.
+        let lane = unsafe { Lane::of(fd.raw(), end, None) }?;
+        Stream::with(lane, fd)
+    }
+
+    /// Likewise, and what is received lands in `memory`.
+    ///
+    /// # Errors
+    /// It is none, or that is not memory that can be given: [`Memory`].
+    ///
+    /// # Safety
+    /// The memory stays mapped, writable and open until the stream is gone.
+    pub unsafe fn into_memory(fd: Fd, end: End, memory: &Memory) -> Result<Stream> {
+        // SAFETY: the caller's promise.
+        let lane = unsafe { Lane::of(fd.raw(), end, Some(memory)) }?;
+        Stream::with(lane, fd)
+    }
+
+    fn with(lane: Lane, fd: Fd) -> Result<Stream> {
+        let nonblock = memlane_sys::fd::status_flags(fd.raw())? & libc::O_NONBLOCK != 0;
+        Ok(Stream {
+            lane,
+            unread: Spare::default(),
+            unsent: Spare::default(),
+            flags: if nonblock { libc::MSG_DONTWAIT } else { 0 },
+            fd,
+        })
+    }
+
+    /// Reads what is there, at least one byte; 0 at the stream's end.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it must not wait; the kernel's.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        self.lane.is_ours()?;
+        if self.unread.left() > 0 {
+            let here = self.peek()?;
+            let n = here.len().min(into.len());
+            here.copy_to(0, &mut into[..n]);
+            here.consume(n);
+            return Ok(n);
+        }
+        let n = io::recv(
+            self.fd.raw(),
+            into.as_mut_ptr().cast(),
+            into.len(),
+            self.flags,
+        );
+        counted(n)
+    }
+
+    /// Writes some of it.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it must not wait; `EPIPE`; the kernel's.
+    pub fn write(&mut self, from: &[u8]) -> Result<usize> {
+        self.flush()?;
+        self.send(from.as_ptr(), from.len())
+    }
+
+    fn send(&self, from: *const u8, len: usize) -> Result<usize> {
+        let flags = self.flags | libc::MSG_NOSIGNAL;
+        counted(io::send(self.fd.raw(), from.cast(), len, flags))
+    }
+
+    /// A place for up to `want` bytes, in the peer's memory if that is open. There is always some, if this may wait.
+    ///
+    /// The peer is told that bytes may come: fill it soon.
+    ///
+    /// # Errors
+    /// `EAGAIN`: bytes committed before have not gone yet, and it must not wait; the kernel's.
+    pub fn reserve(&mut self, want: usize) -> Result<Slot<'_>> {
+        self.flush()?;
+        let reserved = match self.lane.conn() {
+            Some(conn) => ring::reserve(&conn, want.max(1), self.flags)?,
+            None => Reserved::Tcp(SPARE),
+        };
+        let place = match reserved {
+            Reserved::Ring(place) => Place::Ring(place),
+            Reserved::Tcp(most) => Place::Spare {
+                base: self.unsent.base()?,
+                len: want.max(1).min(most).min(SPARE),
+            },
+        };
+        Ok(Slot::new(self, place))
+    }
+
+    /// Sends what was committed and could not go at once. Only streams that must not wait have any.
+    ///
+    /// # Errors
+    /// `EAGAIN`: still not; the kernel's.
+    pub fn flush(&mut self) -> Result<()> {
+        self.lane.is_ours()?;
+        while self.unsent.left() > 0 {
+            let from = self.unsent.base()?.as_ptr().wrapping_add(self.unsent.from);
+            let n = match self.send(from, self.unsent.left()) {
+                Err(Errno::INTR) => 0,
+                sent => sent?,
+            };
+            self.unsent.from += n;
+        }
+        Ok(())
+    }
+
+    /// What is next, where it lies: in this stream's memory, or, if it came by TCP, in a buffer. Empty: the stream's end.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it must not wait; the kernel's.
+    pub fn peek(&mut self) -> Result<Here<'_>> {
+        self.lane.is_ours()?;
+        loop {
+            if self.unread.left() > 0 {
+                let at = self.unread.base()?;
+                // SAFETY: `from` is within the buffer.
+                let at = unsafe { at.add(self.unread.from) };
+                let len = self.unread.left();
+                return Ok(Here::new(self, Place::Spare { base: at, len }));
+            }
+            if let Some(conn) = self.lane.conn()
+                && let Some(bytes) = ring::peek(&conn)
+            {
+                return Ok(Here::new(self, Place::Shown { bytes, conn }));
+            }
+            if self.flags & libc::MSG_DONTWAIT == 0 {
+                self.lane.wait(Ready::ToRead, Duration::MAX)?;
+                if let Some(conn) = self.lane.conn()
+                    && ring::peek(&conn).is_some()
+                {
+                    continue;
+                }
+            }
+            let base = self.unread.base()?;
+            let flags = libc::MSG_DONTWAIT;
+            match counted(io::recv(self.fd.raw(), base.as_ptr().cast(), SPARE, flags)) {
+                Ok(0) => return Ok(Here::new(self, Place::Spare { base, len: 0 })),
+                Ok(n) => (self.unread.from, self.unread.to) = (0, n),
+                Err(Errno::AGAIN | Errno::INTR) if self.flags & libc::MSG_DONTWAIT == 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits; `false`: not within this time.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(&mut self, what: Ready, limit: Duration) -> Result<bool> {
+        if what == Ready::ToRead && self.unread.left() > 0 {
+            return Ok(true);
+        }
+        self.lane.wait(what, limit)
+    }
+
+    /// Before its user sleeps on [`as_raw_fd`](Self::as_raw_fd) by other means (epoll, level or edge): from now on, the
+    /// next bytes make it readable. `false`: there is something to read already.
+    pub fn arm(&self) -> bool {
+        self.unread.left() == 0 && self.lane.arm()
+    }
+
+    /// Memory or TCP, and why.
+    pub fn standing(&self) -> Standing {
+        self.lane.standing()
+    }
+
+    /// Has the handshake go on until it is over, or so long. Without this, it takes place while the stream is used.
+    pub fn negotiate(&mut self, limit: Duration) -> Standing {
+        self.lane.negotiate(limit)
+    }
+
+    /// What went which way.
+    pub fn counts(&self) -> Counts {
+        self.lane.counts()
+    }
+
+    /// From now on calls wait, or do not.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_nonblocking(&mut self, yes: bool) -> Result<()> {
+        let now = memlane_sys::fd::status_flags(self.fd.raw())?;
+        let (flags, call) = match yes {
+            true => (now | libc::O_NONBLOCK, libc::MSG_DONTWAIT),
+            false => (now & !libc::O_NONBLOCK, 0),
+        };
+        let flags = usize::try_from(flags).unwrap_or(0);
+        match crate::calls::opts::fcntl(self.fd.raw(), libc::F_SETFL, flags) {
+            0 => self.flags = call,
+            _ => return Err(Errno(real::errno())),
+        }
+        Ok(())
+    }
+
+    /// No more bytes will be sent: the peer reads to the end.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn finish(&mut self) -> Result<()> {
+        self.flush()?;
+        match life::shutdown(self.fd.raw(), libc::SHUT_WR) {
+            0 => Ok(()),
+            _ => Err(Errno(real::errno())),
+        }
+    }
+
+    /// The socket's number: to wait for it (see [`arm`](Self::arm)) and to set options, not to move bytes.
+    pub fn as_raw_fd(&self) -> i32 {
+        self.fd.raw()
+    }
+}
+
+/// Accepts [`Stream`]s.
+#[derive(Debug)]
+pub struct Listener {
+    fd: Fd,
+}
+
+impl Listener {
+    /// Listens on a TCP address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bind(at: &SocketAddr) -> Result<Listener> {
+        let at = Address::new(at);
+        let fd = address::socket(&at)?;
+        memlane_sys::sock::set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1_i32)?;
+        address::bind(&fd, &at)?;
+        Ok(Listener { fd })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        address::local(&self.fd)
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn accept(&self) -> Result<Stream> {
+        let null = core::ptr::null_mut();
+        let fd = retried(|| {
+            real!(accept4(
+                self.fd.raw(),
+                null,
+                core::ptr::null_mut(),
+                libc::SOCK_CLOEXEC
+            ))
+        })?;
+        // SAFETY: the kernel has just made it for us.
+        let fd = unsafe { Fd::from_raw(fd) };
+        Stream::of(fd, End::Accepted)
+    }
+
+    /// The socket's number.
+    pub fn as_raw_fd(&self) -> i32 {
+        self.fd.raw()
+    }
+}
+
+/// What a C call has answered.
+fn counted(n: isize) -> Result<usize> {
+    usize::try_from(n).map_err(|_| Errno(real::errno()))
+}
+
+/// A C call, again if a signal ended it.
+fn retried(call: impl Fn() -> c_int) -> Result<c_int> {
+    loop {
+        match (call(), real::errno()) {
+            (n, _) if n >= 0 => return Ok(n),
+            (_, libc::EINTR) => {}
+            (_, error) => return Err(Errno(error)),
+        }
+    }
+}
