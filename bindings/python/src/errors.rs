@@ -3,7 +3,7 @@
 use memlane_devmem::error::{AccessError, ReceiveError, RegionError as Region};
 use memlane_sys::Errno;
 use pyo3::PyErr;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyValueError};
 
 pyo3::import_exception!(memlane._errors, Error);
 pyo3::import_exception!(memlane._errors, RegionError);
@@ -14,6 +14,9 @@ pyo3::import_exception!(memlane._errors, EndOfStream);
 pyo3::import_exception!(memlane._errors, Closed);
 pyo3::import_exception!(memlane._errors, Timeout);
 pyo3::import_exception!(memlane._errors, PeerError);
+
+/// ENOMEM.
+pub(crate) const NO_MEMORY: Errno = Errno(rustix::io::Errno::NOMEM.raw_os_error());
 
 pub(crate) fn region(error: &Region) -> PyErr {
     match error {
@@ -35,6 +38,7 @@ pub(crate) fn receive(error: &ReceiveError) -> PyErr {
 
 pub(crate) fn access(error: &AccessError) -> PyErr {
     match error {
+        AccessError::Device(NO_MEMORY) => PyMemoryError::new_err("no memory for a copy"),
         AccessError::Device(errno) => kernel(*errno),
         AccessError::Outside => PyIndexError::new_err("beyond the end of the region"),
         _ => Error::new_err(error.to_string()),

@@ -1,11 +1,12 @@
 //! The bytes of a tensor, and what keeps them where they are.
 
 use crate::dlpack::{CPU, CUDA};
+use crate::errors::NO_MEMORY;
 use crate::pending::{Piece, Stretch};
 use memlane_devmem::DeviceRegion;
 use memlane_devmem::error::AccessError;
 use memlane_devmem::io::Owned;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -60,12 +61,13 @@ unsafe impl Sync for Own {}
 
 impl Own {
     /// Zeros; aligned as the first record of a region is.
-    fn new(bytes: usize) -> Option<Own> {
-        let layout = Layout::from_size_align(bytes.max(1), 64).ok()?;
+    fn new(bytes: usize) -> Result<Own, AccessError> {
+        let none = AccessError::Device(NO_MEMORY);
+        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| none)?;
         // SAFETY: the size is not 0.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) });
-        let base = base.unwrap_or_else(|| handle_alloc_error(layout));
-        Some(Own { base, layout })
+        let base = base.ok_or(none)?;
+        Ok(Own { base, layout })
     }
 }
 
@@ -78,7 +80,7 @@ impl Drop for Own {
 
 /// Copies what lies in several places into one.
 fn gather(stretches: &[Stretch], owners: &[Arc<Lent>], bytes: usize) -> Result<Own, AccessError> {
-    let own = Own::new(bytes).ok_or(AccessError::Outside)?;
+    let own = Own::new(bytes)?;
     let mut at = 0;
     for stretch in stretches {
         let region = owners.first().ok_or(AccessError::Outside)?.region();
@@ -146,7 +148,7 @@ impl Memory {
                 gather(&[whole], owners, bytes)?
             }
             Place::Own(old) => {
-                let own = Own::new(bytes).ok_or(AccessError::Outside)?;
+                let own = Own::new(bytes)?;
                 // SAFETY: both have so many bytes; the new one is nobody else's, so they do not overlap. Who writes to the
                 // old one meanwhile gets what any two threads get that share a tensor: the compiler cannot look into the copy.
                 unsafe { memlane_core::access::copy(own.base.as_ptr(), old.base.as_ptr(), bytes) };

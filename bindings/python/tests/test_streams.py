@@ -598,10 +598,14 @@ class Listens(Case):
 
 
 class Processes(Case):
-    def program(self, text, expected=0):
+    def program(self, text, expected=0, **environment):
         """Runs it by an interpreter of its own."""
         ran = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(text)], timeout=LIMIT, capture_output=True, text=True
+            [sys.executable, "-c", textwrap.dedent(text)],
+            timeout=LIMIT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
         )
         self.assertEqual(ran.returncode, expected, ran.stderr)
         return ran
@@ -628,6 +632,32 @@ class Processes(Case):
             threading.Thread(target=stream.send, args=(bytes(64 << 20),), daemon=True).start()
             atexit.register(lambda: memoryview(tensor)[0])
             """
+        )
+
+    def test_a_copy_that_finds_no_memory_is_an_exception(self):
+        self.program(
+            """
+            import memlane, resource, socket, threading
+            here, there = socket.socketpair()
+            stream = memlane.adopt(here, "memfd:32M", chunk=16 << 20)
+            sender = threading.Thread(target=lambda: there.sendall(bytes(16 << 20)))
+            sender.start()
+            tensor = stream.receive_tensor(16 << 20, "uint8", framework="memlane")
+            # What it sent is not mapped any more.
+            sender.join()
+            with open("/proc/self/statm") as pages:
+                mapped = int(pages.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (mapped + (4 << 20), -1))
+            try:
+                tensor.__dlpack__(copy=True)
+            except MemoryError:
+                pass
+            else:
+                raise SystemExit("there was memory")
+            assert len(memoryview(tensor)) == 16 << 20
+            """,
+            # Other arenas have address space in reserve.
+            MALLOC_ARENA_MAX="1",
         )
 
     def test_a_child_of_a_fork_reads_what_there_is_and_uses_nothing(self):
