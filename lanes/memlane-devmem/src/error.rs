@@ -93,6 +93,8 @@ pub enum Fault {
     Beside(u32),
     /// It refused.
     Refused(Errno),
+    /// A ring is one thread's, and this is another one.
+    Thread,
 }
 
 impl fmt::Display for Fault {
@@ -101,6 +103,9 @@ impl fmt::Display for Fault {
             Fault::Steering { theirs, ours } => write!(
                 f,
                 "flow steering: payload came into binding {theirs}, and ours is {ours}: the rule must name our queues only, ethtool -n INTERFACE"
+            ),
+            Fault::Thread => f.write_str(
+                "a stream of io_uring's stays on the thread that received from it first",
             ),
             Fault::Outside(offset) => {
                 write!(f, "the kernel names bytes at {offset}, beyond the region")
@@ -267,3 +272,112 @@ fn hint(errno: rustix::io::Errno) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+/// Why there is no zero-copy receive by io_uring.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ZcrxError {
+    /// No region to try it with.
+    Region(RegionError),
+    /// The interface has the region as a whole, and this one has chunks for others.
+    Shared,
+    /// The region is neither mapped nor a dma-buf.
+    Unreachable,
+    /// No ring, or none of the kind that it takes.
+    NoRing(Errno),
+    /// No memory for what goes back.
+    Memory(Errno),
+    /// The kernel does not know of it.
+    TooOld,
+    /// It takes leave.
+    Permission,
+    /// The interface is not there, or its driver cannot: its name, and why.
+    Interface(String, &'static str),
+    /// The interface has no queue of this number.
+    NoQueue(String, u32),
+    /// The kernel refused.
+    Refused(Errno),
+    /// Its answer makes no sense.
+    NoAnswer,
+}
+
+impl ZcrxError {
+    /// No ring: the kernel's number.
+    pub(crate) fn no_ring(errno: Errno) -> ZcrxError {
+        ZcrxError::NoRing(errno)
+    }
+
+    /// What a number means when a queue is registered (`io_register_zcrx_ifq`, `net_mp_open_rxq` in the kernel).
+    pub(crate) fn refused(
+        errno: Errno,
+        from: crate::io::zcrx::From<'_>,
+        region: &crate::DeviceRegion,
+        is_known: impl FnOnce() -> bool,
+    ) -> ZcrxError {
+        use crate::io::zcrx::From;
+        let From::Queue(interface, queue) = from else {
+            return match errno.0 {
+                22 => ZcrxError::TooOld,
+                _ => ZcrxError::Refused(errno),
+            };
+        };
+        let name = || interface.name.clone();
+        match errno.0 {
+            1 => ZcrxError::Permission,
+            22 if !is_known() => ZcrxError::TooOld,
+            19 => ZcrxError::Interface(name(), "is not in this network namespace"),
+            95 => ZcrxError::Interface(
+                name(),
+                "has a driver that cannot give single queues other memory",
+            ),
+            34 => ZcrxError::NoQueue(name(), queue),
+            17 => ZcrxError::Interface(
+                name(),
+                "has a program (XDP), or that queue has other memory already",
+            ),
+            22 if region.dma_buf().is_some() => ZcrxError::Interface(
+                name(),
+                "does not split headers off all packets (ethtool -G INTERFACE tcp-data-split on hds-thresh 0), or cannot reach that dma-buf",
+            ),
+            22 => ZcrxError::Interface(
+                name(),
+                "does not split headers off all packets: ethtool -G INTERFACE tcp-data-split on hds-thresh 0",
+            ),
+            _ => ZcrxError::Refused(errno),
+        }
+    }
+}
+
+impl fmt::Display for ZcrxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ZcrxError::Region(why) => write!(f, "no region to try it with: {why}"),
+            ZcrxError::Shared => {
+                f.write_str("the interface takes the whole region: bind it with nothing kept")
+            }
+            ZcrxError::Unreachable => {
+                f.write_str("the region is neither mapped nor a dma-buf: no interface can reach it")
+            }
+            ZcrxError::NoRing(Errno(38)) => f.write_str("this kernel has no io_uring"),
+            ZcrxError::NoRing(Errno(1)) => {
+                f.write_str("io_uring is not allowed here: sysctl kernel.io_uring_disabled")
+            }
+            ZcrxError::NoRing(Errno(22)) => {
+                f.write_str("this kernel's io_uring is too old: Linux 6.15 has zero-copy receive")
+            }
+            ZcrxError::NoRing(errno) => write!(f, "no ring of io_uring's: {errno}"),
+            ZcrxError::Memory(errno) => write!(f, "no memory for the refill ring: {errno}"),
+            ZcrxError::TooOld => {
+                f.write_str("this kernel has no zero-copy receive by io_uring: Linux 6.15 has (7.1 without an interface)")
+            }
+            ZcrxError::Permission => f.write_str("giving a queue other memory takes CAP_NET_ADMIN"),
+            ZcrxError::Interface(name, why) => write!(f, "{name} {why}"),
+            ZcrxError::NoQueue(name, queue) => {
+                write!(f, "{name} has no receive queue {queue}: ethtool -l {name}")
+            }
+            ZcrxError::Refused(errno) => write!(f, "the kernel does not give it the queue: {errno}"),
+            ZcrxError::NoAnswer => f.write_str("the kernel's answer makes no sense"),
+        }
+    }
+}
+
+impl core::error::Error for ZcrxError {}

@@ -78,7 +78,8 @@ pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
     let mut found = Vec::new();
     for path in Path::ALL {
         let lacks = match path {
-            Path::Kernel => by_any(interface, missing),
+            Path::Kernel => by_any(interface, |one| texts(missing(one))),
+            Path::Zcrx => by_any(interface, crate::io::zcrx::lacks),
             Path::Lane | Path::Mapped | Path::Staged => Vec::new(),
         };
         found.push(Finding {
@@ -93,14 +94,21 @@ pub fn paths(interface: Option<&Interface>) -> Vec<Finding> {
         Finding {
             name: "kernel-send".into(),
             what: "device-memory TCP: the interface reads from the device",
-            lacks: by_any(interface, missing_to_send),
+            lacks: by_any(interface, |one| texts(missing_to_send(one))),
         },
     );
     found
 }
 
+fn texts(missing: Vec<Missing>) -> Vec<String> {
+    missing.iter().map(ToString::to_string).collect()
+}
+
 /// Nothing, if one interface lacks nothing.
-fn by_any(interface: Option<&Interface>, missing: fn(&Interface) -> Vec<Missing>) -> Vec<String> {
+fn by_any(
+    interface: Option<&Interface>,
+    missing: impl Fn(&Interface) -> Vec<String>,
+) -> Vec<String> {
     let tried = match interface {
         Some(interface) => vec![interface.clone()],
         None => Interface::all(),
@@ -111,8 +119,7 @@ fn by_any(interface: Option<&Interface>, missing: fn(&Interface) -> Vec<Missing>
         if missing.is_empty() {
             return Vec::new();
         }
-        let texts = missing.iter().map(ToString::to_string);
-        for text in texts {
+        for text in missing {
             if !lacks.contains(&text) {
                 lacks.push(text);
             }

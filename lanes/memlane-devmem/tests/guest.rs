@@ -16,7 +16,7 @@ mod guest;
 use guest::{Guest, Kernel};
 use memlane_devmem::error::{KernelError, ReceiveError, RegionError};
 use memlane_devmem::io::kernel::{Bound, Interface, Missing, dma_buf, missing};
-use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait};
+use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait, zcrx};
 use memlane_devmem::region::Access;
 use memlane_devmem::{DeviceRegion, probe};
 use std::io::Write;
@@ -181,6 +181,8 @@ fn inside_interfaces_refuse_real_dma_bufs_with_a_reason() {
         let missing = missing(&interface);
         let texts: Vec<_> = missing.iter().map(ToString::to_string).collect();
         eprintln!("{name} lacks: {texts:#?}");
+        let rings = zcrx::lacks(&interface);
+        assert!(rings.len() == 1 && rings[0].contains("6.15"), "{rings:?}");
         // Before 6.13 the kernel looks at the descriptor first, so that asking with none does not tell of the driver.
         let split = |one: &Missing| matches!(one, Missing::NoSplit(_));
         assert!(missing.iter().any(split), "{name}: {texts:?}");

@@ -249,6 +249,7 @@ fn many_tokens_go_back_in_calls_of_128_ranges_and_1024_tokens() {
     });
     assert_eq!(world.stream().release_all(&odd), 1000);
     assert_eq!(world.kernel.state().most_ranges, 128);
+    assert_eq!(world.kernel.counts().0, 1000);
     // The rest has owners, who all give back at once.
     let owned: Vec<_> = even
         .iter()
@@ -258,6 +259,23 @@ fn many_tokens_go_back_in_calls_of_128_ranges_and_1024_tokens() {
     drop(owned);
     assert_eq!(world.kernel.counts(), (0, 32));
     world.closes();
+}
+
+#[test]
+fn a_stream_that_ends_with_many_fragments_out_gives_them_back_1024_at_a_time() {
+    let terms = Terms {
+        burst: 1,
+        ..Terms::default()
+    };
+    let mut world = World::new(KEPT, terms);
+    assert!(world.kernel.arrives(&bytes(0, 2000)));
+    while world.kernel.waits() {
+        world.receive().unwrap();
+    }
+    let kernel = Arc::clone(&world.kernel);
+    world.closes();
+    let state = kernel.state();
+    assert_eq!((state.releases, state.most_tokens), (2, 1024));
 }
 
 #[test]
@@ -335,6 +353,24 @@ fn bytes_that_are_being_sent_keep_their_place_until_the_kernel_is_done() {
         (5300, 2, 0)
     );
     assert_eq!(world.kernel.counts(), (0, 32));
+    world.closes();
+}
+
+/// `World`'s socket has lost its peer: poll(2) has something to say at once, again and again.
+#[test]
+fn the_end_of_sends_is_waited_for_also_when_the_connection_is_gone() {
+    let mut world = World::new(KEPT, Terms::default());
+    assert_eq!(world.stream().send(0, 100), Ok(100));
+    let limit = Duration::from_millis(20);
+    assert_eq!(world.stream().wait(Wait::Sent, limit), Ok(false));
+    let kernel = Arc::clone(&world.kernel);
+    let interface = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        kernel.transmits(0, false);
+    });
+    let limit = Duration::from_secs(30);
+    assert_eq!(world.stream().wait(Wait::Sent, limit), Ok(true));
+    interface.join().unwrap();
     world.closes();
 }
 

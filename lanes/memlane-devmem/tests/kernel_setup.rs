@@ -3,7 +3,7 @@
 
 use memlane_devmem::error::KernelError;
 use memlane_devmem::io::kernel::nic::{Nic, RealNic};
-use memlane_devmem::io::kernel::{Interface, Setup, SetupError, Wanted};
+use memlane_devmem::io::kernel::{Interface, Missing, Setup, SetupError, Wanted, missing};
 use memlane_devmem::wire::ethtool::Rings;
 use memlane_devmem::wire::netdev::RxQueue;
 use memlane_devmem::wire::steer::{Flow, Target};
@@ -35,6 +35,7 @@ struct State {
     /// Calls are counted; these are refused.
     calls: usize,
     refuse: Vec<usize>,
+    errno: Errno,
     log: Vec<&'static str>,
 }
 
@@ -49,6 +50,7 @@ impl Card {
             queues,
             calls: 0,
             refuse: Vec::new(),
+            errno: Errno::IO,
             log: Vec::new(),
         })))
     }
@@ -67,7 +69,7 @@ impl Card {
         state.calls += 1;
         if state.refuse.contains(&state.calls) {
             return Err(Refused {
-                errno: Errno::IO,
+                errno: state.errno,
                 words: Some(format!("call {} was refused", state.calls)),
             });
         }
@@ -281,6 +283,19 @@ fn what_is_as_it_must_be_is_not_touched() {
 }
 
 #[test]
+fn headers_that_are_split_off_long_packets_only_are_split_off_all() {
+    for before in [rings(2, Some(256)), rings(1, Some(0)), rings(1, None)] {
+        let mut settings = plain();
+        settings.rings = before;
+        let card = Card::new(settings.clone(), 8);
+        let setup = prepare(&card, 1).unwrap();
+        assert_eq!(card.now().rings, rings(2, before.from.map(|_| 0)));
+        drop(setup);
+        assert_eq!(card.now(), settings);
+    }
+}
+
+#[test]
 fn a_table_that_is_not_the_driver_s_own_comes_back_as_it_was() {
     let mut settings = plain();
     settings.spread = vec![7, 7, 0, 3];
@@ -458,6 +473,53 @@ fn real_interfaces_that_cannot_say_so_and_are_left_as_they_are() {
         index: 1,
     });
     assert_eq!(nic.rules().unwrap_err().errno, Errno::NODEV);
+}
+
+/// Who may not is told what it takes: each request that changes something, without CAP_NET_ADMIN.
+#[test]
+fn who_may_not_change_an_interface_is_told_what_it_takes() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    // Of this thread alone.
+    let mine = capabilities(None).unwrap();
+    let mut less = mine;
+    less.effective.remove(CapabilitySet::NET_ADMIN);
+    set_capabilities(None, less).unwrap();
+    let Some(index) = index_of("lo") else {
+        return eprintln!("SKIPPED: no loopback interface");
+    };
+    let lo = Interface {
+        name: "lo".into(),
+        index,
+    };
+    let nothing = File::open("/dev/null").unwrap();
+    let mut nic = RealNic::new(lo.clone());
+    let flow = wanted(1).flow.unwrap();
+    let refused = [
+        nic.set_rings(rings(2, None)).unwrap_err(),
+        nic.set_rules(true).unwrap_err(),
+        nic.set_spread(&[0]).unwrap_err(),
+        nic.add_context(&[0]).unwrap_err(),
+        nic.drop_context(1).unwrap_err(),
+        nic.add_rule(&flow, Target::Queue(0)).unwrap_err(),
+        nic.drop_rule(0).unwrap_err(),
+    ];
+    for refused in refused {
+        assert_eq!(refused.errno, Errno::PERM, "{refused}");
+    }
+    let bound = nic.bind(nothing.as_fd(), &[0]).unwrap_err();
+    let lacks = missing(&lo);
+    if matches!(bound, KernelError::NoFamily(_)) {
+        eprintln!("SKIPPED: {bound}");
+    } else if !matches!(lacks[..], [Missing::Command(..), ..]) {
+        assert!(bound.to_string().contains("CAP_NET_ADMIN"), "{bound}");
+        assert!(lacks.contains(&Missing::Permission), "{lacks:?}");
+    }
+    set_capabilities(None, mine).unwrap();
+    // As a step, too.
+    let card = Card::new(plain(), 8);
+    card.0.borrow_mut().errno = Errno::PERM;
+    let error = prepare(&card.clone().refuses(&[3]), 1).unwrap_err();
+    assert!(error.why.contains("CAP_NET_ADMIN"), "{error}");
 }
 
 /// In this thread's network, which `/sys` does not show.

@@ -187,8 +187,8 @@ fn a_receiver_that_gives_nothing_back_holds_the_sender_up_and_loses_nothing() {
         assert_ne!(n, 0, "the end came first");
     }
     let bytes: u64 = held.iter().map(|f| u64::from(f.len)).sum();
-    assert!(bytes > 128 << 10, "ring and chunks are full: {bytes}");
-    assert!(stream.counts().by_lane > 0);
+    // The chunks at least, for what came by TCP; the ring, if it was in use.
+    assert!(bytes >= 128 << 10, "{bytes} are out");
     assert_eq!(stream.wait(Wait::Room, Duration::ZERO), Ok(false));
     let mut total = 0;
     for fragment in &held {
@@ -286,10 +286,51 @@ fn a_plain_peer_s_bytes_come_as_on_the_path_mapped() {
         let all: Vec<u8> = (0..3_000_000).map(byte).collect();
         there.write_all(&all).unwrap();
     });
+    let half = binding.counts().free;
+    assert_eq!(
+        half,
+        binding.counts().chunks / 2,
+        "the other half is a ring"
+    );
     assert_eq!(drain(&mut stream), 3_000_000);
     sender.join().unwrap();
     assert_eq!((stream.path(), stream.counts().by_lane), (Path::Mapped, 0));
     drop(stream);
+    is_whole(&binding);
+}
+
+#[test]
+fn where_no_ring_will_ever_be_its_chunks_take_what_comes_by_tcp() {
+    let (mut there, here) = pair();
+    let binding = bound("512K", 4096);
+    let terms = Terms::default();
+    let mut stream = lane::stream(here.into(), End::Accepted, &binding, &terms).unwrap();
+    let mut held = Vec::new();
+    let (mut at, began) = (0, std::time::Instant::now());
+    // A peer that has no lane counts as such after two seconds.
+    while binding.counts().free <= binding.counts().chunks / 2 {
+        there.write_all(&[byte(at)]).unwrap();
+        assert_eq!(next(&mut stream, &mut held), Some(1));
+        at += 1;
+        stream.release_all(&held);
+        held.clear();
+        assert!(began.elapsed() < LIMIT, "the ring is kept");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let all: Vec<u8> = (at..at + 400_000).map(byte).collect();
+    let sender = std::thread::spawn(move || {
+        there.write_all(&all).unwrap();
+        there
+    });
+    let mut total = 0;
+    while total < 400_000 {
+        total += next(&mut stream, &mut held).expect("room in what was the ring");
+    }
+    for fragment in &held {
+        is_right(&stream, *fragment, at);
+        at += u64::from(fragment.len);
+    }
+    drop((stream, sender.join().unwrap()));
     is_whole(&binding);
 }
 
@@ -355,11 +396,15 @@ fn a_region_sends_into_a_peer_s_memory_too() {
     let mut here = listener.accept().unwrap();
     let other = std::thread::spawn(move || {
         assert_eq!(here.negotiate(LIMIT), Standing::Memory);
-        let (mut all, mut buffer) = (Vec::new(), vec![0; 65_536]);
+        let twice: Vec<u8> = (0..200_000).map(|at| byte(at % 100_000)).collect();
+        let (mut all, mut buffer) = (0, vec![0; 65_536]);
         loop {
-            match here.read(&mut buffer).unwrap() {
-                0 => return (all, here.counts().received_in_memory),
-                n => all.extend_from_slice(&buffer[..n]),
+            // Quickly: a sender that must not wait does not wait for a slow receiver, and goes on by TCP.
+            let n = here.read(&mut buffer).unwrap();
+            assert!(buffer[..n] == twice[all % 100_000..][..n], "at {all}");
+            all += n;
+            if n == 0 {
+                return (all, here.counts().received_in_memory);
             }
         }
     });
@@ -370,7 +415,7 @@ fn a_region_sends_into_a_peer_s_memory_too() {
     let mut stream = lane::stream(socket.into(), End::Connected, &binding, &terms).unwrap();
     let bytes: Vec<u8> = (0..100_000).map(byte).collect();
     binding.region().write(400_000, &bytes).unwrap();
-    for _ in 0..10 {
+    for _ in 0..300 {
         let mut at = 0;
         while at < 100_000 {
             match stream.send(400_000 + at, u32::try_from(100_000 - at).unwrap()) {
@@ -379,10 +424,9 @@ fn a_region_sends_into_a_peer_s_memory_too() {
             }
         }
     }
-    assert_eq!(stream.counts().sent, 1_000_000);
+    assert_eq!(stream.counts().sent, 30_000_000);
     drop(stream);
     let (all, in_memory) = other.join().unwrap();
-    assert_eq!(all.len(), 1_000_000);
-    assert!(all.chunks(100_000).all(|part| part == bytes));
+    assert_eq!(all, 30_000_000);
     assert!(in_memory > 0);
 }

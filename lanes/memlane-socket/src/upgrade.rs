@@ -24,7 +24,12 @@
     clippy::cast_sign_loss
 )]
 
-use crate::config::{EID_LEN, Upgrade};
+mod own_ring;
+mod standing;
+
+pub use standing::{Standing, bar, hope_again, hurry, standing};
+
+use crate::config::EID_LEN;
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::group::{self, PeerDmb};
 use crate::process::{self, PROCESS};
@@ -32,12 +37,11 @@ use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
-use memlane_core::region::Region;
 use memlane_core::ring::Tx;
 use memlane_core::stats::{ConnState, Counter};
-use memlane_sys::fd::{self, Fd};
+use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
-use memlane_sys::{Errno, diag, mem, proc, time};
+use memlane_sys::{Errno, diag, proc, time};
 
 /// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
 pub const AUTO_OPS: u64 = 16;
@@ -594,7 +598,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
     let (ring, ring_size) = match own {
         0 => (a.ring, a.ring_size),
-        _ => (attach_own(hs, m, got.fds[1].take())?, m.own_ring),
+        _ => (own_ring::attach(hs, m, got.fds[1].take())?, m.own_ring),
     };
     conn.tx_ring.store(ring, Ordering::Relaxed);
     conn.tx_size.store(ring_size, Ordering::Relaxed);
@@ -604,18 +608,6 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
         .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
     hs.attached = true;
     Ok(())
-}
-
-/// Maps a ring that lies in a file of its own.
-fn attach_own(hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Result<*mut u8, Reason> {
-    let file = file.ok_or(Reason::MEMORY)?;
-    let (len, at) = (m.own_ring as usize, m.own_ring_at);
-    if !memlane_core::layout::ring_size_ok(len) || !at.is_multiple_of(mem::PAGE as u64) {
-        return Err(Reason::PEER_MISBEHAVED);
-    }
-    let base = Region::attach_part(&file, at, len).map_err(|_| Reason::MEMORY)?;
-    (hs.tx_map, hs.tx_map_len) = (Some(base), len);
-    Ok(base.as_ptr())
 }
 
 fn wait(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
@@ -766,7 +758,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     }
     // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
     if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
-        drop_own(hs);
+        own_ring::detach(hs);
     }
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
@@ -775,13 +767,6 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
         group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
         hs.rx_chunk = 0;
-    }
-}
-
-fn drop_own(hs: &mut Handshake) {
-    if let Some(base) = hs.tx_map.take() {
-        // SAFETY: the whole mapping, made in `attach_own`; nobody sends any more.
-        unsafe { mem::unmap(base, hs.tx_map_len) };
     }
 }
 
@@ -800,82 +785,4 @@ pub fn abandon(conn: &'static Conn) {
         process::count(Counter::Fallbacks, 1);
     }
     hs.stage = OVER;
-}
-
-/// Never upgrade this connection (and end its lane if it is open).
-pub fn bar(conn: &Conn, why: Reason) {
-    if conn
-        .barred
-        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
-        .is_ok()
-        && !conn.upgraded()
-    {
-        process::show(conn, ConnState::Tcp, why);
-        crate::stats::count_reason(conn, why);
-        process::count(Counter::Fallbacks, 1);
-    }
-    crate::lane::end(conn, why);
-}
-
-/// How a connection stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// On TCP; the handshake is not over.
-    Pending,
-    /// The memory lane is open.
-    Memory,
-    /// On TCP for good, and why.
-    Tcp(Reason),
-}
-
-/// How does it stand? (Of a lane that has ended: why, if the stats page knows.)
-pub fn standing(conn: &Conn) -> Standing {
-    let barred = Reason(conn.barred.load(Ordering::Acquire));
-    let shown =
-        || process::entry(conn).map_or(barred, |e| Reason(e.reason.load(Ordering::Relaxed)));
-    if conn.upgraded() {
-        let over = matches!(conn.rx_mode(), mode::DRAIN | mode::ENDED);
-        return match (over && conn.tx_mode() == mode::ENDED, barred) {
-            (false, _) => Standing::Memory,
-            (true, Reason::NONE) => Standing::Tcp(shown()),
-            (true, why) => Standing::Tcp(why),
-        };
-    }
-    match barred {
-        Reason::NONE => Standing::Pending,
-        // Declined by the peer: its own reason says more.
-        Reason::PEER_DECLINED => {
-            let peers = process::entry(conn).map_or(0, |e| e.peer_reason.load(Ordering::Relaxed));
-            Standing::Tcp(if peers == 0 { barred } else { Reason(peers) })
-        }
-        why => Standing::Tcp(why),
-    }
-}
-
-/// The other side has only now begun to use the connection: what was waited for
-/// it before does not count.
-pub fn hope_again(conn: &Conn) {
-    if let Some(_held) = conn.hs_lock.try_lock() {
-        // SAFETY: hs_lock is held.
-        let hs = unsafe { &mut *conn.hs.get() };
-        if matches!(hs.stage, IDLE | LISTENING) && hs.since != 0 {
-            (hs.tries, hs.since) = (0, time::now_ns());
-        }
-    }
-}
-
-/// Has enough been moved for `--upgrade auto` to start before its count of calls?
-pub fn hurry(conn: &Conn, bytes: u64) {
-    let accepting = conn.role.load(Ordering::Relaxed) == 1;
-    let (least, first) = if accepting {
-        (AUTO_BYTES / 2, AUTO_OPS_ACCEPTING)
-    } else {
-        (AUTO_BYTES, AUTO_OPS)
-    };
-    if bytes >= least
-        && process::config().upgrade == Upgrade::Auto
-        && conn.hs_due.load(Ordering::Relaxed) == first
-    {
-        conn.hs_due.store(0, Ordering::Relaxed);
-    }
 }

@@ -279,6 +279,17 @@ mod tests {
         assert_eq!(change(32, 0), Err(Malformed::Field));
     }
 
+    #[test]
+    fn a_ring_of_its_own_is_told_with_its_place() {
+        let mut m = sample();
+        (m.features, m.own_ring, m.own_ring_at) = (OWN_RINGS, 1 << 21, 0x0102_0304_0506_0000);
+        let bytes = m.encode();
+        assert_eq!(bytes[121], 1);
+        assert_eq!(bytes[384..388], [0, 0x20, 0, 0]);
+        assert_eq!(bytes[392..400], [1, 2, 3, 4, 5, 6, 0, 0]);
+        assert_eq!(Message::decode(&bytes), Ok(m));
+    }
+
     const PAGE: &str = include_str!("../../../docs/formats/clc.md");
 
     /// The bytes that the page shows in the block after `title`, laid over what it

@@ -277,6 +277,34 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_peer_s_file_is_taken_only_if_it_cannot_vanish() {
+        let memfd = |seals| {
+            let fd = mem::memfd(c"test", 16384, false).unwrap();
+            mem::add_seals(fd.raw(), seals).unwrap();
+            fd
+        };
+        let sealed = memfd(mem::SEALS_FIXED);
+        let base = Region::attach_part(&sealed, 8192, 8192).unwrap();
+        // SAFETY: the whole mapping, which nobody uses.
+        unsafe { mem::unmap(base, 8192) };
+        for (at, len) in [(8192, 8193), (16384, 4096), (0, 0), (u64::MAX - 4095, 8192)] {
+            let refused = Region::attach_part(&sealed, at, len).unwrap_err();
+            assert_eq!(refused, Errno::INVAL, "{len} at {at}");
+        }
+        for seals in [
+            0,
+            libc::F_SEAL_SHRINK,
+            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
+        ] {
+            let refused = Region::attach_part(&memfd(seals), 0, 4096).unwrap_err();
+            assert_eq!(refused, Errno(libc::EPERM));
+        }
+        // A socket, a pipe, a plain file: nothing that seals are for.
+        let other = memlane_sys::fd::event().unwrap();
+        assert!(Region::attach_part(&other, 0, 4096).is_err());
+    }
+
+    #[test]
     fn what_may_only_be_read_is_not_written_by_any_door() {
         let mut owner = Region::create(c"test", 8192, false).unwrap();
         let reader = Region::attach_read_only(owner.take_fd().unwrap(), 8192).unwrap();

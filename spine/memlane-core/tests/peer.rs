@@ -167,7 +167,7 @@ fn meet_child(uid: Option<u32>) -> (Prover, TcpStream, Cred, Fd) {
         }
     };
     assert_eq!(got.cred.pid, child.0);
-    let [proof, _] = got.fds;
+    let [proof, ..] = got.fds;
     (
         child,
         listener.accept().unwrap().0,

@@ -141,8 +141,10 @@ impl Attributes {
 
 /// What a datagram of the kernel says about one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Answer {
+pub enum Answer {
+    /// It is done, or a list is at its end.
     Done,
+    /// It is not: its number, and words.
     Failed(i32, Option<String>),
     /// Attributes.
     Data(Vec<u8>),
@@ -270,7 +272,7 @@ fn encode(
 }
 
 /// What a datagram says about request `sequence`; `None` if it is not netlink.
-fn answers(mut datagram: &[u8], sequence: u32) -> Option<Vec<Answer>> {
+pub fn answers(mut datagram: &[u8], sequence: u32) -> Option<Vec<Answer>> {
     let mut found = Vec::new();
     while !datagram.is_empty() {
         let header = datagram.first_chunk::<HEADER>()?;

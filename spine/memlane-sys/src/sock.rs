@@ -376,7 +376,7 @@ fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
 }
 
 /// Most descriptors that one message carries.
-pub const MAX_FDS: usize = 3;
+pub const MAX_FDS: usize = 4;
 
 const CMSG_HDR: usize = size_of::<libc::cmsghdr>();
 const CMSG_CRED: usize = CMSG_HDR + 16; // struct ucred is 12 bytes, cmsg data is padded to 8

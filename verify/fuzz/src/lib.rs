@@ -22,6 +22,7 @@ use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;
 
+pub mod devmem;
 pub mod frames;
 pub mod memif;
 pub mod nbd;
@@ -55,7 +56,7 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 23] = [
+pub const TARGETS: [(&str, Target); 25] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
@@ -79,6 +80,8 @@ pub const TARGETS: [(&str, Target); 23] = [
     ("packet_rings", packet::packet_rings),
     ("packet_headers", packet::packet_headers),
     ("capture", packet::capture),
+    ("devmem_told", devmem::devmem_told),
+    ("devmem_netlink", devmem::devmem_netlink),
 ];
 
 /// A guest's memory, with a ring and requests to a disk in it.

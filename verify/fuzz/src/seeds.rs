@@ -46,6 +46,8 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("packet_rings", crate::packet::rings()),
         of("packet_headers", crate::packet::frames()),
         of("capture", crate::packet::captures()),
+        of("devmem_told", crate::devmem::told()),
+        of("devmem_netlink", crate::devmem::datagrams()),
         of("canary", vec![("right", b"\x03abc\x00\x05hello".to_vec())]),
     ];
     all.concat()

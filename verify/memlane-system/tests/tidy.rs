@@ -149,11 +149,17 @@ fn table_of_its_own(section: &str) -> Option<String> {
 }
 
 /// May a package of layer `user` use `used`, which is of layer `layer`?
+/// Lanes that use another one: docs/decisions/0011.
+const BETWEEN_LANES: [(&str, &str); 2] = [
+    ("memlane-block", "memlane-transport"),
+    ("memlane-devmem", "memlane-socket"),
+];
+
 fn may_use(user: &Manifest, used: &str, layer: &str) -> bool {
     match user.layer.as_str() {
         "verify" => true,
         "spine" => layer == "spine",
-        "lanes" if layer == "lanes" => user.name == "memlane-block" && used == "memlane-transport",
+        "lanes" if layer == "lanes" => BETWEEN_LANES.contains(&(user.name.as_str(), used)),
         "lanes" => layer == "spine",
         "apps" | "bindings" => layer == "lanes" || layer == "spine",
         _ => false,

@@ -62,10 +62,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = interface)]
     interface: Option<Interface>,
     /// Bind the region to the interface's last N receive queues; without --flow, nothing else is changed [default: 1]
-    #[arg(long, value_name = "N", requires_all = ["interface", "into"], value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "interface", conflicts_with = "from", value_parser = clap::value_parser!(u32).range(1..))]
     queues: Option<u32>,
     /// Packets that go there: tcp [src WHERE] [dst WHERE]. What this takes is set, and put back at the end
-    #[arg(long, value_name = "RULE", requires_all = ["interface", "into"])]
+    #[arg(
+        long,
+        value_name = "RULE",
+        requires = "interface",
+        conflicts_with = "from"
+    )]
     flow: Option<Flow>,
     /// Say what was counted as JSON
     #[arg(long)]

@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use memlane_devmem::DeviceRegion;
-use memlane_devmem::error::RegionError;
+use memlane_devmem::error::{RegionError, ZcrxError};
 use memlane_devmem::io::kernel::nic::RealNic;
 use memlane_devmem::io::kernel::{self, Bound, Interface, Link, Setup, Wanted};
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::path::{Choice, NoPath, choose};
-use memlane_devmem::io::{Binding, Path, Stream, Terms};
+use memlane_devmem::io::{Binding, Path, Stream, Terms, zcrx};
 use memlane_devmem::region::Spec;
 use memlane_devmem::wire::steer::Flow;
 
 use crate::exit::{Exit, fail};
-use crate::{out, service};
+use crate::out;
 
 /// What a user has said of it.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Ready {
     pub(super) require: Option<Path>,
     receives: bool,
     link: Link,
+    /// Until the stream takes it over.
+    ring: Mutex<Option<zcrx::Link>>,
     interface: Arc<Prepared>,
     _sends: Option<Bound>,
 }
@@ -44,8 +46,10 @@ type Prepared = Mutex<Option<Setup<RealNic>>>;
 #[derive(Default)]
 struct Kernel {
     setup: Option<Setup<RealNic>>,
+    signals: Option<Signals>,
     sends: Option<Bound>,
     kept: Option<u64>,
+    ring: Option<(Arc<Binding>, zcrx::Link)>,
 }
 
 /// To receive into a region.
@@ -57,17 +61,28 @@ pub(super) fn into(region: &Spec, chunk: u64, asked: &Asked) -> anyhow::Result<R
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.receives(&made, chunk, asked),
-        Path::Lane => lane::lacks(&made, chunk),
-        Path::Mapped | Path::Staged => Vec::new(),
+        Path::Lane if elsewhere(asked) => vec![ELSEWHERE.into()],
+        Path::Lane if made.is_mapped() => lane::lacks(&made, chunk),
+        Path::Lane | Path::Mapped => unmapped(&made),
+        Path::Zcrx => kernel.rings(region, chunk, asked),
+        Path::Staged => Vec::new(),
     });
     let choice = choice.map_err(not_there)?;
+    if let Some((binding, ring)) = kernel.ring.take() {
+        return kernel.ready(binding, choice, Some(ring));
+    }
     let binding = match kernel.kept {
         Some(kept) => Binding::beside(made, chunk, kept),
         None => Binding::new(made, chunk),
     };
-    let mut ready = kernel.ready(binding.map_err(refused)?, choice)?;
+    let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
     (ready.require, ready.receives) = (asked.require, true);
     Ok(ready)
+}
+
+fn unmapped(region: &DeviceRegion) -> Vec<String> {
+    let why = || format!("the CPU cannot reach {}", region.kind());
+    (!region.is_mapped()).then(why).into_iter().collect()
 }
 
 /// To send out of one.
@@ -77,14 +92,23 @@ pub(super) fn from(region: &Spec, asked: &Asked) -> anyhow::Result<Ready> {
     let mut kernel = Kernel::default();
     let choice = choose(asked.require, |path| match path {
         Path::Kernel => kernel.sends_from(&made, asked),
-        Path::Lane | Path::Mapped => Vec::new(),
+        Path::Lane | Path::Mapped => unmapped(&made),
+        // By memory in between, as it is received.
+        Path::Staged if !made.is_mapped() => Vec::new(),
         other => vec![format!("{other} is a way to receive")],
     });
     let choice = choice.map_err(not_there)?;
     let binding = Binding::new(made, memlane_devmem::engine::chunks::CHUNK_MIN);
-    let mut ready = kernel.ready(binding.map_err(refused)?, choice)?;
+    let mut ready = kernel.ready(binding.map_err(refused)?, choice, None)?;
     ready.require = asked.require;
     Ok(ready)
+}
+
+/// Why an interface that was named speaks against the path within this host.
+const ELSEWHERE: &str = "an interface was named: what comes by it is another host's";
+
+fn elsewhere(asked: &Asked) -> bool {
+    asked.interface.is_some() && asked.require != Some(Path::Lane)
 }
 
 pub(super) fn refused(region: &Spec, error: &RegionError) -> anyhow::Error {
@@ -120,10 +144,46 @@ impl Kernel {
             flow: asked.flow.clone(),
         };
         let nic = RealNic::new(interface.clone());
+        let signals = Signals::held();
         match Setup::prepare(nic, shared.dma_buf.as_fd(), &wanted) {
             Ok(setup) => {
                 self.setup = Some(setup);
+                self.signals = Some(signals);
                 self.kept = Some(shared.kept);
+                Vec::new()
+            }
+            Err(why) => {
+                signals.let_go();
+                vec![why.to_string()]
+            }
+        }
+    }
+
+    /// Gives the interface's last queue a region of io_uring's; what speaks against it. The interface is not changed.
+    fn rings(&mut self, region: &Spec, chunk: u32, asked: &Asked) -> Vec<String> {
+        let Some(interface) = &asked.interface else {
+            return vec!["no interface was named: --interface NAME".into()];
+        };
+        let lacks = zcrx::lacks(interface);
+        if !lacks.is_empty() {
+            return lacks;
+        }
+        let last = interface.queues().ok();
+        let last = last.and_then(|queues| queues.iter().map(|queue| queue.id).max());
+        let Some(last) = last.filter(|last| *last > 0) else {
+            return vec![format!(
+                "{0} has one receive queue, and one must stay for everything else: ethtool -L {0}",
+                interface.name
+            )];
+        };
+        let bound = DeviceRegion::create(region).and_then(|made| Binding::beside(made, chunk, 0));
+        let opened = bound.map_err(ZcrxError::Region).and_then(|binding| {
+            let link = zcrx::Link::open(&binding, zcrx::From::Queue(interface, last))?;
+            Ok((binding, link))
+        });
+        match opened {
+            Ok(ring) => {
+                self.ring = Some(ring);
                 Vec::new()
             }
             Err(why) => vec![why.to_string()],
@@ -151,23 +211,29 @@ impl Kernel {
         }
     }
 
-    fn ready(self, binding: Arc<Binding>, choice: Choice) -> anyhow::Result<Ready> {
+    fn ready(
+        self,
+        binding: Arc<Binding>,
+        choice: Choice,
+        ring: Option<zcrx::Link>,
+    ) -> anyhow::Result<Ready> {
         let link = Link {
             receive: self.setup.as_ref().map(Setup::binding),
             send: self.sends.as_ref().map(Bound::id),
         };
-        let prepared = self.setup.is_some();
         let ready = Ready {
             binding,
             choice,
             require: None,
             receives: false,
             link,
+            ring: Mutex::new(ring),
             interface: Arc::new(Mutex::new(self.setup)),
             _sends: self.sends,
         };
-        if prepared {
-            put_back_at_a_signal(&ready.interface)?;
+        if let Some(signals) = self.signals {
+            let interface = Arc::clone(&ready.interface);
+            signals.at_the_first(move || put_back(&interface))?;
         }
         Ok(ready)
     }
@@ -198,6 +264,11 @@ impl Ready {
             Path::Kernel => {
                 let stream = self.link.stream(socket, &self.binding, &terms);
                 stream.context("sending without a copy")
+            }
+            Path::Zcrx => {
+                let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+                let ring = ring.take().context("one stream for a ring")?;
+                Ok(ring.stream(socket, &terms))
             }
             Path::Lane => {
                 let require = self.require;
@@ -242,19 +313,101 @@ fn put_back(interface: &Prepared) {
     }
 }
 
-/// SIGINT and SIGTERM would leave the interface as we need it.
-fn put_back_at_a_signal(interface: &Arc<Prepared>) -> anyhow::Result<()> {
-    let interface = Arc::clone(interface);
-    let wait = move || {
-        if service::wait_for_the_end().is_ok() {
-            put_back(&interface);
-            out::warn("ended by a signal");
-            std::process::exit(Exit::Failed.code().into());
+/// SIGINT and SIGTERM, kept from killing us while an interface is not as it was.
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// From now on they wait; and those of threads that are made later.
+    fn held() -> Signals {
+        // SAFETY: a set is any bytes, which sigemptyset makes a valid one of; the others read and write this one alone.
+        let set = unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGINT);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            set
+        };
+        Signals(set)
+    }
+
+    /// They kill us again.
+    fn let_go(&self) {
+        // SAFETY: the set from above.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+
+    /// At the first of them: this, and then it kills us all the same.
+    fn at_the_first(self, first: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+        let wait = move || {
+            let mut signal = 0;
+            // SAFETY: the set from above, and a number of ours.
+            if unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } == 0 {
+                first();
+                self.let_go();
+                // SAFETY: it is sent to this thread, which does not hold it any more.
+                unsafe { libc::raise(signal) };
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".into());
+        thread.spawn(wait).context("a thread for signals")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    /// A process with one thread, as the command is: holds signals, and says what it does.
+    fn child(holds: bool, mut says: File) -> i32 {
+        let mut put_back = says.try_clone().unwrap();
+        let signals = Signals::held();
+        if holds {
+            let first = move || put_back.write_all(b"put back").unwrap();
+            signals.at_the_first(first).unwrap();
+        } else {
+            signals.let_go();
         }
-    };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(wait)
-        .context("a thread for signals")?;
-    Ok(())
+        says.write_all(b"!").unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+        1
+    }
+
+    #[test]
+    fn a_signal_ends_us_after_the_interface_was_put_back() {
+        let all = [
+            (true, libc::SIGTERM),
+            (true, libc::SIGINT),
+            (false, libc::SIGTERM),
+        ];
+        for (holds, signal) in all {
+            let (reads, writes) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let (mut reads, writes) = (File::from(reads), File::from(writes));
+            // SAFETY: the child uses what it has alone, and never comes back from here.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let code = child(holds, writes);
+                // SAFETY: the end.
+                unsafe { libc::_exit(code) };
+            }
+            assert!(pid > 0);
+            drop(writes);
+            reads.read_exact(&mut [0]).unwrap();
+            let (mut said, mut status) = (String::new(), 0);
+            // SAFETY: a child of ours, which was not waited for; a number of ours.
+            unsafe { libc::kill(pid, signal) };
+            reads.read_to_string(&mut said).unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal);
+            assert_eq!(said, if holds { "put back" } else { "" });
+        }
+    }
 }

@@ -137,8 +137,10 @@ impl Driver {
         // SAFETY: what the driver's library does when it is loaded is the administrator's affair, as for each library.
         let opened = unsafe { Library::new(library) };
         let opened = opened.map_err(|why| {
+            let said =
+                core::error::Error::source(&why).map_or(String::new(), |why| format!(": {why}"));
             RegionError::Missing(format!(
-                "no CUDA: {LIBRARY}, NVIDIA's driver, cannot be loaded ({why})"
+                "no CUDA: {LIBRARY}, NVIDIA's driver, cannot be loaded{said}"
             ))
         })?;
         // Never closed, also if it cannot be used: it may have started threads.

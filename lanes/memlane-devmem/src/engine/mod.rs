@@ -6,6 +6,7 @@ pub mod flights;
 pub mod held;
 pub mod inflow;
 pub mod tokens;
+pub mod zcrx;
 
 pub use chunks::Chunks;
 pub use flights::{Flights, Span};

@@ -13,6 +13,7 @@ use crate::engine::inflow::Room;
 use crate::error::{AccessError, ReceiveError};
 use crate::io::path::{NoPath, Passed};
 use crate::region::{Access, DeviceRegion};
+use core::cell::Cell;
 use memlane_socket::native::{Came, Consumer, Lane, Memory, Ready, Standing};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
@@ -235,8 +236,8 @@ struct Back {
     held: Mutex<Held>,
     /// Dropped before the part: then nothing of the connection is left that knows of it.
     consumer: Option<Consumer>,
-    /// `None`: nothing is received, or it goes through memory of the lane's own.
-    part: Option<Part>,
+    /// `None`: nothing is received in place.
+    part: Mutex<Option<Part>>,
 }
 
 impl Back {
@@ -279,11 +280,14 @@ pub(super) struct Laned {
     /// `None`: closed.
     lane: Option<Lane>,
     back: Arc<Back>,
+    /// Where the ring begins in the region, as long as there can be one.
+    ring: Cell<Option<u64>>,
 }
 
 impl Laned {
     fn open(socket: &OwnedFd, end: End, part: Option<Part>) -> Result<Laned, Vec<String>> {
         let memory = part.as_ref().and_then(Part::memory);
+        let ring = part.as_ref().map(|part| part.offset);
         // SAFETY: the region and the part's file live as long as the consumer does: see `Back`.
         let lane = unsafe { Lane::of(socket.as_raw_fd(), end, memory.as_ref()) };
         let lane = lane.map_err(|errno| vec![format!("this is no TCP connection: {errno}")])?;
@@ -291,9 +295,10 @@ impl Laned {
             back: Arc::new(Back {
                 held: Mutex::default(),
                 consumer: lane.consumer(),
-                part,
+                part: Mutex::new(part),
             }),
             lane: Some(lane),
+            ring: Cell::new(ring),
         })
     }
 
@@ -344,22 +349,25 @@ impl Laned {
         }
         let lane = self.lane().map_err(ReceiveError::Kernel)?;
         let pieces = &pieces[..count];
-        let came = match &self.back.part {
+        let came = match self.ring.get() {
             None if pieces.is_empty() => return Err(ReceiveError::NoRoom),
             // SAFETY: windows on chunks that this stream has open, of a region that lives; nothing in them is borrowed.
             None => unsafe { lane.receive_copied(pieces) }.map(Came::Tcp),
             // SAFETY: as above.
             Some(_) => unsafe { lane.receive(most as usize, pieces) },
         };
-        match (came, &self.back.part) {
-            (Ok(Came::Tcp(bytes)), _) => Ok(Landed::Poured(bytes as u64)),
+        match (came, self.ring.get()) {
+            (Ok(Came::Tcp(bytes)), _) => {
+                self.give_up_ring(lane);
+                Ok(Landed::Poured(bytes as u64))
+            }
             // Not asked for.
             (Ok(Came::Ring { .. }), None) => Err(ReceiveError::Kernel(Errno::INVAL)),
-            (Ok(Came::Ring { offset, at, len }), Some(part)) => {
+            (Ok(Came::Ring { offset, at, len }), Some(ring)) => {
                 self.back.held().hand_out(offset);
                 Ok(Landed::There {
                     span: Span {
-                        offset: part.offset + at as u64,
+                        offset: ring + at as u64,
                         // At most `most`.
                         len: u32::try_from(len).unwrap_or(most),
                     },
@@ -371,6 +379,16 @@ impl Laned {
                 Err(ReceiveError::NoRoom)
             }
             (Err(errno), _) => Err(ReceiveError::Kernel(errno)),
+        }
+    }
+
+    /// Where the other end has none, or will not, the ring's chunks are for what comes by TCP.
+    fn give_up_ring(&self, lane: &Lane) {
+        let never = matches!(lane.standing(), Standing::Tcp(_)) && !lane.was_open();
+        if self.ring.get().is_some() && never {
+            self.ring.set(None);
+            let part = self.back.part.lock();
+            part.unwrap_or_else(PoisonError::into_inner).take();
         }
     }
 

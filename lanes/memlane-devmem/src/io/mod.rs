@@ -13,6 +13,7 @@ mod shared;
 pub mod stage;
 mod staged;
 mod stream;
+pub mod zcrx;
 
 pub use binding::{Binding, BindingCounts};
 pub use desk::Desk;
@@ -95,6 +96,11 @@ trait Placer: Send + Debug {
 
     /// Who hears that fragments are not needed any more.
     fn giver(&self) -> Arc<dyn Giver>;
+
+    /// Readable when something may have come, if it is not the socket that is.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// How much one receive may find.

@@ -10,6 +10,8 @@ pub enum Path {
     Kernel,
     /// A process of this host writes into the region: one copy, the sender's.
     Lane,
+    /// The interface writes to memory that io_uring hands out: no copy by the CPU.
+    Zcrx,
     /// The kernel writes into the mapped region: one copy.
     Mapped,
     /// By memory in between: two copies.
@@ -27,6 +29,11 @@ const TABLE: &[(Path, &str, &str)] = &[
         Path::Lane,
         "lane",
         "a process of this host writes into the region: one copy, the sender's",
+    ),
+    (
+        Path::Zcrx,
+        "zcrx",
+        "io_uring's zero-copy receive: the interface writes to the region",
     ),
     (
         Path::Mapped,

@@ -92,3 +92,29 @@ impl Drop for Stage {
         unsafe { mem::unmap(self.base, self.len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kilobytes of this process that are locked.
+    fn locked() -> usize {
+        let told = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = told.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let words = line.unwrap().split_whitespace().next();
+        words.unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn it_is_locked_into_memory_and_no_longer_than_it_lives() {
+        let before = locked();
+        let stage = Stage::new((1 << 20) - 5).unwrap();
+        assert_eq!(stage.len(), 1 << 20, "whole pages");
+        if !stage.is_pinned() {
+            return eprintln!("SKIPPED: memory may not be locked here (RLIMIT_MEMLOCK)");
+        }
+        assert_eq!(locked(), before + 1024);
+        drop(stage);
+        assert_eq!(locked(), before);
+    }
+}

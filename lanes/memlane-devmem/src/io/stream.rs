@@ -353,11 +353,11 @@ impl Stream {
         let tokens = self.shared.given().tokens.room();
         let mut came = match tokens {
             0 => Err(ReceiveError::NoRoom),
-            _ => self.from_lane(),
+            _ => self.next_of_lane(),
         };
         if came == Err(ReceiveError::NoRoom) {
             self.find_room(PIECES)?;
-            came = self.from_lane();
+            came = self.next_of_lane();
         }
         let mut given = self.shared.given();
         let mut pool = self.shared.binding.pool();
@@ -379,7 +379,7 @@ impl Stream {
         bytes
     }
 
-    fn from_lane(&self) -> Result<Landed, ReceiveError> {
+    fn next_of_lane(&self) -> Result<Landed, ReceiveError> {
         let Way::Laned(laned) = &self.way else {
             return Err(ReceiveError::Kernel(Errno::INVAL));
         };
@@ -455,7 +455,7 @@ impl Stream {
         }
         let bell = self.bell().filter(|_| until == Wait::Payload);
         let fd = match until {
-            Wait::Payload if self.full && bell.is_some() => None,
+            Wait::Payload if bell.is_some() && self.is_deaf() => None,
             Wait::Payload => Some(PollFd::new(&self.socket, PollFlags::IN)),
             Wait::Socket => Some(PollFd::new(&self.socket, PollFlags::OUT)),
             // What is told of sends is an error, to poll(2).
@@ -481,19 +481,28 @@ impl Stream {
                 Ok(0) => return Ok(false),
                 // It may be no more than what is told of sends.
                 Ok(_) if flying && fds[0].revents() == PollFlags::ERR && bell.is_none() => {}
-                Ok(_) if until == Wait::Sent => {
-                    // The connection is gone: nothing is read any more once it is closed.
-                    return self.reap().map(|flying| !flying);
-                }
+                // The connection is gone, and poll(2) waits for nothing more: the interface has the last bytes yet.
+                Ok(_) if until == Wait::Sent => match left {
+                    NOW => return self.reap().map(|flying| !flying),
+                    _ => std::thread::sleep(Duration::from_millis(1)),
+                },
                 Ok(_) => return Ok(true),
             }
         }
     }
 
-    /// What becomes readable when more of what came is in the region; `None`: nothing is under way.
+    /// What becomes readable when more of what came is in the region; `None`: it is the socket, or nothing is under way.
     fn bell(&self) -> Option<BorrowedFd<'_>> {
+        if let Way::Placed(placer, _) = &self.way {
+            return placer.bell();
+        }
         let late = self.way.late().filter(|_| !self.coming.is_empty());
         late.and_then(|late| late.bell())
+    }
+
+    /// Does the socket have nothing to say, as far as receiving goes?
+    fn is_deaf(&self) -> bool {
+        self.full || matches!(self.way, Way::Placed(..))
     }
 
     /// Hears which sends are over; are there some that are not?
@@ -634,6 +643,8 @@ impl Stream {
     }
 }
 
+/// The socket. What it tells poll(2) is not all: by the paths `staged` and `zcrx`, payload comes also when it is silent.
+/// [`Stream::wait`] knows.
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -670,6 +681,11 @@ fn give_back(placer: &dyn Placer, found: &mut Vec<Placed>) {
         placer.giver().give(&names);
     }
 }
+
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// `ENOBUFS`.
 const ENOBUFS: i32 = 105;

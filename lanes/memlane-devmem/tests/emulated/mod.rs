@@ -54,6 +54,7 @@ pub(crate) struct State {
     pub(crate) strange: u64,
     pub(crate) releases: u64,
     pub(crate) most_ranges: usize,
+    pub(crate) most_tokens: u32,
     /// Sends: what is still to be read from the region, and the numbers that were told.
     flying: VecDeque<(u32, Vec<Span>)>,
     sends: u32,
@@ -306,6 +307,8 @@ impl Calls for Emulated {
         }
         state.releases += 1;
         state.most_ranges = state.most_ranges.max(ranges.len());
+        let asked = ranges.iter().map(|range| range.count).sum();
+        state.most_tokens = state.most_tokens.max(asked);
         let most = state.stingy.pop_front().unwrap_or(1024);
         let tokens = ranges.iter().flat_map(|r| r.start..r.start + r.count);
         let mut freed = 0;

@@ -16,6 +16,7 @@ pub(super) enum Address {
 }
 
 impl Address {
+    #[allow(clippy::cast_possible_truncation)] // 2 and 10
     pub(super) fn new(from: &SocketAddr) -> Address {
         match from {
             SocketAddr::V4(v4) => Address::V4(libc::sockaddr_in {

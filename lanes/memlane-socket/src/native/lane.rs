@@ -158,6 +158,11 @@ impl Lane {
         }
     }
 
+    /// Has memory been open, even if it has ended since? If not, and it stands on TCP, it will never be.
+    pub fn was_open(&self) -> bool {
+        self.conn().is_some_and(|conn| conn.upgraded())
+    }
+
     /// Has the handshake with the other end go on until it is over, or so long: nothing needs to be sent for it. Without
     /// this, it takes place while the stream is used.
     pub fn negotiate(&self, limit: Duration) -> Standing {
@@ -339,11 +344,6 @@ impl Consumer {
         place::taken(&self.0)
     }
 }
-
-// SAFETY: a hold on a connection, whose state is atomic or behind locks.
-unsafe impl Send for Consumer {}
-// SAFETY: as above.
-unsafe impl Sync for Consumer {}
 
 fn poll(fd: i32, what: Ready, limit: Duration) -> Result<bool> {
     let mut one = libc::pollfd {

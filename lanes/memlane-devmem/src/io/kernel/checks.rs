@@ -1,6 +1,7 @@
 //! What an interface and this kernel lack for device-memory TCP, found before anybody tries.
 
 use super::Bound;
+use super::nic::{Nic, RealNic};
 use crate::error::KernelError;
 use crate::wire::ethtool::{self, Split};
 use crate::wire::netdev::{self, RxQueue, command};
@@ -96,6 +97,8 @@ pub enum Missing {
     SplitOff(String),
     /// It is for long packets only.
     SplitFrom(String, u32),
+    /// Packets without a rule cannot be kept off a queue.
+    NoSpread(String),
 }
 
 impl fmt::Display for Missing {
@@ -124,6 +127,10 @@ impl fmt::Display for Missing {
                 f,
                 "{name} splits headers off packets of {bytes} bytes and more, and it must be all: ethtool -G {name} hds-thresh 0"
             ),
+            Missing::NoSpread(name) => write!(
+                f,
+                "{name}'s driver has no table of queues (ethtool -x {name}): other packets would go to the device, too"
+            ),
         }
     }
 }
@@ -150,6 +157,8 @@ pub fn missing(interface: &Interface) -> Vec<Missing> {
         Ok(Split::From(0)) => None,
         Ok(Split::From(bytes)) => Some(Missing::SplitFrom(name(), bytes)),
     });
+    let spread = RealNic::new(interface.clone()).spread();
+    missing.extend(spread.is_err().then(|| Missing::NoSpread(name())));
     missing
 }
 

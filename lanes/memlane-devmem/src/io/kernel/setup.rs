@@ -133,13 +133,13 @@ impl<N: Nic> Setup<N> {
     /// Is everything as it must be? Without rules for flows to be looked at: somebody may steer by other means.
     fn look(&mut self, first: u32) -> Result<(), SetupError> {
         let rings = self.nic.rings();
-        let rings = rings.map_err(|why| self.no(SPLITTING.0, &why, SPLITTING.1))?;
+        let rings = rings.map_err(|why| self.no(SPLITTING.0, &said(&why), SPLITTING.1))?;
         if rings.split != Some(SPLIT) || rings.from.unwrap_or(0) != 0 {
             return Err(self.no(SPLITTING.0, &"it does not, of every packet", SPLITTING.1));
         }
         let mend = format!("ethtool -X DEV equal {first}");
         let spread = self.nic.spread();
-        let spread = spread.map_err(|why| self.no(KEEPING, &why, &mend))?;
+        let spread = spread.map_err(|why| self.no(KEEPING, &said(&why), &mend))?;
         if spread.iter().any(|queue| *queue >= first) {
             return Err(self.no(KEEPING, &"they are spread over these, too", &mend));
         }
@@ -165,8 +165,8 @@ impl<N: Nic> Setup<N> {
     fn find_queues(&mut self, wanted: u32) -> Result<(u32, u32), SetupError> {
         let step = "queues for device memory";
         let queues = self.nic.queues();
-        let queues =
-            queues.map_err(|why| self.no(step, &why, "ethtool -l DEV shows which there are"))?;
+        let queues = queues
+            .map_err(|why| self.no(step, &said(&why), "ethtool -l DEV shows which there are"))?;
         let all = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         if all == 0 {
             let why = "it shows no receive queue, as one does that is down";
@@ -197,7 +197,10 @@ impl<N: Nic> Setup<N> {
 
     fn split_headers(&mut self) -> Result<(), SetupError> {
         let (step, mend) = SPLITTING;
-        let before = self.nic.rings().map_err(|why| self.no(step, &why, mend))?;
+        let before = self
+            .nic
+            .rings()
+            .map_err(|why| self.no(step, &said(&why), mend))?;
         let whole = before.from.unwrap_or(0) == 0;
         if before.split == Some(SPLIT) && whole {
             return Ok(());
@@ -208,19 +211,23 @@ impl<N: Nic> Setup<N> {
         };
         self.nic
             .set_rings(to)
-            .map_err(|why| self.no(step, &why, mend))?;
+            .map_err(|why| self.no(step, &said(&why), mend))?;
         self.did("headers are split off".into(), Undo::Rings(before));
         Ok(())
     }
 
     fn look_at_rules(&mut self) -> Result<(), SetupError> {
         let (step, mend) = ("rules for flows", "ethtool -K DEV ntuple on");
-        if self.nic.rules().map_err(|why| self.no(step, &why, mend))? {
+        if self
+            .nic
+            .rules()
+            .map_err(|why| self.no(step, &said(&why), mend))?
+        {
             return Ok(());
         }
         self.nic
             .set_rules(true)
-            .map_err(|why| self.no(step, &why, mend))?;
+            .map_err(|why| self.no(step, &said(&why), mend))?;
         self.did("rules for flows are looked at".into(), Undo::Rules);
         Ok(())
     }
@@ -232,7 +239,7 @@ impl<N: Nic> Setup<N> {
         let before = self
             .nic
             .spread()
-            .map_err(|why| self.no(step, &why, &mend))?;
+            .map_err(|why| self.no(step, &said(&why), &mend))?;
         if before.iter().all(|queue| *queue < first) {
             return Ok(());
         }
@@ -241,7 +248,7 @@ impl<N: Nic> Setup<N> {
         let table = equal(before.len(), 0, first);
         self.nic
             .set_spread(&table)
-            .map_err(|why| self.no(step, &why, &mend))?;
+            .map_err(|why| self.no(step, &said(&why), &mend))?;
         let what = format!("packets without a rule go to queues 0 to {}", first - 1);
         self.did(what, Undo::Spread(before, plain));
         Ok(())
@@ -271,12 +278,12 @@ impl<N: Nic> Setup<N> {
         let entries = self
             .nic
             .spread()
-            .map_err(|why| self.no(step, &why, mend))?
+            .map_err(|why| self.no(step, &said(&why), mend))?
             .len();
         let first = queues.first().copied().unwrap_or(0);
         let count = u32::try_from(queues.len()).unwrap_or(1);
         let context = self.nic.add_context(&equal(entries, first, count));
-        let context = context.map_err(|why| self.no(step, &why, mend))?;
+        let context = context.map_err(|why| self.no(step, &said(&why), mend))?;
         self.did(
             format!("context {context} has them"),
             Undo::Context(context),
@@ -288,7 +295,7 @@ impl<N: Nic> Setup<N> {
         let place = self.nic.add_rule(flow, target);
         let place = place.map_err(|why| {
             let mend = "ethtool -n DEV shows which rules there are, and the driver's manual which it can have";
-            self.no(&format!("a rule for {flow}"), &why, mend)
+            self.no(&format!("a rule for {flow}"), &said(&why), mend)
         })?;
         self.did(format!("rule {place}: {flow}"), Undo::Rule(place));
         Ok(())
@@ -329,6 +336,14 @@ impl<N: Nic> Drop for Setup<N> {
     }
 }
 
+/// The kernel's words, and what is lacking if they are that one may not.
+fn said(why: &Refused) -> String {
+    match why.errno {
+        rustix::io::Errno::PERM => format!("{why}: it takes CAP_NET_ADMIN"),
+        _ => why.to_string(),
+    }
+}
+
 /// So many entries, over so many queues, each as often.
 fn equal(entries: usize, first: u32, queues: u32) -> Vec<u32> {
     (first..first.saturating_add(queues))
@@ -350,7 +365,10 @@ fn by_hand(undo: &Undo, name: &str) -> String {
             format!("ethtool -G {name}{split}{}", from.unwrap_or_default())
         }
         Undo::Rules => format!("ethtool -K {name} ntuple off"),
-        Undo::Spread(..) => format!("ethtool -X {name} default"),
+        Undo::Spread(_, true) => format!("ethtool -X {name} default"),
+        Undo::Spread(before, false) => {
+            format!("ethtool -X {name} default, or the table that it had: {before:?}")
+        }
         Undo::Unbind => format!("the binding of {name}: it ends with this process"),
         Undo::Context(context) => format!("ethtool -X {name} context {context} delete"),
         Undo::Rule(place) => format!("ethtool -N {name} delete {place}"),

@@ -1,0 +1,88 @@
+//! How an upgrade stands, and what speeds it up.
+
+use super::{AUTO_BYTES, AUTO_OPS, AUTO_OPS_ACCEPTING, IDLE, LISTENING};
+use crate::config::Upgrade;
+use crate::conn::{Conn, mode};
+use crate::process;
+use core::sync::atomic::Ordering;
+use memlane_core::reason::Reason;
+use memlane_core::stats::{ConnState, Counter};
+use memlane_sys::time;
+
+/// How a connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// On TCP; the handshake is not over.
+    Pending,
+    /// The memory lane is open.
+    Memory,
+    /// On TCP for good, and why.
+    Tcp(Reason),
+}
+
+/// How does it stand? (Of a lane that has ended: why, if the stats page knows.)
+pub fn standing(conn: &Conn) -> Standing {
+    let barred = Reason(conn.barred.load(Ordering::Acquire));
+    let shown =
+        || process::entry(conn).map_or(barred, |e| Reason(e.reason.load(Ordering::Relaxed)));
+    if conn.upgraded() {
+        let over = matches!(conn.rx_mode(), mode::DRAIN | mode::ENDED);
+        return match (over && conn.tx_mode() == mode::ENDED, barred) {
+            (false, _) => Standing::Memory,
+            (true, Reason::NONE) => Standing::Tcp(shown()),
+            (true, why) => Standing::Tcp(why),
+        };
+    }
+    match barred {
+        Reason::NONE => Standing::Pending,
+        // Declined by the peer: its own reason says more.
+        Reason::PEER_DECLINED => {
+            let peers = process::entry(conn).map_or(0, |e| e.peer_reason.load(Ordering::Relaxed));
+            Standing::Tcp(if peers == 0 { barred } else { Reason(peers) })
+        }
+        why => Standing::Tcp(why),
+    }
+}
+
+/// The other side has only now begun to use the connection: what was waited for
+/// it before does not count.
+pub fn hope_again(conn: &Conn) {
+    if let Some(_held) = conn.hs_lock.try_lock() {
+        // SAFETY: hs_lock is held.
+        let hs = unsafe { &mut *conn.hs.get() };
+        if matches!(hs.stage, IDLE | LISTENING) && hs.since != 0 {
+            (hs.tries, hs.since) = (0, time::now_ns());
+        }
+    }
+}
+
+/// Has enough been moved for `--upgrade auto` to start before its count of calls?
+pub fn hurry(conn: &Conn, bytes: u64) {
+    let accepting = conn.role.load(Ordering::Relaxed) == 1;
+    let (least, first) = if accepting {
+        (AUTO_BYTES / 2, AUTO_OPS_ACCEPTING)
+    } else {
+        (AUTO_BYTES, AUTO_OPS)
+    };
+    if bytes >= least
+        && process::config().upgrade == Upgrade::Auto
+        && conn.hs_due.load(Ordering::Relaxed) == first
+    {
+        conn.hs_due.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Never upgrade this connection (and end its lane if it is open).
+pub fn bar(conn: &Conn, why: Reason) {
+    if conn
+        .barred
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+        && !conn.upgraded()
+    {
+        process::show(conn, ConnState::Tcp, why);
+        crate::stats::count_reason(conn, why);
+        process::count(Counter::Fallbacks, 1);
+    }
+    crate::lane::end(conn, why);
+}
