@@ -94,7 +94,7 @@ impl Lease {
     }
 
     /// Of what was read into it last: bytes that were copied from one place of this process's memory to another, on
-    /// their way here.
+    /// their way here. What is encrypted is decrypted in between, which is not counted.
     #[must_use]
     pub fn copied(&self) -> u32 {
         self.copied

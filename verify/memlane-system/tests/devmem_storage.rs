@@ -1,7 +1,15 @@
 //! `memlane vol read`: volumes into device memory, by real processes: from a file, over TCP, within a host.
 
+use std::io::Read as _;
+use std::process::Command;
+use std::time::Duration;
+
 use memlane_system::blocks::alone::Alone;
+use memlane_system::blocks::memlane;
+use memlane_system::harness::Running;
 use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// Not a multiple of the reads' length.
 const BYTES: usize = (12 << 20) + 4096;
@@ -136,4 +144,52 @@ fn what_cannot_be_is_said() {
         1,
         "/no/such",
     );
+}
+
+/// Whoever reads the pipe decides how far a read has come; the server is killed and comes back in the middle.
+#[test]
+fn a_server_that_is_killed_and_comes_back_costs_no_byte() {
+    let mut alone = serving("vol-killed");
+    for at in [alone.tcp(), alone.local()] {
+        let pipe = alone.dir().join(format!("pipe-{}", at.len()));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("a pipe");
+        let mut reads = Command::new(memlane());
+        reads.args([
+            "vol",
+            "read",
+            &at,
+            "disk",
+            "--into",
+            "memfd:1M",
+            "--validate",
+            "7",
+        ]);
+        reads.arg("--output").arg(&pipe);
+        let running = Running::start(reads);
+        let mut seen = vec![0; BYTES / 2];
+        let mut pipe = std::fs::File::open(&pipe).expect("the pipe");
+        pipe.read_exact(&mut seen).expect("half of it");
+        alone.kill();
+        alone.serve(&[]);
+        pipe.read_to_end(&mut seen).expect("the rest");
+        let said = running.finish(LIMIT);
+        assert!(said.is_ok(), "{}", said.report());
+        let whole = std::fs::read(alone.root().join("disk")).expect("the volume");
+        assert!(seen == whole, "other bytes by {at}");
+    }
+}
+
+/// The server's chunks as a dma-buf: here, or a sentence that says what is missing.
+#[test]
+fn the_server_s_memory_can_be_a_dma_buf() {
+    let alone = serving("vol-dmabuf");
+    let local = alone.local();
+    let output = read(&alone, &[&local, "disk", "--into", "chunks:udmabuf"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => assert!(String::from_utf8_lossy(&output.stdout).contains("udmabuf")),
+        Some(3) => assert!(said.contains("udmabuf"), "{said}"),
+        _ => panic!("{said}"),
+    }
 }
