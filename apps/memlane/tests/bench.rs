@@ -227,7 +227,7 @@ fn a_very_short_run_of_devmem_has_every_row_and_every_byte_is_copied_as_often_as
     assert_eq!(document["failed"], serde_json::json!([]), "{said}");
     let missing = names(&document, "missing", "system");
     assert!(
-        missing.contains("python") && missing.contains("rust"),
+        missing.contains("wheel") && missing.contains("rust"),
         "{said}"
     );
     assert!(said.contains("!! NOT MEASURED: python, rust: "), "{said}");

@@ -3,76 +3,21 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use memlane_system::blocks::memlane;
+use memlane_system::devmem::{LIMIT, Listening, PATHS, command, nothing_is_lost};
 use memlane_system::harness::{self, Outcome, Running, TempDir};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(120);
-const PATHS: [&str; 2] = ["mapped", "staged"];
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(memlane());
-    command.args(args);
-    command
-}
-
 fn run(args: &[&str]) -> Outcome {
     harness::run(command(args), LIMIT)
-}
-
-/// A receiver that listens, and where.
-struct Receiver {
-    running: Running,
-    at: String,
-}
-
-impl Receiver {
-    fn start(args: &[&str]) -> Receiver {
-        let mut command = command(&["nc", "-l", "127.0.0.1:0"]);
-        command.args(args);
-        let mut running = Running::start(command);
-        let begin = Instant::now();
-        let at = loop {
-            let said = running.stderr();
-            let line = said.lines().find(|line| line.contains("listening on "));
-            if let Some((_, at)) = line.and_then(|line| line.rsplit_once(' ')) {
-                break at.to_owned();
-            }
-            let alive = running.is_running() && begin.elapsed() < LIMIT;
-            assert!(alive, "no receiver: {said}");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        Receiver { running, at }
-    }
-
-    fn finish(self) -> Outcome {
-        self.running.finish(LIMIT)
-    }
-
-    /// What it counted, if all went well.
-    fn counted(self) -> Value {
-        let outcome = self.finish();
-        assert!(outcome.is_ok(), "{}", outcome.report());
-        serde_json::from_str(&outcome.stdout).expect("JSON")
-    }
-}
-
-/// What is so of every receiver that has ended well.
-fn nothing_is_lost(counted: &Value, bytes: u64) {
-    assert_eq!(counted["schema"], "memlane.nc/1");
-    assert_eq!(counted["bytes"], bytes);
-    assert_eq!(counted["tokens_out"], 0);
-    assert_eq!(counted["tokens_released"], counted["fragments"]);
-    assert_eq!(counted["chunks_free"], counted["chunks"]);
 }
 
 #[test]
 fn a_pattern_lands_in_the_region_over_each_path() {
     for (path, bounced) in PATHS.into_iter().zip([0.0, 1.0]) {
         let region = ["--into", "memfd:8M", "--validate", "7", "--json"];
-        let receiver = Receiver::start(&[&region[..], &["--require", path]].concat());
+        let receiver = Listening::start(&[&region[..], &["--require", path]].concat());
         let from = ["--from", "memfd:4M", "--bytes", "200M", "--validate", "7"];
         let sent = run(&[&["nc", &receiver.at], &from[..]].concat());
         assert!(sent.is_ok(), "{}", sent.report());
@@ -87,7 +32,7 @@ fn a_pattern_lands_in_the_region_over_each_path() {
 /// As the kernel's documentation has ncdevmem fed: by nothing of ours.
 #[test]
 fn ncdevmem_s_own_recipe_is_received_and_validated() {
-    let receiver = Receiver::start(&["--into", "memfd:1M", "--validate", "7", "--json"]);
+    let receiver = Listening::start(&["--into", "memfd:1M", "--validate", "7", "--json"]);
     let (host, port) = receiver.at.rsplit_once(':').expect("an address");
     let feed = format!(
         r"yes $(printf '\x01\x02\x03\x04\x05\x06') | tr '\n' '\0' | head -c 50M > /dev/tcp/{host}/{port}"
@@ -116,7 +61,7 @@ fn a_file_goes_through_device_memory_and_comes_out_the_same() {
         let output = to.to_str().expect("a path");
         let args = ["--into", "memfd:1M", "--chunk", "16K", "--json"];
         let more = ["--require", path, "--output", output];
-        let receiver = Receiver::start(&[&args[..], &more].concat());
+        let receiver = Listening::start(&[&args[..], &more].concat());
         let sent = run(&["nc", &receiver.at, "--from", from.to_str().expect("a path")]);
         assert!(sent.is_ok(), "{}", sent.report());
         nothing_is_lost(&receiver.counted(), bytes.len() as u64);
@@ -129,7 +74,7 @@ fn a_file_goes_through_device_memory_and_comes_out_the_same() {
 
 #[test]
 fn the_first_wrong_byte_is_named_and_the_exit_code_is_1() {
-    let receiver = Receiver::start(&["--into", "memfd:1M", "--validate", "7"]);
+    let receiver = Listening::start(&["--into", "memfd:1M", "--validate", "7"]);
     let mut stream = TcpStream::connect(&receiver.at).expect("a connection");
     stream.write_all(&[1, 2, 3, 4, 9]).expect("sent");
     drop(stream);
@@ -145,14 +90,14 @@ fn the_first_wrong_byte_is_named_and_the_exit_code_is_1() {
 
 #[test]
 fn a_receiver_without_a_peer_s_bytes_ends_well_with_none() {
-    let receiver = Receiver::start(&["--into", "memfd:1M", "--json"]);
+    let receiver = Listening::start(&["--into", "memfd:1M", "--json"]);
     drop(TcpStream::connect(&receiver.at).expect("a connection"));
     nothing_is_lost(&receiver.counted(), 0);
 }
 
 #[test]
 fn whoever_is_killed_the_other_side_ends_with_a_sentence() {
-    let receiver = Receiver::start(&["--into", "memfd:1M"]);
+    let receiver = Listening::start(&["--into", "memfd:1M"]);
     let args = ["nc", &receiver.at, "--from", "memfd:1M", "--bytes", "1T"];
     let mut sender = Running::start(command(&args));
     std::thread::sleep(Duration::from_millis(300)); // some bytes
@@ -166,7 +111,7 @@ fn whoever_is_killed_the_other_side_ends_with_a_sentence() {
     );
     assert!(outcome.stderr.contains("sending: "), "{}", outcome.report());
 
-    let receiver = Receiver::start(&["--into", "memfd:1M", "--json"]);
+    let receiver = Listening::start(&["--into", "memfd:1M", "--json"]);
     let args = ["nc", &receiver.at, "--from", "memfd:1M", "--bytes", "1T"];
     let sender = Running::start(command(&args));
     std::thread::sleep(Duration::from_millis(300)); // some bytes
@@ -179,7 +124,7 @@ fn whoever_is_killed_the_other_side_ends_with_a_sentence() {
 /// A sender that floods a receiver that is stopped: it is held up, and goes on afterwards.
 #[test]
 fn a_receiver_that_is_frozen_holds_the_sender_up_and_loses_nothing() {
-    let receiver = Receiver::start(&["--into", "memfd:256K", "--validate", "5", "--json"]);
+    let receiver = Listening::start(&["--into", "memfd:256K", "--validate", "5", "--json"]);
     let from = ["--from", "memfd:1M", "--bytes", "100M", "--validate", "5"];
     receiver.running.signal("STOP");
     let mut sender = Running::start(command(&[&["nc", &receiver.at], &from[..]].concat()));

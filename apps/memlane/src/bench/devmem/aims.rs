@@ -17,7 +17,7 @@ pub(super) fn aims(row: &Row) -> Vec<Bound> {
         Part::Stream if row.hold > RING => vec![mapped],
         Part::Stream => vec![(LANE, RECV_COPY, LEAST(2.5)), mapped],
         Part::Tokens => Vec::new(),
-        Part::Python => vec![("python", "rust", LEAST(0.95))],
+        Part::Python => vec![("wheel", "rust", LEAST(0.95))],
     }
 }
 
@@ -33,7 +33,7 @@ mod tests {
         let mapped = ("mapped", RECV_COPY, LEAST(1.3));
         assert_eq!(of("kept-1m"), [lane, mapped]);
         assert_eq!(of("kept-32m"), [mapped]);
-        assert_eq!(of("tensor"), [("python", "rust", LEAST(0.95))]);
+        assert_eq!(of("tensor"), [("wheel", "rust", LEAST(0.95))]);
     }
 
     #[test]

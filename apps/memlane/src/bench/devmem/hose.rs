@@ -267,7 +267,7 @@ fn ended(sink: &Sink, watch: Option<Watch>, came: u64) -> anyhow::Result<Seen> {
 /// Is this what is at that place of the stream? All of it, or its ends.
 pub(super) fn check(bytes: &[u8], at: u64, all: bool) -> anyhow::Result<()> {
     // Less than 251.
-    let byte = |n: usize| ((at + n as u64) % PERIOD as u64) as u8;
+    let byte = |n: usize| u8::try_from((at + n as u64) % PERIOD as u64).unwrap_or(0);
     let right = match (all, bytes) {
         (true, _) => bytes.iter().enumerate().all(|(n, seen)| *seen == byte(n)),
         (false, [first, .., last]) => *first == byte(0) && *last == byte(bytes.len() - 1),

@@ -32,7 +32,7 @@ struct Told {
 /// Which way of the script's a system is; `None`: it is none.
 fn way(system: &str) -> Option<&'static str> {
     match system {
-        "python" => Some("tensor"),
+        "wheel" => Some("tensor"),
         "recv-into" => Some("recv_into"),
         "recv-into-fresh" => Some("recv_into_fresh"),
         _ => None,
@@ -47,7 +47,7 @@ pub(super) fn lacks(python: &str, system: &str) -> Option<String> {
     }
     // Rust alone is no comparison.
     let needs = match system {
-        "python" | "rust" => "import memlane, numpy",
+        "wheel" | "rust" => "import memlane, numpy",
         _ => "import numpy",
     };
     let mut asked = Command::new(python);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_python_that_is_not_there_is_said_not_to_be() {
-        let why = lacks("no-such-python", "python").expect("a reason");
+        let why = lacks("no-such-python", "wheel").expect("a reason");
         assert!(
             why.contains("no-such-python") || why.contains(SCRIPT),
             "{why}"

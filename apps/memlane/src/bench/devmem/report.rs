@@ -286,7 +286,7 @@ pub(super) mod tests {
             add(&mut results, row, RECV_COPY, [4.0, 4.0, 5.0]);
             add(&mut results, row, SPLICE, [5.0, 4.0, 3.0]);
         }
-        add(&mut results, "tensor", "python", [1.0, 1.0, 1.0]);
+        add(&mut results, "tensor", "wheel", [1.0, 1.0, 1.0]);
         add(&mut results, "tensor", "rust", [2.0, 1.0, 1.0]);
         results.tokens = vec![
             vec![Cost {

@@ -121,7 +121,7 @@ const STREAM: [System; 5] = [
 ];
 const TOKENS: [System; 1] = [system("release", "release", true)];
 const PYTHON: [System; 4] = [
-    system("python", "Python, memlane", true),
+    system("wheel", "Python, memlane", true),
     system("rust", "Rust, memlane", true),
     system("recv-into", "recv_into, one array", false),
     system("recv-into-fresh", "recv_into, a new array each", false),
@@ -150,6 +150,23 @@ mod tests {
         for part in PARTS {
             assert!(rows(true).iter().any(|row| row.part == part), "{part:?}");
         }
+    }
+
+    #[test]
+    fn no_name_of_a_part_a_row_or_a_system_is_another_one_s() {
+        let mut names: Vec<&str> = PARTS.map(Part::word).to_vec();
+        names.extend(
+            ROWS.iter()
+                .map(|row| row.row)
+                .filter(|row| *row != "tokens"),
+        );
+        for part in PARTS {
+            names.extend(systems(part).iter().map(|system| system.id));
+        }
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "{names:?}");
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn python(out: &mut String, report: &Report) {
                 told.map_or(String::new(), |c| giga(&c.bytes_per_second))
             );
         }
-        let rate = |to| times(beside::ratio(&line.ratios, "python", to));
+        let rate = |to| times(beside::ratio(&line.ratios, "wheel", to));
         let goals = beside::goals(&line.aims, "");
         let (one, fresh) = (rate("recv-into"), rate("recv-into-fresh"));
         let _ = writeln!(out, " {} | {one}, {fresh} | {goals} |", rate("rust"));
@@ -209,7 +209,7 @@ mod tests {
             "6.00 (5.00–8.00)",
             "1.25× (1.20–2.00)",
             "mapped/recv-copy ≥1.3 -",
-            "python/rust ≥0.95 +",
+            "wheel/rust ≥0.95 +",
             "| 2.00 + 0.00 |",
             "64KiB, 64KiB",
             "| 128 ranges of 1 a call | 12.5 (12.5–12.5) |",
