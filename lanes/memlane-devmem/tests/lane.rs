@@ -8,6 +8,7 @@ use memlane_devmem::region::DeviceRegion;
 use memlane_socket::native::Standing;
 use memlane_socket::{Listener, Stream as Native};
 use memlane_sys::fd::Fd;
+use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -249,6 +250,45 @@ fn after_a_full_ring_and_a_time_of_tcp_the_ring_is_used_again() {
         by_lane.push(stream.counts().by_lane);
     }
     assert!(by_lane[19] > by_lane[9] && by_lane[9] > 0, "{by_lane:?}");
+}
+
+#[test]
+fn a_receiver_that_keeps_more_than_the_ring_goes_on_by_tcp() {
+    const BYTES: u64 = 100_000_000;
+    let binding = bound("32M", 16384);
+    let (mut there, mut stream) = agreed(&binding, 1 << 16);
+    let sender = std::thread::spawn(move || {
+        let mut at = 0;
+        while at < BYTES {
+            let end = BYTES.min(at + 100_000);
+            let part: Vec<u8> = (at..end).map(byte).collect();
+            at += there.write(&part).unwrap() as u64;
+        }
+        there.finish().unwrap();
+        there
+    });
+    let (mut at, mut kept, mut fragments) = (0, VecDeque::new(), Vec::new());
+    while next(&mut stream, &mut fragments).expect("there is room") > 0 {
+        for fragment in fragments.drain(..) {
+            is_right(&stream, fragment, at);
+            kept.push_back(fragment);
+            at += u64::from(fragment.len);
+        }
+        // Of the ring's 2 MiB all is out, nearly always.
+        while kept.iter().map(|f| u64::from(f.len)).sum::<u64>() > 8 << 20 {
+            let oldest: Fragment = kept.pop_front().unwrap();
+            assert_eq!(stream.release(&[oldest.into()]), Ok(1));
+        }
+    }
+    assert_eq!(at, BYTES);
+    let there = sender.join().unwrap();
+    let counts = stream.counts();
+    assert!(counts.by_lane > 0, "{counts:?}");
+    assert_eq!(stream.path(), Path::Lane);
+    let why = stream.passed().expect("a reason").lacks.join("");
+    assert!(why.starts_with("RING_KEPT"), "{why}");
+    drop((there, stream));
+    is_whole(&binding);
 }
 
 #[test]

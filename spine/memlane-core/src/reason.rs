@@ -87,6 +87,8 @@ reasons! {
     SANDBOXED = 0x0a0c_0000, "SANDBOXED", "the process installed a seccomp filter: no new upgrades";
     /// Ours: a descriptor number that the library does not track.
     FD_RANGE = 0x0a0d_0000, "FD_RANGE", "the descriptor number is beyond what the library tracks";
+    /// The receiver of a lane in device memory keeps more than its ring holds.
+    RING_KEPT = 0x0a0e_0000, "RING_KEPT", "the receiver keeps more than the ring holds";
 }
 
 impl core::fmt::Display for Reason {

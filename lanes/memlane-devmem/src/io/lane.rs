@@ -14,6 +14,7 @@ use crate::error::{AccessError, ReceiveError};
 use crate::io::path::{NoPath, Passed};
 use crate::region::{Access, DeviceRegion};
 use core::cell::Cell;
+use memlane_core::reason::Reason;
 use memlane_socket::native::{Came, Consumer, Lane, Memory, Ready, Standing};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
@@ -34,6 +35,10 @@ const AGREED_WITHIN: Duration = Duration::from_millis(2500);
 
 /// How long it may take if another path will do.
 const TRIED_FOR: Duration = Duration::from_millis(50);
+
+/// So much by TCP, and hardly anything in the ring, shows that its user keeps more than it holds: then each piece by TCP
+/// costs a wait for room, and TCP alone is faster.
+const KEPT_TOO_LONG: u64 = 16 << 20;
 
 /// What speaks against it, before there is a connection.
 pub fn lacks(region: &DeviceRegion, chunk: u32) -> Vec<String> {
@@ -282,6 +287,10 @@ pub(super) struct Laned {
     back: Arc<Back>,
     /// Where the ring begins in the region, as long as there can be one.
     ring: Cell<Option<u64>>,
+    /// Bytes that came by TCP while its user kept parts of the ring, less twice those that came in it.
+    beside: Cell<u64>,
+    /// It has been ended for that.
+    kept: Cell<bool>,
 }
 
 impl Laned {
@@ -299,6 +308,8 @@ impl Laned {
             }),
             lane: Some(lane),
             ring: Cell::new(ring),
+            beside: Cell::new(0),
+            kept: Cell::new(false),
         })
     }
 
@@ -312,13 +323,16 @@ impl Laned {
 
     pub(super) fn path(&self) -> Path {
         match self.passed() {
-            Some(_) => Path::Mapped,
-            None => Path::Lane,
+            Some(_) if !self.kept.get() => Path::Mapped,
+            _ => Path::Lane,
         }
     }
 
-    /// Why it is not `lane`, so far.
+    /// Why it is not `lane`, so far, or not any more.
     pub(super) fn passed(&self) -> Option<Passed> {
+        if self.kept.get() {
+            return passed(Standing::Tcp(Reason::RING_KEPT), 0);
+        }
         let lane = self.lane().ok()?;
         let counts = lane.counts();
         passed(
@@ -359,12 +373,15 @@ impl Laned {
         match (came, self.ring.get()) {
             (Ok(Came::Tcp(bytes)), _) => {
                 self.give_up_ring(lane);
+                self.came_beside(lane, bytes as u64);
                 Ok(Landed::Poured(bytes as u64))
             }
             // Not asked for.
             (Ok(Came::Ring { .. }), None) => Err(ReceiveError::Kernel(Errno::INVAL)),
             (Ok(Came::Ring { offset, at, len }), Some(ring)) => {
                 self.back.held().hand_out(offset);
+                let beside = self.beside.get().saturating_sub(2 * len as u64);
+                self.beside.set(beside);
                 Ok(Landed::There {
                     span: Span {
                         offset: ring + at as u64,
@@ -389,6 +406,19 @@ impl Laned {
             self.ring.set(None);
             let part = self.back.part.lock();
             part.unwrap_or_else(PoisonError::into_inner).take();
+        }
+    }
+
+    /// Ends a lane that is of no use to who receives.
+    fn came_beside(&self, lane: &Lane, bytes: u64) {
+        if self.kept.get() || !lane.was_open() || self.back.held().is_empty() {
+            return;
+        }
+        let beside = self.beside.get() + bytes;
+        self.beside.set(beside);
+        if beside > KEPT_TOO_LONG {
+            lane.end(Reason::RING_KEPT);
+            self.kept.set(true);
         }
     }
 

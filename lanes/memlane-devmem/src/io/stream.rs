@@ -214,7 +214,7 @@ impl Stream {
         }
     }
 
-    /// Of a stream whose other end was to put payload into the region: why it did not, so far.
+    /// Of a stream whose other end was to put payload into the region: why it did not, so far, or does not any more.
     pub fn passed(&self) -> Option<super::path::Passed> {
         match &self.way {
             Way::Laned(laned) => laned.passed(),

@@ -163,6 +163,13 @@ impl Lane {
         self.conn().is_some_and(|conn| conn.upgraded())
     }
 
+    /// Goes on by TCP, for good; what lies in the ring is still received.
+    pub fn end(&self, why: Reason) {
+        if let Some(conn) = self.conn() {
+            upgrade::bar(&conn, why);
+        }
+    }
+
     /// Has the handshake with the other end go on until it is over, or so long: nothing needs to be sent for it. Without
     /// this, it takes place while the stream is used.
     pub fn negotiate(&self, limit: Duration) -> Standing {
