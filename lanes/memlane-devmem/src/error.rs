@@ -36,7 +36,7 @@ impl fmt::Display for RegionError {
             RegionError::Kernel(what, errno) => write!(f, "{what}: {}", said(*errno)),
             RegionError::Chunk(size) => write!(
                 f,
-                "chunks of {size} bytes: a power of two, from 4096 to 67108864, that is not larger than the region"
+                "chunks of {size} bytes: a power of two, from 4096 to 67108864, that is not larger than the region, and of which it has no more than 16777216"
             ),
         }
     }

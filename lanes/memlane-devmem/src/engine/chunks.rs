@@ -18,9 +18,12 @@ pub const CHUNK_MIN: u32 = 4096;
 /// And at most.
 pub const CHUNK_MAX: u32 = 64 << 20;
 
+/// Most chunks of a region: 1 TiB in the usual ones. Tables of them take 8 bytes each.
+pub const COUNT_MAX: u32 = 1 << 24;
+
 impl Chunks {
     /// A region of `bytes` in chunks of `size`; what is left behind the last whole one is not used. `None`: the size is
-    /// no power of two from [`CHUNK_MIN`] to [`CHUNK_MAX`], or there is no chunk, or there are 2³¹ or more.
+    /// no power of two from [`CHUNK_MIN`] to [`CHUNK_MAX`], or there is no chunk, or there are more than [`COUNT_MAX`].
     pub fn new(bytes: u64, size: u32) -> Option<Chunks> {
         Chunks::within(0..bytes, size).filter(|chunks| chunks.count() > 0)
     }
@@ -32,7 +35,7 @@ impl Chunks {
         }
         let bytes = part.end.checked_sub(part.start)?;
         let count = u32::try_from(bytes / u64::from(size)).ok()?;
-        if count > i32::MAX.unsigned_abs() {
+        if count > COUNT_MAX {
             return None;
         }
         Some(Chunks {

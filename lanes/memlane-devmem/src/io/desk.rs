@@ -50,6 +50,6 @@ impl Desk {
     /// Fragments that were given back, and those that are out.
     pub fn released_and_out(&self) -> (u64, u32) {
         let given = self.shared.given();
-        (given.released, given.tokens.out())
+        (given.released, given.out())
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Shared {
 pub(super) struct Given {
     pub(super) tokens: Tokens,
     pub(super) released: u64,
+    /// Of those that have a token, so many have not been handed out yet.
+    pub(super) coming: u32,
     pub(super) flights: Flights,
     /// Sends that the kernel made of a copy all the same.
     pub(super) sent_copied: u64,
@@ -37,6 +39,7 @@ impl Shared {
             given: Mutex::new(Given {
                 tokens: Tokens::new(fragments),
                 released: 0,
+                coming: 0,
                 flights: Flights::default(),
                 sent_copied: 0,
                 parked: Vec::new(),
@@ -115,6 +118,11 @@ impl Shared {
 }
 
 impl Given {
+    /// Fragments that their user has.
+    pub(super) fn out(&self) -> u32 {
+        self.tokens.out() - self.coming
+    }
+
     /// So many were released; what may still be sent from stays.
     fn back(&mut self, count: u32, freed: &mut Vec<(Fragment, Origin)>) {
         self.released += u64::from(count);

@@ -294,8 +294,10 @@ impl Stream {
     fn hand_out(&mut self, fragments: &mut Vec<Fragment>) -> u64 {
         let done = self.way.late().map_or(0, |late| late.done());
         self.counts.bounced = done;
-        let tokens = &mut self.shared.given().tokens;
-        self.coming.hand_out(done, tokens, fragments)
+        let mut given = self.shared.given();
+        let bytes = self.coming.hand_out(done, &mut given.tokens, fragments);
+        given.coming = self.coming.len();
+        bytes
     }
 
     fn take_late(&mut self) -> Result<u64, ReceiveError> {
@@ -320,9 +322,18 @@ impl Stream {
                 self.coming.ends(came);
             }
         }
-        let tokens = &mut self.shared.given().tokens;
-        self.coming.add(named.into_iter(), tokens);
+        let mut given = self.shared.given();
+        self.coming.add(named.into_iter(), &mut given.tokens);
+        given.coming = self.coming.len();
+        drop(given);
         came
+    }
+
+    /// The stream is over: what was not handed out is as if it had been.
+    fn abandon_coming(&mut self) {
+        let mut given = self.shared.given();
+        self.coming.abandon(&mut given.tokens);
+        given.coming = 0;
     }
 
     /// Takes what others have put into the region, and copies what came beside it.
@@ -664,7 +675,7 @@ impl Stream {
         let given = self.shared.given();
         StreamCounts {
             released: given.released,
-            out: given.tokens.out() - self.coming.len(),
+            out: given.out(),
             flying: given.flights.out(),
             sent_copied: given.sent_copied,
             ..self.counts
@@ -688,7 +699,7 @@ impl Drop for Stream {
             Way::Laned(laned) => laned.close(),
             Way::Placed(..) => {}
         }
-        self.coming.abandon(&mut self.shared.given().tokens);
+        self.abandon_coming();
         self.inflow.close(&mut self.shared.binding.pool().chunks);
         if let Some(sink) = &self.sink
             && self.reap() != Ok(false)
