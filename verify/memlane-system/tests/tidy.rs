@@ -291,7 +291,7 @@ fn the_map_of_the_code_shows_every_crate_and_every_room_of_a_lane() {
         }
     }
     let files = files();
-    for lane in ["socket", "packet", "transport", "block"] {
+    for lane in ["socket", "packet", "devmem", "transport", "block"] {
         let lane = format!("lanes/memlane-{lane}/src/");
         let modules: Vec<_> = files
             .iter()

@@ -53,7 +53,8 @@ pub enum Ready {
     ToWrite,
 }
 
-/// Bytes of a stream, by the way that they went.
+/// Bytes of a stream, by the way that they went, as long as there was a lane, or could be: what goes by TCP behind a lane's
+/// end, nobody looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Sent into the peer's memory.
