@@ -126,6 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_region_of_more_chunks_than_there_may_be_has_no_tables() {
+        let most = u64::from(COUNT_MAX) * 4096;
+        assert!(Chunks::new(most + 4096, 4096).is_none());
+        assert!(Chunks::new(most + 4096, 8192).is_some());
+        assert!(Chunks::new(u64::MAX, CHUNK_MAX).is_none());
+    }
+
+    #[test]
     fn sizes_are_powers_of_two_within_bounds() {
         for (bytes, size) in [
             (0, 4096),

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 pub(super) struct Looped {
     pub(super) fd: i32,
     pub(super) conn: Use,
-    _ends: [TcpStream; 2],
+    pub(super) ends: [TcpStream; 2],
 }
 
 /// Makes one; awake.
@@ -49,6 +49,6 @@ pub(super) fn looped() -> Looped {
     Looped {
         fd,
         conn,
-        _ends: [client, server],
+        ends: [client, server],
     }
 }

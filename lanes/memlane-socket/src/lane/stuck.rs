@@ -77,3 +77,54 @@ fn a_poll_sees_what_the_writer_writes_in_the_end() {
     assert_eq!(n, 3);
     ends(l);
 }
+
+#[test]
+fn a_splice_that_may_wait_waits_for_the_writer() {
+    let l = beside_a_writer(true);
+    // A splice ends the lane, and this one's two ends are the same.
+    let tx_mode = &l.conn.cell().tx_mode;
+    tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    // SAFETY: as above.
+    let words = unsafe { l.conn.rx_words() };
+    let mut pipe = [0; 2];
+    // SAFETY: room for both descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let (none, start) = (core::ptr::null_mut(), std::sync::Barrier::new(2));
+    let n = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            std::thread::sleep(std::time::Duration::from_millis(30)); // until it waits
+            words.published.0.store(3, Ordering::Release);
+            words.tx.0.writing.store(0, Ordering::Release);
+        });
+        start.wait();
+        io::splice(l.fd, none, pipe[1], none, 100, 0)
+    });
+    assert_eq!(n, 3, "{}", crate::real::errno());
+    // SAFETY: ours, and not used again.
+    unsafe { libc::close(pipe[0]) };
+    // SAFETY: likewise.
+    unsafe { libc::close(pipe[1]) };
+    ends(l);
+}
+
+#[test]
+fn a_look_at_a_promised_run_ends_when_the_peer_has() {
+    let l = looped();
+    // SAFETY: the lane is open: attached.
+    let words = unsafe { l.conn.tx_words() };
+    super::lock_tx(&l.conn)
+        .expect("no handler is running")
+        .tx()
+        .promise_tcp(words, 5);
+    l.ends[1].shutdown(std::net::Shutdown::Write).unwrap();
+    let fd = l.fd;
+    let (told, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut byte = 0u8;
+        let _ = told.send(io::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK));
+    });
+    let n = hears.recv_timeout(std::time::Duration::from_secs(20));
+    assert_eq!(n, Ok(0), "it looks for ever");
+    ends(l);
+}
