@@ -268,11 +268,15 @@ fn a_receiver_that_keeps_more_than_the_ring_goes_on_by_tcp() {
         there
     });
     let (mut at, mut kept, mut fragments) = (0, VecDeque::new(), Vec::new());
+    let mut at_the_end = None;
     while next(&mut stream, &mut fragments).expect("there is room") > 0 {
         for fragment in fragments.drain(..) {
             is_right(&stream, fragment, at);
             kept.push_back(fragment);
             at += u64::from(fragment.len);
+        }
+        if at_the_end.is_none() && stream.passed().is_some() {
+            at_the_end = Some(stream.counts().by_lane);
         }
         // Of the ring's 2 MiB all is out, nearly always.
         while kept.iter().map(|f| u64::from(f.len)).sum::<u64>() > 8 << 20 {
@@ -284,6 +288,11 @@ fn a_receiver_that_keeps_more_than_the_ring_goes_on_by_tcp() {
     let there = sender.join().unwrap();
     let counts = stream.counts();
     assert!(counts.by_lane > 0, "{counts:?}");
+    let most = at_the_end.expect("it was not ended") + (2 << 20);
+    assert!(
+        counts.by_lane <= most,
+        "more than lay in the ring: {counts:?}"
+    );
     assert_eq!(stream.path(), Path::Lane);
     let why = stream.passed().expect("a reason").lacks.join("");
     assert!(why.starts_with("RING_KEPT"), "{why}");
