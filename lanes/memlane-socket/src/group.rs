@@ -34,7 +34,7 @@ use memlane_sys::fd::Fd;
 use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
-pub const GROUPS: usize = if faults::ON { 8 } else { 1024 };
+pub const GROUPS: usize = if faults::ON { 256 } else { 1024 };
 /// Chunks of our own, and attached ones, at a time.
 pub const CHUNKS: usize = 2048;
 

@@ -513,12 +513,12 @@ fn confirmed(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    stop_waiting();
     check_peer(conn, m, &got, tuple)?;
     attach(conn, hs, m, &mut got)?;
     if let Some(mut locked) = group::lock() {
         group::acked(&mut locked, hs.rx_chunk - 1);
     }
+    stop_waiting(); // not earlier: who refuses does so himself
     hs.stage = AGREED;
     Ok(())
 }
@@ -532,7 +532,6 @@ fn accepted(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    stop_waiting();
     remember_peer(hs, m, &got);
     check_peer(conn, m, &got, tuple)?;
     if process::config().eid_count > 0 {
@@ -540,6 +539,7 @@ fn accepted(
     }
     offer_dmb(conn, hs, m)?;
     attach(conn, hs, m, &mut got)?;
+    stop_waiting();
     hs.stage = AGREED;
     hs.tries = 0;
     Ok(())
@@ -749,7 +749,9 @@ pub fn abandon(conn: &'static Conn) {
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
         stop_waiting();
     }
-    faults::at(Step::Abandoning);
+    if hs.rx_chunk != 0 {
+        faults::at(Step::Abandoning);
+    }
     let told = matches!(hs.stage, ACCEPTED | AGREED | CONFIRMING | OPEN);
     give_back(conn, hs, told);
     if hs.stage == IDLE && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {

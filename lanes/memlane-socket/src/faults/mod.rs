@@ -10,7 +10,7 @@
 //! * `version:wire`, `version:chunk`: says another version of the handshake, of the chunk;
 //! * `version:first`: knows nothing of what was added to version 1 of the handshake since.
 //!
-//! Such a build is also less patient (an answer is waited for 300 ms) and has fewer link groups (8), so that what takes
+//! Such a build is also less patient (an answer is waited for 300 ms) and has fewer link groups (256), so that what takes
 //! half a minute, or a thousand processes, can be seen in a test.
 
 mod steps;
