@@ -16,6 +16,7 @@
 )]
 
 use crate::conn::{Cell, Conn, Dmb};
+use crate::faults::{self, Step};
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -33,7 +34,7 @@ use memlane_sys::fd::Fd;
 use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
-pub const GROUPS: usize = 1024;
+pub const GROUPS: usize = if faults::ON { 256 } else { 1024 };
 /// Chunks of our own, and attached ones, at a time.
 pub const CHUNKS: usize = 2048;
 
@@ -311,7 +312,8 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     // SAFETY: a page-aligned fresh mapping, larger than the header, zeroed.
     let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
     header.ring_size.store(ring_size, Ordering::Relaxed);
-    header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+    let version = faults::chunk_version(LAYOUT_VERSION);
+    header.version.store(version, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
     locked.own()[i] = OwnChunk {
         group,
@@ -323,6 +325,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     };
     BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
     BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
+    faults::at(Step::ChunkMade);
     Ok(i as u32)
 }
 
@@ -491,7 +494,7 @@ fn attach_chunk(
     // SAFETY: a page-aligned mapping larger than the header; atomics only.
     let header = unsafe { &*region.bytes().as_ptr().cast::<ChunkHeader>() };
     if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC
-        || header.version.load(Ordering::Relaxed) != LAYOUT_VERSION
+        || header.version.load(Ordering::Relaxed) != faults::chunk_version(LAYOUT_VERSION)
     {
         return Err(Reason::RELEASE);
     }

@@ -24,13 +24,18 @@
     clippy::cast_sign_loss
 )]
 
+mod mail;
 mod own_ring;
 mod standing;
+mod version;
 
+pub use mail::drain_mailbox;
+use mail::{decline_unknown, mailbox, release_declined};
 pub use standing::{Standing, bar, hope_again, hurry, standing};
 
 use crate::config::EID_LEN;
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
+use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
 use crate::lane::copying;
 use crate::process::{self, PROCESS};
@@ -38,7 +43,6 @@ use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
-use memlane_core::ring::Tx;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
@@ -57,9 +61,17 @@ const TRIES: u32 = 8;
 /// … and for how long at least.
 const TRIES_NS: u64 = 300_000_000;
 /// How long a rendezvous name is kept open for a peer that may not be under memlane.
-const LISTEN_NS: u64 = 2_000_000_000;
+const LISTEN_NS: u64 = if faults::ON {
+    300_000_000
+} else {
+    2_000_000_000
+};
 /// How long an answer is waited for: the peer may be inside one long call.
-const ANSWER_NS: u64 = 30_000_000_000;
+const ANSWER_NS: u64 = if faults::ON {
+    300_000_000
+} else {
+    30_000_000_000
+};
 
 const IDLE: u32 = 0;
 const LISTENING: u32 = 1;
@@ -173,6 +185,7 @@ fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason
                 return Err(Reason::NO_DEVICE);
             }
             hs.stage = LISTENING;
+            faults::at(Step::NameBound);
             process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
             Ok(())
         }
@@ -189,8 +202,10 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
     let mut m = own_message(Kind::Proposal, conn, tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
+    faults::at(Step::Proposing);
     match send(conn, &name, &m, None) {
         Ok(()) => {
+            faults::at(Step::Proposed);
             hs.stage = PROPOSED;
             hs.since = time::now_ns();
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
@@ -222,7 +237,7 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
-    m.features = copying::features();
+    m.features = faults::features(copying::features());
     m
 }
 
@@ -249,46 +264,12 @@ fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(
     }
 }
 
-/// The process's mailbox; made when first needed. −1 = cannot be made.
-fn mailbox() -> i32 {
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Some(_held) = group::lock() else {
-        return -1;
-    };
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Ok(own) = sock::unix_datagram(None) else {
-        return -1;
-    };
-    let raw = process::hide(own);
-    PROCESS.mailbox.store(raw, Ordering::Release);
-    raw
-}
-
-/// Takes what lies in the mailbox and hands it to the connections it is for.
-pub fn drain_mailbox() {
-    let own = PROCESS.mailbox.load(Ordering::Acquire);
-    if own < 0 {
-        return;
-    }
-    for _ in 0..64 {
-        let mut buf = [0u8; wire::LEN + 1];
-        let Ok(got) = sock::recv_with_fds(own, &mut buf) else {
-            return;
-        };
-        let Some(Ok(m)) = got.len.and_then(|n| buf.get(..n)).map(Message::decode) else {
-            continue;
-        };
-        deliver(&m, got);
-    }
-}
-
 fn deliver(m: &Message, got: Received) {
+    faults::at(match m.kind {
+        Kind::Accept => Step::AcceptCame,
+        Kind::Decline => Step::DeclineCame,
+        _ => Step::ConfirmCame,
+    });
     if m.kind == Kind::Decline {
         release_declined(m);
     }
@@ -331,42 +312,18 @@ fn deliver(m: &Message, got: Received) {
     );
 }
 
-/// An Accept for a connection that is gone: say so, that the DMB may be used anew.
-fn decline_unknown(m: &Message, got: &Received) {
-    if m.kind != Kind::Accept {
-        return;
-    }
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
-    (no.echo, no.reason) = (m.id, Reason::CLOSING.0);
-    (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
-    if let Some(to) = &got.from {
-        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
-    }
-}
-
-/// The peer says that it will never use the DMB that we offered.
-fn release_declined(m: &Message) {
-    let words = group::own_words(m.chunk, u32::from(m.slot));
-    if let Some(words) = words
-        && m.token != 0
-        && words.rx.0.token.load(Ordering::Acquire) == m.token
-    {
-        Tx::detach(words);
-    }
-}
-
 // --- accepting side -------------------------------------------------------
 
 fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let mut buf = [0u8; wire::LEN + 1];
     match sock::recv_with_fds(hs.name_fd, &mut buf) {
         Ok(got) => {
-            let m = got
-                .len
-                .and_then(|n| buf.get(..n))
-                .ok_or(Malformed::Length)
-                .and_then(Message::decode);
-            answer(conn, hs, m, got)
+            faults::at(Step::ProposalCame);
+            let bytes = got.len.and_then(|n| buf.get(..n)).unwrap_or(&[]);
+            match Message::decode(bytes) {
+                Err(Malformed::Version) => Err(version::of_proposal(hs, bytes, &got)),
+                m => answer(conn, hs, m, got),
+            }
         }
         Err(Errno::AGAIN) => be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
         Err(_) => Err(Reason::INTERNAL),
@@ -401,8 +358,7 @@ fn answer(
     let m = match m {
         Ok(m) if m.kind == Kind::Proposal => m,
         // Not a Proposal: whoever it was, the name stays open for the real one.
-        Ok(_) | Err(Malformed::Length | Malformed::EyeCatcher | Malformed::Field) => return Ok(()),
-        Err(Malformed::Version) => return Err(Reason::VERSION),
+        Ok(_) | Err(_) => return Ok(()),
     };
     remember_peer(hs, &m, &got);
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
@@ -424,8 +380,10 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     tell_dmb(conn, &mut yes, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    faults::at(Step::Accepting);
     match send_with_chunk(conn, &to, &yes) {
         Ok(()) => {
+            faults::at(Step::Accepted);
             hs.stage = ACCEPTED;
             hs.tries = 0;
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
@@ -495,7 +453,9 @@ fn check_peer(conn: &Conn, m: &Message, got: &Received, tuple: &Tuple) -> Result
         &got.cred,
         proof,
         process::config().peer,
-    )
+    )?;
+    faults::at(Step::PeerProven);
+    Ok(())
 }
 
 /// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
@@ -525,6 +485,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;
     hs.rx_token = dmb.token.bits();
+    faults::at(Step::DmbTaken);
     Ok(())
 }
 
@@ -535,12 +496,12 @@ fn confirmed(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    stop_waiting();
     check_peer(conn, m, &got, tuple)?;
     attach(conn, hs, m, &mut got)?;
     if let Some(mut locked) = group::lock() {
         group::acked(&mut locked, hs.rx_chunk - 1);
     }
+    stop_waiting(); // not earlier: who refuses does so himself
     hs.stage = AGREED;
     Ok(())
 }
@@ -554,7 +515,6 @@ fn accepted(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    stop_waiting();
     remember_peer(hs, m, &got);
     check_peer(conn, m, &got, tuple)?;
     if process::config().eid_count > 0 {
@@ -562,6 +522,7 @@ fn accepted(
     }
     offer_dmb(conn, hs, m)?;
     attach(conn, hs, m, &mut got)?;
+    stop_waiting();
     hs.stage = AGREED;
     hs.tries = 0;
     Ok(())
@@ -593,6 +554,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     conn.tx_dmb
         .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
     hs.attached = true;
+    faults::at(Step::Attached);
     Ok(())
 }
 
@@ -631,6 +593,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     };
     cell.rx_mode.store(mode::MOVING, Ordering::SeqCst);
     cell.tx_mode.store(mode::MOVING, Ordering::SeqCst);
+    faults::at(Step::Opening);
     let opened = open_quiet(conn, hs);
     if !matches!(opened, Ok(true)) {
         cell.rx_mode.store(mode::PLAIN, Ordering::SeqCst);
@@ -638,6 +601,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         opened?;
         return be_patient(conn, hs, Reason::COUNTS);
     }
+    faults::at(Step::Opened);
     process::show(conn, ConnState::Memlane, Reason::NONE);
     process::count(Counter::Upgraded, 1);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
@@ -686,8 +650,12 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     tell_dmb(conn, &mut m, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    faults::at(Step::Confirming);
     match send_with_chunk(conn, &to, &m) {
-        Ok(()) => hs.stage = OPEN,
+        Ok(()) => {
+            hs.stage = OPEN;
+            faults::at(Step::Confirmed);
+        }
         Err(Sent::Later) => hs.next_op = conn.ops() + 1,
         Err(Sent::Never(_)) => hs.stage = OVER,
     }
@@ -710,7 +678,9 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
         m.reason = why.0;
         m.echo = hs.peer_id;
         if let Ok(to) = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]) {
+            faults::at(Step::Declining);
             let _ = sock::send_with_fds(mailbox(), &to, &m.encode(), &[]);
+            faults::at(Step::Declined);
         }
     }
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
@@ -742,6 +712,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         // SAFETY: attached: mapped, atomics only.
         group::detach(unsafe { &*dmb });
         hs.attached = false;
+        faults::at(Step::Detached);
     }
     // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
     if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
@@ -755,6 +726,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
         group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
         hs.rx_chunk = 0;
+        faults::at(Step::Released);
     }
 }
 
@@ -764,6 +736,9 @@ pub fn abandon(conn: &'static Conn) {
     let hs = unsafe { &mut *conn.hs.get() };
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
         stop_waiting();
+    }
+    if hs.rx_chunk != 0 {
+        faults::at(Step::Abandoning);
     }
     let told = matches!(hs.stage, ACCEPTED | AGREED | CONFIRMING | OPEN);
     give_back(conn, hs, told);
