@@ -31,6 +31,7 @@ use memlane_core::ring::{Rx, Tx};
 use memlane_core::stats::Counter;
 use memlane_core::token::Token;
 use memlane_sys::fd::Fd;
+use memlane_sys::sock::{Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
@@ -45,7 +46,30 @@ struct Group {
     pid: i32,
     conns: u32,
     idle_since: u64,
+    /// Where it was connected to, if it serves and takes Proposals by mail …
+    serves: Addr,
+    /// … and its mailbox; length 0 = not known.
+    mailbox: [u8; MAILBOX],
+    mailbox_len: u8,
 }
+
+impl Group {
+    const NONE: Group = Group {
+        gid: 0,
+        pid: 0,
+        conns: 0,
+        idle_since: 0,
+        serves: Addr {
+            ip: [0; 16],
+            port: 0,
+        },
+        mailbox: [0; MAILBOX],
+        mailbox_len: 0,
+    };
+}
+
+/// Bytes of a mailbox's name that are remembered: the kernel makes 5.
+const MAILBOX: usize = 8;
 
 /// A chunk of ours.
 #[derive(Debug)]
@@ -87,16 +111,7 @@ struct Tables {
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = Tables {
-    groups: UnsafeCell::new(
-        [const {
-            Group {
-                gid: 0,
-                pid: 0,
-                conns: 0,
-                idle_since: 0,
-            }
-        }; GROUPS],
-    ),
+    groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
     own: UnsafeCell::new(
         [const {
             OwnChunk {
@@ -183,11 +198,33 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
     groups[i] = Group {
         gid,
         pid,
-        conns: 0,
         idle_since: time::now_ns(),
+        ..Group::NONE
     };
     process::count(Counter::LinkGroups, 1);
     u32::try_from(i).map_err(|_| Reason::INTERNAL)
+}
+
+/// The process of `group` serves at this address, and takes Proposals by mail.
+pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &[u8]) {
+    let g = &mut locked.groups()[group as usize];
+    if let Some(place) = g.mailbox.get_mut(..name.len()) {
+        place.copy_from_slice(name);
+        g.mailbox_len = name.len() as u8;
+        g.serves = *serves;
+    }
+}
+
+/// The mailbox of a process that serves at this address: one of them, in turn.
+pub fn mailbox_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<UnixName> {
+    let known = |g: &&Group| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
+    let groups = locked.groups();
+    let many = groups.iter().filter(known).count();
+    let g = groups
+        .iter()
+        .filter(known)
+        .nth(turn as usize % many.max(1))?;
+    UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()
 }
 
 /// Forgets groups whose process is gone and that carry nothing any more.
@@ -204,12 +241,7 @@ fn sweep(locked: &mut Locked<'_>) {
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
-    locked.groups()[group as usize] = Group {
-        gid: 0,
-        pid: 0,
-        conns: 0,
-        idle_since: 0,
-    };
+    locked.groups()[group as usize] = Group::NONE;
     for (i, chunk) in locked.own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
@@ -570,12 +602,7 @@ pub fn forget_all() {
     unsafe {
         for g in &mut *TABLES.groups.get() {
             if g.gid != 0 {
-                *g = Group {
-                    gid: 0,
-                    pid: 0,
-                    conns: 0,
-                    idle_since: 0,
-                };
+                *g = Group::NONE;
             }
         }
         for c in &mut *TABLES.own.get() {

@@ -79,6 +79,8 @@ pub struct Message {
 
 /// `Message::features`: can send into rings that lie in a file of their own.
 pub const OWN_RINGS: u8 = 1;
+/// … takes Proposals by its mailbox too.
+pub const TAKES_MAIL: u8 = 8;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
