@@ -20,7 +20,7 @@ use crate::faults::{self, Step};
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{
     self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, SLOTS,
     TCP_ONLY,
@@ -145,7 +145,6 @@ static BOARDS: [Board; CHUNKS] = [const {
     }
 }; CHUNKS];
 static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
-static HOT_TOTAL: AtomicI32 = AtomicI32::new(0);
 
 /// Proof that `PROCESS.group_lock` is held.
 pub struct Locked<'a>(#[allow(dead_code)] crate::thread::Held<'a>);
@@ -547,52 +546,92 @@ pub fn detach(dmb: &Dmb) {
 
 // --- ready words ----------------------------------------------------------
 
+/// Chunks of ours with awake connections: a bit each, and in `HOT_WORDS_USED` a bit
+/// for each word of these that is not 0. So a look costs by what is awake, not by what there is.
+/// A bit may stand a moment too long, never be missing: whoever clears one looks again.
+static HOT_CHUNKS: [AtomicU64; CHUNKS / 64] = [const { AtomicU64::new(0) }; CHUNKS / 64];
+static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
+
 /// One more (or less) connection of this chunk is awake.
 pub fn hot(chunk: u32, up: bool) {
     let board = &BOARDS[chunk as usize];
+    let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
+    let of_words = 1 << (chunk / 64);
     if up {
-        board.hot.fetch_add(1, Ordering::AcqRel);
-        HOT_TOTAL.fetch_add(1, Ordering::AcqRel);
-    } else {
-        board.hot.fetch_sub(1, Ordering::AcqRel);
-        HOT_TOTAL.fetch_sub(1, Ordering::AcqRel);
+        if board.hot.fetch_add(1, Ordering::SeqCst) == 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+            HOT_WORDS_USED.fetch_or(of_words, Ordering::SeqCst);
+        }
+    } else if board.hot.fetch_sub(1, Ordering::SeqCst) == 1 {
+        word.fetch_and(!bit, Ordering::SeqCst);
+        if board.hot.load(Ordering::SeqCst) != 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+        if word.load(Ordering::SeqCst) == 0 {
+            HOT_WORDS_USED.fetch_and(!of_words, Ordering::SeqCst);
+            if word.load(Ordering::SeqCst) != 0 {
+                HOT_WORDS_USED.fetch_or(of_words, Ordering::SeqCst);
+            }
+        }
     }
 }
 
 /// Is any connection of the process awake?
 #[inline(always)]
 pub fn any_hot() -> bool {
-    HOT_TOTAL.load(Ordering::Relaxed) > 0
+    HOT_WORDS_USED.load(Ordering::Relaxed) != 0
+}
+
+/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+#[inline]
+fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+    for of_words in ones(u64::from(HOT_WORDS_USED.load(Ordering::Acquire))) {
+        for bit in ones(HOT_CHUNKS[of_words].load(Ordering::Acquire)) {
+            let board = &BOARDS[of_words * 64 + bit];
+            let base = board.base.load(Ordering::Acquire);
+            if base.is_null() || board.hot.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
+            let ready = unsafe { &(*base.cast::<ChunkHeader>()).ready };
+            if ready.load(Ordering::Relaxed) != 0 && f(board, ready) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The bits of a word that are set, by number.
+#[inline]
+fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        word &= word.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
 }
 
 /// Calls `f` for every connection whose peer has published something since the
 /// last look. Costs one load per chunk with awake connections.
 #[inline]
 pub fn harvest(mut f: impl FnMut(&'static Conn)) {
-    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Acquire) as usize] {
-        if board.hot.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let base = board.base.load(Ordering::Acquire);
-        if base.is_null() {
-            continue;
-        }
-        // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
-        let ready = unsafe { &(*base.cast::<ChunkHeader>()).ready };
-        if ready.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let mut bits = ready.swap(0, Ordering::AcqRel);
-        while bits != 0 {
-            let slot = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
+    any_ready_word(|board, ready| {
+        for slot in ones(ready.swap(0, Ordering::AcqRel)) {
             let conn = board.conns[slot].load(Ordering::Acquire);
             // SAFETY: null or an address in the pool, which is never unmapped.
             if let Some(conn) = unsafe { conn.as_ref() } {
                 f(conn);
             }
         }
-    }
+        false
+    });
+}
+
+/// Has any peer published anything since the last harvest? (For spin loops.)
+#[inline]
+pub fn any_ready() -> bool {
+    any_ready_word(|_, _| true)
 }
 
 /// In the child of a fork: the parent's groups are not ours. The mappings stay
@@ -623,29 +662,14 @@ pub fn forget_all() {
         }
     }
     BOARD_HIGH.store(0, Ordering::Relaxed);
-    HOT_TOTAL.store(0, Ordering::Relaxed);
+    for word in &HOT_CHUNKS {
+        word.store(0, Ordering::Relaxed);
+    }
+    HOT_WORDS_USED.store(0, Ordering::Relaxed);
 }
 
 /// The descriptor of a chunk of ours, if the peer may not have it yet.
 pub fn chunk_fd(locked: &mut Locked<'_>, chunk: u32) -> Option<i32> {
     let own = &locked.own()[chunk as usize];
     (!own.acked && own.fd > 0).then_some(own.fd)
-}
-
-/// Has any peer published anything since the last harvest? (For spin loops.)
-#[inline]
-pub fn any_ready() -> bool {
-    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
-        if board.hot.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let base = board.base.load(Ordering::Acquire);
-        if !base.is_null()
-            // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
-            && unsafe { &(*base.cast::<ChunkHeader>()).ready }.load(Ordering::Relaxed) != 0
-        {
-            return true;
-        }
-    }
-    false
 }

@@ -8,6 +8,8 @@
  *   open N                         has N connections open: opens more, or closes the newest
  *   talk WAY FIRST COUNT SIZE N    N times: sends SIZE bytes on each of COUNT connections, then waits for
  *                                  the answers by WAY (epoll, poll, select, read) and compares them
+ *   measure WAY FIRST COUNT SIZE N  the same, in a function of its own, for tools that count what it executes
+ *   rest                           waits until nothing has come for 20 ms
  *   short N AT-ONCE TIMES          N connections, AT-ONCE of them open at a time, each of which talks TIMES
  *   fork HOW N                     N times a child (below), and a talk on all connections after each
  *
@@ -276,6 +278,18 @@ static void talk(enum way way, int first, int count, size_t size, int times) {
     }
 }
 
+static __attribute__((noinline)) void talk_measured(enum way way, int first, int count, size_t size, int times) {
+    talk(way, first, count, size, times);
+    __asm__ volatile(""); /* no tail call */
+}
+
+static void rest(void) {
+    struct epoll_event event;
+    while (alone && serve_once(20) > 1) {
+    }
+    if (epoll_wait(set, &event, 1, 20) != 0) die("something came unasked");
+}
+
 /* Connections come and go; those that were open stay. */
 static void many_short(int number, int at_once, int times) {
     int before = open_now;
@@ -330,6 +344,10 @@ static void take_orders(void) {
             have_open(a);
         } else if (sscanf(line, "talk %19s %d %d %d %d", name, &a, &b, &c, &d) == 5) {
             talk(way_of(name), a, b, (size_t)c, d);
+        } else if (sscanf(line, "measure %19s %d %d %d %d", name, &a, &b, &c, &d) == 5) {
+            talk_measured(way_of(name), a, b, (size_t)c, d);
+        } else if (strcmp(line, "rest\n") == 0) {
+            rest();
         } else if (sscanf(line, "short %d %d %d", &a, &b, &c) == 3) {
             many_short(a, b, c);
         } else if (sscanf(line, "fork %19s %d", name, &a) == 2) {

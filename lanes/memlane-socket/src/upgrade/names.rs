@@ -80,12 +80,13 @@ pub(super) fn take_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result
 
 /// A place of `NAMED`, claimed: free, or of somebody who has waited long enough.
 fn free_place() -> Option<&'static AtomicU64> {
-    let places = NAMED.get(..most())?;
+    let free = |place: &AtomicU64| place.load(Ordering::Relaxed) == 0;
     let claim = |place: &&AtomicU64| {
         let taken = place.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed);
         taken.is_ok()
     };
-    if let Some(place) = places.iter().find(claim) {
+    let places = NAMED.get(..most())?;
+    if let Some(place) = places.iter().find(|place| free(place) && claim(place)) {
         return Some(place);
     }
     let next = NEXT_PLACE.fetch_add(1, Ordering::Relaxed) as usize;
