@@ -25,12 +25,15 @@
 )]
 
 mod mail;
+mod names;
 mod own_ring;
 mod standing;
 mod version;
 
 pub use mail::drain_mailbox;
 use mail::{decline_unknown, mailbox, release_declined};
+use names::Mailed;
+pub use names::forget_all;
 pub use standing::{Standing, bar, hope_again, hurry, standing};
 
 use crate::config::EID_LEN;
@@ -176,15 +179,8 @@ fn learn_tuple(conn: &Use) -> Result<Tuple, Reason> {
 }
 
 fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
-    let name = UnixName::abstract_name(&wire::rendezvous_name(&tuple.mirrored()))
-        .map_err(|_| Reason::INTERNAL)?;
-    match sock::unix_datagram(Some(&name)) {
-        Ok(own) => {
-            hs.name_fd = process::hide(own);
-            if hs.name_fd < 0 {
-                return Err(Reason::NO_DEVICE);
-            }
-            hs.stage = LISTENING;
+    match names::listen_for(conn, hs, tuple) {
+        Ok(()) => {
             faults::at(Step::NameBound);
             process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
             Ok(())
@@ -203,14 +199,15 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
     faults::at(Step::Proposing);
+    match names::propose(conn, hs, &m) {
+        Mailed::Sent => return proposed(conn, hs),
+        Mailed::Full => return be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
+        Mailed::Nobody => {}
+    }
     match send(conn, &name, &m, None) {
         Ok(()) => {
-            faults::at(Step::Proposed);
-            hs.stage = PROPOSED;
             hs.since = time::now_ns();
-            PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
-            process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
-            Ok(())
+            proposed(conn, hs)
         }
         Err(Sent::Later) => {
             // A peer that has closed answers no more, whether it is under memlane or not.
@@ -220,6 +217,22 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
         }
         Err(Sent::Never(why)) => Err(why),
     }
+}
+
+fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
+    faults::at(Step::Proposed);
+    hs.stage = PROPOSED;
+    PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
+    process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
+    Ok(())
+}
+
+/// A Proposal by mail came to somebody who is not, or not yet, the other end.
+fn not_there(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    stop_waiting();
+    hs.stage = IDLE;
+    hs.by_name = true;
+    later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
 // --- messages -------------------------------------------------------------
@@ -266,12 +279,15 @@ fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(
 
 fn deliver(m: &Message, got: Received) {
     faults::at(match m.kind {
+        Kind::Proposal => Step::ProposalCame,
         Kind::Accept => Step::AcceptCame,
         Kind::Decline => Step::DeclineCame,
-        _ => Step::ConfirmCame,
+        Kind::Confirm => Step::ConfirmCame,
     });
-    if m.kind == Kind::Decline {
-        release_declined(m);
+    match m.kind {
+        Kind::Proposal => return names::proposed(m, got),
+        Kind::Decline => release_declined(m),
+        _ => {}
     }
     let Some(conn) = process::conn_by_id(m.echo) else {
         return decline_unknown(m, &got);
@@ -289,6 +305,7 @@ fn deliver(m: &Message, got: Received) {
     let done = match (m.kind, hs.stage) {
         (Kind::Accept, PROPOSED) => accepted(&conn, hs, m, got, &tuple),
         (Kind::Confirm, ACCEPTED) => confirmed(&conn, hs, m, got, &tuple),
+        (Kind::Decline, PROPOSED) if m.reason == Reason::TOO_YOUNG.0 => not_there(&conn, hs),
         (Kind::Decline, PROPOSED | ACCEPTED | AGREED) => {
             if let Some(e) = process::entry(&conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
@@ -302,19 +319,22 @@ fn deliver(m: &Message, got: Received) {
     if let Err(why) = done {
         refuse(&conn, hs, why, true);
     }
-    conn.hs_due.store(
-        if matches!(hs.stage, OPEN | OVER) {
-            u64::MAX
-        } else {
-            0
-        },
-        Ordering::Relaxed,
-    );
+    let due = match hs.stage {
+        OPEN | OVER => u64::MAX,
+        IDLE => hs.next_op,
+        _ => 0,
+    };
+    conn.hs_due.store(due, Ordering::Relaxed);
 }
 
 // --- accepting side -------------------------------------------------------
 
 fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    if hs.name_fd < 0 {
+        // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+        let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
+        return be_patient(conn, hs, Reason::PEER_NO_MEMLANE);
+    }
     let mut buf = [0u8; wire::LEN + 1];
     match sock::recv_with_fds(hs.name_fd, &mut buf) {
         Ok(got) => {
@@ -366,6 +386,7 @@ fn answer(
     check_peer(conn, &m, &got, &tuple)?;
     hs.eid = common_eid(&m)?;
     offer_dmb(conn, hs, &m)?;
+    names::expect_no_more(conn);
     accept(conn, hs)
 }
 
@@ -387,7 +408,7 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
             hs.stage = ACCEPTED;
             hs.tries = 0;
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
-            process::unhide(core::mem::replace(&mut hs.name_fd, -1));
+            names::let_go(conn, hs);
             Ok(())
         }
         Err(Sent::Later) => {
@@ -522,6 +543,12 @@ fn accepted(
     }
     offer_dmb(conn, hs, m)?;
     attach(conn, hs, m, &mut got)?;
+    if m.features & wire::TAKES_MAIL != 0
+        && let Some(mut locked) = group::lock()
+    {
+        let name = &hs.peer_name[..hs.peer_name_len];
+        group::learn_mailbox(&mut locked, hs.group - 1, &tuple.remote, name);
+    }
     stop_waiting();
     hs.stage = AGREED;
     hs.tries = 0;
@@ -706,7 +733,8 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
 }
 
 fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
-    process::unhide(core::mem::replace(&mut hs.name_fd, -1));
+    names::let_go(conn, hs);
+    names::expect_no_more(conn);
     if hs.attached {
         let dmb = conn.tx_dmb.load(Ordering::Acquire);
         // SAFETY: attached: mapped, atomics only.

@@ -83,6 +83,8 @@ pub const OWN_RINGS: u8 = 1;
 pub const CAN_COPY: u8 = 2;
 /// … wants both directions of this connection to be sent so.
 pub const WANTS_COPY: u8 = 4;
+/// … takes Proposals by its mailbox too.
+pub const TAKES_MAIL: u8 = 8;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -42,7 +42,7 @@ pub fn features() -> u8 {
         Mode::NoCopy => 0,
         Mode::Copy => wire::WANTS_COPY,
     };
-    wire::OWN_RINGS | wire::CAN_COPY | wants
+    wire::OWN_RINGS | wire::TAKES_MAIL | wire::CAN_COPY | wants
 }
 
 /// A sender copies if either side has asked for it. `peers`: the features that the peer has told.
