@@ -87,7 +87,7 @@ fn fresh_words() -> DmbWords<Loom> {
             start: u64s(),
             end: u64s(),
         }),
-        reserved: Aligned(u64s()),
+        parts: Aligned(std::array::from_fn(|_| u32s())),
         reserved2: Aligned(u64s()),
     }
 }
