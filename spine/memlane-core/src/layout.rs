@@ -71,6 +71,15 @@ pub struct Run<W: Words> {
     pub end: W::U64,
 }
 
+/// A part of a ring, from its first byte on. Stream offset `o` lies at `(o + shift) % len`.
+#[repr(C)]
+pub struct Part<W: Words> {
+    /// Bytes: a power of two; 0 = the whole ring.
+    pub len: W::U32,
+    /// See above.
+    pub shift: W::U32,
+}
+
 /// The words of one DMB. Each group has 128 bytes to itself: adjacent-line
 /// prefetch makes pairs of 64-byte lines travel together.
 #[repr(C, align(128))]
@@ -85,8 +94,8 @@ pub struct DmbWords<W: Words> {
     pub tx: Aligned<TxWords<W>>,
     /// See the table above.
     pub runs: [Run<W>; RUNS],
-    /// Bytes of the ring in use from the end of `runs[k]` on: a power of two; 0 = all.
-    pub parts: Aligned<[W::U32; RUNS]>,
+    /// What of the ring is in use from the end of `runs[k]` on.
+    pub parts: Aligned<[Part<W>; RUNS]>,
     /// Filler up to 1024.
     pub reserved2: Aligned<W::U64>,
 }
@@ -160,6 +169,7 @@ const _: () = {
     assert!(offset_of!(DmbWords<Cpu>, runs) == 512);
     assert!(offset_of!(DmbWords<Cpu>, parts) == 768);
     assert!(size_of::<Run<Cpu>>() == 16);
+    assert!(size_of::<Part<Cpu>>() == 8);
     assert!(offset_of!(ChunkHeader, ready) == 128);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);
     assert!(RINGS_AT.is_multiple_of(4096));

@@ -1,7 +1,7 @@
 //! One direction of one stream over two lanes.
 //!
 //! A stream is a sequence of bytes, each with its **stream offset**. Every byte
-//! goes either through the ring (at `offset % part`) or through TCP. The
+//! goes either through the ring or through TCP. The
 //! sender chooses for each stretch; the receiver follows the sender's map: all
 //! bytes below `published` are in the ring, except those in a declared TCP
 //! **run**. A run is declared before its first byte is written to TCP, so the
@@ -29,14 +29,14 @@
 //! # Parts
 //!
 //! A sender uses as much of the ring as the stream needs: a **part** of it, from
-//! its first byte on. Which, is declared with each run and holds from that run's
-//! end on; a run may be empty, to declare nothing else. Bytes behind a new part
-//! are written only when everything that lies in the ring below it is consumed,
-//! so no place is used for two bytes, and neither side waits for the other to
-//! agree. The part grows when one write does not fit into it, or when it has been
-//! filled again and again. It shrinks when the receiver says that it has given
-//! the ring's pages back ([`crate::layout::SHED`]): it may do that while it is
-//! parked and owns the ring alone.
+//! its first byte on, with offset `o` at `(o + shift) % part`. Which, is declared
+//! with each run and holds from that run's end on; a run may be empty, to declare
+//! nothing else. When a write does not fit, the part grows, and the shift is such
+//! that the next byte lies right behind the old part: what is unread there stays
+//! where it is, and is written over only when it has been consumed. The part
+//! shrinks when the receiver says that it has given the ring's pages back
+//! ([`crate::layout::SHED`]); it may do that while it is parked and owns the ring
+//! alone. Neither side ever waits for the other to agree.
 //!
 //! # Trust
 //!
@@ -100,10 +100,8 @@ pub enum MustTcp {
 /// empty one may stand that declares a part, and nothing in between.
 const RUNS_FOR_RING: usize = RUNS - 3;
 
-/// A part that has been full grows so many times.
+/// A part that is too small grows so many times.
 const GROWTH: u32 = 4;
-/// … once so many times its bytes have been sent: a receiver that takes nothing does not make it grow.
-const FILLED_BEFORE_GROWTH: u64 = 2;
 
 /// The sender's answer to "may I put bytes into the ring?".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,10 +124,10 @@ pub struct Tx {
     debt: u64,
     run_start: u64,
     ring_head: u64,
-    /// No byte goes into the ring before everything below this is consumed: it was written under another part.
+    /// Until everything below this is consumed, which lies in the part that was used before …
     barrier: u64,
-    /// Where the part in use began.
-    since: u64,
+    /// … bytes go into the ring below this offset only.
+    cap: u64,
     /// Where a part was last declared by a run of its own, +1; 0 = nowhere yet.
     declared_at: u64,
     run_ends: [u64; RUNS],
@@ -138,9 +136,10 @@ pub struct Tx {
     ended: u32,
     /// Bytes of the ring in use; 0 = all.
     part: u32,
+    /// Added to an offset, for its place.
+    shift: u32,
     /// The part to begin with; 0 = all, always.
     least: u32,
-    reserved: u32,
 }
 
 impl Tx {
@@ -177,7 +176,6 @@ impl Tx {
     pub fn activate_part<W: Words>(&mut self, w: &DmbWords<W>, head: u64, least: u32) {
         *self = Tx {
             head,
-            since: head,
             part: least,
             least,
             ..Tx::default()
@@ -228,7 +226,8 @@ impl Tx {
         }
         w.tx.0.writing.store(1, Relaxed);
         W::full_fence(); // fence W
-        if let Some(why) = must_tcp(w.rx.0.flags.load(Relaxed)) {
+        // Acquire: a receiver that was parked may have given the pages back that are written now.
+        if let Some(why) = must_tcp(w.rx.0.flags.load(Acquire)) {
             w.tx.0.writing.store(0, Release);
             return Ok(Room::Tcp(why));
         }
@@ -238,7 +237,7 @@ impl Tx {
     /// The one or two stretches of a ring of `size` bytes for the next `n` bytes.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.head, self.part(size), n)
+        split(self.head, self.shift, self.part(size), n)
     }
 
     /// In a full ring of `size` bytes: what the receiver must have consumed for a
@@ -318,46 +317,47 @@ impl Tx {
     #[allow(clippy::cast_possible_truncation)] // at most size
     fn room(&self, size: usize) -> usize {
         if self.consumed < self.barrier {
-            return 0;
+            return self.cap.saturating_sub(self.head) as usize;
         }
         (self.part(size) as u64).saturating_sub(self.head - self.consumed) as usize
     }
 
-    /// `want` bytes do not fit: should more of the ring be used?
+    /// `want` bytes do not fit: more of the ring is used from here on.
     #[cold]
     fn grow<W: Words>(&mut self, w: &DmbWords<W>, size: usize, want: usize) {
-        let part = u64::from(self.part);
-        let is_empty = self.consumed >= self.ring_head;
-        let more = if is_empty && want as u64 > part {
-            want.min(size).next_power_of_two()
-        } else if self.room(size) == 0 && self.head - self.since >= FILLED_BEFORE_GROWTH * part {
-            self.part.saturating_mul(GROWTH) as usize
-        } else {
-            return;
-        };
+        let larger = u64::from(self.part.saturating_mul(GROWTH));
+        let two = 2 * want.min(size) as u64; // this one, and the next beside it
         #[allow(clippy::cast_possible_truncation)] // a ring's size at most
-        self.declare_part(w, more.min(size) as u32);
+        let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
+        let old = self.part;
+        // Everything unread lies in the old part; `head` shall lie right behind it.
+        #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
+        let shift = old.wrapping_sub(self.head as u32) & (more - 1);
+        if self.declare_part(w, more, shift) {
+            self.cap = self.head + u64::from(more - old);
+        }
     }
 
     /// The receiver has given the ring's pages back.
     #[cold]
     fn shrink<W: Words>(&mut self, w: &DmbWords<W>) {
         // An impossible word is told by the next `reserve`.
-        if self.refresh(w).is_ok() {
-            self.declare_part(w, self.least);
+        if self.refresh(w).is_ok() && self.consumed >= self.ring_head {
+            self.declare_part(w, self.least, 0);
         }
     }
 
     /// From `head` on, bytes lie in this part of the ring. The slots of runs have
     /// uses that are more important (see `RUNS_FOR_RING`), so not twice at one place.
-    fn declare_part<W: Words>(&mut self, w: &DmbWords<W>, part: u32) {
-        if self.outstanding() < RUNS_FOR_RING && self.declared_at != self.head + 1 {
-            self.declared_at = self.head + 1;
-            self.part = part;
-            self.since = self.head;
-            self.barrier = self.ring_head;
-            self.write_run(w, self.head, self.head);
+    fn declare_part<W: Words>(&mut self, w: &DmbWords<W>, part: u32, shift: u32) -> bool {
+        if self.outstanding() >= RUNS_FOR_RING || self.declared_at == self.head + 1 {
+            return false;
         }
+        self.declared_at = self.head + 1;
+        self.barrier = self.ring_head;
+        (self.part, self.shift) = (part, shift);
+        self.write_run(w, self.head, self.head);
+        true
     }
 
     /// Looks at the receiver's progress.
@@ -397,7 +397,8 @@ impl Tx {
         let slot = self.declared as usize % RUNS;
         w.runs[slot].start.store(start, Relaxed);
         w.runs[slot].end.store(end, Relaxed);
-        w.parts.0[slot].store(self.part, Relaxed);
+        w.parts.0[slot].len.store(self.part, Relaxed);
+        w.parts.0[slot].shift.store(self.shift, Relaxed);
         self.run_ends[slot] = end;
         self.run_start = start;
         self.declared = self.declared.wrapping_add(1);
@@ -437,9 +438,9 @@ fn part_of(part: u32, size: usize) -> usize {
 }
 
 #[inline]
-fn split(offset: u64, size: usize, n: usize) -> (Stretch, Stretch) {
+fn split(offset: u64, shift: u32, size: usize, n: usize) -> (Stretch, Stretch) {
     #[allow(clippy::cast_possible_truncation)] // masked by size
-    let at = (offset & (size as u64 - 1)) as usize;
+    let at = (offset.wrapping_add(u64::from(shift)) & (size as u64 - 1)) as usize;
     let first = n.min(size - at);
     (
         Stretch { at, len: first },
@@ -491,6 +492,9 @@ pub struct Rx {
     have_run: u32,
     /// Bytes of the ring that are in use at `taken`; 0 = all.
     part: u32,
+    /// Added to an offset, for its place.
+    shift: u32,
+    reserved: u32,
 }
 
 impl Rx {
@@ -575,7 +579,7 @@ impl Rx {
     /// [`Rx::next`] has just said that they are there.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.taken, self.part(size), n)
+        split(self.taken, self.shift, self.part(size), n)
     }
 
     /// The application has taken `n` bytes (from either lane).
@@ -674,10 +678,8 @@ impl Rx {
                 (self.run_start, self.run_end, self.have_run) = (start, end, 1);
                 return Ok(());
             }
-            let part = w.parts.0[slot].load(Relaxed);
-            if part != self.part {
-                self.follow(part, size)?;
-            }
+            let part = &w.parts.0[slot];
+            self.follow(part.len.load(Relaxed), part.shift.load(Relaxed), size)?;
             if self.walked.wrapping_add(1) == declared {
                 return Ok(()); // may be extended: look at it again next time
             }
@@ -688,12 +690,12 @@ impl Rx {
     }
 
     /// From a run that is behind us on, the sender uses this part of the ring.
-    #[cold]
-    fn follow(&mut self, part: u32, size: usize) -> Result<(), Misbehaved> {
-        if part != 0 && (!part.is_power_of_two() || part as usize > size) {
+    #[inline]
+    fn follow(&mut self, part: u32, shift: u32, size: usize) -> Result<(), Misbehaved> {
+        if part != self.part && part != 0 && (!part.is_power_of_two() || part as usize > size) {
             return Err(Misbehaved::Run);
         }
-        self.part = part;
+        (self.part, self.shift) = (part, shift);
         Ok(())
     }
 }

@@ -63,16 +63,19 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
     ];
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let parts = prop_oneof![Just(None), (0u32..10).prop_map(Some)];
-    let outcome = runner.run(&(2u32..10, parts, starts, ops()), |(log2, part, before, ops)| {
-        let least = part.map_or(0, |p| 1 << p.min(log2));
-        let mut stream = Stream::in_parts(1 << log2, before, least);
-        for op in &ops {
-            stream.step(op);
-        }
-        stream.finish();
-        seen.borrow_mut().add(stream.seen);
-        Ok(())
-    });
+    let outcome = runner.run(
+        &(2u32..10, parts, starts, ops()),
+        |(log2, part, before, ops)| {
+            let least = part.map_or(0, |p| 1 << p.min(log2));
+            let mut stream = Stream::in_parts(1 << log2, before, least);
+            for op in &ops {
+                stream.step(op);
+            }
+            stream.finish();
+            seen.borrow_mut().add(stream.seen);
+            Ok(())
+        },
+    );
     outcome.unwrap();
     println!("{total:?}");
     let Seen {

@@ -253,17 +253,19 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
-    let (at, _) = tx.stretches(ring.len(), want.min(ring.len()));
-    match tx.reserve(words, ring.len(), at.len) {
-        Ok(Room::Ring(n)) => match ring.part(at.at, n) {
-            Some(bytes) => Ok(Turned::Place(Place {
-                bytes,
-                filled: 0,
-                held,
-                conn: own,
-            })),
-            None => Err(Errno::INVAL), // never: a stretch lies in the ring
-        },
+    match tx.reserve(words, ring.len(), want.min(ring.len())) {
+        Ok(Room::Ring(n)) => {
+            let (at, _) = tx.stretches(ring.len(), n);
+            match ring.part(at.at, at.len) {
+                Some(bytes) => Ok(Turned::Place(Place {
+                    bytes,
+                    filled: 0,
+                    held,
+                    conn: own,
+                })),
+                None => Err(Errno::INVAL), // never: a stretch lies in the ring
+            }
+        }
         Ok(Room::Full) => Ok(Turned::Full),
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);

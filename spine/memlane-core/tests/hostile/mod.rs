@@ -49,7 +49,7 @@ impl Dmb {
             &tx.runs_declared,
         ]
         .into_iter()
-        .chain(&self.words().parts.0)
+        .chain(self.words().parts.0.iter().flat_map(|p| [&p.len, &p.shift]))
         .collect()
     }
 

@@ -72,8 +72,6 @@ pub(crate) struct Stream {
     debt: usize,
     /// The sender uses parts of the ring; they need runs too.
     parts: bool,
-    /// The sender has declared another part since a byte last went by the ring.
-    waits_for_part: bool,
     sent: u64,
     got: u64,
     pub(crate) seen: Seen,
@@ -117,7 +115,6 @@ impl Stream {
             in_flight,
             debt: 0,
             parts: least > 0,
-            waits_for_part: false,
             sent: before,
             got: before,
             seen: Seen::default(),
@@ -183,8 +180,10 @@ impl Stream {
         match answer {
             Room::Ring(room) => {
                 assert_eq!(self.debt, 0, "the ring would overtake unpaid TCP bytes");
+                // In a part that has just grown, what is unread on TCP takes no room.
+                let beside = if self.parts { self.tcp.len() } else { 0 };
                 assert!(
-                    room <= n && room + unconsumed <= now,
+                    room <= n && room + unconsumed - beside <= now,
                     "room for what is not there"
                 );
                 assert_eq!(
@@ -195,13 +194,11 @@ impl Stream {
                 self.by_ring(room.min(used));
             }
             Room::Full => {
-                // With a new part, what lies in the ring must be taken first.
-                let bytes = if now > part { 1 } else { now.min(part) };
+                // A smaller part waits for what lies in the larger one; growth waits for the slots of runs.
                 assert!(
-                    n == 0 || unconsumed >= bytes || self.waits_for_part && unconsumed > 0,
+                    n == 0 || unconsumed >= if self.parts { 1 } else { self.size },
                     "full without bytes"
                 );
-                self.waits_for_part |= now > part;
                 self.seen.full += 1;
                 self.by_tcp(n, kernel);
             }
@@ -256,7 +253,6 @@ impl Stream {
             assert!(self.ring().copy_in(b.at, bytes[a.len..].as_ptr(), b.len));
         }
         self.tx.commit(self.words(), n);
-        self.waits_for_part = false;
         self.sent(&bytes);
         self.seen.ring_bytes += n as u64;
     }
@@ -267,7 +263,6 @@ impl Stream {
         if self.tx.part(self.size) < part {
             assert_ne!(self.rx.flags() & SHED, 0, "shrunk without being asked");
             self.seen.shrunk += 1;
-            self.waits_for_part = true;
         }
         let taken = n.min(kernel);
         if !self.tx.is_ended() {
