@@ -271,6 +271,8 @@ pub struct Conn {
     pub rx_size: AtomicU32,
     /// Chunk of it.
     pub rx_chunk: AtomicU32,
+    /// Its slot there.
+    pub rx_slot: AtomicU32,
     /// Slot index in the process's pool.
     pub index: AtomicU32,
     /// Send calls seen.
@@ -313,6 +315,8 @@ pub const SEEN_RUN: u32 = 4;
 pub const SEEN_TO_CHILD: u32 = 8;
 /// `Conn::seen`: TCP's receive buffer has been widened (see `lane::tune`).
 pub const SEEN_WIDENED: u32 = 16;
+/// `Conn::seen`: it was parked with more of its ring in use than the least part (see `lane::shed`).
+pub const SEEN_GROWN: u32 = 32;
 /// `Conn::seen`: the connection has carried data (so it is established).
 pub const SEEN_DATA: u32 = 2;
 

@@ -17,6 +17,7 @@
 
 use crate::conn::{Cell, Conn, Dmb};
 use crate::faults::{self, Step};
+use crate::lane::shed;
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -251,6 +252,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
                 // SAFETY: the whole mapping; no connection uses it.
                 unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             }
+            shed::forget(i);
             *chunk = OwnChunk {
                 group: 0,
                 ring_size: 0,
@@ -286,6 +288,7 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnD
         token,
     };
     let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
+    shed::used(chunk, slot);
     rx.prepare(words);
     words.rx.0.token.store(token.bits(), Ordering::Release);
     locked.groups()[group as usize].conns += 1;
@@ -306,6 +309,7 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
             if detached && !is_read_elsewhere(i, slot) {
                 chunk.quarantine &= !(1 << slot);
                 chunk.used &= !(1 << slot);
+                shed::mark(i as u32, slot);
             }
         }
         if chunk.used != u64::MAX {
@@ -388,6 +392,54 @@ pub fn post(chunk: u32, slot: u32, conn: &Conn) {
         .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
 }
 
+/// Is the connection on the board at this place? (In a forked child, its numbers are those of the parent's board.)
+pub fn is_posted(chunk: u32, slot: u32, conn: &Conn) -> bool {
+    let on_board = &BOARDS[chunk as usize].conns[slot as usize & (SLOTS - 1)];
+    core::ptr::eq(on_board.load(Ordering::Acquire), conn)
+}
+
+/// Who has a slot of ours, and the ring in its chunk.
+pub enum Holder {
+    /// It is free, and the sender will not touch it.
+    Nobody(NonNull<u8>, usize),
+    /// An open connection.
+    Conn(&'static Conn, NonNull<u8>, usize),
+    /// Perhaps a sender, another process, or a connection that is not open yet.
+    Somebody,
+}
+
+/// As long as the lock is held, that stays so.
+pub fn holder(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> Holder {
+    let (i, bit) = (chunk as usize, 1u64 << slot);
+    let own = &locked.own()[i];
+    let size = own.ring_size as usize;
+    let Some(ring) = NonNull::new(own_ring(chunk, slot, own.ring_size)).filter(|_| size != 0)
+    else {
+        return Holder::Somebody;
+    };
+    if own.used & bit == 0 {
+        return Holder::Nobody(ring, size);
+    }
+    // SAFETY: null or an address in the pool, which is never unmapped.
+    if let Some(conn) = unsafe {
+        BOARDS[i].conns[slot as usize]
+            .load(Ordering::Acquire)
+            .as_ref()
+    } {
+        return Holder::Conn(conn, ring, size);
+    }
+    let detached = own_words(chunk, slot).is_some_and(Rx::sender_detached);
+    if own.quarantine & bit != 0 && detached && !is_read_elsewhere(i, slot) {
+        return Holder::Nobody(ring, size);
+    }
+    Holder::Somebody
+}
+
+/// Chunks of ours have lower numbers.
+pub fn chunks_in_use() -> usize {
+    BOARD_HIGH.load(Ordering::Acquire) as usize
+}
+
 /// The peer has the chunk: its descriptor is of no more use to us.
 pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
     let own = &mut locked.own()[chunk as usize];
@@ -420,6 +472,7 @@ pub fn release_dmb(
     );
     if let Some(words) = own_words(chunk, slot) {
         words.rx.0.flags.fetch_or(TCP_ONLY, Ordering::SeqCst);
+        shed::mark(chunk, slot);
         let own = &mut locked.own()[chunk as usize];
         if shared.is_some() || told && !Rx::sender_detached(words) {
             own.quarantine |= 1 << slot;
@@ -661,7 +714,7 @@ pub fn forget_all() {
             cell.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
-    BOARD_HIGH.store(0, Ordering::Relaxed);
+    (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(shed::forget);
     for word in &HOT_CHUNKS {
         word.store(0, Ordering::Relaxed);
     }

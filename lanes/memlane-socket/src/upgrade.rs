@@ -44,6 +44,7 @@ use crate::lane::copying;
 use crate::process::{self, PROCESS};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
+use memlane_core::layout::PART_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
@@ -666,7 +667,10 @@ fn open_quiet(conn: &Conn, hs: &Handshake) -> Result<bool, Reason> {
             Err(Reason::COUNTS)
         };
     }
-    crate::lane::open(conn, hs.rx_chunk - 1, hs.rx_slot, taken, written);
+    // A ring that its user gave is as large as he wants it; one of a chunk grows with the need.
+    let least = hs.tx_map.map_or(PART_LEAST, |_| 0);
+    let dmb = (hs.rx_chunk - 1, hs.rx_slot);
+    crate::lane::open(conn, dmb, taken, written, least);
     Ok(true)
 }
 

@@ -15,13 +15,13 @@
 //! | word | written by | read by | ordering |
 //! |---|---|---|---|
 //! | `consumed` | receiver | sender | release/acquire: the sender may overwrite what is below it + ring size |
-//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
+//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`, `SHED`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
 //! | `rx_cpu` | receiver | sender | hint |
 //! | `token` | receiver | sender, once, at attach | written before the token is told |
 //! | `published` | sender | receiver | release/acquire: payload and runs below it are visible |
 //! | `writing` | sender | receiver, when it parks | fence against `flags` |
 //! | `active` | sender | receiver | release/acquire: 1 = runs valid; 2 = the sender has detached |
-//! | `runs_declared`, `runs` | sender | receiver | before `published` |
+//! | `runs_declared`, `runs`, `parts` | sender | receiver | before `published` |
 //! | `tx_cpu` | sender | receiver | hint |
 //!
 //! Both sides can *physically* write all of it. Neither believes a word that it
@@ -41,6 +41,8 @@ pub const DMB_WORDS_LEN: usize = 1024;
 pub const DMBS_AT: usize = 4096;
 /// Offset of the first ring in a chunk.
 pub const RINGS_AT: usize = DMBS_AT + SLOTS * DMB_WORDS_LEN;
+/// The part of a ring that a sender begins with: one page. See [`crate::ring`].
+pub const PART_LEAST: u32 = 4096;
 /// Smallest ring: SMC_BUF_MIN_SIZE (net/smc/smc_core.h).
 pub const RING_MIN: usize = 16 * 1024;
 /// Largest ring: 64 MiB (×64 slots stays far below the address space).
@@ -52,6 +54,8 @@ pub const PARKED: u32 = 1;
 pub const TCP_ONLY: u32 = 2;
 /// `DmbWords::flags`: set this DMB's bit in the chunk's ready word after publishing.
 pub const WANT_READY: u32 = 4;
+/// `DmbWords::flags`, beside `PARKED`: the ring's pages have been given back; a sender does well to begin small again.
+pub const SHED: u32 = 8;
 
 /// `DmbWords::active`: the sender has declared where its stream stands.
 pub const ACTIVE: u32 = 1;
@@ -65,6 +69,15 @@ pub struct Run<W: Words> {
     pub start: W::U64,
     /// One past the last; `u64::MAX` = everything from `start` on, for ever.
     pub end: W::U64,
+}
+
+/// A part of a ring, from its first byte on. Stream offset `o` lies at `(o + shift) % len`.
+#[repr(C)]
+pub struct Part<W: Words> {
+    /// Bytes: a power of two; 0 = the whole ring.
+    pub len: W::U32,
+    /// See above.
+    pub shift: W::U32,
 }
 
 /// The words of one DMB. Each group has 128 bytes to itself: adjacent-line
@@ -81,8 +94,8 @@ pub struct DmbWords<W: Words> {
     pub tx: Aligned<TxWords<W>>,
     /// See the table above.
     pub runs: [Run<W>; RUNS],
-    /// Filler up to 1024.
-    pub reserved: Aligned<W::U64>,
+    /// What of the ring is in use from the end of `runs[k]` on.
+    pub parts: Aligned<[Part<W>; RUNS]>,
     /// Filler up to 1024.
     pub reserved2: Aligned<W::U64>,
 }
@@ -94,7 +107,7 @@ pub struct Aligned<T>(pub T);
 /// Words that the receiver writes rarely.
 #[repr(C)]
 pub struct RxWords<W: Words> {
-    /// `PARKED | TCP_ONLY | WANT_READY`.
+    /// `PARKED | TCP_ONLY | WANT_READY | SHED`.
     pub flags: W::U32,
     /// CPU that the receiver last waited on, +1; 0 = not known.
     pub rx_cpu: W::U32,
@@ -135,7 +148,7 @@ pub struct ChunkHeader {
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
 /// Version of everything in this file.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Bytes of a chunk whose rings have `ring_size` bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {
@@ -154,7 +167,9 @@ const _: () = {
     assert!(offset_of!(DmbWords<Cpu>, published) == 256);
     assert!(offset_of!(DmbWords<Cpu>, tx) == 384);
     assert!(offset_of!(DmbWords<Cpu>, runs) == 512);
+    assert!(offset_of!(DmbWords<Cpu>, parts) == 768);
     assert!(size_of::<Run<Cpu>>() == 16);
+    assert!(size_of::<Part<Cpu>>() == 8);
     assert!(offset_of!(ChunkHeader, ready) == 128);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);
     assert!(RINGS_AT.is_multiple_of(4096));

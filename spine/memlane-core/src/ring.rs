@@ -1,7 +1,7 @@
 //! One direction of one stream over two lanes.
 //!
 //! A stream is a sequence of bytes, each with its **stream offset**. Every byte
-//! goes either through the ring (at `offset % ring size`) or through TCP. The
+//! goes either through the ring or through TCP. The
 //! sender chooses for each stretch; the receiver follows the sender's map: all
 //! bytes below `published` are in the ring, except those in a declared TCP
 //! **run**. A run is declared before its first byte is written to TCP, so the
@@ -26,13 +26,25 @@
 //!
 //! Checked with loom on a shrunken ring (`tests/loom_ring.rs`).
 //!
+//! # Parts
+//!
+//! A sender uses as much of the ring as the stream needs: a **part** of it, from
+//! its first byte on, with offset `o` at `(o + shift) % part`. Which, is declared
+//! with each run and holds from that run's end on; a run may be empty, to declare
+//! nothing else. When a write does not fit, the part grows, and the shift is such
+//! that the next byte lies right behind the old part: what is unread there stays
+//! where it is, and is written over only when it has been consumed. The part
+//! shrinks when the receiver says that it has given the ring's pages back
+//! ([`crate::layout::SHED`]); it may do that while it is parked and owns the ring
+//! alone. Neither side ever waits for the other to agree.
+//!
 //! # Trust
 //!
 //! [`Tx`] and [`Rx`] live in private memory. What they read of the other side's
 //! words is loaded once and checked against private state; an impossible value
 //! is [`Misbehaved`], which ends this peer's memory lane and nothing else.
 
-use crate::layout::{ACTIVE, DETACHED, DmbWords, PARKED, RUNS, TCP_ONLY};
+use crate::layout::{ACTIVE, DETACHED, DmbWords, PARKED, RUNS, SHED, TCP_ONLY};
 use crate::sync::{Word, Words};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -43,7 +55,7 @@ pub enum Misbehaved {
     Consumed,
     /// `published` went backwards or claims more than the ring holds.
     Published,
-    /// A TCP run overlaps its predecessor or ends before it starts.
+    /// A TCP run overlaps its predecessor, ends before it starts, or names a part that the ring does not have.
     Run,
 }
 
@@ -83,9 +95,13 @@ pub enum MustTcp {
 
 /// A new run is needed only after ring bytes, so it is enough that ring bytes
 /// are written while at most this many runs are outstanding: one slot for the
-/// run after them, and one because the receiver may still be looking at the
-/// last run that it has finished (that run could have grown).
-const RUNS_FOR_RING: usize = RUNS - 2;
+/// run after them, and two because the receiver may still be looking at the
+/// last run that it has finished (that run could have grown), behind which an
+/// empty one may stand that declares a part, and nothing in between.
+const RUNS_FOR_RING: usize = RUNS - 3;
+
+/// A part that is too small grows so many times.
+const GROWTH: u32 = 4;
 
 /// The sender's answer to "may I put bytes into the ring?".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,11 +124,22 @@ pub struct Tx {
     debt: u64,
     run_start: u64,
     ring_head: u64,
+    /// Until everything below this is consumed, which lies in the part that was used before …
+    barrier: u64,
+    /// … bytes go into the ring below this offset only.
+    cap: u64,
+    /// Where a part was last declared by a run of its own, +1; 0 = nowhere yet.
+    declared_at: u64,
     run_ends: [u64; RUNS],
     declared: u32,
     freed: u32,
     ended: u32,
-    reserved: u32,
+    /// Bytes of the ring in use; 0 = all.
+    part: u32,
+    /// Added to an offset, for its place.
+    shift: u32,
+    /// The part to begin with; 0 = all, always.
+    least: u32,
 }
 
 impl Tx {
@@ -132,13 +159,28 @@ impl Tx {
         self.ended != 0
     }
 
-    /// Opens the lane at stream offset `head`: everything below went by TCP.
+    /// Bytes in use of a ring of `size` bytes.
+    #[inline]
+    pub fn part(&self, size: usize) -> usize {
+        part_of(self.part, size)
+    }
+
+    /// Opens the lane at stream offset `head`: everything below went by TCP. The
+    /// whole ring is used, always.
     pub fn activate<W: Words>(&mut self, w: &DmbWords<W>, head: u64) {
+        self.activate_part(w, head, 0);
+    }
+
+    /// As `activate`, with a part of `least` bytes (a power of two, at most the
+    /// ring's size) to begin with.
+    pub fn activate_part<W: Words>(&mut self, w: &DmbWords<W>, head: u64, least: u32) {
         *self = Tx {
             head,
+            part: least,
+            least,
             ..Tx::default()
         };
-        if head > 0 {
+        if head > 0 || least > 0 {
             self.write_run(w, 0, head);
         }
         w.published.0.store(head, Release);
@@ -168,6 +210,10 @@ impl Tx {
         if room < want {
             self.refresh(w)?;
             room = self.room(size);
+            if room < want && self.part != 0 && (self.part as usize) < size {
+                self.grow(w, size, want);
+                room = self.room(size);
+            }
         }
         if self.outstanding() > RUNS_FOR_RING {
             self.refresh(w)?;
@@ -180,7 +226,8 @@ impl Tx {
         }
         w.tx.0.writing.store(1, Relaxed);
         W::full_fence(); // fence W
-        if let Some(why) = must_tcp(w.rx.0.flags.load(Relaxed)) {
+        // Acquire: a receiver that was parked may have given the pages back that are written now.
+        if let Some(why) = must_tcp(w.rx.0.flags.load(Acquire)) {
             w.tx.0.writing.store(0, Release);
             return Ok(Room::Tcp(why));
         }
@@ -190,7 +237,15 @@ impl Tx {
     /// The one or two stretches of a ring of `size` bytes for the next `n` bytes.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.head, size, n)
+        split(self.head, self.shift, self.part(size), n)
+    }
+
+    /// In a full ring of `size` bytes: what the receiver must have consumed for a
+    /// good piece of room (half-empty rings make long copies).
+    pub fn room_from(&self, size: usize) -> u64 {
+        let part = self.part(size) as u64;
+        let quarter = (self.head + part / 4).saturating_sub(part);
+        quarter.max(self.barrier)
     }
 
     /// Publishes `n` bytes copied after [`Tx::reserve`] (0 = nothing came of it).
@@ -210,6 +265,9 @@ impl Tx {
         let want = want as u64;
         if self.ended != 0 || want <= self.debt {
             return;
+        }
+        if self.debt == 0 && self.part > self.least && w.rx.0.flags.load(Relaxed) & SHED != 0 {
+            self.shrink(w);
         }
         let more = want - self.debt;
         self.declare_to(w, self.head + more);
@@ -258,7 +316,48 @@ impl Tx {
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // at most size
     fn room(&self, size: usize) -> usize {
-        (size as u64).saturating_sub(self.head - self.consumed) as usize
+        if self.consumed < self.barrier {
+            return self.cap.saturating_sub(self.head) as usize;
+        }
+        (self.part(size) as u64).saturating_sub(self.head - self.consumed) as usize
+    }
+
+    /// `want` bytes do not fit: more of the ring is used from here on.
+    #[cold]
+    fn grow<W: Words>(&mut self, w: &DmbWords<W>, size: usize, want: usize) {
+        let larger = u64::from(self.part.saturating_mul(GROWTH));
+        let two = 2 * want.min(size) as u64; // this one, and the next beside it
+        #[allow(clippy::cast_possible_truncation)] // a ring's size at most
+        let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
+        let old = self.part;
+        // Everything unread lies in the old part; `head` shall lie right behind it.
+        #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
+        let shift = old.wrapping_sub(self.head as u32) & (more - 1);
+        if self.declare_part(w, more, shift) {
+            self.cap = self.head + u64::from(more - old);
+        }
+    }
+
+    /// The receiver has given the ring's pages back.
+    #[cold]
+    fn shrink<W: Words>(&mut self, w: &DmbWords<W>) {
+        // An impossible word is told by the next `reserve`.
+        if self.refresh(w).is_ok() && self.consumed >= self.ring_head {
+            self.declare_part(w, self.least, 0);
+        }
+    }
+
+    /// From `head` on, bytes lie in this part of the ring. The slots of runs have
+    /// uses that are more important (see `RUNS_FOR_RING`), so not twice at one place.
+    fn declare_part<W: Words>(&mut self, w: &DmbWords<W>, part: u32, shift: u32) -> bool {
+        if self.outstanding() >= RUNS_FOR_RING || self.declared_at == self.head + 1 {
+            return false;
+        }
+        self.declared_at = self.head + 1;
+        self.barrier = self.ring_head;
+        (self.part, self.shift) = (part, shift);
+        self.write_run(w, self.head, self.head);
+        true
     }
 
     /// Looks at the receiver's progress.
@@ -298,6 +397,8 @@ impl Tx {
         let slot = self.declared as usize % RUNS;
         w.runs[slot].start.store(start, Relaxed);
         w.runs[slot].end.store(end, Relaxed);
+        w.parts.0[slot].len.store(self.part, Relaxed);
+        w.parts.0[slot].shift.store(self.shift, Relaxed);
         self.run_ends[slot] = end;
         self.run_start = start;
         self.declared = self.declared.wrapping_add(1);
@@ -327,10 +428,19 @@ fn must_tcp(flags: u32) -> Option<MustTcp> {
     }
 }
 
+/// Bytes in use of a ring of `size` bytes of which `part` was declared.
 #[inline]
-fn split(offset: u64, size: usize, n: usize) -> (Stretch, Stretch) {
+fn part_of(part: u32, size: usize) -> usize {
+    match part as usize {
+        0 => size,
+        part => part.min(size),
+    }
+}
+
+#[inline]
+fn split(offset: u64, shift: u32, size: usize, n: usize) -> (Stretch, Stretch) {
     #[allow(clippy::cast_possible_truncation)] // masked by size
-    let at = (offset & (size as u64 - 1)) as usize;
+    let at = (offset.wrapping_add(u64::from(shift)) & (size as u64 - 1)) as usize;
     let first = n.min(size - at);
     (
         Stretch { at, len: first },
@@ -380,6 +490,10 @@ pub struct Rx {
     flags: u32,
     walked: u32,
     have_run: u32,
+    /// Bytes of the ring that are in use at `taken`; 0 = all.
+    part: u32,
+    /// Added to an offset, for its place.
+    shift: u32,
     reserved: u32,
 }
 
@@ -392,6 +506,12 @@ impl Rx {
     /// The flags as this side set them last.
     pub fn flags(&self) -> u32 {
         self.flags
+    }
+
+    /// Bytes in use of a ring of `size` bytes, as far as [`Rx::next`] has seen.
+    #[inline]
+    pub fn part(&self, size: usize) -> usize {
+        part_of(self.part, size)
     }
 
     /// Prepares a fresh DMB before the sender is told of it: parked, at stream
@@ -427,7 +547,7 @@ impl Rx {
             return Err(Misbehaved::Published);
         }
         self.published = published;
-        self.walk_runs(w)?;
+        self.walk_runs(w, size)?;
         let mut ring_end = published;
         if self.have_run != 0 {
             if self.taken >= self.run_start {
@@ -442,7 +562,7 @@ impl Rx {
             return Ok(Next::Empty);
         }
         let len = ring_end - self.taken;
-        if len > (size as u64).saturating_sub(self.held) {
+        if len > (self.part(size) as u64).saturating_sub(self.held) {
             return Err(Misbehaved::Published);
         }
         #[allow(clippy::cast_possible_truncation)] // at most size
@@ -455,10 +575,11 @@ impl Rx {
         w.published.0.load(Relaxed) != self.taken
     }
 
-    /// The one or two stretches of a ring of `size` bytes of the next `n` bytes.
+    /// The one or two stretches of a ring of `size` bytes of the next `n` bytes;
+    /// [`Rx::next`] has just said that they are there.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.taken, size, n)
+        split(self.taken, self.shift, self.part(size), n)
     }
 
     /// The application has taken `n` bytes (from either lane).
@@ -509,9 +630,20 @@ impl Rx {
         ParkCheck::Parked
     }
 
+    /// A parked receiver: does it own the ring alone? Until [`Rx::unpark`], that
+    /// stays so: a sender that sees `PARKED` does not touch it.
+    pub fn owns_ring<W: Words>(&self, w: &DmbWords<W>) -> bool {
+        self.flags & PARKED != 0 && self.held == 0 && self.check_park(w) == ParkCheck::Parked
+    }
+
+    /// Says that the ring's pages have been given back.
+    pub fn shed<W: Words>(&mut self, w: &DmbWords<W>) {
+        self.set_flags(w, self.flags | SHED);
+    }
+
     /// Says "awake: the ring is fine".
     pub fn unpark<W: Words>(&mut self, w: &DmbWords<W>) {
-        self.set_flags(w, self.flags & !PARKED);
+        self.set_flags(w, self.flags & !(PARKED | SHED));
     }
 
     /// Sets flags that need no fence.
@@ -522,7 +654,7 @@ impl Rx {
 
     /// Finds the first declared run that ends beyond `taken`.
     #[inline]
-    fn walk_runs<W: Words>(&mut self, w: &DmbWords<W>) -> Result<(), Misbehaved> {
+    fn walk_runs<W: Words>(&mut self, w: &DmbWords<W>, size: usize) -> Result<(), Misbehaved> {
         if self.have_run != 0 && self.taken < self.run_start {
             return Ok(());
         }
@@ -536,7 +668,8 @@ impl Rx {
         self.have_run = 0;
         // `walked` counts runs known to be behind us; the last one may still grow.
         while self.walked != declared {
-            let run = &w.runs[self.walked as usize % RUNS];
+            let slot = self.walked as usize % RUNS;
+            let run = &w.runs[slot];
             let (start, end) = (run.start.load(Relaxed), run.end.load(Acquire));
             if start < self.last_end || end < start {
                 return Err(Misbehaved::Run);
@@ -545,12 +678,24 @@ impl Rx {
                 (self.run_start, self.run_end, self.have_run) = (start, end, 1);
                 return Ok(());
             }
+            let part = &w.parts.0[slot];
+            self.follow(part.len.load(Relaxed), part.shift.load(Relaxed), size)?;
             if self.walked.wrapping_add(1) == declared {
                 return Ok(()); // may be extended: look at it again next time
             }
             self.last_end = end;
             self.walked = self.walked.wrapping_add(1);
         }
+        Ok(())
+    }
+
+    /// From a run that is behind us on, the sender uses this part of the ring.
+    #[inline]
+    fn follow(&mut self, part: u32, shift: u32, size: usize) -> Result<(), Misbehaved> {
+        if part != self.part && part != 0 && (!part.is_power_of_two() || part as usize > size) {
+            return Err(Misbehaved::Run);
+        }
+        (self.part, self.shift) = (part, shift);
         Ok(())
     }
 }

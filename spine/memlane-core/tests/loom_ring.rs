@@ -5,8 +5,8 @@
 //! cargo test --release -p memlane-core --features loom --test loom_ring
 //! ```
 //!
-//! Every model is explored with at most [`PREEMPTIONS`] forced switches between
-//! the threads (the canaries below are found within that bound). Ring
+//! Every model is explored with at most [`PREEMPTIONS`] forced switches (two
+//! of them with fewer) between the threads (the canaries below are found within that bound). Ring
 //! bytes are loom cells: a read or overwrite that is not ordered after its
 //! counterpart fails the model, as do wrong bytes and a receiver that sleeps
 //! for ever (loom calls that a deadlock).
@@ -16,7 +16,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use memlane_core::layout::{Aligned, DmbWords, PARKED, Run, RxWords, TCP_ONLY, TxWords};
+use memlane_core::layout::{Aligned, DmbWords, PARKED, Part, Run, RxWords, TCP_ONLY, TxWords};
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::{Loom, Word, Words};
 use std::collections::VecDeque;
@@ -87,7 +87,10 @@ fn fresh_words() -> DmbWords<Loom> {
             start: u64s(),
             end: u64s(),
         }),
-        reserved: Aligned(u64s()),
+        parts: Aligned(std::array::from_fn(|_| Part {
+            len: u32s(),
+            shift: u32s(),
+        })),
         reserved2: Aligned(u64s()),
     }
 }
@@ -169,6 +172,11 @@ struct Plan {
     parked: bool,
     /// A broken receiver: it sleeps although the sender may be writing.
     sleeps_on_busy: bool,
+    /// The part of the ring to begin with; 0 = all, always.
+    least: u32,
+    /// The receiver gives the ring's bytes back whenever it is parked.
+    sheds: bool,
+    preemptions: usize,
 }
 
 const PLAN: Plan = Plan {
@@ -179,6 +187,9 @@ const PLAN: Plan = Plan {
     tcp_only_after: usize::MAX,
     parked: false,
     sleeps_on_busy: false,
+    least: 0,
+    sheds: false,
+    preemptions: PREEMPTIONS,
 };
 
 impl Plan {
@@ -206,6 +217,9 @@ struct Seen {
     full: AtomicUsize,
     debts: AtomicUsize,
     ended: AtomicUsize,
+    grown: AtomicUsize,
+    shrunk: AtomicUsize,
+    shed: AtomicUsize,
 }
 
 fn count(n: &AtomicUsize) {
@@ -233,7 +247,8 @@ impl<W: Words> Sender<'_, W> {
             let bytes: Vec<u8> = (0..plan.before).map(byte).collect();
             self.lanes.push(&bytes);
             self.sent = plan.before;
-            self.tx.activate(self.w, plan.before as u64);
+            self.tx
+                .activate_part(self.w, plan.before as u64, plan.least);
         }
         for &n in plan.sends {
             let end = self.sent + n;
@@ -245,11 +260,13 @@ impl<W: Words> Sender<'_, W> {
     }
 
     fn send(&mut self, want: usize) {
-        match self
-            .tx
-            .reserve(self.w, self.lanes.ring.len(), want)
-            .unwrap()
-        {
+        let size = self.lanes.ring.len();
+        let part = self.tx.part(size);
+        let answer = self.tx.reserve(self.w, size, want).unwrap();
+        if self.tx.part(size) > part {
+            count(&self.seen.grown);
+        }
+        match answer {
             Room::Ring(n) => self.by_ring(n),
             Room::Full => {
                 count(&self.seen.full);
@@ -282,7 +299,11 @@ impl<W: Words> Sender<'_, W> {
     }
 
     fn by_tcp(&mut self, want: usize) {
+        let part = self.tx.part(self.lanes.ring.len());
         self.tx.promise_tcp(self.w, want);
+        if self.tx.part(self.lanes.ring.len()) < part {
+            count(&self.seen.shrunk);
+        }
         let taken = self.accepts.next().map_or(want, |n| want.min(*n));
         let bytes: Vec<u8> = (self.sent..self.sent + taken).map(byte).collect();
         self.lanes.push(&bytes);
@@ -348,6 +369,19 @@ impl<W: Words> Receiver<'_, W> {
         self.got.extend(bytes);
     }
 
+    /// What the kernel does when pages are given back: every byte is zero.
+    fn shed(&mut self, in_any_case: bool) {
+        if !in_any_case && !self.rx.owns_ring(self.w) {
+            return;
+        }
+        for cell in &self.lanes.ring {
+            // SAFETY: the cell is loom's own and lives on; ordering is what is checked.
+            cell.with_mut(|p| unsafe { *p = 0 });
+        }
+        self.rx.shed(self.w);
+        count(&self.seen.shed);
+    }
+
     /// An honest writer always finishes, so waiting it out needs no bound here.
     fn park(&mut self, plan: &Plan) {
         self.rx.begin_park(self.w, PARKED);
@@ -362,6 +396,9 @@ impl<W: Words> Receiver<'_, W> {
                     break;
                 }
                 ParkCheck::Parked | ParkCheck::WriterBusy => {
+                    if plan.sheds {
+                        self.shed(plan.sleeps_on_busy);
+                    }
                     count(&self.seen.slept);
                     self.sleeps += 1;
                     self.lanes.sleep();
@@ -377,7 +414,7 @@ fn explore<WTx: Words + 'static, WRx: Words + 'static>(plan: Plan) -> Arc<Seen> 
     let seen = Arc::new(Seen::default());
     let seen_in = seen.clone();
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.preemption_bound = Some(plan.preemptions);
     builder.max_branches = 10_000;
     builder.check(move || {
         count(&seen_in.executions);
@@ -388,7 +425,7 @@ fn explore<WTx: Words + 'static, WRx: Words + 'static>(plan: Plan) -> Arc<Seen> 
             rx.unpark(&lanes.words);
         }
         if plan.before == 0 {
-            tx.activate(&lanes.words, 0);
+            tx.activate_part(&lanes.words, 0, plan.least);
         }
         let (lanes2, seen2) = (lanes.clone(), seen_in.clone());
         let sender = thread::spawn(move || {
@@ -505,6 +542,42 @@ fn a_lane_that_opens_while_the_receiver_reads_plain_tcp_loses_nothing() {
     assert!(get(&seen.tcp_bytes) > 0);
 }
 
+#[test]
+fn a_ring_that_grows_under_load_is_never_overwritten() {
+    let seen = explore::<Loom, Loom>(Plan {
+        ring: 4,
+        sends: &[1, 1, 1, 2],
+        least: 1,
+        preemptions: 2,
+        ..PLAN
+    });
+    assert!(get(&seen.grown) > 0 && get(&seen.full) > 0);
+}
+
+#[test]
+fn a_write_that_does_not_fit_into_the_part_in_use_gets_a_larger_one() {
+    let seen = explore::<Loom, Loom>(Plan {
+        ring: 4,
+        sends: &[1, 3, 2],
+        least: 1,
+        ..PLAN
+    });
+    assert!(get(&seen.grown) > 0);
+}
+
+#[test]
+fn a_parked_receiver_gives_the_ring_back_and_the_sender_begins_small_again() {
+    let seen = explore::<Loom, Loom>(Plan {
+        ring: 4,
+        sends: &[2, 2, 1],
+        least: 1,
+        sheds: true,
+        preemptions: 2,
+        ..PLAN
+    });
+    assert!(get(&seen.shed) > 0 && get(&seen.grown) > 0 && get(&seen.shrunk) > 0);
+}
+
 // ---- canaries: broken protocols that the models must find ----
 
 /// Explores a broken protocol; the message loom (or an assertion) ends with.
@@ -550,6 +623,25 @@ fn canary_a_receiver_that_sleeps_on_a_busy_writer_is_never_woken() {
         sleeps_on_busy: true,
         ..CANARY
     }));
+}
+
+#[test]
+fn canary_a_ring_that_is_given_back_beside_a_busy_writer_is_caught() {
+    let message = finds::<Loom, Loom>(Plan {
+        sleeps_on_busy: true,
+        sheds: true,
+        ..CANARY
+    });
+    assert!(!message.contains("deadlock"), "{message}");
+}
+
+#[test]
+fn canary_without_any_fence_a_ring_is_given_back_beside_a_writer() {
+    let message = finds::<NoFence, NoFence>(Plan {
+        sheds: true,
+        ..CANARY
+    });
+    assert!(!message.contains("deadlock"), "{message}");
 }
 
 #[test]

@@ -158,3 +158,13 @@ pub unsafe fn give_back(addr: NonNull<u8>, len: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_DONTNEED) }.map(|_| ())
 }
+
+/// Gives whole pages of a shared mapping of a memfd back to the kernel, for everybody who has it mapped; they read as
+/// zero afterwards. The memfd's length stays, and with it every seal.
+///
+/// # Safety
+/// `addr`/`len` are whole pages of a writable shared mapping, and nobody needs what lies in them.
+pub unsafe fn punch(addr: NonNull<u8>, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_REMOVE) }.map(|_| ())
+}

@@ -3,6 +3,7 @@
 use crate::conn::{Use, mode};
 use crate::{group, lane, process, real};
 use core::sync::atomic::Ordering;
+use memlane_core::layout::PART_LEAST;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
@@ -42,7 +43,7 @@ pub(super) fn looped() -> Looped {
         conn.tx_size.store(dmb.ring_size, Ordering::Relaxed);
         conn.tx_dmb
             .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
-        lane::open(&conn, dmb.chunk, dmb.slot, 0, 0);
+        lane::open(&conn, (dmb.chunk, dmb.slot), 0, 0, PART_LEAST);
     }
     lane::wake(&conn);
     assert_eq!((conn.rx_mode(), conn.tx_mode()), (mode::HOT, mode::OPEN));

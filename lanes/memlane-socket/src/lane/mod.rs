@@ -8,6 +8,7 @@ mod looped;
 pub mod place;
 pub mod recv;
 pub mod send;
+pub mod shed;
 #[cfg(test)]
 mod stuck;
 pub mod tune;
@@ -46,17 +47,24 @@ impl RxHeld<'_> {
 /// `None`: this thread holds it already (we are in a signal handler).
 #[inline]
 pub fn lock_rx(conn: &Conn) -> Option<RxHeld<'_>> {
+    Some(credited(conn, conn.cell().rx_lock.lock()?))
+}
+
+/// As `lock_rx`, if nobody has it.
+fn try_lock_rx(conn: &Conn) -> Option<RxHeld<'_>> {
+    Some(credited(conn, conn.cell().rx_lock.try_lock()?))
+}
+
+#[inline]
+fn credited<'a>(conn: &'a Conn, held: Held<'a>) -> RxHeld<'a> {
     let cell = conn.cell();
-    let held = RxHeld {
-        cell,
-        _held: cell.rx_lock.lock()?,
-    };
+    let held = RxHeld { cell, _held: held };
     if conn.upgraded() && cell.rx_count.load(Ordering::Relaxed) != 0 {
         let n = cell.rx_count.swap(0, Ordering::AcqRel);
         // SAFETY: upgraded: the DMB is mapped.
         held.rx().took(unsafe { conn.rx_words() }, n);
     }
-    Some(held)
+    held
 }
 
 /// `tx_lock`, held.
@@ -87,13 +95,15 @@ pub fn lock_tx(conn: &Conn) -> Option<TxHeld<'_>> {
 }
 
 /// Opens both lanes; both locks are held and both modes are `MOVING`.
-/// `taken`/`written`: stream offsets reached by TCP.
-pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
+/// `taken`/`written`: stream offsets reached by TCP. `least`: the part of the
+/// peer's ring to begin with; 0: all of it, always.
+pub fn open(conn: &Conn, (chunk, slot): (u32, u32), taken: u64, written: u64, least: u32) {
     let cell = conn.cell();
     let Some(words) = group::own_words(chunk, slot) else {
         return;
     };
     conn.rx_chunk.store(chunk, Ordering::Relaxed);
+    conn.rx_slot.store(slot, Ordering::Relaxed);
     let size = process::config().ring;
     let (ring, size) = match conn.given_size.load(Ordering::Relaxed) {
         0 => (group::own_ring(chunk, slot, size), size),
@@ -115,8 +125,9 @@ pub fn open(conn: &Conn, chunk: u32, slot: u32, taken: u64, written: u64) {
     conn.rx_dmb
         .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
     // SAFETY: attached before the handshake agreed.
-    tx.activate(unsafe { conn.tx_words() }, written);
+    tx.activate_part(unsafe { conn.tx_words() }, written, least);
     faults::at(Step::Activated);
+    shed::mark(chunk, slot); // whoever had the slot before may have left pages
     crate::stats::show_rings(conn);
     cell.tx_mode.store(mode::OPEN, Ordering::SeqCst);
     cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
@@ -154,6 +165,7 @@ pub fn wake(conn: &Conn) {
     faults::at(Step::Waking);
     held.rx().set_flags(words, want);
     faults::at(Step::Awake);
+    shed::woken(conn);
     if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
         tune::widen_window(conn);
     }
@@ -219,6 +231,7 @@ pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
             group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
             process::count(Counter::Parks, 1);
             show_parked(conn, true);
+            shed::parked(conn, held.rx());
             cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
             faults::at(Step::Parked);
             Parked::Yes

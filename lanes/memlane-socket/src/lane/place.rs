@@ -268,18 +268,20 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
-    let (at, _) = tx.stretches(ring.len(), want.min(ring.len()));
-    match tx.reserve(words, ring.len(), at.len) {
-        Ok(Room::Ring(n)) => match where_to(conn, &held, &ring, at.at, n) {
-            Some((bytes, by_device)) => Ok(Turned::Place(Place {
-                bytes,
-                by_device,
-                filled: 0,
-                held,
-                conn: own,
-            })),
-            None => Err(Errno::INVAL), // never: a stretch lies in the ring
-        },
+    match tx.reserve(words, ring.len(), want.min(ring.len())) {
+        Ok(Room::Ring(n)) => {
+            let (at, _) = tx.stretches(ring.len(), n);
+            match where_to(conn, &held, &ring, at.at, at.len) {
+                Some((bytes, by_device)) => Ok(Turned::Place(Place {
+                    bytes,
+                    by_device,
+                    filled: 0,
+                    held,
+                    conn: own,
+                })),
+                None => Err(Errno::INVAL), // never: a stretch lies in the ring
+            }
+        }
         Ok(Room::Full) => Ok(Turned::Full),
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);

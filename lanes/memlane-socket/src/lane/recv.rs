@@ -1,6 +1,6 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
-use super::{Parked, RxHeld, lock_rx, misbehaved, park, wake};
+use super::{Parked, RxHeld, lock_rx, misbehaved, park, shed, wake};
 use crate::conn::{Conn, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -155,7 +155,16 @@ pub(super) fn from_kernel(
         cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
         return None;
     }
-    let start = if m == mode::COLD { ticks() } else { 0 };
+    let mut start = 0;
+    if m == mode::COLD {
+        start = ticks();
+        shed::look(start);
+        let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
+        if may_block && shed::is_due(conn) && nap_first(conn) == Spun::Signal {
+            cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
+            return Some(fail(Errno::INTR));
+        }
+    }
     let n = original();
     if n > 0 && flags & libc::MSG_PEEK == 0 {
         cell.rx_count
@@ -173,6 +182,36 @@ pub(super) fn from_kernel(
         crate::upgrade::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
     }
     Some(n)
+}
+
+/// A read that is about to sleep for bytes of a connection whose ring has grown:
+/// the ring is given back if nothing comes for a while.
+#[cold]
+fn nap_first(conn: &Conn) -> Spun {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let timeout: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    if timeout != [0, 0] {
+        return Spun::Ready; // the kernel must count all of it
+    }
+    let t = thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    while shed::is_due(conn) {
+        let Some(ms) = shed::nap(None) else { break };
+        let mut p = libc::pollfd {
+            fd,
+            events: libc::POLLIN | libc::POLLRDHUP,
+            revents: 0,
+        };
+        let n = real!(poll(&raw mut p, 1, ms));
+        if t.signals.load(Ordering::Relaxed) != signals && !restarts(conn) {
+            return Spun::Signal;
+        }
+        if n != 0 {
+            break;
+        }
+        shed::look(ticks());
+    }
+    Spun::Ready
 }
 
 /// Takes whatever is there, over as many changes of lane as fit.

@@ -11,7 +11,7 @@ use crate::spin::{self, Spun};
 use crate::thread::{self, OUTBOX};
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
-use memlane_core::layout::{PARKED, WANT_READY};
+use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
 use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
@@ -414,20 +414,18 @@ pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
 /// control takes over. (What lies in TCP's buffers must be read first: whoever
 /// adds to it at once never gets off TCP again.)
 pub(super) fn wait_for_room(conn: &Use, flags: i32) -> bool {
-    let size = conn.tx_size.load(Ordering::Relaxed);
-    let head = {
+    let size = conn.tx_size.load(Ordering::Relaxed) as usize;
+    let target = {
         let Some(held) = lock_tx(conn) else {
             return false;
         };
-        held.tx().offset()
+        held.tx().room_from(size)
     };
-    // A good piece at a time: half-empty rings make long copies.
-    let target = (head + u64::from(size / 4)).saturating_sub(u64::from(size));
     // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
     let words = unsafe { conn.tx_words() };
     let moved = || {
         words.consumed.0.load(Ordering::Relaxed) >= target
-            || words.rx.0.flags.load(Ordering::Relaxed) & !WANT_READY != 0
+            || words.rx.0.flags.load(Ordering::Relaxed) & (PARKED | TCP_ONLY) != 0
     };
     let start = ticks();
     let within = PROGRESS_WITHIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);

@@ -13,7 +13,7 @@
 
 use super::waited::{Room, Waited};
 use crate::conn::{Conn, mode};
-use crate::lane::{self, Parked};
+use crate::lane::{self, Parked, shed};
 use crate::process::{self, PROCESS};
 use crate::real;
 use crate::spin::{self, Spun};
@@ -38,6 +38,8 @@ struct Kernel<'a> {
     glance: &'a mut dyn FnMut() -> c_int,
     /// The call as the program made it.
     sleep: &'a mut dyn FnMut() -> c_int,
+    /// The call with another timeout, in ms (−1: for ever), and without a mask.
+    nap: &'a mut dyn FnMut(c_int) -> c_int,
     /// How long it may take.
     limit: Limit,
     /// It comes with a signal mask, which only the kernel can honour.
@@ -92,8 +94,43 @@ fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
     None
 }
 
+/// Sleeps in the kernel; in between, if a look at the rings lies ahead, looks
+/// which are not needed. All of `waited` are parked and counted as slept on.
+fn sleep(kernel: &mut Kernel<'_>, start: u64, signals: u32) -> c_int {
+    let mut whole = true;
+    loop {
+        let passed = memlane_sys::time::ticks().wrapping_sub(start)
+            / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+        let left = kernel
+            .limit
+            .map(|limit| limit.saturating_sub(passed).div_ceil(1000));
+        // With a signal mask, what comes in between would be let in by the kernel: no nap then.
+        let nap = if kernel.masked { None } else { shed::nap(left) };
+        let Some(ms) = nap else {
+            return if whole {
+                (kernel.sleep)()
+            } else {
+                let rest = left.map(|ms| c_int::try_from(ms).unwrap_or(c_int::MAX));
+                (kernel.nap)(rest.unwrap_or(-1))
+            };
+        };
+        whole = false;
+        let n = (kernel.nap)(ms);
+        if n != 0 {
+            return n;
+        }
+        shed::look(memlane_sys::time::ticks());
+        if crate::thread::current().signals.load(Ordering::Relaxed) != signals {
+            real::set_errno(libc::EINTR);
+            return -1;
+        }
+    }
+}
+
 fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     let start = memlane_sys::time::ticks();
+    let signals = crate::thread::current().signals.load(Ordering::Relaxed);
+    shed::look(start);
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();
@@ -136,11 +173,11 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             }
             Parked::Yes => {
                 process::count(Counter::KernelWaits, 1);
-                let start = memlane_sys::time::ticks();
-                let n = (kernel.sleep)();
+                let slept = memlane_sys::time::ticks();
+                let n = sleep(&mut kernel, start, signals);
                 waited.asleep(false);
                 if n > 0 {
-                    spin::slept(memlane_sys::time::ticks().wrapping_sub(start));
+                    spin::slept(memlane_sys::time::ticks().wrapping_sub(slept));
                 }
                 return n;
             }
@@ -207,6 +244,7 @@ pub fn poll(
             core::slice::from_raw_parts_mut(fds, many)
         })
     };
+    let mut nap = |ms| real!(poll(fds, n, ms));
     run(
         &waited,
         Kernel {
@@ -214,6 +252,7 @@ pub fn poll(
             rings: &mut rings,
             glance: &mut glance,
             sleep: &mut sleep,
+            nap: &mut nap,
             limit,
             masked,
         },
@@ -305,6 +344,7 @@ pub fn select(
         merge_sets(&waited, &sets, &asked, &mut answer, words)
     };
     let mut glance = || glance_select(n, &waited, &sets, &asked, words);
+    let mut nap = |ms| nap_select(n, &sets, &asked, words, ms);
     let r = run(
         &waited,
         Kernel {
@@ -312,6 +352,7 @@ pub fn select(
             rings: &mut rings,
             glance: &mut glance,
             sleep: &mut sleep,
+            nap: &mut nap,
             limit,
             masked,
         },
@@ -333,6 +374,33 @@ fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
         }
     }
     copy
+}
+
+/// `select` on what was asked, with a timeout in ms. On 0 and errors the program's sets are left alone.
+fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms: c_int) -> c_int {
+    let mut answer = *asked;
+    let mut at = |i: usize| {
+        if sets[i].is_null() {
+            core::ptr::null_mut()
+        } else {
+            answer[i].as_mut_ptr().cast::<fd_set>()
+        }
+    };
+    let (r, w, e) = (at(0), at(1), at(2));
+    let limit = libc::timespec {
+        tv_sec: i64::from(ms) / 1000,
+        tv_nsec: i64::from(ms) % 1000 * 1_000_000,
+    };
+    let limit = if ms < 0 {
+        core::ptr::null()
+    } else {
+        &raw const limit
+    };
+    let got = real!(pselect(n, r, w, e, limit, core::ptr::null()));
+    if got > 0 {
+        write_sets(sets, &answer, words);
+    }
+    got
 }
 
 /// `select` with timeout 0, ring readiness merged in. On 0 the program's sets

@@ -38,7 +38,7 @@ impl Dmb {
             .collect()
     }
 
-    fn u32s(&self) -> [&AtomicU32; 6] {
+    fn u32s(&self) -> Vec<&AtomicU32> {
         let (rx, tx) = (&self.words().rx.0, &self.words().tx.0);
         [
             &rx.flags,
@@ -48,6 +48,9 @@ impl Dmb {
             &tx.active,
             &tx.runs_declared,
         ]
+        .into_iter()
+        .chain(self.words().parts.0.iter().flat_map(|p| [&p.len, &p.shift]))
+        .collect()
     }
 
     /// Writes one word, or one byte of the ring: which and what is told by three random numbers.
@@ -92,7 +95,8 @@ impl Dmb {
 
 #[allow(clippy::cast_possible_truncation)] // any bits will do
 fn u32_value(now: u32, how: u64, random: u64) -> u32 {
-    match how % 6 {
+    match how % 7 {
+        6 => 1 << (random % 8),
         0 => random as u32,
         1 => u32::MAX - (random % 3) as u32,
         2 => now.wrapping_add(random as u32 % (2 * RUNS as u32)),
@@ -131,8 +135,10 @@ impl<'a> Victim<'a> {
         self.rx.unpark(self.dmb.words());
     }
 
+    /// With a part of the ring, or with all of it.
     fn open_tx(&mut self, at: u64) {
-        self.tx.activate(self.dmb.words(), at);
+        let least = [0, 4, 64][(at % 3) as usize];
+        self.tx.activate_part(self.dmb.words(), at, least);
     }
 
     /// Stretches of a promised length lie in the ring and add up to it.
@@ -180,6 +186,9 @@ impl<'a> Victim<'a> {
             },
         );
         let _ = self.rx.check_park(w);
+        if self.rx.owns_ring(w) {
+            self.rx.shed(w);
+        }
         self.rx.unpark(w);
         let _ = (Rx::sender_active(w), Rx::sender_detached(w));
     }

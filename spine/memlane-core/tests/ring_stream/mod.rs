@@ -2,7 +2,7 @@
 //! the harness of `ring_oracle.rs`, and of the fuzz target `ring_ops`.
 
 use memlane_core::access::SharedBytes;
-use memlane_core::layout::{DMB_WORDS_LEN, DmbWords, PARKED, RUNS, TCP_ONLY};
+use memlane_core::layout::{DMB_WORDS_LEN, DmbWords, PARKED, RUNS, SHED, TCP_ONLY};
 use memlane_core::region::Region;
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::Cpu;
@@ -31,6 +31,8 @@ pub(crate) enum Op {
         n: usize,
     },
     Park,
+    /// Park; if that is all right, give the ring's bytes back.
+    Shed,
     Unpark,
     /// The receiver asks for TCP only.
     AskTcpOnly,
@@ -53,6 +55,9 @@ pub(crate) struct Seen {
     pub(crate) parked_sends: u64,
     pub(crate) ended: u64,
     pub(crate) drained: u64,
+    pub(crate) sheds: u64,
+    pub(crate) grown: u64,
+    pub(crate) shrunk: u64,
 }
 
 pub(crate) struct Stream {
@@ -65,6 +70,8 @@ pub(crate) struct Stream {
     in_flight: VecDeque<u8>,
     /// Bytes promised to TCP that the kernel has not taken.
     debt: usize,
+    /// The sender uses parts of the ring; they need runs too.
+    parts: bool,
     sent: u64,
     got: u64,
     pub(crate) seen: Seen,
@@ -78,6 +85,11 @@ fn byte(offset: u64) -> u8 {
 impl Stream {
     /// A stream of which `before` bytes have gone, and been taken, by TCP.
     pub(crate) fn new(size: usize, before: u64) -> Stream {
+        Stream::in_parts(size, before, 0)
+    }
+
+    /// … whose sender begins with `least` bytes of the ring; 0: with all, always.
+    pub(crate) fn in_parts(size: usize, before: u64, least: u32) -> Stream {
         let region = Region::create(c"oracle", DMB_WORDS_LEN + size, false).unwrap();
         let (mut tx, mut rx) = (Tx::default(), Rx::default());
         // SAFETY: DmbWords consists of atomics; the region outlives the stream.
@@ -85,7 +97,11 @@ impl Stream {
         rx.prepare(w);
         assert!(!Rx::sender_active(w));
         rx.skip(before);
-        tx.activate(w, before);
+        if least == 0 {
+            tx.activate(w, before);
+        } else {
+            tx.activate_part(w, before, least);
+        }
         assert!(Rx::sender_active(w) && !Rx::sender_detached(w));
         rx.took(w, 0);
         rx.unpark(w);
@@ -98,6 +114,7 @@ impl Stream {
             tcp,
             in_flight,
             debt: 0,
+            parts: least > 0,
             sent: before,
             got: before,
             seen: Seen::default(),
@@ -126,6 +143,7 @@ impl Stream {
                 self.receive(n);
             }
             Op::Park => self.park(PARKED),
+            Op::Shed => self.shed(),
             Op::Unpark => self.rx.unpark(self.words()),
             Op::AskTcpOnly => self.park(TCP_ONLY),
             Op::GoTcpOnly => {
@@ -152,15 +170,20 @@ impl Stream {
     /// `n` bytes to send, of which the copy into the ring gives only `used`.
     fn send(&mut self, n: usize, used: usize, kernel: usize) {
         let unconsumed = self.in_flight.len();
-        match self
+        let part = self.tx.part(self.size);
+        let answer = self
             .tx
             .reserve(self.words(), self.size, n)
-            .expect("an honest receiver")
-        {
+            .expect("an honest receiver");
+        let now = self.tx.part(self.size);
+        self.seen.grown += u64::from(now > part);
+        match answer {
             Room::Ring(room) => {
                 assert_eq!(self.debt, 0, "the ring would overtake unpaid TCP bytes");
+                // In a part that has just grown, what is unread on TCP takes no room.
+                let beside = if self.parts { self.tcp.len() } else { 0 };
                 assert!(
-                    room <= n && room + unconsumed <= self.size,
+                    room <= n && room + unconsumed - beside <= now,
                     "room for what is not there"
                 );
                 assert_eq!(
@@ -171,7 +194,11 @@ impl Stream {
                 self.by_ring(room.min(used));
             }
             Room::Full => {
-                assert!(n == 0 || unconsumed >= self.size, "full without bytes");
+                // A smaller part waits for what lies in the larger one; growth waits for the slots of runs.
+                assert!(
+                    n == 0 || unconsumed >= if self.parts { 1 } else { self.size },
+                    "full without bytes"
+                );
                 self.seen.full += 1;
                 self.by_tcp(n, kernel);
             }
@@ -195,7 +222,7 @@ impl Stream {
             }
             MustTcp::RunsFull => {
                 assert!(
-                    self.in_flight.len() >= 2 * (RUNS - 2),
+                    self.parts || self.in_flight.len() >= 2 * (RUNS - 3),
                     "few bytes cannot fill the run list"
                 );
                 self.seen.runs_full += 1;
@@ -231,7 +258,12 @@ impl Stream {
     }
 
     fn by_tcp(&mut self, n: usize, kernel: usize) {
+        let part = self.tx.part(self.size);
         self.tx.promise_tcp(self.words(), n);
+        if self.tx.part(self.size) < part {
+            assert_ne!(self.rx.flags() & SHED, 0, "shrunk without being asked");
+            self.seen.shrunk += 1;
+        }
         let taken = n.min(kernel);
         if !self.tx.is_ended() {
             self.debt = self.debt.max(n) - taken;
@@ -306,6 +338,19 @@ impl Stream {
         }
     }
 
+    /// The whole ring reads as zero afterwards, as pages do that were given back.
+    fn shed(&mut self) {
+        self.park(PARKED);
+        if !self.rx.owns_ring(self.words()) {
+            return;
+        }
+        let nothing = vec![0; self.size];
+        // SAFETY: as long as the ring.
+        assert!(unsafe { self.ring().copy_in(0, nothing.as_ptr(), self.size) });
+        self.rx.shed(self.words());
+        self.seen.sheds += 1;
+    }
+
     /// The kernel takes what is owed, the application takes everything.
     pub(crate) fn finish(&mut self) {
         if self.debt > 0 {
@@ -336,5 +381,8 @@ impl Seen {
         self.parked_sends += one.parked_sends;
         self.ended += one.ended;
         self.drained += one.drained;
+        self.sheds += one.sheds;
+        self.grown += one.grown;
+        self.shrunk += one.shrunk;
     }
 }

@@ -37,7 +37,7 @@ use crate::conn::{
     Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode,
 };
 use crate::group;
-use crate::lane::{self, Parked};
+use crate::lane::{self, Parked, shed};
 use crate::process::{self, PROCESS};
 use crate::real;
 use crate::spin::{self, Spun};

@@ -52,6 +52,8 @@ impl Waiter<'_> {
     fn run(&mut self) -> c_int {
         let start = ticks();
         let deadline = self.deadline(start);
+        let signals = crate::thread::current().signals.load(Ordering::Relaxed);
+        shed::look(start);
         loop {
             let n = self.collect();
             if n > 0 {
@@ -82,7 +84,7 @@ impl Waiter<'_> {
             match self.park_all() {
                 AllParked::No => {}
                 AllParked::Yes => {
-                    if let Some(n) = self.sleep_parked(deadline) {
+                    if let Some(n) = self.sleep_parked(deadline, signals) {
                         return n;
                     }
                 }
@@ -285,12 +287,15 @@ impl Waiter<'_> {
         AllParked::Yes
     }
 
-    /// `None`: somebody woke us for a look at the rings.
-    fn sleep_parked(&mut self, deadline: Option<u64>) -> Option<c_int> {
+    /// `None`: somebody woke us for a look at the rings, or it is time to look
+    /// which are not needed. `signals`: handlers that had run when the wait began.
+    fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
         flush_dirty(self.ep);
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
-        let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), self.remaining(deadline));
+        let whole = self.remaining(deadline);
+        let nap = self.nap(whole);
+        let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
         let keep = real::errno();
         self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
         let now = ticks();
@@ -299,11 +304,32 @@ impl Waiter<'_> {
             spin::slept(now.wrapping_sub(start));
         }
         real::set_errno(keep);
+        if n == 0 && nap.is_some() {
+            shed::look(now);
+            return self.interrupted(signals);
+        }
         if n <= 0 {
             return Some(n);
         }
         let left = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
         (left > 0).then_some(left as c_int)
+    }
+
+    /// With a signal mask, what comes in between would be let in by the kernel: no nap then.
+    fn nap(&self, whole: c_int) -> Option<c_int> {
+        if self.masked {
+            return None;
+        }
+        shed::nap(u64::try_from(whole).ok())
+    }
+
+    /// A handler that ran since, other than in the kernel's sleep, ends the wait as one that ran there.
+    fn interrupted(&self, signals: u32) -> Option<c_int> {
+        if crate::thread::current().signals.load(Ordering::Relaxed) == signals {
+            return None;
+        }
+        real::set_errno(libc::EINTR);
+        Some(-1)
     }
 
     fn remaining(&self, deadline: Option<u64>) -> c_int {

@@ -1,0 +1,243 @@
+//! Rings that have not been used for a while give their pages back.
+//!
+//! A receiver that is parked, with nothing unread, owns its ring alone: a sender
+//! that sees `PARKED` goes by TCP and does not touch it. So the pages of a ring
+//! can go while its connection is cold, and those of a slot that nobody has.
+//!
+//! Who parks marks its slot here. A *look*, at most one a second, gives back what
+//! was marked at the look before and not used since, and notes the rest: so a
+//! ring goes after one to two seconds. There is no thread for it: calls that come
+//! anyway look when it is time, and a call that is about to sleep for longer
+//! sleeps until then first ([`nap`]). When nothing is marked any more, nobody
+//! looks, and sleeps are whole.
+
+// Ticks and milliseconds: far below 2^31 where it matters.
+#![allow(clippy::cast_possible_truncation)]
+
+use super::try_lock_rx;
+use crate::conn::{Conn, SEEN_GROWN, mode};
+use crate::group::{self, CHUNKS, Holder, Locked};
+use crate::process::PROCESS;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use memlane_core::layout::PART_LEAST;
+use memlane_core::ring::Rx;
+use memlane_sys::time::ticks;
+use memlane_sys::{mem, proc};
+
+/// Between two looks.
+const EVERY_MS: u64 = 1000;
+/// Rings given back at a time …
+const MOST: u32 = 64;
+/// … and how soon those follow that are left.
+const SOON_MS: u64 = 2;
+
+/// Slots of one chunk of ours, a bit each.
+struct Marks {
+    /// Its ring may have pages, and it was parked or free when that was noted.
+    dirty: AtomicU64,
+    /// It was so at the last look, and has not been used since.
+    aged: AtomicU64,
+}
+
+static MARKS: [Marks; CHUNKS] = [const {
+    Marks {
+        dirty: AtomicU64::new(0),
+        aged: AtomicU64::new(0),
+    }
+}; CHUNKS];
+
+/// `ticks` at which to look next; 0 = nothing is marked.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+fn per_ms() -> u64 {
+    (PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000).max(1)
+}
+
+/// The connection has parked; `rx_lock` is held.
+pub(super) fn parked(conn: &Conn, rx: &Rx) {
+    if conn.given_size.load(Ordering::Relaxed) != 0 {
+        return; // its ring is its user's
+    }
+    let size = conn.rx_size.load(Ordering::Relaxed) as usize;
+    let has_grown = rx.part(size) > PART_LEAST as usize;
+    if has_grown && conn.seen.load(Ordering::Relaxed) & SEEN_GROWN == 0 {
+        conn.seen.fetch_or(SEEN_GROWN, Ordering::Relaxed);
+    }
+    let (chunk, slot) = place(conn);
+    if group::is_posted(chunk, slot, conn) {
+        mark(chunk, slot);
+    }
+}
+
+/// The connection is no longer parked.
+#[inline]
+pub(super) fn woken(conn: &Conn) {
+    let (chunk, slot) = place(conn);
+    used(chunk, slot);
+}
+
+fn place(conn: &Conn) -> (u32, u32) {
+    (
+        conn.rx_chunk.load(Ordering::Relaxed),
+        conn.rx_slot.load(Ordering::Relaxed),
+    )
+}
+
+/// The ring of a slot of ours may have pages that are not needed for now.
+pub fn mark(chunk: u32, slot: u32) {
+    let dirty = &MARKS[chunk as usize].dirty;
+    let bit = 1u64 << (slot & 63);
+    if dirty.load(Ordering::Relaxed) & bit == 0 {
+        dirty.fetch_or(bit, Ordering::AcqRel);
+    }
+    if NEXT.load(Ordering::Acquire) == 0 {
+        arm(ticks(), EVERY_MS);
+    }
+}
+
+/// It is in use (again).
+#[inline]
+pub fn used(chunk: u32, slot: u32) {
+    let aged = &MARKS[chunk as usize].aged;
+    let bit = 1u64 << (slot & 63);
+    if aged.load(Ordering::Relaxed) & bit != 0 {
+        aged.fetch_and(!bit, Ordering::AcqRel);
+    }
+}
+
+/// The chunk is gone.
+pub fn forget(chunk: usize) {
+    MARKS[chunk].dirty.store(0, Ordering::Release);
+    MARKS[chunk].aged.store(0, Ordering::Release);
+}
+
+fn arm(now: u64, in_ms: u64) {
+    let then = (now + in_ms * per_ms()).max(1);
+    let _ = NEXT.compare_exchange(0, then, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Is it time? Then what has not been used for a while is given back.
+#[inline]
+pub fn look(now: u64) {
+    let next = NEXT.load(Ordering::Relaxed);
+    if next != 0 && now >= next {
+        look_now(next, now);
+    }
+}
+
+#[cold]
+fn look_now(next: u64, now: u64) {
+    // Whoever marks from here on sees that nobody is going to look, and arms.
+    let mine = NEXT.compare_exchange(next, 0, Ordering::AcqRel, Ordering::Relaxed);
+    if mine.is_err() {
+        return;
+    }
+    // A handler that interrupted this would find the groups locked.
+    let mask = proc::block_signals();
+    let left = group::lock().map_or(Left::Some, |mut locked| look_at_all(&mut locked));
+    proc::restore_signals(mask);
+    match left {
+        Left::Nothing => {}
+        Left::Some => arm(now, EVERY_MS),
+        Left::Aged => arm(now, SOON_MS),
+    }
+}
+
+enum Left {
+    Nothing,
+    Some,
+    Aged,
+}
+
+fn look_at_all(locked: &mut Locked<'_>) -> Left {
+    let high = group::chunks_in_use();
+    let mut budget = MOST;
+    for chunk in 0..high {
+        let marks = &MARKS[chunk];
+        let mut old = marks.dirty.load(Ordering::Acquire) & marks.aged.load(Ordering::Acquire);
+        while old != 0 {
+            let slot = old.trailing_zeros();
+            old &= old - 1;
+            if budget == 0 {
+                return Left::Aged;
+            }
+            budget -= u32::from(give_back(locked, chunk as u32, slot));
+        }
+    }
+    let mut left = Left::Nothing;
+    for marks in &MARKS[..high] {
+        let young = marks.dirty.load(Ordering::Acquire);
+        if young != 0 {
+            marks.aged.fetch_or(young, Ordering::AcqRel);
+            left = Left::Some;
+        }
+    }
+    left
+}
+
+/// Gives a slot's ring back, unless somebody may need it: then it will be marked
+/// anew when he does not. Did it cost a system call?
+fn give_back(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> bool {
+    let (marks, bit) = (&MARKS[chunk as usize], 1u64 << slot);
+    marks.dirty.fetch_and(!bit, Ordering::AcqRel);
+    marks.aged.fetch_and(!bit, Ordering::AcqRel);
+    match group::holder(locked, chunk, slot) {
+        Holder::Somebody => false,
+        Holder::Nobody(ring, size) => {
+            punch(ring, size);
+            true
+        }
+        Holder::Conn(conn, ring, size) => from_cold(conn, ring, size),
+    }
+}
+
+/// `conn` stays where it is: the groups are locked.
+fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
+    if conn.given_size.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let Some(held) = try_lock_rx(conn) else {
+        mark(
+            conn.rx_chunk.load(Ordering::Relaxed),
+            conn.rx_slot.load(Ordering::Relaxed),
+        );
+        return false;
+    };
+    // SAFETY: upgraded, and the groups are locked: mapped.
+    let words = unsafe { conn.rx_words() };
+    if conn.rx_mode() != mode::COLD || !held.rx().owns_ring(words) {
+        return false;
+    }
+    if punch(ring, size) {
+        held.rx().shed(words);
+        conn.seen.fetch_and(!SEEN_GROWN, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Where the kernel refuses (pages larger than a ring's alignment), the ring stays as it is.
+fn punch(ring: NonNull<u8>, size: usize) -> bool {
+    // SAFETY: a ring of a chunk of ours, of whole pages; the caller knows that nobody uses it.
+    unsafe { mem::punch(ring, size) }.is_ok()
+}
+
+/// A call wants to sleep for so many ms (`None`: for ever): how long should it
+/// sleep first, so that somebody looks? `None`: all of it.
+#[inline]
+pub fn nap(left_ms: Option<u64>) -> Option<i32> {
+    let next = NEXT.load(Ordering::Relaxed);
+    if next == 0 {
+        return None;
+    }
+    let ms = next.saturating_sub(ticks()) / per_ms() + 1;
+    left_ms
+        .is_none_or(|left| left > ms)
+        .then(|| i32::try_from(ms).unwrap_or(i32::MAX))
+}
+
+/// Has this connection grown, and does a look lie ahead?
+#[inline]
+pub(super) fn is_due(conn: &Conn) -> bool {
+    conn.seen.load(Ordering::Relaxed) & SEEN_GROWN != 0 && NEXT.load(Ordering::Relaxed) != 0
+}
