@@ -12,6 +12,7 @@ mod net;
 mod os;
 mod out;
 mod page;
+mod pages;
 mod printable;
 mod procs;
 mod rings;
@@ -52,6 +53,8 @@ enum Verb {
     Devmem(devmem::probe::Args),
     /// Measure memlane against plain TCP
     Bench(bench::Args),
+    #[command(name = "__pages", hide = true)]
+    Pages(pages::Args),
     #[command(name = "__volumes", hide = true)]
     Volumes,
     #[command(name = "__echo-server", hide = true)]
@@ -113,6 +116,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
         Verb::Bench(args) => bench::run(args),
+        Verb::Pages(args) => pages::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),
         Verb::Probe(args) => check::echo::probe(&args).map(done),
