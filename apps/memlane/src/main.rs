@@ -20,6 +20,7 @@ mod run;
 mod service;
 mod ss;
 mod stats;
+mod sums;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -69,7 +70,7 @@ impl Verb {
     fn json(&self) -> bool {
         match self {
             Verb::Ss(args) => args.json,
-            Verb::Stats(args) => args.json,
+            Verb::Stats(args) => args.json(),
             Verb::Check(args) => args.json,
             Verb::Vol(args) => args.json(),
             Verb::Session(args) => args.json(),

@@ -653,7 +653,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         return be_patient(conn, hs, Reason::COUNTS);
     }
     process::show(conn, ConnState::Memlane, Reason::NONE);
-    process::count(Counter::Upgraded, 1);
+    crate::stats::upgraded(conn);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
     if conn.role.load(Ordering::Relaxed) == 0 {
         hs.stage = CONFIRMING;
