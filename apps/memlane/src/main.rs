@@ -6,6 +6,7 @@ mod check;
 mod control;
 mod devmem;
 mod exit;
+mod exporter;
 mod inet;
 mod metrics;
 mod net;
@@ -45,6 +46,7 @@ enum Verb {
     Ss(ss::Args),
     Stats(stats::Args),
     Check(check::Args),
+    Exporter(exporter::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
     Vol(blocks::vol::Args),
@@ -108,6 +110,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Exporter(args) => exporter::run(&args).map(done),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),
         Verb::Volumes => blocks::host::in_background().map(done),

@@ -52,16 +52,20 @@ impl Sums {
         self.counters.get(counter as usize).copied().unwrap_or(0)
     }
 
-    /// How often any reason was given.
-    pub(crate) fn refusals(&self) -> u64 {
-        let all = self.reasons.values();
-        all.fold(0, |sum, (client, server)| {
-            sum.saturating_add(*client).saturating_add(*server)
-        })
-    }
-
     pub(crate) fn add(&mut self, more: &Sums) {
         self.each(more, u64::saturating_add);
+    }
+
+    /// Each number is at least that of `other`.
+    pub(crate) fn raise(&mut self, other: &Sums) {
+        self.each(other, u64::max);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set(&mut self, counter: Counter, value: u64) {
+        let len = self.counters.len().max(counter as usize + 1);
+        self.counters.resize(len, 0);
+        self.counters[counter as usize] = value;
     }
 
     /// What was counted since `before`. Nobody vouches for the numbers: one that has shrunk is 0.
@@ -116,7 +120,7 @@ mod tests {
         sum.add(&some(u64::MAX));
         sum.add(&some(2));
         assert_eq!(sum.counters, [u64::MAX; 3]);
-        assert_eq!(sum.refusals(), u64::MAX);
+        assert_eq!(sum.reasons[&7].0, u64::MAX);
         assert_eq!(sum.get(Counter::LinkGroups), 0);
     }
 }
