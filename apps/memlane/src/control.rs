@@ -123,20 +123,48 @@ fn is_ours(directory: &Path) -> bool {
     kind.is_ok_and(|kind| kind.is_dir() && kind.uid() == uid() && kind.mode() & 0o022 == 0)
 }
 
+/// Those of them that are there and ours.
+pub(crate) fn own_directories() -> impl Iterator<Item = PathBuf> {
+    let all = run_directories().into_iter();
+    all.filter(|directory| is_ours(directory))
+}
+
+/// Makes the first of them that can be made.
+pub(crate) fn own_directory() -> io::Result<PathBuf> {
+    let mut made = Err(io::ErrorKind::NotFound.into());
+    for directory in run_directories() {
+        made = make(&directory).map(|()| directory);
+        if made.is_ok() {
+            break;
+        }
+    }
+    made
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(directory)?;
+    if is_ours(directory) {
+        return Ok(());
+    }
+    let why = format!(
+        "{} belongs to others, or they can write to it",
+        directory.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
 fn file_in(directory: &Path, role: Role, name: &str) -> PathBuf {
     directory.join(format!("{}-{name}", role.word()))
 }
 
 /// A name's files, where there are such directories.
 fn files(role: Role, name: &str) -> impl Iterator<Item = PathBuf> {
-    let all = run_directories()
-        .into_iter()
-        .filter(|directory| is_ours(directory));
-    all.map(move |directory| file_in(&directory, role, name))
+    own_directories().map(move |directory| file_in(&directory, role, name))
 }
 
 /// Held while names in a directory are made or taken away. Whoever holds it does not wait for anybody.
-fn lock(directory: &Path) -> io::Result<File> {
+pub(crate) fn lock(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
     for _ in 0..40 {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -161,18 +189,7 @@ fn clear(file: &Path) -> io::Result<()> {
 }
 
 fn bind_file(directory: &Path, role: Role, name: &str) -> io::Result<Listener> {
-    let made = DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory);
-    made?;
-    if !is_ours(directory) {
-        let why = format!(
-            "{} belongs to others, or they can write to it",
-            directory.display()
-        );
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    }
+    make(directory)?;
     let _lock = lock(directory)?;
     let file = file_in(directory, role, name);
     clear(&file)?;
@@ -391,8 +408,7 @@ pub(crate) fn list(role: Role) -> io::Result<Vec<String>> {
 
 fn listed_files(role: Role) -> Vec<String> {
     let prefix = format!("{}-", role.word());
-    let directories = run_directories().into_iter().filter(|at| is_ours(at));
-    let entries = directories.flat_map(|at| fs::read_dir(at).into_iter().flatten().flatten());
+    let entries = own_directories().flat_map(|at| fs::read_dir(at).into_iter().flatten().flatten());
     entries
         .filter_map(|entry| {
             Some(

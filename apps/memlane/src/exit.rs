@@ -45,7 +45,7 @@ impl Exit {
         known.copied().unwrap_or(Exit::Failed)
     }
 
-    #[cfg(test)]
+    /// As the documents and the manual pages tell it.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "ok",

@@ -6,12 +6,14 @@ mod check;
 mod control;
 mod devmem;
 mod exit;
+mod exporter;
 mod inet;
 mod metrics;
 mod net;
 mod os;
 mod out;
 mod page;
+mod pages;
 mod printable;
 mod procs;
 mod rings;
@@ -19,6 +21,7 @@ mod run;
 mod service;
 mod ss;
 mod stats;
+mod sums;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,6 +46,7 @@ enum Verb {
     Ss(ss::Args),
     Stats(stats::Args),
     Check(check::Args),
+    Exporter(exporter::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
     Vol(blocks::vol::Args),
@@ -52,6 +56,8 @@ enum Verb {
     Devmem(devmem::probe::Args),
     /// Measure memlane against plain TCP
     Bench(bench::Args),
+    #[command(name = "__pages", hide = true)]
+    Pages(pages::Args),
     #[command(name = "__volumes", hide = true)]
     Volumes,
     #[command(name = "__echo-server", hide = true)]
@@ -66,7 +72,7 @@ impl Verb {
     fn json(&self) -> bool {
         match self {
             Verb::Ss(args) => args.json,
-            Verb::Stats(args) => args.json,
+            Verb::Stats(args) => args.json(),
             Verb::Check(args) => args.json,
             Verb::Vol(args) => args.json(),
             Verb::Session(args) => args.json(),
@@ -104,6 +110,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Exporter(args) => exporter::run(&args).map(done),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),
         Verb::Volumes => blocks::host::in_background().map(done),
@@ -113,6 +120,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
         Verb::Bench(args) => bench::run(args),
+        Verb::Pages(args) => pages::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),
         Verb::Probe(args) => check::echo::probe(&args).map(done),

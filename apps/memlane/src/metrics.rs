@@ -1,9 +1,11 @@
 //! A Prometheus endpoint: `GET /metrics`. What is shown there is said by each verb.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+mod http;
+
+use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -11,67 +13,55 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// How long a client may take to ask, and to listen: others wait meanwhile.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest head of a request.
-const LONGEST: usize = 8192;
+pub(crate) use http::{Format, serve as serve_text};
 
 pub(crate) type Labels = Vec<(String, String)>;
 /// One value with its labels.
 pub(crate) type Value = (Labels, u64);
 
-/// Listens; each request gets what `page` gives at that moment.
+/// Listens; each request gets what `page` gives at about that moment. Says where.
 pub(crate) fn serve(
     at: SocketAddr,
     page: impl Fn() -> Registry + Send + 'static,
-) -> io::Result<()> {
-    let listener = TcpListener::bind(at)?;
-    std::thread::Builder::new()
-        .name("metrics".into())
-        .spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let _ = answer(stream, &page);
-            }
-        })?;
-    Ok(())
+) -> io::Result<SocketAddr> {
+    serve_text(at, move |format| text(&[page()], format))
 }
 
-fn answer(mut stream: TcpStream, page: &impl Fn() -> Registry) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = request(&mut stream)?;
-    let (status, body) = match request.starts_with(b"GET /metrics") {
-        true => ("200 OK", text(&page())),
-        false => ("404 Not Found", "try /metrics\n".into()),
-    };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-}
-
-/// A request's head: all of it, however it comes, or as much as there is room or time for.
-fn request(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let (mut head, mut some) = (Vec::new(), [0; 1024]);
-    let until = Instant::now() + PATIENCE;
-    while head.len() < LONGEST && !head.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        // A time limit of nothing would be none.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        match stream.read(&mut some)? {
-            0 => break,
-            n => head.extend_from_slice(&some[..n]),
-        }
-    }
-    Ok(head)
-}
-
-fn text(registry: &Registry) -> String {
+/// All of them on one page: no two may have a family in common.
+pub(crate) fn text(registries: &[Registry], format: Format) -> String {
+    const END: &str = "# EOF\n";
     let mut text = String::new();
-    // A String takes everything.
-    let _ = encode(&mut text, registry);
-    text
+    for registry in registries {
+        // A String takes everything.
+        let _ = encode(&mut text, registry);
+        text.truncate(text.strip_suffix(END).map_or(text.len(), str::len));
+    }
+    match format {
+        Format::Open => text + END,
+        Format::Classic => classic(&text),
+    }
+}
+
+/// In the older format a counter's family has the name of its samples.
+fn classic(text: &str) -> String {
+    let of_type = |line: &str| -> Option<String> {
+        let rest = line.strip_prefix("# TYPE ")?;
+        rest.strip_suffix(" counter").map(str::to_owned)
+    };
+    let counters: HashSet<String> = text.lines().filter_map(of_type).collect();
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        let head = [words.next(), words.next(), words.next()];
+        match (head, words.next()) {
+            ([Some("#"), Some(what), Some(name)], Some(rest)) if counters.contains(name) => {
+                out.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// Labels that all values of a thing have, and those of one.
@@ -106,4 +96,25 @@ pub(crate) fn gauges(
         family.get_or_create(&labels).set(value);
     }
     registry.register(name, help, family);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_older_format_a_family_has_the_name_of_its_samples() {
+        let mut registry = Registry::with_prefix("memlane");
+        let value = |n| std::iter::once((labels(&[("a", "b \" c")], &[]), n));
+        counters(&mut registry, "bytes", "Some", value(3));
+        gauges(&mut registry, "up", "Another", value(1));
+        let one = || [std::mem::take(&mut Registry::default())];
+        assert_eq!(text(&one(), Format::Open), "# EOF\n");
+        assert_eq!(text(&one(), Format::Classic), "");
+        let expected = "# HELP memlane_bytes_total Some.\n# TYPE memlane_bytes_total counter\n\
+                        memlane_bytes_total{a=\"b \\\" c\"} 3\n\
+                        # HELP memlane_up Another.\n# TYPE memlane_up gauge\n\
+                        memlane_up{a=\"b \\\" c\"} 1\n";
+        assert_eq!(text(&[registry], Format::Classic), expected);
+    }
 }

@@ -131,6 +131,11 @@ impl Page {
         self.counters[counter as usize]
     }
 
+    /// All of them, by `Counter`.
+    pub(crate) fn counters(&self) -> &[u64] {
+        &self.counters
+    }
+
     /// Reads and checks a page with all its connections.
     pub(crate) fn read(source: &impl Source) -> Result<Page, PageError> {
         let file_len = source.len().map_err(|_| PageError::Short)?;

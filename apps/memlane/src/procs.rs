@@ -39,6 +39,20 @@ impl Process {
         let (file, id) = open(&self.file.path)?;
         (id == self.file.id).then_some(file)
     }
+
+    /// When it began, in the kernel's ticks since boot. `None`: it has ended.
+    pub(crate) fn started(&self) -> Option<u64> {
+        started(self.pid)
+    }
+}
+
+/// Likewise, of any process.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and can have anything in it, also a parenthesis.
+    let after = stat.rsplit(|byte| *byte == b')').next()?;
+    let fields = std::str::from_utf8(after).ok()?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Everything that could be seen.

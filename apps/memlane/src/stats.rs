@@ -1,6 +1,7 @@
 //! `memlane stats`: counters of the processes under memlane, and their totals.
 
-use std::collections::BTreeMap;
+mod baseline;
+
 use std::fmt::Write;
 
 use memlane_core::reason::Reason;
@@ -8,9 +9,11 @@ use memlane_core::stats::{ConnState, Counter, SIZE_CLASSES};
 use serde::Serialize;
 
 use crate::out::{self, human};
-use crate::page::{Flow, Page};
+use crate::page::{Conn, Flow, Page};
 use crate::procs::{Process, Survey};
 use crate::rings;
+use crate::sums::Sums;
+use baseline::Baseline;
 
 /// Names of the size classes, as `smcd stats` prints them.
 const CLASSES: [&str; SIZE_CLASSES] = [
@@ -18,36 +21,172 @@ const CLASSES: [&str; SIZE_CLASSES] = [
 ];
 
 /// Show counters: connections, fall-backs and their reasons, bytes by lane, wake-ups.
+///
+/// They count from the start of each process, or from the last `memlane stats reset` of this user.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(clap::Args, Debug)]
+struct Show {
     /// Details: by role, each reason with its text, special calls one by one
     #[arg(short, long)]
     details: bool,
-    /// Only this process
-    #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
+    /// From the start of each process on, whatever was reset
+    #[arg(short, long)]
+    absolute: bool,
+    #[command(flatten)]
+    which: Which,
     /// Say what could not be read
     #[arg(short, long)]
     verbose: bool,
     /// One JSON document: totals and every process
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct Which {
+    /// Only this process
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+}
+
+impl Which {
+    fn survey(&self) -> anyhow::Result<Survey> {
+        match self.pid {
+            Some(pid) => Survey::of(pid),
+            None => Survey::take(None),
+        }
+    }
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Verb {
+    /// Let the counters begin at 0 now, for this user: what they are at is put aside
+    ///
+    /// The processes notice nothing, and other users see what they saw. A process that begins later counts from its
+    /// start. --absolute shows the counters as they are.
+    Reset(Reset),
+}
+
+#[derive(clap::Args, Debug)]
+struct Reset {
+    #[command(flatten)]
+    which: Which,
+    /// One JSON document: how many processes, and where it was put aside
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) fn json(&self) -> bool {
+        match &self.verb {
+            None => self.show.json,
+            Some(Verb::Reset(reset)) => reset.json,
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let mut survey = match args.pid {
-        Some(pid) => Survey::of(pid)?,
-        None => Survey::take(None)?,
-    };
+    match &args.verb {
+        None => show(&args.show),
+        Some(Verb::Reset(args)) => reset(args),
+    }
+}
+
+fn show(args: &Show) -> anyhow::Result<()> {
+    let mut survey = args.which.survey()?;
     rings::measure(&mut survey);
     if args.verbose {
         out::warn(&survey.unseen());
     }
+    let baseline = match args.absolute {
+        true => Baseline::default(),
+        false => Baseline::load().unwrap_or_else(|error| {
+            out::warn(&format!(
+                "{error:#}: counted from the start of each process"
+            ));
+            Baseline::default()
+        }),
+    };
+    let each: Vec<Counted> = survey
+        .processes
+        .iter()
+        .map(|process| Counted::new(process, &baseline))
+        .collect();
     let text = match args.json {
-        true => out::json(&Document::new(&survey))?,
-        false => Counts::total(&survey).text(survey.processes.len(), args.details),
+        true => out::json(&Document::new(&survey, &each))?,
+        false => {
+            let since = each.iter().filter(|one| one.since.is_some()).count();
+            Counts::total(&each).text(each.len(), since, args.details)
+        }
     };
     out::print(&text)
+}
+
+#[derive(Serialize)]
+struct ResetDocument {
+    schema: &'static str,
+    processes: usize,
+    processes_unreadable: u64,
+    baseline: String,
+}
+
+fn reset(args: &Reset) -> anyhow::Result<()> {
+    let survey = args.which.survey()?;
+    let everybody = match args.which.pid {
+        Some(_) => Some(Survey::take(None)?),
+        None => None,
+    };
+    let alive = everybody.as_ref().unwrap_or(&survey);
+    // One that is not usable is replaced.
+    let mut baseline = Baseline::load().unwrap_or_default();
+    baseline.reset(&survey.processes, &alive.processes);
+    let done = ResetDocument {
+        schema: "memlane.stats-reset/1",
+        processes: survey.processes.len(),
+        processes_unreadable: survey.unreadable,
+        baseline: baseline.store()?.display().to_string(),
+    };
+    let text = match args.json {
+        true => out::json(&done)?,
+        false => format!(
+            "{} processes count from now on, for this user; {} of other users were not looked at ({})\n",
+            done.processes, done.processes_unreadable, done.baseline
+        ),
+    };
+    out::print(&text)
+}
+
+/// A process, and what it has counted since a moment (in seconds since 1970) or its start.
+struct Counted<'a> {
+    process: &'a Process,
+    sums: Sums,
+    since: Option<u64>,
+}
+
+impl<'a> Counted<'a> {
+    fn new(process: &'a Process, baseline: &Baseline) -> Counted<'a> {
+        let sums = Sums::of(&process.page);
+        match baseline.of(process) {
+            None => Counted {
+                process,
+                sums,
+                since: None,
+            },
+            Some((before, at)) => Counted {
+                process,
+                sums: sums.less(before),
+                since: Some(at),
+            },
+        }
+    }
 }
 
 /// Counters of one process or of many.
@@ -68,6 +207,8 @@ struct Connections {
     client: u64,
     server: u64,
     upgraded: u64,
+    upgraded_client: u64,
+    upgraded_server: u64,
     downgraded: u64,
     handshake_errors: u64,
     link_groups: u64,
@@ -109,6 +250,10 @@ struct Direction {
     /// Bytes in, and room of, the rings of open connections.
     ring_used_bytes: RingUse,
     ring_size_bytes: u64,
+    /// Rings of open connections by size, in the classes of the calls.
+    rings_by_size: [u64; SIZE_CLASSES],
+    /// Calls that moved more than the ring holds; not counted of those that receive.
+    calls_beyond_ring: Option<u64>,
     /// Calls on the memory lane by size: up to 8, 16 … 512 KiB, more.
     calls_by_size: [u64; SIZE_CLASSES],
 }
@@ -159,91 +304,81 @@ fn add(to: &mut u64, from: u64) {
 }
 
 impl Counts {
-    fn total(survey: &Survey) -> Counts {
-        let mut total = Counts::default();
-        for process in &survey.processes {
-            total.add_page(&process.page);
+    fn total(all: &[Counted<'_>]) -> Counts {
+        let mut sums = Sums::default();
+        for one in all {
+            sums.add(&one.sums);
         }
-        total
+        let pages = all.iter().map(|one| &one.process.page);
+        Counts::new(&sums, pages)
     }
 
-    fn add_page(&mut self, page: &Page) {
-        let get = |counter| page.counter(counter);
-        self.connections.add_page(page);
-        self.fallbacks.add_page(page);
-        self.waits.add_page(page);
-        let special = &mut self.special_calls;
-        add(&mut special.cork, get(Counter::Cork));
-        add(&mut special.nodelay, get(Counter::NoDelay));
-        add(&mut special.sendfile, get(Counter::Sendfile));
-        add(&mut special.splice, get(Counter::Splice));
-        add(&mut special.urgent, get(Counter::Urgent));
-        add(&mut self.peers_misbehaved, get(Counter::PeerMisbehaved));
-
-        // The header counts connections that have ended; the open ones are added to it.
-        add(&mut self.tx.ring_bytes, get(Counter::TxRingBytes));
-        add(&mut self.tx.tcp_bytes, get(Counter::TxTcpBytes));
-        add(&mut self.tx.calls, get(Counter::TxCalls));
-        add(&mut self.rx.ring_bytes, get(Counter::RxRingBytes));
-        add(&mut self.rx.tcp_bytes, get(Counter::RxTcpBytes));
-        add(&mut self.rx.calls, get(Counter::RxCalls));
-        for conn in &page.conns {
-            self.tx.add_flow(&conn.tx);
-            self.rx.add_flow(&conn.rx);
+    /// What was counted, and what is open now.
+    fn new<'a>(sums: &Sums, pages: impl Iterator<Item = &'a Page>) -> Counts {
+        let mut counts = Counts {
+            connections: Connections::new(sums),
+            fallbacks: Fallbacks::new(sums),
+            tx: Direction::sent(sums),
+            rx: Direction::received(sums),
+            waits: Waits::new(sums),
+            special_calls: Special::new(sums),
+            peers_misbehaved: sums.get(Counter::PeerMisbehaved),
+        };
+        for conn in pages.flat_map(|page| &page.conns) {
+            counts.connections.open.add(conn);
+            counts.tx.add_ring(&conn.tx);
+            counts.rx.add_ring(&conn.rx);
         }
-        self.tx.add_sizes(&page.tx_sizes);
-        self.rx.add_sizes(&page.rx_sizes);
+        counts
     }
 }
 
 impl Connections {
-    fn add_page(&mut self, page: &Page) {
-        let get = |counter| page.counter(counter);
-        add(&mut self.handled, get(Counter::Conns));
-        add(&mut self.client, get(Counter::ConnsClient));
-        add(&mut self.server, get(Counter::ConnsServer));
-        add(&mut self.upgraded, get(Counter::Upgraded));
-        add(&mut self.downgraded, get(Counter::Downgrades));
-        add(&mut self.handshake_errors, get(Counter::HandshakeErrors));
-        add(&mut self.link_groups, get(Counter::LinkGroups));
-        for conn in &page.conns {
-            let open = match conn.state {
-                ConnState::Free | ConnState::New => &mut self.open.not_connected,
-                ConnState::Tcp => &mut self.open.tcp,
-                ConnState::Pending => &mut self.open.handshake,
-                ConnState::Memlane => &mut self.open.memlane,
-                ConnState::Downgraded => &mut self.open.downgraded,
-            };
-            add(open, 1);
-            let copies = conn.state == ConnState::Memlane && conn.tx.copied;
-            add(&mut self.open.memlane_copy, u64::from(copies));
+    fn new(sums: &Sums) -> Connections {
+        Connections {
+            handled: sums.get(Counter::Conns),
+            client: sums.get(Counter::ConnsClient),
+            server: sums.get(Counter::ConnsServer),
+            upgraded: sums.get(Counter::Upgraded),
+            upgraded_client: sums.get(Counter::UpgradedClient),
+            upgraded_server: sums.get(Counter::UpgradedServer),
+            downgraded: sums.get(Counter::Downgrades),
+            handshake_errors: sums.get(Counter::HandshakeErrors),
+            link_groups: sums.get(Counter::LinkGroups),
+            open: Open::default(),
         }
     }
 }
 
+impl Open {
+    fn add(&mut self, conn: &Conn) {
+        let open = match conn.state {
+            ConnState::Free | ConnState::New => &mut self.not_connected,
+            ConnState::Tcp => &mut self.tcp,
+            ConnState::Pending => &mut self.handshake,
+            ConnState::Memlane => &mut self.memlane,
+            ConnState::Downgraded => &mut self.downgraded,
+        };
+        add(open, 1);
+        let copies = conn.state == ConnState::Memlane && conn.tx.copied;
+        add(&mut self.memlane_copy, u64::from(copies));
+    }
+}
+
 impl Fallbacks {
-    fn add_page(&mut self, page: &Page) {
-        add(&mut self.total, page.counter(Counter::Fallbacks));
-        let mut by_code: BTreeMap<u32, (u64, u64)> = self
-            .reasons
-            .iter()
-            .map(|r| (r.code, (r.client, r.server)))
-            .collect();
-        for fallback in &page.fallbacks {
-            let (client, server) = by_code.entry(fallback.reason.0).or_default();
-            add(client, fallback.client);
-            add(server, fallback.server);
+    fn new(sums: &Sums) -> Fallbacks {
+        let reasons = sums.reasons.iter();
+        let reasons = reasons.map(|(code, (client, server))| ReasonCounts {
+            code: *code,
+            name: Reason(*code).name(),
+            text: Reason(*code).text(),
+            client: *client,
+            server: *server,
+        });
+        Fallbacks {
+            total: sums.get(Counter::Fallbacks),
+            reasons: reasons.collect(),
         }
-        self.reasons = by_code
-            .into_iter()
-            .map(|(code, (client, server))| ReasonCounts {
-                code,
-                name: Reason(code).name(),
-                text: Reason(code).text(),
-                client,
-                server,
-            })
-            .collect();
     }
 
     /// The most frequent first.
@@ -255,33 +390,67 @@ impl Fallbacks {
 }
 
 impl Waits {
-    fn add_page(&mut self, page: &Page) {
-        let get = |counter| page.counter(counter);
-        add(&mut self.ring_full, get(Counter::RingFull));
-        add(&mut self.parks, get(Counter::Parks));
-        add(&mut self.wakeups_sent, get(Counter::WakeupsSent));
-        add(&mut self.spin_hits, get(Counter::SpinHits));
-        add(&mut self.spin_misses, get(Counter::SpinMisses));
-        add(&mut self.waits_avoided, get(Counter::WaitsAvoided));
-        add(&mut self.kernel_waits, get(Counter::KernelWaits));
-        add(&mut self.epoll_ctl_avoided, get(Counter::CtlAvoided));
+    fn new(sums: &Sums) -> Waits {
+        Waits {
+            ring_full: sums.get(Counter::RingFull),
+            parks: sums.get(Counter::Parks),
+            wakeups_sent: sums.get(Counter::WakeupsSent),
+            spin_hits: sums.get(Counter::SpinHits),
+            spin_misses: sums.get(Counter::SpinMisses),
+            waits_avoided: sums.get(Counter::WaitsAvoided),
+            kernel_waits: sums.get(Counter::KernelWaits),
+            epoll_ctl_avoided: sums.get(Counter::CtlAvoided),
+        }
+    }
+}
+
+impl Special {
+    fn new(sums: &Sums) -> Special {
+        Special {
+            cork: sums.get(Counter::Cork),
+            nodelay: sums.get(Counter::NoDelay),
+            sendfile: sums.get(Counter::Sendfile),
+            splice: sums.get(Counter::Splice),
+            urgent: sums.get(Counter::Urgent),
+        }
     }
 }
 
 impl Direction {
-    fn add_flow(&mut self, flow: &Flow) {
-        add(&mut self.ring_bytes, flow.ring_bytes);
-        add(&mut self.tcp_bytes, flow.tcp_bytes);
-        add(&mut self.calls, flow.calls);
-        self.ring_used_bytes.add(flow);
-        add(&mut self.ring_size_bytes, flow.ring_size.into());
-    }
-
-    fn add_sizes(&mut self, sizes: &[u64; SIZE_CLASSES]) {
-        for (to, from) in self.calls_by_size.iter_mut().zip(sizes) {
-            add(to, *from);
+    fn sent(sums: &Sums) -> Direction {
+        Direction {
+            ring_bytes: sums.get(Counter::TxRingBytes),
+            tcp_bytes: sums.get(Counter::TxTcpBytes),
+            calls: sums.get(Counter::TxCalls),
+            calls_by_size: sums.tx_sizes,
+            calls_beyond_ring: Some(sums.get(Counter::TxBeyondRing)),
+            ..Direction::default()
         }
     }
+
+    fn received(sums: &Sums) -> Direction {
+        Direction {
+            ring_bytes: sums.get(Counter::RxRingBytes),
+            tcp_bytes: sums.get(Counter::RxTcpBytes),
+            calls: sums.get(Counter::RxCalls),
+            calls_by_size: sums.rx_sizes,
+            ..Direction::default()
+        }
+    }
+
+    fn add_ring(&mut self, flow: &Flow) {
+        self.ring_used_bytes.add(flow);
+        add(&mut self.ring_size_bytes, flow.ring_size.into());
+        if flow.ring_size > 0 {
+            add(&mut self.rings_by_size[size_class(flow.ring_size)], 1);
+        }
+    }
+}
+
+/// As the library counts calls: up to 8 KiB, up to 16 KiB …
+fn size_class(bytes: u32) -> usize {
+    let class = u32::BITS - (bytes.saturating_sub(1) >> 13).leading_zeros();
+    usize::try_from(class).map_or(0, |class| class.min(SIZE_CLASSES - 1))
 }
 
 /// Text in the manner of `smcd stats`: a heading, then `label value` lines.
@@ -301,10 +470,11 @@ impl Sheet {
         let _ = writeln!(self.0, "  {label:<34}{value:>14}");
     }
 
-    fn sizes(&mut self, sizes: &[u64; SIZE_CLASSES]) {
+    fn sizes(&mut self, of: &Direction) {
         for (label, cells) in [
             ("", CLASSES.map(str::to_owned)),
-            ("Calls", sizes.map(|n| n.to_string())),
+            ("Rings", of.rings_by_size.map(|n| n.to_string())),
+            ("Calls", of.calls_by_size.map(|n| n.to_string())),
         ] {
             let mut line = format!("  {label:<6}");
             for cell in cells {
@@ -317,35 +487,46 @@ impl Sheet {
 }
 
 impl Counts {
-    fn text(&self, processes: usize, details: bool) -> String {
+    fn text(&self, processes: usize, since: usize, details: bool) -> String {
         let mut sheet = Sheet::default();
-        self.summary(&mut sheet, processes, details);
+        sheet.heading("Connections");
+        sheet.line("Processes", processes);
+        if since > 0 {
+            sheet.line("  counted since a reset", since);
+        }
+        self.summary(&mut sheet, details);
         self.fallback_lines(&mut sheet, details);
         sheet.heading("RX");
         self.rx.lines(&mut sheet);
         sheet.line("Parked (asked to be woken by TCP)", self.waits.parks);
-        sheet.sizes(&self.rx.calls_by_size);
+        sheet.sizes(&self.rx);
         sheet.heading("TX");
         self.tx.lines(&mut sheet);
         let full = share(self.waits.ring_full, self.tx.calls);
         sheet.line("Ring full", format!("{} ({full})", self.waits.ring_full));
         sheet.line("Wake-ups sent by TCP", self.waits.wakeups_sent);
-        sheet.sizes(&self.tx.calls_by_size);
+        if let Some(beyond) = self.tx.calls_beyond_ring {
+            let part = share(beyond, self.tx.calls);
+            sheet.line("Larger than the ring", format!("{beyond} ({part})"));
+        }
+        sheet.sizes(&self.tx);
         self.wait_lines(&mut sheet);
         self.extra_lines(&mut sheet, details);
         sheet.0
     }
 
-    fn summary(&self, sheet: &mut Sheet, processes: usize, details: bool) {
+    fn summary(&self, sheet: &mut Sheet, details: bool) {
         let c = &self.connections;
-        sheet.heading("Connections");
-        sheet.line("Processes", processes);
         sheet.line("Connections handled", c.handled);
         if details {
             sheet.line("  as client", c.client);
             sheet.line("  as server", c.server);
         }
         sheet.line("Got the memory lane", c.upgraded);
+        if details {
+            sheet.line("  as client", c.upgraded_client);
+            sheet.line("  as server", c.upgraded_server);
+        }
         sheet.line("  and went back to TCP", c.downgraded);
         sheet.line("Open now on the memory lane", c.open.memlane);
         if details {
@@ -458,6 +639,8 @@ struct ProcessDocument {
     uid: u32,
     id: String,
     start_unix_nanoseconds: u64,
+    /// When `memlane stats reset` let it begin anew, in seconds since 1970.
+    since_reset_unix_seconds: Option<u64>,
     no_new_upgrades: bool,
     settings: Settings,
     entries_skipped: u64,
@@ -474,30 +657,30 @@ struct Settings {
 }
 
 impl Document {
-    fn new(survey: &Survey) -> Document {
+    fn new(survey: &Survey, each: &[Counted<'_>]) -> Document {
         Document {
             schema: "memlane.stats/1",
             version: env!("CARGO_PKG_VERSION"),
             processes_read: survey.processes.len(),
             processes_unreadable: survey.unreadable,
             pages_skipped: survey.bad_pages.len(),
-            totals: Counts::total(survey),
-            processes: survey.processes.iter().map(ProcessDocument::new).collect(),
+            totals: Counts::total(each),
+            processes: each.iter().map(ProcessDocument::new).collect(),
         }
     }
 }
 
 impl ProcessDocument {
-    fn new(process: &Process) -> ProcessDocument {
+    fn new(one: &Counted<'_>) -> ProcessDocument {
+        let process = one.process;
         let page = &process.page;
-        let mut counts = Counts::default();
-        counts.add_page(page);
         ProcessDocument {
             pid: process.pid,
             process: process.comm.clone(),
             uid: page.uid,
             id: format!("0x{:016x}", page.gid),
             start_unix_nanoseconds: page.start_ns,
+            since_reset_unix_seconds: one.since,
             no_new_upgrades: page.flags & 1 != 0,
             settings: Settings {
                 ring_bytes: page.ring_size,
@@ -515,7 +698,7 @@ impl ProcessDocument {
                 },
             },
             entries_skipped: page.bad_entries,
-            counts,
+            counts: Counts::new(&one.sums, std::iter::once(page)),
         }
     }
 }
@@ -533,16 +716,18 @@ mod tests {
     }
 
     #[test]
-    fn totals_saturate_instead_of_wrapping() {
-        let mut direction = Direction {
-            ring_bytes: u64::MAX,
-            ..Direction::default()
-        };
-        direction.add_flow(&Flow {
-            ring_bytes: 7,
-            ..Flow::default()
-        });
-        assert_eq!(direction.ring_bytes, u64::MAX);
+    fn rings_are_in_the_class_that_their_size_is_the_end_of() {
+        let classes = [
+            1,
+            8192,
+            8193,
+            16384,
+            65536,
+            512 << 10,
+            (512 << 10) + 1,
+            u32::MAX,
+        ];
+        assert_eq!(classes.map(size_class), [0, 0, 1, 1, 3, 6, 7, 7]);
     }
 
     #[test]

@@ -143,6 +143,9 @@ fn fill_counters(page: &Page) {
     {
         page.counter(counter, 1000 + index as u64);
     }
+    page.counter(Counter::UpgradedClient, 1028);
+    page.counter(Counter::UpgradedServer, 1029);
+    page.counter(Counter::TxBeyondRing, 1030);
     page.reason(0, Reason::PEER_NO_MEMLANE.0, 3, 1);
     page.reason(1, Reason::CLOSING.0, 0, 9);
     page.reason(2, 0x0bad_0000, 1, 0);

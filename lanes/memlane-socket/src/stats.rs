@@ -86,6 +86,18 @@ fn count_conn(h: &Header, role: u32) {
     h.counters[side as usize].fetch_add(1, Relaxed);
 }
 
+/// It got its memory lane.
+pub fn upgraded(conn: &Conn) {
+    let Some(h) = header() else { return };
+    let side = match conn.role.load(Relaxed) {
+        0 => Counter::UpgradedClient,
+        _ => Counter::UpgradedServer,
+    };
+    for counter in [Counter::Upgraded, side] {
+        h.counters[counter as usize].fetch_add(1, Relaxed);
+    }
+}
+
 /// It ends: its sums move to the process's.
 pub fn close_entry(conn: &Conn) {
     let (Some(e), Some(h)) = (entry(conn), header()) else {
@@ -235,6 +247,9 @@ pub fn show_tx(conn: &Conn, n: isize) {
     {
         e.tx_calls.store(conn.tx_calls.load(Relaxed), Relaxed);
         bump(&h.tx_sizes, n.cast_unsigned());
+        if n.cast_unsigned() > conn.tx_size.load(Relaxed) as usize {
+            h.counters[Counter::TxBeyondRing as usize].fetch_add(1, Relaxed);
+        }
     }
 }
 

@@ -631,7 +631,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     }
     faults::at(Step::Opened);
     process::show(conn, ConnState::Memlane, Reason::NONE);
-    process::count(Counter::Upgraded, 1);
+    crate::stats::upgraded(conn);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
     crate::stats::show_copied(conn, copying::is_done_by_peer(hs.peer_features));
     if conn.role.load(Ordering::Relaxed) == 0 {

@@ -94,6 +94,12 @@ pub enum Counter {
     Urgent,
     /// Link groups made (peer processes).
     LinkGroups,
+    /// Connections that got the memory lane and that this process had made.
+    UpgradedClient = 40,
+    /// … and that it had accepted.
+    UpgradedServer,
+    /// Send calls that moved more than the ring holds.
+    TxBeyondRing,
 }
 
 /// Number of counter slots (more than there are counters: room to grow).

@@ -94,8 +94,11 @@ fn leave_the_terminal() -> anyhow::Result<()> {
 fn serve_metrics(host: &Arc<Mutex<Host>>, at: Option<std::net::SocketAddr>) -> anyhow::Result<()> {
     let Some(at) = at else { return Ok(()) };
     let host = Arc::clone(host);
-    metrics::serve(at, move || metrics::of_session(&locked(&host).describe()))
-        .with_context(|| format!("metrics at {at}"))
+    metrics::serve(at, move || {
+        metrics::of_sessions(&[locked(&host).describe()])
+    })
+    .map(drop)
+    .with_context(|| format!("metrics at {at}"))
 }
 
 /// A thread that notices what changes; if `ends`, it ends the process when nothing is mapped any more.

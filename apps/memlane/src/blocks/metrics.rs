@@ -2,23 +2,17 @@
 
 use prometheus_client::registry::Registry;
 
-use super::documents::{Server, Session};
+use super::documents::{Client, Path, Server, Session, Volume};
 pub(super) use crate::metrics::serve;
-use crate::metrics::{counters, gauges, labels};
+use crate::metrics::{Labels, Value, counters, gauges, labels};
 
-/// What a session shows.
-pub(super) fn of_session(session: &Session) -> Registry {
+/// What sessions show, told apart by their names.
+pub(crate) fn of_sessions(sessions: &[Session]) -> Registry {
     let mut registry = Registry::with_prefix("memlane");
-    let path = |p: &super::documents::Path, more: &[(&str, &str)]| {
-        labels(&[("session", &session.name), ("path", &p.path)], more)
-    };
-    let paths = &session.paths;
-    let directions = |of: fn(&super::documents::Path) -> [u64; 2]| {
-        paths.iter().flat_map(move |p| {
-            ["read", "write"]
-                .into_iter()
-                .zip(of(p))
-                .map(move |(direction, value)| (path(p, &[("direction", direction)]), value))
+    let directions = |of: fn(&Path) -> [u64; 2]| {
+        paths(sessions).flat_map(move |(session, path)| {
+            let both = ["read", "write"].into_iter().zip(of(path));
+            both.map(move |(way, value)| (of_path(session, path, &[("direction", way)]), value))
         })
     };
     counters(
@@ -33,8 +27,9 @@ pub(super) fn of_session(session: &Session) -> Registry {
         "Bytes carried",
         directions(|p| [p.read_bytes, p.written_bytes]),
     );
-    let each =
-        |of: fn(&super::documents::Path) -> u64| paths.iter().map(move |p| (path(p, &[]), of(p)));
+    let each = |of: fn(&Path) -> u64| {
+        paths(sessions).map(move |(session, path)| (of_path(session, path, &[]), of(path)))
+    };
     counters(
         &mut registry,
         "path_failed_over",
@@ -59,72 +54,97 @@ pub(super) fn of_session(session: &Session) -> Registry {
         "Requests under way",
         each(|p| u64::from(p.inflight)),
     );
+    volumes(&mut registry, sessions);
+    registry
+}
 
-    let volume = |v: &super::documents::Volume| {
-        labels(&[("session", &session.name), ("volume", &v.volume)], &[])
+fn paths(sessions: &[Session]) -> impl Iterator<Item = (&Session, &Path)> {
+    let all = sessions.iter();
+    all.flat_map(|session| session.paths.iter().map(move |path| (session, path)))
+}
+
+fn of_path(session: &Session, path: &Path, more: &[(&str, &str)]) -> Labels {
+    labels(&[("session", &session.name), ("path", &path.path)], more)
+}
+
+fn volumes(registry: &mut Registry, sessions: &[Session]) {
+    let of_volume = |session: &Session, volume: &Volume| {
+        let both = [
+            ("session", session.name.as_str()),
+            ("volume", volume.volume.as_str()),
+        ];
+        labels(&both, &[])
     };
-    let volumes = &session.volumes;
-    let each =
-        |of: fn(&super::documents::Volume) -> u64| volumes.iter().map(move |v| (volume(v), of(v)));
+    let each = |of: fn(&Volume) -> u64| {
+        sessions.iter().flat_map(move |session| {
+            let all = session.volumes.iter();
+            all.map(move |volume| (of_volume(session, volume), of(volume)))
+        })
+    };
+    gauges(registry, "volume_size_bytes", "Its size", each(|v| v.size));
     gauges(
-        &mut registry,
-        "volume_size_bytes",
-        "Its size",
-        each(|v| v.size),
-    );
-    gauges(
-        &mut registry,
+        registry,
         "volume_ok",
         "1 if it is usable",
         each(|v| u64::from(v.state == "ok")),
     );
     counters(
-        &mut registry,
+        registry,
         "volume_errors",
         "Requests that ended with an error",
         each(|v| v.counters.errors),
     );
     counters(
-        &mut registry,
+        registry,
         "volume_replays",
         "Requests sent again after a restart of the server",
         each(|v| v.counters.replays),
     );
-    registry
 }
 
-/// What a server shows.
-pub(super) fn of_server(server: &Server) -> Registry {
+/// What servers show, told apart by their names.
+pub(crate) fn of_servers(servers: &[Server]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_server");
-    let client = |c: &super::documents::Client, more: &[(&str, &str)]| {
-        labels(&[("session", &c.session)], more)
+    let each = |of: fn(&Client) -> u64| {
+        servers.iter().flat_map(move |server| {
+            let clients = server.sessions.iter();
+            clients.map(move |client| -> Value {
+                let both = [
+                    ("server", server.name.as_str()),
+                    ("session", client.session.as_str()),
+                ];
+                (labels(&both, &[]), of(client))
+            })
+        })
     };
-    let sessions = &server.sessions;
     counters(
         &mut registry,
         "requests",
         "Requests executed",
-        sessions.iter().map(|c| (client(c, &[]), c.executed)),
+        each(|c| c.executed),
     );
     counters(
         &mut registry,
         "replays",
         "Second copies recognised",
-        sessions.iter().map(|c| (client(c, &[]), c.replays)),
+        each(|c| c.replays),
     );
-    let paths = |c: &super::documents::Client| c.paths.len() as u64;
     gauges(
         &mut registry,
         "paths",
         "Paths that are up",
-        sessions.iter().map(|c| (client(c, &[]), paths(c))),
+        each(|c| c.paths.len() as u64),
     );
-    let volume = |v: &super::documents::Open| labels(&[("volume", &v.volume)], &[]);
-    gauges(
-        &mut registry,
-        "volume_size_bytes",
-        "Its size",
-        server.volumes.iter().map(|v| (volume(v), v.size)),
-    );
+    let sizes = servers.iter().flat_map(|server| {
+        let volumes = server.volumes.iter();
+        volumes.map(move |volume| {
+            let both = [
+                ("server", server.name.as_str()),
+                ("volume", volume.volume.as_str()),
+            ];
+            (labels(&both, &[]), volume.size)
+        })
+    });
+    gauges(&mut registry, "volume_size_bytes", "Its size", sizes);
     registry
 }

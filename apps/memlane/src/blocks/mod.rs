@@ -23,5 +23,7 @@ mod spec;
 mod tls;
 pub(crate) mod vol;
 
+pub(crate) use documents::{Server, Session};
 pub(crate) use host::{One, open_one};
+pub(crate) use metrics::{of_servers, of_sessions};
 pub(crate) use spec::{Access, duration, size};

@@ -130,7 +130,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     });
     if let Some(at) = args.metrics {
         let running = Arc::clone(&running);
-        metrics::serve(at, move || metrics::of_server(&running.describe()))
+        metrics::serve(at, move || metrics::of_servers(&[running.describe()]))
             .with_context(|| format!("metrics at {at}"))?;
     }
     let obeyed = Arc::clone(&running);

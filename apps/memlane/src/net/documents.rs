@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A process of `memlane net` that joins two ends.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pub(super) name: String,
     pub(super) pid: u32,
     /// `link`, `back`, `front`, `gen` or `sink`.

@@ -13,31 +13,34 @@ use crate::metrics::{self, Value, counters, gauges, labels};
 /// Listens, as long as the process lives.
 pub(super) fn serve(at: SocketAddr, watched: &Arc<Watched>) -> anyhow::Result<()> {
     let watched = Arc::clone(watched);
-    metrics::serve(at, move || page(&watched.describe()))
+    metrics::serve(at, move || page(&[watched.describe()]))
+        .map(drop)
         .with_context(|| format!("metrics at {at}"))
 }
 
-fn page(process: &Process) -> Registry {
+/// Of these processes, which their names tell apart.
+pub(crate) fn page(processes: &[Process]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_net");
-    let name = [("name", process.name.as_str())];
-    let one = |value| std::iter::once((labels(&name, &[]), value));
-    let joined = u64::from(process.state == "joined");
+    let each = |of: fn(&Process) -> u64| {
+        let all = processes.iter();
+        all.map(move |one| (labels(&[("name", one.name.as_str())], &[]), of(one)))
+    };
     gauges(
         &mut registry,
         "joined",
         "1 if its ends are joined, 0 while it waits for a link",
-        one(joined),
+        each(|process| u64::from(process.state == "joined")),
     );
     counters(
         &mut registry,
         "attaches",
         "Times that a link was attached",
-        one(process.attaches),
+        each(|process| process.attaches),
     );
-    frames(&mut registry, process);
-    bells(&mut registry, process);
-    tables(&mut registry, process);
-    verdict(&mut registry, process);
+    frames(&mut registry, processes);
+    bells(&mut registry, processes);
+    tables(&mut registry, processes);
+    verdict(&mut registry, processes);
     registry
 }
 
@@ -46,16 +49,17 @@ type OfTable = fn(&Table) -> u64;
 
 /// A value for each queue, with the labels that say which.
 fn queues<'a>(
-    process: &'a Process,
+    processes: &'a [Process],
     of: impl Fn(&'a Queue) -> Vec<(&'static [(&'static str, &'static str)], u64)> + 'a,
 ) -> impl Iterator<Item = Value> + 'a {
-    let all = process.ends.iter().flat_map(|end| {
-        end.queues
-            .iter()
-            .enumerate()
-            .map(move |(number, queue)| (end, number, queue))
+    let all = processes.iter().flat_map(|process| {
+        let ends = process.ends.iter();
+        ends.flat_map(move |end| {
+            let queues = end.queues.iter().enumerate();
+            queues.map(move |(number, queue)| (process, end, number, queue))
+        })
     });
-    all.flat_map(move |(end, number, queue)| {
+    all.flat_map(move |(process, end, number, queue)| {
         let number = number.to_string();
         let which = [
             ("name", process.name.as_str()),
@@ -70,9 +74,9 @@ fn queues<'a>(
     })
 }
 
-fn frames(registry: &mut Registry, process: &Process) {
+fn frames(registry: &mut Registry, processes: &[Process]) {
     let ways = |of: fn(&Counts) -> [u64; 2]| {
-        queues(process, move |queue| {
+        queues(processes, move |queue| {
             let [came, went] = of(&queue.counts);
             vec![
                 (&[("direction", "received")][..], came),
@@ -96,40 +100,40 @@ fn frames(registry: &mut Registry, process: &Process) {
         registry,
         "no_room",
         "Times that a frame found no room at once",
-        queues(process, |queue| vec![(&[], queue.counts.full)]),
+        queues(processes, |queue| vec![(&[], queue.counts.full)]),
     );
     counters(
         registry,
         "no_use",
         "Frames that an end could not take or understand",
-        queues(process, |queue| vec![(&[], queue.counts.failed)]),
+        queues(processes, |queue| vec![(&[], queue.counts.failed)]),
     );
 }
 
-fn bells(registry: &mut Registry, process: &Process) {
+fn bells(registry: &mut Registry, processes: &[Process]) {
     counters(
         registry,
         "bells",
         "Times that the other side of a link was rung for",
-        queues(process, |queue| vec![(&[], queue.bells)]),
+        queues(processes, |queue| vec![(&[], queue.bells)]),
     );
     counters(
         registry,
         "bells_avoided",
         "Times that it was shown something and needed no bell",
-        queues(process, |queue| vec![(&[], queue.bells_avoided)]),
+        queues(processes, |queue| vec![(&[], queue.bells_avoided)]),
     );
     counters(
         registry,
         "copied",
         "Fragments that the kernel copied",
-        queues(process, |queue| vec![(&[], queue.copied)]),
+        queues(processes, |queue| vec![(&[], queue.copied)]),
     );
 }
 
-fn tables(registry: &mut Registry, process: &Process) {
+fn tables(registry: &mut Registry, processes: &[Process]) {
     let each = |of: fn(&Table) -> u64| {
-        queues(process, move |queue| {
+        queues(processes, move |queue| {
             let tables = queue
                 .grants
                 .as_ref()
@@ -191,8 +195,8 @@ fn tables(registry: &mut Registry, process: &Process) {
 }
 
 /// Of a sink. What is missing may still come, so that these are no counters.
-fn verdict(registry: &mut Registry, process: &Process) {
-    let seen = |end: &End| {
+fn verdict(registry: &mut Registry, processes: &[Process]) {
+    let seen = |(process, end): (&Process, &End)| {
         let seen = end.verdict?;
         let end = [("name", process.name.as_str()), ("end", end.end.as_str())];
         let all = [
@@ -205,6 +209,10 @@ fn verdict(registry: &mut Registry, process: &Process) {
         ];
         Some(all.map(|(kind, value)| (labels(&end, &[("kind", kind)]), value)))
     };
-    let all = process.ends.iter().filter_map(seen).flatten();
+    let ends = processes.iter().flat_map(|process| {
+        let ends = process.ends.iter();
+        ends.map(move |end| (process, end))
+    });
+    let all = ends.filter_map(seen).flatten();
     gauges(registry, "sink_frames", "What a sink has seen", all);
 }

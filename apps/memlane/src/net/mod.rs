@@ -21,6 +21,9 @@ mod stats;
 mod watched;
 mod work;
 
+pub(crate) use documents::Process;
+pub(crate) use metrics::page as metrics_of;
+
 use crate::exit::Exit;
 
 /// Ethernet frames between interfaces, files and other processes

@@ -214,6 +214,19 @@ impl Holder {
         Holder(child)
     }
 
+    /// `command` is sleep, as another user perhaps.
+    pub(crate) fn by(command: &mut Command, page: &Page) -> Holder {
+        let child = command
+            .arg("600")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(page.0.try_clone().unwrap()))
+            .spawn()
+            .unwrap();
+        page.u32(offset_of!(Header, pid), child.id());
+        Holder(child)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }

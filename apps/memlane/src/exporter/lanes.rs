@@ -1,0 +1,72 @@
+//! The lanes whose processes answer when they are asked: blocks and packets, of this user.
+
+use std::time::{Duration, Instant};
+
+use prometheus_client::registry::Registry;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::blocks;
+use crate::control::{self, Question, Role};
+use crate::net;
+
+/// Longest time for all answers together: Prometheus waits for ten seconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All of them understand this one.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+enum Look {
+    /// Everything about it.
+    Describe,
+}
+
+impl Question for Look {
+    fn is_a_look(&self) -> bool {
+        true
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+}
+
+/// What they said, and how many said nothing that could be understood.
+pub(super) struct Told {
+    pub(super) registries: [Registry; 3],
+    pub(super) silent: u64,
+}
+
+pub(super) fn ask() -> Told {
+    let until = Instant::now() + PATIENCE;
+    let mut silent = 0;
+    let registries = [
+        net::metrics_of(&describe::<net::Process>(Role::Net, until, &mut silent)),
+        blocks::of_sessions(&describe::<blocks::Session>(
+            Role::Session,
+            until,
+            &mut silent,
+        )),
+        blocks::of_servers(&describe::<blocks::Server>(
+            Role::Server,
+            until,
+            &mut silent,
+        )),
+    ];
+    Told { registries, silent }
+}
+
+fn describe<T: DeserializeOwned>(role: Role, until: Instant, silent: &mut u64) -> Vec<T> {
+    let mut found = Vec::new();
+    for name in control::list(role).unwrap_or_default() {
+        let told = match Instant::now() < until {
+            true => control::ask(role, &name, &Look::Describe),
+            false => Err(anyhow::anyhow!("no time left")),
+        };
+        match told.and_then(|told| Ok(told.map(serde_json::from_value).transpose()?)) {
+            Ok(told) => found.extend(told),
+            Err(_) => *silent += 1,
+        }
+    }
+    found
+}

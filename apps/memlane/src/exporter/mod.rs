@@ -1,0 +1,138 @@
+//! `memlane exporter`: the counters of all lanes of this machine, for Prometheus.
+
+mod lanes;
+mod ledger;
+mod sockets;
+mod textfile;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use prometheus_client::registry::Registry;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::blocks::duration;
+use crate::metrics::{self, Format, gauges, labels};
+use crate::procs::Survey;
+use crate::{out, service};
+use ledger::Ledger;
+
+/// Show the counters of all lanes to Prometheus, over HTTP or in a file.
+///
+/// Sockets: of every process under memlane that this user may look at (all of them as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH),
+/// by the name of the program. Packets and blocks: of this user's `memlane net` processes, sessions and servers. Counters
+/// are those since each process began, whatever `memlane stats reset` has put aside; those of processes that have ended
+/// stay in the sums as long as the exporter runs.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where to listen; the page is /metrics [default without --textfile: 127.0.0.1:9469]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Write this file, as node_exporter's textfile collector reads it: NAME.prom, replaced as a whole; -: stdout
+    #[arg(long, value_name = "PATH", value_parser = textfile::path)]
+    textfile: Option<PathBuf>,
+    /// Write the file again and again [default: once, or every 15s if it also listens]
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "textfile")]
+    interval: Option<Duration>,
+}
+
+const PORT: u16 = 9469;
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let page = Page::default();
+    let listens = args.listen.is_some() || args.textfile.is_none();
+    if listens {
+        let at = args.listen.unwrap_or(([127, 0, 0, 1], PORT).into());
+        let shown = page.clone();
+        let at = metrics::serve_text(at, move |format| shown.text(format))
+            .with_context(|| format!("cannot listen at {at}"))?;
+        out::print(&format!("http://{at}/metrics\n"))?;
+    }
+    let Some(file) = &args.textfile else {
+        service::ready();
+        return service::wait_for_the_end();
+    };
+    textfile::write(file, &page.text(Format::Classic))?;
+    let pause = match (args.interval, listens) {
+        (Some(pause), _) => pause.max(Duration::from_millis(100)),
+        (None, true) => Duration::from_secs(15),
+        (None, false) => return Ok(()),
+    };
+    service::ready();
+    again_and_again(file, &page, pause)
+}
+
+fn again_and_again(file: &std::path::Path, page: &Page, pause: Duration) -> anyhow::Result<()> {
+    let bell = service::bell_of_the_end()?;
+    let pause = Timespec::try_from(pause)?;
+    loop {
+        let mut polled = [PollFd::new(&bell, PollFlags::IN)];
+        match poll(&mut polled, Some(&pause)) {
+            Ok(0) => {
+                // A full disk, say, may be mended: the file that is there stays until then.
+                if let Err(error) = textfile::write(file, &page.text(Format::Classic)) {
+                    out::warn(&format!("{error:#}"));
+                }
+            }
+            Ok(_) => {
+                service::stopping();
+                return Ok(());
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// What is shown, and what must be remembered for it.
+#[derive(Clone, Default)]
+struct Page(Arc<Mutex<Ledger>>);
+
+impl Page {
+    fn text(&self, format: Format) -> String {
+        let mut ledger = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = Registry::with_prefix("memlane");
+        let mut registries = Vec::new();
+        let survey = Survey::take(None).unwrap_or_default();
+        let programs = ledger.update(&survey);
+        registries.push(sockets::page(&programs));
+        let told = lanes::ask();
+        registries.extend(told.registries);
+        about(&mut own, &survey, told.silent);
+        registries.push(own);
+        metrics::text(&registries, format)
+    }
+}
+
+/// The exporter itself: what it is, and what it could not see.
+fn about(registry: &mut Registry, survey: &Survey, silent: u64) {
+    let one = |value| std::iter::once((labels(&[], &[]), value));
+    let version = labels(&[("version", env!("CARGO_PKG_VERSION"))], &[]);
+    gauges(
+        registry,
+        "build_info",
+        "1; the label says which version this is",
+        std::iter::once((version, 1)),
+    );
+    gauges(
+        registry,
+        "exporter_processes_unreadable",
+        "Processes of other users that could not be looked at",
+        one(survey.unreadable),
+    );
+    gauges(
+        registry,
+        "exporter_pages_skipped",
+        "Processes whose page of counters was not believed",
+        one(survey.bad_pages.len() as u64),
+    );
+    gauges(
+        registry,
+        "exporter_silent_processes",
+        "Servers, sessions and memlane net processes that did not answer",
+        one(silent),
+    );
+}

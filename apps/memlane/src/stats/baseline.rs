@@ -1,0 +1,159 @@
+//! What `memlane stats reset` puts aside: the counters of this moment, for one user. The pages themselves are never
+//! changed. It is a file in the user's run directory; whatever is in it can be wrong.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use crate::control;
+use crate::procs::Process;
+use crate::sums::Sums;
+
+const NAME: &str = "stats-baseline.json";
+const SCHEMA: &str = "memlane.stats-baseline/1";
+/// Longest file that is read: some 20,000 processes.
+const LONGEST: u64 = 32 << 20;
+
+/// The counters of some processes at some moments.
+#[derive(Serialize, Deserialize, Default, Debug)]
+pub(super) struct Baseline {
+    schema: String,
+    /// The kernel's name for this boot: process ids and ticks begin anew with the next.
+    boot: String,
+    entries: Vec<Entry>,
+}
+
+/// One process. Its id may be another's by now, so that it is known by when it began and by its page's random id.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Entry {
+    pid: u32,
+    started_ticks: u64,
+    id: u64,
+    page_unix_nanoseconds: u64,
+    /// When it was reset, in seconds since 1970.
+    at: u64,
+    sums: Sums,
+}
+
+impl Entry {
+    /// `None`: it has ended meanwhile.
+    fn new(process: &Process) -> Option<Entry> {
+        Some(Entry {
+            pid: process.pid,
+            started_ticks: process.started()?,
+            id: process.page.gid,
+            page_unix_nanoseconds: process.page.start_ns,
+            at: now(),
+            sums: Sums::of(&process.page),
+        })
+    }
+
+    fn is_of(&self, process: &Process) -> bool {
+        self.id == process.page.gid
+            && self.page_unix_nanoseconds == process.page.start_ns
+            && process.started() == Some(self.started_ticks)
+    }
+}
+
+impl Baseline {
+    /// The user's own; an empty one if there is none, or it is of an earlier boot.
+    pub(super) fn load() -> anyhow::Result<Baseline> {
+        for folder in control::own_directories() {
+            let file = folder.join(NAME);
+            match read(&file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(error).with_context(|| {
+                        format!(
+                            "the baseline {} cannot be used (`memlane stats reset` makes a new one)",
+                            file.display()
+                        )
+                    });
+                }
+                Ok(baseline) if baseline.boot == boot()? => return Ok(baseline),
+                Ok(_) => {}
+            }
+        }
+        Ok(Baseline::default())
+    }
+
+    /// Counters of `processes` begin now. Those of others stay as they were reset before, unless they have ended.
+    pub(super) fn reset(&mut self, processes: &[Process], alive: &[Process]) {
+        let is_another = |entry: &Entry| !processes.iter().any(|process| entry.is_of(process));
+        let lives = |entry: &Entry| alive.iter().any(|process| entry.is_of(process));
+        self.entries
+            .retain(|entry| is_another(entry) && lives(entry));
+        self.entries.extend(processes.iter().filter_map(Entry::new));
+    }
+
+    /// Writes it where `load` finds it.
+    pub(super) fn store(mut self) -> anyhow::Result<PathBuf> {
+        self.schema = SCHEMA.into();
+        self.boot = boot()?;
+        let folder = control::own_directory()?;
+        let file = folder.join(NAME);
+        let _lock = control::lock(&folder)?;
+        replace(&file, &serde_json::to_vec(&self)?).with_context(|| file.display().to_string())?;
+        Ok(file)
+    }
+
+    /// What was put aside of a process, and when.
+    pub(super) fn of(&self, process: &Process) -> Option<(&Sums, u64)> {
+        let entry = self.entries.iter().find(|entry| entry.is_of(process))?;
+        Some((&entry.sums, entry.at))
+    }
+}
+
+/// A file of this user, of an ordinary size and shape.
+fn read(file: &Path) -> io::Result<Baseline> {
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(file)?;
+    let meta = opened.metadata()?;
+    if !meta.is_file() || meta.uid() != crate::os::ids().0 {
+        return Err(io::Error::other("it is not a file of this user"));
+    }
+    if meta.len() > LONGEST {
+        return Err(io::Error::other("it is too long"));
+    }
+    let mut bytes = Vec::new();
+    opened.take(LONGEST).read_to_end(&mut bytes)?;
+    let baseline: Baseline = serde_json::from_slice(&bytes)?;
+    match baseline.schema == SCHEMA {
+        true => Ok(baseline),
+        false => Err(io::Error::other("it is of another version")),
+    }
+}
+
+/// Whoever reads it sees the old one or the new one, and nothing between.
+fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let next = file.with_extension(format!("{}.new", std::process::id()));
+    let _ = fs::remove_file(&next);
+    let written = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&next)
+        .and_then(|mut opened| opened.write_all(bytes))
+        .and_then(|()| fs::rename(&next, file));
+    if written.is_err() {
+        let _ = fs::remove_file(&next);
+    }
+    written
+}
+
+fn boot() -> io::Result<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(id.trim().to_owned())
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
