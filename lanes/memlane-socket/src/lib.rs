@@ -18,6 +18,7 @@
 //! | [`upgrade`], [`wire`], [`group`] | the handshake, its bytes, the memory shared with one peer process |
 //! | [`conn`], [`process`], [`thread`] | what is kept per connection, process, thread |
 //! | [`native`] | the lane by name, for programs that are not preloaded: [`Stream`], [`Listener`] |
+//! | [`trace`] | what this process carries, told to a tracer |
 //! | [`spin`] | when to spin |
 //! | [`config`], [`stats`], [`real`], [`iov`] | settings, what is shown, libc's own functions, buffers |
 //!
@@ -40,6 +41,7 @@ pub mod real;
 pub mod spin;
 pub mod stats;
 pub mod thread;
+pub mod trace;
 pub mod upgrade;
 pub mod wait;
 pub mod wire;

@@ -77,6 +77,7 @@ pub fn after_fork_child() {
     crate::group::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
+    crate::trace::forget();
     PROCESS
         .gid
         .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
@@ -86,6 +87,7 @@ pub fn after_fork_child() {
         .stats
         .store(core::ptr::null_mut(), Ordering::Relaxed);
     make_stats_page();
+    crate::trace::start();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);
@@ -126,6 +128,9 @@ pub fn at_exit() {
         crate::stats::print_summary();
     }
     for_live(|conn| {
+        if crate::trace::on() {
+            crate::trace::closing(conn, true);
+        }
         crate::lane::closing(conn);
         conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
     });
