@@ -19,6 +19,7 @@ mod run;
 mod service;
 mod ss;
 mod stats;
+mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ enum Verb {
     Ss(ss::Args),
     Stats(stats::Args),
     Check(check::Args),
+    Trace(trace::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
     Vol(blocks::vol::Args),
@@ -104,6 +106,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Trace(args) => trace::run(args),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),
         Verb::Volumes => blocks::host::in_background().map(done),

@@ -533,7 +533,13 @@ mod tests {
                 s.spawn(move || {
                     for i in 0..2000u64 {
                         let payload = [thread; 600];
-                        while !write(ring, head, tail, i, &payload[..1 + usize::try_from(i % 599).unwrap()]) {
+                        while !write(
+                            ring,
+                            head,
+                            tail,
+                            i,
+                            &payload[..1 + usize::try_from(i % 599).unwrap()],
+                        ) {
                             std::thread::yield_now();
                         }
                     }
