@@ -22,6 +22,7 @@ mod service;
 mod ss;
 mod stats;
 mod sums;
+mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ enum Verb {
     Stats(stats::Args),
     Check(check::Args),
     Exporter(exporter::Args),
+    Trace(trace::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
     Vol(blocks::vol::Args),
@@ -111,6 +113,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Stats(args) => stats::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
         Verb::Exporter(args) => exporter::run(&args).map(done),
+        Verb::Trace(args) => trace::run(args),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),
         Verb::Volumes => blocks::host::in_background().map(done),

@@ -157,7 +157,7 @@ pub(crate) fn process(pid: u32) -> Option<Process> {
     }
 }
 
-fn pids() -> io::Result<Vec<u32>> {
+pub(crate) fn pids() -> io::Result<Vec<u32>> {
     Ok(fs::read_dir("/proc")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect())

@@ -104,6 +104,10 @@ pub struct Cell {
     pub tx_to_parked: AtomicU64,
     /// Guarded by `tx_lock`.
     pub tx: UnsafeCell<Tx>,
+    /// Bytes written since the lane ended, as far as somebody traced.
+    pub tx_after: AtomicU64,
+    /// Bytes taken since the lane ended, likewise.
+    pub rx_after: AtomicU64,
 }
 
 /// One registration in an epoll set.

@@ -19,6 +19,7 @@
 //! | [`conn`], [`process`], [`thread`] | what is kept per connection, process, thread |
 //! | [`faults`] | where a process can be made to fail: empty but in tests |
 //! | [`native`] | the lane by name, for programs that are not preloaded: [`Stream`], [`Listener`] |
+//! | [`trace`] | what this process carries, told to a tracer |
 //! | [`spin`] | when to spin |
 //! | [`config`], [`stats`], [`real`], [`iov`] | settings, what is shown, libc's own functions, buffers |
 //!
@@ -42,6 +43,7 @@ pub mod real;
 pub mod spin;
 pub mod stats;
 pub mod thread;
+pub mod trace;
 pub mod upgrade;
 pub mod wait;
 pub mod wire;

@@ -13,6 +13,7 @@
 //! | [`sync`] | the atomics behind the ring: the CPU's, or loom's in model checks |
 //! | [`device`] | register · attach · write · signal, and the loopback device |
 //! | [`peer`] | who the other end is, by the kernel's word |
+//! | [`trace`] | what a process carries, for a tracer that may look at it |
 //! | [`stats`], [`reason`] | what a process shows of itself, and why it is on TCP |
 #![cfg_attr(not(test), no_std)]
 
@@ -27,3 +28,4 @@ pub mod ring;
 pub mod stats;
 pub mod sync;
 pub mod token;
+pub mod trace;

@@ -173,6 +173,25 @@ pub fn event() -> Result<Fd> {
     Ok(unsafe { Fd::from_raw(as_fd(n)) })
 }
 
+/// Takes the lock of an open file (`flock`) if nobody else has it. It goes with the last descriptor of this opening.
+pub fn try_lock(fd: i32) -> Result<()> {
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_flock, fd, libc::LOCK_EX | libc::LOCK_NB) }.map(|_| ())
+}
+
+/// Gives it back.
+pub fn unlock(fd: i32) {
+    // SAFETY: no pointers are passed.
+    let _ = unsafe { syscall!(libc::SYS_flock, fd, libc::LOCK_UN) };
+}
+
+/// Gives the memory of a file's stretch back; it reads as zero afterwards.
+pub fn punch(fd: i32, at: u64, len: u64) -> Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no pointers are passed.
+    unsafe { syscall!(libc::SYS_fallocate, fd, mode, at, len) }.map(|_| ())
+}
+
 /// Has the file an extended attribute of this name?
 pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
     // SAFETY: `name` is NUL-terminated; no value is asked for.

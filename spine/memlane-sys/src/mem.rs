@@ -87,6 +87,17 @@ pub unsafe fn remap_shared(at: NonNull<u8>, fd: i32, offset: usize, len: usize) 
     unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, fd, offset) }.map(|_| ())
 }
 
+/// Puts zeroed memory of this process alone in the place of what is mapped at `at`.
+///
+/// # Safety
+/// As [`remap_shared`].
+pub unsafe fn clear_shared(at: NonNull<u8>, len: usize) -> Result<()> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: only pages of a mapping of the caller's are replaced (its promise).
+    unsafe { syscall!(libc::SYS_mmap, at.as_ptr(), len, prot, flags, -1_i32, 0) }.map(|_| ())
+}
+
 /// Where `len` bytes could be mapped, and other mappings will hardly come to lie: a wish for [`map_shared_at`]. 0: the
 /// kernel would not say.
 pub fn place_for(len: usize) -> usize {

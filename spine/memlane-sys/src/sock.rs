@@ -386,12 +386,41 @@ const CONTROL_LEN: usize = CMSG_CRED + CMSG_FDS + 64; // room for what a future 
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
+/// A connection to whoever listens at an abstract name. Never waits.
+pub fn unix_stream_to(name: &UnixName) -> Result<Fd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let n = unsafe { syscall!(libc::SYS_socket, libc::AF_UNIX, kind, 0) }?;
+    // SAFETY: the kernel just made this number for us.
+    let fd = unsafe { Fd::from_raw(as_fd(n)) };
+    let (sun, len) = name.sockaddr();
+    // SAFETY: `sun` is readable for `len` bytes.
+    unsafe { syscall!(libc::SYS_connect, fd.raw(), &raw const sun, len) }?;
+    Ok(fd)
+}
+
+/// The user at the other end of a connected AF_UNIX socket, by the kernel's word.
+pub fn peer_uid(fd: i32) -> Result<u32> {
+    // As `ucred`: process, user, group.
+    let cred: [u32; 3] = option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    Ok(cred[1])
+}
+
 /// Sends `data` with `fds` to `to`. Never blocks, never raises SIGPIPE.
 pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Result<()> {
+    send_message(sock, Some(to), data, fds)
+}
+
+/// Likewise, to where the socket is connected.
+pub fn send_to_peer(sock: i32, data: &[u8], fds: &[i32]) -> Result<()> {
+    send_message(sock, None, data, fds)
+}
+
+fn send_message(sock: i32, to: Option<&UnixName>, data: &[u8], fds: &[i32]) -> Result<()> {
     if fds.len() > MAX_FDS {
         return Err(Errno::INVAL);
     }
-    let (mut sun, sun_len) = to.sockaddr();
+    let mut name = to.map(UnixName::sockaddr);
     let mut iov = libc::iovec {
         iov_base: data.as_ptr().cast_mut().cast(),
         iov_len: data.len(),
@@ -399,8 +428,10 @@ pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Resu
     let mut control = Control([0; CONTROL_LEN]);
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_name = (&raw mut sun).cast();
-    msg.msg_namelen = sun_len;
+    if let Some((sun, len)) = &mut name {
+        msg.msg_name = core::ptr::from_mut(sun).cast();
+        msg.msg_namelen = *len;
+    }
     msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
     if !fds.is_empty() {

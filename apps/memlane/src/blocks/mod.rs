@@ -19,7 +19,7 @@ mod metrics;
 mod requests;
 pub(crate) mod serve;
 pub(crate) mod session;
-mod spec;
+pub(crate) mod spec;
 mod tls;
 pub(crate) mod vol;
 

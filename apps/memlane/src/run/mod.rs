@@ -48,7 +48,7 @@ pub(crate) fn disabled() -> bool {
     env::var_os("MEMLANE_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-fn environment(args: &Args) -> anyhow::Result<Vec<(OsString, OsString)>> {
+pub(crate) fn environment(args: &Args) -> anyhow::Result<Vec<(OsString, OsString)>> {
     let mut environment: Vec<(OsString, OsString)> = env::vars_os().collect();
     if disabled() {
         return Ok(environment);

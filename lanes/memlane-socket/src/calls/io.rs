@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
+use memlane_core::trace::Way;
 
 /// Flags that the lane carries or that do not matter to it; with any other the
 /// connection goes back to TCP.
@@ -327,7 +328,9 @@ const STEP: usize = 16 * 1024;
 
 /// `sendfile(2)`: file to connection.
 pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssize_t {
-    let Some(conn) = lane_conn(out).filter(|c| c.upgraded() && c.tx_mode() == mode::OPEN) else {
+    // Traced, its bytes go through our buffer in any case: a tracer wants to see them.
+    let ours = |c: &Use| c.upgraded() && c.tx_mode() == mode::OPEN || crate::trace::on();
+    let Some(conn) = lane_conn(out).filter(ours) else {
         return counted_send(out, || real!(sendfile(out, from, offset, count)));
     };
     process::count(Counter::Sendfile, 1);
@@ -418,7 +421,7 @@ fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
             }
             mode::OPEN => crate::upgrade::bar(&conn, Reason::OPTION),
             mode::MOVING => core::hint::spin_loop(),
-            _ => return call(),
+            _ => return crate::lane::send::after_end(&conn, None, &call),
         }
     }
 }
@@ -460,7 +463,11 @@ pub fn splice(
             n => return n,
         }
     }
-    real!(splice(from, off_in, to, off_out, len, flags))
+    let n = real!(splice(from, off_in, to, off_out, len, flags));
+    if crate::trace::on() {
+        crate::trace::after_end(&conn, Way::Received, None, n);
+    }
+    n
 }
 
 /// What is left in the ring, into a pipe: looked at, written, and only then taken.

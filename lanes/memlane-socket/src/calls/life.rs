@@ -56,6 +56,9 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     {
         let keep = errno();
         crate::stats::connected(&conn);
+        if crate::trace::on() {
+            crate::trace::opened(&conn);
+        }
         set_errno(keep);
     }
     r
@@ -98,6 +101,9 @@ fn accepted(new: c_int, nonblock: bool) {
         if let Some(conn) = process::open_conn(new, 1, nonblock) {
             crate::stats::open_entry(&conn);
             crate::stats::connected(&conn);
+            if crate::trace::on() {
+                crate::trace::opened(&conn);
+            }
         } else if process::beyond(new) {
             crate::stats::out_of_range(1);
         }
@@ -111,6 +117,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
         super::touch(&conn);
         if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
             crate::lane::end_tx(&conn);
+            if crate::trace::on() {
+                crate::trace::closing(&conn, false);
+            }
         }
         if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
             crate::lane::end_rx(&conn);
@@ -128,6 +137,9 @@ pub fn before_close(fd: c_int) {
         && process::is_last(&conn)
     {
         let keep = errno();
+        if crate::trace::on() {
+            crate::trace::closing(&conn, true);
+        }
         crate::lane::closing(&conn);
         set_errno(keep);
     }

@@ -9,12 +9,14 @@ use crate::iov::Cursor;
 use crate::process;
 use crate::real;
 use crate::real::errno;
+use crate::trace;
 use core::sync::atomic::Ordering;
 use libc::iovec;
 use memlane_core::access::SharedBytes;
 use memlane_core::reason::Reason;
 use memlane_core::ring::{MustTcp, Next, Room};
 use memlane_core::stats::Counter;
+use memlane_core::trace::Way;
 use memlane_sys::Errno;
 
 /// What came.
@@ -61,9 +63,18 @@ fn some(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
             mode::ENDED | mode::PLAIN | mode::COLD if buffers.is_empty() => {
                 return Err(Errno(libc::ENOBUFS));
             }
-            mode::ENDED => return answer(plain()),
+            mode::ENDED => {
+                let n = plain();
+                if trace::on() {
+                    trace::after_end(conn, Way::Received, Some(buffers), n);
+                }
+                return answer(n);
+            }
             mode::PLAIN | mode::COLD => {
                 if let Some(n) = from_kernel(conn, libc::MSG_DONTWAIT, true, &plain) {
+                    if trace::on() {
+                        trace::unseen_received(conn, Some(buffers), n);
+                    }
                     return answer(n);
                 }
             }
@@ -109,6 +120,10 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
         Ok(Next::Ring(n)) => {
             let (first, _) = held.rx().stretches(size, n.min(most));
             let offset = held.rx().offset();
+            if trace::on() {
+                // SAFETY: HOT or DRAIN, under the lock: mapped.
+                trace::in_ring(conn, &unsafe { conn.rx_bytes() }, first, offset);
+            }
             held.rx().took_to_hold(first.len as u64);
             crate::stats::add_rx_ring(conn, first.len as u64);
             return Ok(Some(Came::Ring {
@@ -205,6 +220,10 @@ impl Drop for Place {
             // What the user has committed cannot be sent.
             self.filled = 0;
             cut(&self.conn, Reason::INTERNAL);
+        }
+        if trace::on() {
+            let seq = self.held.tx().offset();
+            trace::finished(&self.conn, &self.bytes, seq, self.filled);
         }
         publish(&self.conn, &self.held, words, self.filled);
     }
@@ -342,6 +361,12 @@ pub fn peek(conn: &Use) -> Option<SharedBytes> {
 pub fn took(conn: &Use, n: usize) {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
     if let Some(held) = lock_rx(conn) {
+        if trace::on() && matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+            // SAFETY: HOT or DRAIN, under the lock: mapped.
+            let ring = unsafe { conn.rx_bytes() };
+            let (first, _) = held.rx().stretches(ring.len(), n);
+            trace::in_ring(conn, &ring, first, held.rx().offset());
+        }
         // SAFETY: `peek` found it mapped, and `conn` is held.
         held.rx().took(unsafe { conn.rx_words() }, n as u64);
         crate::stats::add_rx_ring(conn, n as u64);

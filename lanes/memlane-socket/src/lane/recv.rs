@@ -9,11 +9,13 @@ use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
 use crate::thread;
+use crate::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::layout::TCP_ONLY;
 use memlane_core::ring::{Misbehaved, Next, ParkCheck};
 use memlane_core::stats::Counter;
+use memlane_core::trace::Way;
 use memlane_sys::Errno;
 use memlane_sys::sock::{self, Peeked};
 use memlane_sys::time::ticks;
@@ -56,6 +58,11 @@ pub fn receive(
         crate::wait::epoll::look_again(conn);
     }
     received(conn, n);
+    if n <= 0 && trace::on() {
+        let keep = errno();
+        trace::received_end(conn, buffers, n);
+        set_errno(keep);
+    }
     n
 }
 
@@ -63,6 +70,9 @@ pub fn receive(
 pub fn plain(conn: &Use, original: impl Fn() -> ssize_t) -> Option<ssize_t> {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
     let n = from_kernel(conn, 0, true, &original)?;
+    if trace::on() {
+        trace::unseen_received(conn, None, n);
+    }
     received(conn, n);
     Some(n)
 }
@@ -110,10 +120,19 @@ fn receive_some(
 ) -> ssize_t {
     loop {
         match conn.rx_mode() {
-            mode::ENDED => return original(),
+            mode::ENDED => {
+                let n = original();
+                if trace::on() && flags & libc::MSG_PEEK == 0 {
+                    trace::after_end(conn, Way::Received, seen(buffers, flags), n);
+                }
+                return n;
+            }
             mode::PLAIN | mode::COLD => {
                 let wanted = buffers.iter().any(|v| v.iov_len > 0);
                 if let Some(n) = from_kernel(conn, flags, wanted, &original) {
+                    if trace::on() && flags & libc::MSG_PEEK == 0 {
+                        trace::unseen_received(conn, seen(buffers, flags), n);
+                    }
                     return n;
                 }
             }
@@ -139,6 +158,11 @@ fn receive_some(
             },
         }
     }
+}
+
+/// The buffers, if what was taken lies in them.
+fn seen(buffers: &[iovec], flags: i32) -> Option<&[iovec]> {
+    (flags & libc::MSG_TRUNC == 0).then_some(buffers)
 }
 
 /// Plain TCP, or parked: the program's own call. `None`: the mode changed.
@@ -278,6 +302,17 @@ fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Tu
 }
 
 fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, flags: i32) {
+    if trace::on() {
+        let (mark, seq, n) = (cursor.mark(), held.rx().offset(), n.min(cursor.left()));
+        take_ring_now(conn, held, cursor, n, flags);
+        trace::from_ring(conn, mark, seq, n);
+    } else {
+        take_ring_now(conn, held, cursor, n, flags);
+    }
+}
+
+#[inline(always)]
+fn take_ring_now(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, flags: i32) {
     // SAFETY: HOT or DRAIN, under the lock: mapped.
     let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
     let n = n.min(cursor.left());
@@ -327,7 +362,7 @@ pub(super) fn take_tcp<'a>(
         )
     };
     faults::at(Step::TakenFromTcp);
-    let held = settle_tcp(conn, want, r.unwrap_or(0));
+    let held = settle_tcp(conn, base, want, r.unwrap_or(0));
     match r {
         Ok(0) => (None, Turn::Done(0)),
         Ok(n) => {
@@ -339,10 +374,10 @@ pub(super) fn take_tcp<'a>(
     }
 }
 
-/// Books a TCP read of `n` bytes for which `want` had been set aside. What
+/// Books a TCP read of `n` bytes, to `base`, for which `want` had been set aside. What
 /// follows may lie in the ring already, reported to nobody: while the run came
 /// first, only the kernel could report.
-fn settle_tcp(conn: &Use, want: usize, n: usize) -> Option<RxHeld<'_>> {
+fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxHeld<'_>> {
     if n > 0 {
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
     }
@@ -355,8 +390,13 @@ fn settle_tcp(conn: &Use, want: usize, n: usize) -> Option<RxHeld<'_>> {
     }
     crate::stats::add_rx_tcp(conn, n as u64);
     match &held {
-        // SAFETY: upgraded: mapped.
-        Some(held) => held.rx().took(unsafe { conn.rx_words() }, n as u64),
+        Some(held) => {
+            if trace::on() {
+                trace::from_tcp(conn, base, held.rx().offset(), n);
+            }
+            // SAFETY: upgraded: mapped.
+            held.rx().took(unsafe { conn.rx_words() }, n as u64);
+        }
         None => {
             conn.cell().rx_count.fetch_add(n as u64, Ordering::AcqRel);
         }
@@ -498,7 +538,8 @@ fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn
         flags & !libc::MSG_WAITALL
     ));
     let keep = errno();
-    drop(settle_tcp(conn, want, usize::try_from(n).unwrap_or(0)));
+    let got = usize::try_from(n).unwrap_or(0);
+    drop(settle_tcp(conn, base, want, got));
     set_errno(keep);
     Turn::Done(n)
 }

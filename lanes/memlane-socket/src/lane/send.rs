@@ -9,11 +9,13 @@ use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
 use crate::thread::{self, OUTBOX};
+use crate::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
 use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
+use memlane_core::trace::Way;
 use memlane_sys::Errno;
 use memlane_sys::time::ticks;
 
@@ -38,9 +40,9 @@ pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ss
     }
     let n = loop {
         match conn.tx_mode() {
-            mode::ENDED => break original(),
+            mode::ENDED => break after_end(conn, Some(buffers), &original),
             mode::PLAIN => {
-                if let Some(n) = by_kernel(conn, &original) {
+                if let Some(n) = by_kernel(conn, Some(buffers), &original) {
                     break n;
                 }
             }
@@ -55,9 +57,22 @@ pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ss
 /// A call that sends by TCP alone (`sendfile`, `splice`), while the lane is not open. `None`: it has opened.
 pub fn plain(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
     conn.tx_calls.fetch_add(1, Ordering::Relaxed);
-    let n = by_kernel(conn, original)?;
+    let n = by_kernel(conn, None, original)?;
     sent(conn, n);
     Some(n)
+}
+
+/// TCP for ever: the program's own call, of which nobody but a tracer is told.
+pub fn after_end(
+    conn: &Use,
+    buffers: Option<&[iovec]>,
+    original: &impl Fn() -> ssize_t,
+) -> ssize_t {
+    let n = original();
+    if trace::on() {
+        trace::after_end(conn, Way::Sent, buffers, n);
+    }
+    n
 }
 
 /// What follows a send.
@@ -72,7 +87,11 @@ fn sent(conn: &Use, n: ssize_t) {
 }
 
 /// Plain TCP: the program's own call. `None`: the mode changed.
-fn by_kernel(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+fn by_kernel(
+    conn: &Use,
+    buffers: Option<&[iovec]>,
+    original: &impl Fn() -> ssize_t,
+) -> Option<ssize_t> {
     let cell = conn.cell();
     cell.tx_inflight.fetch_add(1, Ordering::SeqCst);
     if cell.tx_mode.load(Ordering::SeqCst) != mode::PLAIN {
@@ -85,6 +104,9 @@ fn by_kernel(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
             .tx_count
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
+        if trace::on() {
+            trace::by_kernel(conn, buffers.unwrap_or(&[]), sum, n);
+        }
         crate::upgrade::hurry(conn, sum + n.cast_unsigned() as u64);
     }
     cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
@@ -257,6 +279,9 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         }
     };
     let (a, b) = tx.stretches(ring.len(), n);
+    if trace::on() {
+        trace::by_ring(conn, cursor, tx.offset(), n);
+    }
     faults::at(Step::WritingSet);
     if !conn.tx_own.load(Ordering::Relaxed).is_null() {
         return by_device(conn, cursor, &held, [a, b]);
@@ -372,24 +397,30 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         faults::at(Step::RunHalfPaid);
         faults::at(Step::RunWritten);
     }
+    let mark = cursor.mark();
     if n > 0 {
         cursor.skip(n.cast_unsigned());
         crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
     }
     if !ended {
-        settle(conn, limit, n.max(0).cast_unsigned());
+        settle(conn, mark, limit, n.max(0).cast_unsigned());
+    } else if trace::on() {
+        trace::after_end(conn, Way::Sent, Some(&list[..count]), n);
     }
     set_errno(keep);
     n
 }
 
-/// Books a TCP write of `n` bytes for which `limit` had been promised.
-fn settle(conn: &Use, limit: usize, n: usize) {
+/// Books a TCP write of `n` bytes, from `mark` on, for which `limit` had been promised.
+fn settle(conn: &Use, mark: Cursor<'_>, limit: usize, n: usize) {
     // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
     let Some(held) = lock_tx(conn) else { return };
     conn.cell()
         .tx_flight
         .fetch_sub(limit as u64, Ordering::Relaxed);
+    if trace::on() {
+        trace::by_tcp(conn, mark, held.tx().offset(), n);
+    }
     held.tx().paid(n);
 }
 

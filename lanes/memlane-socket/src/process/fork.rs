@@ -78,6 +78,7 @@ pub fn after_fork_child() {
     crate::upgrade::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
+    crate::trace::forget();
     PROCESS
         .gid
         .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
@@ -87,6 +88,7 @@ pub fn after_fork_child() {
         .stats
         .store(core::ptr::null_mut(), Ordering::Relaxed);
     make_stats_page();
+    crate::trace::start();
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);
@@ -127,6 +129,9 @@ pub fn at_exit() {
         crate::stats::print_summary();
     }
     for_live(|conn| {
+        if crate::trace::on() {
+            crate::trace::closing(conn, true);
+        }
         crate::lane::closing(conn);
         conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
     });

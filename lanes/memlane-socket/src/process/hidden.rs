@@ -91,6 +91,7 @@ pub fn evade(n: i32) {
             };
             place.store(moved, Ordering::Relaxed);
             files::renumbered(n, moved);
+            crate::trace::renumbered(n, moved);
             each_ep(|ep| {
                 let _ = ep
                     .bell

@@ -200,6 +200,7 @@ fn make_tables() -> memlane_sys::Result<()> {
     PROCESS.gid.store(proc::random_u64()?, Ordering::Relaxed);
     read_boot_id();
     make_stats_page();
+    crate::trace::start();
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
 }
@@ -487,6 +488,8 @@ fn reset_cell(cell: &Cell) {
         &cell.tx_count,
         &cell.tx_flight,
         &cell.tx_to_parked,
+        &cell.tx_after,
+        &cell.rx_after,
     ] {
         word.store(0, Ordering::Relaxed);
     }

@@ -1,0 +1,434 @@
+//! Who is traced, for how long, and what becomes of the records.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use memlane_core::trace::{Record, SEGMENT};
+use rustix::event::{PollFd, PollFlags};
+
+use super::Args;
+use super::capture::{Capture, Put};
+use super::flow::{Flows, HOLD_NS, Sink};
+use super::packet::{End, Segment, end, headers};
+use super::target::{self, Id, Target, Wish};
+use crate::exit::{Exit, fail};
+use crate::{os, out, run, service};
+
+/// Records that one process may have at a turn: others come, too.
+const AT_A_TURN: usize = 2048;
+/// How long is slept when there was something, and when there was not.
+const BUSY_MS: i64 = 1;
+const IDLE_MS: i64 = 20;
+/// How often processes are looked for.
+const SEARCH_EVERY: Duration = Duration::from_millis(300);
+
+/// Traces; comes back with the command's exit code, or 0.
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let stop = service::bell_of_the_end()?;
+    let mut work = Work::new(&args, stop)?;
+    let listener = match args.command.is_empty() {
+        true => None,
+        false => Some(Door::open()?),
+    };
+    let mut child = match &listener {
+        Some(door) => Some(door.start(&args)?),
+        None => {
+            work.attach_now(&args)?;
+            None
+        }
+    };
+    let mut code = None;
+    let mut stopped = false;
+    while !stopped {
+        let busy = work.turn(listener.as_ref(), &args)?;
+        if let (Some(running), None) = (&mut child, code) {
+            code = running.try_wait()?.map(code_of);
+        }
+        let over = match &listener {
+            Some(_) => code.is_some() && work.targets.is_empty() && !busy,
+            None => work.targets.is_empty() && !args.pid.is_empty(),
+        };
+        stopped = work.full || over || work.sleep(listener.as_ref(), busy)?;
+    }
+    work.finish()?;
+    drop(listener);
+    if let (Some(mut child), None) = (child, code) {
+        code = Some(code_of(child.wait()?));
+    }
+    Ok(ExitCode::from(code.unwrap_or(0)))
+}
+
+fn code_of(status: std::process::ExitStatus) -> u8 {
+    let signal = status.signal().map(|n| 128 + n);
+    u8::try_from(status.code().or(signal).unwrap_or(1)).unwrap_or(1)
+}
+
+/// Where processes that start under a tracer bring their memfds.
+struct Door {
+    listener: UnixListener,
+    name: String,
+}
+
+impl Door {
+    fn open() -> anyhow::Result<Door> {
+        // A name that nobody can know before its processes do.
+        let secret = memlane_sys::proc::random_u64()
+            .map_err(|e| io::Error::from_raw_os_error(e.0))
+            .context("no random numbers")?;
+        let name = format!("memlane-trace-{secret:016x}");
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Door { listener, name })
+    }
+
+    fn start(&self, args: &Args) -> anyhow::Result<Child> {
+        let launch = run::Args {
+            options: args.options.clone(),
+            command: args.command.clone(),
+        };
+        let mut environment = run::environment(&launch)
+            .map_err(|error| fail(Exit::Launcher, format!("{error:#}")))?;
+        run::options::apply(&mut environment, "MEMLANE_TRACE", self.name.clone().into());
+        let mut command = Command::new(&args.command[0]);
+        command
+            .args(&args.command[1..])
+            .arg0(&args.command[0])
+            .env_clear()
+            .envs(environment);
+        command.spawn().map_err(|error| {
+            let exit = match error.kind() {
+                io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::NotExecutable,
+            };
+            let name = args.command[0].display();
+            fail(exit, format!("cannot run {name}: {error}"))
+        })
+    }
+
+    /// A process that has come, and its memfd.
+    fn next(&self) -> Option<(u32, OwnedFd)> {
+        let (stream, _) = self.listener.accept().ok()?;
+        let (pid, uid) = os::peer(stream.as_fd()).ok()?;
+        let (ours, _) = os::ids();
+        // Whoever else has learnt the name.
+        (ours == 0 || uid == ours)
+            .then(|| received(&stream))
+            .flatten()
+            .map(|file| (u32::try_from(pid).unwrap_or(0), file))
+    }
+}
+
+fn received(stream: &UnixStream) -> Option<OwnedFd> {
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+    stream.set_nonblocking(true).ok()?;
+    let mut text = [0u8; 16];
+    // The message was sent right after the connection was made; it may need a moment.
+    for _ in 0..100 {
+        match memlane_sys::sock::recv_with_fds(stream.as_raw_fd(), &mut text) {
+            Ok(mut message) => {
+                let file = message.fds.iter_mut().find_map(Option::take)?;
+                // SAFETY: the kernel has just made this number for us, and `Fd` gives it up.
+                return Some(unsafe { OwnedFd::from_raw_fd(file.into_raw()) });
+            }
+            Err(e) if e.0 == libc::EAGAIN => std::thread::sleep(Duration::from_millis(1)),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Everything at work.
+struct Work {
+    stop: OwnedFd,
+    wish: Wish,
+    only: Option<(End, End)>,
+    targets: Vec<(usize, Target)>,
+    /// Memfds that were taken up, or that are not ours to trace.
+    seen: HashSet<Id>,
+    searched: Option<Instant>,
+    flows: Flows,
+    out: Out,
+    full: bool,
+    dropped: [u64; 2],
+    restarts: u64,
+    began: usize,
+    path: PathBuf,
+}
+
+impl Work {
+    fn new(args: &Args, stop: OwnedFd) -> anyhow::Result<Work> {
+        let most = args.max_bytes.unwrap_or(u64::MAX);
+        let capture = Capture::create(&args.output, most)
+            .with_context(|| format!("cannot write {}", args.output.display()))?;
+        Ok(Work {
+            stop,
+            wish: args.wish(),
+            only: args.only(),
+            targets: Vec::new(),
+            seen: HashSet::new(),
+            searched: None,
+            flows: Flows::default(),
+            out: Out {
+                capture,
+                id: 0,
+                full: false,
+                broken: None,
+            },
+            full: false,
+            dropped: [0; 2],
+            restarts: 0,
+            began: 0,
+            path: args.output.clone(),
+        })
+    }
+
+    /// Those that were asked for by name; one that cannot be traced ends all.
+    fn attach_now(&mut self, args: &Args) -> anyhow::Result<()> {
+        for pid in &args.pid {
+            let before = self.targets.len();
+            let mut last = None;
+            for path in target::find(*pid)? {
+                last = self.take(*pid, &path).err().or(last);
+            }
+            if let (true, Some(error)) = (self.targets.len() == before, last) {
+                return Err(error);
+            }
+        }
+        if args.pid.is_empty() {
+            self.search();
+            if self.targets.is_empty() {
+                out::warn("no process under memlane yet that may be looked at: waiting for one");
+            }
+        }
+        Ok(())
+    }
+
+    fn search(&mut self) {
+        self.searched = Some(Instant::now());
+        for (pid, path) in target::everybody() {
+            if target::id_of(&path).is_some_and(|id| !self.seen.contains(&id))
+                && let Err(error) = self.take(pid, &path)
+            {
+                out::warn(&format!("{error:#}"));
+            }
+        }
+    }
+
+    fn take(&mut self, pid: u32, path: &std::path::Path) -> anyhow::Result<()> {
+        let id = target::id_of(path);
+        if id.is_none_or(|id| !self.seen.insert(id)) {
+            return Ok(());
+        }
+        let target = Target::begin(pid, path, self.wish)?;
+        self.targets.push((self.began, target));
+        self.began += 1;
+        Ok(())
+    }
+
+    /// One round: who is new, what they tell. Was there anything?
+    fn turn(&mut self, door: Option<&Door>, args: &Args) -> anyhow::Result<bool> {
+        let mut busy = self.welcome(door);
+        let search = door.is_none() && args.pid.is_empty();
+        if search && self.searched.is_none_or(|t| t.elapsed() > SEARCH_EVERY) {
+            self.search();
+        }
+        busy |= self.read();
+        self.bury();
+        self.flows
+            .settle(now_ns().saturating_sub(HOLD_NS), &mut self.out);
+        self.written()?;
+        Ok(busy)
+    }
+
+    fn welcome(&mut self, door: Option<&Door>) -> bool {
+        let mut any = false;
+        while let Some((pid, file)) = door.and_then(Door::next) {
+            use std::os::fd::AsRawFd as _;
+            any = true;
+            // An opening of our own: its lock is not the process's.
+            let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            if let Err(error) = self.take(pid, &path) {
+                out::warn(&format!("{error:#}"));
+            }
+        }
+        any
+    }
+
+    /// Takes what the processes have told, in the order of time.
+    fn read(&mut self) -> bool {
+        let mut payload = Box::new([0u8; SEGMENT]);
+        let mut all: Vec<(usize, Record, Vec<u8>)> = Vec::new();
+        for (source, target) in &mut self.targets {
+            for _ in 0..AT_A_TURN {
+                let Some(record) = target.next(&mut payload) else {
+                    break;
+                };
+                if wanted(self.only, &record) {
+                    let bytes = payload[..record.captured as usize].to_vec();
+                    all.push((*source, record, bytes));
+                }
+            }
+        }
+        all.sort_by_key(|(_, record, _)| record.time_ns);
+        for (source, record, payload) in &all {
+            self.flows.record(*source, record, payload, &mut self.out);
+        }
+        !all.is_empty()
+    }
+
+    /// Lets go of processes that are gone and whose ring is empty.
+    fn bury(&mut self) {
+        let mut payload = Box::new([0u8; SEGMENT]);
+        let mut i = 0;
+        while i < self.targets.len() {
+            let (source, target) = &mut self.targets[i];
+            if target.is_alive() {
+                i += 1;
+                continue;
+            }
+            while let Some(record) = target.next(&mut payload) {
+                if wanted(self.only, &record) {
+                    let bytes = &payload[..record.captured as usize];
+                    self.flows.record(*source, &record, bytes, &mut self.out);
+                }
+            }
+            let (_, gone) = self.targets.swap_remove(i);
+            self.count(&gone);
+        }
+    }
+
+    fn count(&mut self, target: &Target) {
+        for (sum, n) in self.dropped.iter_mut().zip(target.dropped()) {
+            *sum += n;
+        }
+        self.restarts += target.restarts;
+        if let Some(complaint) = target.complaint() {
+            out::warn(&complaint);
+        }
+    }
+
+    fn written(&mut self) -> anyhow::Result<()> {
+        self.full |= self.out.full;
+        let flushed = self.out.capture.flush();
+        match self.out.broken.take().or(flushed.err()) {
+            // Whoever read it has gone away.
+            Some(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                self.full = true;
+                Ok(())
+            }
+            Some(e) => Err(e).with_context(|| format!("cannot write {}", self.path.display())),
+            None => Ok(()),
+        }
+    }
+
+    /// Until something may be there; `true`: a signal says that it is enough.
+    fn sleep(&self, door: Option<&Door>, busy: bool) -> anyhow::Result<bool> {
+        let fds: Vec<BorrowedFd<'_>> = [self.stop.as_fd()]
+            .into_iter()
+            .chain(door.map(|d| d.listener.as_fd()))
+            .chain(self.targets.iter().filter_map(|(_, t)| t.life()))
+            .collect();
+        let mut polled: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+            .collect();
+        let ms = if busy { BUSY_MS } else { IDLE_MS };
+        let limit = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: ms * 1_000_000,
+        };
+        match rustix::event::poll(&mut polled, Some(&limit)) {
+            Ok(_) => Ok(!polled[0].revents().is_empty()),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Lets go of everybody, writes what is left, and says what there is.
+    fn finish(&mut self) -> anyhow::Result<()> {
+        for (_, target) in &mut self.targets {
+            target.end();
+        }
+        if !self.full {
+            while self.read() {}
+            self.flows.settle(u64::MAX, &mut self.out);
+        }
+        for (_, target) in std::mem::take(&mut self.targets) {
+            self.count(&target);
+        }
+        let lost = self.dropped[0];
+        let ended = self.out.capture.end(lost, now_ns());
+        self.out.broken = self.out.broken.take().or(ended.err());
+        self.written()?;
+        self.summary();
+        Ok(())
+    }
+
+    fn summary(&self) {
+        let mut text = format!(
+            "{} packets of {} connections of {} processes in {}",
+            self.out.capture.packets,
+            self.flows.count,
+            self.began,
+            self.path.display()
+        );
+        if self.out.full {
+            text.push_str("; it is as long as it may be (--max-bytes)");
+        }
+        if self.dropped[0] > 0 {
+            text.push_str(&format!(
+                "; {} records ({} of the streams) were left out, because they came faster than they were \
+                 written: --buffer, --snaplen or --port may help",
+                self.dropped[0],
+                out::human(self.dropped[1])
+            ));
+        }
+        if self.restarts > 0 {
+            text.push_str(&format!("; rings begun anew: {}", self.restarts));
+        }
+        out::warn(&text);
+    }
+}
+
+fn wanted(only: Option<(End, End)>, record: &Record) -> bool {
+    let (a, b) = (end(record.local), end(record.remote));
+    only.is_none_or(|only| only == (a.min(b), a.max(b)))
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Segments become packets of the capture.
+struct Out {
+    capture: Capture,
+    id: u16,
+    full: bool,
+    broken: Option<io::Error>,
+}
+
+impl Sink for Out {
+    fn segment(&mut self, lane: u8, time_ns: u64, segment: &Segment, payload: &[u8]) {
+        if self.full || self.broken.is_some() {
+            return;
+        }
+        self.id = self.id.wrapping_add(1);
+        let payload = &payload[..payload.len().min(segment.bytes)];
+        let head = headers(segment, payload, self.id);
+        let length = head.len() + segment.bytes;
+        match self.capture.packet(lane, time_ns, &head, payload, length) {
+            Ok(Put::Done) => {}
+            Ok(Put::Full) => self.full = true,
+            Err(e) => self.broken = Some(e),
+        }
+    }
+}
