@@ -53,7 +53,7 @@ impl<'a> Slot<'a> {
 
     /// Is it in the peer's memory?
     pub fn is_shared(&self) -> bool {
-        matches!(self.place, Place::Ring(_))
+        matches!(&self.place, Place::Ring(place) if place.is_in_ring())
     }
 
     /// Puts bytes there, from `at` on; `false`: they do not fit, and nothing is put.
