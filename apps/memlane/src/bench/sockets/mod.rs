@@ -7,7 +7,7 @@
 //! | `peer/` | the embedded pairs |
 //! | `native/` | memory handed over by name, beside iceoryx2 and a bare ring |
 //! | `published` | what others measured; what should be reached |
-//! | `report`, `text`, `pictures`, `page` | the document, its tables, its plots, all of it as one page |
+//! | `report`, `text` (`table`), `pictures`, `page` | the document, its tables, its plots, all of it as one page |
 
 pub(super) mod native;
 mod page;
@@ -16,6 +16,7 @@ mod pictures;
 mod published;
 mod report;
 mod runner;
+mod table;
 mod text;
 mod trial;
 mod work;
@@ -82,7 +83,10 @@ pub(super) fn run(options: &Sockets) -> anyhow::Result<ExitCode> {
         rows: chosen.rows.clone(),
         exe,
     };
-    if let Err(why) = can_run(&setting) {
+    // What is called by name takes no launcher.
+    if !setting.rows.is_empty()
+        && let Err(why) = can_run(&setting)
+    {
         let message = format!("`memlane run` does not work here: {why}");
         return Err(fail(Exit::Unsupported, message));
     }

@@ -131,3 +131,38 @@ fn sweep(report: &Report, title: &str, group: &str, metric: &str) -> Option<Stri
     };
     Some(plot::lines(&axes, &series))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+
+    /// Bars or points: marks with a title.
+    fn marks(picture: &str) -> usize {
+        let parsed = roxmltree::Document::parse(picture).expect("XML");
+        let nodes = parsed.descendants();
+        let titled = |node: &roxmltree::Node<'_, '_>| {
+            let mut inner = node.children();
+            inner.any(|child| child.tag_name().name() == "title")
+        };
+        nodes.filter(titled).count()
+    }
+
+    #[test]
+    fn every_figure_is_in_its_plot() {
+        let pictures = super::of(&sample());
+        let told: Vec<(&str, usize)> = pictures
+            .iter()
+            .map(|(name, picture)| (name.as_str(), marks(picture)))
+            .collect();
+        let expected = [
+            ("sockets.svg", 5 * 3 + 2),
+            ("sockets-cpu.svg", 3),
+            ("sockets-connections.svg", 5 * 4),
+            ("sockets-rr.svg", 12 * 4),
+            ("sockets-stream.svg", 12 * 4),
+            ("sockets-native-handover.svg", 6 * 3),
+            ("sockets-native-carried.svg", 5 * 3),
+        ];
+        assert_eq!(told, expected);
+    }
+}

@@ -315,3 +315,170 @@ fn cell(line: &Line, side: Side) -> Option<Cell> {
         lane: system.ours.then(|| Lane::new(&line.lanes[at], line.row)),
     })
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::trial::Metric;
+    use super::*;
+    use crate::bench::shape;
+
+    fn usage(ring: u64, tcp: u64) -> Usage {
+        Usage {
+            ring,
+            tcp,
+            pages: 1,
+            reasons: [(0x0301_0000, 2)].into(),
+        }
+    }
+
+    /// `by`: of TCP, UNIX, copy, nocopy.
+    fn line(row: &'static str, metric: Metric, by: [Option<f64>; 4]) -> Line {
+        let workloads = work::all();
+        let workload = workloads.iter().find(|w| w.rows().contains(&row));
+        let more = by.map(|value| value.map(|value| value * 1.2));
+        Line {
+            group: workload.expect("a row").group(),
+            row,
+            pinned: true,
+            metric,
+            rounds: vec![by, more],
+            lanes: [(); 4].map(|()| usage(99_990, 10)),
+        }
+    }
+
+    fn lines() -> Vec<Line> {
+        let all =
+            |tcp: f64, by: [f64; 3]| [1.0, by[0], by[1], by[2]].map(|times| Some(tcp * times));
+        let rate = |row, tcp, by| line(row, Metric::rate("req/s"), all(tcp, by));
+        let mut lines = vec![
+            rate("msg100", 15e3, [2.0, 60.0, 200.0]),
+            rate("nginx-1", 10e3, [1.0, 10.0, 14.0]),
+            rate("nginx-500", 50e3, [1.0, 3.0, 4.1]),
+            line(
+                "sockperf-pp",
+                Metric::latency("p50"),
+                all(20.0, [0.9, 0.02, 0.005]),
+            ),
+            line(
+                "sockperf-tp",
+                Metric::throughput("MiB/s"),
+                all(3e3, [1.1, 1.5, 5.0]),
+            ),
+            line(
+                "iperf3",
+                Metric::throughput("Gbit/s"),
+                [Some(20.0), None, Some(40.0), Some(150.0)],
+            ),
+        ];
+        for group in ["rr", "stream", "connections"] {
+            for workload in work::all().iter().filter(|w| w.group() == group) {
+                for row in workload.rows() {
+                    let metric = match group {
+                        "rr" => Metric::latency("p50"),
+                        "stream" => Metric::throughput("GB/s"),
+                        _ => Metric::rate("msg/s"),
+                    };
+                    let across = work::across(row).expect("a number");
+                    lines.push(line(row, metric, all(across.sqrt(), [1.5, 3.0, 9.0])));
+                }
+            }
+        }
+        let cpu = super::super::trial::cpu_of_requests(1.0, 1e5)
+            .expect("enough")
+            .0;
+        lines.push(line("nginx-1", cpu, all(60.0, [1.0, 0.3, 0.1])));
+        lines
+    }
+
+    fn report_of(lines: Vec<Line>) -> Report {
+        let how = How {
+            quick: true,
+            rounds: 2,
+            seconds: 1.0,
+            upgrade: "auto".into(),
+        };
+        let trouble = |name: &str| {
+            vec![Trouble {
+                name: name.into(),
+                why: "on <purpose> & so on".into(),
+            }]
+        };
+        let results = Results {
+            lines,
+            skipped: trouble("redis-get-c1"),
+            failed: trouble("nginx unpinned"),
+        };
+        let (plan, handed) = native::sample();
+        let native = native::Report::new(&plan, &handed);
+        Report::new(results, native, how, Machine::here()).expect("a report")
+    }
+
+    pub(in super::super) fn sample() -> Report {
+        report_of(lines())
+    }
+
+    #[test]
+    fn a_row_that_used_the_lane_has_a_verdict_and_stands_beside_the_published_one() {
+        let report = sample();
+        let row = report.find("nginx-500", "rate").expect("a row");
+        let nocopy = row.cell(Side::Nocopy).expect("measured");
+        assert_eq!(nocopy.to_tcp.as_ref().expect("a ratio").median, 4.1);
+        assert_eq!(row.aim.as_ref().expect("an aim").met, Some(true));
+        let sources: Vec<&str> = row
+            .published
+            .iter()
+            .map(|b| b.figure.source.as_str())
+            .collect();
+        assert_eq!(sources, ["rfc-v2", "rfc-v4"]);
+        assert!(row.cell(Side::Tcp).expect("measured").to_tcp.is_none());
+        assert!(!report.lane_missed());
+        let missed = report.find("nginx-1", "rate").expect("a row");
+        assert_eq!(missed.aim.as_ref().expect("an aim").met, Some(false));
+    }
+
+    #[test]
+    fn a_row_whose_bytes_went_by_tcp_has_no_verdict_and_says_why() {
+        let mut by_tcp = line("nginx-500", Metric::rate("req/s"), [Some(1.0); 4]);
+        by_tcp.lanes = [(); 4].map(|()| usage(10, 99_990));
+        let report = report_of(vec![by_tcp]);
+        assert!(report.lane_missed());
+        let row = &report.rows[0];
+        assert_eq!(row.aim.as_ref().expect("an aim").met, None);
+        let (_, lane) = row.lanes().next().expect("a column of ours");
+        assert_eq!(lane.shown(), "! 0.0 %");
+        assert!(
+            lane.why().contains("0x03010000 PEER_NO_SMC × 2"),
+            "{}",
+            lane.why()
+        );
+    }
+
+    #[test]
+    fn without_a_stats_page_the_lane_counts_as_unused() {
+        let mut line = line("nginx-500", Metric::rate("req/s"), [Some(1.0); 4]);
+        line.lanes = Default::default();
+        assert!(report_of(vec![line]).lane_missed());
+    }
+
+    #[test]
+    fn short_connections_are_not_asked_for_a_lane() {
+        let mut line = line("short", Metric::rate("conn/s"), [Some(1.0); 4]);
+        line.lanes = Default::default();
+        let report = report_of(vec![line]);
+        assert!(!report.lane_missed());
+        let (_, lane) = report.rows[0].lanes().next().expect("a column of ours");
+        assert_eq!(lane.shown(), "n/a");
+    }
+
+    #[test]
+    fn the_guide_names_every_field_of_the_document() {
+        let json = serde_json::to_value(sample()).expect("json");
+        assert_eq!(json["schema"], SCHEMA);
+        let maps = [".machine.versions", ".sources"];
+        let (told, there) = (
+            shape::documented("sockets", SCHEMA),
+            shape::of(&json, &maps),
+        );
+        assert_eq!(there, told);
+    }
+}

@@ -1,15 +1,26 @@
-//! The tables, in Markdown.
+//! The tables, and all of them in Markdown.
 
 use std::fmt::Write as _;
 
 use super::published::Figure;
 use super::report::{Cell, Report, Row};
+use super::table::Table;
 use super::trial::{CPU, Side};
 use crate::bench::beside;
 use crate::bench::spread::{Spread, short, times};
 
 /// Groups of the programs' rows.
 pub(super) const PROGRAMS: [&str; 5] = ["embedded", "sockperf", "iperf3", "nginx", "redis"];
+const ALL: [&str; 8] = [
+    "embedded",
+    "sockperf",
+    "iperf3",
+    "nginx",
+    "redis",
+    "connections",
+    "rr",
+    "stream",
+];
 /// Whatever is no processor time.
 pub(super) const FIGURES: [&str; 4] = ["rate", "throughput", "p50", "p99"];
 
@@ -17,33 +28,38 @@ pub(super) const FIGURES: [&str; 4] = ["rate", "throughput", "p50", "p99"];
 pub(super) fn of(report: &Report) -> String {
     let mut out = String::new();
     head(&mut out, report);
-    seeds(&mut out, report);
-    let parts: [(&str, &[&str], &[&str]); 5] = [
-        ("programs", &PROGRAMS, &FIGURES),
-        ("many connections", &["connections"], &FIGURES),
-        ("there and back, by size", &["rr"], &FIGURES),
-        ("one way, by size", &["stream"], &FIGURES),
-        (
-            "processor time",
-            &[
-                "embedded",
-                "sockperf",
-                "iperf3",
-                "nginx",
-                "redis",
-                "connections",
-                "rr",
-                "stream",
-            ],
-            &[CPU],
-        ),
-    ];
-    for (title, groups, metrics) in parts {
-        table(&mut out, title, report.of(groups, metrics));
+    for table in tables(report) {
+        table.markdown(&mut out);
     }
-    super::native::table(&mut out, &report.native);
-    foot(&mut out, report);
+    out.push('\n');
+    for line in notes(report) {
+        let _ = writeln!(out, "{line}");
+    }
     out
+}
+
+/// In the order in which they are shown.
+pub(super) fn tables(report: &Report) -> Vec<Table> {
+    let parts: [(&str, &str, &[&str], &[&str]); 5] = [
+        ("programs", "programs", &PROGRAMS, &FIGURES),
+        (
+            "connections",
+            "many connections",
+            &["connections"],
+            &FIGURES,
+        ),
+        ("rr", "there and back, by size", &["rr"], &FIGURES),
+        ("stream", "one way, by size", &["stream"], &FIGURES),
+        ("cpu", "processor time", &ALL, &[CPU]),
+    ];
+    let measured = parts.map(|(id, title, groups, metrics)| {
+        let rows = report.of(groups, metrics);
+        table(id, title, &rows)
+    });
+    let mut tables = vec![seeds(report)];
+    tables.extend(measured);
+    tables.extend(super::native::tables(&report.native));
+    tables
 }
 
 fn head(out: &mut String, report: &Report) {
@@ -176,25 +192,31 @@ fn change(ratio: f64) -> String {
     }
 }
 
-fn seeds(out: &mut String, report: &Report) {
-    let mut told = false;
-    for seed in &SEEDS {
-        for line in seed.lines(report) {
-            if !told {
-                out.push_str(
-                    "\n| as in the postings for SMC-D loopback | metric | unit | who | TCP-lo | domain | copy (SMC-lo) | nocopy (SMC-lo-nocpy) |\n\
-                     |---|---|---|---|---:|---:|---:|---:|\n",
-                );
-                told = true;
-            }
-            let Shaped { who, unit, cells } = line;
-            let (table, about, metric) = (seed.table, seed.about, seed.metric);
-            let cells = cells.join(" | ");
-            let _ = writeln!(
-                out,
-                "| {table}: {about} | {metric} | {unit} | {who} | {cells} |"
-            );
-        }
+fn seeds(report: &Report) -> Table {
+    let head = [
+        "test",
+        "metric",
+        "unit",
+        "who",
+        "TCP-lo",
+        "domain",
+        "copy (SMC-lo)",
+        "nocopy (SMC-lo-nocpy)",
+    ];
+    let lines = SEEDS.iter().flat_map(|seed| {
+        let lines = seed.lines(report).into_iter();
+        lines.map(|line| {
+            let what = format!("{}: {}", seed.table, seed.about);
+            let words = [what, seed.metric.to_owned(), line.unit, line.who];
+            words.into_iter().chain(line.cells).collect()
+        })
+    });
+    Table {
+        id: "postings",
+        title: "as in the postings for SMC-D loopback".into(),
+        head: head.map(String::from).to_vec(),
+        lines: lines.collect(),
+        words: [4, 0],
     }
 }
 
@@ -209,18 +231,18 @@ const HEADS: [&str; 7] = [
     "SMC-lo-nocpy/TCP",
 ];
 
-fn table(out: &mut String, title: &str, rows: Vec<&Row>) {
-    if rows.is_empty() {
-        return;
-    }
-    let _ = write!(out, "\n| {title} | cpus | metric |");
-    for side in Side::ALL {
-        let _ = write!(out, " {} |", side.system().about);
-    }
-    let _ = writeln!(out, " {} |", HEADS.join(" | "));
-    let _ = writeln!(out, "|---|---|---|{}---|---|---|---|", "---:|".repeat(7));
-    for row in rows {
-        let _ = writeln!(out, "| {} |", cells(row).join(" | "));
+fn table(id: &'static str, title: &str, rows: &[&Row]) -> Table {
+    let columns = Side::ALL.iter().map(|side| side.system().about);
+    let head = ["", "cpus", "metric"]
+        .into_iter()
+        .chain(columns)
+        .chain(HEADS);
+    Table {
+        id,
+        title: title.to_owned(),
+        head: head.map(String::from).collect(),
+        lines: rows.iter().map(|row| cells(row)).collect(),
+        words: [3, 4],
     }
 }
 
@@ -256,20 +278,29 @@ fn besides(row: &Row, column: usize) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn foot(out: &mut String, report: &Report) {
-    let _ = writeln!(out, "\n{}.", report.method.join(";\n"));
-    let _ = writeln!(
-        out,
-        "aim: of nocopy against TCP; + reached, - missed, ? not measured. lane: ! = the memory lane was not used: the row \
-         compares TCP with TCP."
+/// How it was measured, what the marks mean, whose the published figures are.
+pub(super) fn notes(report: &Report) -> Vec<String> {
+    let mut notes: Vec<String> = report
+        .method
+        .iter()
+        .map(|line| format!("{line}."))
+        .collect();
+    notes.push(
+        "aim: of nocopy against TCP; + reached, - missed, ? not measured. lane: ! = the memory lane was not used: the row compares \
+         TCP with TCP."
+            .to_owned(),
     );
-    for line in unused(report) {
-        let _ = writeln!(out, "LANE NOT USED: {line}");
-    }
+    notes.extend(
+        unused(report)
+            .iter()
+            .map(|line| format!("LANE NOT USED: {line}")),
+    );
+    notes.extend(super::native::notes(&report.native));
     for (key, source) in &report.sources {
         let (title, place, machine) = (&source.title, &source.place, &source.machine);
-        let _ = writeln!(out, "published {key}: {title}; {place}; {machine}");
+        notes.push(format!("published {key}: {title}; {place}; {machine}"));
     }
+    notes
 }
 
 /// Rows that should have used the lane and did not, and why.
@@ -284,4 +315,36 @@ pub(super) fn unused(report: &Report) -> Vec<String> {
         }
     }
     told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use crate::bench::shape;
+
+    #[test]
+    fn every_part_has_a_table_and_its_lines_are_even() {
+        let text = super::of(&sample());
+        assert_eq!(shape::even_tables(&text), 8, "{text}");
+    }
+
+    #[test]
+    fn figures_aims_and_what_is_missing_are_told() {
+        let text = super::of(&sample());
+        for told in [
+            "4.10× (4.10–4.10)",
+            "≥20 -",
+            ">99.9 %",
+            "1.43× rfc-v2",
+            "| published, rfc-v4 | 79.0k | 116k (+46.5%) | 147k (+85.7%) | 150k (+89.6%) |",
+            "| here, pinned | 16.5k | 33.0k (+100.0%) | 990k (60.0×) | 3.30M (200×) |",
+            "NOT MEASURED: redis-get-c1: on <purpose>",
+            "FAILED: nginx unpinned",
+            "1,048,576 B there and back",
+            "100 B over 10,000 connections in turn",
+            "published rfc-v2:",
+        ] {
+            assert!(text.contains(told), "{told}\n{text}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use memlane_socket::native::Standing;
 use memlane_socket::{Listener, Stream};
 
-use super::hand::End;
+use super::turns::End;
 
 /// For the other end to come, and for the handshake.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `hand` | two processes, and what they do with each size |
+//! | `hand`, `turns` | two processes; what they do with each size, which is what is measured |
 //! | `lane`, `unix`, `ring` | by what |
 //! | `other` | the program for iceoryx2, which does the same |
 //! | `report` | the document and its tables |
@@ -12,6 +12,7 @@ mod lane;
 mod other;
 mod report;
 mod ring;
+mod turns;
 mod unix;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ use crate::bench::progress::Progress;
 use crate::bench::sys;
 use crate::out;
 pub(super) use other::find;
-pub(super) use report::{Report, pictures, table};
+pub(super) use report::{Report, notes, pictures, tables};
 
 /// `--only`.
 pub(super) const GROUP: &str = "native";
@@ -325,6 +326,12 @@ pub(super) fn sample() -> (Plan, Results) {
     }
     results.missing.push(Missing {
         system: "nobody",
+        why: "on purpose".into(),
+    });
+    results.failed.push(Trouble {
+        kind: Kind::Handover,
+        system: SEQPACKET,
+        round: 1,
         why: "on purpose".into(),
     });
     (plan, results)

@@ -1,9 +1,8 @@
 //! What was handed over, as a document, a table and plots.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
+use super::super::table::Table;
 use super::{BARE, ICE, ICE_SLEEPS, ring};
 use super::{Kind, LANE, LANE_SLEEPS, Missing, Plan, Results, SYSTEMS, Trouble, named};
 use crate::bench::beside::{self, Goal, Ratio};
@@ -195,67 +194,70 @@ fn flat(plan: &Plan, results: &Results) -> Option<Flat> {
 }
 
 /// For people.
-pub(in super::super) fn table(out: &mut String, report: &Report) {
-    for kind in Kind::ALL {
-        let rows = report.of(kind);
-        if rows.is_empty() {
-            continue;
-        }
-        let systems: Vec<_> = SYSTEMS.iter().filter(|s| kind.has(s)).collect();
-        let compared: Vec<_> = COMPARED.iter().filter(|(of, ..)| *of == kind).collect();
-        let title = match kind {
-            Kind::Handover => "memory handed over by name: bytes | p50 µs:",
-            Kind::Carried => "carried by name: bytes | GB/s:",
-        };
-        let _ = write!(out, "\n| {title}");
-        let names: Vec<&str> = systems.iter().map(|system| system.about).collect();
-        let ratios = compared.iter().map(|(_, of, to)| format!("{of}/{to}"));
-        let ratios: Vec<String> = ratios.collect();
-        let _ = writeln!(
-            out,
-            " {} | {} | aims |",
-            names.join(" | "),
-            ratios.join(" | ")
-        );
-        let right = "---:|".repeat(1 + names.len() + ratios.len());
-        let _ = writeln!(out, "|{right}---|");
-        for row in rows {
-            let value = |id: &str| row.systems.iter().find(|cell| cell.system == id);
-            let values = systems.iter().map(|s| value(s.id));
-            let values = values.map(|cell| cell.map_or(String::new(), |it| it.value.shown()));
-            let ratios = compared
-                .iter()
-                .map(|(_, of, to)| times(named(&row.ratios, of, to)));
-            let cells: Vec<String> = values.chain(ratios).collect();
-            let (cells, aims) = (cells.join(" | "), beside::goals(&row.aims, LANE));
-            let _ = writeln!(out, "| {} | {cells} | {aims} |", row.bytes);
-        }
-    }
-    foot(out, report);
+pub(in super::super) fn tables(report: &Report) -> Vec<Table> {
+    Kind::ALL
+        .map(|kind| table(report, kind))
+        .into_iter()
+        .collect()
 }
 
-fn foot(out: &mut String, report: &Report) {
-    if report.rows.is_empty() && report.failed.is_empty() {
-        return;
+fn table(report: &Report, kind: Kind) -> Table {
+    let systems: Vec<_> = SYSTEMS.iter().filter(|s| kind.has(s)).collect();
+    let compared: Vec<_> = COMPARED.iter().filter(|(of, ..)| *of == kind).collect();
+    let ratios = compared.iter().map(|(_, of, to)| format!("{of}/{to}"));
+    let names = systems.iter().map(|system| system.about.to_owned());
+    let mut head = vec!["bytes".to_owned()];
+    head.extend(names.chain(ratios));
+    head.push("aims".into());
+    let line = |row: &Row| {
+        let value = |id: &str| row.systems.iter().find(|cell| cell.system == id);
+        let values = systems.iter().map(|s| value(s.id));
+        let values = values.map(|cell| cell.map_or(String::new(), |it| it.value.shown()));
+        let ratios = compared
+            .iter()
+            .map(|(_, of, to)| times(named(&row.ratios, of, to)));
+        let mut cells = vec![row.bytes.to_string()];
+        cells.extend(values.chain(ratios));
+        cells.push(beside::goals(&row.aims, LANE));
+        cells
+    };
+    Table {
+        id: kind.word(),
+        title: match kind {
+            Kind::Handover => "memory handed over by name, p50 in µs".into(),
+            Kind::Carried => "bytes carried by name, GB/s".into(),
+        },
+        head,
+        lines: report.of(kind).into_iter().map(line).collect(),
+        words: [0, 1],
     }
-    out.push('\n');
-    if let Some(flat) = &report.flat {
-        let _ = writeln!(
-            out,
+}
+
+/// Below them.
+pub(in super::super) fn notes(report: &Report) -> Vec<String> {
+    if report.rows.is_empty() && report.failed.is_empty() && report.missing.is_empty() {
+        return Vec::new();
+    }
+    let mut notes: Vec<String> = report
+        .method
+        .iter()
+        .map(|line| format!("{line}."))
+        .collect();
+    notes.extend(report.flat.as_ref().map(|flat| {
+        format!(
             "handover, largest size to smallest: {} (aim {})",
             times(Some(&flat.times)),
             flat.bound.shown(Some(flat.met))
-        );
-    }
-    let _ = writeln!(out, "{}.", report.method.join(";\n"));
-    for missing in &report.missing {
-        let _ = writeln!(out, "NOT MEASURED: {}: {}", missing.system, missing.why);
-    }
-    for trouble in &report.failed {
+        )
+    }));
+    let missing = report.missing.iter();
+    notes.extend(missing.map(|one| format!("NOT MEASURED: {}: {}", one.system, one.why)));
+    notes.extend(report.failed.iter().map(|trouble| {
         let (kind, system) = (trouble.kind.word(), trouble.system);
         let (round, why) = (trouble.round, &trouble.why);
-        let _ = writeln!(out, "FAILED: {kind}, {system}, round {round}: {why}");
-    }
+        format!("FAILED: {kind}, {system}, round {round}: {why}")
+    }));
+    notes
 }
 
 /// What a plot needs: name, axes, lines.
@@ -318,8 +320,12 @@ mod tests {
 
     #[test]
     fn figures_ratios_and_aims_are_told() {
+        let report = report();
         let mut text = String::new();
-        table(&mut text, &report());
+        for table in tables(&report) {
+            table.markdown(&mut text);
+        }
+        text.push_str(&notes(&report).join("\n"));
         assert_eq!(shape::even_tables(&text), 2, "{text}");
         for told in [
             "0.10 (0.10–0.10)",

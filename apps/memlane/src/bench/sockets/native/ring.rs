@@ -10,7 +10,7 @@ use anyhow::{Context as _, ensure};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::hand::End;
+use super::turns::End;
 
 /// As large as memlane's rings are where nobody has said anything.
 pub(super) const SIZE: usize = memlane_socket::config::RING_DEFAULT as usize;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
-use super::hand::End;
+use super::turns::End;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// So that a message of 4 MiB fits, where the kernel lets us.

@@ -77,7 +77,7 @@ fn sink(wire: &mut Wire) -> anyhow::Result<[u64; 3]> {
     }
 }
 
-/// What has come since the warm-up.
+/// What has come since the warm-up; all of it, where there was no more.
 struct Took {
     begin: Instant,
     cpu: f64,
@@ -90,7 +90,7 @@ impl Took {
     fn new() -> Took {
         Took {
             begin: Instant::now(),
-            cpu: 0.0,
+            cpu: sys::own_cpu_seconds(),
             bytes: 0,
             last: Instant::now(),
             warm: false,
@@ -98,14 +98,14 @@ impl Took {
     }
 
     fn more(&mut self, n: usize) {
-        self.last = Instant::now();
-        if self.warm {
-            self.bytes += n as u64;
-        } else if self.last - self.begin >= WARM_UP {
+        let now = Instant::now();
+        if !self.warm && self.last - self.begin >= WARM_UP {
             self.warm = true;
-            self.begin = self.last;
+            (self.begin, self.bytes) = (self.last, 0);
             self.cpu = sys::own_cpu_seconds();
         }
+        self.bytes += n as u64;
+        self.last = now;
     }
 
     fn end(&self) -> [u64; 3] {
@@ -138,19 +138,21 @@ fn one(at: &At, budget: Duration, kind: Kind, size: u64) -> anyhow::Result<Sized
     wire.write_all(&[word, size.to_le_bytes()].concat())?;
     let mut message = vec![0u8; usize::try_from(size)?];
     let mut hist = Hist::new();
-    let (begin, mut last) = (Instant::now(), Instant::now());
-    let (mut warm, mut cpu) = (None, 0.0);
     let mut sent = 0u8;
-    while last - begin < budget + WARM_UP {
+    let mut turn = |wire: &mut Wire| {
         sent = sent.wrapping_add(1);
-        exchange(&mut wire, kind, &mut message, sent)?;
+        exchange(wire, kind, &mut message, sent)
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < WARM_UP {
+        turn(&mut wire)?;
+    }
+    let (begin, cpu) = (Instant::now(), sys::own_cpu_seconds());
+    let mut last = begin;
+    while last - begin < budget {
+        turn(&mut wire)?;
         let now = Instant::now();
-        if warm.is_some() {
-            hist.record(nanoseconds(now - last));
-        } else if now - begin >= WARM_UP {
-            warm = Some(now);
-            cpu = sys::own_cpu_seconds();
-        }
+        hist.record(nanoseconds(now - last));
         last = now;
     }
     wire.finish()?;
