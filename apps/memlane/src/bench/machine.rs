@@ -151,6 +151,23 @@ fn version_in(line: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// TCP's congestion control, the same for all. Unless one is asked for, it is the kernel's own default where this kernel
+/// has it (others pace, and what is compared would be measured by their pacing), else the machine's. `Err` is for the user.
+pub(crate) fn congestion_control(asked: Option<&str>) -> Result<String, String> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
+        text.unwrap_or_default().trim().to_owned()
+    };
+    let there = read("tcp_available_congestion_control");
+    let has = |name: &str| there.split_whitespace().any(|known| known == name);
+    match asked {
+        Some(name) if has(name) => Ok(name.into()),
+        Some(name) => Err(format!("--congestion {name}: this kernel has {there}")),
+        None if has("cubic") => Ok("cubic".into()),
+        None => Ok(read("tcp_congestion_control")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,5 +210,16 @@ mod tests {
         assert!(!machine.is_busy());
         machine.load = "1.84 0.10 0.10 1/96 29279".to_owned();
         assert!(machine.is_busy());
+    }
+
+    #[test]
+    fn a_congestion_control_that_the_kernel_has_not_is_told_with_those_that_it_has() {
+        let usual = congestion_control(None).expect("one of them");
+        assert_eq!(congestion_control(Some(&usual)), Ok(usual.clone()));
+        let error = congestion_control(Some("carrier-pigeon")).expect_err("none such");
+        assert!(
+            error.contains("carrier-pigeon") && error.contains(&usual),
+            "{error}"
+        );
     }
 }

@@ -23,6 +23,20 @@ pub(crate) fn sockperf_bandwidth(text: &str) -> anyhow::Result<f64> {
     number(rest.split(' ').next().unwrap_or_default())
 }
 
+/// sockperf: messages sent, those of its warm-up too.
+pub(crate) fn sockperf_messages(text: &str) -> anyhow::Result<f64> {
+    // The last one is of the whole run; throughput has the second form only.
+    let said = text.split("SentMessages=").nth(1);
+    let word = match said {
+        Some(rest) => rest.split(';').next(),
+        None => text
+            .split("Total of ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next()),
+    };
+    number(word.ok_or_else(|| anyhow!("sockperf told no number of messages"))?)
+}
+
 /// iperf3 -J: what the receiver counted, in Gbit/s.
 pub(crate) fn iperf3_gbits(text: &str) -> anyhow::Result<f64> {
     Ok(iperf3_received(text, "bits_per_second")? / 1e9)
@@ -53,6 +67,8 @@ pub(crate) struct Wrk {
     pub(crate) p50: f64,
     /// 99th percentile, µs.
     pub(crate) p99: f64,
+    /// How many.
+    pub(crate) requests: f64,
 }
 
 /// wrk --latency. Errors that it counted make the run worthless.
@@ -73,6 +89,10 @@ pub(crate) fn wrk(text: &str) -> anyhow::Result<Wrk> {
         rate: number(word_after("Requests/sec:")?)?,
         p50: microseconds(word_after("50%")?)?,
         p99: microseconds(word_after("99%")?)?,
+        requests: text
+            .lines()
+            .find_map(|line| line.split_once(" requests in "))
+            .map_or_else(|| Err(anyhow!("wrk told no requests")), |(n, _)| number(n))?,
     })
 }
 
@@ -188,6 +208,8 @@ mod tests {
             sockperf_bandwidth(SOCKPERF_TP).expect("bandwidth"),
             2796.997
         );
+        assert_eq!(sockperf_messages(SOCKPERF_TP).expect("sent"), 91674.0);
+        assert_eq!(sockperf_messages(SOCKPERF_PP).expect("sent"), 29547.0);
     }
 
     #[test]
@@ -215,7 +237,8 @@ mod tests {
             Wrk {
                 rate: 50549.12,
                 p50: 262.0,
-                p99: 2340.0
+                p99: 2340.0,
+                requests: 55758.0
             }
         );
         assert_eq!(microseconds("1.50s").expect("time"), 1_500_000.0);

@@ -1,11 +1,11 @@
 //! Pictures of figures, as SVG: bars with their spread, and lines over a number. One place for all benches.
 //!
-//! Text is measured by guess (no fonts are looked at); a reader's browser decides how it looks.
+//! Text is measured by guess (no fonts are looked at); a reader's browser decides how it looks. The page of
+//! `bench sockets` colours [`INK`], [`FAINT`] and the ground by its own rules.
 
 use std::fmt::Write as _;
 
-use super::report::short;
-use super::spread::Spread;
+use super::spread::{Spread, short};
 
 /// Whose figures stand out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +63,8 @@ pub(crate) struct Axes {
     pub(crate) title: String,
     pub(crate) across: String,
     pub(crate) up: String,
+    /// Both scales in powers of ten, or both from zero.
+    pub(crate) powers: bool,
 }
 
 const WIDTH: f64 = 900.0;
@@ -70,8 +72,8 @@ const NAMES: f64 = 330.0;
 const VALUES: f64 = 130.0;
 const BAR: f64 = 18.0;
 const MARGIN: f64 = 20.0;
-const INK: &str = "#222";
-const FAINT: &str = "#bbb";
+pub(crate) const INK: &str = "#222";
+pub(crate) const FAINT: &str = "#bbb";
 /// Colours that the colour-blind can tell apart (Okabe and Ito's).
 const COLOURS: [&str; 7] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555",
@@ -115,8 +117,10 @@ fn draw_bars(out: &mut String, panel: &Panel, top: f64) -> f64 {
         let height = BAR - 5.0;
         let _ = writeln!(
             out,
-            r#"<rect class="bar" x="{NAMES:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"/>"#,
-            y + 2.5
+            r#"<rect class="bar" x="{NAMES:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}" fill="{colour}"><title>{}: {}</title></rect>"#,
+            y + 2.5,
+            escaped(&bar.name),
+            bar.value.shown()
         );
         line(
             out,
@@ -140,37 +144,84 @@ fn draw_bars(out: &mut String, panel: &Panel, top: f64) -> f64 {
     y
 }
 
-/// Lines over a number, both scales from zero.
+/// One scale: from values to places.
+struct Scale {
+    low: f64,
+    high: f64,
+    powers: bool,
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    fn new(values: impl Iterator<Item = f64>, powers: bool, [from, to]: [f64; 2]) -> Scale {
+        let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(low, high), value| {
+            let low = if value > 0.0 { low.min(value) } else { low };
+            (low, high.max(value))
+        });
+        let (low, high) = match powers {
+            false => (0.0, nice(high)),
+            true if !low.is_finite() => (1.0, 10.0),
+            true => {
+                let low = 10f64.powf(low.log10().floor());
+                (low, 10f64.powf(high.log10().ceil()).max(low * 10.0))
+            }
+        };
+        Scale {
+            low,
+            high,
+            powers,
+            from,
+            to,
+        }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let value = finite(value);
+        let share = match self.powers {
+            false => value / self.high,
+            // What is zero lies at the lower end.
+            true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
+        };
+        self.from + share * (self.to - self.from)
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        if !self.powers {
+            return (0..=4).map(|n| self.high * f64::from(n) / 4.0).collect();
+        }
+        let powers = std::iter::successors(Some(self.low), |value| Some(value * 10.0));
+        let top = self.high * 1.001;
+        powers.take_while(|value| *value <= top).collect()
+    }
+}
+
+/// Lines over a number.
 pub(crate) fn lines(axes: &Axes, series: &[Series]) -> String {
     const HEIGHT: f64 = 460.0;
-    let (left, right, top, bottom) = (80.0, WIDTH - 360.0, 60.0, HEIGHT - 60.0);
+    let (left, right, top, bottom) = (80.0, WIDTH - 290.0, 60.0, HEIGHT - 60.0);
     let points = || series.iter().flat_map(|series| &series.points);
-    let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
-    let across = nice(most(&mut points().map(|point| finite(point.0))));
-    let up = nice(most(&mut points().map(|point| finite(point.1.max))));
-    let x = |value: f64| left + finite(value) / across * (right - left);
-    let y = |value: f64| bottom - finite(value) / up * (bottom - top);
+    let across = points().map(|point| finite(point.0));
+    let across = Scale::new(across, axes.powers, [left, right]);
+    let ends = points().flat_map(|point| [finite(point.1.min), finite(point.1.max)]);
+    let up = Scale::new(ends, axes.powers, [bottom, top]);
 
     let mut out = String::new();
     text(&mut out, [MARGIN, 35.0], "start", 18, &axes.title);
     text(&mut out, [left, top - 8.0], "start", 12, &axes.up);
     text(&mut out, [right, bottom + 40.0], "end", 12, &axes.across);
-    for step in 0..=4 {
-        let part = f64::from(step) / 4.0;
-        line(
-            &mut out,
-            [left, y(up * part), right, y(up * part)],
-            FAINT,
-            0.7,
-        );
-        let at = [left - 6.0, y(up * part) + 4.0];
-        text(&mut out, at, "end", 11, &tick(up * part));
-        let at = [x(across * part), bottom + 18.0];
-        text(&mut out, at, "middle", 11, &tick(across * part));
+    for value in up.ticks() {
+        let y = up.place(value);
+        line(&mut out, [left, y, right, y], FAINT, 0.7);
+        text(&mut out, [left - 6.0, y + 4.0], "end", 11, &tick(value));
+    }
+    for value in across.ticks() {
+        let at = [across.place(value), bottom + 18.0];
+        text(&mut out, at, "middle", 11, &tick(value));
     }
     for (index, series) in series.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        draw_line(&mut out, series, colour, &x, &y);
+        draw_line(&mut out, series, colour, [&across, &up]);
         let beside = top + 20.0 * index as f64;
         let (from, to) = (right + 20.0, right + 44.0);
         let _ = writeln!(
@@ -185,14 +236,10 @@ pub(crate) fn lines(axes: &Axes, series: &[Series]) -> String {
     page(HEIGHT.max(legend + MARGIN), &out)
 }
 
-fn draw_line(
-    out: &mut String,
-    series: &Series,
-    colour: &str,
-    x: &dyn Fn(f64) -> f64,
-    y: &dyn Fn(f64) -> f64,
-) {
-    let at = |(across, value): &(f64, Spread)| format!("{:.1},{:.1}", x(*across), y(value.median));
+fn draw_line(out: &mut String, series: &Series, colour: &str, [x, y]: [&Scale; 2]) {
+    let at = |(across, value): &(f64, Spread)| {
+        format!("{:.1},{:.1}", x.place(*across), y.place(value.median))
+    };
     let path: Vec<String> = series.points.iter().map(at).collect();
     let _ = writeln!(
         out,
@@ -201,13 +248,16 @@ fn draw_line(
         series.whose.stroke()
     );
     for (across, value) in &series.points {
-        let spread = [x(*across), y(value.min), x(*across), y(value.max)];
+        let (place, median) = (x.place(*across), y.place(value.median));
+        let spread = [place, y.place(value.min), place, y.place(value.max)];
         line(out, spread, colour, 1.0);
+        // A browser shows the title of what the pointer is at.
         let _ = writeln!(
             out,
-            r#"<circle cx="{:.1}" cy="{:.1}" r="3" fill="{colour}"/>"#,
-            x(*across),
-            y(value.median)
+            r#"<circle cx="{place:.1}" cy="{median:.1}" r="3" fill="{colour}"><title>{}: {}, {}</title></circle>"#,
+            escaped(&series.name),
+            tick(*across),
+            value.shown()
         );
     }
 }
@@ -255,7 +305,7 @@ fn text(out: &mut String, [x, y]: [f64; 2], anchor: &str, size: u32, text: &str)
     );
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -356,6 +406,7 @@ mod tests {
             title: "t".into(),
             across: "jobs".into(),
             up: "1/s".into(),
+            powers: false,
         };
         let all = [series("a", &[1.0, 2.0, 3.0]), series("b", &[5.0, 4.0])];
         let picture = lines(&axes, &all);
@@ -391,8 +442,23 @@ mod tests {
             title: String::new(),
             across: String::new(),
             up: String::new(),
+            powers: true,
         };
         assert_eq!(count(&lines(&axes, &[]), "circle", None), 0);
+    }
+
+    #[test]
+    fn powers_of_ten_are_equally_far_apart_and_zero_has_a_place() {
+        let scale = Scale::new([3.0, 0.0, 2000.0].into_iter(), true, [100.0, 500.0]);
+        assert_eq!(scale.ticks().len(), 5);
+        let places: Vec<f64> = scale.ticks().iter().map(|v| scale.place(*v)).collect();
+        for pair in places.windows(2) {
+            assert!((pair[1] - pair[0] - 100.0).abs() < 1e-6, "{places:?}");
+        }
+        assert_eq!(scale.place(0.0), 100.0);
+        assert_eq!(scale.place(f64::NAN), 100.0);
+        let one = Scale::new([7.0].into_iter(), true, [0.0, 1.0]);
+        assert!(one.place(7.0) > 0.0 && one.place(7.0) < 1.0);
     }
 
     #[test]

@@ -60,6 +60,8 @@ impl Drop for Scratch {
 /// A server that runs until this is dropped.
 pub(crate) struct Service {
     child: Child,
+    /// What it says.
+    log: PathBuf,
 }
 
 impl Service {
@@ -101,14 +103,11 @@ impl Service {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
-        let mut service = Service { child };
+        let mut service = Service { child, log };
         let begin = Instant::now();
-        while !ready(service.child.id(), &log) {
+        while !ready(service.child.id(), &service.log) {
             if let Some(status) = service.child.try_wait()? {
-                bail!(
-                    "{program} ended at once ({status}): {}",
-                    tail(&read_text(&log))
-                );
+                bail!("{program} ended at once ({status}): {}", service.said());
             }
             if sys::interrupted() {
                 bail!("interrupted");
@@ -116,7 +115,7 @@ impl Service {
             if begin.elapsed() > START_LIMIT {
                 bail!(
                     "{program} was not ready within {START_LIMIT:?}: {}",
-                    tail(&read_text(&log))
+                    service.said()
                 );
             }
             sleep(POLL);
@@ -127,6 +126,16 @@ impl Service {
     /// Process ids of the server and of everything that it started.
     pub(crate) fn pids(&self) -> Vec<u32> {
         family(self.child.id())
+    }
+
+    /// The end of what it has said.
+    pub(crate) fn said(&self) -> String {
+        tail(&read_text(&self.log))
+    }
+
+    /// Processor time of all of them, in seconds.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.pids().into_iter().map(sys::cpu_seconds).sum()
     }
 
     /// What its stats pages say now.
@@ -319,6 +328,16 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
+/// Whether somebody listens on a UNIX domain socket of that name.
+pub(crate) fn listens_at(path: &str) -> bool {
+    let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    table.lines().any(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path; a listener has __SO_ACCEPTCON.
+        let mut words = line.split_whitespace();
+        words.nth(3) == Some("00010000") && words.nth(3) == Some(path)
+    })
+}
+
 /// A process and all that it started, by process id.
 pub(crate) fn family(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
@@ -366,6 +385,18 @@ mod tests {
         assert!(has_listener(table, 0x5A47));
         assert!(!has_listener(table, 0x5A48));
         assert!(!has_listener(table, 0xC350));
+    }
+
+    #[test]
+    fn a_socket_file_is_listened_at_only_while_somebody_does() {
+        let scratch = scratch();
+        let path = scratch.name("listener");
+        let text = path.to_str().expect("UTF-8");
+        assert!(!listens_at(text));
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("bind");
+        assert!(listens_at(text));
+        drop(listener);
+        assert!(!listens_at(text));
     }
 
     #[test]

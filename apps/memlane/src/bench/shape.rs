@@ -61,3 +61,19 @@ fn walk(value: &Value, at: &str, maps: &[&str], found: &mut BTreeSet<String>) {
         _ => drop(found.insert(at.trim_start_matches('.').to_owned())),
     }
 }
+
+/// How many Markdown tables a text has; each line of one has as many cells as its head.
+pub(crate) fn even_tables(text: &str) -> usize {
+    let tables = text.split("\n\n").map(|part| {
+        let lines = part.lines().filter(|line| line.starts_with('|'));
+        lines.collect::<Vec<&str>>()
+    });
+    let tables = tables.filter(|lines| !lines.is_empty());
+    let cells = |line: &str| line.matches('|').count();
+    let looked = tables.inspect(|lines| {
+        for line in lines {
+            assert_eq!(cells(line), cells(lines[0]), "{line}\n{}", lines[0]);
+        }
+    });
+    looked.count()
+}

@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use super::report::short;
-
 /// Several rounds of one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
@@ -59,6 +57,20 @@ pub(crate) fn times(ratio: Option<&Spread>) -> String {
     })
 }
 
+/// Three significant digits, thousands as k.
+pub(crate) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 999_500.0 => format!("{:.2}M", value / 1e6),
+        size if size >= 99_950.0 => format!("{:.0}k", value / 1e3),
+        size if size >= 9_995.0 => format!("{:.1}k", value / 1e3),
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        size if size >= 0.0995 => format!("{value:.2}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.4}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +95,25 @@ mod tests {
         let spread = Spread::of_ratios(&rounds).expect("two ratios");
         assert_eq!(spread.values, [2.0, 1.0]);
         assert_eq!(spread.median, 1.5);
+    }
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        let told: Vec<_> = [
+            0.4,
+            0.0063,
+            21.977,
+            50_549.1,
+            240_123.0,
+            1_234_567.0,
+            9999.9,
+        ]
+        .into_iter()
+        .map(short)
+        .collect();
+        assert_eq!(
+            told,
+            ["0.40", "0.0063", "22.0", "50.5k", "240k", "1.23M", "10.0k"]
+        );
     }
 }

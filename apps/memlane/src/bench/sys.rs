@@ -91,12 +91,38 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
 
 /// Processor time of the children that have ended and were waited for, in seconds.
 pub(crate) fn children_cpu_seconds() -> f64 {
+    used(libc::RUSAGE_CHILDREN)
+}
+
+/// Processor time of this process, in seconds.
+pub(crate) fn own_cpu_seconds() -> f64 {
+    used(libc::RUSAGE_SELF)
+}
+
+fn used(who: libc::c_int) -> f64 {
     // SAFETY: an all-zero rusage is valid, and the call fills it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is a live rusage.
-    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    unsafe { libc::getrusage(who, &raw mut usage) };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// As many descriptors as this process may have; how many that is.
+pub(crate) fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is a live rlimit, which the first call fills and the second one reads.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 0;
+        }
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+    }
+    limit.rlim_cur
 }
 
 #[cfg(test)]

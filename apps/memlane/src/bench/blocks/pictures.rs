@@ -122,6 +122,7 @@ fn axes(pattern: Pattern, title: &str, up: &str) -> Axes {
         title: format!("{title}: {}, 4 KiB, depth {depth} each", pattern.word()),
         across: "jobs on one volume".into(),
         up: up.into(),
+        powers: false,
     }
 }
 

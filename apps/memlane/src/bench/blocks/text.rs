@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::report::{GapLine, Line, Report, Sweep};
 use super::work::Pattern;
 use crate::bench::beside;
-use crate::bench::report::short;
+use crate::bench::spread::short;
 use crate::bench::spread::times;
 
 /// All that was measured.
@@ -152,21 +152,12 @@ fn foot(out: &mut String, report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::sample;
+    use crate::bench::shape;
 
     #[test]
     fn each_table_has_as_many_cells_in_every_line_as_in_its_head() {
         let text = super::of(&sample());
-        let mut tables = 0;
-        for table in text.split("\n\n") {
-            let lines: Vec<&str> = table.lines().filter(|l| l.starts_with('|')).collect();
-            let Some(head) = lines.first() else { continue };
-            let cells = |line: &str| line.matches('|').count();
-            for line in &lines {
-                assert_eq!(cells(line), cells(head), "{table}");
-            }
-            tables += 1;
-        }
-        assert_eq!(tables, 3, "{text}");
+        assert_eq!(shape::even_tables(&text), 3, "{text}");
     }
 
     #[test]

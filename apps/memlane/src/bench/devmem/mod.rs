@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::beside::{self, Printed, System};
-use super::packets::congestion_control;
+use super::machine::congestion_control;
 use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
 use crate::exit::{Exit, fail};

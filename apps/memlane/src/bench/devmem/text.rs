@@ -6,8 +6,7 @@ use super::report::{Cell, Line, Report};
 use super::rows::{LANE, Part, systems};
 use super::sinks::{RECV_COPY, SPLICE};
 use crate::bench::beside;
-use crate::bench::report::short;
-use crate::bench::spread::{Spread, times};
+use crate::bench::spread::{Spread, short, times};
 use crate::out;
 
 /// All that was measured.
@@ -185,21 +184,12 @@ pub(super) fn title(line: &Line) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::sample;
+    use crate::bench::shape;
 
     #[test]
     fn each_table_has_as_many_cells_in_every_line_as_in_its_head() {
         let text = super::of(&sample());
-        let mut tables = 0;
-        for table in text.split("\n\n") {
-            let lines: Vec<&str> = table.lines().filter(|l| l.starts_with('|')).collect();
-            let Some(head) = lines.first() else { continue };
-            let cells = |line: &str| line.matches('|').count();
-            for line in &lines {
-                assert_eq!(cells(line), cells(head), "{line}\n{table}");
-            }
-            tables += 1;
-        }
-        assert_eq!(tables, 5, "{text}");
+        assert_eq!(shape::even_tables(&text), 5, "{text}");
     }
 
     #[test]

@@ -33,23 +33,6 @@ pub(super) fn lacks(system: &str) -> Option<String> {
         .map(|why| format!("no network namespaces here: {why:#}"))
 }
 
-/// TCP's congestion control, the same for all. Unless one is asked for, it is the kernel's own default where this kernel
-/// has it (others pace, and a veth pair would be measured by its pacing), else the machine's. `Err` is for the user.
-pub(in crate::bench) fn congestion_control(asked: Option<&str>) -> Result<String, String> {
-    let read = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
-        text.unwrap_or_default().trim().to_owned()
-    };
-    let there = read("tcp_available_congestion_control");
-    let has = |name: &str| there.split_whitespace().any(|known| known == name);
-    match asked {
-        Some(name) if has(name) => Ok(name.into()),
-        Some(name) => Err(format!("--congestion {name}: this kernel has {there}")),
-        None if has("cubic") => Ok("cubic".into()),
-        None => Ok(read("tcp_congestion_control")),
-    }
-}
-
 /// Two namespaces, joined.
 pub(super) struct Joined {
     /// Before the namespaces: it ends first.
@@ -158,20 +141,4 @@ fn lane(bench: &Bench, cables: &Cables, mode: &str) -> anyhow::Result<Vec<Servic
     front.args(["net", "link", &tap, &at("front"), "--mode", mode]);
     let front = Service::start_saying(front, &bench.scratch, "linked: ")?;
     Ok(vec![back, front])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_congestion_control_that_the_kernel_has_not_is_told_with_those_that_it_has() {
-        let usual = congestion_control(None).expect("one of them");
-        assert_eq!(congestion_control(Some(&usual)), Ok(usual.clone()));
-        let error = congestion_control(Some("carrier-pigeon")).expect_err("none such");
-        assert!(
-            error.contains("carrier-pigeon") && error.contains(&usual),
-            "{error}"
-        );
-    }
 }

@@ -29,7 +29,6 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::beside::{self, Printed, System};
-pub(super) use bulk::congestion_control;
 
 use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
@@ -129,7 +128,7 @@ pub(super) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
         scratch: proc::Scratch::new()?,
         cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
         seconds: plan.seconds,
-        congestion_control: bulk::congestion_control(options.congestion.as_deref())
+        congestion_control: machine::congestion_control(options.congestion.as_deref())
             .map_err(|text| fail(Exit::Usage, text))?,
     };
     let machine = machine::Machine::with_packets();

@@ -142,6 +142,7 @@ fn queues(lines: &[&Line]) -> Option<String> {
         title: format!("Queues: {}, burst 32", first.about),
         across: "queues".into(),
         up: "frames per second".into(),
+        powers: false,
     };
     Some(plot::lines(&axes, &series.collect::<Vec<_>>()))
 }

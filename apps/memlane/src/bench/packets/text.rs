@@ -6,8 +6,7 @@ use super::published;
 use super::report::{Cell, Line, Report};
 use super::rows::{OLDER, Part, Row, TESTPMD, VETH, systems};
 use crate::bench::beside;
-use crate::bench::report::short;
-use crate::bench::spread::{Spread, times};
+use crate::bench::spread::{Spread, short, times};
 
 /// All that was measured.
 pub(super) fn of(report: &Report) -> String {
@@ -184,21 +183,12 @@ fn goals(line: &Line) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::sample;
+    use crate::bench::shape;
 
     #[test]
     fn each_table_has_as_many_cells_in_every_line_as_in_its_head() {
         let text = super::of(&sample());
-        let mut tables = 0;
-        for table in text.split("\n\n") {
-            let lines: Vec<&str> = table.lines().filter(|l| l.starts_with('|')).collect();
-            let Some(head) = lines.first() else { continue };
-            let cells = |line: &str| line.matches('|').count();
-            for line in &lines {
-                assert_eq!(cells(line), cells(head), "{table}");
-            }
-            tables += 1;
-        }
-        assert_eq!(tables, 4, "{text}");
+        assert_eq!(shape::even_tables(&text), 4, "{text}");
     }
 
     #[test]

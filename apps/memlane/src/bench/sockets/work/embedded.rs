@@ -1,23 +1,25 @@
-//! Rows that need no other program: our own plain std::net pair, as separate processes.
+//! Rows that need no other program: our own plain pair with sockets of the standard library, as separate processes.
 
 use anyhow::Context;
 
+use super::super::peer::Outcome;
+use super::super::trial::{
+    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests,
+};
 use crate::bench::lane;
-use crate::bench::peer::Outcome;
-use crate::bench::proc::{Service, free_port};
-use crate::bench::trial::{Metric, Place, Reading, Side, Trial, Workload};
+use crate::bench::proc::Service;
 
 const GROUP: &str = "embedded";
 const PAIRS: usize = 4;
 
 /// 100-byte request/response.
-pub(crate) struct PingPong;
+pub(super) struct PingPong;
 /// Connect, one request, close.
-pub(crate) struct Short;
+pub(super) struct Short;
 /// A program under `run` whose peer is not.
-pub(crate) struct OneSided;
+pub(super) struct OneSided;
 /// More spinning programs than CPUs.
-pub(crate) struct Oversubscribed;
+pub(super) struct Oversubscribed;
 
 impl Workload for PingPong {
     fn group(&self) -> &'static str {
@@ -32,9 +34,12 @@ impl Workload for PingPong {
         &[]
     }
 
+    fn sides(&self) -> &'static [Side] {
+        &Side::ALL
+    }
+
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let (outcome, lane) = pair(trial, trial.side, false)?;
-        readings.push(reading("msg100", "msg/s", &outcome, lane));
+        readings.push(pair(trial, trial.side, false, ["msg100", "msg/s"])?);
         Ok(())
     }
 }
@@ -52,9 +57,12 @@ impl Workload for Short {
         &[]
     }
 
+    fn sides(&self) -> &'static [Side] {
+        &Side::ALL
+    }
+
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let (outcome, lane) = pair(trial, trial.side, true)?;
-        readings.push(reading("short", "conn/s", &outcome, lane));
+        readings.push(pair(trial, trial.side, true, ["short", "conn/s"])?);
         Ok(())
     }
 }
@@ -72,9 +80,12 @@ impl Workload for OneSided {
         &[]
     }
 
+    fn sides(&self) -> &'static [Side] {
+        &[Side::Tcp, Side::Nocopy]
+    }
+
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let (outcome, lane) = pair(trial, Side::Tcp, false)?;
-        readings.push(reading("one-sided", "msg/s", &outcome, lane));
+        readings.push(pair(trial, Side::Tcp, false, ["one-sided", "msg/s"])?);
         Ok(())
     }
 }
@@ -92,9 +103,13 @@ impl Workload for Oversubscribed {
         &[]
     }
 
-    fn can_pin(&self) -> bool {
+    fn sides(&self) -> &'static [Side] {
+        &Side::ALL
+    }
+
+    fn pinning(&self) -> &'static [bool] {
         // Always on two CPUs: the scheduler places the eight programs.
-        false
+        &[false]
     }
 
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
@@ -103,11 +118,12 @@ impl Workload for Oversubscribed {
         for _ in 0..PAIRS {
             servers.push(serve(trial, trial.side, Place::BothCpus, false)?);
         }
-        for (_, port) in &servers {
-            clients.push(trial.start(client(trial, Place::BothCpus, *port, false))?);
+        for (_, at) in &servers {
+            clients.push(trial.start(client(trial, Place::BothCpus, at, false))?);
         }
         let mut sum = Outcome {
             exchanges: 0,
+            all: 0,
             seconds: trial.setting.seconds,
             p50_ns: 0,
             p99_ns: 0,
@@ -124,9 +140,13 @@ impl Workload for Oversubscribed {
         for (server, _) in &servers {
             usage.add(&server.lane());
         }
-        let mut reading = reading("oversubscribed", "msg/s", &sum, usage);
-        reading.values[0].1 = rate;
-        readings.push(reading);
+        let mut values = figures("msg/s", &sum);
+        values[0].1 = rate;
+        readings.push(Reading {
+            row: "oversubscribed",
+            values,
+            lane: usage,
+        });
         Ok(())
     }
 }
@@ -135,10 +155,11 @@ fn pair(
     trial: &Trial<'_>,
     server_side: Side,
     once: bool,
-) -> anyhow::Result<(Outcome, lane::Usage)> {
-    let (server, port) = serve(trial, server_side, Place::Server, once)?;
-    let (text, lane) = trial.run(&server, client(trial, Place::Client, port, once))?;
-    Ok((parse(&text)?, lane))
+    [row, unit]: [&'static str; 2],
+) -> anyhow::Result<Reading> {
+    let (server, at) = serve(trial, server_side, Place::Server, once)?;
+    let ran = trial.run(&server, client(trial, Place::Client, &at, once))?;
+    reading(row, unit, ran)
 }
 
 fn serve(
@@ -146,18 +167,18 @@ fn serve(
     side: Side,
     place: Place,
     once: bool,
-) -> anyhow::Result<(Service, u16)> {
-    let port = free_port()?;
-    let number = port.to_string();
-    let mut args = vec!["server", "--port", &number];
+) -> anyhow::Result<(Service, Address)> {
+    let at = trial.address()?;
+    let text = at.text();
+    let mut args = vec!["server", "--at", &text];
     args.extend(once.then_some("--once"));
-    let service = trial.serve(trial.embedded(side, place, &args), port)?;
-    Ok((service, port))
+    let service = trial.serve(trial.embedded(side, place, &args), &at)?;
+    Ok((service, at))
 }
 
-fn client(trial: &Trial<'_>, place: Place, port: u16, once: bool) -> std::process::Command {
-    let (number, seconds) = (port.to_string(), trial.setting.seconds.to_string());
-    let mut args = vec!["client", "--port", &number, "--seconds", &seconds];
+fn client(trial: &Trial<'_>, place: Place, at: &Address, once: bool) -> std::process::Command {
+    let (text, seconds) = (at.text(), trial.setting.seconds.to_string());
+    let mut args = vec!["client", "--at", &text, "--seconds", &seconds];
     args.extend(once.then_some("--once"));
     trial.embedded(trial.side, place, &args)
 }
@@ -167,23 +188,25 @@ fn parse(text: &str) -> anyhow::Result<Outcome> {
 }
 
 fn per_second(outcome: &Outcome) -> f64 {
-    as_float(outcome.exchanges) / outcome.seconds.max(1e-9)
+    outcome.exchanges as f64 / outcome.seconds.max(1e-9)
 }
 
-/// Counts and nanoseconds here are far below 2^53.
-#[allow(clippy::cast_precision_loss)]
-fn as_float(value: u64) -> f64 {
-    value as f64
+fn figures(unit: &'static str, outcome: &Outcome) -> Vec<(Metric, f64)> {
+    vec![
+        (Metric::rate(unit), per_second(outcome)),
+        (Metric::latency("p50"), outcome.p50_ns as f64 / 1000.0),
+        (Metric::latency("p99"), outcome.p99_ns as f64 / 1000.0),
+    ]
 }
 
-fn reading(row: &'static str, unit: &'static str, outcome: &Outcome, lane: lane::Usage) -> Reading {
-    Reading {
+/// What an embedded client has told, and what it took.
+pub(super) fn reading(row: &'static str, unit: &'static str, ran: Ran) -> anyhow::Result<Reading> {
+    let outcome = parse(&ran.text)?;
+    let mut values = figures(unit, &outcome);
+    values.extend(cpu_of_requests(ran.cpu, outcome.all as f64));
+    Ok(Reading {
         row,
-        values: vec![
-            (Metric::rate(unit), per_second(outcome)),
-            (Metric::latency("p50"), as_float(outcome.p50_ns) / 1000.0),
-            (Metric::latency("p99"), as_float(outcome.p99_ns) / 1000.0),
-        ],
-        lane,
-    }
+        values,
+        lane: ran.lane,
+    })
 }

@@ -1,10 +1,11 @@
 //! iperf3, one stream, as in the published tables.
 
+use super::super::trial::Address;
+use super::super::trial::{Metric, Place, Reading, Trial, Workload, cpu_of_bytes};
 use crate::bench::parse;
 use crate::bench::proc::free_port;
-use crate::bench::trial::{Metric, Place, Reading, Trial, Workload};
 
-pub(crate) struct Iperf3;
+pub(super) struct Iperf3;
 
 impl Workload for Iperf3 {
     fn group(&self) -> &'static str {
@@ -23,13 +24,17 @@ impl Workload for Iperf3 {
         let port = free_port()?;
         let (number, seconds) = (port.to_string(), trial.whole_seconds());
         let args = ["-s", "-B", "127.0.0.1", "-p", &number];
-        let server = trial.serve(trial.command(Place::Server, "iperf3", &args)?, port)?;
+        let server = trial.command(Place::Server, "iperf3", &args)?;
+        let server = trial.serve(server, &Address::Port(port))?;
         let args = ["-c", "127.0.0.1", "-p", &number, "-t", &seconds, "-J"];
-        let (text, lane) = trial.run(&server, trial.command(Place::Client, "iperf3", &args)?)?;
+        let ran = trial.run(&server, trial.command(Place::Client, "iperf3", &args)?)?;
+        let rate = parse::iperf3_gbits(&ran.text)?;
+        let mut values = vec![(Metric::throughput("Gbit/s"), rate)];
+        values.extend(cpu_of_bytes(ran.cpu, parse::iperf3_bytes(&ran.text)?));
         readings.push(Reading {
             row: "iperf3",
-            values: vec![(Metric::throughput("Gbit/s"), parse::iperf3_gbits(&text)?)],
-            lane,
+            values,
+            lane: ran.lane,
         });
         Ok(())
     }

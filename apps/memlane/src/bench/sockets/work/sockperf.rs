@@ -1,14 +1,19 @@
 //! sockperf: the latency and bandwidth rows of the published tables.
 
+use super::super::trial::{
+    Address, Metric, Place, Ran, Reading, Trial, Workload, cpu_of_bytes, cpu_of_requests,
+};
 use crate::bench::parse;
 use crate::bench::proc::{Service, free_port};
-use crate::bench::trial::{Metric, Place, Reading, Trial, Workload};
 
 /// Messages per second asked for in ping-pong. sockperf sizes its log by this and
 /// gives up above 600,000, which a memory lane exceeds; TCP never comes near it.
 const PACE: &str = "--mps=500000";
 
-pub(crate) struct Sockperf;
+/// Bytes of a message where throughput counts.
+const BULK: &str = "64000";
+
+pub(super) struct Sockperf;
 
 impl Workload for Sockperf {
     fn group(&self) -> &'static str {
@@ -25,21 +30,27 @@ impl Workload for Sockperf {
 
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
         if trial.wants("sockperf-pp") {
-            let (text, lane) = client(trial, "ping-pong", "14", &[PACE])?;
-            let (p50, p99) = parse::sockperf_latency(&text)?;
+            let ran = client(trial, "ping-pong", "14", &[PACE])?;
+            let (p50, p99) = parse::sockperf_latency(&ran.text)?;
+            let mut values = vec![(Metric::latency("p50"), p50), (Metric::latency("p99"), p99)];
+            let requests = parse::sockperf_messages(&ran.text)?;
+            values.extend(cpu_of_requests(ran.cpu, requests));
             readings.push(Reading {
                 row: "sockperf-pp",
-                values: vec![(Metric::latency("p50"), p50), (Metric::latency("p99"), p99)],
-                lane,
+                values,
+                lane: ran.lane,
             });
         }
         if trial.wants("sockperf-tp") {
-            let (text, lane) = client(trial, "throughput", "64000", &[])?;
-            let rate = parse::sockperf_bandwidth(&text)?;
+            let ran = client(trial, "throughput", BULK, &[])?;
+            let rate = parse::sockperf_bandwidth(&ran.text)?;
+            let mut values = vec![(Metric::throughput("MiB/s"), rate)];
+            let bytes = parse::sockperf_messages(&ran.text)? * BULK.parse::<f64>()?;
+            values.extend(cpu_of_bytes(ran.cpu, bytes));
             readings.push(Reading {
                 row: "sockperf-tp",
-                values: vec![(Metric::throughput("MiB/s"), rate)],
-                lane,
+                values,
+                lane: ran.lane,
             });
         }
         Ok(())
@@ -47,12 +58,7 @@ impl Workload for Sockperf {
 }
 
 /// A server of its own for each run: it keeps state about its clients.
-fn client(
-    trial: &Trial<'_>,
-    mode: &str,
-    size: &str,
-    more: &[&str],
-) -> anyhow::Result<(String, crate::bench::lane::Usage)> {
+fn client(trial: &Trial<'_>, mode: &str, size: &str, more: &[&str]) -> anyhow::Result<Ran> {
     let port = free_port()?;
     let server = server(trial, port)?;
     let (number, seconds) = (port.to_string(), trial.whole_seconds());
@@ -65,5 +71,6 @@ fn client(
 fn server(trial: &Trial<'_>, port: u16) -> anyhow::Result<Service> {
     let number = port.to_string();
     let args = ["server", "--tcp", "-i", "127.0.0.1", "-p", &number];
-    trial.serve(trial.command(Place::Server, "sockperf", &args)?, port)
+    let server = trial.command(Place::Server, "sockperf", &args)?;
+    trial.serve(server, &Address::Port(port))
 }

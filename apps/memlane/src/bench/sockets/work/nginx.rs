@@ -8,23 +8,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::super::trial::{Address, Metric, Place, Reading, Trial, Workload, cpu_of_requests};
 use crate::bench::parse;
 use crate::bench::proc::free_port;
-use crate::bench::trial::{Metric, Place, Reading, Trial, Workload};
 
-/// Row, connections, path.
-const RUNS: [(&str, &str, &str); 7] = [
-    ("nginx-1", "1", "index.html"),
-    ("nginx-16", "16", "index.html"),
-    ("nginx-64", "64", "index.html"),
-    ("nginx-128", "128", "index.html"),
-    ("nginx-memory-1", "1", "memory"),
-    ("nginx-memory-16", "16", "memory"),
-    ("nginx-memory-128", "128", "memory"),
+/// Row, wrk's threads, connections, path. 500 and 1000 are those of the published tables.
+const RUNS: [(&str, &str, &str, &str); 9] = [
+    ("nginx-1", "1", "1", "index.html"),
+    ("nginx-16", "1", "16", "index.html"),
+    ("nginx-64", "1", "64", "index.html"),
+    ("nginx-128", "1", "128", "index.html"),
+    ("nginx-500", "8", "500", "index.html"),
+    ("nginx-1000", "8", "1000", "index.html"),
+    ("nginx-memory-1", "1", "1", "memory"),
+    ("nginx-memory-16", "1", "16", "memory"),
+    ("nginx-memory-128", "1", "128", "memory"),
 ];
 const PAGE_BYTES: usize = 612;
 
-pub(crate) struct Nginx;
+pub(super) struct Nginx;
 
 impl Workload for Nginx {
     fn group(&self) -> &'static str {
@@ -32,7 +34,7 @@ impl Workload for Nginx {
     }
 
     fn rows(&self) -> Vec<&'static str> {
-        RUNS.iter().map(|(row, _, _)| *row).collect()
+        RUNS.iter().map(|(row, ..)| *row).collect()
     }
 
     fn programs(&self) -> &'static [&'static str] {
@@ -44,16 +46,17 @@ impl Workload for Nginx {
         let folder = site(&trial.setting.scratch.name("nginx"), port)?;
         let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
         let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
-        let server = trial.serve(trial.command(Place::Server, "nginx", &args)?, port)?;
+        let server = trial.command(Place::Server, "nginx", &args)?;
+        let server = trial.serve(server, &Address::Port(port))?;
         let duration = format!("{}s", trial.whole_seconds());
-        for (row, connections, path) in RUNS {
+        for (row, threads, connections, path) in RUNS {
             if !trial.wants(row) {
                 continue;
             }
             let url = format!("http://127.0.0.1:{port}/{path}");
             let args = [
                 "-t",
-                "1",
+                threads,
                 "-c",
                 connections,
                 "-d",
@@ -62,16 +65,18 @@ impl Workload for Nginx {
                 &url,
             ];
             let wrk = trial.command(Place::Client, "wrk", &args)?;
-            let (printed, lane) = trial.run(&server, wrk)?;
-            let run = parse::wrk(&printed).with_context(|| row.to_owned())?;
+            let ran = trial.run(&server, wrk)?;
+            let run = parse::wrk(&ran.text).with_context(|| row.to_owned())?;
+            let mut values = vec![
+                (Metric::rate("req/s"), run.rate),
+                (Metric::latency("p50"), run.p50),
+                (Metric::latency("p99"), run.p99),
+            ];
+            values.extend(cpu_of_requests(ran.cpu, run.requests));
             readings.push(Reading {
                 row,
-                values: vec![
-                    (Metric::rate("req/s"), run.rate),
-                    (Metric::latency("p50"), run.p50),
-                    (Metric::latency("p99"), run.p99),
-                ],
-                lane,
+                values,
+                lane: ran.lane,
             });
         }
         Ok(())
@@ -111,7 +116,8 @@ fn config(folder: &str, port: u16, page: &str) -> String {
 daemon off;
 pid {folder}/nginx.pid;
 error_log stderr error;
-events {{ worker_connections 1024; }}
+worker_rlimit_nofile 8192;
+events {{ worker_connections 4096; }}
 http {{
   access_log off;
   sendfile on;
@@ -123,7 +129,7 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port};
+    listen 127.0.0.1:{port} backlog=4096;
     root {folder};
     location = /memory {{ return 200 '{page}'; }}
   }}

@@ -1,0 +1,199 @@
+//! The yardstick: a ring in shared memory with nothing else to it. One writes and publishes, the other copies out and
+//! gives back; both look without ever sleeping. No file descriptor wakes anybody, nobody may die, nothing is checked.
+
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::turns::End;
+
+/// As large as memlane's rings are where nobody has said anything.
+pub(super) const SIZE: usize = memlane_socket::config::RING_DEFAULT as usize;
+/// Published at a time, at most: both ends are to be busy.
+const PIECE: usize = SIZE / 4;
+const LINE: usize = 128;
+/// Writer's word, reader's word, "no more": a line each; then the bytes.
+const BYTES_AT: usize = 3 * LINE;
+const LEN: usize = BYTES_AT + SIZE;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// One ring each way.
+const PAIR: usize = 2 * LEN.next_multiple_of(4096);
+
+struct Half {
+    base: NonNull<u8>,
+    /// Our own word, and the other's as last seen.
+    mine: u64,
+    theirs: u64,
+}
+
+impl Half {
+    fn word(&self, line: usize) -> &AtomicU64 {
+        // SAFETY: the word is in the mapping, at a multiple of 128, and only ever used as an atomic.
+        unsafe { self.base.add(line * LINE).cast::<AtomicU64>().as_ref() }
+    }
+
+    fn at(&self, offset: u64) -> *mut u8 {
+        let place = usize::try_from(offset).unwrap_or_default() % SIZE;
+        self.base.as_ptr().wrapping_add(BYTES_AT + place)
+    }
+
+    fn write(&mut self, from: &[u8]) {
+        let mut left = from;
+        while !left.is_empty() {
+            let at = usize::try_from(self.mine).unwrap_or_default() % SIZE;
+            let n = left.len().min(PIECE).min(SIZE - at);
+            while SIZE as u64 - (self.mine - self.theirs) < n as u64 {
+                self.theirs = self.word(1).load(Ordering::Acquire);
+                std::hint::spin_loop();
+            }
+            // SAFETY: `n` bytes are free, do not wrap, and are the writer's until it publishes them.
+            unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), self.at(self.mine), n) };
+            self.mine += n as u64;
+            self.word(0).store(self.mine, Ordering::Release);
+            left = &left[n..];
+        }
+    }
+
+    /// `false`: the end.
+    fn read(&mut self, into: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < into.len() {
+            while self.theirs == self.mine {
+                let over = self.word(2).load(Ordering::Acquire) != 0;
+                self.theirs = self.word(0).load(Ordering::Acquire);
+                if over && self.theirs == self.mine {
+                    return false;
+                }
+                std::hint::spin_loop();
+            }
+            let at = usize::try_from(self.mine).unwrap_or_default() % SIZE;
+            let there = usize::try_from(self.theirs - self.mine).unwrap_or(SIZE);
+            let n = (into.len() - done).min(there).min(SIZE - at);
+            // SAFETY: `n` bytes are published, do not wrap, and are the reader's until it gives them back.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.at(self.mine), into.as_mut_ptr().add(done), n);
+            }
+            self.mine += n as u64;
+            self.word(1).store(self.mine, Ordering::Release);
+            done += n;
+        }
+        true
+    }
+}
+
+/// In memory, where there is a file system for it: a disk would have to be written.
+fn place(folder: &Path, number: u32) -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    match (shared.is_dir(), folder.to_str()) {
+        (true, Some(name)) => shared.join(format!("{}-{number}", name.replace('/', "-"))),
+        _ => folder.join(format!("ring-{number}")),
+    }
+}
+
+/// A ring each way.
+pub(super) struct Pair {
+    out: Half,
+    come: Half,
+    base: NonNull<u8>,
+}
+
+impl Pair {
+    /// The one with that number: made by whoever serves.
+    pub(super) fn open(folder: &Path, number: u32, serves: bool) -> anyhow::Result<Pair> {
+        let file = place(folder, number);
+        let new = file.with_extension("new");
+        if serves {
+            std::fs::File::create(&new)?.set_len(PAIR as u64)?;
+            std::fs::rename(&new, &file)?;
+        }
+        let begin = Instant::now();
+        while !file.exists() && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let fd = rustix::fs::openat(CWD, &file, OFlags::RDWR, Mode::empty());
+        let fd = fd.context("nobody serves")?;
+        if !serves {
+            // Both have it.
+            std::fs::remove_file(&file)?;
+        }
+        let how = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, of a file of this length.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAIR, how.0, how.1, &fd, 0) }?;
+        let base = NonNull::new(base.cast::<u8>()).context("no mapping")?;
+        let half = |second: bool| Half {
+            // SAFETY: within the mapping.
+            base: unsafe { base.add(if second { PAIR / 2 } else { 0 }) },
+            mine: 0,
+            theirs: 0,
+        };
+        Ok(Pair {
+            out: half(serves),
+            come: half(!serves),
+            base,
+        })
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, of which nobody has a reference any more. It cannot fail.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), PAIR) };
+    }
+}
+
+impl End for Pair {
+    fn give(&mut self, bytes: usize) -> anyhow::Result<()> {
+        // A ring's memory is handed over in turns of what is free: only what fits can be given at once.
+        let mut left = bytes;
+        while left > 0 {
+            let n = left.min(PIECE);
+            while SIZE as u64 - (self.out.mine - self.out.theirs) < n as u64 {
+                self.out.theirs = self.out.word(1).load(Ordering::Acquire);
+                std::hint::spin_loop();
+            }
+            self.out.mine += n as u64;
+            self.out.word(0).store(self.out.mine, Ordering::Release);
+            left -= n;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: usize) -> anyhow::Result<bool> {
+        let mut left = bytes as u64;
+        while left > 0 {
+            while self.come.theirs == self.come.mine {
+                let over = self.come.word(2).load(Ordering::Acquire) != 0;
+                self.come.theirs = self.come.word(0).load(Ordering::Acquire);
+                if over && self.come.theirs == self.come.mine {
+                    return Ok(false);
+                }
+                std::hint::spin_loop();
+            }
+            let n = left.min(self.come.theirs - self.come.mine);
+            self.come.mine += n;
+            self.come.word(1).store(self.come.mine, Ordering::Release);
+            left -= n;
+        }
+        Ok(true)
+    }
+
+    fn send(&mut self, from: &[u8]) -> anyhow::Result<()> {
+        self.out.write(from);
+        Ok(())
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> anyhow::Result<bool> {
+        Ok(self.come.read(into))
+    }
+
+    fn finish(&mut self) -> anyhow::Result<()> {
+        self.out.word(2).store(1, Ordering::Release);
+        ensure!(self.out.mine >= self.out.theirs, "the ring is broken");
+        Ok(())
+    }
+}
