@@ -11,6 +11,9 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+/// How often a stream is looked at before it is armed: the next bytes for one that is come by TCP.
+const LOOKS: u32 = 50;
+
 struct Epoll(OwnedFd);
 
 impl Epoll {
@@ -35,11 +38,12 @@ impl Epoll {
         }
     }
 
-    /// Sleeps; which descriptors have something.
+    /// Adds the descriptors that have something; sleeps only if nobody's turn it is.
     fn wait(&self, ready: &mut VecDeque<RawFd>) -> io::Result<()> {
+        let limit = if ready.is_empty() { -1 } else { 0 };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: 64 structures, which live over the call.
-        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 64, -1) };
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 64, limit) };
         let Ok(n) = usize::try_from(n) else {
             let error = io::Error::last_os_error();
             return if error.kind() == ErrorKind::Interrupted {
@@ -48,11 +52,12 @@ impl Epoll {
                 Err(error)
             };
         };
-        ready.extend(
-            events[..n]
-                .iter()
-                .map(|event| RawFd::try_from(event.u64).expect("a descriptor, as we have told it")),
-        );
+        for event in &events[..n] {
+            let fd = RawFd::try_from(event.u64).expect("a descriptor, as we have told it");
+            if !ready.contains(&fd) {
+                ready.push_back(fd);
+            }
+        }
         Ok(())
     }
 }
@@ -62,10 +67,11 @@ struct Client {
     /// Read, and not sent back yet.
     unsent: Vec<u8>,
     at_end: bool,
+    /// Looks in vain, one after another.
+    looks: u32,
 }
 
 /// What a client needs next.
-#[derive(PartialEq, Eq)]
 enum Next {
     Sleep,
     /// Its turn comes again, before anybody sleeps.
@@ -89,13 +95,16 @@ impl Client {
         }
         match Read::read(&mut self.stream, buffer) {
             Ok(0) => self.at_end = true,
-            Ok(n) => self.unsent.extend_from_slice(&buffer[..n]),
+            Ok(n) => {
+                self.looks = 0;
+                self.unsent.extend_from_slice(&buffer[..n]);
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                return Ok(if self.stream.arm() {
-                    Next::Sleep
-                } else {
-                    Next::Turn
-                });
+                self.looks += 1;
+                if self.looks > LOOKS && self.stream.arm() {
+                    self.looks = 0;
+                    return Ok(Next::Sleep);
+                }
             }
             Err(error) => return Err(error),
         }
@@ -112,37 +121,27 @@ pub(crate) fn serve(listener: &Listener, connections: usize) -> io::Result<Vec<C
     let (mut ready, mut over) = (VecDeque::new(), Vec::new());
     let mut buffer = vec![0; 64 * 1024];
     while over.len() < connections {
-        if ready.is_empty() {
-            epoll.wait(&mut ready)?;
-        }
-        let Some(fd) = ready.pop_front() else {
-            continue;
-        };
-        if fd == listener.as_raw_fd() {
-            let Some(client) = accept(listener)? else {
+        epoll.wait(&mut ready)?;
+        for _ in 0..ready.len() {
+            let Some(fd) = ready.pop_front() else { break };
+            if fd == listener.as_raw_fd() {
+                let Some(client) = accept(listener)? else {
+                    continue;
+                };
+                let fd = client.stream.as_raw_fd();
+                epoll.tell(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN)?;
+                clients.insert(fd, client);
+                ready.push_back(fd);
+                continue;
+            }
+            let Some(client) = clients.get_mut(&fd) else {
                 continue;
             };
-            let fd = client.stream.as_raw_fd();
-            epoll.tell(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN)?;
-            clients.insert(fd, client);
-            ready.push_back(fd);
-            continue;
-        }
-        let Some(client) = clients.get_mut(&fd) else {
-            continue;
-        };
-        let next = client.turn(&mut buffer).unwrap_or(Next::Over);
-        let events = if next == Next::Room {
-            libc::EPOLLOUT
-        } else {
-            libc::EPOLLIN
-        };
-        epoll.tell(libc::EPOLL_CTL_MOD, fd, events)?;
-        match next {
-            Next::Turn => ready.push_back(fd),
-            Next::Sleep | Next::Room => {}
-            Next::Over => {
-                over.extend(clients.remove(&fd).map(|client| client.stream.counts()));
+            match client.turn(&mut buffer).unwrap_or(Next::Over) {
+                Next::Turn => ready.push_back(fd),
+                Next::Sleep => epoll.tell(libc::EPOLL_CTL_MOD, fd, libc::EPOLLIN)?,
+                Next::Room => epoll.tell(libc::EPOLL_CTL_MOD, fd, libc::EPOLLOUT)?,
+                Next::Over => over.extend(clients.remove(&fd).map(|gone| gone.stream.counts())),
             }
         }
     }
@@ -159,6 +158,7 @@ fn accept(listener: &Listener) -> io::Result<Option<Client>> {
         stream,
         unsent: Vec::new(),
         at_end: false,
+        looks: 0,
     }))
 }
 

@@ -7,6 +7,10 @@ use memlane_socket::{Listener, Stream};
 use std::io::{self, ErrorKind, Read, Write};
 use tokio::io::unix::AsyncFd;
 
+/// How often a task looks before it sleeps: the next bytes for one that sleeps come by TCP, which is what wakes it. Others
+/// get their turn in between.
+const LOOKS: u32 = 50;
+
 /// A stream that a task waits for.
 pub(crate) struct AsyncStream(AsyncFd<Stream>);
 
@@ -21,13 +25,14 @@ impl AsyncStream {
 
     /// Reads what is there, at least a byte; 0 at the end.
     pub(crate) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut looks = 0;
         loop {
             match Read::read(self.0.get_mut(), into) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => looks += 1,
                 done => return done,
             }
-            // Bytes in memory wake nobody. From here on the next ones come by TCP, which wakes the runtime …
-            if self.0.get_ref().arm() {
+            // Bytes in memory wake nobody. From an `arm` on the next ones come by TCP, which wakes the runtime …
+            if looks > LOOKS && self.0.get_ref().arm() {
                 // … and its word is good for one look: what comes after it is a new one.
                 self.0.readable_mut().await?.clear_ready();
             } else {
