@@ -199,6 +199,8 @@ pub struct Handshake {
     pub tx_map: Option<core::ptr::NonNull<u8>>,
     /// Bytes of it.
     pub tx_map_len: usize,
+    /// The next Proposal goes to the rendezvous name, whatever mailboxes are known.
+    pub by_name: bool,
 }
 
 impl Handshake {
@@ -223,6 +225,7 @@ impl Handshake {
         peer_features: 0,
         tx_map: None,
         tx_map_len: 0,
+        by_name: false,
     };
 }
 

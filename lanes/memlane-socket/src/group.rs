@@ -16,11 +16,12 @@
 )]
 
 use crate::conn::{Cell, Conn, Dmb};
+use crate::faults::{self, Step};
 use crate::lane::shed;
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{
     self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, SLOTS,
     TCP_ONLY,
@@ -31,10 +32,11 @@ use memlane_core::ring::{Rx, Tx};
 use memlane_core::stats::Counter;
 use memlane_core::token::Token;
 use memlane_sys::fd::Fd;
+use memlane_sys::sock::{Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
-pub const GROUPS: usize = 1024;
+pub const GROUPS: usize = if faults::ON { 8 } else { 1024 };
 /// Chunks of our own, and attached ones, at a time.
 pub const CHUNKS: usize = 2048;
 
@@ -45,7 +47,30 @@ struct Group {
     pid: i32,
     conns: u32,
     idle_since: u64,
+    /// Where it was connected to, if it serves and takes Proposals by mail …
+    serves: Addr,
+    /// … and its mailbox; length 0 = not known.
+    mailbox: [u8; MAILBOX],
+    mailbox_len: u8,
 }
+
+impl Group {
+    const NONE: Group = Group {
+        gid: 0,
+        pid: 0,
+        conns: 0,
+        idle_since: 0,
+        serves: Addr {
+            ip: [0; 16],
+            port: 0,
+        },
+        mailbox: [0; MAILBOX],
+        mailbox_len: 0,
+    };
+}
+
+/// Bytes of a mailbox's name that are remembered: the kernel makes 5.
+const MAILBOX: usize = 8;
 
 /// A chunk of ours.
 #[derive(Debug)]
@@ -87,16 +112,7 @@ struct Tables {
 unsafe impl Sync for Tables {}
 
 static TABLES: Tables = Tables {
-    groups: UnsafeCell::new(
-        [const {
-            Group {
-                gid: 0,
-                pid: 0,
-                conns: 0,
-                idle_since: 0,
-            }
-        }; GROUPS],
-    ),
+    groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
     own: UnsafeCell::new(
         [const {
             OwnChunk {
@@ -130,7 +146,6 @@ static BOARDS: [Board; CHUNKS] = [const {
     }
 }; CHUNKS];
 static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
-static HOT_TOTAL: AtomicI32 = AtomicI32::new(0);
 
 /// Proof that `PROCESS.group_lock` is held.
 pub struct Locked<'a>(#[allow(dead_code)] crate::thread::Held<'a>);
@@ -183,11 +198,33 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
     groups[i] = Group {
         gid,
         pid,
-        conns: 0,
         idle_since: time::now_ns(),
+        ..Group::NONE
     };
     process::count(Counter::LinkGroups, 1);
     u32::try_from(i).map_err(|_| Reason::INTERNAL)
+}
+
+/// The process of `group` serves at this address, and takes Proposals by mail.
+pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &[u8]) {
+    let g = &mut locked.groups()[group as usize];
+    if let Some(place) = g.mailbox.get_mut(..name.len()) {
+        place.copy_from_slice(name);
+        g.mailbox_len = name.len() as u8;
+        g.serves = *serves;
+    }
+}
+
+/// The mailbox of a process that serves at this address: one of them, in turn.
+pub fn mailbox_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<UnixName> {
+    let known = |g: &&Group| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
+    let groups = locked.groups();
+    let many = groups.iter().filter(known).count();
+    let g = groups
+        .iter()
+        .filter(known)
+        .nth(turn as usize % many.max(1))?;
+    UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()
 }
 
 /// Forgets groups whose process is gone and that carry nothing any more.
@@ -204,12 +241,7 @@ fn sweep(locked: &mut Locked<'_>) {
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
-    locked.groups()[group as usize] = Group {
-        gid: 0,
-        pid: 0,
-        conns: 0,
-        idle_since: 0,
-    };
+    locked.groups()[group as usize] = Group::NONE;
     for (i, chunk) in locked.own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
@@ -315,7 +347,8 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     // SAFETY: a page-aligned fresh mapping, larger than the header, zeroed.
     let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
     header.ring_size.store(ring_size, Ordering::Relaxed);
-    header.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+    let version = faults::chunk_version(LAYOUT_VERSION);
+    header.version.store(version, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
     locked.own()[i] = OwnChunk {
         group,
@@ -327,6 +360,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     };
     BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
     BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
+    faults::at(Step::ChunkMade);
     Ok(i as u32)
 }
 
@@ -544,7 +578,7 @@ fn attach_chunk(
     // SAFETY: a page-aligned mapping larger than the header; atomics only.
     let header = unsafe { &*region.bytes().as_ptr().cast::<ChunkHeader>() };
     if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC
-        || header.version.load(Ordering::Relaxed) != LAYOUT_VERSION
+        || header.version.load(Ordering::Relaxed) != faults::chunk_version(LAYOUT_VERSION)
     {
         return Err(Reason::RELEASE);
     }
@@ -565,52 +599,92 @@ pub fn detach(dmb: &Dmb) {
 
 // --- ready words ----------------------------------------------------------
 
+/// Chunks of ours with awake connections: a bit each, and in `HOT_WORDS_USED` a bit
+/// for each word of these that is not 0. So a look costs by what is awake, not by what there is.
+/// A bit may stand a moment too long, never be missing: whoever clears one looks again.
+static HOT_CHUNKS: [AtomicU64; CHUNKS / 64] = [const { AtomicU64::new(0) }; CHUNKS / 64];
+static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
+
 /// One more (or less) connection of this chunk is awake.
 pub fn hot(chunk: u32, up: bool) {
     let board = &BOARDS[chunk as usize];
+    let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
+    let of_words = 1 << (chunk / 64);
     if up {
-        board.hot.fetch_add(1, Ordering::AcqRel);
-        HOT_TOTAL.fetch_add(1, Ordering::AcqRel);
-    } else {
-        board.hot.fetch_sub(1, Ordering::AcqRel);
-        HOT_TOTAL.fetch_sub(1, Ordering::AcqRel);
+        if board.hot.fetch_add(1, Ordering::SeqCst) == 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+            HOT_WORDS_USED.fetch_or(of_words, Ordering::SeqCst);
+        }
+    } else if board.hot.fetch_sub(1, Ordering::SeqCst) == 1 {
+        word.fetch_and(!bit, Ordering::SeqCst);
+        if board.hot.load(Ordering::SeqCst) != 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+        if word.load(Ordering::SeqCst) == 0 {
+            HOT_WORDS_USED.fetch_and(!of_words, Ordering::SeqCst);
+            if word.load(Ordering::SeqCst) != 0 {
+                HOT_WORDS_USED.fetch_or(of_words, Ordering::SeqCst);
+            }
+        }
     }
 }
 
 /// Is any connection of the process awake?
 #[inline(always)]
 pub fn any_hot() -> bool {
-    HOT_TOTAL.load(Ordering::Relaxed) > 0
+    HOT_WORDS_USED.load(Ordering::Relaxed) != 0
+}
+
+/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+#[inline]
+fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+    for of_words in ones(u64::from(HOT_WORDS_USED.load(Ordering::Acquire))) {
+        for bit in ones(HOT_CHUNKS[of_words].load(Ordering::Acquire)) {
+            let board = &BOARDS[of_words * 64 + bit];
+            let base = board.base.load(Ordering::Acquire);
+            if base.is_null() || board.hot.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
+            let ready = unsafe { &(*base.cast::<ChunkHeader>()).ready };
+            if ready.load(Ordering::Relaxed) != 0 && f(board, ready) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The bits of a word that are set, by number.
+#[inline]
+fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        word &= word.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
 }
 
 /// Calls `f` for every connection whose peer has published something since the
 /// last look. Costs one load per chunk with awake connections.
 #[inline]
 pub fn harvest(mut f: impl FnMut(&'static Conn)) {
-    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Acquire) as usize] {
-        if board.hot.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let base = board.base.load(Ordering::Acquire);
-        if base.is_null() {
-            continue;
-        }
-        // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
-        let ready = unsafe { &(*base.cast::<ChunkHeader>()).ready };
-        if ready.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let mut bits = ready.swap(0, Ordering::AcqRel);
-        while bits != 0 {
-            let slot = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
+    any_ready_word(|board, ready| {
+        for slot in ones(ready.swap(0, Ordering::AcqRel)) {
             let conn = board.conns[slot].load(Ordering::Acquire);
             // SAFETY: null or an address in the pool, which is never unmapped.
             if let Some(conn) = unsafe { conn.as_ref() } {
                 f(conn);
             }
         }
-    }
+        false
+    });
+}
+
+/// Has any peer published anything since the last harvest? (For spin loops.)
+#[inline]
+pub fn any_ready() -> bool {
+    any_ready_word(|_, _| true)
 }
 
 /// In the child of a fork: the parent's groups are not ours. The mappings stay
@@ -620,12 +694,7 @@ pub fn forget_all() {
     unsafe {
         for g in &mut *TABLES.groups.get() {
             if g.gid != 0 {
-                *g = Group {
-                    gid: 0,
-                    pid: 0,
-                    conns: 0,
-                    idle_since: 0,
-                };
+                *g = Group::NONE;
             }
         }
         for c in &mut *TABLES.own.get() {
@@ -646,29 +715,14 @@ pub fn forget_all() {
         }
     }
     (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(shed::forget);
-    HOT_TOTAL.store(0, Ordering::Relaxed);
+    for word in &HOT_CHUNKS {
+        word.store(0, Ordering::Relaxed);
+    }
+    HOT_WORDS_USED.store(0, Ordering::Relaxed);
 }
 
 /// The descriptor of a chunk of ours, if the peer may not have it yet.
 pub fn chunk_fd(locked: &mut Locked<'_>, chunk: u32) -> Option<i32> {
     let own = &locked.own()[chunk as usize];
     (!own.acked && own.fd > 0).then_some(own.fd)
-}
-
-/// Has any peer published anything since the last harvest? (For spin loops.)
-#[inline]
-pub fn any_ready() -> bool {
-    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
-        if board.hot.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        let base = board.base.load(Ordering::Acquire);
-        if !base.is_null()
-            // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
-            && unsafe { &(*base.cast::<ChunkHeader>()).ready }.load(Ordering::Relaxed) != 0
-        {
-            return true;
-        }
-    }
-    false
 }

@@ -17,6 +17,7 @@
 //! | [`lane`] | one connection's lanes: open, wake, park, end, receive, send |
 //! | [`upgrade`], [`wire`], [`group`] | the handshake, its bytes, the memory shared with one peer process |
 //! | [`conn`], [`process`], [`thread`] | what is kept per connection, process, thread |
+//! | [`faults`] | where a process can be made to fail: empty but in tests |
 //! | [`native`] | the lane by name, for programs that are not preloaded: [`Stream`], [`Listener`] |
 //! | [`spin`] | when to spin |
 //! | [`config`], [`stats`], [`real`], [`iov`] | settings, what is shown, libc's own functions, buffers |
@@ -31,6 +32,7 @@ pub mod calls;
 pub mod carry;
 pub mod config;
 pub mod conn;
+pub mod faults;
 pub mod group;
 pub mod iov;
 pub mod lane;

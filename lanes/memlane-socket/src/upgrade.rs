@@ -24,13 +24,21 @@
     clippy::cast_sign_loss
 )]
 
+mod mail;
+mod names;
 mod own_ring;
 mod standing;
+mod version;
 
+pub use mail::drain_mailbox;
+use mail::{decline_unknown, mailbox, release_declined};
+use names::Mailed;
+pub use names::forget_all;
 pub use standing::{Standing, bar, hope_again, hurry, standing};
 
 use crate::config::EID_LEN;
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
+use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
 use crate::process::{self, PROCESS};
 use crate::wire::{self, Kind, Malformed, Message};
@@ -38,7 +46,6 @@ use core::sync::atomic::Ordering;
 use memlane_core::layout::PART_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
-use memlane_core::ring::Tx;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
@@ -57,9 +64,17 @@ const TRIES: u32 = 8;
 /// … and for how long at least.
 const TRIES_NS: u64 = 300_000_000;
 /// How long a rendezvous name is kept open for a peer that may not be under memlane.
-const LISTEN_NS: u64 = 2_000_000_000;
+const LISTEN_NS: u64 = if faults::ON {
+    300_000_000
+} else {
+    2_000_000_000
+};
 /// How long an answer is waited for: the peer may be inside one long call.
-const ANSWER_NS: u64 = 30_000_000_000;
+const ANSWER_NS: u64 = if faults::ON {
+    300_000_000
+} else {
+    30_000_000_000
+};
 
 const IDLE: u32 = 0;
 const LISTENING: u32 = 1;
@@ -183,15 +198,9 @@ fn learn_tuple(conn: &Use) -> Result<Tuple, Reason> {
 }
 
 fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
-    let name = UnixName::abstract_name(&wire::rendezvous_name(&tuple.mirrored()))
-        .map_err(|_| Reason::INTERNAL)?;
-    match sock::unix_datagram(Some(&name)) {
-        Ok(own) => {
-            hs.name_fd = process::hide(own);
-            if hs.name_fd < 0 {
-                return Err(Reason::NO_DEVICE);
-            }
-            hs.stage = LISTENING;
+    match names::listen_for(conn, hs, tuple) {
+        Ok(()) => {
+            faults::at(Step::NameBound);
             process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
             Ok(())
         }
@@ -208,13 +217,16 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
     let mut m = own_message(Kind::Proposal, conn, tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
+    faults::at(Step::Proposing);
+    match names::propose(conn, hs, &m) {
+        Mailed::Sent => return proposed(conn, hs),
+        Mailed::Full => return be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
+        Mailed::Nobody => {}
+    }
     match send(conn, &name, &m, None) {
         Ok(()) => {
-            hs.stage = PROPOSED;
             hs.since = time::now_ns();
-            PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
-            process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
-            Ok(())
+            proposed(conn, hs)
         }
         Err(Sent::Later) => {
             // A peer that has closed answers no more, whether it is under memlane or not.
@@ -223,6 +235,22 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
         }
         Err(Sent::Never(why)) => Err(why),
     }
+}
+
+fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
+    faults::at(Step::Proposed);
+    hs.stage = PROPOSED;
+    PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
+    process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
+    Ok(())
+}
+
+/// A Proposal by mail came to somebody who is not, or not yet, the other end.
+fn not_there(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    stop_waiting();
+    hs.stage = IDLE;
+    hs.by_name = true;
+    later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
 // --- messages -------------------------------------------------------------
@@ -240,7 +268,7 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
-    m.features = wire::OWN_RINGS;
+    m.features = faults::features(wire::OWN_RINGS | wire::TAKES_MAIL);
     m
 }
 
@@ -267,48 +295,17 @@ fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(
     }
 }
 
-/// The process's mailbox; made when first needed. −1 = cannot be made.
-fn mailbox() -> i32 {
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Some(_held) = group::lock() else {
-        return -1;
-    };
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Ok(own) = sock::unix_datagram(None) else {
-        return -1;
-    };
-    let raw = process::hide(own);
-    PROCESS.mailbox.store(raw, Ordering::Release);
-    raw
-}
-
-/// Takes what lies in the mailbox and hands it to the connections it is for.
-pub fn drain_mailbox() {
-    let own = PROCESS.mailbox.load(Ordering::Acquire);
-    if own < 0 {
-        return;
-    }
-    for _ in 0..64 {
-        let mut buf = [0u8; wire::LEN + 1];
-        let Ok(got) = sock::recv_with_fds(own, &mut buf) else {
-            return;
-        };
-        let Some(Ok(m)) = got.len.and_then(|n| buf.get(..n)).map(Message::decode) else {
-            continue;
-        };
-        deliver(&m, got);
-    }
-}
-
 fn deliver(m: &Message, got: Received) {
-    if m.kind == Kind::Decline {
-        release_declined(m);
+    faults::at(match m.kind {
+        Kind::Proposal => Step::ProposalCame,
+        Kind::Accept => Step::AcceptCame,
+        Kind::Decline => Step::DeclineCame,
+        Kind::Confirm => Step::ConfirmCame,
+    });
+    match m.kind {
+        Kind::Proposal => return names::proposed(m, got),
+        Kind::Decline => release_declined(m),
+        _ => {}
     }
     let Some(conn) = process::conn_by_id(m.echo) else {
         return decline_unknown(m, &got);
@@ -326,6 +323,7 @@ fn deliver(m: &Message, got: Received) {
     let done = match (m.kind, hs.stage) {
         (Kind::Accept, PROPOSED) => accepted(&conn, hs, m, got, &tuple),
         (Kind::Confirm, ACCEPTED) => confirmed(&conn, hs, m, got, &tuple),
+        (Kind::Decline, PROPOSED) if m.reason == Reason::TOO_YOUNG.0 => not_there(&conn, hs),
         (Kind::Decline, PROPOSED | ACCEPTED | AGREED) => {
             if let Some(e) = process::entry(&conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
@@ -339,52 +337,31 @@ fn deliver(m: &Message, got: Received) {
     if let Err(why) = done {
         refuse(&conn, hs, why, true);
     }
-    conn.hs_due.store(
-        if matches!(hs.stage, OPEN | OVER) {
-            u64::MAX
-        } else {
-            0
-        },
-        Ordering::Relaxed,
-    );
-}
-
-/// An Accept for a connection that is gone: say so, that the DMB may be used anew.
-fn decline_unknown(m: &Message, got: &Received) {
-    if m.kind != Kind::Accept {
-        return;
-    }
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
-    (no.echo, no.reason) = (m.id, Reason::CLOSING.0);
-    (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
-    if let Some(to) = &got.from {
-        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
-    }
-}
-
-/// The peer says that it will never use the DMB that we offered.
-fn release_declined(m: &Message) {
-    let words = group::own_words(m.chunk, u32::from(m.slot));
-    if let Some(words) = words
-        && m.token != 0
-        && words.rx.0.token.load(Ordering::Acquire) == m.token
-    {
-        Tx::detach(words);
-    }
+    let due = match hs.stage {
+        OPEN | OVER => u64::MAX,
+        IDLE => hs.next_op,
+        _ => 0,
+    };
+    conn.hs_due.store(due, Ordering::Relaxed);
 }
 
 // --- accepting side -------------------------------------------------------
 
 fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+    if hs.name_fd < 0 {
+        // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+        let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
+        return be_patient(conn, hs, Reason::PEER_NO_MEMLANE);
+    }
     let mut buf = [0u8; wire::LEN + 1];
     match sock::recv_with_fds(hs.name_fd, &mut buf) {
         Ok(got) => {
-            let m = got
-                .len
-                .and_then(|n| buf.get(..n))
-                .ok_or(Malformed::Length)
-                .and_then(Message::decode);
-            answer(conn, hs, m, got)
+            faults::at(Step::ProposalCame);
+            let bytes = got.len.and_then(|n| buf.get(..n)).unwrap_or(&[]);
+            match Message::decode(bytes) {
+                Err(Malformed::Version) => Err(version::of_proposal(hs, bytes, &got)),
+                m => answer(conn, hs, m, got),
+            }
         }
         Err(Errno::AGAIN) => be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
         Err(_) => Err(Reason::INTERNAL),
@@ -419,8 +396,7 @@ fn answer(
     let m = match m {
         Ok(m) if m.kind == Kind::Proposal => m,
         // Not a Proposal: whoever it was, the name stays open for the real one.
-        Ok(_) | Err(Malformed::Length | Malformed::EyeCatcher | Malformed::Field) => return Ok(()),
-        Err(Malformed::Version) => return Err(Reason::VERSION),
+        Ok(_) | Err(_) => return Ok(()),
     };
     remember_peer(hs, &m, &got);
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
@@ -428,6 +404,7 @@ fn answer(
     check_peer(conn, &m, &got, &tuple)?;
     hs.eid = common_eid(&m)?;
     offer_dmb(conn, hs, &m)?;
+    names::expect_no_more(conn);
     accept(conn, hs)
 }
 
@@ -442,12 +419,14 @@ fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     tell_dmb(conn, &mut yes, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    faults::at(Step::Accepting);
     match send_with_chunk(conn, &to, &yes) {
         Ok(()) => {
+            faults::at(Step::Accepted);
             hs.stage = ACCEPTED;
             hs.tries = 0;
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
-            process::unhide(core::mem::replace(&mut hs.name_fd, -1));
+            names::let_go(conn, hs);
             Ok(())
         }
         Err(Sent::Later) => {
@@ -513,7 +492,9 @@ fn check_peer(conn: &Conn, m: &Message, got: &Received, tuple: &Tuple) -> Result
         &got.cred,
         proof,
         process::config().peer,
-    )
+    )?;
+    faults::at(Step::PeerProven);
+    Ok(())
 }
 
 /// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
@@ -543,6 +524,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;
     hs.rx_token = dmb.token.bits();
+    faults::at(Step::DmbTaken);
     Ok(())
 }
 
@@ -580,6 +562,12 @@ fn accepted(
     }
     offer_dmb(conn, hs, m)?;
     attach(conn, hs, m, &mut got)?;
+    if m.features & wire::TAKES_MAIL != 0
+        && let Some(mut locked) = group::lock()
+    {
+        let name = &hs.peer_name[..hs.peer_name_len];
+        group::learn_mailbox(&mut locked, hs.group - 1, &tuple.remote, name);
+    }
     hs.stage = AGREED;
     hs.tries = 0;
     Ok(())
@@ -608,6 +596,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     conn.tx_dmb
         .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
     hs.attached = true;
+    faults::at(Step::Attached);
     Ok(())
 }
 
@@ -646,6 +635,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     };
     cell.rx_mode.store(mode::MOVING, Ordering::SeqCst);
     cell.tx_mode.store(mode::MOVING, Ordering::SeqCst);
+    faults::at(Step::Opening);
     let opened = open_quiet(conn, hs);
     if !matches!(opened, Ok(true)) {
         cell.rx_mode.store(mode::PLAIN, Ordering::SeqCst);
@@ -653,6 +643,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         opened?;
         return be_patient(conn, hs, Reason::COUNTS);
     }
+    faults::at(Step::Opened);
     process::show(conn, ConnState::Memlane, Reason::NONE);
     process::count(Counter::Upgraded, 1);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
@@ -703,8 +694,12 @@ fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     tell_dmb(conn, &mut m, hs);
     let to =
         UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    faults::at(Step::Confirming);
     match send_with_chunk(conn, &to, &m) {
-        Ok(()) => hs.stage = OPEN,
+        Ok(()) => {
+            hs.stage = OPEN;
+            faults::at(Step::Confirmed);
+        }
         Err(Sent::Later) => hs.next_op = conn.ops() + 1,
         Err(Sent::Never(_)) => hs.stage = OVER,
     }
@@ -727,7 +722,9 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
         m.reason = why.0;
         m.echo = hs.peer_id;
         if let Ok(to) = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]) {
+            faults::at(Step::Declining);
             let _ = sock::send_with_fds(mailbox(), &to, &m.encode(), &[]);
+            faults::at(Step::Declined);
         }
     }
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
@@ -753,12 +750,14 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
 }
 
 fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
-    process::unhide(core::mem::replace(&mut hs.name_fd, -1));
+    names::let_go(conn, hs);
+    names::expect_no_more(conn);
     if hs.attached {
         let dmb = conn.tx_dmb.load(Ordering::Acquire);
         // SAFETY: attached: mapped, atomics only.
         group::detach(unsafe { &*dmb });
         hs.attached = false;
+        faults::at(Step::Detached);
     }
     // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
     if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
@@ -771,6 +770,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
         group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
         hs.rx_chunk = 0;
+        faults::at(Step::Released);
     }
 }
 
@@ -781,6 +781,7 @@ pub fn abandon(conn: &'static Conn) {
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
         stop_waiting();
     }
+    faults::at(Step::Abandoning);
     let told = matches!(hs.stage, ACCEPTED | AGREED | CONFIRMING | OPEN);
     give_back(conn, hs, told);
     if hs.stage == IDLE && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {

@@ -14,6 +14,7 @@
 )]
 
 use crate::config::{EID_LEN, EIDS};
+use crate::faults;
 use memlane_sys::sock::{Addr, Tuple};
 
 /// Bytes of every message.
@@ -78,6 +79,8 @@ pub struct Message {
 
 /// `Message::features`: can send into rings that lie in a file of their own.
 pub const OWN_RINGS: u8 = 1;
+/// … takes Proposals by its mailbox too.
+pub const TAKES_MAIL: u8 = 8;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,7 +123,7 @@ impl Message {
         let mut b = [0u8; LEN];
         b[0..4].copy_from_slice(&EYECATCHER);
         b[4] = self.kind as u8;
-        b[5] = VERSION;
+        b[5] = faults::wire_version(VERSION);
         b[6..8].copy_from_slice(&(LEN as u16).to_be_bytes());
         b[8..16].copy_from_slice(&self.gid.to_be_bytes());
         b[16..24].copy_from_slice(&self.boot[0].to_be_bytes());
@@ -152,7 +155,8 @@ impl Message {
         if b[0..4] != EYECATCHER || b[LEN - 4..] != EYECATCHER {
             return Err(Malformed::EyeCatcher);
         }
-        if b[5] != VERSION {
+        // What a Decline needs lies at the same places in every version.
+        if b[5] != faults::wire_version(VERSION) && b[4] != Kind::Decline as u8 {
             return Err(Malformed::Version);
         }
         let kind = match b[4] {
@@ -190,6 +194,13 @@ impl Message {
             own_ring: be32(b, 384),
             own_ring_at: be64(b, 392),
         })
+    }
+
+    /// What can be known of a message of another version: so much that it can be declined.
+    pub fn of_other_version(b: &[u8]) -> Result<Message, Malformed> {
+        let mut b: [u8; LEN] = b.try_into().map_err(|_| Malformed::Length)?;
+        b[5] = faults::wire_version(VERSION);
+        Message::decode(&b)
     }
 
     /// The EIDs in use.

@@ -13,6 +13,7 @@ mod stuck;
 pub mod tune;
 
 use crate::conn::{Cell, Conn, Dmb, SEEN_WIDENED, mode};
+use crate::faults::{self, Step};
 use crate::group;
 use crate::process;
 use crate::thread::Held;
@@ -125,6 +126,7 @@ pub fn open(conn: &Conn, (chunk, slot): (u32, u32), taken: u64, written: u64, le
     // SAFETY: attached before the handshake agreed.
     tx.activate_part(unsafe { conn.tx_words() }, written, least);
     shed::mark(chunk, slot); // whoever had the slot before may have left pages
+    faults::at(Step::Activated);
     crate::stats::show_rings(conn);
     cell.tx_mode.store(mode::OPEN, Ordering::SeqCst);
     cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
@@ -159,8 +161,10 @@ pub fn wake(conn: &Conn) {
     } else {
         0
     };
+    faults::at(Step::Waking);
     held.rx().set_flags(words, want);
     shed::woken(conn);
+    faults::at(Step::Awake);
     if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
         tune::widen_window(conn);
     }
@@ -220,6 +224,7 @@ pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
         };
     }
     held.rx().begin_park(words, PARKED);
+    faults::at(Step::Parking);
     match settle(held.rx(), words) {
         ParkCheck::Parked => {
             group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
@@ -227,6 +232,7 @@ pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
             show_parked(conn, true);
             shed::parked(conn, held.rx());
             cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+            faults::at(Step::Parked);
             Parked::Yes
         }
         ParkCheck::Data => {
@@ -276,8 +282,10 @@ pub fn end_tx(conn: &Conn) -> bool {
     if cell.tx_mode.load(Ordering::SeqCst) != mode::OPEN {
         return false;
     }
+    faults::at(Step::EndingTx);
     // SAFETY: OPEN: attached.
     held.tx().go_tcp_only(unsafe { conn.tx_words() });
+    faults::at(Step::EndedTx);
     tune::tx_ended(conn);
     true
 }
@@ -295,12 +303,14 @@ pub fn end_rx(conn: &Conn) -> bool {
     // SAFETY: HOT or COLD: mapped.
     let words = unsafe { conn.rx_words() };
     held.rx().begin_park(words, PARKED | TCP_ONLY);
+    faults::at(Step::EndingRx);
     let state = settle(held.rx(), words);
     if was == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0 {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
     let empty = was == mode::COLD || state == ParkCheck::Parked;
     tune::rx_ended(conn, if empty { mode::ENDED } else { mode::DRAIN });
+    faults::at(Step::EndedRx);
     true
 }
 
@@ -425,8 +435,10 @@ pub fn closing(conn: &Conn) {
     if !conn.upgraded() || conn.cell().procs.load(Ordering::Acquire) > 1 {
         return;
     }
+    faults::at(Step::Closing);
     end_rx(conn);
     end_tx(conn);
+    faults::at(Step::ClosingTold);
     if unread(conn) > 0 {
         // The kernel answers a close with unread data by RST; it does not know
         // of ours, so it is asked for the same.

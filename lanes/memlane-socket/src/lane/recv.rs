@@ -2,6 +2,7 @@
 
 use super::{Parked, RxHeld, lock_rx, misbehaved, park, shed, wake};
 use crate::conn::{Conn, SEEN_RUN, Use, mode};
+use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::process;
 use crate::real;
@@ -290,7 +291,9 @@ fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, 
             cursor.fill_from(&ring, b);
         }
     }
+    faults::at(Step::TakenFromRing);
     held.rx().took(words, n as u64);
+    faults::at(Step::RingTold);
     crate::stats::add_rx_ring(conn, n as u64);
 }
 
@@ -323,6 +326,7 @@ pub(super) fn take_tcp<'a>(
             0
         )
     };
+    faults::at(Step::TakenFromTcp);
     let held = settle_tcp(conn, want, r.unwrap_or(0));
     match r {
         Ok(0) => (None, Turn::Done(0)),

@@ -2,6 +2,7 @@
 
 use super::{TxHeld, lock_tx, misbehaved};
 use crate::conn::{Conn, Dmb, Use, mode};
+use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::process::{self, PROCESS};
 use crate::real;
@@ -11,7 +12,7 @@ use crate::thread::{self, OUTBOX};
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
-use memlane_core::ring::{MustTcp, Room};
+use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
 use memlane_sys::time::ticks;
@@ -256,13 +257,27 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         }
     };
     let (a, b) = tx.stretches(ring.len(), n);
+    faults::at(Step::WritingSet);
+    let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
     // SAFETY: the program's buffers, as it promised its call.
     unsafe {
         cursor.drain_to(&ring, a);
+        faults::at(Step::HalfCopied);
+        if faults::ON {
+            cursor.drain_to(&ring, rest);
+        }
         cursor.drain_to(&ring, b);
     }
+    faults::at(Step::Copied);
     publish(conn, &held, words, n);
     Turn::Some
+}
+
+/// The first `len` bytes of a stretch, and the others.
+#[inline(always)]
+fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
+    let (at, rest) = (whole.at + len, whole.len - len);
+    (Stretch { len, ..whole }, Stretch { at, len: rest })
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
@@ -270,6 +285,7 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
 #[inline]
 pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
     held.tx().commit(words, n);
+    faults::at(Step::Published);
     conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
         ring_ready(conn);
@@ -304,12 +320,13 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
         held.tx()
             .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        faults::at(Step::RunDeclared);
     }
     let mut list = [iovec {
         iov_base: core::ptr::null_mut(),
         iov_len: 0,
     }; 16];
-    let count = cursor.rest(&mut list, limit);
+    let count = cursor.rest(&mut list, faults::half(Step::RunHalfPaid, limit));
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = list.as_mut_ptr();
@@ -327,6 +344,10 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         flags
     ));
     let keep = errno();
+    if !ended {
+        faults::at(Step::RunHalfPaid);
+        faults::at(Step::RunWritten);
+    }
     if n > 0 {
         cursor.skip(n.cast_unsigned());
         crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);

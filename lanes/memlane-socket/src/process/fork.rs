@@ -75,6 +75,7 @@ pub fn after_fork_child() {
     PROCESS.group_lock.reset();
     PROCESS.pool_lock.reset();
     crate::group::forget_all();
+    crate::upgrade::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
     PROCESS

@@ -4,7 +4,7 @@ use super::*;
 
 /// Descriptors of our own (mailbox, stats page, name sockets), which the
 /// program must neither see nor close. 0 = free.
-static HIDDEN: [AtomicI32; 512] = [const { AtomicI32::new(0) }; 512];
+static HIDDEN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The lowest number that was ever one of them.
 static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);

@@ -138,6 +138,8 @@ fn begin(c: Config) -> bool {
     {
         return false;
     }
+    #[cfg(feature = "faults")]
+    crate::faults::read(config::env(c"MEMLANE_FAULT"));
     // SAFETY: nobody reads before `stage` says ready.
     unsafe { *PROCESS.config.get() = c };
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);

@@ -2,3 +2,4 @@
 
 pub mod epoll;
 pub mod poll;
+mod waited;

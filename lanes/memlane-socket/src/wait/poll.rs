@@ -1,7 +1,8 @@
 //! poll and select over two lanes.
 //!
 //! Both cost by the number of descriptors anyway, so nothing is remembered
-//! between calls: look at the rings, spin, park, sleep in the kernel.
+//! between calls: look at the rings, spin, park, sleep in the kernel. While the rings
+//! answer, the kernel, who looks at every descriptor too, is asked now and then only.
 
 // Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
 #![allow(
@@ -10,7 +11,8 @@
     clippy::cast_sign_loss
 )]
 
-use crate::conn::{Conn, Use, mode};
+use super::waited::{Room, Waited};
+use crate::conn::{Conn, mode};
 use crate::lane::{self, Parked, shed};
 use crate::process::{self, PROCESS};
 use crate::real;
@@ -20,104 +22,18 @@ use libc::{c_int, fd_set, nfds_t, pollfd};
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
 
-/// Connections that one call can have on the memory lane; more: TCP only.
-const MOST: usize = 512;
-
 /// While the ring answers for a descriptor, the kernel is asked this often.
 const GLANCE_EVERY_US: u64 = 50;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// The connections that a call waits on for input, held.
-struct Waited {
-    list: [Option<Use>; MOST],
-    len: usize,
-    upgraded: bool,
-}
-
-impl Waited {
-    fn new() -> Waited {
-        Waited {
-            list: [const { None }; MOST],
-            len: 0,
-            upgraded: false,
-        }
-    }
-
-    fn add(&mut self, conn: Use) {
-        crate::calls::touch(&conn);
-        if self.len == MOST {
-            crate::upgrade::bar(&conn, Reason::WAIT_KIND);
-            return;
-        }
-        self.upgraded |= conn.upgraded();
-        self.list[self.len] = Some(conn);
-        self.len += 1;
-    }
-
-    fn each(&self) -> impl Iterator<Item = &Conn> {
-        self.list[..self.len].iter().flatten().map(|u| &**u)
-    }
-
-    fn any_readable(&self) -> bool {
-        self.upgraded && self.each().any(lane::readable)
-    }
-
-    /// Counts (or uncounts) this thread as asleep on all of them.
-    fn asleep(&self, yes: bool) {
-        for conn in self.each() {
-            let pollers = &conn.cell().rx_pollers;
-            if yes {
-                pollers.fetch_add(1, Ordering::SeqCst)
-            } else {
-                pollers.fetch_sub(1, Ordering::SeqCst)
-            };
-        }
-    }
-
-    fn spin(&self) -> Spun {
-        let budget = spin::budget();
-        if budget == 0 || !self.each().any(|c| c.rx_mode() == mode::HOT) {
-            return Spun::Nothing;
-        }
-        let here = matches!((self.list.first(), self.len), (Some(Some(only)), 1)
-            if only.rx_mode() == mode::HOT && lane::recv::is_peer_here(only));
-        let spun = spin::until(budget, here, || self.each().any(lane::perhaps_readable));
-        process::count(
-            if spun == Spun::Ready {
-                Counter::SpinHits
-            } else {
-                Counter::SpinMisses
-            },
-            1,
-        );
-        spun
-    }
-
-    /// Parks all of them; call after `asleep(true)`.
-    fn park(&self) -> Parked {
-        for conn in self.each() {
-            if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN | mode::MOVING) {
-                continue;
-            }
-            let Some(held) = lane::lock_rx(conn) else {
-                return Parked::Stuck;
-            };
-            let parked = lane::park(conn, &held);
-            drop(held);
-            match parked {
-                Parked::Data if lane::readable(conn) => return Parked::Data,
-                Parked::Stuck => return Parked::Stuck,
-                _ => {}
-            }
-        }
-        Parked::Yes
-    }
-}
-
 /// What a call can do besides looking at rings.
 struct Kernel<'a> {
+    /// Descriptors in the program's list.
+    many: usize,
+    /// The rings' part of the answer, alone.
+    rings: &'a mut dyn FnMut() -> c_int,
     /// The call with timeout 0, ring readiness merged in.
     glance: &'a mut dyn FnMut() -> c_int,
     /// The call as the program made it.
@@ -211,7 +127,7 @@ fn sleep(kernel: &mut Kernel<'_>, start: u64, signals: u32) -> c_int {
     }
 }
 
-fn run(waited: &Waited, mut kernel: Kernel<'_>) -> c_int {
+fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     let start = memlane_sys::time::ticks();
     let signals = crate::thread::current().signals.load(Ordering::Relaxed);
     shed::look(start);
@@ -222,11 +138,15 @@ fn run(waited: &Waited, mut kernel: Kernel<'_>) -> c_int {
         return n;
     }
     loop {
+        if waited.any_readable() && !kernel.masked && !waited.is_kernel_due(kernel.many) {
+            process::count(Counter::WaitsAvoided, 1);
+            return (kernel.rings)();
+        }
         if kernel.limit == Some(0) || waited.any_readable() {
             return (kernel.glance)();
         }
         if !kernel.masked {
-            if waited.len > 1 {
+            if kernel.many > 1 && waited.is_kernel_due(kernel.many) {
                 let n = (kernel.glance)();
                 if n != 0 {
                     return n;
@@ -283,8 +203,9 @@ pub fn poll(
     {
         return done;
     }
-    let mut waited = Waited::new();
-    for p in list.iter() {
+    let mut room = Room::new();
+    let mut waited = Waited::new(&mut room, list.len());
+    for (at, p) in list.iter().enumerate() {
         if let Some(ep) = process::ep_of(p.fd) {
             super::epoll::is_waited_for(ep);
         }
@@ -292,12 +213,19 @@ pub fn poll(
             && p.events & IN != 0
             && let Some(conn) = process::conn_of(p.fd)
         {
-            waited.add(conn);
+            waited.add(conn, at);
         }
     }
-    if waited.len == 0 {
+    if waited.is_empty() {
         return sleep();
     }
+    let many = list.len();
+    let mut rings = || {
+        // SAFETY: as above.
+        let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
+        list.iter_mut().for_each(|p| p.revents = 0);
+        merge(&waited, list)
+    };
     let mut glance = || {
         // SAFETY: as above; `ts` lives over the call.
         let r = unsafe {
@@ -312,21 +240,16 @@ pub fn poll(
             return -1;
         }
         // SAFETY: as above.
-        let list = unsafe { core::slice::from_raw_parts_mut(fds, usize::try_from(n).unwrap_or(0)) };
-        for p in list.iter_mut() {
-            if p.fd >= 0
-                && p.events & IN != 0
-                && process::conn_of(p.fd).is_some_and(|c| lane::readable(&c))
-            {
-                p.revents |= p.events & IN;
-            }
-        }
-        c_int::try_from(list.iter().filter(|p| p.revents != 0).count()).unwrap_or(0)
+        merge(&waited, unsafe {
+            core::slice::from_raw_parts_mut(fds, many)
+        })
     };
     let mut nap = |ms| real!(poll(fds, n, ms));
     run(
         &waited,
         Kernel {
+            many,
+            rings: &mut rings,
             glance: &mut glance,
             sleep: &mut sleep,
             nap: &mut nap,
@@ -334,6 +257,22 @@ pub fn poll(
             masked,
         },
     )
+}
+
+/// Adds what the rings have to the answer; returns how many descriptors have one.
+fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
+    for (at, conn) in waited.readable() {
+        if let Some(p) = list.get_mut(at) {
+            p.revents |= ring_events(conn, p.events);
+        }
+    }
+    c_int::try_from(list.iter().filter(|p| p.revents != 0).count()).unwrap_or(0)
+}
+
+/// What is to be said of a connection whose ring has something.
+fn ring_events(conn: &Conn, asked: i16) -> i16 {
+    let open = conn.tx_mode() == mode::OPEN && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
+    asked & if open { IN | OUT } else { IN }
 }
 
 /// One descriptor, and the ring has the answer: no system call.
@@ -352,10 +291,7 @@ fn poll_one(p: &mut pollfd) -> Option<c_int> {
         conn.glanced.store(now, Ordering::Relaxed);
         return None;
     }
-    p.revents = p.events & IN;
-    if conn.tx_mode() == mode::OPEN && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0 {
-        p.revents |= p.events & OUT;
-    }
+    p.revents = ring_events(&conn, p.events);
     process::count(Counter::WaitsAvoided, 1);
     Some(1)
 }
@@ -378,7 +314,8 @@ pub fn select(
     }
     let count = n.cast_unsigned() as usize;
     let words = count.div_ceil(64);
-    let mut waited = Waited::new();
+    let mut room = Room::new();
+    let mut waited = Waited::new(&mut room, count);
     for w in 0..words {
         // SAFETY: the program's set covers `n` descriptors, as it promised its call.
         let mut bits = unsafe { read.add(w).read_unaligned() };
@@ -394,19 +331,25 @@ pub fn select(
                 if count > SET_WORDS * 64 {
                     crate::upgrade::bar(&conn, Reason::WAIT_KIND); // a set larger than fd_set
                 }
-                waited.add(conn);
+                waited.add(conn, fd);
             }
         }
     }
-    if waited.len == 0 || count > SET_WORDS * 64 {
+    if waited.is_empty() || count > SET_WORDS * 64 {
         return sleep();
     }
     let asked = copy_sets(&sets, words);
-    let mut glance = || glance_select(n, &sets, &asked, words);
+    let mut rings = || {
+        let mut answer: Sets = [[0; SET_WORDS]; 3];
+        merge_sets(&waited, &sets, &asked, &mut answer, words)
+    };
+    let mut glance = || glance_select(n, &waited, &sets, &asked, words);
     let mut nap = |ms| nap_select(n, &sets, &asked, words, ms);
     let r = run(
         &waited,
         Kernel {
+            many: count,
+            rings: &mut rings,
             glance: &mut glance,
             sleep: &mut sleep,
             nap: &mut nap,
@@ -462,7 +405,13 @@ fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms:
 
 /// `select` with timeout 0, ring readiness merged in. On 0 the program's sets
 /// are as asked (they are looked at again), not as answered.
-fn glance_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize) -> c_int {
+fn glance_select(
+    n: c_int,
+    waited: &Waited<'_>,
+    sets: &[*mut fd_set; 3],
+    asked: &Sets,
+    words: usize,
+) -> c_int {
     let mut answer = *asked;
     let at = |i: usize, a: &mut Sets| {
         if sets[i].is_null() {
@@ -479,20 +428,27 @@ fn glance_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize) 
         real::set_errno(e.0);
         return -1;
     }
-    for word in 0..words {
-        let mut bits = asked[0][word];
-        while bits != 0 {
-            let bit = bits & bits.wrapping_neg();
-            bits &= bits - 1;
-            let fd = (word * 64 + bit.trailing_zeros() as usize) as c_int;
-            if process::conn_of(fd).is_some_and(|c| lane::readable(&c)) {
-                answer[0][word] |= bit;
-            }
+    merge_sets(waited, sets, asked, &mut answer, words)
+}
+
+/// Adds what the rings have to the answer, and gives it to the program if there is any.
+fn merge_sets(
+    waited: &Waited<'_>,
+    sets: &[*mut fd_set; 3],
+    asked: &Sets,
+    answer: &mut Sets,
+    words: usize,
+) -> c_int {
+    for (fd, conn) in waited.readable() {
+        let (word, bit) = (fd / 64, 1 << (fd % 64));
+        answer[0][word] |= asked[0][word] & bit;
+        if ring_events(conn, OUT) != 0 {
+            answer[1][word] |= asked[1][word] & bit;
         }
     }
     let total: u32 = answer.iter().flatten().map(|w| w.count_ones()).sum();
     if total > 0 {
-        write_sets(sets, &answer, words);
+        write_sets(sets, answer, words);
     }
     total.cast_signed()
 }
