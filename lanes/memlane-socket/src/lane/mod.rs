@@ -164,8 +164,8 @@ pub fn wake(conn: &Conn) {
     };
     faults::at(Step::Waking);
     held.rx().set_flags(words, want);
-    faults::at(Step::Awake);
     shed::woken(conn);
+    faults::at(Step::Awake);
     if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
         tune::widen_window(conn);
     }

@@ -153,8 +153,7 @@ enum Left {
 fn look_at_all(locked: &mut Locked<'_>) -> Left {
     let high = group::chunks_in_use();
     let mut budget = MOST;
-    for chunk in 0..high {
-        let marks = &MARKS[chunk];
+    for (chunk, marks) in MARKS[..high].iter().enumerate() {
         let mut old = marks.dirty.load(Ordering::Acquire) & marks.aged.load(Ordering::Acquire);
         while old != 0 {
             let slot = old.trailing_zeros();

@@ -1,0 +1,108 @@
+//! With a look at private words, which the tests beside the crate cannot have.
+
+use super::*;
+use crate::layout::DMB_WORDS_LEN;
+use crate::region::Region;
+use crate::sync::Cpu;
+
+const SIZE: usize = 64;
+
+/// One byte by the ring, then two promises by TCP: they must share one run.
+fn ring_then_tcp(tx: &mut Tx, w: &DmbWords<Cpu>) {
+    assert_eq!(tx.reserve(w, SIZE, 1), Ok(Room::Ring(1)));
+    tx.commit(w, 1);
+    let declared = tx.declared;
+    for _ in 0..2 {
+        tx.promise_tcp(w, 1);
+        tx.paid(1);
+    }
+    assert_eq!(
+        tx.declared,
+        declared.wrapping_add(1),
+        "contiguous runs merge"
+    );
+}
+
+#[test]
+fn what_is_held_is_not_written_over_and_what_comes_behind_it_waits_with_it() {
+    let region = Region::create(c"held", DMB_WORDS_LEN, false).unwrap();
+    // SAFETY: atomics only; the region outlives the reference.
+    let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate(w, 0);
+    assert_eq!(tx.reserve(w, SIZE, SIZE), Ok(Room::Ring(SIZE)));
+    tx.commit(w, 40);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(40)));
+    rx.took_to_hold(10);
+    rx.took_to_hold(30);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Empty));
+    assert_eq!(
+        tx.reserve(w, SIZE, SIZE),
+        Ok(Room::Ring(24)),
+        "none of the 40"
+    );
+    tx.commit(w, 0);
+    // Bytes of TCP behind them do not free them.
+    tx.promise_tcp(w, 5);
+    tx.paid(5);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Tcp(5)));
+    rx.took(w, 5);
+    assert_eq!(w.consumed.0.load(Relaxed), 0);
+    rx.release_to(w, 10);
+    assert_eq!(tx.reserve(w, SIZE, SIZE), Ok(Room::Ring(29)));
+    tx.commit(w, 29);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(29)));
+    rx.release_to(w, 0);
+    assert_eq!(w.consumed.0.load(Relaxed), 10, "never back");
+    rx.release_to(w, u64::MAX);
+    assert_eq!(
+        w.consumed.0.load(Relaxed),
+        45,
+        "never beyond what was taken"
+    );
+    rx.took(w, 29);
+    assert_eq!(tx.drained(w), Ok(true));
+}
+
+#[test]
+fn a_sender_that_claims_to_have_written_over_what_is_held_misbehaves() {
+    let region = Region::create(c"held", DMB_WORDS_LEN, false).unwrap();
+    // SAFETY: atomics only; the region outlives the reference.
+    let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate(w, 0);
+    assert_eq!(tx.reserve(w, SIZE, 40), Ok(Room::Ring(40)));
+    tx.commit(w, 40);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(40)));
+    rx.took_to_hold(40);
+    w.published.0.store(40 + 24, Release);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(24)));
+    w.published.0.store(40 + 25, Release);
+    assert_eq!(rx.next(w, SIZE), Err(Misbehaved::Published));
+}
+
+#[test]
+fn the_count_of_runs_may_wrap() {
+    let region = Region::create(c"wrap", DMB_WORDS_LEN, false).unwrap();
+    // SAFETY: atomics only; the region outlives the reference.
+    let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate(w, 0);
+    (tx.declared, tx.freed, rx.walked) = (u32::MAX - 5, u32::MAX - 5, u32::MAX - 5);
+    w.tx.0.runs_declared.store(tx.declared, Relaxed);
+    for _ in 0..20 {
+        ring_then_tcp(&mut tx, w);
+        assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(1)));
+        rx.took(w, 1);
+        assert_eq!(rx.next(w, SIZE), Ok(Next::Tcp(2)));
+        rx.took(w, 2);
+        assert_eq!(rx.next(w, SIZE), Ok(Next::Empty));
+    }
+    assert_eq!((tx.drained(w), rx.offset()), (Ok(true), 60));
+}
