@@ -6,6 +6,7 @@
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
+//! - [`crowd`]: very many connections, or processes, told step by step what to do.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
 //! - [`devmem`]: `memlane nc`, whoever is at its other end.
@@ -15,6 +16,7 @@
 
 pub mod blocks;
 pub mod cases;
+pub mod crowd;
 pub mod devmem;
 pub mod documents;
 pub mod guest;
