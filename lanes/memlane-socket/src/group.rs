@@ -205,6 +205,20 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
     u32::try_from(i).map_err(|_| Reason::INTERNAL)
 }
 
+/// A DMB that a peer process has offered for a connection that is gone here: it may serve
+/// another one. `false`: nothing is known of it.
+pub fn let_go(locked: &mut Locked<'_>, gid: u64, pid: i32, told: &PeerDmb) -> bool {
+    let groups = locked.groups();
+    let Some(group) = groups.iter().position(|g| g.gid == gid && g.pid == pid) else {
+        return false;
+    };
+    let attached = attach(locked, group as u32, told, None);
+    if let Ok(a) = &attached {
+        detach(a.dmb);
+    }
+    attached.is_ok()
+}
+
 /// The process of `group` serves at this address, and takes Proposals by mail.
 pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &[u8]) {
     let g = &mut locked.groups()[group as usize];

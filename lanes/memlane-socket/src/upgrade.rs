@@ -27,6 +27,7 @@
 mod mail;
 mod names;
 mod own_ring;
+mod proof;
 mod standing;
 mod version;
 
@@ -34,9 +35,9 @@ pub use mail::drain_mailbox;
 use mail::{decline_unknown, mailbox, release_declined};
 use names::Mailed;
 pub use names::forget_all;
+use proof::{check_peer, common_eid};
 pub use standing::{Standing, bar, hope_again, hurry, standing};
 
-use crate::config::EID_LEN;
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
@@ -303,6 +304,7 @@ fn deliver(m: &Message, got: Received) {
     if m.tuple != tuple.mirrored() {
         return decline_unknown(m, &got);
     }
+    let from = got.from;
     let done = match (m.kind, hs.stage) {
         (Kind::Accept, PROPOSED) => accepted(&conn, hs, m, got, &tuple),
         (Kind::Confirm, ACCEPTED) => confirmed(&conn, hs, m, got, &tuple),
@@ -314,11 +316,12 @@ fn deliver(m: &Message, got: Received) {
             refuse(&conn, hs, Reason::PEER_DECLINED, false);
             Ok(())
         }
-        (Kind::Accept, _) => return decline_unknown(m, &got),
+        (Kind::Accept, _) | (Kind::Confirm, OVER) => return decline_unknown(m, &got),
         _ => Ok(()),
     };
     if let Err(why) = done {
         refuse(&conn, hs, why, true);
+        mail::give_back(m, from.as_ref());
     }
     let due = match hs.stage {
         OPEN | OVER => u64::MAX,
@@ -454,44 +457,6 @@ fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
         hs.peer_name[..name.len()].copy_from_slice(name);
         hs.peer_name_len = name.len();
     }
-}
-
-fn check_peer(conn: &Conn, m: &Message, got: &Received, tuple: &Tuple) -> Result<(), Reason> {
-    if m.boot
-        != [
-            PROCESS.boot[0].load(Ordering::Relaxed),
-            PROCESS.boot[1].load(Ordering::Relaxed),
-        ]
-    {
-        return Err(Reason::NOT_SAME_HOST);
-    }
-    if m.tuple != tuple.mirrored() {
-        return Err(Reason::NOT_PROVEN);
-    }
-    let proof = got.fds[0].as_ref().ok_or(Reason::NOT_PROVEN)?;
-    peer::prove(
-        tuple,
-        conn.fd.load(Ordering::Relaxed),
-        &got.cred,
-        proof,
-        process::config().peer,
-    )?;
-    faults::at(Step::PeerProven);
-    Ok(())
-}
-
-/// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
-fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
-    let own = &process::config().eids[..process::config().eid_count];
-    if own.is_empty() && m.eids().is_empty() {
-        return Ok(None);
-    }
-    m.eids()
-        .iter()
-        .find(|e| own.contains(e))
-        .copied()
-        .map(Some)
-        .ok_or(Reason::NO_EID)
 }
 
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
@@ -772,7 +737,11 @@ pub fn abandon(conn: &'static Conn) {
     if hs.rx_chunk != 0 {
         faults::at(Step::Abandoning);
     }
-    let told = matches!(hs.stage, ACCEPTED | AGREED | CONFIRMING | OPEN);
+    // The connecting side tells of its DMB with the Confirm only.
+    let told = match conn.role.load(Ordering::Relaxed) {
+        0 => hs.stage == OPEN,
+        _ => matches!(hs.stage, ACCEPTED | AGREED | OPEN),
+    };
     give_back(conn, hs, told);
     if hs.stage == IDLE && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {
         process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);

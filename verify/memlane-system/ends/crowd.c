@@ -4,6 +4,7 @@
  *   crowd call PORT    does what it is told: one order a line on standard input, one answer a
  *                      line on standard output
  *   crowd alone        both, in one thread: which instructions it executes does not depend on time
+ *   crowd many PORT N  N processes that call; each does each order, and the answer is the sum of theirs
  *
  *   open N                         has N connections open: opens more, or closes the newest
  *   talk WAY FIRST COUNT SIZE N    N times: sends SIZE bytes on each of COUNT connections, then waits for
@@ -139,7 +140,8 @@ static void answer(int fd) {
 static int serve_once(int timeout) {
     struct epoll_event events[BATCH];
     int n = epoll_wait(serving, events, BATCH, timeout);
-    if (n < 0 && errno != EINTR) die("epoll_wait");
+    if (n < 0 && errno == EINTR) return 1;
+    if (n < 0) die("epoll_wait");
     for (int i = 0; i < n; i++) {
         int fd = (int)events[i].data.u64;
         if (fd == 0) return 0;
@@ -171,7 +173,11 @@ static void open_one(void) {
     *c = (struct caller){.id = (uint32_t)next_id++};
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (c->fd < 0) die("socket");
-    if (connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0) die("connect");
+    while (connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0) {
+        /* All ports are taken by connections that have just ended. */
+        if (errno != EADDRNOTAVAIL) die("connect");
+        usleep(10000);
+    }
     no_waiting(c->fd);
     watch(set, c->fd, (uint64_t)open_now);
     open_now++;
@@ -361,10 +367,58 @@ static void take_orders(void) {
     }
 }
 
+/* ---- many that call ------------------------------------------------------ */
+
+struct process {
+    FILE *orders, *answers;
+};
+
+static struct process start_one(char *self, char *to) {
+    int orders[2], answers[2];
+    if (pipe2(orders, O_CLOEXEC) != 0 || pipe2(answers, O_CLOEXEC) != 0) die("pipe");
+    int pid = fork();
+    if (pid < 0) die("fork");
+    if (pid == 0) {
+        dup2(orders[0], 0);
+        dup2(answers[1], 1);
+        execl(self, self, "call", to, NULL);
+        die("exec");
+    }
+    close(orders[0]);
+    close(answers[1]);
+    struct process p = {fdopen(orders[1], "w"), fdopen(answers[0], "r")};
+    if (!p.orders || !p.answers) die("fdopen");
+    return p;
+}
+
+static int many(char *self, char *to, int number) {
+    struct process *all = calloc((size_t)number, sizeof *all);
+    char line[200], said[200];
+    for (int i = 0; i < number; i++) all[i] = start_one(self, to);
+    while (fgets(line, sizeof line, stdin)) {
+        unsigned long sum = 0, one;
+        for (int i = 0; i < number; i++) {
+            if (fputs(line, all[i].orders) < 0 || fflush(all[i].orders) != 0) die("an order");
+        }
+        for (int i = 0; i < number; i++) {
+            if (!fgets(said, sizeof said, all[i].answers) || sscanf(said, "done %lu", &one) != 1) die("an answer");
+            sum += one;
+        }
+        printf("done %lu\n", sum);
+    }
+    for (int i = 0; i < number; i++) fclose(all[i].orders);
+    for (int i = 0; i < number; i++) {
+        int status;
+        if (wait(&status) < 0 || status != 0) die("a process failed");
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     want_descriptors();
     if (argc == 2 && strcmp(argv[1], "serve") == 0) return serve();
+    if (argc == 4 && strcmp(argv[1], "many") == 0) return many("/proc/self/exe", argv[2], atoi(argv[3]));
     set = epoll_create1(EPOLL_CLOEXEC);
     if (argc == 2 && strcmp(argv[1], "alone") == 0) {
         alone = 1;
@@ -372,7 +426,7 @@ int main(int argc, char **argv) {
     } else if (argc == 3 && strcmp(argv[1], "call") == 0) {
         port = atoi(argv[2]);
     } else {
-        fprintf(stderr, "crowd serve | call PORT | alone\n");
+        fprintf(stderr, "crowd serve | call PORT | many PORT N | alone\n");
         return 2;
     }
     take_orders();

@@ -7,6 +7,7 @@
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
 //! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
+//! - [`crowd`]: very many connections, or processes, told step by step what to do.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
 //! - [`devmem`]: `memlane nc`, whoever is at its other end.
@@ -16,6 +17,7 @@
 
 pub mod blocks;
 pub mod cases;
+pub mod crowd;
 pub mod devmem;
 pub mod documents;
 pub mod faulty;

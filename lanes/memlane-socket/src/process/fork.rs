@@ -104,7 +104,6 @@ pub fn after_fork_child() {
 fn new_cells_for_child() {
     if let Ok(cells) = make_cells() {
         PROCESS.cells.store(cells, Ordering::Relaxed);
-        PROCESS.cell_next.store(0, Ordering::Relaxed);
     }
 }
 

@@ -72,7 +72,6 @@ pub struct Process {
     conn_high: AtomicU32,
     conn_free: AtomicPtr<u32>,
     conn_free_len: AtomicU32,
-    cell_next: AtomicU32,
     ep_high: AtomicU32,
     stats: AtomicPtr<Header>,
     stats_fd: AtomicI32,
@@ -103,7 +102,6 @@ pub static PROCESS: Process = Process {
     conn_high: AtomicU32::new(0),
     conn_free: AtomicPtr::new(core::ptr::null_mut()),
     conn_free_len: AtomicU32::new(0),
-    cell_next: AtomicU32::new(0),
     ep_high: AtomicU32::new(0),
     stats: AtomicPtr::new(core::ptr::null_mut()),
     stats_fd: AtomicI32::new(-1),
@@ -423,7 +421,7 @@ fn alloc_conn() -> Option<&'static Conn> {
     };
     // SAFETY: below CONNS, inside the pool.
     let conn = unsafe { &*base.add(index as usize) };
-    let Some(cell) = alloc_cell() else {
+    let Some(cell) = alloc_cell(index as usize) else {
         give_back(index);
         return None;
     };
@@ -439,34 +437,20 @@ fn give_back(index: u32) {
     PROCESS.conn_free_len.store(len + 1, Ordering::Relaxed);
 }
 
-/// A cell that no process uses; `pool_lock` is held.
-fn alloc_cell() -> Option<&'static Cell> {
+/// A cell that no process uses, for connection `index`: that of the same number, if no
+/// child still holds it, so that few connections use little of the memory, however many
+/// come and go. `pool_lock` is held.
+fn alloc_cell(index: usize) -> Option<&'static Cell> {
     let base = PROCESS.cells.load(Ordering::Relaxed);
-    let start = PROCESS.cell_next.load(Ordering::Relaxed) as usize;
     for i in 0..CONNS {
-        let at = (start + i) % CONNS;
         // SAFETY: below CONNS, inside the pool.
-        let cell = unsafe { &*base.add(at) };
+        let cell = unsafe { &*base.add((index + i) % CONNS) };
         if cell.procs.load(Ordering::Acquire) == 0 {
-            #[allow(clippy::cast_possible_truncation)] // below CONNS
-            PROCESS.cell_next.store((at + 1) as u32, Ordering::Relaxed);
             reset_cell(cell);
             return Some(cell);
         }
     }
     None
-}
-
-/// A cell just freed is the best one to use next: it is in the cache.
-fn recycle_cell(cell: &Cell) {
-    let at = core::ptr::from_ref(cell) as usize;
-    let base = PROCESS.cells.load(Ordering::Relaxed) as usize;
-    let index = at.wrapping_sub(base) / size_of::<Cell>();
-    if at >= base && index < CONNS {
-        PROCESS
-            .cell_next
-            .store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
-    }
 }
 
 fn reset_cell(cell: &Cell) {
@@ -538,9 +522,7 @@ pub fn reap(conn: &'static Conn) {
     crate::stats::close_entry(conn);
     let cell = conn.cell();
     let _held = PROCESS.pool_lock.lock();
-    if cell.procs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        recycle_cell(cell);
-    }
+    cell.procs.fetch_sub(1, Ordering::AcqRel);
     give_back(conn.index.load(Ordering::Relaxed));
 }
 

@@ -1,13 +1,13 @@
 //! The process's mailbox, and mail for connections that are gone or of peers that speak another version.
 
 use super::{deliver, version};
-use crate::group;
+use crate::group::{self, PeerDmb};
 use crate::process::{self, PROCESS};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
 use memlane_core::ring::Tx;
-use memlane_sys::sock::{self, Received};
+use memlane_sys::sock::{self, Received, UnixName};
 
 /// The process's mailbox; made when first needed. −1 = cannot be made.
 pub(super) fn mailbox() -> i32 {
@@ -50,15 +50,33 @@ pub fn drain_mailbox() {
     }
 }
 
-/// An Accept for a connection that is gone: say so, that the DMB may be used anew.
+/// An Accept or Confirm for a connection that is gone: the DMB that it offers may be used
+/// anew. Said in the DMB itself, if its chunk is known here, and else by mail.
 pub(super) fn decline_unknown(m: &Message, got: &Received) {
-    if m.kind != Kind::Accept {
+    if !matches!(m.kind, Kind::Accept | Kind::Confirm) {
+        return;
+    }
+    let told = PeerDmb {
+        chunk: m.chunk,
+        slot: u32::from(m.slot),
+        ring_size: m.ring_size,
+        token: m.token,
+    };
+    let let_go = group::lock().map(|mut l| group::let_go(&mut l, m.gid, got.cred.pid, &told));
+    if let_go != Some(true) {
+        give_back(m, got.from.as_ref());
+    }
+}
+
+/// The DMB that `m` offers is not wanted: the peer is told by mail.
+pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
+    if m.token == 0 {
         return;
     }
     let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
     (no.echo, no.reason) = (m.id, Reason::CLOSING.0);
     (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
-    if let Some(to) = &got.from {
+    if let Some(to) = to {
         let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
     }
 }

@@ -344,6 +344,14 @@ impl LaneWatch {
         }
     }
 
+    /// Looks by itself no more: a process with ten thousand descriptors has better to do than to show them.
+    pub fn rest(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
     /// What the pages say now (for a process that has gone: what it said last).
     pub fn report(&self, who: &str, mode: Mode) -> LaneReport {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -361,10 +369,7 @@ impl LaneWatch {
 
 impl Drop for LaneWatch {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.rest();
     }
 }
 

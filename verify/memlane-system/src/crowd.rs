@@ -1,0 +1,220 @@
+//! Many connections between few processes, or few between many: `ends/crowd.c`, told
+//! step by step what to do.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Mode, command};
+use crate::real::held::Held;
+use crate::real::lane::{LaneReport, LaneWatch};
+
+/// Longest that connections may take to get their lane while they talk.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The program that is told what to do.
+pub fn program() -> std::path::PathBuf {
+    Path::new(env!("OUT_DIR")).join("crowd")
+}
+
+/// Descriptors that a process may have here, if it asks for them.
+pub fn descriptors() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").expect("/proc");
+    let line = limits.lines().find(|l| l.starts_with("Max open files"));
+    let words: Vec<&str> = line.expect("a limit").split_whitespace().collect();
+    words[4].parse().unwrap_or(usize::MAX)
+}
+
+/// A process of `crowd.c`, or the first of many. Killed when dropped.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    watch: Option<LaneWatch>,
+    found_page: bool,
+    mode: Mode,
+}
+
+impl Program {
+    /// Starts it with these arguments.
+    pub fn start(mode: Mode, args: &[&str]) -> Program {
+        let mut command = command(mode, program());
+        command.args(args);
+        Program::run(mode, command)
+    }
+
+    fn run(mode: Mode, mut command: Command) -> Program {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        Program {
+            orders: child.stdin.take(),
+            answers: BufReader::new(child.stdout.take().expect("piped")),
+            watch: (mode != Mode::Plain).then(|| LaneWatch::start(child.id())),
+            child,
+            found_page: false,
+            mode,
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line);
+        assert!(matches!(read, Ok(n) if n > 0), "no answer: {read:?}");
+        line.trim().to_owned()
+    }
+
+    /// Gives an order, and waits for the answer: how often it waited.
+    ///
+    /// # Panics
+    /// If it finds something wrong.
+    #[track_caller]
+    pub fn does(&mut self, order: &str) -> u64 {
+        let orders = self.orders.as_mut().expect("open until the end");
+        writeln!(orders, "{order}").expect("it takes orders");
+        let said = self.line();
+        self.find_page();
+        let waits = said.strip_prefix("done ").and_then(|n| n.parse().ok());
+        waits.unwrap_or_else(|| panic!("{order}: said {said:?}"))
+    }
+
+    /// Its page is there since its first socket: found once, it need not be looked for.
+    fn find_page(&mut self) {
+        if let (false, Some(watch)) = (self.found_page, &mut self.watch) {
+            watch.rest();
+            watch.look();
+            self.found_page = true;
+        }
+    }
+
+    /// What its page says now.
+    pub fn lane(&self) -> LaneReport {
+        match &self.watch {
+            Some(watch) => watch.report("crowd", self.mode),
+            None => LaneReport {
+                who: "crowd".into(),
+                mode: self.mode,
+                processes: Vec::new(),
+            },
+        }
+    }
+
+    /// Connections of this process whose lane is open.
+    pub fn on_lane(&self) -> usize {
+        let report = self.lane();
+        let own = report.processes.iter().find(|p| p.pid == self.pid());
+        own.map_or(0, |p| p.conns.iter().filter(|conn| conn.on_lane()).count())
+    }
+
+    /// What it holds.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn holds(&self) -> Held {
+        Held::by(self.pid()).expect("it lives")
+    }
+
+    /// Kilobytes of shared memory that it has touched.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn shared_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("it lives");
+        let line = status.lines().find_map(|l| l.strip_prefix("RssShmem:"));
+        let words = line.expect("a number").split_whitespace().next();
+        words.and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// Ends it; it must have found nothing wrong.
+    ///
+    /// # Panics
+    /// If it has, or does not end.
+    pub fn end(mut self) {
+        drop(self.orders.take());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                assert!(status.success(), "{status}");
+                return;
+            }
+            assert!(Instant::now() < end, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.lane());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server, and one (or the first of many) that calls it.
+#[derive(Debug)]
+pub struct Crowd {
+    /// Who accepts.
+    pub server: Program,
+    /// Who connects.
+    pub caller: Program,
+}
+
+impl Crowd {
+    /// Two processes without a connection yet.
+    pub fn start(mode: Mode) -> Crowd {
+        let (server, port) = serve(mode);
+        let caller = Program::start(mode, &["call", &port]);
+        Crowd { server, caller }
+    }
+
+    /// A server, and so many processes that call it.
+    pub fn of_many(mode: Mode, callers: usize) -> Crowd {
+        let (server, port) = serve(mode);
+        let mut caller = Program::start(mode, &["many", &port, &callers.to_string()]);
+        caller.watch = None; // it has no connection of its own
+        Crowd { server, caller }
+    }
+
+    /// Talks until so many of the server's connections have the lane.
+    ///
+    /// # Panics
+    /// If they don't get it, or if a byte is wrong.
+    #[track_caller]
+    pub fn talk_until_on_lane(&mut self, order: &str, all: usize) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.caller.does(order);
+            let now = self.server.on_lane();
+            if now == all {
+                return;
+            }
+            let late = Instant::now() > end;
+            assert!(!late, "{now} of {all}\n{}", self.server.lane());
+        }
+    }
+
+    /// Both end, and have found nothing wrong.
+    pub fn end(self) {
+        self.caller.end();
+        self.server.end();
+    }
+}
+
+/// A server, and its port.
+pub fn serve(mode: Mode) -> (Program, String) {
+    let mut server = Program::start(mode, &["serve"]);
+    let said = server.line();
+    server.find_page();
+    let port = said.strip_prefix("port ").expect("a port").to_owned();
+    (server, port)
+}

@@ -1,0 +1,95 @@
+//! Very many connections between two processes: all upgraded, no byte wrong, and what
+//! they cost in descriptors, mappings and waits.
+
+use std::io::Write as _;
+
+use memlane_system::crowd::{Crowd, descriptors};
+use memlane_system::harness::{Mode, plain_only};
+use memlane_system::real::Reason;
+
+/// Connections of the large story.
+const MANY: usize = 10_000;
+/// Descriptors of a process beside its connections: the program's, the library's own.
+const OWN: usize = 600;
+
+fn note(text: &str) {
+    // Not eprintln!: the test runner hides what that prints.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+#[test]
+fn ten_thousand_connections_get_the_lane_and_share_what_a_few_have() {
+    if plain_only() {
+        return;
+    }
+    let many = MANY.min(descriptors().saturating_sub(OWN));
+    if many < MANY {
+        note(&format!(
+            "SKIPPED: {MANY} connections, only {many}: ulimit -Hn"
+        ));
+    }
+    let mut crowd = Crowd::start(Mode::Eager);
+    crowd.caller.does("open 100");
+    crowd.talk_until_on_lane("talk epoll 0 100 100 4", 100);
+    let few = [crowd.server.holds(), crowd.caller.holds()];
+
+    crowd.caller.does(&format!("open {many}"));
+    crowd.talk_until_on_lane(&format!("talk epoll 0 {many} 50 2"), many);
+    assert_eq!(crowd.caller.on_lane(), many);
+    for (who, (few, now)) in [&crowd.server, &crowd.caller]
+        .map(|p| p.holds())
+        .into_iter()
+        .zip(few)
+        .map(|(now, few)| (few, now))
+        .enumerate()
+    {
+        let more = many - 100;
+        // A memfd for each 64 connections, and two mappings: their own rings, and the peer's.
+        let chunks = more.div_ceil(64) + 1;
+        note(&format!("{who}: {few:?} at 100, {now:?} at {many}"));
+        assert!(now.fds - few.fds <= more + chunks, "{now:?}");
+        assert!(now.maps - few.maps <= 2 * chunks + 20, "{now:?}");
+    }
+
+    // All at once, and a few among all the others, in every size of message.
+    for (first, count, size, times) in [
+        (0, many, 1, 1),
+        (0, many, 3000, 1),
+        (many / 2, 16, 60_000, 3),
+    ] {
+        let order = format!("talk epoll {first} {count} {size} {times}");
+        crowd.caller.does(&order);
+    }
+    for first in [0, many / 3, many - 16] {
+        crowd.caller.does(&format!("talk epoll {first} 16 200 300"));
+    }
+    assert_eq!(crowd.server.on_lane(), many);
+    for program in [&crowd.server, &crowd.caller] {
+        program.lane().must_use_ring(&[]);
+    }
+    crowd.end();
+}
+
+#[test]
+fn poll_and_select_wait_on_very_many_without_giving_up_a_lane() {
+    if plain_only() {
+        return;
+    }
+    let mut crowd = Crowd::start(Mode::Eager);
+    crowd.caller.does("open 900");
+    crowd.talk_until_on_lane("talk epoll 0 900 100 2", 900);
+    for way in ["select", "poll"] {
+        crowd.caller.does(&format!("talk {way} 0 900 100 3"));
+        crowd.caller.does(&format!("talk {way} 880 2 5000 100"));
+    }
+    crowd.caller.does("open 1500");
+    crowd.talk_until_on_lane("talk poll 0 1500 100 2", 1500);
+    crowd.caller.does("talk poll 1000 500 300 5");
+    crowd.caller.does("open 10");
+    crowd.caller.does("talk poll 0 10 300 50");
+    for program in [&crowd.server, &crowd.caller] {
+        program.lane().must_use_ring(&[&[Reason::CLOSING]]);
+    }
+    assert_eq!(crowd.caller.on_lane(), 10);
+    crowd.end();
+}
