@@ -31,7 +31,7 @@ mod version;
 
 pub use mail::drain_mailbox;
 use mail::{decline_unknown, mailbox, release_declined};
-pub use standing::{Standing, bar, hope_again, hurry, standing};
+pub use standing::{Standing, bar, give_up, hope_again, hurry, standing};
 
 use crate::config::EID_LEN;
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
