@@ -36,7 +36,7 @@ use mail::{decline_unknown, mailbox, release_declined};
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
-pub use standing::{Standing, bar, hope_again, hurry, standing};
+pub use standing::{Standing, bar, give_up, hope_again, hurry, standing};
 
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::faults::{self, Step};

@@ -144,7 +144,7 @@ static int exchange(struct stream *s, int times, long ms) {
 static int pour(struct stream *s, int by_client, size_t bytes) {
     if (s->client == by_client) return give(s, bytes) || take(s, 1);
     if (take(s, bytes / 2)) return -1;
-    rest(2);
+    rest(4);
     return take(s, bytes - bytes / 2) || give(s, 1);
 }
 

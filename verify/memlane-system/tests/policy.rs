@@ -18,8 +18,8 @@ const fn says(own: Reason, peer: Reason) -> Reasons {
 const fn as_somebody<'a>(flags: &'a [&'a str]) -> Settings<'a> {
     Settings {
         flags,
-        env: &[],
         uid: Some(SOMEBODY),
+        ..DEFAULT
     }
 }
 

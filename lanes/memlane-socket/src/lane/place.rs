@@ -144,6 +144,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
         }
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, mode::ENDED);
+            super::ended_by_peer(conn);
             return Ok(None);
         }
         Ok(Next::Empty) => match nothing(conn, &held) {
@@ -305,6 +306,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);
             super::tune::tx_ended(conn);
+            super::ended_by_peer(conn);
             Ok(Turned::Ended)
         }
         Ok(Room::Tcp(why)) => Ok(Turned::Must(why)),

@@ -269,6 +269,7 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);
             super::tune::tx_ended(conn);
+            super::ended_by_peer(conn);
             return Turn::Ended;
         }
         Ok(Room::Tcp(why)) => return Turn::Tcp(why),
