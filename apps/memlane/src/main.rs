@@ -3,11 +3,13 @@
 mod bench;
 mod blocks;
 mod check;
+mod color;
 mod control;
 mod devmem;
 mod exit;
 mod exporter;
 mod inet;
+mod info;
 mod metrics;
 mod net;
 mod os;
@@ -46,6 +48,7 @@ enum Verb {
     Ss(ss::Args),
     Stats(stats::Args),
     Check(check::Args),
+    Info(info::Args),
     Exporter(exporter::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
@@ -74,6 +77,7 @@ impl Verb {
             Verb::Ss(args) => args.json,
             Verb::Stats(args) => args.json(),
             Verb::Check(args) => args.json,
+            Verb::Info(args) => args.json,
             Verb::Vol(args) => args.json(),
             Verb::Session(args) => args.json(),
             Verb::Map(args) => args.json(),
@@ -110,6 +114,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Info(args) => info::run(&args).map(ExitCode::from),
         Verb::Exporter(args) => exporter::run(&args).map(done),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),
