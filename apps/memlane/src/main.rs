@@ -24,6 +24,7 @@ mod service;
 mod ss;
 mod stats;
 mod sums;
+mod top;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ enum Verb {
     Run(run::Args),
     Ss(ss::Args),
     Stats(stats::Args),
+    Top(top::Args),
     Check(check::Args),
     Info(info::Args),
     Exporter(exporter::Args),
@@ -113,6 +115,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run(args) => Err(run::run(args)),
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
+        Verb::Top(args) => top::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
         Verb::Info(args) => info::run(&args).map(ExitCode::from),
         Verb::Exporter(args) => exporter::run(&args).map(done),

@@ -109,11 +109,11 @@ fn a_lane_that_is_asked_for_and_cannot_work_is_code_three() {
     assert_eq!(output.status.code(), Some(0), "{document:#}");
     assert_eq!(document["lanes"].as_array().unwrap().len(), 1);
     assert_eq!(
-        without_library().arg("sockets").status().unwrap().code(),
+        without_library().arg("sockets").output().unwrap().status.code(),
         Some(3)
     );
     assert_eq!(
-        without_library().arg("packets").status().unwrap().code(),
+        without_library().arg("packets").output().unwrap().status.code(),
         Some(0)
     );
     let off = with(&["sockets"])
@@ -142,7 +142,7 @@ fn what_is_not_a_terminal_gets_no_colours_unless_it_is_told_to() {
     let stripped = painted
         .split("\x1b[")
         .map(|part| match part.split_once('m') {
-            Some((code, rest)) if code.bytes().all(|b| b.is_ascii_digit()) => rest,
+            Some((code, rest)) if code.parse::<u8>().is_ok() => rest,
             _ => part,
         });
     let (plain, stripped) = (lines(&plain), stripped.collect::<String>());
