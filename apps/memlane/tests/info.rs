@@ -109,11 +109,21 @@ fn a_lane_that_is_asked_for_and_cannot_work_is_code_three() {
     assert_eq!(output.status.code(), Some(0), "{document:#}");
     assert_eq!(document["lanes"].as_array().unwrap().len(), 1);
     assert_eq!(
-        without_library().arg("sockets").output().unwrap().status.code(),
+        without_library()
+            .arg("sockets")
+            .output()
+            .unwrap()
+            .status
+            .code(),
         Some(3)
     );
     assert_eq!(
-        without_library().arg("packets").output().unwrap().status.code(),
+        without_library()
+            .arg("packets")
+            .output()
+            .unwrap()
+            .status
+            .code(),
         Some(0)
     );
     let off = with(&["sockets"])

@@ -87,7 +87,7 @@ fn look() -> anyhow::Result<Sample> {
 }
 
 fn watch(model: &mut Model, delay: Duration, colors: Look) -> anyhow::Result<()> {
-    let mut terminal = terminal::Held::new()?;
+    let mut terminal = terminal::Held::new(colors.colors)?;
     // Rates need two looks: the first ones come soon.
     let mut next = Instant::now() + delay.min(Duration::from_millis(200));
     while !model.over {

@@ -32,7 +32,9 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new() -> anyhow::Result<Held> {
+    pub(super) fn new(colors: bool) -> anyhow::Result<Held> {
+        // It looks at NO_COLOR itself, and would not know of --color.
+        ratatui::crossterm::style::force_color_output(colors);
         let bell = service::bell_of(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT])?;
         let terminal = ratatui::try_init()?;
         Ok(Held { terminal, bell })
