@@ -3,11 +3,13 @@
 mod bench;
 mod blocks;
 mod check;
+mod color;
 mod control;
 mod devmem;
 mod exit;
 mod exporter;
 mod inet;
+mod info;
 mod metrics;
 mod net;
 mod os;
@@ -22,6 +24,7 @@ mod service;
 mod ss;
 mod stats;
 mod sums;
+mod top;
 mod trace;
 
 use std::ffi::OsString;
@@ -46,7 +49,9 @@ enum Verb {
     Run(run::Args),
     Ss(ss::Args),
     Stats(stats::Args),
+    Top(top::Args),
     Check(check::Args),
+    Info(info::Args),
     Exporter(exporter::Args),
     Trace(trace::Args),
     Serve(blocks::serve::Args),
@@ -76,6 +81,7 @@ impl Verb {
             Verb::Ss(args) => args.json,
             Verb::Stats(args) => args.json(),
             Verb::Check(args) => args.json,
+            Verb::Info(args) => args.json,
             Verb::Vol(args) => args.json(),
             Verb::Session(args) => args.json(),
             Verb::Map(args) => args.json(),
@@ -111,7 +117,9 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Run(args) => Err(run::run(args)),
         Verb::Ss(args) => ss::run(&args).map(done),
         Verb::Stats(args) => stats::run(&args).map(done),
+        Verb::Top(args) => top::run(&args).map(done),
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
+        Verb::Info(args) => info::run(&args).map(ExitCode::from),
         Verb::Exporter(args) => exporter::run(&args).map(done),
         Verb::Trace(args) => trace::run(args),
         Verb::Serve(args) => blocks::serve::run(args).map(done),

@@ -48,12 +48,17 @@ extern "C" fn end(_: libc::c_int) {
 
 /// Readable from the first SIGINT or SIGTERM on.
 pub(crate) fn bell_of_the_end() -> anyhow::Result<OwnedFd> {
+    bell_of(&[libc::SIGINT, libc::SIGTERM])
+}
+
+/// Readable from the first of these on.
+pub(crate) fn bell_of(signals: &[libc::c_int]) -> anyhow::Result<OwnedFd> {
     use std::os::fd::IntoRawFd as _;
     // Kept until the process ends: the handler has its number.
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
     let waiting = bell.try_clone()?;
     END.store(bell.into_raw_fd(), Ordering::Relaxed);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in signals.iter().copied() {
         // SAFETY: the handler loads an atomic and writes to a descriptor, and does nothing else.
         let before = unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
         if before == libc::SIG_ERR {

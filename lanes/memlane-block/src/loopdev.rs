@@ -80,6 +80,25 @@ impl fmt::Display for LoopError {
 
 impl std::error::Error for LoopError {}
 
+/// Can there be loop devices here?
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<(), LoopError> {
+    control().map(drop)
+}
+
+fn control() -> Result<File, LoopError> {
+    let control = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/loop-control");
+    control.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => LoopError::NotRoot,
+        _ => LoopError::NoLoop(error),
+    })
+}
+
 /// A loop device that is ours; goes when it is dropped and nobody else has it open.
 #[derive(Debug)]
 pub struct LoopDevice {
@@ -93,14 +112,7 @@ impl LoopDevice {
     /// # Errors
     /// [`LoopError`].
     pub fn attach(file: &Path, block: u32, read_only: bool) -> Result<LoopDevice, LoopError> {
-        let control = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/loop-control")
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => LoopError::NotRoot,
-                _ => LoopError::NoLoop(error),
-            })?;
+        let control = control()?;
         let backing = backing(file, read_only)?;
         let mut last = None;
         for _ in 0..TRIES {

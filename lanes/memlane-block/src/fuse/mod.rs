@@ -88,6 +88,8 @@ pub enum MountError {
     InUse(PathBuf),
     /// No `/dev/fuse`.
     NoFuse(io::Error),
+    /// Who is not root needs it.
+    NoHelper,
     /// Anything else.
     Io(PathBuf, io::Error),
 }
@@ -113,6 +115,9 @@ impl fmt::Display for MountError {
             MountError::InUse(path) => write!(f, "{} is in use", path.display()),
             MountError::NoFuse(error) => {
                 write!(f, "/dev/fuse: {error} (is the kernel module loaded?)")
+            }
+            MountError::NoHelper => {
+                f.write_str("without root, mounting takes fusermount3 (Debian: fuse3)")
             }
             MountError::Io(path, error) => write!(f, "{}: {error}", path.display()),
         }
@@ -211,6 +216,22 @@ fn config(options: &Options, read_only: bool) -> Config {
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = true;
     config
+}
+
+/// Can volumes be mounted as files here?
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<(), MountError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map(drop).map_err(MountError::NoFuse)?;
+    let helper = ["/bin", "/usr/bin", "/usr/local/bin"]
+        .iter()
+        .any(|folder| Path::new(folder).join("fusermount3").exists());
+    match helper || rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(MountError::NoHelper),
+    }
 }
 
 /// Looks at what is at `path`; says whether a file was made there.
