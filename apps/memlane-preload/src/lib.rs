@@ -44,6 +44,28 @@ unsafe extern "C" {
     static environ: *const *const u8;
 }
 
+/// What `memlane` looks for in the file before it preloads it: a library of another version is not its own.
+#[used]
+static VERSION: [u8; 31 + VERSION_TEXT.len()] = version_mark();
+const VERSION_TEXT: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
+
+const fn version_mark() -> [u8; 31 + VERSION_TEXT.len()] {
+    let mut mark = [0u8; 31 + VERSION_TEXT.len()];
+    let name = b"\0memlane-preload of version: <";
+    let mut i = 0;
+    while i < name.len() {
+        mark[i] = name[i];
+        i += 1;
+    }
+    let mut j = 0;
+    while j < VERSION_TEXT.len() {
+        mark[i + j] = VERSION_TEXT[j];
+        j += 1;
+    }
+    mark[i + j] = b'>';
+    mark
+}
+
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     memlane_sys::proc::write_stderr(

@@ -1,4 +1,4 @@
-//! Where the preload library is.
+//! Where the preload library is, and whether it is this program's own.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 const FILE: &str = "libmemlane_preload.so";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What stands in the library before its version, and what behind it.
+const MARK: &[u8] = b"memlane-preload of version: <";
+const MARK_END: u8 = b'>';
 
 /// The library to preload: the one that is named, or the one that belongs to this program.
 pub(crate) fn find(named: Option<OsString>) -> anyhow::Result<PathBuf> {
@@ -22,6 +26,12 @@ pub(crate) fn find(named: Option<OsString>) -> anyhow::Result<PathBuf> {
             })?,
         None => beside_us()?,
     };
+    if let Some(other) = version_of(&path).filter(|version| version != VERSION) {
+        bail!(
+            "{} is of version {other}, and this program of {VERSION}: name the one that belongs to it in MEMLANE_PRELOAD",
+            path.display()
+        );
+    }
     // ld.so splits LD_PRELOAD at these and expands $ORIGIN and the like.
     if path
         .as_os_str()
@@ -41,12 +51,21 @@ pub(crate) fn find(named: Option<OsString>) -> anyhow::Result<PathBuf> {
 fn beside_us() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot find out where this program is")?;
     let places = places(&exe);
-    if let Some(path) = places.iter().find(|path| path.is_file()) {
+    let there = || places.iter().filter(|path| path.is_file());
+    // One that does not say its version is believed to be ours.
+    let ours = |path: &&PathBuf| version_of(path).is_none_or(|version| version == VERSION);
+    if let Some(path) = there().find(ours) {
         return Ok(path.clone());
     }
-    let looked: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    let looked: Vec<String> = places
+        .iter()
+        .map(|path| match version_of(path) {
+            Some(other) => format!("{} (which is there, of version {other})", path.display()),
+            None => path.display().to_string(),
+        })
+        .collect();
     bail!(
-        "cannot find {FILE}; looked for {}. Build it with `cargo build --release -p memlane-preload`, \
+        "cannot find {FILE} of version {VERSION}; looked for {}. Build it with `cargo build --release -p memlane-preload`, \
          or name it in MEMLANE_PRELOAD",
         looked.join(", ")
     )
@@ -59,10 +78,21 @@ fn places(exe: &Path) -> Vec<PathBuf> {
     let mut places = vec![dir.join(FILE)];
     if let Some(prefix) = dir.parent() {
         let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
-        places.push(prefix.join("lib/memlane").join(FILE));
+        let lib = prefix.join("lib/memlane");
+        places.push(lib.join(VERSION).join(FILE));
+        places.push(lib.join(FILE));
         places.push(prefix.join("lib").join(triplet).join("memlane").join(FILE));
     }
     places
+}
+
+/// The version that a library says it is of; `None`: it says nothing.
+fn version_of(library: &Path) -> Option<String> {
+    let bytes = std::fs::read(library).ok()?;
+    let at = bytes.windows(MARK.len()).position(|w| w == MARK)? + MARK.len();
+    let rest = bytes.get(at..at + 32)?;
+    let end = rest.iter().position(|b| *b == MARK_END)?;
+    String::from_utf8(rest[..end].to_vec()).ok()
 }
 
 /// LD_PRELOAD with our library after what is already there, once.
@@ -93,6 +123,7 @@ mod tests {
         );
         let expected = [
             "/opt/x/bin/libmemlane_preload.so",
+            &format!("/opt/x/lib/memlane/{VERSION}/{FILE}"),
             "/opt/x/lib/memlane/libmemlane_preload.so",
             &triplet,
         ];
@@ -100,6 +131,27 @@ mod tests {
             places(Path::new("/opt/x/bin/memlane")),
             expected.map(PathBuf::from)
         );
+    }
+
+    #[test]
+    fn a_library_tells_its_version() {
+        let dir = std::env::temp_dir().join(format!("memlane-version-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(FILE);
+        let told = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            version_of(&path)
+        };
+        let mut bytes = b"\x7fELF...".to_vec();
+        assert_eq!(told(&bytes), None);
+        bytes.extend_from_slice(MARK);
+        assert_eq!(told(&bytes), None, "cut short");
+        bytes.extend_from_slice(b"0.0.9>");
+        bytes.resize(200, 0);
+        assert_eq!(told(&bytes).as_deref(), Some("0.0.9"));
+        let refused = find(Some(path.into())).unwrap_err().to_string();
+        assert!(refused.contains("of version 0.0.9"), "{refused}");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

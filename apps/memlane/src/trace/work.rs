@@ -204,9 +204,10 @@ impl Work {
         }
         if args.pid.is_empty() {
             self.search();
-            if self.targets.is_empty() {
-                out::warn("no process under memlane yet that may be looked at: waiting for one");
-            }
+        }
+        match self.targets.len() {
+            0 => out::warn("no process under memlane yet that may be looked at: waiting for one"),
+            n => out::warn(&format!("tracing {n} processes; ^C ends it")),
         }
         Ok(())
     }

@@ -1,0 +1,307 @@
+//! What is installed runs from where it is; taking it away, or putting the next version in its place, hurts no program
+//! that runs, nor what it starts.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use memlane_system::harness::{Built, Running, TempDir, is_root, plain_only};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const LIBRARY: &str = "libmemlane_preload.so";
+
+fn packaging(script: &str) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let mut command = Command::new("sh");
+    command.arg(root.join(script));
+    command
+}
+
+/// Command and library side by side, as a build leaves them.
+fn built(dir: &Path) -> PathBuf {
+    let found = Built::find();
+    let built = dir.join("built");
+    std::fs::create_dir_all(&built).expect("a folder");
+    let memlane = found.memlane.expect("memlane is built");
+    for (from, name) in [(memlane, "memlane"), (found.preload, LIBRARY)] {
+        std::fs::copy(from, built.join(name)).expect("copied");
+    }
+    built
+}
+
+#[track_caller]
+fn done(mut command: Command) -> Output {
+    let output = command.output().expect("started");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}\n{text}");
+    output
+}
+
+fn install(verb: &str, prefix: &Path, more: &[&str]) -> String {
+    let mut command = packaging("install.sh");
+    command.args([verb, "--prefix"]).arg(prefix).args(more);
+    String::from_utf8_lossy(&done(command).stderr).into_owned()
+}
+
+/// A pair of its own says that bytes took the lane.
+#[track_caller]
+fn works(memlane: &Path) {
+    let mut command = Command::new(memlane);
+    command.arg("check").env_remove("MEMLANE_PRELOAD");
+    let output = done(command);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("MEMLANE"), "{text}");
+}
+
+/// Two programs with a connection, for as long as the file `go` is not there; then they go on for a while, start
+/// children, and end.
+const TALK: &str = r#"
+import os, socket, subprocess, sys, time, hashlib
+home = sys.argv[1]
+go = os.path.join(home, 'go')
+server = socket.socket()
+server.bind(('127.0.0.1', 0))
+server.listen()
+if os.fork() == 0:
+    peer, _ = server.accept()
+    while True:
+        data = peer.recv(65536)
+        if not data: os._exit(0)
+        peer.sendall(data)
+client = socket.create_connection(server.getsockname())
+server.close()
+def exchange(turn):
+    data = hashlib.sha256(b'%d' % turn).digest() * (1 + turn % 200)
+    client.sendall(data)
+    back = b''
+    while len(back) < len(data):
+        back += client.recv(65536)
+    assert back == data, turn
+turn = 0
+while not os.path.exists(go):
+    exchange(turn); turn += 1
+    if turn == 300: open(os.path.join(home, 'ready'), 'w').close()
+for turn in range(300): exchange(turn)
+child = subprocess.run(['sh', '-c', 'sh -c true'], capture_output=True)
+assert child.returncode == 0 and not child.stderr, child.stderr
+exchange(77)
+client.close()
+os.wait()
+print('all right')
+"#;
+
+fn has_python() -> bool {
+    let found = Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("SKIPPED: install: not installed: python3");
+    }
+    found
+}
+
+/// Those two, when they have begun.
+fn talking(memlane: &Path, preload: Option<&Path>, home: &Path) -> Running {
+    std::fs::create_dir_all(home).expect("a folder");
+    let script = home.join("talk.py");
+    std::fs::write(&script, TALK).expect("written");
+    let mut command = Command::new(memlane);
+    command.env_remove("MEMLANE_PRELOAD");
+    if let Some(preload) = preload {
+        command.env("MEMLANE_PRELOAD", preload);
+    }
+    command.args(["run", "--upgrade", "eager", "--", "python3"]);
+    command.arg(script).arg(home);
+    let mut running = Running::start(command);
+    running.wait_until(LIMIT, "the first exchanges", || home.join("ready").exists());
+    running
+}
+
+#[track_caller]
+fn they_end_well(running: Running, home: &Path) {
+    std::fs::write(home.join("go"), "").expect("written");
+    let done = running.finish(LIMIT);
+    assert!(
+        done.is_ok() && done.stdout.contains("all right"),
+        "{}",
+        done.report()
+    );
+    assert!(done.stderr.is_empty(), "{}", done.report());
+}
+
+#[test]
+fn programs_outlive_what_they_were_started_from() {
+    if plain_only() || !has_python() {
+        return;
+    }
+    let dir = TempDir::new("install");
+    let built = built(dir.path());
+    let prefix = dir.path().join("opt");
+    let from = ["--built", built.to_str().expect("UTF-8")];
+    install("install", &prefix, &from);
+    let library = prefix.join("lib/memlane").join(VERSION).join(LIBRARY);
+    assert!(library.is_file());
+    for file in [
+        "share/doc/memlane/LICENSE-MIT",
+        "share/doc/memlane/docs/guides/sockets.md",
+        "lib/systemd/system/memlane-serve.service",
+    ] {
+        assert!(prefix.join(file).is_file(), "{file}");
+    }
+    let unit = std::fs::read_to_string(prefix.join("lib/systemd/system/memlane-serve.service"));
+    let exec = format!("ExecStart={}", prefix.join("bin/memlane").display());
+    assert!(unit.expect("a unit").contains(&exec));
+    works(&prefix.join("bin/memlane"));
+    // A prefix may be moved: nothing in it knows where it was.
+    let moved = dir.path().join("moved");
+    std::fs::rename(&prefix, &moved).expect("moved");
+    works(&moved.join("bin/memlane"));
+    std::fs::rename(&moved, &prefix).expect("moved back");
+
+    let home = dir.path().join("talk");
+    let running = talking(&prefix.join("bin/memlane"), None, &home);
+    // Once more over itself while they run, then all of it away.
+    install("install", &prefix, &from);
+    let said = install("uninstall", &prefix, &[]);
+    assert!(said.contains("stays"), "{said}");
+    assert!(!prefix.join("bin/memlane").exists());
+    assert!(!prefix.join("share/doc/memlane").exists());
+    assert!(library.is_file(), "taken away from programs that run");
+    they_end_well(running, &home);
+    let said = install("sweep", &prefix, &[]);
+    assert!(said.is_empty() && !library.exists(), "{said}");
+}
+
+#[test]
+fn two_versions_stand_side_by_side_and_a_library_of_another_one_is_not_taken() {
+    if plain_only() {
+        return;
+    }
+    let dir = TempDir::new("install-two");
+    let built = built(dir.path());
+    let prefix = dir.path().join("opt");
+    let from = ["--built", built.to_str().expect("UTF-8")];
+    install("install", &prefix, &from);
+    let ours = prefix.join("lib/memlane").join(VERSION).join(LIBRARY);
+    let others = prefix.join("lib/memlane/0.0.9");
+    std::fs::create_dir_all(&others).expect("a folder");
+    let bytes = std::fs::read(&ours).expect("the library");
+    std::fs::write(others.join(LIBRARY), aged(&bytes)).expect("written");
+    works(&prefix.join("bin/memlane"));
+    // Without its own it names what it looked for, and takes no other.
+    std::fs::rename(&ours, prefix.join("lib/memlane/away")).expect("moved");
+    std::fs::write(prefix.join("lib/memlane").join(LIBRARY), aged(&bytes)).expect("written");
+    let mut command = Command::new(prefix.join("bin/memlane"));
+    command.args(["run", "true"]).env_remove("MEMLANE_PRELOAD");
+    let output = command.output().expect("started");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    let looked = format!("lib/memlane/{VERSION}/{LIBRARY}");
+    assert!(
+        said.contains(&looked) && said.contains("of version 0.0.9"),
+        "{said}"
+    );
+    // Nor one that is named.
+    let mut command = Command::new(prefix.join("bin/memlane"));
+    command
+        .args(["run", "true"])
+        .env("MEMLANE_PRELOAD", others.join(LIBRARY));
+    let said = String::from_utf8_lossy(&command.output().expect("started").stderr).into_owned();
+    assert!(said.contains("of version 0.0.9"), "{said}");
+}
+
+/// The library as one of version 0.0.9.
+fn aged(bytes: &[u8]) -> Vec<u8> {
+    let mark = format!("memlane-preload of version: <{VERSION}>");
+    let at = bytes.windows(mark.len()).position(|w| w == mark.as_bytes());
+    let at = at.expect("a library says its version");
+    let mut bytes = bytes.to_vec();
+    bytes[at + mark.len() - 1 - VERSION.len()..at + mark.len() - 1]
+        .copy_from_slice(&b"0.0.9\0\0\0"[..VERSION.len()]);
+    bytes
+}
+
+fn deb(built: &Path, out: &Path, version: &str) -> PathBuf {
+    let mut command = packaging("deb.sh");
+    command.arg("--built").arg(built).arg("--out").arg(out);
+    command.args(["--version", version]);
+    let output = done(command);
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+/// `dpkg` on a root of its own, in which nothing else is installed.
+fn dpkg(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("dpkg");
+    command.arg(format!("--root={}", root.display()));
+    command.args(["--force-script-chrootless", "--force-depends"]);
+    command.arg(format!("--log={}/log", root.display()));
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn a_debian_package_is_installed_upgraded_under_load_and_removed() {
+    let tools = ["dpkg-deb", "dpkg", "strip", "objdump"];
+    let there = |tool: &&str| Command::new(tool).arg("--version").output().is_ok();
+    if plain_only() || !has_python() || !is_root() || !tools.iter().all(there) {
+        eprintln!("SKIPPED: install: a Debian package: not root, or no dpkg, strip or objdump");
+        return;
+    }
+    let dir = TempDir::new("install-deb");
+    let built = built(dir.path());
+    let [old, new] = ["0.0.9", VERSION].map(|version| deb(&built, dir.path(), version));
+
+    // Unpacked anywhere, it runs.
+    let anywhere = dir.path().join("anywhere");
+    let mut unpack = Command::new("dpkg-deb");
+    unpack.arg("-x").arg(&new).arg(&anywhere);
+    done(unpack);
+    works(&anywhere.join("usr/bin/memlane"));
+
+    let root = dir.path().join("root");
+    std::fs::create_dir_all(root.join("var/lib/dpkg/info")).expect("a folder");
+    std::fs::create_dir_all(root.join("var/lib/dpkg/updates")).expect("a folder");
+    std::fs::write(root.join("var/lib/dpkg/status"), "").expect("written");
+    done(dpkg(&root, &["-i", old.to_str().expect("UTF-8")]));
+    let at = |version: &str| root.join("usr/lib/memlane").join(version).join(LIBRARY);
+    assert!(at("0.0.9").is_file());
+    let memlane = root.join("usr/bin/memlane");
+    works(&memlane);
+
+    let home = dir.path().join("talk");
+    let running = talking(&memlane, Some(&at("0.0.9")), &home);
+    done(dpkg(&root, &["-i", new.to_str().expect("UTF-8")]));
+    assert!(at(VERSION).is_file());
+    assert!(at("0.0.9").is_file(), "taken away from programs that run");
+    works(&memlane);
+    done(dpkg(&root, &["--remove", "memlane"]));
+    assert!(!memlane.exists() && !at(VERSION).exists());
+    assert!(at("0.0.9").is_file(), "taken away from programs that run");
+    they_end_well(running, &home);
+    done(dpkg(&root, &["-i", new.to_str().expect("UTF-8")]));
+    assert!(!at("0.0.9").exists(), "what nobody uses any more stays");
+    done(dpkg(&root, &["--purge", "memlane"]));
+    let left = Command::new("find")
+        .arg(root.join("usr/lib"))
+        .arg("-type")
+        .arg("f")
+        .output();
+    let left = left.expect("started").stdout;
+    assert!(left.is_empty(), "{}", String::from_utf8_lossy(&left));
+}
+
+/// Nothing here takes long but the waiting for programs.
+#[test]
+fn the_scripts_say_how_they_are_called() {
+    let begin = Instant::now();
+    for wrong in [
+        &["frob"][..],
+        &["install", "--prefix", "relative"],
+        &["install", "--frob", "x"],
+    ] {
+        let mut command = packaging("install.sh");
+        let output = command.args(wrong).output().expect("started");
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+        assert!(!output.stderr.is_empty());
+    }
+    assert!(begin.elapsed() < LIMIT);
+}
