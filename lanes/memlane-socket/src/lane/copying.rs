@@ -196,3 +196,90 @@ pub(super) fn take(
     let ring = unsafe { conn.tx_bytes() };
     outgoing(conn, held).is_some_and(|own| own.take(place, n, &ring, at).is_ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::io;
+    use crate::conn::mode;
+    use crate::iov::count::COPIED;
+    use crate::lane::looped::{Looped, looped};
+    use crate::lane::place::{self, Reserved};
+    use std::io::Read as _;
+
+    const N: usize = 100_000;
+
+    fn bytes() -> Vec<u8> {
+        (0..N).map(|i| (i * 7 + i / 251).to_le_bytes()[0]).collect()
+    }
+
+    fn copying() -> Looped {
+        let l = looped();
+        start(&l.conn, 7).unwrap();
+        l
+    }
+
+    fn receive(l: &Looped, bytes: usize) -> Vec<u8> {
+        let mut got = vec![0u8; bytes];
+        let n = io::recv(l.fd, got.as_mut_ptr().cast(), bytes, libc::MSG_DONTWAIT);
+        assert_eq!(n, bytes.cast_signed());
+        got
+    }
+
+    fn over(l: Looped) {
+        process::forget(l.fd);
+        drop(l.conn);
+    }
+
+    #[test]
+    fn a_byte_is_copied_twice_into_the_ring_and_once_out_of_it() {
+        let (l, sent) = (copying(), bytes());
+        // Five times: also across the ends of the ring and of our own buffer.
+        for _ in 0..5 {
+            COPIED.set(0);
+            assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
+            assert_eq!(COPIED.replace(0), 2 * N, "send");
+            assert_eq!(receive(&l, N), sent);
+            assert_eq!(COPIED.get(), N, "receive");
+        }
+        assert_eq!(memlane_sys::sock::tcp_counts(l.fd).unwrap().written, 0);
+        over(l);
+    }
+
+    #[test]
+    fn a_place_lies_in_our_own_buffer_and_what_is_committed_arrives() {
+        let (l, sent) = (copying(), bytes());
+        let mut at = 0;
+        while at < N {
+            let Ok(Reserved::Ring(slot)) = place::reserve(&l.conn, N - at, 0) else {
+                panic!("no place at {at}");
+            };
+            assert!(!slot.is_in_ring());
+            let n = slot.bytes().len().min(30_000);
+            // SAFETY: `n` bytes are readable.
+            assert!(unsafe { slot.bytes().copy_in(0, sent[at..].as_ptr(), n) });
+            slot.publish(n);
+            assert_eq!(receive(&l, n), &sent[at..at + n]);
+            at += n;
+        }
+        over(l);
+    }
+
+    /// It cannot happen: then no byte is lost either.
+    #[test]
+    fn what_a_device_refuses_goes_by_tcp() {
+        let (mut l, sent) = (copying(), bytes());
+        assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 10, 0), 10);
+        {
+            let held = crate::lane::lock_tx(&l.conn).unwrap();
+            outgoing(&l.conn, &held).unwrap().device = Loopback::empty();
+        }
+        assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
+        assert_eq!(l.conn.tx_mode(), mode::ENDED);
+        assert_eq!(receive(&l, 10), &sent[..10]);
+        let mut rest = vec![0; N];
+        l.ends[1].read_exact(&mut rest).unwrap();
+        assert_eq!(rest, sent);
+        over(l);
+    }
+}
