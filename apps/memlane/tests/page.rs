@@ -132,6 +132,8 @@ fn a_browser_shows_every_point_and_no_text_where_it_cannot_be_read() {
         assert_eq!(seen["trouble"], serde_json::json!([]), "{size:?}");
         assert_eq!(seen["points"], figures, "{size:?}: {seen}");
         assert_eq!(seen["plots"], 2, "{seen}");
+        assert_eq!(seen["dark"], scheme == 0, "{seen}");
+        assert_eq!(seen["width"], size[0], "{seen}");
         assert_eq!(seen["schema"], "memlane.bench.sockets/2", "{seen}");
     }
 }
