@@ -211,7 +211,7 @@ fn a_peer_that_scribbles_on_every_word_never_ends_the_program_by_a_signal() {
     }
     for seed in 1..=12_u64 {
         let mut open = Open::new();
-        open.meeting.victim.end.tell("both 3 3000000 3000000");
+        open.meeting.victim.end.tell("both 3 3000000 100000000"); // more than comes
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = move || {
             state ^= state << 13;
