@@ -101,10 +101,7 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
         io::splice(l.fd, none, pipe[1], none, 100, 0)
     });
     assert_eq!(n, 3, "{}", crate::real::errno());
-    // SAFETY: ours, and not used again.
-    unsafe { libc::close(pipe[0]) };
-    // SAFETY: likewise.
-    unsafe { libc::close(pipe[1]) };
+    pipe.into_iter().for_each(memlane_sys::fd::close);
     ends(l);
 }
 
