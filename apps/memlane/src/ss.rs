@@ -117,15 +117,15 @@ impl<'a> Row<'a> {
     }
 }
 
-/// `MEMLANE` (and which way is copied, sent/received, if one is), or `TCP` with its reason (own/peer's), as smcss shows it.
+/// `MEMLANE`, and which direction is copied if one is; or `TCP` with its reason (own/peer's), as smcss shows it.
 pub(crate) fn mode(conn: &Conn) -> String {
     let (own, peer) = (conn.reason, conn.peer_reason);
     if conn.state == ConnState::Memlane {
         match (conn.tx.copied, conn.rx.copied) {
             (false, false) => "MEMLANE",
-            (true, true) => "MEMLANE copy",
-            (true, false) => "MEMLANE copy/nocopy",
-            (false, true) => "MEMLANE nocopy/copy",
+            (true, true) => "MEMLANE:copy",
+            (true, false) => "MEMLANE:copy-tx",
+            (false, true) => "MEMLANE:copy-rx",
         }
         .to_owned()
     } else if own == Reason::NONE {

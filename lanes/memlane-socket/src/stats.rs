@@ -157,10 +157,9 @@ pub fn show_rings(conn: &Conn) {
     }
 }
 
-/// Its lane is open: which directions go in mode `copy`?
-pub fn show_copied(conn: &Conn, by_peer: bool) {
+/// Its lane is open: which directions, sent and received, go in mode `copy`?
+pub fn show_copied(conn: &Conn, [own, by_peer]: [bool; 2]) {
     if let Some(e) = entry(conn) {
-        let own = !conn.tx_own.load(Relaxed).is_null();
         let bits = (u32::from(own) * COPIED_TX) | (u32::from(by_peer) * COPIED_RX);
         e.copied.store(bits, Relaxed);
     }

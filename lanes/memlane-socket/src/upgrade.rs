@@ -537,7 +537,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
         0 => (a.ring, a.ring_size),
         _ => (own_ring::attach(hs, m, got.fds[1].take())?, m.own_ring),
     };
-    if copying::is_asked_for(hs.peer_features) {
+    if copying::agreed(hs.peer_features)[0] {
         copying::start(conn, m.token)?;
     }
     conn.tx_ring.store(ring, Ordering::Relaxed);
@@ -598,7 +598,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     process::show(conn, ConnState::Memlane, Reason::NONE);
     crate::stats::upgraded(conn);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
-    crate::stats::show_copied(conn, copying::is_done_by_peer(hs.peer_features));
+    crate::stats::show_copied(conn, copying::agreed(hs.peer_features));
     if conn.role.load(Ordering::Relaxed) == 0 {
         hs.stage = CONFIRMING;
         return confirm(conn, hs);

@@ -129,14 +129,18 @@ pub fn compare(family: &'static str, exceptions: &[Exception]) {
     compare_in(FamilyRun::of(family, exceptions));
 }
 
-/// Runs every case of `family` in mode `copy`, in two ways that have the lane from the start.
+/// Runs every case of `family` in mode `copy`, in these ways (variants) only.
 ///
 /// # Panics
 /// As [`compare`].
-pub fn compare_copied(family: &'static str, exceptions: &[Exception]) {
+pub fn compare_copied(
+    family: &'static str,
+    ways: &'static [&'static str],
+    exceptions: &[Exception],
+) {
     let mut run = FamilyRun::of(family, exceptions);
     run.modes = &[Mode::Copy];
-    run.ways = Some(&["warm20", "bulk", "once"]);
+    run.ways = Some(ways);
     compare_in(run);
 }
 

@@ -213,13 +213,13 @@ pub struct Survivor {
 }
 
 impl Survivor {
-    /// Starts it.
+    /// Starts it, with these variables.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn start() -> Survivor {
+    pub fn start(env: &[(&str, &str)]) -> Survivor {
         let dir = TempDir::new("faults");
-        let mut end = End::start(dir.path(), "survivor", "survivor", &[], &[]);
+        let mut end = End::start(dir.path(), "survivor", "survivor", &[], env);
         let said = end.line().expect("ports");
         let words: Vec<&str> = said.split(' ').collect();
         let echo = mortal(&["echo", words[3]], &[]).spawn().expect("an echo");

@@ -37,14 +37,41 @@ impl Failing {
     }
 }
 
+/// Where a test goes.
+#[derive(Clone, Copy, Debug)]
+struct Where {
+    who: Failing,
+    /// What both sides are asked for.
+    mode: &'static str,
+    /// Only this part.
+    part: Option<Part>,
+}
+
+const fn everywhere(who: Failing) -> Where {
+    Where {
+        who,
+        mode: "nocopy",
+        part: None,
+    }
+}
+
+/// Bytes go another way there, and nothing else is different.
+const fn by_copies(who: Failing) -> Where {
+    Where {
+        who,
+        mode: "copy",
+        part: Some(Part::Transfer),
+    }
+}
+
 /// A dialogue with a peer that has these faults.
-fn begin(survivor: &mut Survivor, who: Failing, part: Option<Part>, fault: &str) -> End {
-    let mut env = vec![("MEMLANE_FAULT", fault)];
+fn begin(survivor: &mut Survivor, place: Where, part: Option<Part>, fault: &str) -> End {
+    let mut env = vec![("MEMLANE_FAULT", fault), ("MEMLANE_MODE", place.mode)];
     if part == Some(Part::Refusal) {
         // Whom the server declines, and tells so.
         env.push(("MEMLANE_EID", "BLUE"));
     }
-    match who {
+    match place.who {
         Failing::Client => survivor.joined(&env),
         Failing::Server => survivor.joins(&env),
     }
@@ -60,8 +87,8 @@ fn words(report: &str) -> BTreeMap<&str, &str> {
 }
 
 /// It died there, and the survivor has seen what TCP would have shown.
-fn dies(survivor: &mut Survivor, who: Failing, part: Part, fault: &str) -> Result<(), String> {
-    let mut peer = begin(survivor, who, Some(part), fault);
+fn dies(survivor: &mut Survivor, place: Where, part: Part, fault: &str) -> Result<(), String> {
+    let mut peer = begin(survivor, place, Some(part), fault);
     let status = peer.ended();
     let said = survivor.report(fault);
     if status.and_then(|status| status.signal()) != Some(9) {
@@ -109,8 +136,8 @@ fn dies(survivor: &mut Survivor, who: Failing, part: Part, fault: &str) -> Resul
 }
 
 /// It stops there; what goes on beside does not wait for it; it goes on, and not a byte is missing.
-fn stops(survivor: &mut Survivor, who: Failing, part: Part, fault: &str) -> Result<(), String> {
-    let mut peer = begin(survivor, who, Some(part), fault);
+fn stops(survivor: &mut Survivor, place: Where, part: Part, fault: &str) -> Result<(), String> {
+    let mut peer = begin(survivor, place, Some(part), fault);
     let start = Instant::now();
     while !peer.is_stopped() {
         if peer.is_over() || start.elapsed() > PATIENCE {
@@ -139,20 +166,21 @@ fn ends_well(survivor: &Survivor, peer: &mut End, fault: &str) -> Result<(), Str
 
 /// Does `act` at every step that `who` gets to; the survivor is the same all the time.
 fn at_every_step(
-    who: Failing,
+    place: Where,
     action: &str,
-    act: impl Fn(&mut Survivor, Failing, Part, &str) -> Result<(), String>,
+    act: impl Fn(&mut Survivor, Where, Part, &str) -> Result<(), String>,
 ) {
     if plain_only() {
         return;
     }
-    let mut survivor = Survivor::start();
+    let mut survivor = Survivor::start(&[("MEMLANE_MODE", place.mode)]);
     // One round without a fault: what it holds after that, it may hold in the end.
-    good_round(&mut survivor, who);
+    good_round(&mut survivor, place);
     let before = Held::by(survivor.pid()).expect("it is there");
     let mut wrong = Vec::new();
     let mut done = 0;
-    for (name, part, _) in STEPS.iter().filter(|(_, _, side)| who.gets_to(*side)) {
+    let here = |part: Part, side| place.who.gets_to(side) && place.part.is_none_or(|p| p == part);
+    for (name, part, _) in STEPS.iter().filter(|(_, part, side)| here(*part, *side)) {
         // In the middle of it, too: the first bytes are not like all others.
         let times: &[u32] = match part {
             Part::Transfer => &[1, 12],
@@ -164,14 +192,14 @@ fn at_every_step(
             let tries = if *nth > 1 { 1 } else { TRIES };
             let mut acted = Ok(());
             for _ in 0..tries {
-                acted = act(&mut survivor, who, *part, &fault);
+                acted = act(&mut survivor, place, *part, &fault);
                 if !acted.as_ref().is_err_and(|why| why.ends_with(NEVER)) {
                     break;
                 }
             }
             match acted {
                 Err(why) if *nth == 1 || !why.ends_with(NEVER) => {
-                    wrong.push(format!("{fault} of the {who:?}: {why}"));
+                    wrong.push(format!("{fault} of the {place:?}: {why}"));
                 }
                 _ => {}
             }
@@ -179,10 +207,10 @@ fn at_every_step(
             done += 1;
         }
     }
-    assert!(done > 30, "{done}");
+    assert!(done > 20, "{done}");
     // What belonged to the dead goes when somebody new comes, a second later.
     std::thread::sleep(Duration::from_millis(1100));
-    good_round(&mut survivor, who);
+    good_round(&mut survivor, place);
     let after = Held::by(survivor.pid()).expect("it is there");
     if !after.is_back_to(&before) {
         wrong.push(format!("{before:?} has become {after:?}"));
@@ -190,28 +218,38 @@ fn at_every_step(
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-fn good_round(survivor: &mut Survivor, who: Failing) {
-    let mut peer = begin(survivor, who, None, "");
+fn good_round(survivor: &mut Survivor, place: Where) {
+    let mut peer = begin(survivor, place, None, "");
     let ended = ends_well(survivor, &mut peer, "no fault");
     assert_eq!(ended, Ok(()));
 }
 
 #[test]
 fn a_client_that_dies_at_any_step_is_for_the_server_what_tcp_would_show() {
-    at_every_step(Failing::Client, "kill", dies);
+    at_every_step(everywhere(Failing::Client), "kill", dies);
 }
 
 #[test]
 fn a_server_that_dies_at_any_step_is_for_the_client_what_tcp_would_show() {
-    at_every_step(Failing::Server, "kill", dies);
+    at_every_step(everywhere(Failing::Server), "kill", dies);
 }
 
 #[test]
 fn a_client_that_stops_at_any_step_disturbs_nobody_else_and_goes_on() {
-    at_every_step(Failing::Client, "stop", stops);
+    at_every_step(everywhere(Failing::Client), "stop", stops);
 }
 
 #[test]
 fn a_server_that_stops_at_any_step_disturbs_nobody_else_and_goes_on() {
-    at_every_step(Failing::Server, "stop", stops);
+    at_every_step(everywhere(Failing::Server), "stop", stops);
+}
+
+#[test]
+fn a_client_that_copies_and_dies_at_any_step_is_for_the_server_what_tcp_would_show() {
+    at_every_step(by_copies(Failing::Client), "kill", dies);
+}
+
+#[test]
+fn a_server_that_copies_and_dies_at_any_step_is_for_the_client_what_tcp_would_show() {
+    at_every_step(by_copies(Failing::Server), "kill", dies);
 }

@@ -7,6 +7,7 @@
 use super::TxHeld;
 use crate::config::Mode;
 use crate::conn::Conn;
+use crate::faults::{self, Step};
 use crate::iov::{self, Cursor};
 use crate::process;
 use crate::wire;
@@ -45,14 +46,16 @@ pub fn features() -> u8 {
     wire::OWN_RINGS | wire::TAKES_MAIL | wire::CAN_COPY | wants
 }
 
-/// A sender copies if either side has asked for it. `peers`: the features that the peer has told.
-pub fn is_asked_for(peers: u8) -> bool {
-    process::config().mode == Mode::Copy || peers & wire::WANTS_COPY != 0
+/// Does this side copy what it sends, and does the peer? `peers`: the features that it has told.
+///
+/// Either side's wish counts for both directions. A peer that has never heard of it does not copy.
+pub fn agreed(peers: u8) -> [bool; 2] {
+    agreed_between(process::config().mode, peers)
 }
 
-/// Does the peer copy what it sends to us? One that has never heard of it does not.
-pub fn is_done_by_peer(peers: u8) -> bool {
-    is_asked_for(peers) && peers & wire::CAN_COPY != 0
+fn agreed_between(own: Mode, peers: u8) -> [bool; 2] {
+    let wanted = own == Mode::Copy || peers & wire::WANTS_COPY != 0;
+    [wanted, wanted && peers & wire::CAN_COPY != 0]
 }
 
 /// From its first byte in memory on, this connection's sender copies; `token` is that of the peer's DMB.
@@ -157,7 +160,8 @@ pub(super) fn put(
     for stretch in stretches {
         let mut done = 0;
         while done < stretch.len {
-            let piece = own.piece(stretch.len - done);
+            let left = stretch.len - done;
+            let piece = own.piece(faults::half(Step::HalfCopied, left).max(1));
             let before = cursor.clone();
             let all = Stretch {
                 at: 0,
@@ -171,6 +175,9 @@ pub(super) fn put(
             {
                 *cursor = before;
                 return sum;
+            }
+            if piece.len() < left {
+                faults::at(Step::HalfCopied);
             }
             done += piece.len();
             sum += piece.len();
@@ -263,6 +270,23 @@ mod tests {
             at += n;
         }
         over(l);
+    }
+
+    #[test]
+    fn either_side_s_wish_counts_for_both_and_an_older_peer_does_not_copy() {
+        let older = wire::OWN_RINGS;
+        let can = older | wire::CAN_COPY;
+        let wants = can | wire::WANTS_COPY;
+        for (own, peers, agreed) in [
+            (Mode::NoCopy, older, [false, false]),
+            (Mode::NoCopy, can, [false, false]),
+            (Mode::NoCopy, wants, [true, true]),
+            (Mode::Copy, older, [true, false]),
+            (Mode::Copy, can, [true, true]),
+            (Mode::Copy, wants, [true, true]),
+        ] {
+            assert_eq!(agreed_between(own, peers), agreed, "{own:?} {peers}");
+        }
     }
 
     /// It cannot happen: then no byte is lost either.

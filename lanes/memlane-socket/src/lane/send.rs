@@ -302,6 +302,13 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     Turn::Some
 }
 
+/// The first `len` bytes of a stretch, and the others.
+#[inline(always)]
+fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
+    let (at, rest) = (whole.at + len, whole.len - len);
+    (Stretch { len, ..whole }, Stretch { at, len: rest })
+}
+
 /// Mode `copy`: into the ring by way of our own buffer, and by a device.
 #[cold]
 fn by_device(
@@ -313,6 +320,7 @@ fn by_device(
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let put = copying::put(conn, held, cursor, &ring, stretches);
+    faults::at(Step::Copied);
     publish(conn, held, words, put);
     if put == stretches[0].len + stretches[1].len {
         return Turn::Some;
@@ -321,13 +329,6 @@ fn by_device(
     held.tx().go_tcp_only(words);
     super::tune::tx_ended(conn);
     Turn::Ended
-}
-
-/// The first `len` bytes of a stretch, and the others.
-#[inline(always)]
-fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
-    let (at, rest) = (whole.at + len, whole.len - len);
-    (Stretch { len, ..whole }, Stretch { at, len: rest })
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.

@@ -72,6 +72,7 @@ pub(crate) struct Meeting {
     /// Where the victim's mailbox is, once it has written, and its id of the connection.
     pub(crate) to: Option<(UnixName, u64)>,
     seed: u64,
+    said: u64,
 }
 
 impl Meeting {
@@ -106,6 +107,7 @@ impl Meeting {
             mailbox: sock::unix_datagram(None).expect("a mailbox"),
             to: None,
             seed: 0,
+            said: 0,
         }
     }
 
@@ -198,6 +200,7 @@ impl Meeting {
             .collect();
         self.victim.end.tell(&format!("take {bytes}"));
         self.stream.write_all(&ours).expect("it takes them");
+        self.said += bytes as u64;
         let taken = self.victim.end.answer().taken;
         assert_eq!(taken, fnv(&ours), "{bytes} bytes to it: {:?}", self.conn());
         self.hear(bytes);
@@ -212,6 +215,11 @@ impl Meeting {
         self.stream.read_exact(&mut theirs).expect("it sends them");
         let sent = self.victim.end.answer().sent;
         assert_eq!(sent, fnv(&theirs), "{bytes} bytes of it: {:?}", self.conn());
+    }
+
+    /// Bytes that the liar has sent.
+    pub(crate) fn said(&self) -> u64 {
+        self.said
     }
 
     pub(crate) fn exchange(&mut self) {
