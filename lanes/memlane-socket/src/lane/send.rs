@@ -151,7 +151,10 @@ fn by_lanes_alone(
     look_for_death(conn);
     let mut spun = false;
     while cursor.left() > 0 {
-        let turn = by_ring(conn, cursor);
+        let turn = match conn.tx_own.load(Ordering::Relaxed).is_null() {
+            true => by_ring::<false>(conn, cursor),
+            false => by_device(conn, cursor),
+        };
         let sent = wanted - cursor.left();
         match turn {
             Turn::Some => {
@@ -250,9 +253,15 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
     if sent > 0 { sent.cast_signed() } else { error }
 }
 
+/// Mode `copy`: as much as possible into the ring, by way of our own buffer and a device.
+#[inline(never)]
+fn by_device(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
+    by_ring::<true>(conn, cursor)
+}
+
 /// Puts as much as possible into the ring.
 #[inline]
-fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
+fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     let Some(held) = lock_tx(conn) else {
         return Turn::Nested;
     };
@@ -284,8 +293,17 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         trace::by_ring(conn, cursor, tx.offset(), n);
     }
     faults::at(Step::WritingSet);
-    if !conn.tx_own.load(Ordering::Relaxed).is_null() {
-        return by_device(conn, cursor, &held, [a, b]);
+    if COPY {
+        let put = copying::put(conn, &held, cursor, &ring, [a, b]);
+        faults::at(Step::Copied);
+        publish(conn, &held, words, put);
+        if put < n {
+            // The device has refused: the rest goes by TCP.
+            held.tx().go_tcp_only(words);
+            super::tune::tx_ended(conn);
+            return Turn::Ended;
+        }
+        return Turn::Some;
     }
     let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
     // SAFETY: the program's buffers, as it promised its call.
@@ -307,28 +325,6 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
 fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
     let (at, rest) = (whole.at + len, whole.len - len);
     (Stretch { len, ..whole }, Stretch { at, len: rest })
-}
-
-/// Mode `copy`: into the ring by way of our own buffer, and by a device.
-#[cold]
-fn by_device(
-    conn: &Use,
-    cursor: &mut Cursor<'_>,
-    held: &TxHeld<'_>,
-    stretches: [Stretch; 2],
-) -> Turn {
-    // SAFETY: OPEN, under the lock: attached.
-    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
-    let put = copying::put(conn, held, cursor, &ring, stretches);
-    faults::at(Step::Copied);
-    publish(conn, held, words, put);
-    if put == stretches[0].len + stretches[1].len {
-        return Turn::Some;
-    }
-    // The device has refused: the rest goes by TCP.
-    held.tx().go_tcp_only(words);
-    super::tune::tx_ended(conn);
-    Turn::Ended
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
