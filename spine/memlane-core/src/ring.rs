@@ -329,8 +329,9 @@ impl Tx {
         let two = 2 * want.min(size) as u64; // this one, and the next beside it
         #[allow(clippy::cast_possible_truncation)] // a ring's size at most
         let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
-        let old = self.part;
         // Everything unread lies in the old part; `head` shall lie right behind it.
+        let is_empty = self.consumed >= self.ring_head;
+        let old = if is_empty { 0 } else { self.part };
         #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
         let shift = old.wrapping_sub(self.head as u32) & (more - 1);
         if self.declare_part(w, more, shift) {
