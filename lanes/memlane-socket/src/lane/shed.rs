@@ -245,17 +245,15 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Of so many ms (`None`: for ever).
-    pub fn of(whole_ms: Option<u64>) -> Pieces {
-        Pieces { whole_ms, began: 0 }
-    }
+    /// Not cut yet.
+    pub const WHOLE: Pieces = Pieces {
+        whole_ms: None,
+        began: 0,
+    };
 
-    /// What is left, in ms; `None`: for ever.
+    /// What is left once it is cut, in ms; `None`: for ever.
     pub fn left(&self) -> Option<u64> {
         let whole = self.whole_ms?;
-        if self.began == 0 {
-            return Some(whole);
-        }
         let passed = memlane_sys::time::now_ns().saturating_sub(self.began);
         Some(
             whole
@@ -265,12 +263,14 @@ impl Pieces {
         )
     }
 
-    /// How long to sleep first: see [`nap`].
-    pub fn first(&mut self) -> Option<i32> {
-        let ms = nap(self.left())?;
-        if self.began == 0 {
-            self.began = memlane_sys::time::now_ns();
+    /// How long to sleep first: see [`nap`]. `left_ms`: of the whole, before it is cut.
+    pub fn first(&mut self, left_ms: Option<u64>) -> Option<i32> {
+        if self.began != 0 {
+            return nap(self.left());
         }
+        let ms = nap(left_ms)?;
+        self.whole_ms = left_ms;
+        self.began = memlane_sys::time::now_ns();
         Some(ms)
     }
 
@@ -401,13 +401,20 @@ mod tests {
 
     #[test]
     fn pieces_of_a_sleep_come_to_no_less_than_the_whole() {
-        let mut pieces = Pieces::of(Some(5000));
-        assert_eq!((pieces.left(), pieces.is_cut()), (Some(5000), false));
-        pieces.began = memlane_sys::time::now_ns() - 2_000_000_000;
+        assert!(!Pieces::WHOLE.is_cut());
+        let ago = |ns| memlane_sys::time::now_ns() - ns;
+        let mut pieces = Pieces {
+            whole_ms: Some(5000),
+            began: ago(2_000_000_000),
+        };
         let left = pieces.left().unwrap();
-        assert!((1..=3000).contains(&left) && pieces.is_cut(), "{left}");
+        assert!(left <= 3000 && pieces.is_cut(), "{left}");
+        // A millisecond that has begun counts whole.
+        pieces.began = ago(0);
+        assert!(pieces.left() > Some(0));
         pieces.began = 1;
         assert_eq!(pieces.left(), Some(0));
-        assert_eq!(Pieces::of(None).left(), None);
+        pieces.whole_ms = None;
+        assert_eq!(pieces.left(), None);
     }
 }

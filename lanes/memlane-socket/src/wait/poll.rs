@@ -98,10 +98,15 @@ fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
 /// Sleeps in the kernel; in between, if a look at the rings lies ahead, looks
 /// which are not needed. All of `waited` are parked and counted as slept on.
 fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
-    let mut pieces = Pieces::of(kernel.limit.map(|limit| limit.div_ceil(1000)));
+    let mut pieces = Pieces::WHOLE;
+    let whole = kernel.limit.map(|limit| limit.div_ceil(1000));
     loop {
         // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
-        let first = if kernel.masked { None } else { pieces.first() };
+        let first = if kernel.masked {
+            None
+        } else {
+            pieces.first(whole)
+        };
         let Some(ms) = first else {
             let rest = || {
                 pieces

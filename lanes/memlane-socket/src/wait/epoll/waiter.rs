@@ -37,7 +37,7 @@ pub fn wait(
         timeout,
         masked,
         sleep,
-        pieces: Pieces::of(u64::try_from(timeout).ok()),
+        pieces: Pieces::WHOLE,
     }
     .run()
 }
@@ -301,7 +301,7 @@ impl Waiter<'_> {
         let nap = if self.masked {
             None
         } else {
-            self.pieces.first()
+            self.pieces.first(u64::try_from(whole).ok())
         };
         let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
         let keep = real::errno();
