@@ -329,8 +329,9 @@ impl Tx {
         let two = 2 * want.min(size) as u64; // this one, and the next beside it
         #[allow(clippy::cast_possible_truncation)] // a ring's size at most
         let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
-        let old = self.part;
         // Everything unread lies in the old part; `head` shall lie right behind it.
+        let is_empty = self.consumed >= self.ring_head;
+        let old = if is_empty { 0 } else { self.part };
         #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
         let shift = old.wrapping_sub(self.head as u32) & (more - 1);
         if self.declare_part(w, more, shift) {
@@ -494,7 +495,10 @@ pub struct Rx {
     part: u32,
     /// Added to an offset, for its place.
     shift: u32,
-    reserved: u32,
+    /// So many runs were declared when the last of them was found to be behind us, …
+    seen: u32,
+    /// … with this end.
+    seen_end: u64,
 }
 
 impl Rx {
@@ -664,9 +668,24 @@ impl Rx {
             return Ok(());
         }
         let declared = w.tx.0.runs_declared.load(Acquire);
-        if self.have_run == 0 && self.walked == declared {
-            return Ok(());
+        if self.have_run == 0 && declared == self.seen {
+            // Mostly: no run since the last look, and the last one has not grown.
+            let last = &w.runs[declared.wrapping_sub(1) as usize % RUNS];
+            if self.walked == declared || last.end.load(Acquire) == self.seen_end {
+                return Ok(());
+            }
         }
+        self.walk_on(w, size, declared)
+    }
+
+    /// … by the list.
+    #[inline(never)]
+    fn walk_on<W: Words>(
+        &mut self,
+        w: &DmbWords<W>,
+        size: usize,
+        declared: u32,
+    ) -> Result<(), Misbehaved> {
         if declared.wrapping_sub(self.walked) as usize > RUNS {
             return Err(Misbehaved::Run);
         }
@@ -686,6 +705,7 @@ impl Rx {
             let part = &w.parts.0[slot];
             self.follow(part.len.load(Relaxed), part.shift.load(Relaxed), size)?;
             if self.walked.wrapping_add(1) == declared {
+                (self.seen, self.seen_end) = (declared, end);
                 return Ok(()); // may be extended: look at it again next time
             }
             self.last_end = end;

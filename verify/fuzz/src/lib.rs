@@ -205,7 +205,8 @@ impl<'a> Arbitrary<'a> for RingOp {
                 used: amount(bytes)?,
             },
             13..=23 => Op::Recv { n: amount(bytes)? },
-            24..=25 => Op::Park,
+            24 => Op::Park,
+            25 => Op::Shed,
             26..=29 => Op::Unpark,
             30 => Op::Alternate {
                 n: bytes.int_in_range(0..=40)?,
@@ -253,8 +254,15 @@ pub fn ring_ops(bytes: &[u8]) -> bool {
     let (Ok(log2), Ok(before)) = (bytes.int_in_range(1u32..=9), bytes.arbitrary::<u64>()) else {
         return false;
     };
+    // The part of the ring to begin with; none: all of it, always.
+    let least = match before & 3 {
+        0 => 0,
+        1 => 1,
+        2 => 1 << (log2 / 2),
+        _ => 1 << log2,
+    };
     // No stream is longer than that.
-    let mut stream = ring_stream::Stream::new(1 << log2, before >> 2);
+    let mut stream = ring_stream::Stream::in_parts(1 << log2, before >> 2, least);
     for op in steps::<RingOp>(&mut bytes) {
         stream.step(&op.0);
     }

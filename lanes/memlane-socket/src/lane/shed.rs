@@ -224,7 +224,7 @@ fn punch(ring: NonNull<u8>, size: usize) -> bool {
 /// A call wants to sleep for so many ms (`None`: for ever): how long should it
 /// sleep first, so that somebody looks? `None`: all of it.
 #[inline]
-pub fn nap(left_ms: Option<u64>) -> Option<i32> {
+pub(super) fn nap(left_ms: Option<u64>) -> Option<i32> {
     let next = NEXT.load(Ordering::Relaxed);
     if next == 0 {
         return None;
@@ -235,8 +235,186 @@ pub fn nap(left_ms: Option<u64>) -> Option<i32> {
         .then(|| i32::try_from(ms).unwrap_or(i32::MAX))
 }
 
+/// A sleep that may be made in pieces: how much of it is left. By the kernel's
+/// clock, since the pieces must come to no less than the whole.
+#[derive(Debug)]
+pub struct Pieces {
+    whole_ms: Option<u64>,
+    /// ns; 0 = no piece has been slept yet.
+    began: u64,
+}
+
+impl Pieces {
+    /// Not cut yet.
+    pub const WHOLE: Pieces = Pieces {
+        whole_ms: None,
+        began: 0,
+    };
+
+    /// What is left once it is cut, in ms; `None`: for ever.
+    pub fn left(&self) -> Option<u64> {
+        let whole = self.whole_ms?;
+        let passed = memlane_sys::time::now_ns().saturating_sub(self.began);
+        Some(
+            whole
+                .saturating_mul(1_000_000)
+                .saturating_sub(passed)
+                .div_ceil(1_000_000),
+        )
+    }
+
+    /// How long to sleep first: see [`nap`]. `left_ms`: of the whole, before it is cut.
+    pub fn first(&mut self, left_ms: Option<u64>) -> Option<i32> {
+        if self.began != 0 {
+            return nap(self.left());
+        }
+        let ms = nap(left_ms)?;
+        self.whole_ms = left_ms;
+        self.began = memlane_sys::time::now_ns();
+        Some(ms)
+    }
+
+    /// Has a piece been slept?
+    pub fn is_cut(&self) -> bool {
+        self.began != 0
+    }
+}
+
 /// Has this connection grown, and does a look lie ahead?
 #[inline]
 pub(super) fn is_due(conn: &Conn) -> bool {
     conn.seen.load(Ordering::Relaxed) & SEEN_GROWN != 0 && NEXT.load(Ordering::Relaxed) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::io;
+    use crate::lane::looped::{Looped, looped};
+    use crate::lane::{self, Parked, lock_rx};
+    use crate::process;
+    use memlane_core::layout::RINGS_AT;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+    /// Pages of the ring that this connection receives from.
+    fn has_pages(l: &Looped) -> bool {
+        let ring = l.conn.rx_ring.load(Ordering::Relaxed) as usize;
+        let (fd, at) = process::find_file(ring).unwrap();
+        let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).unwrap();
+        assert!(at >= RINGS_AT && file.metadata().unwrap().blocks() > 0);
+        let mut bytes = vec![0; l.conn.rx_size.load(Ordering::Relaxed) as usize];
+        file.read_exact_at(&mut bytes, at as u64).unwrap();
+        bytes.iter().any(|b| *b != 0) // what is sent has no zeroes; pages that were given back have nothing else
+    }
+
+    fn pass(l: &Looped, n: usize) {
+        let sent = vec![7u8; n];
+        let mut got = vec![0u8; n];
+        let n = n.cast_signed();
+        assert_eq!(io::send(l.fd, sent.as_ptr().cast(), sent.len(), 0), n);
+        let took = io::recv(l.fd, got.as_mut_ptr().cast(), got.len(), 0);
+        assert!(took == n && got == sent);
+    }
+
+    fn looks() {
+        let mut locked = group::lock().unwrap();
+        for _ in 0..100 {
+            // Other tests' rings are many, and given back too.
+            look_at_all(&mut locked);
+        }
+    }
+
+    fn ends(l: Looped) {
+        process::forget(l.fd);
+        drop(l.conn);
+    }
+
+    #[test]
+    fn a_parked_ring_is_given_back_and_the_sender_begins_small_again() {
+        let l = looped();
+        pass(&l, 100_000);
+        let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
+        let part = |l: &Looped| lane::lock_tx(&l.conn).unwrap().tx().part(size);
+        assert!(has_pages(&l) && part(&l) >= 100_000);
+        looks();
+        assert!(has_pages(&l), "an awake ring is in use");
+        assert_eq!(lane::park(&l.conn, &lock_rx(&l.conn).unwrap()), Parked::Yes);
+        looks();
+        assert!(!has_pages(&l));
+        // What is sent now goes by TCP, to the other end of this socket; the lane stays as it is.
+        assert_eq!(io::send(l.fd, b"x".as_ptr().cast(), 1, 0), 1);
+        assert_eq!(part(&l), PART_LEAST as usize);
+        ends(l);
+    }
+
+    #[test]
+    fn a_ring_in_which_somebody_may_be_writing_is_never_given_back() {
+        let l = looped();
+        pass(&l, 100_000);
+        // SAFETY: the lane is open: mapped.
+        let words = unsafe { l.conn.rx_words() };
+        words.tx.0.writing.store(1, Ordering::SeqCst);
+        let parked = lane::park(&l.conn, &lock_rx(&l.conn).unwrap());
+        assert_eq!(parked, Parked::Stuck);
+        // As if it had been marked all the same.
+        mark(place(&l.conn).0, place(&l.conn).1);
+        looks();
+        assert!(has_pages(&l));
+        words.tx.0.writing.store(0, Ordering::SeqCst);
+        ends(l);
+    }
+
+    #[test]
+    fn a_ring_whose_bytes_are_in_use_where_they_lie_is_not_given_back() {
+        let l = looped();
+        let sent = [7u8; 1000];
+        assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 1000, 0), 1000);
+        let came = lane::place::receive(&l.conn, 1000, &[]).unwrap();
+        assert!(matches!(came, lane::place::Came::Ring { len: 1000, .. }));
+        let parked = lane::park(&l.conn, &lock_rx(&l.conn).unwrap());
+        assert_eq!(parked, Parked::Yes);
+        looks();
+        assert!(has_pages(&l));
+        lane::place::release_to(&l.conn, 1000);
+        mark(place(&l.conn).0, place(&l.conn).1);
+        looks();
+        assert!(!has_pages(&l));
+        ends(l);
+    }
+
+    #[test]
+    fn a_slot_that_is_free_again_gives_its_ring_back() {
+        let l = looped();
+        pass(&l, 100_000);
+        let (chunk, slot) = place(&l.conn);
+        assert!(has_pages(&l));
+        {
+            let mut locked = group::lock().unwrap();
+            let group = group::find(&mut locked, 1, proc::pid()).unwrap();
+            let told = false; // nobody else knows of it
+            group::release_dmb(&mut locked, group, chunk, slot, told, None);
+        }
+        looks();
+        assert!(!has_pages(&l));
+        ends(l);
+    }
+
+    #[test]
+    fn pieces_of_a_sleep_come_to_no_less_than_the_whole() {
+        assert!(!Pieces::WHOLE.is_cut());
+        let ago = |ns| memlane_sys::time::now_ns() - ns;
+        let mut pieces = Pieces {
+            whole_ms: Some(5000),
+            began: ago(2_000_000_000),
+        };
+        let left = pieces.left().unwrap();
+        assert!(left <= 3000 && pieces.is_cut(), "{left}");
+        // A millisecond that has begun counts whole.
+        pieces.began = ago(0);
+        assert!(pieces.left() > Some(0));
+        pieces.began = 1;
+        assert_eq!(pieces.left(), Some(0));
+        pieces.whole_ms = None;
+        assert_eq!(pieces.left(), None);
+    }
 }

@@ -13,7 +13,8 @@
 
 use super::waited::{Room, Waited};
 use crate::conn::{Conn, mode};
-use crate::lane::{self, Parked, shed};
+use crate::lane::shed::{self, Pieces};
+use crate::lane::{self, Parked};
 use crate::process::{self, PROCESS};
 use crate::real;
 use crate::spin::{self, Spun};
@@ -96,25 +97,28 @@ fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
 
 /// Sleeps in the kernel; in between, if a look at the rings lies ahead, looks
 /// which are not needed. All of `waited` are parked and counted as slept on.
-fn sleep(kernel: &mut Kernel<'_>, start: u64, signals: u32) -> c_int {
-    let mut whole = true;
+fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
+    let mut pieces = Pieces::WHOLE;
+    let whole = kernel.limit.map(|limit| limit.div_ceil(1000));
     loop {
-        let passed = memlane_sys::time::ticks().wrapping_sub(start)
-            / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
-        let left = kernel
-            .limit
-            .map(|limit| limit.saturating_sub(passed).div_ceil(1000));
-        // With a signal mask, what comes in between would be let in by the kernel: no nap then.
-        let nap = if kernel.masked { None } else { shed::nap(left) };
-        let Some(ms) = nap else {
-            return if whole {
-                (kernel.sleep)()
+        // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
+        let first = if kernel.masked {
+            None
+        } else {
+            pieces.first(whole)
+        };
+        let Some(ms) = first else {
+            let rest = || {
+                pieces
+                    .left()
+                    .map(|ms| c_int::try_from(ms).unwrap_or(c_int::MAX))
+            };
+            return if pieces.is_cut() {
+                (kernel.nap)(rest().unwrap_or(-1))
             } else {
-                let rest = left.map(|ms| c_int::try_from(ms).unwrap_or(c_int::MAX));
-                (kernel.nap)(rest.unwrap_or(-1))
+                (kernel.sleep)()
             };
         };
-        whole = false;
         let n = (kernel.nap)(ms);
         if n != 0 {
             return n;
@@ -174,7 +178,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             Parked::Yes => {
                 process::count(Counter::KernelWaits, 1);
                 let slept = memlane_sys::time::ticks();
-                let n = sleep(&mut kernel, start, signals);
+                let n = sleep(&mut kernel, signals);
                 waited.asleep(false);
                 if n > 0 {
                     spin::slept(memlane_sys::time::ticks().wrapping_sub(slept));

@@ -67,7 +67,7 @@ fn the_page_about_chunks_tells_the_real_offsets() {
     use sync::Cpu;
     let header = fields!(0, ChunkHeader, ChunkHeader: magic ring_size version reserved ready);
     let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
-        consumed rx published tx runs reserved reserved2
+        consumed rx published tx runs parts reserved2
     );
     // The words of the two groups are told from the start of the DMB, too.
     let rx_at = offset_of!(DmbWords<Cpu>, rx.0);

@@ -1,6 +1,7 @@
 //! `epoll_wait`: rings first, a spin, then the kernel.
 
 use super::*;
+use crate::lane::shed::Pieces;
 
 /// How a wait sleeps in the kernel: the program's own call with another timeout (ms).
 pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
@@ -36,6 +37,7 @@ pub fn wait(
         timeout,
         masked,
         sleep,
+        pieces: Pieces::WHOLE,
     }
     .run()
 }
@@ -46,6 +48,7 @@ struct Waiter<'a> {
     timeout: c_int,
     masked: bool,
     sleep: Sleep<'a>,
+    pieces: Pieces,
 }
 
 impl Waiter<'_> {
@@ -294,7 +297,12 @@ impl Waiter<'_> {
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
         let whole = self.remaining(deadline);
-        let nap = self.nap(whole);
+        // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
+        let nap = if self.masked {
+            None
+        } else {
+            self.pieces.first(u64::try_from(whole).ok())
+        };
         let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
         let keep = real::errno();
         self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -315,14 +323,6 @@ impl Waiter<'_> {
         (left > 0).then_some(left as c_int)
     }
 
-    /// With a signal mask, what comes in between would be let in by the kernel: no nap then.
-    fn nap(&self, whole: c_int) -> Option<c_int> {
-        if self.masked {
-            return None;
-        }
-        shed::nap(u64::try_from(whole).ok())
-    }
-
     /// A handler that ran since, other than in the kernel's sleep, ends the wait as one that ran there.
     fn interrupted(&self, signals: u32) -> Option<c_int> {
         if crate::thread::current().signals.load(Ordering::Relaxed) == signals {
@@ -333,6 +333,12 @@ impl Waiter<'_> {
     }
 
     fn remaining(&self, deadline: Option<u64>) -> c_int {
+        if self.pieces.is_cut() {
+            return self
+                .pieces
+                .left()
+                .map_or(-1, |ms| c_int::try_from(ms).unwrap_or(c_int::MAX));
+        }
         let Some(deadline) = deadline else {
             return self.timeout;
         };
