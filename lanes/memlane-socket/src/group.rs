@@ -613,9 +613,10 @@ pub fn detach(dmb: &Dmb) {
 
 // --- ready words ----------------------------------------------------------
 
-/// Chunks of ours with awake connections: a bit each, and in `HOT_WORDS_USED` a bit
-/// for each word of these that is not 0. So a look costs by what is awake, not by what there is.
-/// A bit may stand a moment too long, never be missing: whoever clears one looks again.
+/// Chunks of ours with awake connections: a bit each; in `HOT_WORDS_USED` a bit for each
+/// word that has ever had one. So a look costs by what is awake, not by what there is.
+/// Whoever clears a bit looks again whether somebody has woken up meanwhile; for that
+/// moment it is missing, and who parks then finds the news in the ring itself.
 static HOT_CHUNKS: [AtomicU64; CHUNKS / 64] = [const { AtomicU64::new(0) }; CHUNKS / 64];
 static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
 
@@ -623,27 +624,20 @@ static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
 pub fn hot(chunk: u32, up: bool) {
     let board = &BOARDS[chunk as usize];
     let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
-    let of_words = 1 << (chunk / 64);
     if up {
         if board.hot.fetch_add(1, Ordering::SeqCst) == 0 {
             word.fetch_or(bit, Ordering::SeqCst);
-            HOT_WORDS_USED.fetch_or(of_words, Ordering::SeqCst);
+            HOT_WORDS_USED.fetch_or(1 << (chunk / 64), Ordering::SeqCst);
         }
     } else if board.hot.fetch_sub(1, Ordering::SeqCst) == 1 {
         word.fetch_and(!bit, Ordering::SeqCst);
         if board.hot.load(Ordering::SeqCst) != 0 {
             word.fetch_or(bit, Ordering::SeqCst);
         }
-        if word.load(Ordering::SeqCst) == 0 {
-            HOT_WORDS_USED.fetch_and(!of_words, Ordering::SeqCst);
-            if word.load(Ordering::SeqCst) != 0 {
-                HOT_WORDS_USED.fetch_or(of_words, Ordering::SeqCst);
-            }
-        }
     }
 }
 
-/// Is any connection of the process awake?
+/// May any connection of the process be awake?
 #[inline(always)]
 pub fn any_hot() -> bool {
     HOT_WORDS_USED.load(Ordering::Relaxed) != 0
@@ -739,4 +733,51 @@ pub fn forget_all() {
 pub fn chunk_fd(locked: &mut Locked<'_>, chunk: u32) -> Option<i32> {
     let own = &locked.own()[chunk as usize];
     (!own.acked && own.fd > 0).then_some(own.fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_looked_at(chunk: u32) -> bool {
+        let word = HOT_CHUNKS[chunk as usize / 64].load(Ordering::SeqCst);
+        let of_words = HOT_WORDS_USED.load(Ordering::SeqCst);
+        word & 1 << (chunk % 64) != 0 && of_words & 1 << (chunk / 64) != 0
+    }
+
+    #[test]
+    fn a_chunk_is_looked_at_from_its_first_awake_connection_to_its_last() {
+        // Chunks that no other test has.
+        for chunk in [1984, 1985, 2047] {
+            assert!(!is_looked_at(chunk));
+            hot(chunk, true);
+            hot(chunk, true);
+            assert!(is_looked_at(chunk));
+            hot(chunk, false);
+            assert!(is_looked_at(chunk), "one is still awake");
+            hot(chunk, false);
+            assert!(!is_looked_at(chunk), "none is awake");
+        }
+    }
+
+    #[test]
+    fn a_chunk_stays_listed_while_others_of_its_word_come_and_go() {
+        let restless = |chunk: u32| {
+            std::thread::spawn(move || {
+                for _ in 0..20_000 {
+                    hot(chunk, true);
+                    hot(chunk, false);
+                }
+            })
+        };
+        hot(1920, true);
+        let threads = [1920, 1920, 1921, 1921, 1922].map(restless);
+        for thread in threads {
+            thread.join().expect("it ends");
+        }
+        assert!(is_looked_at(1920), "one has been awake all the time");
+        assert!((1921..1984).all(|chunk| !is_looked_at(chunk)));
+        hot(1920, false);
+        assert!(!is_looked_at(1920));
+    }
 }

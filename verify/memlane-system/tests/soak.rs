@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use memlane_system::cases::compare_one;
+use memlane_system::crowd::{self, Program};
 use memlane_system::harness::plain_only;
 use memlane_system::real::held::{self, Held};
 use memlane_system::real::http::{Nginx, Site, curl, wrk};
@@ -101,6 +102,9 @@ struct Servers<'a> {
     nginx: Nginx,
     echo: EchoServer,
     threads: EchoServer,
+    /// For connections by the thousand.
+    crowd: Program,
+    crowd_port: String,
     /// What each process held when it was quiet for the first time.
     before: BTreeMap<u32, Held>,
 }
@@ -108,7 +112,10 @@ struct Servers<'a> {
 impl<'a> Servers<'a> {
     fn start(story: &Story, site: &'a Site, mode: Mode) -> Servers<'a> {
         let stage = story.stage(mode, &format!("{}-servers", mode.name()));
+        let (crowd, crowd_port) = crowd::serve(mode);
         let mut servers = Servers {
+            crowd,
+            crowd_port,
             redis: Redis::start(&stage),
             nginx: Nginx::start(&stage, site),
             echo: EchoServer::python(&stage, "asyncio", &[]),
@@ -128,7 +135,8 @@ impl<'a> Servers<'a> {
     }
 
     fn pids(&self) -> Vec<u32> {
-        self.procs().into_iter().flat_map(Proc::tree).collect()
+        let trees = self.procs().into_iter().flat_map(Proc::tree);
+        trees.chain([self.crowd.pid()]).collect()
     }
 
     /// A new client of each: a server forgets the dead when it meets the living.
@@ -141,6 +149,10 @@ impl<'a> Servers<'a> {
         for server in [&self.echo, &self.threads] {
             python_echo(stage, server.port, load, &[]);
         }
+        let mut caller = Program::start(stage.mode, &["call", &self.crowd_port]);
+        caller.does("open 3");
+        caller.does("talk epoll 0 3 200 40");
+        caller.end();
         let get = self.redis.cli(stage, &["-r", "40", "PING"]);
         stage.run("redis-cli", get, Duration::from_secs(60));
         // Enough connections that each worker gets some.
@@ -191,6 +203,8 @@ impl<'a> Servers<'a> {
         self.nginx.finish().must_use_ring(allowed);
         self.echo.finish().must_use_ring(allowed);
         self.threads.finish().must_use_ring(allowed);
+        self.crowd.lane().must_explain(allowed);
+        self.crowd.end();
     }
 }
 
@@ -206,11 +220,13 @@ struct Round<'a> {
 type Act = fn(&mut Round<'_>) -> String;
 
 /// By name, for the log. Each is played once before any is played again.
-const ACTS: [(&str, Act); 9] = [
+const ACTS: [(&str, Act); 11] = [
     ("redis", |round| round.redis()),
     ("web", |round| round.web()),
     ("echo", |round| round.echo()),
     ("churn", |round| round.churn()),
+    ("crowd", |round| round.crowd()),
+    ("forks", |round| round.forks()),
     ("iperf3", |round| round.iperf3()),
     ("cases", |round| round.cases()),
     ("kill a client", |round| round.kill_a_client()),
@@ -284,6 +300,44 @@ impl Round<'_> {
         assert_eq!(counts(&text)["opened"], u64::from(CONNECTIONS), "{text}");
         done.lane.must_explain(&[SHORT_LIVED, GONE]);
         format!("{at_once} at once: {}", text.trim())
+    }
+
+    /// Some thousand connections, all at once and a few among them, by each way to wait;
+    /// then others that come and go beside them.
+    fn crowd(&mut self) -> String {
+        let mut caller = Program::start(self.stage.mode, &["call", &self.servers.crowd_port]);
+        let many = self.random.within(200, 3000);
+        caller.does(&format!("open {many}"));
+        for _ in 0..4 {
+            let (way, size) = (
+                self.random.of(&["epoll", "poll"]),
+                self.random.within(1, 3000),
+            );
+            let few = self.random.within(0, many - 16);
+            caller.does(&format!("talk {way} 0 {many} {size} 2"));
+            caller.does(&format!("talk {way} {few} 16 {size} 50"));
+        }
+        let at_once = self.random.of(&[1, 20, 300]);
+        caller.does(&format!("short 1000 {at_once} 3"));
+        caller.does(&format!("short {at_once} {at_once} 20"));
+        let held = caller.holds();
+        caller.end();
+        format!("{many} connections, {at_once} at once, {held:?}")
+    }
+
+    /// Children beside connections that go on; what the parent holds does not grow.
+    fn forks(&mut self) -> String {
+        let mut caller = Program::start(self.stage.mode, &["call", &self.servers.crowd_port]);
+        caller.does("open 30");
+        caller.does("talk epoll 0 30 200 20");
+        let how = self.random.of(&["exit", "exec", "inherit", "use"]);
+        caller.does(&format!("fork {how} 2"));
+        let before = BTreeMap::from([(caller.pid(), caller.holds())]);
+        caller.does(&format!("fork {how} 30"));
+        let now = BTreeMap::from([(caller.pid(), caller.holds())]);
+        assert_eq!(held::grown(&before, &now), "", "after {how}");
+        caller.end();
+        how.to_owned()
     }
 
     fn iperf3(&mut self) -> String {

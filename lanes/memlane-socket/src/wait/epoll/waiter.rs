@@ -66,12 +66,18 @@ impl Waiter<'_> {
                 flush_dirty(self.ep);
                 return self.kernel(0, 0);
             }
-            if !self.ep.hot.load(Ordering::Relaxed).is_null() {
-                let n = self.ask_kernel();
-                if n != 0 {
-                    return n;
+            if let Some(first) = reg_ref(self.ep.hot.load(Ordering::Relaxed)) {
+                let budget = self.budget(deadline);
+                // Who will sleep at once asks the kernel by that; but where many are awake,
+                // they are not parked for news of others.
+                let many = !first.next_hot.load(Ordering::Relaxed).is_null();
+                if budget > 0 || many {
+                    let n = self.ask_kernel();
+                    if n != 0 {
+                        return n;
+                    }
                 }
-                let (spun, n) = self.spin(deadline);
+                let (spun, n) = self.spin(budget);
                 if n != 0 {
                     return n;
                 }
@@ -125,6 +131,15 @@ impl Waiter<'_> {
     fn deadline(&self, start: u64) -> Option<u64> {
         let ms = u64::try_from(self.timeout).ok()?;
         Some(start.saturating_add(ms * 1000 * PROCESS.ticks_per_us.load(Ordering::Relaxed)))
+    }
+
+    /// How long this wait may spin, in ticks.
+    fn budget(&self, deadline: Option<u64>) -> u64 {
+        if self.masked {
+            return 0;
+        }
+        let left = |d: u64| d.saturating_sub(ticks());
+        spin::budget().min(deadline.map_or(u64::MAX, left))
     }
 
     /// Fills `out` from the ready list; returns the number of entries.
@@ -211,14 +226,7 @@ impl Waiter<'_> {
     /// too, which is asked now and then. A set has sockets without rings, and parked
     /// connections: to park the others because only these have news would be to
     /// throw them all back to TCP.
-    fn spin(&mut self, deadline: Option<u64>) -> (Spun, c_int) {
-        if self.masked {
-            return (Spun::Nothing, 0);
-        }
-        let mut budget = spin::budget();
-        if let Some(deadline) = deadline {
-            budget = budget.min(deadline.saturating_sub(ticks()));
-        }
+    fn spin(&mut self, budget: u64) -> (Spun, c_int) {
         if budget == 0 {
             return (Spun::Nothing, 0);
         }
