@@ -56,3 +56,75 @@ fn ss_says_on_both_sides_what_waits_in_the_ring_until_it_is_read() {
         assert_eq!(rings(&pair, pid), [waits(0), waits(0)]);
     }
 }
+
+/// A verb of `memlane` that prints a document about one process.
+fn told(pair: &Pair, arguments: &[&str]) -> String {
+    let mut command = pair.memlane();
+    let output = command.args(arguments).output().expect("memlane");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn stats_the_exporter_and_top_say_the_same_of_what_two_programs_do() {
+    if plain_only() {
+        return;
+    }
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.open();
+    let stats = |pair: &Pair, pid: u32, flags: &[&str]| -> serde_json::Value {
+        let pid = pid.to_string();
+        let text = told(pair, &[&["stats", "--json", "--pid", &pid], flags].concat());
+        let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        document["processes"][0].take()
+    };
+    let (client, server) = (pair.client.pid(), pair.server.pid());
+    for (pid, roles) in [(client, [1, 0]), (server, [0, 1])] {
+        let seen = stats(&pair, pid, &["-a"]);
+        let upgraded = ["upgraded_client", "upgraded_server"].map(|role| {
+            let count = &seen["connections"][role];
+            count.as_u64().expect("a count")
+        });
+        assert_eq!(upgraded, roles, "{seen:#}");
+        let class = seen["tx"]["rings_by_size"][5].as_u64();
+        assert_eq!(class, Some(1), "one ring of 256 KiB: {seen:#}");
+    }
+    // Larger than the ring: the server takes it meanwhile.
+    pair.server.tell("take 1000000");
+    pair.client.does("send 7 1000000");
+    pair.server.answer();
+    let before = stats(&pair, client, &["-a"]);
+    assert_eq!(before["tx"]["calls_beyond_ring"], 1, "{before:#}");
+
+    let page = told(&pair, &["exporter", "--textfile", "-"]);
+    let sent = |lane: &str| {
+        let labels = format!("direction=\"sent\",lane=\"{lane}\"");
+        let mut lines = page.lines();
+        let name = before["process"].as_str().expect("a name");
+        let line = lines.find(|line| {
+            line.starts_with("memlane_socket_bytes_total{")
+                && line.contains(&format!("program=\"{name}\""))
+                && line.contains(&labels)
+        });
+        let value = line.and_then(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        value.expect("a series")
+    };
+    let mine = |field: &str| before["tx"][field].as_u64().expect("a count");
+    assert!(sent("memory") >= mine("ring_bytes") && sent("tcp") >= mine("tcp_bytes"));
+    let flags = [
+        "top",
+        "--once",
+        "--delay",
+        "100ms",
+        "--connections",
+        "--filter",
+    ];
+    let pid = client.to_string();
+    let screen = told(&pair, &[&flags[..], &[&pid]].concat());
+    let last = screen.lines().last().unwrap_or_default();
+    assert!(
+        last.contains(&format!("/{pid} ")) && last.ends_with("MEMLANE"),
+        "{screen}"
+    );
+}
