@@ -1,7 +1,7 @@
 //! What `memlane ss` says of a ring, while two programs use it.
 
 use memlane_system::harness::plain_only;
-use memlane_system::pair::{DEFAULT, Pair};
+use memlane_system::pair::{DEFAULT, Pair, flags};
 
 /// `Ring-Tx` and `Ring-Rx` of the one connection of a process, as `ss -w` shows them.
 fn rings(pair: &Pair, pid: u32) -> [String; 2] {
@@ -71,11 +71,12 @@ fn stats_the_exporter_and_top_say_the_same_of_what_two_programs_do() {
     if plain_only() {
         return;
     }
-    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    let small = flags(&["--ring", "16K"]);
+    let mut pair = Pair::start(&small, &small);
     pair.open();
-    let stats = |pair: &Pair, pid: u32, flags: &[&str]| -> serde_json::Value {
+    let stats = |pair: &Pair, pid: u32, more: &[&str]| -> serde_json::Value {
         let pid = pid.to_string();
-        let text = told(pair, &[&["stats", "--json", "--pid", &pid], flags].concat());
+        let text = told(pair, &[&["stats", "--json", "--pid", &pid], more].concat());
         let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         document["processes"][0].take()
     };
@@ -87,15 +88,17 @@ fn stats_the_exporter_and_top_say_the_same_of_what_two_programs_do() {
             count.as_u64().expect("a count")
         });
         assert_eq!(upgraded, roles, "{seen:#}");
-        let class = seen["tx"]["rings_by_size"][5].as_u64();
-        assert_eq!(class, Some(1), "one ring of 256 KiB: {seen:#}");
+        let classes = seen["tx"]["rings_by_size"].as_array().expect("classes");
+        let rings: u64 = classes.iter().filter_map(serde_json::Value::as_u64).sum();
+        assert_eq!(rings, 1, "{seen:#}");
     }
     // Larger than the ring: the server takes it meanwhile.
-    pair.server.tell("take 1000000");
-    pair.client.does("send 7 1000000");
+    pair.server.tell("take 100000");
+    pair.client.does("send 7 100000");
     pair.server.answer();
     let before = stats(&pair, client, &["-a"]);
-    assert_eq!(before["tx"]["calls_beyond_ring"], 1, "{before:#}");
+    let beyond = before["tx"]["calls_beyond_ring"].as_u64();
+    assert!(beyond >= Some(1), "{before:#}");
 
     let page = told(&pair, &["exporter", "--textfile", "-"]);
     let sent = |lane: &str| {
@@ -112,7 +115,7 @@ fn stats_the_exporter_and_top_say_the_same_of_what_two_programs_do() {
     };
     let mine = |field: &str| before["tx"][field].as_u64().expect("a count");
     assert!(sent("memory") >= mine("ring_bytes") && sent("tcp") >= mine("tcp_bytes"));
-    let flags = [
+    let once = [
         "top",
         "--once",
         "--delay",
@@ -121,7 +124,7 @@ fn stats_the_exporter_and_top_say_the_same_of_what_two_programs_do() {
         "--filter",
     ];
     let pid = client.to_string();
-    let screen = told(&pair, &[&flags[..], &[&pid]].concat());
+    let screen = told(&pair, &[&once[..], &[&pid]].concat());
     let last = screen.lines().last().unwrap_or_default();
     assert!(
         last.contains(&format!("/{pid} ")) && last.ends_with("MEMLANE"),
