@@ -145,14 +145,12 @@ fn reset(args: &Reset) -> anyhow::Result<()> {
         None => None,
     };
     let alive = everybody.as_ref().unwrap_or(&survey);
-    // One that is not usable is replaced.
-    let mut baseline = Baseline::load().unwrap_or_default();
-    baseline.reset(&survey.processes, &alive.processes);
+    let file = Baseline::change(|baseline| baseline.reset(&survey.processes, &alive.processes))?;
     let done = ResetDocument {
         schema: "memlane.stats-reset/1",
         processes: survey.processes.len(),
         processes_unreadable: survey.unreadable,
-        baseline: baseline.store()?.display().to_string(),
+        baseline: file.display().to_string(),
     };
     let text = match args.json {
         true => out::json(&done)?,

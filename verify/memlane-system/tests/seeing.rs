@@ -1,7 +1,7 @@
 //! What `memlane ss` says of a ring, while two programs use it.
 
 use memlane_system::harness::plain_only;
-use memlane_system::pair::{DEFAULT, Pair};
+use memlane_system::pair::{DEFAULT, Pair, flags};
 
 /// `Ring-Tx` and `Ring-Rx` of the one connection of a process, as `ss -w` shows them.
 fn rings(pair: &Pair, pid: u32) -> [String; 2] {
@@ -55,4 +55,79 @@ fn ss_says_on_both_sides_what_waits_in_the_ring_until_it_is_read() {
     for pid in [client, server] {
         assert_eq!(rings(&pair, pid), [waits(0), waits(0)]);
     }
+}
+
+/// A verb of `memlane` that prints a document about one process.
+fn told(pair: &Pair, arguments: &[&str]) -> String {
+    let mut command = pair.memlane();
+    let output = command.args(arguments).output().expect("memlane");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn stats_the_exporter_and_top_say_the_same_of_what_two_programs_do() {
+    if plain_only() {
+        return;
+    }
+    let small = flags(&["--ring", "16K"]);
+    let mut pair = Pair::start(&small, &small);
+    pair.open();
+    let stats = |pair: &Pair, pid: u32, more: &[&str]| -> serde_json::Value {
+        let pid = pid.to_string();
+        let text = told(pair, &[&["stats", "--json", "--pid", &pid], more].concat());
+        let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        document["processes"][0].take()
+    };
+    let (client, server) = (pair.client.pid(), pair.server.pid());
+    for (pid, roles) in [(client, [1, 0]), (server, [0, 1])] {
+        let seen = stats(&pair, pid, &["-a"]);
+        let upgraded = ["upgraded_client", "upgraded_server"].map(|role| {
+            let count = &seen["connections"][role];
+            count.as_u64().expect("a count")
+        });
+        assert_eq!(upgraded, roles, "{seen:#}");
+        let classes = seen["tx"]["rings_by_size"].as_array().expect("classes");
+        let rings: u64 = classes.iter().filter_map(serde_json::Value::as_u64).sum();
+        assert_eq!(rings, 1, "{seen:#}");
+    }
+    // Larger than the ring: the server takes it meanwhile.
+    pair.server.tell("take 100000");
+    pair.client.does("send 7 100000");
+    pair.server.answer();
+    let before = stats(&pair, client, &["-a"]);
+    let beyond = before["tx"]["calls_beyond_ring"].as_u64();
+    assert!(beyond >= Some(1), "{before:#}");
+
+    let page = told(&pair, &["exporter", "--textfile", "-"]);
+    let sent = |lane: &str| {
+        let labels = format!("direction=\"sent\",lane=\"{lane}\"");
+        let mut lines = page.lines();
+        let name = before["process"].as_str().expect("a name");
+        let line = lines.find(|line| {
+            line.starts_with("memlane_socket_bytes_total{")
+                && line.contains(&format!("program=\"{name}\""))
+                && line.contains(&labels)
+        });
+        let value = line.and_then(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        value.expect("a series")
+    };
+    let mine = |field: &str| before["tx"][field].as_u64().expect("a count");
+    assert!(sent("memory") >= mine("ring_bytes") && sent("tcp") >= mine("tcp_bytes"));
+    let once = [
+        "top",
+        "--once",
+        "--delay",
+        "100ms",
+        "--connections",
+        "--filter",
+    ];
+    let pid = client.to_string();
+    let screen = told(&pair, &[&once[..], &[&pid]].concat());
+    let last = screen.lines().last().unwrap_or_default();
+    assert!(
+        last.contains(&format!("/{pid} ")) && last.ends_with("MEMLANE"),
+        "{screen}"
+    );
 }

@@ -74,7 +74,7 @@ impl Ledger {
                 open.add(process);
             }
         }
-        self.bury(|pid| procs::started(pid));
+        self.bury(procs::started);
         let mut sums = self.ended.clone();
         for (name, counted) in self.known.values() {
             sums.entry(name.clone()).or_default().add(counted);

@@ -222,3 +222,27 @@ fn open(registry: &mut Registry, programs: &[Program]) {
     let help = "Room in the rings of open connections";
     gauges(registry, "rings_bytes", help, rings);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Format, text};
+
+    #[test]
+    fn every_metric_is_explained_in_the_guide() {
+        let guide = include_str!("../../../../docs/guides/seeing.md");
+        let (_, guide) = guide.split_once("## memlane exporter").unwrap();
+        let page = text(&[page(&[Program::default()])], Format::Classic);
+        let names = page.lines().filter_map(|line| {
+            let (name, _) = line
+                .strip_prefix("# TYPE memlane_socket_")?
+                .split_once(' ')?;
+            Some(name)
+        });
+        let names: Vec<&str> = names.collect();
+        assert!(names.len() > FAMILIES.len(), "{names:?}");
+        for name in names {
+            assert!(guide.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+}

@@ -91,14 +91,18 @@ impl Baseline {
         self.entries.extend(processes.iter().filter_map(Entry::new));
     }
 
-    /// Writes it where `load` finds it.
-    pub(super) fn store(mut self) -> anyhow::Result<PathBuf> {
-        self.schema = SCHEMA.into();
-        self.boot = boot()?;
+    /// Changes the user's own, one after another; says where it is.
+    pub(super) fn change(with: impl FnOnce(&mut Baseline)) -> anyhow::Result<PathBuf> {
         let folder = control::own_directory()?;
+        let _lock = control::lock(&folder).with_context(|| folder.display().to_string())?;
+        // One that is not usable is replaced.
+        let mut baseline = Baseline::load().unwrap_or_default();
+        with(&mut baseline);
+        baseline.schema = SCHEMA.into();
+        baseline.boot = boot()?;
         let file = folder.join(NAME);
-        let _lock = control::lock(&folder)?;
-        replace(&file, &serde_json::to_vec(&self)?).with_context(|| file.display().to_string())?;
+        replace(&file, &serde_json::to_vec(&baseline)?)
+            .with_context(|| file.display().to_string())?;
         Ok(file)
     }
 
