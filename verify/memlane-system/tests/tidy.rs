@@ -12,6 +12,9 @@ mod formats;
 
 // The structures whose offsets docs/formats tells, as the spine compiles them.
 // By path: nothing here links with what it tests.
+#[path = "../../../spine/memlane-core/src/access.rs"]
+#[allow(dead_code, unreachable_pub, clippy::all)]
+mod access;
 #[path = "../../../spine/memlane-core/src/layout.rs"]
 #[allow(dead_code, unreachable_pub, clippy::all)] // linted in its own crate
 mod layout;
@@ -21,6 +24,9 @@ mod stats;
 #[path = "../../../spine/memlane-core/src/sync.rs"]
 #[allow(dead_code, unreachable_pub, unexpected_cfgs, clippy::all)]
 mod sync;
+#[path = "../../../spine/memlane-core/src/trace.rs"]
+#[allow(dead_code, unreachable_pub, clippy::all)]
+mod trace;
 
 const MOST_LINES: usize = 799;
 /// A SAFETY comment begins at most so many lines above its `unsafe`.
