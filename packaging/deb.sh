@@ -8,7 +8,7 @@
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-built='' out='' c='' version=''
+built='' out='' c='' version='' compress=''
 while [ $# -gt 1 ]; do
     case $1 in
     --built) built=$2 ;;
@@ -16,6 +16,7 @@ while [ $# -gt 1 ]; do
     --c) c=$2 ;;
     # For tests of upgrades.
     --version) version=$2 ;;
+    --compress) compress="-Z$2" ;;
     *) echo "deb.sh: --built, --out or --c, not $1" >&2; exit 2 ;;
     esac
     shift 2
@@ -126,5 +127,6 @@ chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/postrm"
 
 mkdir -p "$out"
 file=$out/memlane_${version}_$arch.deb
-dpkg-deb --build --root-owner-group "$root" "$file" >&2
+# shellcheck disable=SC2086 # a flag or nothing
+dpkg-deb --build --root-owner-group $compress "$root" "$file" >&2
 printf '%s\n' "$file"

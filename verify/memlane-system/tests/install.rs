@@ -223,7 +223,7 @@ fn aged(bytes: &[u8]) -> Vec<u8> {
 fn deb(built: &Path, out: &Path, version: &str) -> PathBuf {
     let mut command = packaging("deb.sh");
     command.arg("--built").arg(built).arg("--out").arg(out);
-    command.args(["--version", version]);
+    command.args(["--version", version, "--compress", "none"]);
     let output = done(command);
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }

@@ -12,6 +12,9 @@ mod formats;
 
 // The structures whose offsets docs/formats tells, as the spine compiles them.
 // By path: nothing here links with what it tests.
+#[path = "../../../spine/memlane-core/src/access.rs"]
+#[allow(dead_code, unreachable_pub, clippy::all)]
+mod access;
 #[path = "../../../spine/memlane-core/src/layout.rs"]
 #[allow(dead_code, unreachable_pub, clippy::all)] // linted in its own crate
 mod layout;
@@ -21,6 +24,9 @@ mod stats;
 #[path = "../../../spine/memlane-core/src/sync.rs"]
 #[allow(dead_code, unreachable_pub, unexpected_cfgs, clippy::all)]
 mod sync;
+#[path = "../../../spine/memlane-core/src/trace.rs"]
+#[allow(dead_code, unreachable_pub, clippy::all)]
+mod trace;
 
 const MOST_LINES: usize = 799;
 /// A SAFETY comment begins at most so many lines above its `unsafe`.
@@ -415,7 +421,7 @@ const HOSTS: &str = "
     127.0.0.1 localhost github.com doc.rust-lang.org docs.rs rustup.rs keepachangelog.com
     semver.org www.apache.org www.rfc-editor.org datatracker.ietf.org www.kernel.org
     docs.kernel.org lore.kernel.org lwn.net man7.org netdevconf.info www.ibm.com
-    fio.readthedocs.io www.w3.org 192.0.2.1 192.0.2.2
+    fio.readthedocs.io www.w3.org www.debian.org 192.0.2.1 192.0.2.2
 ";
 
 /// Ends of host names that only one machine room can resolve.

@@ -97,12 +97,12 @@ impl World {
             .record(usize::from(!of_a), &r, &[], &mut self.out);
     }
 
-    fn from_a(&self) -> &Stream {
+    fn by_a(&self) -> &Stream {
         let (a, b) = ends();
         &self.out.streams[&(a, b)]
     }
 
-    fn from_b(&self) -> &Stream {
+    fn by_b(&self) -> &Stream {
         let (a, b) = ends();
         &self.out.streams[&(b, a)]
     }
@@ -118,8 +118,8 @@ fn a_connection_seen_from_its_start_has_a_handshake_streams_and_an_end() {
     w.event(true, Way::Sent, Kind::Fin, 107, 5000);
     w.event(true, Way::Received, Kind::Fin, 5000, 107);
     assert_eq!(w.out.flags[..3], [SYN, SYN | ACK, ACK]);
-    assert_eq!(w.from_a().bytes, text(0, 107));
-    assert_eq!(w.from_b().bytes, text(0, 5000));
+    assert_eq!(w.by_a().bytes, text(0, 107));
+    assert_eq!(w.by_b().bytes, text(0, 5000));
     assert_eq!(w.out.flags.iter().filter(|f| **f & FIN != 0).count(), 2);
     assert_eq!((w.out.gaps, w.flows.missing, w.flows.count), (0, 0, 1));
 }
@@ -131,8 +131,8 @@ fn a_connection_that_was_there_before_begins_in_the_middle() {
     w.tell(false, Way::Sent, 900, 70_050, 60);
     w.tell(false, Way::Received, 70_050, 960, 50);
     assert!(w.out.flags.iter().all(|f| f & SYN == 0));
-    assert_eq!(w.from_a().bytes, text(70_000, 100));
-    assert_eq!(w.from_b().bytes, text(900, 60));
+    assert_eq!(w.by_a().bytes, text(70_000, 100));
+    assert_eq!(w.by_b().bytes, text(900, 60));
     assert_eq!(w.out.gaps, 0);
 }
 
@@ -160,7 +160,7 @@ fn bytes_that_both_ends_tell_of_are_written_once_whoever_is_first() {
             }
             at += n as u64;
         }
-        assert_eq!(w.from_a().bytes, text(0, 65_311), "{receiver_first}");
+        assert_eq!(w.by_a().bytes, text(0, 65_311), "{receiver_first}");
         assert_eq!(w.out.gaps, 0);
     }
 }
@@ -171,19 +171,19 @@ fn records_of_two_threads_come_into_order_and_what_is_lost_stays_a_gap() {
     w.tell(true, Way::Sent, 0, 0, 10);
     w.tell(true, Way::Sent, 30, 0, 10);
     w.tell(true, Way::Sent, 20, 0, 10);
-    assert_eq!(w.from_a().bytes, text(0, 10));
+    assert_eq!(w.by_a().bytes, text(0, 10));
     w.tell(true, Way::Sent, 10, 0, 10);
-    assert_eq!(w.from_a().bytes, text(0, 40));
+    assert_eq!(w.by_a().bytes, text(0, 40));
     // 40..50 never come.
     w.tell(true, Way::Sent, 50, 0, 10);
     w.flows.settle(999, &mut w.out);
-    assert_eq!(w.from_a().bytes.len(), 40, "too early to give up");
+    assert_eq!(w.by_a().bytes.len(), 40, "too early to give up");
     w.flows.settle(u64::MAX, &mut w.out);
-    assert_eq!(w.from_a().bytes.len(), 50);
+    assert_eq!(w.by_a().bytes.len(), 50);
     assert_eq!((w.out.gaps, w.flows.missing), (1, 10));
     // The other end may have them, but too late.
     w.tell(false, Way::Received, 0, 0, 60);
-    assert_eq!(w.from_a().bytes.len(), 50);
+    assert_eq!(w.by_a().bytes.len(), 50);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn what_one_end_lost_the_other_may_tell_in_time() {
     w.tell(true, Way::Sent, 20, 0, 10);
     w.tell(false, Way::Received, 0, 0, 30);
     w.flows.settle(u64::MAX, &mut w.out);
-    assert_eq!(w.from_a().bytes, text(0, 30));
+    assert_eq!(w.by_a().bytes, text(0, 30));
     assert_eq!((w.out.gaps, w.flows.missing), (0, 0));
 }
 
@@ -211,7 +211,7 @@ fn the_same_ports_once_more_are_another_connection() {
     w.flows.record(0, &r, &text(0, 10), &mut w.out);
     assert_eq!(w.flows.count, 2);
     assert_eq!(w.out.flags.iter().filter(|f| **f == SYN).count(), 2);
-    assert_eq!(w.from_a().bytes, text(0, 10));
+    assert_eq!(w.by_a().bytes, text(0, 10));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The pages of docs/formats, compared with the structures that they are about.
 
-use super::{layout, mentions, nothing_wrong, stats, sync, text};
+use super::{layout, mentions, nothing_wrong, stats, sync, text, trace};
 
 /// Name and offset of each field but fillers; does not compile if one is left out.
 macro_rules! fields {
@@ -118,6 +118,31 @@ fn the_page_about_statistics_tells_the_real_offsets() {
         &names,
         &rows,
         reason,
+    );
+}
+
+#[test]
+fn the_page_about_tracing_tells_the_real_offsets() {
+    use trace::{MAGIC, MEMFD_NAME, Page, RECORD, RING_AT, RING_MAX, RING_MIN, SEGMENT};
+    let page = fields!(0, Page, Page:
+        on version magic ring_at pid uid reserved0 ring_size snaplen port tracer reserved1
+        tail reserved2 head dropped_records dropped_bytes writers error reserved3
+    );
+    let number = |n: u64| usize::try_from(n).expect("64 bits");
+    let text = super::text("docs/formats/trace-ring.md").expect("the page");
+    let plain = text.replace(',', "");
+    for n in [RING_AT, RECORD, SEGMENT, number(RING_MIN), number(RING_MAX)] {
+        assert!(mentions(&plain, &n.to_string()), "{n}");
+    }
+    let magic = MAGIC.to_le_bytes();
+    let name = MEMFD_NAME.to_str().expect("ASCII");
+    let names = [std::str::from_utf8(&magic).expect("ASCII"), name];
+    page_tells(
+        "docs/formats/trace-ring.md",
+        &[],
+        &names,
+        &[page],
+        Vec::new(),
     );
 }
 
