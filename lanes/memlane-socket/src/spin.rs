@@ -206,6 +206,11 @@ pub fn miss() {
     }
 }
 
+/// The next spin of this thread would be for what it has just looked for in vain.
+pub fn skip_one() {
+    thread::current().skip.fetch_max(1, Ordering::Relaxed);
+}
+
 /// A sleep took `took` ticks: would a spin have been better?
 pub fn slept(took: u64) {
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);

@@ -30,8 +30,11 @@ type Bell = event::PortFactory<ipc::Service>;
 
 /// For the other end to come.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Samples under way at a time, at most: as many as iceoryx2 keeps by default and some more.
-const SAMPLES: usize = 8;
+/// Samples under way at a time: a megabyte, or four.
+fn samples(bytes: usize) -> usize {
+    ((1 << 20) / bytes).clamp(4, 256)
+}
+
 /// An answer to a stream is at least so long.
 const LEAST: usize = 16;
 
@@ -56,7 +59,7 @@ fn main() -> anyhow::Result<()> {
             (true, false) => turns::receive_all(&mut end, bytes)?,
             (false, _) => told.push(shown(bytes, &measure(&mut end, &asked, bytes)?)),
         }
-        end.leave(asked.serves);
+        end.leave(&asked);
     }
     if !asked.serves {
         println!("[{}]", told.join(","));
@@ -126,7 +129,10 @@ impl Ports {
     fn new(asked: &Asked, bytes: usize) -> anyhow::Result<Ports> {
         let node = NodeBuilder::new().create::<ipc::Service>()?;
         let name = |way: &str| format!("memlane-bench{}/{bytes}/{way}", asked.at);
-        let [forth, back] = [data(&node, &name("forth"))?, data(&node, &name("back"))?];
+        let [forth, back] = [
+            data(&node, &name("forth"), bytes)?,
+            data(&node, &name("back"), bytes)?,
+        ];
         let (there, here) = match asked.serves {
             true => (back, forth),
             false => (forth, back),
@@ -192,9 +198,9 @@ impl Ports {
         }
     }
 
-    /// What is still under way must not go with its publisher.
-    fn leave(self, serves: bool) {
-        if !serves {
+    /// What is still under way must not go with its publisher: whoever has sent last leaves last.
+    fn leave(self, asked: &Asked) {
+        if asked.serves != asked.handover {
             let _ = until(|| self.there.dynamic_config().number_of_subscribers() == 0);
         }
     }
@@ -222,14 +228,14 @@ impl End for Ports {
     }
 }
 
-fn data(node: &Node<ipc::Service>, name: &str) -> anyhow::Result<Data> {
+fn data(node: &Node<ipc::Service>, name: &str, bytes: usize) -> anyhow::Result<Data> {
     let service = node.service_builder(&name.try_into()?);
     let service = service.publish_subscribe::<[u8]>();
     let service = service
         .max_publishers(1)
         .max_subscribers(1)
         .history_size(0)
-        .subscriber_max_buffer_size(SAMPLES)
+        .subscriber_max_buffer_size(samples(bytes))
         .subscriber_max_borrowed_samples(1)
         .enable_safe_overflow(false);
     Ok(service.open_or_create()?)

@@ -629,6 +629,19 @@ fn spin_for(conn: &Use) -> Spun {
     })
 }
 
+/// For callers that will ask the kernel next: looks for something for as long as a blocking receive would, unless the
+/// lane is not open. Looking in vain once is enough: the wait that follows does not look again.
+pub fn comes(conn: &Use) -> bool {
+    if conn.rx_mode() != mode::HOT {
+        return false;
+    }
+    let spun = spin_for(conn);
+    if spun == Spun::Nothing {
+        spin::skip_one();
+    }
+    spun == Spun::Ready
+}
+
 /// Was the peer last seen on this very CPU? (And tells it which one we are on.)
 pub fn is_peer_here(conn: &Conn) -> bool {
     // SAFETY: upgraded: mapped.

@@ -56,6 +56,7 @@ pub use place::{Here, Slot};
 
 use crate::calls::{io, life};
 use crate::lane::place::{self as ring, Reserved};
+use crate::lane::recv;
 use crate::real;
 use address::Address;
 use core::ffi::c_int;
@@ -259,6 +260,13 @@ impl Stream {
                 return Ok(Here::new(self, Place::Shown { bytes, conn }));
             }
             if self.flags & libc::MSG_DONTWAIT == 0 {
+                // Cheaper than asking for readiness, which is for any number of descriptors.
+                if let Some(conn) = self.lane.conn()
+                    && recv::comes(&conn)
+                    && ring::peek(&conn).is_some()
+                {
+                    continue;
+                }
                 self.lane.wait(Ready::ToRead, Duration::MAX)?;
                 if let Some(conn) = self.lane.conn()
                     && ring::peek(&conn).is_some()

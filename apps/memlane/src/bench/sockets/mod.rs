@@ -83,8 +83,9 @@ pub(super) fn run(options: &Sockets) -> anyhow::Result<ExitCode> {
         rows: chosen.rows.clone(),
         exe,
     };
-    // What is called by name takes no launcher.
+    // Neither what others do nor what is called by name takes a launcher.
     if !setting.rows.is_empty()
+        && chosen.sides.iter().any(|side| side.mode().is_some())
         && let Err(why) = can_run(&setting)
     {
         let message = format!("`memlane run` does not work here: {why}");

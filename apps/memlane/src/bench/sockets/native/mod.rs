@@ -241,6 +241,7 @@ fn one(
         command.args(["--seconds", &plan.seconds.to_string()]);
         command
             .env_remove("LD_PRELOAD")
+            .env_remove("RUST_BACKTRACE")
             .env("MEMLANE_UPGRADE", "eager");
         if kind == Kind::Handover {
             command.env("MEMLANE_RING", RING);

@@ -62,6 +62,6 @@ fn one(trial: &Trial<'_>, row: &'static str, connections: u32) -> anyhow::Result
     let args = [&args[..], &["--connections", &count]].concat();
     let client = trial.embedded(trial.side, Place::Client, &args);
     // To open so many takes its time, too.
-    let ran = trial.run_for(seconds + f64::from(connections) / 500.0, &server, client)?;
+    let ran = trial.run_for(seconds + f64::from(connections) / 2000.0, &server, client)?;
     embedded::reading(row, "msg/s", ran)
 }
