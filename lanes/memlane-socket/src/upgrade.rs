@@ -42,7 +42,7 @@ use memlane_core::ring::Tx;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
-use memlane_sys::{Errno, diag, proc, time};
+use memlane_sys::{Errno, proc, time};
 
 /// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
 pub const AUTO_OPS: u64 = 16;
@@ -125,7 +125,8 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = learn_tuple(conn)?;
     if hs.since == 0 {
         hs.since = time::now_ns();
-        other_end(&tuple)?;
+        // Without it there is nothing to upgrade to.
+        peer::other_end(&tuple, fd)?;
     }
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
@@ -134,26 +135,6 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         bind_name(conn, hs, &tuple)
     } else {
         propose(conn, hs, &tuple)
-    }
-}
-
-/// A mirrored socket in this namespace, or there is nothing to upgrade to.
-fn other_end(tuple: &Tuple) -> Result<(), Reason> {
-    let v4 = tuple.local.is_v4() && tuple.remote.is_v4();
-    let other = tuple.mirrored();
-    let found = diag::lookup_tcp(&other, v4).or_else(|e| {
-        if v4 {
-            diag::lookup_tcp(&other, false)
-        } else {
-            Err(e)
-        }
-    });
-    match found {
-        Ok(s) if s.state == TCP_ESTABLISHED => Ok(()),
-        Ok(_) => Err(Reason::CLOSING),
-        // Could not even ask.
-        Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::NO_DEVICE),
-        Err(_) => Err(Reason::NOT_SAME_HOST),
     }
 }
 
@@ -218,7 +199,8 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
         }
         Err(Sent::Later) => {
             // A peer that has closed answers no more, whether it is under memlane or not.
-            other_end(tuple).map_err(|_| Reason::CLOSING)?;
+            let fd = conn.fd.load(Ordering::Relaxed);
+            peer::other_end(tuple, fd).map_err(|_| Reason::CLOSING)?;
             later(conn, hs, Reason::PEER_NO_MEMLANE)
         }
         Err(Sent::Never(why)) => Err(why),
