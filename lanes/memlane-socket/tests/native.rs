@@ -442,3 +442,23 @@ fn a_child_of_a_fork_cannot_use_a_stream_and_its_parent_goes_on_in_memory() {
         "the child's copy keeps it open"
     );
 }
+
+#[test]
+fn a_peer_in_the_middle_of_a_write_keeps_nobody_from_asking_again() {
+    let (mut there, mut here) = open_pair();
+    // Awake once, so that the ring is in use.
+    there.write(b"1").unwrap();
+    assert_eq!(here.read(&mut [0; 9]).unwrap(), 1);
+    here.set_nonblocking(true).unwrap();
+    let slot = there.reserve(4).unwrap();
+    assert!(slot.is_shared() && slot.fill(0, b"word"));
+    for _ in 0..3 {
+        assert!(!here.arm(), "what it writes now would wake nobody");
+        assert_eq!(here.read(&mut [0; 9]).unwrap_err(), Errno::AGAIN);
+    }
+    slot.commit(4).unwrap();
+    let mut got = [0; 9];
+    assert_eq!(here.read(&mut got).unwrap(), 4);
+    assert_eq!(&got[..4], b"word");
+    assert!(here.arm());
+}

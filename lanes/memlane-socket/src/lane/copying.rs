@@ -223,6 +223,12 @@ mod tests {
     fn copying() -> Looped {
         let l = looped();
         start(&l.conn, 7).unwrap();
+        {
+            // Its end and the ring's come at different bytes.
+            let held = crate::lane::lock_tx(&l.conn).unwrap();
+            let own = outgoing(&l.conn, &held).unwrap();
+            own.at = own.size - 70_001;
+        }
         l
     }
 

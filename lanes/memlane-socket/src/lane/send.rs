@@ -129,16 +129,32 @@ enum Turn {
     Broken,
 }
 
+#[inline(never)]
 fn by_lanes(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    if !conn.tx_own.load(Ordering::Relaxed).is_null() {
+        return by_lanes_copied(conn, cursor, flags);
+    }
+    by_lanes_flushed::<false>(conn, cursor, flags)
+}
+
+/// Apart, so that mode `nocopy` pays for the choice and for nothing else.
+#[inline(never)]
+fn by_lanes_copied(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    by_lanes_flushed::<true>(conn, cursor, flags)
+}
+
+#[inline(always)]
+fn by_lanes_flushed<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     let mut was_nested = false;
-    let n = by_lanes_alone(conn, cursor, flags, &mut was_nested);
+    let n = by_lanes_alone::<COPY>(conn, cursor, flags, &mut was_nested);
     if !was_nested {
         flush_outbox(conn);
     }
     n
 }
 
-fn by_lanes_alone(
+#[inline(always)]
+fn by_lanes_alone<const COPY: bool>(
     conn: &Use,
     cursor: &mut Cursor<'_>,
     flags: i32,
@@ -151,10 +167,7 @@ fn by_lanes_alone(
     look_for_death(conn);
     let mut spun = false;
     while cursor.left() > 0 {
-        let turn = match conn.tx_own.load(Ordering::Relaxed).is_null() {
-            true => by_ring::<false>(conn, cursor),
-            false => by_device(conn, cursor),
-        };
+        let turn = by_ring::<COPY>(conn, cursor);
         let sent = wanted - cursor.left();
         match turn {
             Turn::Some => {
@@ -253,13 +266,7 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
     if sent > 0 { sent.cast_signed() } else { error }
 }
 
-/// Mode `copy`: as much as possible into the ring, by way of our own buffer and a device.
-#[inline(never)]
-fn by_device(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
-    by_ring::<true>(conn, cursor)
-}
-
-/// Puts as much as possible into the ring.
+/// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
 fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     let Some(held) = lock_tx(conn) else {
