@@ -9,7 +9,7 @@ use memlane_core::stats::{ConnState, Counter, SIZE_CLASSES};
 use serde::Serialize;
 
 use crate::out::{self, human};
-use crate::page::{Flow, Page};
+use crate::page::{Conn, Flow, Page};
 use crate::procs::{Process, Survey};
 use crate::rings;
 use crate::sums::Sums;
@@ -217,6 +217,8 @@ struct Connections {
 #[derive(Serialize, Default, Clone)]
 struct Open {
     memlane: u64,
+    /// Of these, those that this process sends on in mode `copy`.
+    memlane_copy: u64,
     tcp: u64,
     handshake: u64,
     downgraded: u64,
@@ -321,7 +323,7 @@ impl Counts {
             peers_misbehaved: sums.get(Counter::PeerMisbehaved),
         };
         for conn in pages.flat_map(|page| &page.conns) {
-            counts.connections.open.add(conn.state);
+            counts.connections.open.add(conn);
             counts.tx.add_ring(&conn.tx);
             counts.rx.add_ring(&conn.rx);
         }
@@ -347,8 +349,8 @@ impl Connections {
 }
 
 impl Open {
-    fn add(&mut self, state: ConnState) {
-        let open = match state {
+    fn add(&mut self, conn: &Conn) {
+        let open = match conn.state {
             ConnState::Free | ConnState::New => &mut self.not_connected,
             ConnState::Tcp => &mut self.tcp,
             ConnState::Pending => &mut self.handshake,
@@ -356,6 +358,8 @@ impl Open {
             ConnState::Downgraded => &mut self.downgraded,
         };
         add(open, 1);
+        let copies = conn.state == ConnState::Memlane && conn.tx.copied;
+        add(&mut self.memlane_copy, u64::from(copies));
     }
 }
 
@@ -523,6 +527,9 @@ impl Counts {
         }
         sheet.line("  and went back to TCP", c.downgraded);
         sheet.line("Open now on the memory lane", c.open.memlane);
+        if details {
+            sheet.line("  sending in mode copy", c.open.memlane_copy);
+        }
         sheet.line(
             "Open now on TCP",
             c.open.tcp.saturating_add(c.open.downgraded),
@@ -644,6 +651,7 @@ struct Settings {
     ring_bytes: u64,
     spin_microseconds: u32,
     upgrade: &'static str,
+    mode: &'static str,
 }
 
 impl Document {
@@ -679,6 +687,11 @@ impl ProcessDocument {
                     0 => "off",
                     1 => "auto",
                     2 => "eager",
+                    _ => "unknown",
+                },
+                mode: match page.mode {
+                    0 => "nocopy",
+                    1 => "copy",
                     _ => "unknown",
                 },
             },

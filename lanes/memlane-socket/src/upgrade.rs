@@ -32,6 +32,7 @@ pub use standing::{Standing, bar, hope_again, hurry, standing};
 use crate::config::EID_LEN;
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::group::{self, PeerDmb};
+use crate::lane::copying;
 use crate::process::{self, PROCESS};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
@@ -221,7 +222,7 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
-    m.features = wire::OWN_RINGS;
+    m.features = copying::features();
     m
 }
 
@@ -582,6 +583,9 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
         0 => (a.ring, a.ring_size),
         _ => (own_ring::attach(hs, m, got.fds[1].take())?, m.own_ring),
     };
+    if copying::is_asked_for(hs.peer_features) {
+        copying::start(conn, m.token)?;
+    }
     conn.tx_ring.store(ring, Ordering::Relaxed);
     conn.tx_size.store(ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
@@ -637,6 +641,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     process::show(conn, ConnState::Memlane, Reason::NONE);
     crate::stats::upgraded(conn);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
+    crate::stats::show_copied(conn, copying::is_done_by_peer(hs.peer_features));
     if conn.role.load(Ordering::Relaxed) == 0 {
         hs.stage = CONFIRMING;
         return confirm(conn, hs);
@@ -741,6 +746,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
     if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
         own_ring::detach(hs);
+        copying::stop(conn);
     }
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()

@@ -325,7 +325,7 @@ fn address(bytes: &[u8]) -> Addr {
 
 /// Between the values in [`config`]'s input.
 const BETWEEN: u8 = 0xff;
-const VARIABLES: [&str; 7] = [
+const VARIABLES: [&str; 8] = [
     "MEMLANE_RING",
     "MEMLANE_SPIN",
     "MEMLANE_UPGRADE",
@@ -333,6 +333,7 @@ const VARIABLES: [&str; 7] = [
     "MEMLANE_EID",
     "MEMLANE_DISABLE",
     "MEMLANE_STATS_ON_EXIT",
+    "MEMLANE_MODE",
 ];
 
 /// Values of the variables: whatever they are, the settings can be used. True

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod copies;
+pub mod copying;
 #[cfg(test)]
 mod looped;
 pub mod place;
@@ -438,12 +439,18 @@ pub fn detach(conn: &Conn) {
 /// The peer wrote nonsense: its connection ends here, and nothing else does.
 #[cold]
 pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
+    process::count(Counter::PeerMisbehaved, 1);
+    cut(conn, Reason::PEER_MISBEHAVED);
+}
+
+/// Bytes are lost, or cannot be believed: the connection ends.
+#[cold]
+fn cut(conn: &Conn, why: Reason) {
     let cell = conn.cell();
     cell.rx_mode.store(mode::ENDED, Ordering::SeqCst);
     cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
-    process::count(Counter::PeerMisbehaved, 1);
-    process::show(conn, ConnState::Downgraded, Reason::PEER_MISBEHAVED);
-    crate::stats::count_reason(conn, Reason::PEER_MISBEHAVED);
+    process::show(conn, ConnState::Downgraded, why);
+    crate::stats::count_reason(conn, why);
     // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.
     let _ = unsafe {
         memlane_sys::syscall!(

@@ -1,6 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{TxHeld, lock_tx, misbehaved};
+use super::{TxHeld, copying, lock_tx, misbehaved};
 use crate::conn::{Conn, Dmb, Use, mode};
 use crate::iov::Cursor;
 use crate::process::{self, PROCESS};
@@ -11,7 +11,7 @@ use crate::thread::{self, OUTBOX};
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::layout::{PARKED, WANT_READY};
-use memlane_core::ring::{MustTcp, Room};
+use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
 use memlane_sys::time::ticks;
@@ -256,6 +256,9 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         }
     };
     let (a, b) = tx.stretches(ring.len(), n);
+    if !conn.tx_own.load(Ordering::Relaxed).is_null() {
+        return by_device(conn, cursor, &held, [a, b]);
+    }
     // SAFETY: the program's buffers, as it promised its call.
     unsafe {
         cursor.drain_to(&ring, a);
@@ -263,6 +266,27 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     }
     publish(conn, &held, words, n);
     Turn::Some
+}
+
+/// Mode `copy`: into the ring by way of our own buffer, and by a device.
+#[cold]
+fn by_device(
+    conn: &Use,
+    cursor: &mut Cursor<'_>,
+    held: &TxHeld<'_>,
+    stretches: [Stretch; 2],
+) -> Turn {
+    // SAFETY: OPEN, under the lock: attached.
+    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
+    let put = copying::put(conn, held, cursor, &ring, stretches);
+    publish(conn, held, words, put);
+    if put == stretches[0].len + stretches[1].len {
+        return Turn::Some;
+    }
+    // The device has refused: the rest goes by TCP.
+    held.tx().go_tcp_only(words);
+    super::tune::tx_ended(conn);
+    Turn::Ended
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.

@@ -656,6 +656,7 @@ fn make_stats_page() {
         .store(u64::from(config().ring), Ordering::Relaxed);
     h.spin_us.store(config().spin_us, Ordering::Relaxed);
     h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
+    h.mode.store(config().mode as u32, Ordering::Relaxed);
     h.magic.store(stats::MAGIC, Ordering::Release);
     PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
     PROCESS.stats.store(header, Ordering::Release);
