@@ -277,6 +277,7 @@ fn nice(most: f64) -> f64 {
 fn tick(value: f64) -> String {
     match value {
         v if v < 9_995.0 && v.fract() == 0.0 => format!("{v:.0}"),
+        v if v < 0.000_95 => format!("{v:.0e}"),
         v => short(v),
     }
 }
@@ -456,6 +457,10 @@ mod tests {
             assert!((pair[1] - pair[0] - 100.0).abs() < 1e-6, "{places:?}");
         }
         assert_eq!(scale.place(0.0), 100.0);
+        assert_eq!(
+            [tick(0.00001), tick(0.25), tick(1e6)],
+            ["1e-5", "0.25", "1.00M"]
+        );
         assert_eq!(scale.place(f64::NAN), 100.0);
         let one = Scale::new([7.0].into_iter(), true, [0.0, 1.0]);
         assert!(one.place(7.0) > 0.0 && one.place(7.0) < 1.0);

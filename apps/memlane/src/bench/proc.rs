@@ -328,7 +328,8 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// Whether somebody listens on a UNIX domain socket of that name.
+/// Whether somebody listens on a UNIX domain socket of that name. Ask again: while others come and go, the kernel's
+/// table may lack one that is there.
 pub(crate) fn listens_at(path: &str) -> bool {
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     table.lines().any(|line| {
@@ -394,7 +395,7 @@ mod tests {
         let text = path.to_str().expect("UTF-8");
         assert!(!listens_at(text));
         let listener = std::os::unix::net::UnixListener::bind(&path).expect("bind");
-        assert!(listens_at(text));
+        assert!((0..100).any(|_| listens_at(text)));
         drop(listener);
         assert!(!listens_at(text));
     }

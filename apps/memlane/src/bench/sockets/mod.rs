@@ -141,7 +141,7 @@ pub(super) fn run(options: &Sockets) -> anyhow::Result<ExitCode> {
 /// Bytes, in steps of four, or of sixteen and the largest.
 fn native_sizes(quick: bool) -> Vec<u64> {
     let all = (0..=11).map(|step| 1u64 << (2 * step));
-    let wanted = |size: &u64| !quick || size.trailing_zeros() % 4 == 0 || *size == 1 << 22;
+    let wanted = |size: &u64| !quick || size.trailing_zeros().is_multiple_of(4) || *size == 1 << 22;
     all.filter(wanted).collect()
 }
 

@@ -27,6 +27,7 @@ th, td {{ padding: .25rem .55rem; border-bottom: 1px solid var(--faint); text-al
   overflow-wrap: normal; font-weight: normal; vertical-align: top; }}
 thead th {{ font-weight: 600; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; }}
+tbody th {{ white-space: normal; min-width: 9rem; max-width: 22rem; }}
 @media (min-width: 45rem) {{
   tbody th, thead th:first-child {{ position: sticky; left: 0; background: var(--paper); }}
 }}
@@ -131,7 +132,11 @@ fn aims(out: &mut String, report: &Report) {
         let goals = row.aims.iter();
         goals.map(|goal| (row.row.clone(), goal.shown(""), goal.met))
     });
-    let all: Vec<_> = programs.chain(native).collect();
+    let flat = report.native.flat().map(|(shown, met)| {
+        let name = "handover, largest size to smallest".to_owned();
+        (name, shown, Some(met))
+    });
+    let all: Vec<_> = programs.chain(native).chain(flat).collect();
     let reached = all.iter().filter(|(.., met)| *met == Some(true)).count();
     let _ = writeln!(
         out,

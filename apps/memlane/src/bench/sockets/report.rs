@@ -375,7 +375,7 @@ pub(super) mod tests {
                 for row in workload.rows() {
                     let metric = match group {
                         "rr" => Metric::latency("p50"),
-                        "stream" => Metric::throughput("GB/s"),
+                        "stream" => Metric::throughput("MB/s"),
                         _ => Metric::rate("msg/s"),
                     };
                     let across = work::across(row).expect("a number");

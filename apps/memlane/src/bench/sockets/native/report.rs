@@ -108,6 +108,12 @@ impl Report {
         })
     }
 
+    /// Is a hand-over of the largest size as quick as of the smallest? What was aimed at, and whether it was reached.
+    pub(in super::super) fn flat(&self) -> Option<(String, bool)> {
+        let flat = self.flat.as_ref()?;
+        Some((flat.bound.shown(Some(flat.met)), flat.met))
+    }
+
     /// Rows of a kind.
     fn of(&self, kind: Kind) -> Vec<&Row> {
         self.rows.iter().filter(|row| row.kind == kind).collect()
@@ -123,7 +129,7 @@ fn value(results: &Results, kind: Kind, system: &'static str, bytes: u64) -> Vec
         let figure = rounds.get(&round)?;
         match kind {
             Kind::Handover => figure.p50_ns.map(|ns| ns / 1e3),
-            Kind::Carried => Some(figure.bytes_per_second / 1e9),
+            Kind::Carried => Some(figure.bytes_per_second / 1e6),
         }
     };
     (0..=last).map(of).collect()
@@ -174,7 +180,7 @@ fn row(results: &Results, kind: Kind, bytes: u64) -> Row {
         bytes,
         unit: match kind {
             Kind::Handover => "µs",
-            Kind::Carried => "GB/s",
+            Kind::Carried => "MB/s",
         },
         systems: SYSTEMS.iter().filter_map(cell).collect(),
         aims: aims.collect(),
@@ -225,7 +231,7 @@ fn table(report: &Report, kind: Kind) -> Table {
         id: kind.word(),
         title: match kind {
             Kind::Handover => "memory handed over by name, p50 in µs".into(),
-            Kind::Carried => "bytes carried by name, GB/s".into(),
+            Kind::Carried => "bytes carried by name, MB/s".into(),
         },
         head,
         lines: report.of(kind).into_iter().map(line).collect(),
@@ -299,7 +305,7 @@ pub(in super::super) fn pictures(report: &Report) -> Vec<(&'static str, Axes, Ve
             Kind::Carried,
             "sockets-native-carried.svg",
             "Bytes carried by name",
-            "GB/s",
+            "MB/s",
         ),
     ];
     all.into_iter()

@@ -17,7 +17,7 @@ const AT_A_TIME: usize = 64;
 /// Answers that each connection has had before it counts: where a lane opens, it opens in these.
 const WARM_UP: u64 = 12;
 /// Events of one wait.
-const EVENTS: usize = 128;
+const EVENTS: u16 = 128;
 /// The listener's number; connections have their places.
 const DOOR: u64 = u64::MAX;
 
@@ -50,8 +50,8 @@ impl Epoll {
         }
     }
 
-    fn wait(&self, events: &mut [libc::epoll_event; EVENTS]) -> std::io::Result<usize> {
-        let most = EVENTS as libc::c_int;
+    fn wait(&self, events: &mut [libc::epoll_event; EVENTS as usize]) -> std::io::Result<usize> {
+        let most = libc::c_int::from(EVENTS);
         let epoll = self.0.as_raw_fd();
         // SAFETY: there is room for so many events.
         let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, -1) };
@@ -75,7 +75,7 @@ pub(super) fn serve(door: &Door) -> anyhow::Result<()> {
     epoll.add(door.as_raw_fd(), DOOR)?;
     let mut wires: Vec<Option<Wire>> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
-    let mut events = [NO_EVENT; EVENTS];
+    let mut events = [NO_EVENT; EVENTS as usize];
     loop {
         let n = epoll.wait(&mut events)?;
         for event in &events[..n] {
@@ -114,21 +114,19 @@ fn let_in(
     }
 }
 
-/// A message is written and read at once here: each is far smaller than any buffer. `Err`: the connection is over.
+/// A message is written and read at once here: each is far smaller than any buffer. Reads once, as servers do that wait
+/// again instead of reading in vain. `Err`: the connection is over.
 fn answer(wire: &mut Wire) -> anyhow::Result<()> {
     let mut message = [0u8; MESSAGE];
-    loop {
-        match wire.read(&mut message) {
-            Ok(MESSAGE) => ensure!(wire.write(&message)? == MESSAGE, "a short write"),
-            Ok(0) => bail!("the end"),
-            Ok(n) => bail!("{n} bytes of a message"),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-        // As servers do that wait again instead of reading once more in vain.
-        return Ok(());
+    match wire.read(&mut message) {
+        Ok(MESSAGE) => ensure!(wire.write(&message)? == MESSAGE, "a short write"),
+        Ok(0) => bail!("the end"),
+        Ok(n) => bail!("{n} bytes of a message"),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        Err(error) if error.kind() == ErrorKind::Interrupted => {}
+        Err(error) => return Err(error.into()),
     }
+    Ok(())
 }
 
 struct Client {
@@ -205,7 +203,7 @@ impl Client {
         &mut self,
         mut done: impl FnMut(&Client, (Duration, Instant)) -> bool,
     ) -> anyhow::Result<()> {
-        let mut events = [NO_EVENT; EVENTS];
+        let mut events = [NO_EVENT; EVENTS as usize];
         let mut over = false;
         while !over {
             let n = self.epoll.wait(&mut events)?;

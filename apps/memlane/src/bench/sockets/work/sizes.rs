@@ -146,8 +146,8 @@ fn values(told: &Sized) -> Vec<(Metric, f64)> {
             values.extend(cpu_of_requests(cpu, carried / told.bytes as f64));
         }
         _ => {
-            let rate = told.bytes_per_second / 1e9;
-            values.push((Metric::throughput("GB/s"), rate));
+            let rate = told.bytes_per_second / 1e6;
+            values.push((Metric::throughput("MB/s"), rate));
             values.extend(cpu_of_bytes(cpu, carried));
         }
     }
