@@ -248,8 +248,6 @@ fn ring_ops() -> Vec<(&'static str, Vec<u8>)> {
         ("short", at(0, noise(1, 60))),
         ("long", at(0, noise(2, 1500))),
         ("late", at(u64::MAX - 7, noise(3, 400))),
-        ("parts", at(1, noise(10, 2500))),
-        ("parts-late", at(u64::MAX - 5, noise(11, 900))),
     ]
 }
 

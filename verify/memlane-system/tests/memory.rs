@@ -119,17 +119,21 @@ impl Two {
     }
 
     /// Waits without use until nothing but words is held (within a minute).
+    #[track_caller]
     fn rest(&mut self) {
         let start = Instant::now();
         loop {
             assert!(self.caller.does("sleep epoll 1500").starts_with("done"));
             let (bytes, chunks) = self.shared();
+            let (mut server, mut caller) = (BTreeMap::new(), BTreeMap::new());
+            self.server.shared(&mut server);
+            self.caller.shared(&mut caller);
             if bytes <= chunks * CHUNK_WORDS {
                 return;
             }
             assert!(
                 start.elapsed() < Duration::from_secs(60),
-                "{bytes} bytes of {chunks} chunks are held without use"
+                "{bytes} bytes of {chunks} chunks are held without use: server {server:?}, caller {caller:?}"
             );
         }
     }

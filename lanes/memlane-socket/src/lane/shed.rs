@@ -19,7 +19,7 @@ use crate::conn::{Conn, SEEN_GROWN, mode};
 use crate::group::{self, CHUNKS, Holder, Locked};
 use crate::process::PROCESS;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::PART_LEAST;
 use memlane_core::ring::Rx;
 use memlane_sys::time::ticks;
@@ -47,8 +47,12 @@ static MARKS: [Marks; CHUNKS] = [const {
     }
 }; CHUNKS];
 
-/// `ticks` at which to look next; 0 = nothing is marked.
+/// `ticks` at which to look next; 0 = nothing is marked that may go soon.
 static NEXT: AtomicU64 = AtomicU64::new(0);
+/// Looks in a row that gave nothing back.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+/// After so many, nobody looks until something is marked anew: what is left is in use, or waits for a peer.
+const IN_VAIN_MOST: u32 = 8;
 
 fn per_ms() -> u64 {
     (PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000).max(1)
@@ -90,6 +94,9 @@ pub fn mark(chunk: u32, slot: u32) {
     let bit = 1u64 << (slot & 63);
     if dirty.load(Ordering::Relaxed) & bit == 0 {
         dirty.fetch_or(bit, Ordering::AcqRel);
+    }
+    if IN_VAIN.load(Ordering::Relaxed) != 0 {
+        IN_VAIN.store(0, Ordering::Relaxed);
     }
     if NEXT.load(Ordering::Acquire) == 0 {
         arm(ticks(), EVERY_MS);
@@ -164,6 +171,11 @@ fn look_at_all(locked: &mut Locked<'_>) -> Left {
             budget -= u32::from(give_back(locked, chunk as u32, slot));
         }
     }
+    if budget < MOST {
+        IN_VAIN.store(0, Ordering::Relaxed);
+    } else if IN_VAIN.fetch_add(1, Ordering::Relaxed) >= IN_VAIN_MOST {
+        return Left::Nothing;
+    }
     let mut left = Left::Nothing;
     for marks in &MARKS[..high] {
         let young = marks.dirty.load(Ordering::Acquire);
@@ -175,34 +187,40 @@ fn look_at_all(locked: &mut Locked<'_>) -> Left {
     left
 }
 
-/// Gives a slot's ring back, unless somebody may need it: then it will be marked
-/// anew when he does not. Did it cost a system call?
+/// Gives a slot's ring back, unless somebody may need it: then it stays marked,
+/// as one that was used just now. Was it given back?
 fn give_back(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> bool {
     let (marks, bit) = (&MARKS[chunk as usize], 1u64 << slot);
-    marks.dirty.fetch_and(!bit, Ordering::AcqRel);
     marks.aged.fetch_and(!bit, Ordering::AcqRel);
-    match group::holder(locked, chunk, slot) {
+    // Before it goes: whoever parks behind our back marks anew.
+    marks.dirty.fetch_and(!bit, Ordering::AcqRel);
+    let gone = match group::holder(locked, chunk, slot) {
         Holder::Somebody => false,
         Holder::Nobody(ring, size) => {
             punch(ring, size);
             true
         }
         Holder::Conn(conn, ring, size) => from_cold(conn, ring, size),
+    };
+    if !gone {
+        marks.dirty.fetch_or(bit, Ordering::AcqRel);
     }
+    gone
 }
 
 /// `conn` stays where it is: the groups are locked.
 fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     if conn.given_size.load(Ordering::Relaxed) != 0 {
-        return false;
+        return true; // its ring is its user's: in the chunk there is nothing
     }
     let Some(held) = try_lock_rx(conn) else {
-        mark(
-            conn.rx_chunk.load(Ordering::Relaxed),
-            conn.rx_slot.load(Ordering::Relaxed),
-        );
         return false;
     };
+    if conn.rx_mode() == mode::ENDED {
+        // For ever: nobody reads what somebody may still be writing.
+        punch(ring, size);
+        return true;
+    }
     // SAFETY: upgraded, and the groups are locked: mapped.
     let words = unsafe { conn.rx_words() };
     if conn.rx_mode() != mode::COLD || !held.rx().owns_ring(words) {
@@ -318,8 +336,8 @@ mod tests {
 
     fn looks() {
         let mut locked = group::lock().unwrap();
-        for _ in 0..100 {
-            // Other tests' rings are many, and given back too.
+        // Two, but for other tests' connections, which are given back too.
+        for _ in 0..4 {
             look_at_all(&mut locked);
         }
     }
@@ -360,7 +378,14 @@ mod tests {
         mark(place(&l.conn).0, place(&l.conn).1);
         looks();
         assert!(has_pages(&l));
+        // Nobody looks for ever; who parks is looked at again.
+        for _ in 0..=2 * IN_VAIN_MOST {
+            looks();
+        }
         words.tx.0.writing.store(0, Ordering::SeqCst);
+        assert_eq!(lane::park(&l.conn, &lock_rx(&l.conn).unwrap()), Parked::Yes);
+        looks();
+        assert!(!has_pages(&l));
         ends(l);
     }
 
