@@ -14,6 +14,10 @@ use memlane_socket::process;
 use memlane_socket::wait::{epoll, poll as polls};
 use memlane_sys::fd::as_fd;
 
+/// `seccomp(2)`: the operations that install a filter (linux/seccomp.h).
+const SECCOMP_SET_MODE_STRICT: usize = 0;
+const SECCOMP_SET_MODE_FILTER: usize = 1;
+
 /// A call's arguments, as registers.
 type Args = [usize; 6];
 
@@ -37,7 +41,10 @@ fn real(nr: usize, a: Args) -> isize {
 /// Numbers that no hook carries; some of them say that more will happen that no hook sees.
 fn other(nr: usize, a: Args) -> isize {
     match nr as i64 {
-        libc::SYS_seccomp => process::freeze(Reason::SANDBOXED),
+        // Other operations only ask.
+        libc::SYS_seccomp if matches!(a[0], SECCOMP_SET_MODE_STRICT | SECCOMP_SET_MODE_FILTER) => {
+            process::freeze(Reason::SANDBOXED);
+        }
         libc::SYS_prctl if as_fd(a[0]) == libc::PR_SET_SECCOMP => {
             process::freeze(Reason::SANDBOXED);
         }

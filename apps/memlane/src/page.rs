@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 
 use memlane_core::reason::Reason;
 use memlane_core::stats::{
-    CONN_CAPACITY, CONN_ENTRY_LEN, COUNTERS, ConnEntry, ConnState, Counter, HEADER_LEN, Header,
-    MAGIC, PAGE_LEN, REASON_SLOTS, ReasonCount, SIZE_CLASSES, VERSION,
+    CONN_CAPACITY, CONN_ENTRY_LEN, COPIED_RX, COPIED_TX, COUNTERS, ConnEntry, ConnState, Counter,
+    HEADER_LEN, Header, MAGIC, PAGE_LEN, REASON_SLOTS, ReasonCount, SIZE_CLASSES, VERSION,
 };
 
 use crate::printable::printable;
@@ -68,6 +68,8 @@ pub(crate) struct Flow {
     pub(crate) ring_size: u32,
     /// Bytes sent and not yet taken; not on the page, but from both ends' pages (`rings`).
     pub(crate) ring_used: Option<u32>,
+    /// Mode `copy`: what goes in memory goes by way of the sender's own buffer.
+    pub(crate) copied: bool,
     pub(crate) ring_bytes: u64,
     pub(crate) tcp_bytes: u64,
     pub(crate) calls: u64,
@@ -114,6 +116,7 @@ pub(crate) struct Page {
     pub(crate) ring_size: u64,
     pub(crate) spin_us: u32,
     pub(crate) upgrade: u32,
+    pub(crate) mode: u32,
     counters: [u64; COUNTERS],
     pub(crate) fallbacks: Vec<Fallback>,
     pub(crate) tx_sizes: [u64; SIZE_CLASSES],
@@ -154,6 +157,7 @@ impl Page {
             ring_size: words.u64(offset_of!(Header, ring_size)),
             spin_us: words.u32(offset_of!(Header, spin_us)),
             upgrade: words.u32(offset_of!(Header, upgrade)),
+            mode: words.u32(offset_of!(Header, mode)),
             counters: std::array::from_fn(|i| list(offset_of!(Header, counters), i)),
             fallbacks: fallbacks(words),
             tx_sizes: std::array::from_fn(|i| list(offset_of!(Header, tx_sizes), i)),
@@ -229,6 +233,7 @@ impl Conn {
             1 => true,
             _ => return Verdict::Bad,
         };
+        let copied = words.u32(offset_of!(ConnEntry, copied));
         Verdict::Conn(Box::new(Conn {
             index,
             state,
@@ -245,6 +250,7 @@ impl Conn {
             tx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, tx_ring_size)),
                 ring_used: None,
+                copied: copied & COPIED_TX != 0,
                 ring_bytes: words.u64(offset_of!(ConnEntry, tx_ring_bytes)),
                 tcp_bytes: words.u64(offset_of!(ConnEntry, tx_tcp_bytes)),
                 calls: words.u64(offset_of!(ConnEntry, tx_calls)),
@@ -252,6 +258,7 @@ impl Conn {
             rx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, rx_ring_size)),
                 ring_used: None,
+                copied: copied & COPIED_RX != 0,
                 ring_bytes: words.u64(offset_of!(ConnEntry, rx_ring_bytes)),
                 tcp_bytes: words.u64(offset_of!(ConnEntry, rx_tcp_bytes)),
                 calls: words.u64(offset_of!(ConnEntry, rx_calls)),

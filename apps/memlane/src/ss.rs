@@ -117,11 +117,17 @@ impl<'a> Row<'a> {
     }
 }
 
-/// `MEMLANE`, or `TCP` with its reason (own/peer's), as smcss shows it.
+/// `MEMLANE`, and which direction is copied if one is; or `TCP` with its reason (own/peer's), as smcss shows it.
 pub(crate) fn mode(conn: &Conn) -> String {
     let (own, peer) = (conn.reason, conn.peer_reason);
     if conn.state == ConnState::Memlane {
-        "MEMLANE".to_owned()
+        match (conn.tx.copied, conn.rx.copied) {
+            (false, false) => "MEMLANE",
+            (true, true) => "MEMLANE:copy",
+            (true, false) => "MEMLANE:copy-tx",
+            (false, true) => "MEMLANE:copy-rx",
+        }
+        .to_owned()
     } else if own == Reason::NONE {
         "TCP".to_owned()
     } else if peer == Reason::NONE {
@@ -296,6 +302,7 @@ pub(crate) struct ReasonDocument {
 struct FlowDocument {
     ring_size_bytes: u32,
     ring_used_bytes: Option<u32>,
+    copied: bool,
     ring_bytes: u64,
     tcp_bytes: u64,
     calls: u64,
@@ -366,6 +373,7 @@ impl From<Flow> for FlowDocument {
         FlowDocument {
             ring_size_bytes: flow.ring_size,
             ring_used_bytes: flow.ring_used,
+            copied: flow.copied,
             ring_bytes: flow.ring_bytes,
             tcp_bytes: flow.tcp_bytes,
             calls: flow.calls,

@@ -78,6 +78,8 @@ struct Connections {
 #[derive(Serialize, Default, Clone)]
 struct Open {
     memlane: u64,
+    /// Of these, those that this process sends on in mode `copy`.
+    memlane_copy: u64,
     tcp: u64,
     handshake: u64,
     downgraded: u64,
@@ -213,6 +215,8 @@ impl Connections {
                 ConnState::Downgraded => &mut self.open.downgraded,
             };
             add(open, 1);
+            let copies = conn.state == ConnState::Memlane && conn.tx.copied;
+            add(&mut self.open.memlane_copy, u64::from(copies));
         }
     }
 }
@@ -344,6 +348,9 @@ impl Counts {
         sheet.line("Got the memory lane", c.upgraded);
         sheet.line("  and went back to TCP", c.downgraded);
         sheet.line("Open now on the memory lane", c.open.memlane);
+        if details {
+            sheet.line("  sending in mode copy", c.open.memlane_copy);
+        }
         sheet.line(
             "Open now on TCP",
             c.open.tcp.saturating_add(c.open.downgraded),
@@ -463,6 +470,7 @@ struct Settings {
     ring_bytes: u64,
     spin_microseconds: u32,
     upgrade: &'static str,
+    mode: &'static str,
 }
 
 impl Document {
@@ -498,6 +506,11 @@ impl ProcessDocument {
                     0 => "off",
                     1 => "auto",
                     2 => "eager",
+                    _ => "unknown",
+                },
+                mode: match page.mode {
+                    0 => "nocopy",
+                    1 => "copy",
                     _ => "unknown",
                 },
             },

@@ -1,5 +1,5 @@
-//! Packet sockets: several queues share what comes by flows, and an interface that goes says so. For root; skipped
-//! otherwise.
+//! Interfaces of the kernel: several queues share what comes by flows, and an interface that goes says so (TAP devices,
+//! too). For root; skipped otherwise.
 
 mod frames;
 
@@ -7,7 +7,7 @@ use frames::Recipe;
 use memlane_packet::Meta;
 use memlane_packet::ends::generate::Sink;
 use memlane_packet::ends::join::{Join, Over, Side, Terms};
-use memlane_packet::ends::{End, EndError, More, Sent, afpacket, kernel::Interface, lend};
+use memlane_packet::ends::{End, EndError, More, Sent, afpacket, kernel::Interface, lend, tap};
 use memlane_sys::Errno;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
@@ -210,4 +210,25 @@ fn an_interface_that_is_removed_while_it_is_down_ends_too() {
         near.woken().err()
     });
     assert_eq!(gone, EndError::Device(Errno(19)));
+}
+
+#[test]
+fn a_tap_that_is_removed_is_gone_in_both_directions() {
+    if !cable() {
+        return;
+    }
+    let open = || tap::open_queues("three", 1).map(|mut queues| queues.remove(0));
+    let mut near = match open() {
+        Ok(near) => near,
+        Err(why) => return eprintln!("SKIPPED tap: {why}"),
+    };
+    assert!(ip("link set three up"));
+    taken(&mut near);
+    assert!(ip("link del three"));
+    let gone = Err(EndError::Device(Errno(19)));
+    assert_eq!(near.receive(1, &mut |_| More::Yes).map(drop), gone);
+    lend(&Recipe::default().bytes(), Meta::default(), &mut |frame| {
+        assert_eq!(near.send(frame).map(drop), gone);
+        More::Yes
+    });
 }

@@ -27,6 +27,16 @@ pub enum Upgrade {
     Eager = 2,
 }
 
+/// How bytes get into the receiver's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// The sender writes them there.
+    NoCopy = 0,
+    /// The sender puts them into its own buffer, and a device takes them from there.
+    Copy = 1,
+}
+
 /// Longest EID, as SMC's UEID.
 pub const EID_LEN: usize = 32;
 /// Most EIDs, as SMC.
@@ -43,6 +53,8 @@ pub struct Config {
     pub spin_us: u32,
     /// When to upgrade.
     pub upgrade: Upgrade,
+    /// How bytes get into the receiver's memory.
+    pub mode: Mode,
     /// Who may be a peer.
     pub peer: Policy,
     /// EIDs, space padded.
@@ -60,6 +72,7 @@ impl Config {
         ring: RING_DEFAULT,
         spin_us: SPIN_DEFAULT_US,
         upgrade: Upgrade::Auto,
+        mode: Mode::NoCopy,
         peer: Policy::Any,
         eids: [[b' '; EID_LEN]; EIDS],
         eid_count: 0,
@@ -90,6 +103,9 @@ impl Config {
             Some(b"off") => c.upgrade = Upgrade::Off,
             Some(b"eager") => c.upgrade = Upgrade::Eager,
             _ => {}
+        }
+        if get(c"MEMLANE_MODE") == Some(b"copy") {
+            c.mode = Mode::Copy;
         }
         if get(c"MEMLANE_PEER") == Some(b"same-uid") {
             c.peer = Policy::SameUid;
@@ -155,17 +171,19 @@ mod tests {
             b"MEMLANE_RING" => Some(b"100000"),
             b"MEMLANE_SPIN" => Some(b"fast"),
             b"MEMLANE_UPGRADE" => Some(b"always"),
+            b"MEMLANE_MODE" => Some(b"COPY"),
             _ => None,
         });
         assert_eq!(
-            (wrong.ring, wrong.spin_us, wrong.upgrade),
-            (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto)
+            (wrong.ring, wrong.spin_us, wrong.upgrade, wrong.mode),
+            (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto, Mode::NoCopy)
         );
         let right = Config::read(|n| match n.to_bytes() {
             b"MEMLANE_RING" => Some(b"1048576"),
             b"MEMLANE_SPIN" => Some(b"20"),
             b"MEMLANE_UPGRADE" => Some(b"eager"),
             b"MEMLANE_PEER" => Some(b"same-uid"),
+            b"MEMLANE_MODE" => Some(b"copy"),
             b"MEMLANE_EID" => Some(b"blue,,TEAM-2"),
             _ => None,
         });
@@ -173,7 +191,10 @@ mod tests {
             (right.ring, right.spin_us, right.upgrade),
             (1 << 20, 20, Upgrade::Eager)
         );
-        assert_eq!((right.peer, right.eid_count), (Policy::SameUid, 2));
+        assert_eq!(
+            (right.peer, right.eid_count, right.mode),
+            (Policy::SameUid, 2, Mode::Copy)
+        );
         assert_eq!(&right.eids[1][..7], b"TEAM-2 ");
     }
 }

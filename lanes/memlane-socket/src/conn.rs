@@ -261,6 +261,8 @@ pub struct Conn {
     pub tx_slot: AtomicU32,
     /// Ready word of the peer's chunk.
     pub tx_ready: AtomicPtr<AtomicU64>,
+    /// In mode `copy`: our own buffer (null = bytes go straight into the ring). Set before the lane opens.
+    pub tx_own: AtomicPtr<crate::lane::copying::Outgoing>,
     /// DMB that we receive from.
     pub rx_dmb: AtomicPtr<Dmb>,
     /// First byte of its ring.

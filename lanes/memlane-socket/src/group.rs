@@ -35,7 +35,7 @@ use memlane_sys::sock::{Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
-pub const GROUPS: usize = if faults::ON { 8 } else { 1024 };
+pub const GROUPS: usize = 1024;
 /// Chunks of our own, and attached ones, at a time.
 pub const CHUNKS: usize = 2048;
 
@@ -190,7 +190,7 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
     }
     sweep(locked);
     let groups = locked.groups();
-    let i = groups
+    let i = groups[..faults::groups(GROUPS)]
         .iter()
         .position(|g| g.gid == 0)
         .ok_or(Reason::MAX_DMB)?;

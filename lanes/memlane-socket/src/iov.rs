@@ -27,7 +27,7 @@ pub fn implausible(list: &[iovec]) -> bool {
 }
 
 /// Buffers of the program, and how far they have been used.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     list: &'a [iovec],
     at: usize,
@@ -88,12 +88,7 @@ impl<'a> Cursor<'a> {
 
     /// Fills `out` with the rest of the list, at most `limit` bytes; returns the number of entries.
     pub fn rest(&self, out: &mut [iovec; 16], limit: usize) -> usize {
-        let mut copy = Cursor {
-            list: self.list,
-            at: self.at,
-            offset: self.offset,
-            left: self.left,
-        };
+        let mut copy = self.clone();
         let (mut n, mut room) = (0, limit);
         while n < out.len() && room > 0 {
             let (base, len) = copy.piece();

@@ -22,8 +22,9 @@
 //! | [`spin`] | when to spin |
 //! | [`config`], [`stats`], [`real`], [`iov`] | settings, what is shown, libc's own functions, buffers |
 //!
-//! `no_std`, no allocation; locks are spin locks over memory-only sections.
-#![cfg_attr(not(test), no_std)]
+//! `no_std`, no allocation; locks are spin locks over memory-only sections. Feature `std` adds what std's
+//! users expect of a stream: [`native`].
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
 // The bodies take the program's pointers as libc's functions of the same names
 // do; what the program promised its call is what each SAFETY note refers to.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]

@@ -6,7 +6,7 @@ use crate::process::{config, entry, header};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memlane_core::reason::Reason;
-use memlane_core::stats::{ConnState, Counter, Header, SIZE_CLASSES};
+use memlane_core::stats::{COPIED_RX, COPIED_TX, ConnState, Counter, Header, SIZE_CLASSES};
 use memlane_sys::proc;
 use memlane_sys::sock::Tuple;
 
@@ -41,6 +41,7 @@ pub fn open_entry(conn: &Conn) {
         &e.parked,
         &e.tx_ring_size,
         &e.rx_ring_size,
+        &e.copied,
     ] {
         word.store(0, Relaxed);
     }
@@ -141,6 +142,14 @@ pub fn show_rings(conn: &Conn) {
         e.tx_ring_size.store(conn.tx_size.load(Relaxed), Relaxed);
         e.rx_ring_size.store(conn.rx_size.load(Relaxed), Relaxed);
         e.parked.store(1, Relaxed);
+    }
+}
+
+/// Its lane is open: which directions, sent and received, go in mode `copy`?
+pub fn show_copied(conn: &Conn, [own, by_peer]: [bool; 2]) {
+    if let Some(e) = entry(conn) {
+        let bits = (u32::from(own) * COPIED_TX) | (u32::from(by_peer) * COPIED_RX);
+        e.copied.store(bits, Relaxed);
     }
 }
 

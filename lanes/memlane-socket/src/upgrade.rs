@@ -36,19 +36,21 @@ use mail::{decline_unknown, mailbox, release_declined};
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
-pub use standing::{Standing, bar, hope_again, hurry, standing};
+pub use standing::{Standing, bar, give_up, hope_again, hurry, standing};
 
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
+use crate::lane::copying;
 use crate::process::{self, PROCESS};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
+use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
-use memlane_sys::{Errno, diag, proc, time};
+use memlane_sys::{Errno, proc, time};
 
 /// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
 pub const AUTO_OPS: u64 = 16;
@@ -139,7 +141,8 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = learn_tuple(conn)?;
     if hs.since == 0 {
         hs.since = time::now_ns();
-        other_end(&tuple)?;
+        // Without it there is nothing to upgrade to.
+        peer::other_end(&tuple, fd)?;
     }
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
@@ -148,26 +151,6 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
         bind_name(conn, hs, &tuple)
     } else {
         propose(conn, hs, &tuple)
-    }
-}
-
-/// A mirrored socket in this namespace, or there is nothing to upgrade to.
-fn other_end(tuple: &Tuple) -> Result<(), Reason> {
-    let v4 = tuple.local.is_v4() && tuple.remote.is_v4();
-    let other = tuple.mirrored();
-    let found = diag::lookup_tcp(&other, v4).or_else(|e| {
-        if v4 {
-            diag::lookup_tcp(&other, false)
-        } else {
-            Err(e)
-        }
-    });
-    match found {
-        Ok(s) if s.state == TCP_ESTABLISHED => Ok(()),
-        Ok(_) => Err(Reason::CLOSING),
-        // Could not even ask.
-        Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::NO_DEVICE),
-        Err(_) => Err(Reason::NOT_SAME_HOST),
     }
 }
 
@@ -229,7 +212,8 @@ fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> 
         }
         Err(Sent::Later) => {
             // A peer that has closed answers no more, whether it is under memlane or not.
-            other_end(tuple).map_err(|_| Reason::CLOSING)?;
+            let fd = conn.fd.load(Ordering::Relaxed);
+            peer::other_end(tuple, fd).map_err(|_| Reason::CLOSING)?;
             later(conn, hs, Reason::PEER_NO_MEMLANE)
         }
         Err(Sent::Never(why)) => Err(why),
@@ -267,7 +251,7 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
-    m.features = faults::features(wire::OWN_RINGS | wire::TAKES_MAIL);
+    m.features = faults::features(copying::features() | wire::TAKES_MAIL);
     m
 }
 
@@ -498,12 +482,12 @@ fn confirmed(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    stop_waiting();
     check_peer(conn, m, &got, tuple)?;
     attach(conn, hs, m, &mut got)?;
     if let Some(mut locked) = group::lock() {
         group::acked(&mut locked, hs.rx_chunk - 1);
     }
+    stop_waiting(); // not earlier: who refuses does so himself
     hs.stage = AGREED;
     Ok(())
 }
@@ -517,7 +501,6 @@ fn accepted(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    stop_waiting();
     remember_peer(hs, m, &got);
     check_peer(conn, m, &got, tuple)?;
     if process::config().eid_count > 0 {
@@ -525,6 +508,7 @@ fn accepted(
     }
     offer_dmb(conn, hs, m)?;
     attach(conn, hs, m, &mut got)?;
+    stop_waiting();
     if m.features & wire::TAKES_MAIL != 0
         && let Some(mut locked) = group::lock()
     {
@@ -552,6 +536,9 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
         0 => (a.ring, a.ring_size),
         _ => (own_ring::attach(hs, m, got.fds[1].take())?, m.own_ring),
     };
+    if copying::agreed(hs.peer_features)[0] {
+        copying::start(conn, m.token)?;
+    }
     conn.tx_ring.store(ring, Ordering::Relaxed);
     conn.tx_size.store(ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
@@ -610,6 +597,7 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     process::show(conn, ConnState::Memlane, Reason::NONE);
     process::count(Counter::Upgraded, 1);
     crate::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
+    crate::stats::show_copied(conn, copying::agreed(hs.peer_features));
     if conn.role.load(Ordering::Relaxed) == 0 {
         hs.stage = CONFIRMING;
         return confirm(conn, hs);
@@ -722,6 +710,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
     if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
         own_ring::detach(hs);
+        copying::stop(conn);
     }
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
@@ -741,7 +730,9 @@ pub fn abandon(conn: &'static Conn) {
     if matches!(hs.stage, ACCEPTED | PROPOSED) {
         stop_waiting();
     }
-    faults::at(Step::Abandoning);
+    if hs.rx_chunk != 0 {
+        faults::at(Step::Abandoning);
+    }
     // The connecting side tells of its DMB with the Confirm only.
     let told = match conn.role.load(Ordering::Relaxed) {
         0 => hs.stage == OPEN,

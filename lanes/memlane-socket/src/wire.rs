@@ -69,7 +69,7 @@ pub struct Message {
     pub eid_count: u8,
     /// Proposal: sender's EIDs; Accept: the chosen one.
     pub eids: [[u8; EID_LEN]; EIDS],
-    /// What the sender can do: [`OWN_RINGS`].
+    /// What the sender can do and wants: [`OWN_RINGS`], [`CAN_COPY`], [`WANTS_COPY`].
     pub features: u8,
     /// Accept, Confirm: the ring is not in the chunk but in a file of its own, with so many bytes; 0 = it is in the chunk.
     pub own_ring: u32,
@@ -79,6 +79,10 @@ pub struct Message {
 
 /// `Message::features`: can send into rings that lie in a file of their own.
 pub const OWN_RINGS: u8 = 1;
+/// … can send by way of a buffer of its own and a device (mode `copy`).
+pub const CAN_COPY: u8 = 2;
+/// … wants both directions of this connection to be sent so.
+pub const WANTS_COPY: u8 = 4;
 /// … takes Proposals by its mailbox too.
 pub const TAKES_MAIL: u8 = 8;
 

@@ -84,32 +84,71 @@ pub trait Device {
 /// ours are chunks of 64 DMBs each).
 pub const LOOPBACK_REGIONS: usize = 256;
 
-/// The loopback device: all ends are processes of this host, memory is memfds.
+/// A region that a device can write to.
 #[derive(Debug)]
-pub struct Loopback {
-    regions: [Option<(Grant, Region)>; LOOPBACK_REGIONS],
+enum Held {
+    /// Registered here.
+    Own(Region),
+    /// A peer's, or a piece of it, that somebody here has mapped.
+    Peers(SharedBytes),
+}
+
+impl Held {
+    fn bytes(&self) -> SharedBytes {
+        match self {
+            Held::Own(region) => region.bytes(),
+            Held::Peers(bytes) => *bytes,
+        }
+    }
+}
+
+/// The loopback device: all ends are processes of this host, memory is memfds.
+/// `N` regions at a time.
+#[derive(Debug)]
+pub struct Loopback<const N: usize = LOOPBACK_REGIONS> {
+    regions: [Option<(Grant, Held)>; N],
     signals: u64,
     last_signal: u32,
 }
 
 impl Default for Loopback {
     fn default() -> Self {
+        Loopback::empty()
+    }
+}
+
+impl<const N: usize> Loopback<N> {
+    /// One that holds nothing yet.
+    pub const fn empty() -> Self {
         Loopback {
-            regions: [const { None }; LOOPBACK_REGIONS],
+            regions: [const { None }; N],
             signals: 0,
             last_signal: 0,
         }
     }
-}
 
-impl Loopback {
     /// Signals delivered so far, and the last immediate.
     pub fn signals(&self) -> (u64, u32) {
         (self.signals, self.last_signal)
     }
 
+    /// Makes memory of a peer's known by the token that the peer gave: `write` finds it from now on. `bytes` is the whole
+    /// of what `grant` stands for. A second one of the same token is refused, as one too many is: [`DeviceError::Full`].
+    pub fn know(&mut self, grant: Grant, bytes: SharedBytes) -> Result<(), DeviceError> {
+        if grant.len != bytes.len() {
+            return Err(DeviceError::OutOfBounds);
+        }
+        let free = self.regions.iter().position(Option::is_none);
+        match (free, self.find(grant.token)) {
+            (Some(free), Err(_)) => self.regions[free] = Some((grant, Held::Peers(bytes))),
+            _ => return Err(DeviceError::Full),
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn find(&self, token: Token) -> Result<usize, DeviceError> {
-        let is = |e: &Option<(Grant, Region)>| e.as_ref().is_some_and(|(g, _)| g.token == token);
+        let is = |e: &Option<(Grant, Held)>| e.as_ref().is_some_and(|(g, _)| g.token == token);
         self.regions
             .iter()
             .position(is)
@@ -120,13 +159,13 @@ impl Loopback {
     pub fn window(&self, token: Token) -> Result<SharedBytes, DeviceError> {
         let at = self.find(token)?;
         match &self.regions[at] {
-            Some((_, region)) => Ok(region.bytes()),
+            Some((_, held)) => Ok(held.bytes()),
             None => Err(DeviceError::UnknownToken),
         }
     }
 }
 
-impl Device for Loopback {
+impl<const N: usize> Device for Loopback<N> {
     fn caps(&self) -> Caps {
         Caps {
             attach: true,
@@ -152,16 +191,20 @@ impl Device for Loopback {
             len: region.len(),
             rights,
         };
-        self.regions[free] = Some((grant, region));
+        self.regions[free] = Some((grant, Held::Own(region)));
         Ok(token)
     }
 
     fn unregister(&mut self, token: Token) -> Result<Region, DeviceError> {
         let at = self.find(token)?;
-        self.regions[at]
-            .take()
-            .map(|(_, region)| region)
-            .ok_or(DeviceError::UnknownToken)
+        match self.regions[at].take() {
+            Some((_, Held::Own(region))) => Ok(region),
+            // Not registered here: there is nothing to be given back.
+            other => {
+                self.regions[at] = other;
+                Err(DeviceError::UnknownToken)
+            }
+        }
     }
 
     fn attach(&mut self, handle: Fd, grant: &Grant) -> Result<Region, DeviceError> {
@@ -174,6 +217,7 @@ impl Device for Loopback {
         })
     }
 
+    #[inline]
     fn write(
         &mut self,
         token: Token,
@@ -182,14 +226,14 @@ impl Device for Loopback {
         signal: Option<u32>,
     ) -> Result<(), DeviceError> {
         let at = self.find(token)?;
-        let Some((grant, region)) = &self.regions[at] else {
+        let Some((grant, held)) = &self.regions[at] else {
             return Err(DeviceError::UnknownToken);
         };
         if grant.rights != Rights::Write || !grant.covers(offset, bytes.len()) {
             return Err(DeviceError::OutOfBounds);
         }
         // SAFETY: `bytes` is readable for its length; the window checks its own bounds.
-        let done = unsafe { region.bytes().copy_in(offset, bytes.as_ptr(), bytes.len()) };
+        let done = unsafe { held.bytes().copy_in(offset, bytes.as_ptr(), bytes.len()) };
         if !done {
             return Err(DeviceError::OutOfBounds);
         }
@@ -261,5 +305,39 @@ mod tests {
             dev.register(region(), Rights::Write).unwrap_err(),
             DeviceError::Full
         );
+    }
+
+    #[test]
+    fn memory_of_a_peer_s_is_written_by_the_peer_s_token_and_is_not_ours_to_withdraw() {
+        let memory = region();
+        let part = memory.bytes().part(4096, 1024).unwrap();
+        let token = Token::from_bits(7).unwrap();
+        let grant = Grant {
+            token,
+            offset: 4096,
+            len: 1024,
+            rights: Rights::Write,
+        };
+        let mut dev = Loopback::<1>::empty();
+        assert_eq!(
+            dev.know(Grant { len: 1025, ..grant }, part),
+            Err(DeviceError::OutOfBounds)
+        );
+        dev.know(grant, part).unwrap();
+        assert_eq!(dev.know(grant, part), Err(DeviceError::Full));
+        dev.write(token, 1021, b"abc", None).unwrap();
+        assert_eq!(
+            dev.write(token, 1022, b"abc", None),
+            Err(DeviceError::OutOfBounds)
+        );
+        let mut out = [0u8; 4];
+        // SAFETY: four bytes are writable.
+        assert!(unsafe { memory.bytes().copy_out(5117, out.as_mut_ptr(), 4) });
+        assert_eq!(&out, b"abc\0");
+        assert_eq!(
+            dev.unregister(token).unwrap_err(),
+            DeviceError::UnknownToken
+        );
+        dev.write(token, 0, b"still", None).unwrap();
     }
 }

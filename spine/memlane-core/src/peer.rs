@@ -8,9 +8,10 @@
 //! the socket itself would).
 
 use crate::reason::Reason;
+use memlane_sys::diag::DiagSocket;
 use memlane_sys::fd::{Fd, stat};
-use memlane_sys::sock::{Cred, TCP_ESTABLISHED, Tuple};
-use memlane_sys::{diag, proc};
+use memlane_sys::sock::{self, Cred, TCP_ESTABLISHED, Tuple};
+use memlane_sys::{Errno, diag, proc};
 
 /// Who may be a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,23 +41,39 @@ pub fn prove(
     if handle.mode & libc::S_IFMT != libc::S_IFSOCK || handle.dev != own.dev {
         return Err(Reason::NOT_PROVEN);
     }
-    let theirs = look_up(&tuple.mirrored()).ok_or(Reason::NOT_SAME_HOST)?;
-    if theirs.state != TCP_ESTABLISHED {
-        return Err(Reason::CLOSING);
-    }
+    let theirs = other_end(tuple, own_fd)?;
     if u64::from(theirs.inode) != handle.ino || theirs.inode == 0 {
         return Err(Reason::NOT_PROVEN);
     }
     Ok(())
 }
 
+/// The socket at the other end of `tuple`, if it is established in our network
+/// namespace. `own_fd` is this side's socket.
+///
+/// # Errors
+/// `CLOSING` if either end is on its way down, `NOT_SAME_HOST` if only ours is
+/// here, `NO_DEVICE` if there is no descriptor left to ask with.
+pub fn other_end(tuple: &Tuple, own_fd: i32) -> Result<DiagSocket, Reason> {
+    match look_up(&tuple.mirrored()) {
+        Ok(theirs) if theirs.state == TCP_ESTABLISHED => Ok(theirs),
+        Ok(_) => Err(Reason::CLOSING),
+        Err(Errno(libc::EMFILE | libc::ENFILE)) => Err(Reason::NO_DEVICE),
+        // A socket that was reset is found no more, but ours has heard of it.
+        Err(_) if !is_established(own_fd) => Err(Reason::CLOSING),
+        Err(_) => Err(Reason::NOT_SAME_HOST),
+    }
+}
+
+fn is_established(fd: i32) -> bool {
+    sock::tcp_counts(fd).is_ok_and(|counts| counts.state == TCP_ESTABLISHED)
+}
+
 /// A v4-mapped end is an IPv6 socket, and may be found only as one.
-fn look_up(tuple: &Tuple) -> Option<diag::DiagSocket> {
+fn look_up(tuple: &Tuple) -> Result<DiagSocket, Errno> {
     if tuple.local.is_v4() && tuple.remote.is_v4() {
-        diag::lookup_tcp(tuple, true)
-            .or_else(|_| diag::lookup_tcp(tuple, false))
-            .ok()
+        diag::lookup_tcp(tuple, true).or_else(|_| diag::lookup_tcp(tuple, false))
     } else {
-        diag::lookup_tcp(tuple, false).ok()
+        diag::lookup_tcp(tuple, false)
     }
 }

@@ -41,7 +41,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 pub enum Misbehaved {
     /// `consumed` went backwards or beyond what was sent.
     Consumed,
-    /// `published` went backwards or claims more than the ring holds.
+    /// `published` went backwards, claims more than the ring holds, or less than was taken.
     Published,
     /// A TCP run overlaps its predecessor or ends before it starts.
     Run,
@@ -437,6 +437,11 @@ impl Rx {
                 });
             }
             ring_end = ring_end.min(self.run_start);
+        }
+        // Outside of a run, nothing was taken that had not been published: else this place and
+        // `published` would never meet, and who waits for that waits for ever.
+        if published < self.taken {
+            return Err(Misbehaved::Published);
         }
         if ring_end <= self.taken {
             return Ok(Next::Empty);

@@ -149,8 +149,10 @@ pub struct Header {
     pub spin_us: AtomicU32,
     /// Setting: 0 off, 1 auto, 2 eager.
     pub upgrade: AtomicU32,
+    /// Setting: 0 nocopy, 1 copy.
+    pub mode: AtomicU32,
     /// Filler up to 256.
-    pub reserved0: [AtomicU64; 20],
+    pub reserved0: [AtomicU32; 39],
     /// By `Counter`.
     pub counters: [AtomicU64; COUNTERS],
     /// Fallback reasons.
@@ -180,6 +182,11 @@ pub enum ConnState {
     /// Was on the memory lane, is TCP only now; `reason` says why.
     Downgraded = 5,
 }
+
+/// `ConnEntry::copied`: what is sent in memory goes by way of the sender's own buffer (mode `copy`).
+pub const COPIED_TX: u32 = 1;
+/// `ConnEntry::copied`: so does what the peer sends.
+pub const COPIED_RX: u32 = 2;
 
 /// One connection.
 #[repr(C)]
@@ -229,8 +236,10 @@ pub struct ConnEntry {
     pub tx_calls: AtomicU64,
     /// Receive calls.
     pub rx_calls: AtomicU64,
+    /// `COPIED_TX | COPIED_RX`.
+    pub copied: AtomicU32,
     /// Filler up to 192.
-    pub reserved: [AtomicU64; 6],
+    pub reserved: [AtomicU32; 11],
 }
 
 const _: () = {

@@ -9,6 +9,7 @@ use memlane_sys::sock::{
     Cred, Tuple, UnixName, local_addr, recv_with_fds, remote_addr, send_with_fds, unix_datagram,
     unix_name_of,
 };
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::time::{Duration, Instant};
@@ -283,6 +284,21 @@ fn an_end_that_has_been_closed_is_no_peer_any_more() {
         matches!(verdict, Err(Reason::CLOSING | Reason::NOT_SAME_HOST)),
         "{verdict:?}"
     );
+}
+
+/// A reset takes the other socket away at once: nothing is found there, as on another host.
+#[test]
+fn a_connection_that_was_reset_is_closing() {
+    let (own, mut theirs) = v4();
+    let (tuple, proof) = (tuple_of(&own), handle_of(&theirs));
+    (&own).write_all(b"unread").unwrap();
+    theirs.read_exact(&mut [0]).unwrap();
+    drop(theirs);
+    while (&own).write(b"more").is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let verdict = prove(&tuple, own.as_raw_fd(), &me(), &proof, Policy::Any);
+    assert_eq!(verdict, Err(Reason::CLOSING));
 }
 
 #[test]

@@ -37,3 +37,10 @@ impl fmt::Display for Errno {
 }
 
 impl core::error::Error for Errno {}
+
+#[cfg(feature = "std")]
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> Self {
+        std::io::Error::from_raw_os_error(errno.0)
+    }
+}

@@ -7,7 +7,7 @@
 //!
 //! `no_std`, no allocation, no locks, no thread-locals: all of it may run
 //! inside a signal handler or in the child of a `fork`.
-#![no_std]
+#![cfg_attr(not(feature = "std"), no_std)]
 // System call arguments and answers are machine words: numbers, addresses and
 // constants of libc's odd types, reinterpreted as the kernel's ABI has it.
 #![allow(

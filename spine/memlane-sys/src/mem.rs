@@ -2,6 +2,7 @@
 
 use crate::errno::{Errno, Result};
 use crate::fd::{Fd, as_fd};
+use crate::proc;
 use crate::syscall;
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -17,6 +18,7 @@ pub const SEALS_WRITING: i32 = libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE;
 
 /// Creates an anonymous memory file of `len` bytes. `hugetlb` asks for huge pages.
 pub fn memfd(name: &CStr, len: usize, hugetlb: bool) -> Result<Fd> {
+    may_grow_to(len)?;
     let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     if hugetlb {
         flags |= libc::MFD_HUGETLB;
@@ -28,6 +30,15 @@ pub fn memfd(name: &CStr, len: usize, hugetlb: bool) -> Result<Fd> {
     // SAFETY: no pointers are passed.
     unsafe { syscall!(libc::SYS_ftruncate, fd.raw(), len) }?;
     Ok(fd)
+}
+
+/// Would the kernel let us make a file of so many bytes? A program with `RLIMIT_FSIZE` is not told by an error alone
+/// but by SIGXFSZ, which ends it, so nobody may try.
+fn may_grow_to(len: usize) -> Result<()> {
+    if proc::limit(libc::RLIMIT_FSIZE) < len as u64 {
+        return Err(Errno(libc::EFBIG));
+    }
+    Ok(())
 }
 
 /// Adds seals to a memfd.

@@ -23,6 +23,17 @@ pub fn euid() -> u32 {
         .map_or(u32::MAX, |u| u32::try_from(u).unwrap_or(u32::MAX))
 }
 
+/// The process's own limit of this kind (`RLIMIT_*`); `u64::MAX`: none, or it may not be asked for.
+pub fn limit(what: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` is writable and of the size that the kernel fills.
+    let _ = unsafe { syscall!(libc::SYS_prlimit64, 0, what, 0, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// Is there a task (thread or process) of this id? (`kill` promises that for processes only.)
 pub fn alive(tid: i32) -> bool {
     // SAFETY: signal 0 only asks.

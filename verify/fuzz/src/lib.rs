@@ -24,6 +24,7 @@ use ring_stream::Op;
 
 pub mod devmem;
 pub mod frames;
+mod map;
 pub mod memif;
 pub mod nbd;
 pub mod packet;
@@ -31,6 +32,7 @@ mod rtrs;
 pub mod seeds;
 mod stream;
 
+pub use map::run_list;
 pub use rtrs::rtrs_message;
 pub use stream::tcp_stream;
 
@@ -56,12 +58,13 @@ mod ring_stream;
 pub type Target = fn(&[u8]) -> bool;
 
 /// Every target that must find nothing.
-pub const TARGETS: [(&str, Target); 25] = [
+pub const TARGETS: [(&str, Target); 26] = [
     ("clc_message", clc_message),
     ("stats_page", stats_page),
     ("elf", elf),
     ("ring_ops", ring_ops),
     ("hostile_ring", hostile_ring),
+    ("run_list", run_list),
     ("sock_diag", sock_diag),
     ("config", config),
     ("nbd_handshake", nbd::nbd_handshake),
@@ -325,7 +328,7 @@ fn address(bytes: &[u8]) -> Addr {
 
 /// Between the values in [`config`]'s input.
 const BETWEEN: u8 = 0xff;
-const VARIABLES: [&str; 7] = [
+const VARIABLES: [&str; 8] = [
     "MEMLANE_RING",
     "MEMLANE_SPIN",
     "MEMLANE_UPGRADE",
@@ -333,6 +336,7 @@ const VARIABLES: [&str; 7] = [
     "MEMLANE_EID",
     "MEMLANE_DISABLE",
     "MEMLANE_STATS_ON_EXIT",
+    "MEMLANE_MODE",
 ];
 
 /// Values of the variables: whatever they are, the settings can be used. True

@@ -28,6 +28,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
         of("elf", elves()),
         of("ring_ops", ring_ops()),
         of("hostile_ring", hostile_rings()),
+        of("run_list", crate::map::maps()),
         of("sock_diag", sock_diags()),
         of("config", configs()),
         of("nbd_handshake", crate::nbd::handshakes()),

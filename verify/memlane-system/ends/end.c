@@ -7,6 +7,7 @@
  *   send SEED BYTES           "done HASH-SENT 0"
  *   take BYTES                "done 0 HASH-TAKEN"
  *   both SEED BYTES TAKEN     sends and takes at the same time: "done HASH-SENT HASH-TAKEN"
+ *   wait                      until the other end has sent something: "done 0 0"
  *   spoil WHAT                does what the memory lane does not carry (below): "done 0 0"
  *
  * It ends with its input. What is wrong ends it with a message, a hang after a minute. */
@@ -14,8 +15,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,10 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { SECONDS = 60, PIECE = 50000 };
@@ -38,6 +34,8 @@ static void die(const char *what) {
     fprintf(stderr, "end: %s: %s\n", what, strerror(errno));
     exit(1);
 }
+
+#include "filters.h"
 
 /* FNV-1a, over everything since `hash` was FNV. */
 static const uint64_t FNV = 0xcbf29ce484222325u;
@@ -125,22 +123,10 @@ static void share(void) {
     }
 }
 
-/* A hundred bytes by an instruction of our own: no library sees it. */
+/* A hundred bytes that no library sees. */
 static void send_unseen(void) {
     static char bytes[100];
-    long sent;
-#if defined(__x86_64__)
-    __asm__ volatile("syscall" : "=a"(sent) : "0"((long)SYS_write), "D"((long)fd), "S"(bytes), "d"(sizeof bytes)
-                     : "rcx", "r11", "memory");
-#else
-    register long number __asm__("x8") = SYS_write;
-    register long first __asm__("x0") = fd;
-    register char *second __asm__("x1") = bytes;
-    register long third __asm__("x2") = sizeof bytes;
-    __asm__ volatile("svc 0" : "+r"(first) : "r"(number), "r"(second), "r"(third) : "memory");
-    sent = first;
-#endif
-    if (sent != (long)sizeof bytes) die("write");
+    if (unseen(SYS_write, fd, (long)bytes, sizeof bytes) != (long)sizeof bytes) die("write");
 }
 
 /* A filter that allows everything. */
@@ -220,6 +206,18 @@ static void spoil(const char *what) {
         no_descriptors();
     } else if (strcmp(what, "memory") == 0) {
         no_memory();
+    } else if (strcmp(what, "strict") == 0) {
+        strict();
+    } else if (strcmp(what, "nomemfd") == 0) {
+        fail_unseen(SYS_memfd_create, -1, EPERM);
+    } else if (strcmp(what, "nounix") == 0) {
+        fail_unseen(SYS_socket, AF_UNIX, EPERM);
+    } else if (strcmp(what, "noproc") == 0) {
+        fail_unseen(SYS_openat, -1, ENOENT);
+    } else if (strcmp(what, "norandom") == 0) {
+        fail_unseen(SYS_getrandom, -1, ENOSYS);
+    } else if (strcmp(what, "fsize") == 0) {
+        limit(RLIMIT_FSIZE, 4096);
     } else if (strcmp(what, "scribble") == 0) {
         scribble();
     } else if (strcmp(what, "end") == 0) {
@@ -258,7 +256,9 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, stdin)) {
         struct order sent = {0}, taken = {0};
         char what[20];
-        if (sscanf(line, "spoil %19s", what) == 1) {
+        if (strcmp(line, "wait\n") == 0) {
+            if (recv(fd, what, 1, MSG_PEEK) < 0) die("recv");
+        } else if (sscanf(line, "spoil %19s", what) == 1) {
             spoil(what);
         } else if (sscanf(line, "send %" SCNu64 " %zu", &sent.seed, &sent.bytes) == 2) {
             send_all(&sent);

@@ -126,13 +126,26 @@ impl Case {
 /// # Panics
 /// If one was not as on plain TCP, hung, or did not use the lane though it should have.
 pub fn compare(family: &'static str, exceptions: &[Exception]) {
-    let mut run = FamilyRun {
-        family,
-        exceptions,
-        rows: Vec::new(),
-        failures: Vec::new(),
-        hangs: 0,
-    };
+    compare_in(FamilyRun::of(family, exceptions));
+}
+
+/// Runs every case of `family` in mode `copy`, in these ways (variants) only.
+///
+/// # Panics
+/// As [`compare`].
+pub fn compare_copied(
+    family: &'static str,
+    ways: &'static [&'static str],
+    exceptions: &[Exception],
+) {
+    let mut run = FamilyRun::of(family, exceptions);
+    run.modes = &[Mode::Copy];
+    run.ways = Some(ways);
+    compare_in(run);
+}
+
+fn compare_in(mut run: FamilyRun<'_>) {
+    let (family, exceptions) = (run.family, run.exceptions);
     let filter = std::env::var("MEMLANE_CASE").unwrap_or_default();
     let cases = list(family);
     check_names(&cases, exceptions);
@@ -154,13 +167,7 @@ pub fn compare(family: &'static str, exceptions: &[Exception]) {
 /// # Panics
 /// If it was not as on plain TCP, hung, or did not use the lane though it should have.
 pub fn compare_one(family: &'static str, pick: u64, mode: Mode) -> String {
-    let mut run = FamilyRun {
-        family,
-        exceptions: &[],
-        rows: Vec::new(),
-        failures: Vec::new(),
-        hangs: 0,
-    };
+    let mut run = FamilyRun::of(family, &[]);
     let mut cases = list(family);
     cases.retain(|case| !case.root || harness::is_root());
     let case = chosen(&cases, pick);
@@ -217,26 +224,39 @@ fn check_names(cases: &[Case], exceptions: &[Exception]) {
 struct Row {
     case: String,
     plain_ms: u128,
-    under_ms: [u128; 2],
-    ring_bytes: [u64; 2],
+    under: Vec<(u128, u64)>,
     verdict: &'static str,
 }
 
 struct FamilyRun<'a> {
     family: &'static str,
+    modes: &'static [Mode],
+    /// Only these variants.
+    ways: Option<&'static [&'static str]>,
     exceptions: &'a [Exception],
     rows: Vec<Row>,
     failures: Vec<String>,
     hangs: u32,
 }
 
-impl FamilyRun<'_> {
+impl<'a> FamilyRun<'a> {
+    fn of(family: &'static str, exceptions: &'a [Exception]) -> FamilyRun<'a> {
+        FamilyRun {
+            family,
+            modes: &Mode::UNDER_MEMLANE,
+            ways: None,
+            exceptions,
+            rows: Vec::new(),
+            failures: Vec::new(),
+            hangs: 0,
+        }
+    }
+
     fn case(&mut self, case: &Case) {
         let mut row = Row {
             case: case.name.clone(),
             plain_ms: 0,
-            under_ms: [0; 2],
-            ring_bytes: [0; 2],
+            under: vec![(0, 0); self.modes.len()],
             verdict: "ok",
         };
         let failures_before = self.failures.len();
@@ -244,7 +264,9 @@ impl FamilyRun<'_> {
             row.verdict = "SKIPPED: needs root";
         } else {
             let hangs_before = self.hangs;
-            for variant in case.variants() {
+            let ways = self.ways;
+            let wanted = |variant: &&Variant| ways.is_none_or(|ways| ways.contains(&variant.name));
+            for variant in case.variants().filter(wanted) {
                 self.variant(case, variant, &mut row);
                 if self.hangs > hangs_before {
                     break; // the other variants would only take longer to say the same
@@ -279,11 +301,11 @@ impl FamilyRun<'_> {
             row.verdict = "KNOWN GAP: see docs/limits.md";
             return;
         }
-        for (index, mode) in Mode::UNDER_MEMLANE.into_iter().enumerate() {
-            let outcome = self.play(case, variant, mode);
-            row.under_ms[index] += outcome.took.as_millis();
-            row.ring_bytes[index] += ring_bytes(&outcome);
-            self.judge(case, variant, mode, &plain, &outcome);
+        for (mode, (ms, bytes)) in self.modes.iter().zip(&mut row.under) {
+            let outcome = self.play(case, variant, *mode);
+            *ms += outcome.took.as_millis();
+            *bytes += ring_bytes(&outcome);
+            self.judge(case, variant, *mode, &plain, &outcome);
         }
     }
 
@@ -380,18 +402,22 @@ impl FamilyRun<'_> {
             .map(|row| row.case.len())
             .max()
             .unwrap_or(0);
-        let _ = writeln!(
-            text,
-            "{:width$} {:>8} {:>8} {:>8} {:>12} {:>12}",
-            self.family, "plain ms", "eager ms", "auto ms", "eager ring", "auto ring"
-        );
-        for row in &self.rows {
-            let ([eager, auto], [eager_ring, auto_ring]) = (row.under_ms, row.ring_bytes);
-            let _ = writeln!(
+        let _ = write!(text, "{:width$} plain ms", self.family);
+        for mode in self.modes.iter().map(|mode| mode.name()) {
+            let _ = write!(
                 text,
-                "{:width$} {:8} {eager:8} {auto:8} {eager_ring:12} {auto_ring:12}  {}",
-                row.case, row.plain_ms, row.verdict
+                " {:>9} {:>12}",
+                format!("{mode} ms"),
+                format!("{mode} ring")
             );
+        }
+        text.push('\n');
+        for row in &self.rows {
+            let _ = write!(text, "{:width$} {:8}", row.case, row.plain_ms);
+            for (ms, bytes) in &row.under {
+                let _ = write!(text, " {ms:9} {bytes:12}");
+            }
+            let _ = writeln!(text, "  {}", row.verdict);
         }
         if harness::plain_only() {
             let _ = writeln!(text, "NOT COMPARED with memlane: {}=1", harness::PLAIN_ONLY);
@@ -456,13 +482,8 @@ mod tests {
             memlane: "[A] end=EOF",
             because: "",
         };
-        let run = FamilyRun {
-            family: "closing",
-            exceptions: &[limit],
-            rows: Vec::new(),
-            failures: Vec::new(),
-            hangs: 0,
-        };
+        let limits = [limit];
+        let run = FamilyRun::of("closing", &limits);
         let plain = "[A] x\n[A] end=ECONNRESET\n";
         assert_eq!(run.forgive("kill", plain, "[A] x\n[A] end=EOF\n"), plain);
         assert_ne!(run.forgive("kill", plain, "[A] y\n[A] end=EOF\n"), plain);

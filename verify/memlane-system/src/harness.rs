@@ -22,18 +22,31 @@ pub enum Mode {
     Eager,
     /// Under memlane as a user would run it.
     Auto,
+    /// As `Eager`, and bytes go by way of the sender's own buffer (`--mode copy`).
+    Copy,
 }
 
 impl Mode {
-    /// The modes that must be like `Plain`.
+    /// The modes that must be like `Plain`; `Copy` too, which [`crate::cases::compare_copied`] looks at.
     pub const UNDER_MEMLANE: [Mode; 2] = [Mode::Eager, Mode::Auto];
 
-    /// Lower-case name, also the value of `--upgrade`.
+    /// Lower-case name.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Plain => "plain",
             Mode::Eager => "eager",
             Mode::Auto => "auto",
+            Mode::Copy => "copy",
+        }
+    }
+
+    /// The settings, as variables.
+    fn variables(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Mode::Plain => &[],
+            Mode::Eager => &[("MEMLANE_UPGRADE", "eager")],
+            Mode::Auto => &[("MEMLANE_UPGRADE", "auto")],
+            Mode::Copy => &[("MEMLANE_UPGRADE", "eager"), ("MEMLANE_MODE", "copy")],
         }
     }
 }
@@ -127,17 +140,16 @@ pub fn command(mode: Mode, program: impl AsRef<OsStr>) -> Command {
 fn under_memlane(built: &Built, mode: Mode, program: &OsStr) -> Command {
     if let Some(memlane) = &built.memlane {
         let mut command = Command::new(memlane);
-        command
-            .args(["run", "--upgrade", mode.name(), "--"])
-            .arg(program);
+        command.args(["run", "--"]).arg(program);
         command.env("MEMLANE_PRELOAD", &built.preload);
+        command.envs(mode.variables().iter().copied());
         return command;
     }
     // The launcher is not built (yet): what it would set.
     let mut command = Command::new(program);
     command
         .env("LD_PRELOAD", &built.preload)
-        .env("MEMLANE_UPGRADE", mode.name());
+        .envs(mode.variables().iter().copied());
     command
 }
 

@@ -5,6 +5,7 @@
 //!   with a time limit, temporary directories, free ports.
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`real`]: stock programs (nginx, redis, …).
+//! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
 //! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
 //! - [`crowd`]: very many connections, or processes, told step by step what to do.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
@@ -19,6 +20,7 @@ pub mod cases;
 pub mod crowd;
 pub mod devmem;
 pub mod documents;
+pub mod faulty;
 pub mod guest;
 pub mod harness;
 pub mod packets;

@@ -27,6 +27,8 @@ pub struct Settings<'a> {
     pub env: &'a [(&'a str, &'a str)],
     /// Its user, if not ours.
     pub uid: Option<u32>,
+    /// What starts it (`prlimit --as=…`); nothing: we do.
+    pub under: &'a [&'a str],
 }
 
 /// Nothing set.
@@ -34,15 +36,12 @@ pub const DEFAULT: Settings<'static> = Settings {
     flags: &[],
     env: &[],
     uid: None,
+    under: &[],
 };
 
 /// Settings that are flags only.
 pub const fn flags<'a>(flags: &'a [&'a str]) -> Settings<'a> {
-    Settings {
-        flags,
-        env: &[],
-        uid: None,
-    }
+    Settings { flags, ..DEFAULT }
 }
 
 /// One of the two programs. Killed when dropped.
@@ -66,7 +65,15 @@ pub struct Hashes {
 
 impl End {
     fn start(home: &Home, settings: &Settings<'_>, args: &[&str]) -> End {
-        let mut command = Command::new(home.at("memlane"));
+        let memlane = home.at("memlane");
+        let mut command = match settings.under {
+            [] => Command::new(memlane),
+            [program, args @ ..] => {
+                let mut command = Command::new(program);
+                command.args(args).arg(memlane);
+                command
+            }
+        };
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("MEMLANE_") {
                 command.env_remove(name);
@@ -100,6 +107,35 @@ impl End {
                 .any(|(name, _)| *name == "MEMLANE_DISABLE"),
             child,
         }
+    }
+
+    /// One that accepts, alone: whoever connects to its port (the second) is at the other end.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn listening(settings: &Settings<'_>) -> (Alone, u16) {
+        let home = Home::new();
+        let (end, port) = End::listener(&home, settings);
+        (Alone { end, _home: home }, port)
+    }
+
+    /// One that connects to `port`, alone.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn connecting(settings: &Settings<'_>, port: u16) -> Alone {
+        let home = Home::new();
+        let mut end = End::start(&home, settings, &["connect", &port.to_string()]);
+        end.line();
+        Alone { end, _home: home }
+    }
+
+    fn listener(home: &Home, settings: &Settings<'_>) -> (End, u16) {
+        let mut end = End::start(home, settings, &["listen"]);
+        let said = end.line();
+        let port = said.trim().strip_prefix("port ");
+        let port = port.and_then(|port| port.parse().ok());
+        (end, port.unwrap_or_else(|| panic!("said {said:?}")))
     }
 
     /// Its process id: memlane becomes the program.
@@ -221,6 +257,14 @@ impl Home {
     }
 }
 
+/// One end whose other end is not one of these programs.
+#[derive(Debug)]
+pub struct Alone {
+    /// The end.
+    pub end: End,
+    _home: Home,
+}
+
 /// Both ends of one connection, each in a process of its own.
 #[derive(Debug)]
 pub struct Pair {
@@ -239,13 +283,8 @@ impl Pair {
     /// If that fails.
     pub fn start(server: &Settings<'_>, client: &Settings<'_>) -> Pair {
         let home = Home::new();
-        let mut server = End::start(&home, server, &["listen"]);
-        let said = server.line();
-        let port = said
-            .trim()
-            .strip_prefix("port ")
-            .unwrap_or_else(|| panic!("said {said:?}"));
-        let mut client = End::start(&home, client, &["connect", port]);
+        let (server, port) = End::listener(&home, server);
+        let mut client = End::start(&home, client, &["connect", &port.to_string()]);
         client.line();
         Pair {
             server,

@@ -18,8 +18,8 @@ const fn says(own: Reason, peer: Reason) -> Reasons {
 const fn as_somebody<'a>(flags: &'a [&'a str]) -> Settings<'a> {
     Settings {
         flags,
-        env: &[],
         uid: Some(SOMEBODY),
+        ..DEFAULT
     }
 }
 
@@ -164,6 +164,50 @@ fn rings_of_different_sizes_fill_in_both_directions() {
     }
     for (server, client) in [("16K", "4M"), ("1M", "64K")] {
         let mut pair = opens(&flags(&["--ring", server]), &flags(&["--ring", client]));
+        for bytes in [1 << 14, (1 << 14) + 1, 12_345_678] {
+            pair.flood(bytes);
+        }
+    }
+}
+
+/// `Mode` of the one connection of a process, as `ss` shows it.
+fn mode_shown(pair: &Pair, pid: u32) -> String {
+    let mut command = pair.memlane();
+    command.args(["ss", "--pid", &pid.to_string()]);
+    let output = command.output().expect("memlane ss");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split_whitespace();
+    let shown = words.find(|word| word.starts_with("MEMLANE"));
+    shown.unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+#[test]
+fn either_side_can_ask_for_mode_copy_and_gets_it_in_both_directions() {
+    if plain_only() {
+        return;
+    }
+    let copy = &["--mode", "copy"][..];
+    for (server, client, shown) in [
+        (&[][..], &[][..], "MEMLANE"),
+        (copy, &["--mode", "nocopy"][..], "MEMLANE:copy"),
+        (&[][..], copy, "MEMLANE:copy"),
+        (copy, copy, "MEMLANE:copy"),
+    ] {
+        let pair = opens(&flags(server), &flags(client));
+        for end in [&pair.server, &pair.client] {
+            assert_eq!(mode_shown(&pair, end.pid()), shown, "{server:?} {client:?}");
+        }
+    }
+}
+
+#[test]
+fn in_mode_copy_rings_and_own_buffers_of_different_sizes_fill_in_both_directions() {
+    if plain_only() {
+        return;
+    }
+    for (server, client) in [("16K", "1M"), ("1M", "64K")] {
+        let flags_of = |ring| ["--mode", "copy", "--ring", ring];
+        let mut pair = opens(&flags(&flags_of(server)), &flags(&flags_of(client)));
         for bytes in [1 << 14, (1 << 14) + 1, 12_345_678] {
             pair.flood(bytes);
         }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use memlane_system::harness::plain_only;
-use memlane_system::pair::{DEFAULT, PATIENCE, Pair, flags};
+use memlane_system::pair::{DEFAULT, PATIENCE, Pair, Settings, flags};
 use memlane_system::real::Reason;
 
 /// The client does something before the lane could open, and gives this reason.
@@ -82,6 +82,117 @@ fn a_process_without_a_descriptor_left_stays_on_tcp() {
 #[test]
 fn a_process_without_memory_for_rings_stays_on_tcp() {
     client_gives(Reason::MEMORY, "memory");
+}
+
+#[test]
+fn a_process_that_may_make_no_memory_files_stays_on_tcp() {
+    client_gives(Reason::MEMORY, "nomemfd");
+}
+
+/// The kernel would answer with a signal that ends the program.
+#[test]
+fn a_process_that_may_make_no_large_files_stays_on_tcp() {
+    client_gives(Reason::MEMORY, "fsize");
+}
+
+#[test]
+fn a_process_that_may_make_no_unix_sockets_stays_on_tcp() {
+    client_gives(Reason::NO_DEVICE, "nounix");
+}
+
+#[test]
+fn a_process_that_loses_proc_stays_on_tcp() {
+    client_gives(Reason::NO_DEVICE, "noproc");
+}
+
+#[test]
+fn a_process_without_random_numbers_stays_on_tcp() {
+    client_gives(Reason::INTERNAL, "norandom");
+}
+
+/// What both ends of a pair exchange while its client is held to this limit from its start on.
+fn limited(limit: &str) -> Pair {
+    let under = ["prlimit", limit];
+    let held = Settings {
+        under: &under,
+        ..DEFAULT
+    };
+    let mut pair = Pair::start(&DEFAULT, &held);
+    for _ in 0..30 {
+        pair.exchange();
+    }
+    pair.flood(1 << 20);
+    pair
+}
+
+#[test]
+fn programs_with_narrow_limits_run_as_without_memlane() {
+    if plain_only() {
+        return;
+    }
+    for limit in [
+        "--fsize=4096",
+        "--as=300000000",
+        "--data=60000000",
+        "--nofile=9",
+    ] {
+        let pair = limited(limit);
+        let conn = pair.client.conn();
+        assert!(!conn.is_some_and(|conn| conn.on_lane()), "{limit}");
+    }
+}
+
+#[test]
+fn limits_of_what_the_lane_does_not_need_do_not_keep_it_shut() {
+    if plain_only() {
+        return;
+    }
+    for limit in ["--memlock=0", "--core=0", "--sigpending=0", "--msgqueue=0"] {
+        limited(limit).open();
+    }
+}
+
+/// Everything else is death: the library must not make a call that the program does not make.
+#[test]
+fn a_program_that_locks_itself_in_goes_on_by_tcp_and_lives() {
+    if plain_only() {
+        return;
+    }
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.open();
+    // Some of it still lies in the ring when the filter comes.
+    while pair.server.conn().expect("a page").bytes[1] == 0 {
+        pair.exchange();
+    }
+    let sent = pair.client.does("send 77 30000").sent;
+    pair.server.does("wait");
+    pair.server.does("spoil strict");
+    assert_eq!(pair.server.does("take 30000").taken, sent);
+    for _ in 0..20 {
+        pair.exchange();
+    }
+    let conn = pair.server.conn().expect("a page");
+    assert_eq!(conn.reason, Reason::SANDBOXED, "{}", pair.describe());
+    assert!(!conn.on_lane(), "{}", pair.describe());
+}
+
+#[test]
+fn a_peer_that_goes_back_to_tcp_takes_the_connection_with_it() {
+    if plain_only() {
+        return;
+    }
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.open();
+    pair.client.does("spoil option");
+    let start = Instant::now();
+    while pair.server.conn().expect("a page").on_lane() {
+        assert!(start.elapsed() < PATIENCE, "{}", pair.describe());
+        pair.exchange();
+    }
+    let conn = pair.server.conn().expect("a page");
+    assert_eq!(conn.reason, Reason::PEER_TCP_ONLY, "{}", pair.describe());
+    assert_eq!(pair.server.times(Reason::PEER_TCP_ONLY), 1);
+    pair.flood(1 << 20);
 }
 
 #[test]

@@ -504,6 +504,35 @@ fn the_lock_files_take_every_crate_from_the_public_index() {
     nothing_wrong(&settings, "settings of somebody's machine are tracked");
 }
 
+/// The page that explains the reasons has all of them, as the code says them, and for each a test that there is.
+#[test]
+fn every_reason_is_explained_and_brought_about_by_a_test() {
+    let source = text("spine/memlane-core/src/reason.rs").expect("the reasons");
+    let page = text("docs/guides/seeing.md").expect("the page");
+    let rust = rust_files();
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for line in source.lines().filter(|line| line.contains(" = 0x")) {
+        let (_, rest) = line.split_once(" = ").expect("a code");
+        let (code, rest) = rest.split_once(", ").expect("a code");
+        let quoted: Vec<&str> = rest.split('"').skip(1).step_by(2).collect();
+        let [name, why] = quoted[..] else { continue };
+        seen += 1;
+        let row = format!("| `{}` | `{name}` | {why} | `", code.replace('_', ""));
+        let test = page
+            .split_once(&row)
+            .and_then(|(_, rest)| rest.split('`').next());
+        let written = |test: &str| {
+            let function = format!("fn {test}(");
+            rust.iter().any(|(_, text)| text.contains(&function))
+        };
+        if !test.is_some_and(written) {
+            wrong.push(format!("{row}…: {test:?}"));
+        }
+    }
+    assert!(seen > 25, "{seen} reasons");
+    nothing_wrong(&wrong, "docs/guides/seeing.md lacks a reason, or its test");
+}
+
 // ---- the preload library ----------------------------------------------------
 
 /// The release build; `None` if this run leaves memlane out.
@@ -609,6 +638,30 @@ fn relocations(library: &Path) -> Vec<(String, String)> {
     found
 }
 
+/// Fault points are for tests: a library that is shipped has no word of them.
+#[test]
+fn the_library_has_no_trace_of_fault_points() {
+    let Some(library) = library() else { return };
+    let bytes = std::fs::read(&library).expect("the library");
+    let has = |word: &str| {
+        bytes
+            .windows(word.len())
+            .any(|part| part == word.as_bytes())
+    };
+    assert!(has("MEMLANE_UPGRADE"), "its variables are in it as text");
+    let steps = memlane_system::faulty::STEPS.iter().map(|(name, ..)| *name);
+    // One word each: short ones may be anywhere.
+    let long = steps.filter(|name| name.contains('-'));
+    let found: Vec<_> = long
+        .chain(["MEMLANE_FAULT"])
+        .filter(|word| has(word))
+        .collect();
+    assert!(found.is_empty(), "{}: {found:?}", library.display());
+    // The one of the tests has: this looks at the right thing.
+    let faulty = std::fs::read(memlane_system::faulty::library()).expect("the library");
+    assert!(faulty.windows(13).any(|part| part == b"MEMLANE_FAULT"));
+}
+
 /// A call to a hooked name would come back to the hook, not to libc.
 #[test]
 fn the_library_calls_none_of_the_names_that_it_hooks() {
@@ -628,7 +681,11 @@ fn no_code_of_the_library_calls_a_hooked_name_of_libc() {
     let hooked = hooked().into_iter();
     let calls: Vec<_> = hooked.map(|name| format!("libc::{name}(")).collect();
     let mut wrong = Vec::new();
-    for (file, text) in code_files(&["spine/", "lanes/memlane-socket/", "apps/memlane-preload/"]) {
+    for (file, text) in code_files(&[
+        "spine/",
+        "lanes/memlane-socket/src/",
+        "apps/memlane-preload/",
+    ]) {
         for (at, line) in without_tests(&text) {
             let called = calls.iter().filter(|call| code(line).contains(*call));
             wrong.extend(called.map(|call| format!("{file}:{at}: {call}…)")));

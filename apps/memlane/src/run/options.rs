@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// When a connection gets its memory lane: once it has shown that it lives, at once, never
     #[arg(long, value_name = "auto|eager|off", value_parser = ["auto", "eager", "off"], hide_possible_values = true)]
     pub(crate) upgrade: Option<String>,
+    /// How bytes get into the receiver's memory: written there by the sender, or copied there out of a buffer of its own
+    #[arg(long, value_name = "copy|nocopy", value_parser = ["copy", "nocopy"], hide_possible_values = true)]
+    pub(crate) mode: Option<String>,
     /// Which peers may share memory with this program
     #[arg(long, value_name = "any|same-uid", value_parser = ["any", "same-uid"], hide_possible_values = true)]
     pub(crate) peer: Option<String>,
@@ -44,6 +47,7 @@ impl Options {
             ("MEMLANE_RING", self.ring.map(|bytes| bytes.to_string())),
             ("MEMLANE_SPIN", self.spin.clone()),
             ("MEMLANE_UPGRADE", self.upgrade.clone()),
+            ("MEMLANE_MODE", self.mode.clone()),
             ("MEMLANE_PEER", self.peer.clone()),
             ("MEMLANE_EID", eids),
             (
@@ -72,6 +76,7 @@ pub(crate) fn complaint(key: &str, value: &str) -> Option<String> {
             .map(drop),
         "MEMLANE_SPIN" => spin(value).map(drop),
         "MEMLANE_UPGRADE" => one_of(&["auto", "eager", "off"]),
+        "MEMLANE_MODE" => one_of(&["copy", "nocopy"]),
         "MEMLANE_PEER" => one_of(&["any", "same-uid"]),
         "MEMLANE_EID" => eids(value),
         _ => Ok(()),
@@ -213,6 +218,7 @@ mod tests {
             ("MEMLANE_RING", "100000"),
             ("MEMLANE_SPIN", "maybe"),
             ("MEMLANE_UPGRADE", "yes"),
+            ("MEMLANE_MODE", "zerocopy"),
             ("MEMLANE_PEER", "root"),
             ("MEMLANE_EID", "a b"),
             ("MEMLANE_EID", "A,B,C,D,E,F,G,H,I"),
@@ -223,6 +229,7 @@ mod tests {
             ("MEMLANE_RING", "65536"),
             ("MEMLANE_SPIN", "20"),
             ("MEMLANE_UPGRADE", "eager"),
+            ("MEMLANE_MODE", "nocopy"),
             ("MEMLANE_PEER", "any"),
             ("MEMLANE_EID", "A,,b-1.C"),
             ("OTHER", "x"),

@@ -41,6 +41,8 @@ const PASSING: [Errno; 7] = [
 const DOWN: [Errno; 2] = [Errno(6), Errno(100)];
 /// ENODEV.
 const GONE: Errno = Errno(19);
+/// EBADFD: what a TAP's descriptor says when its interface has been removed.
+const DETACHED: Errno = Errno(77);
 
 /// How a descriptor is read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,7 +234,7 @@ impl Interface {
                 self.passes(error)?;
                 return Ok(None);
             }
-            read => read.map_err(EndError::Device)?,
+            read => read.map_err(ended)?,
         };
         self.down = None;
         self.large = len > LARGE;
@@ -284,6 +286,10 @@ impl Interface {
             }
         }
     }
+}
+
+fn ended(error: Errno) -> EndError {
+    EndError::Device(if error == DETACHED { GONE } else { error })
 }
 
 /// Names stretches to the kernel, those that lie beside each other as one; how many.
@@ -399,7 +405,7 @@ impl End for Interface {
                 self.counts.failed += 1;
                 Ok(Sent::Refused)
             }
-            Err(error) => Err(EndError::Device(error)),
+            Err(error) => Err(ended(error)),
         }
     }
 

@@ -53,7 +53,9 @@ impl fmt::Display for EndError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EndError::Detached(why) => write!(f, "{why}"),
-            EndError::Device(Errno(19)) => f.write_str("the device is gone (errno 19)"),
+            EndError::Device(Errno(19)) => f.write_str(
+                "the interface is gone (errno 19): start this command again when it is back",
+            ),
             EndError::Device(errno) => write!(f, "device: {errno}"),
             EndError::Malformed(what) => f.write_str(what),
             EndError::Finished => f.write_str("finished"),

@@ -8,10 +8,10 @@
 //! * `STEP:ACTION[:N]`: at the Nth time (1) that the process gets to this step of [`STEPS`]; `kill`: SIGKILL, `stop`:
 //!   SIGSTOP, `delay`: 20 ms;
 //! * `version:wire`, `version:chunk`: says another version of the handshake, of the chunk;
-//! * `version:first`: knows nothing of what was added to version 1 of the handshake since.
+//! * `version:first`: knows nothing of what was added to version 1 of the handshake since;
+//! * `groups:N`: has no more than N link groups.
 //!
-//! Such a build is also less patient (an answer is waited for 300 ms) and has fewer link groups (8), so that what takes
-//! half a minute, or a thousand processes, can be seen in a test.
+//! Such a build is also less patient: an answer is waited for 300 ms, so that what takes half a minute can be seen.
 
 mod steps;
 
@@ -43,6 +43,12 @@ mod off {
     /// Likewise.
     #[inline(always)]
     pub const fn chunk_version(own: u32) -> u32 {
+        own
+    }
+
+    /// How many link groups there may be.
+    #[inline(always)]
+    pub const fn groups(own: usize) -> usize {
         own
     }
 

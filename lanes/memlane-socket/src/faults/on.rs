@@ -21,6 +21,9 @@ const FIRST: u32 = 4;
 /// Written by `read`.
 static VERSIONS: AtomicU32 = AtomicU32::new(0);
 
+/// Written by `read`; negative: as many as ever.
+static GROUPS: AtomicI32 = AtomicI32::new(-1);
+
 /// Takes `MEMLANE_FAULT`. What it does not understand is reported: a test that asks for nothing would show nothing.
 pub fn read(text: Option<&[u8]>) {
     for fault in text.unwrap_or_default().split(|&b| b == b',') {
@@ -44,6 +47,11 @@ fn one(fault: &[u8]) -> bool {
         };
         VERSIONS.fetch_or(bit, Ordering::Relaxed);
         return true;
+    }
+    if name == b"groups" {
+        let count = action.and_then(number);
+        GROUPS.store(count.unwrap_or(-1), Ordering::Relaxed);
+        return count.is_some();
     }
     let action = match action {
         Some(b"kill") => KILL,
@@ -110,6 +118,11 @@ pub fn wire_version(own: u8) -> u8 {
 /// Likewise.
 pub fn chunk_version(own: u32) -> u32 {
     if is_set(CHUNK) { own + 1 } else { own }
+}
+
+/// How many link groups there may be.
+pub fn groups(own: usize) -> usize {
+    usize::try_from(GROUPS.load(Ordering::Relaxed)).map_or(own, |n| n.min(own))
 }
 
 /// What is said that this release can do.

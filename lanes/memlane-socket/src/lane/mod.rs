@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod copies;
+pub mod copying;
 #[cfg(test)]
 mod looped;
 pub mod place;
@@ -260,6 +261,30 @@ pub fn end(conn: &Conn, why: Reason) {
     }
 }
 
+/// The peer has ended one direction. If it was the other one's turn before, and the connection goes on (it does not when
+/// the peer just closes), it is on TCP because the peer wants it so.
+#[cold]
+fn ended_by_peer(conn: &Conn) {
+    let over = conn.tx_mode() == mode::ENDED && matches!(conn.rx_mode(), mode::DRAIN | mode::ENDED);
+    let goes_on = || {
+        let counts = sock::tcp_counts(conn.fd.load(Ordering::Relaxed));
+        counts.is_ok_and(|counts| counts.state == sock::TCP_ESTABLISHED)
+    };
+    let why = Reason::PEER_TCP_ONLY;
+    if over
+        && conn.barred.load(Ordering::Relaxed) == 0
+        && goes_on()
+        && conn
+            .barred
+            .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    {
+        process::show(conn, ConnState::Downgraded, why);
+        crate::stats::count_reason(conn, why);
+        process::count(Counter::Downgrades, 1);
+    }
+}
+
 /// From here on, everything is sent by TCP.
 pub fn end_tx(conn: &Conn) -> bool {
     let Some(held) = lock_tx(conn) else {
@@ -450,12 +475,18 @@ pub fn detach(conn: &Conn) {
 /// The peer wrote nonsense: its connection ends here, and nothing else does.
 #[cold]
 pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
+    process::count(Counter::PeerMisbehaved, 1);
+    cut(conn, Reason::PEER_MISBEHAVED);
+}
+
+/// Bytes are lost, or cannot be believed: the connection ends.
+#[cold]
+fn cut(conn: &Conn, why: Reason) {
     let cell = conn.cell();
     cell.rx_mode.store(mode::ENDED, Ordering::SeqCst);
     cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
-    process::count(Counter::PeerMisbehaved, 1);
-    process::show(conn, ConnState::Downgraded, Reason::PEER_MISBEHAVED);
-    crate::stats::count_reason(conn, Reason::PEER_MISBEHAVED);
+    process::show(conn, ConnState::Downgraded, why);
+    crate::stats::count_reason(conn, why);
     // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.
     let _ = unsafe {
         memlane_sys::syscall!(

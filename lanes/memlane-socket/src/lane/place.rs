@@ -3,7 +3,7 @@
 
 use super::recv::{Turn, broken, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{TxHeld, lock_rx, lock_tx, misbehaved};
+use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved};
 use crate::conn::{SEEN_RUN, Use, mode};
 use crate::iov::Cursor;
 use crate::process;
@@ -12,6 +12,7 @@ use crate::real::errno;
 use core::sync::atomic::Ordering;
 use libc::iovec;
 use memlane_core::access::SharedBytes;
+use memlane_core::reason::Reason;
 use memlane_core::ring::{MustTcp, Next, Room};
 use memlane_core::stats::Counter;
 use memlane_sys::Errno;
@@ -128,6 +129,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
         }
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, mode::ENDED);
+            super::ended_by_peer(conn);
             return Ok(None);
         }
         Ok(Next::Empty) => match nothing(conn, &held) {
@@ -170,6 +172,8 @@ pub fn taken(conn: &Use) -> u64 {
 #[derive(Debug)]
 pub struct Place {
     bytes: SharedBytes,
+    /// The bytes are in our own buffer: a device takes them to this position of the ring.
+    by_device: Option<usize>,
     filled: usize,
     held: TxHeld<'static>,
     conn: Use,
@@ -179,6 +183,11 @@ impl Place {
     /// The bytes, to be filled from the first one on.
     pub fn bytes(&self) -> SharedBytes {
         self.bytes
+    }
+
+    /// Are they in the peer's memory? In mode `copy` they are not.
+    pub fn is_in_ring(&self) -> bool {
+        self.by_device.is_none()
     }
 
     /// The first `n` bytes are there: the peer has them when this returns.
@@ -191,6 +200,13 @@ impl Drop for Place {
     fn drop(&mut self) {
         // SAFETY: OPEN when this was made, and locked since: attached.
         let words = unsafe { self.conn.tx_words() };
+        if let Some(at) = self.by_device
+            && !copying::take(&self.conn, &self.held, &self.bytes, self.filled, at)
+        {
+            // What the user has committed cannot be sent.
+            self.filled = 0;
+            cut(&self.conn, Reason::INTERNAL);
+        }
         publish(&self.conn, &self.held, words, self.filled);
     }
 }
@@ -255,9 +271,10 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
     let tx = held.tx();
     let (at, _) = tx.stretches(ring.len(), want.min(ring.len()));
     match tx.reserve(words, ring.len(), at.len) {
-        Ok(Room::Ring(n)) => match ring.part(at.at, n) {
-            Some(bytes) => Ok(Turned::Place(Place {
+        Ok(Room::Ring(n)) => match where_to(conn, &held, &ring, at.at, n) {
+            Some((bytes, by_device)) => Ok(Turned::Place(Place {
                 bytes,
+                by_device,
                 filled: 0,
                 held,
                 conn: own,
@@ -268,6 +285,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);
             super::tune::tx_ended(conn);
+            super::ended_by_peer(conn);
             Ok(Turned::Ended)
         }
         Ok(Room::Tcp(why)) => Ok(Turned::Must(why)),
@@ -276,6 +294,20 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
             misbehaved(conn, what);
             Err(Errno(libc::EPIPE))
         }
+    }
+}
+
+/// A place of up to `n` bytes for what is to lie at position `at` of the ring: there, or, in mode `copy`, in our own buffer.
+fn where_to(
+    conn: &Use,
+    held: &TxHeld<'_>,
+    ring: &SharedBytes,
+    at: usize,
+    n: usize,
+) -> Option<(SharedBytes, Option<usize>)> {
+    match copying::place(conn, held, n) {
+        Some(own) => Some((own, Some(at))),
+        None => ring.part(at, n).map(|bytes| (bytes, None)),
     }
 }
 

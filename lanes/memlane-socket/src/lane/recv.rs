@@ -228,6 +228,7 @@ fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Tu
             }
             Ok(Next::TcpForever) => {
                 super::tune::rx_ended(conn, mode::ENDED);
+                super::ended_by_peer(conn);
                 return Turn::Again;
             }
             Ok(Next::Empty) if any => return Turn::Again,
@@ -645,6 +646,7 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
         },
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, mode::ENDED);
+            super::ended_by_peer(conn);
             Turn::Again
         }
         _ => nothing(conn, held),

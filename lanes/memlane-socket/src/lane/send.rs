@@ -1,6 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{TxHeld, lock_tx, misbehaved};
+use super::{TxHeld, copying, lock_tx, misbehaved};
 use crate::conn::{Conn, Dmb, Use, mode};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -247,6 +247,7 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             tx.go_tcp_only(words);
             super::tune::tx_ended(conn);
+            super::ended_by_peer(conn);
             return Turn::Ended;
         }
         Ok(Room::Tcp(why)) => return Turn::Tcp(why),
@@ -258,6 +259,9 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     };
     let (a, b) = tx.stretches(ring.len(), n);
     faults::at(Step::WritingSet);
+    if !conn.tx_own.load(Ordering::Relaxed).is_null() {
+        return by_device(conn, cursor, &held, [a, b]);
+    }
     let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
     // SAFETY: the program's buffers, as it promised its call.
     unsafe {
@@ -278,6 +282,28 @@ fn by_ring(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
 fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
     let (at, rest) = (whole.at + len, whole.len - len);
     (Stretch { len, ..whole }, Stretch { at, len: rest })
+}
+
+/// Mode `copy`: into the ring by way of our own buffer, and by a device.
+#[cold]
+fn by_device(
+    conn: &Use,
+    cursor: &mut Cursor<'_>,
+    held: &TxHeld<'_>,
+    stretches: [Stretch; 2],
+) -> Turn {
+    // SAFETY: OPEN, under the lock: attached.
+    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
+    let put = copying::put(conn, held, cursor, &ring, stretches);
+    faults::at(Step::Copied);
+    publish(conn, held, words, put);
+    if put == stretches[0].len + stretches[1].len {
+        return Turn::Some;
+    }
+    // The device has refused: the rest goes by TCP.
+    held.tx().go_tcp_only(words);
+    super::tune::tx_ended(conn);
+    Turn::Ended
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.

@@ -7,6 +7,7 @@ use crate::conn::mode;
 use crate::process;
 use crate::wait::poll;
 use core::sync::atomic::Ordering;
+use std::os::fd::AsRawFd as _;
 
 /// Awake, and then told to use TCP, with the peer in the middle of a write.
 fn beside_a_writer(drains: bool) -> Looped {
@@ -86,9 +87,7 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
     tx_mode.store(mode::ENDED, Ordering::SeqCst);
     // SAFETY: as above.
     let words = unsafe { l.conn.rx_words() };
-    let mut pipe = [0; 2];
-    // SAFETY: room for both descriptors.
-    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let (_reader, writer) = std::io::pipe().unwrap();
     let (none, start) = (core::ptr::null_mut(), std::sync::Barrier::new(2));
     let n = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -98,13 +97,9 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
             words.tx.0.writing.store(0, Ordering::Release);
         });
         start.wait();
-        io::splice(l.fd, none, pipe[1], none, 100, 0)
+        io::splice(l.fd, none, writer.as_raw_fd(), none, 100, 0)
     });
     assert_eq!(n, 3, "{}", crate::real::errno());
-    // SAFETY: ours, and not used again.
-    unsafe { libc::close(pipe[0]) };
-    // SAFETY: likewise.
-    unsafe { libc::close(pipe[1]) };
     ends(l);
 }
 

@@ -61,8 +61,10 @@ pub fn tx_ended(conn: &Conn) {
 /// From here on, everything comes by TCP; `mode` is `DRAIN` if something is left
 /// in the ring, else `ENDED`.
 pub fn rx_ended(conn: &Conn, mode: u32) {
-    conn.cell().rx_mode.store(mode, Ordering::SeqCst);
-    restore(conn, SENDERS..TUNED);
+    // What drained has given them back already, perhaps before a filter that forbids the call.
+    if conn.cell().rx_mode.swap(mode, Ordering::SeqCst) != mode::DRAIN {
+        restore(conn, SENDERS..TUNED);
+    }
 }
 
 fn restore(conn: &Conn, which: core::ops::Range<usize>) {

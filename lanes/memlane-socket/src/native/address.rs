@@ -6,7 +6,7 @@ use crate::real;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use libc::{sockaddr, socklen_t};
 use memlane_sys::fd::Fd;
-use memlane_sys::sock::local_addr;
+use memlane_sys::sock::{Addr, local_addr, remote_addr};
 use memlane_sys::{Errno, Result};
 
 #[derive(Clone, Copy)]
@@ -78,7 +78,14 @@ pub(super) fn bind(fd: &Fd, at: &Address) -> Result<()> {
 }
 
 pub(super) fn local(fd: &Fd) -> Result<SocketAddr> {
-    let addr = local_addr(fd.raw())?;
+    as_core(fd, &local_addr(fd.raw())?)
+}
+
+pub(super) fn remote(fd: &Fd) -> Result<SocketAddr> {
+    as_core(fd, &remote_addr(fd.raw())?)
+}
+
+fn as_core(fd: &Fd, addr: &Addr) -> Result<SocketAddr> {
     let v6 = Ipv6Addr::from(addr.ip);
     let family: i32 = memlane_sys::sock::option(fd.raw(), libc::SOL_SOCKET, libc::SO_DOMAIN)?;
     let ip = match (v6.to_ipv4_mapped(), family) {

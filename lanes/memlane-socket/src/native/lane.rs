@@ -11,7 +11,7 @@ use crate::real::errno;
 use crate::upgrade::{self, Standing};
 use core::cell::Cell;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use libc::iovec;
 use memlane_core::layout::ring_size_ok;
@@ -53,8 +53,7 @@ pub enum Ready {
     ToWrite,
 }
 
-/// Bytes of a stream, by the way that they went, as long as there was a lane, or could be: what goes by TCP behind a lane's
-/// end, nobody looks at.
+/// Bytes of a stream, by the way that they went, since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Sent into the peer's memory.
@@ -79,6 +78,9 @@ pub struct Lane {
     fd: i32,
     came: Cell<bool>,
     steps: Cell<u32>,
+    /// Bytes that were sent, and received, by either way.
+    sent: Cell<u64>,
+    received: Cell<u64>,
     generation: u32,
 }
 
@@ -125,6 +127,8 @@ impl Lane {
             fd,
             came: Cell::new(false),
             steps: Cell::new(0),
+            sent: Cell::new(0),
+            received: Cell::new(0),
             generation: generation(),
         })
     }
@@ -208,16 +212,26 @@ impl Lane {
                 return Err(Errno(libc::ENOBUFS));
             }
             // SAFETY: the caller's promise.
-            return unsafe { memlane_sys::iov::receive(self.fd, pieces) }.map(Came::Tcp);
+            let n = unsafe { memlane_sys::iov::receive(self.fd, pieces) }?;
+            self.count_received(n);
+            return Ok(Came::Tcp(n));
         };
         const { assert!(size_of::<Piece>() == size_of::<iovec>()) };
         // SAFETY: a Piece is what an iovec is: an address and a length.
         let buffers = unsafe { core::slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) };
-        let came = place::receive(&conn, most, buffers);
-        if came.is_ok() {
-            self.something_came(&conn);
-        }
-        came
+        let came = place::receive(&conn, most, buffers)?;
+        self.something_came(&conn);
+        let (Came::Ring { len, .. } | Came::Tcp(len)) = came;
+        self.count_received(len);
+        Ok(came)
+    }
+
+    pub(super) fn count_received(&self, n: usize) {
+        self.received.set(self.received.get() + n as u64);
+    }
+
+    pub(super) fn count_sent(&self, n: usize) {
+        self.sent.set(self.sent.get() + n as u64);
     }
 
     /// Takes what is next, by whichever way it came, into `pieces`; 0: the stream's end. Never waits.
@@ -234,7 +248,9 @@ impl Lane {
         msg.msg_iov = pieces.as_ptr().cast_mut().cast();
         msg.msg_iovlen = pieces.len();
         let n = crate::calls::io::recvmsg(self.fd, &raw mut msg, libc::MSG_DONTWAIT);
-        usize::try_from(n).map_err(|_| Errno(errno()))
+        let n = usize::try_from(n).map_err(|_| Errno(errno()))?;
+        self.count_received(n);
+        Ok(n)
     }
 
     /// Sends some of `piece`, into the peer's memory or by TCP; never waits.
@@ -248,7 +264,9 @@ impl Lane {
         self.is_ours()?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let n = crate::calls::io::send(self.fd, piece.base.cast(), piece.len, flags);
-        usize::try_from(n).map_err(|_| Errno(errno()))
+        let n = usize::try_from(n).map_err(|_| Errno(errno()))?;
+        self.count_sent(n);
+        Ok(n)
     }
 
     fn something_came(&self, conn: &Use) {
@@ -297,7 +315,7 @@ impl Lane {
     }
 
     /// Before its user sleeps on the descriptor by other means (epoll): from now on the next bytes make it readable.
-    /// `false`: there is something to receive already.
+    /// `false`: there is something to receive already, or will be in a moment; receive, and ask again.
     pub fn arm(&self) -> bool {
         let Some(conn) = self.conn() else { return true };
         if !conn.upgraded() {
@@ -306,18 +324,32 @@ impl Lane {
         let Some(held) = lane::lock_rx(&conn) else {
             return false;
         };
-        matches!(lane::park(&conn, &held), Parked::Yes | Parked::Ended)
+        match lane::park(&conn, &held) {
+            Parked::Yes | Parked::Ended => true,
+            Parked::Data => false,
+            Parked::Stuck => {
+                // The peer is in the middle of a write, and has no CPU, or wants to keep us from sleeping.
+                drop(held);
+                time::nap_ms(1);
+                false
+            }
+        }
     }
 
     /// What went which way.
     pub fn counts(&self) -> Counts {
         let entry = self.conn().and_then(|conn| process::entry(&conn));
-        entry.map_or(Counts::default(), |e| Counts {
-            sent_in_memory: e.tx_ring_bytes.load(Ordering::Relaxed),
-            sent_by_tcp: e.tx_tcp_bytes.load(Ordering::Relaxed),
-            received_in_memory: e.rx_ring_bytes.load(Ordering::Relaxed),
-            received_by_tcp: e.rx_tcp_bytes.load(Ordering::Relaxed),
-        })
+        let (sent, received) = entry.map_or((0, 0), |e| {
+            let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+            (load(&e.tx_ring_bytes), load(&e.rx_ring_bytes))
+        });
+        // Behind a lane's end nobody but this looks at what TCP carries.
+        Counts {
+            sent_in_memory: sent,
+            sent_by_tcp: self.sent.get().saturating_sub(sent),
+            received_in_memory: received,
+            received_by_tcp: self.received.get().saturating_sub(received),
+        }
     }
 }
 

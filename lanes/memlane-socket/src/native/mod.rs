@@ -47,6 +47,8 @@ mod address;
 mod lane;
 mod place;
 mod start;
+#[cfg(feature = "std")]
+mod std_io;
 
 pub use crate::upgrade::Standing;
 pub use lane::{Came, Consumer, Counts, End, Lane, Memory, Ready};
@@ -173,13 +175,13 @@ impl Stream {
             here.consume(n);
             return Ok(n);
         }
-        let n = io::recv(
-            self.fd.raw(),
-            into.as_mut_ptr().cast(),
-            into.len(),
-            self.flags,
-        );
-        counted(n)
+        self.receive(into.as_mut_ptr(), into.len(), self.flags)
+    }
+
+    fn receive(&self, into: *mut u8, len: usize, flags: c_int) -> Result<usize> {
+        let n = counted(io::recv(self.fd.raw(), into.cast(), len, flags))?;
+        self.lane.count_received(n);
+        Ok(n)
     }
 
     /// Writes some of it.
@@ -193,7 +195,9 @@ impl Stream {
 
     fn send(&self, from: *const u8, len: usize) -> Result<usize> {
         let flags = self.flags | libc::MSG_NOSIGNAL;
-        counted(io::send(self.fd.raw(), from.cast(), len, flags))
+        let n = counted(io::send(self.fd.raw(), from.cast(), len, flags))?;
+        self.lane.count_sent(n);
+        Ok(n)
     }
 
     /// A place for up to `want` bytes, in the peer's memory if that is open. There is always some, if this may wait.
@@ -263,8 +267,7 @@ impl Stream {
                 }
             }
             let base = self.unread.base()?;
-            let flags = libc::MSG_DONTWAIT;
-            match counted(io::recv(self.fd.raw(), base.as_ptr().cast(), SPARE, flags)) {
+            match self.receive(base.as_ptr(), SPARE, libc::MSG_DONTWAIT) {
                 Ok(0) => return Ok(Here::new(self, Place::Spare { base, len: 0 })),
                 Ok(n) => (self.unread.from, self.unread.to) = (0, n),
                 Err(Errno::AGAIN | Errno::INTR) if self.flags & libc::MSG_DONTWAIT == 0 => {}
@@ -285,7 +288,8 @@ impl Stream {
     }
 
     /// Before its user sleeps on [`as_raw_fd`](Self::as_raw_fd) by other means (epoll, level or edge): from now on, the
-    /// next bytes make it readable. `false`: there is something to read already.
+    /// next bytes make it readable. `false`: there is something to read already, or will be in a moment; read, and ask
+    /// again. (Of a peer that was put to sleep in the middle of a write, it waits a millisecond to hear more.)
     pub fn arm(&self) -> bool {
         self.unread.left() == 0 && self.lane.arm()
     }
@@ -335,6 +339,22 @@ impl Stream {
         }
     }
 
+    /// This end's address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        address::local(&self.fd)
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        address::remote(&self.fd)
+    }
+
     /// The socket's number: to wait for it (see [`arm`](Self::arm)) and to set options, not to move bytes.
     pub fn as_raw_fd(&self) -> i32 {
         self.fd.raw()
@@ -368,10 +388,30 @@ impl Listener {
         address::local(&self.fd)
     }
 
-    /// Waits for a connection.
+    /// From now on `accept` waits, or does not. The streams that it gives do.
     ///
     /// # Errors
     /// The kernel's.
+    pub fn set_nonblocking(&self, yes: bool) -> Result<()> {
+        let now = memlane_sys::fd::status_flags(self.fd.raw())?;
+        let flags = match yes {
+            true => now | libc::O_NONBLOCK,
+            false => now & !libc::O_NONBLOCK,
+        };
+        retried(|| {
+            real!(fcntl(
+                self.fd.raw(),
+                libc::F_SETFL,
+                flags.cast_unsigned() as usize
+            ))
+        })
+        .map(drop)
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it must not wait; the kernel's.
     pub fn accept(&self) -> Result<Stream> {
         let null = core::ptr::null_mut();
         let fd = retried(|| {

@@ -53,7 +53,7 @@ impl<'a> Slot<'a> {
 
     /// Is it in the peer's memory?
     pub fn is_shared(&self) -> bool {
-        matches!(self.place, Place::Ring(_))
+        matches!(&self.place, Place::Ring(place) if place.is_in_ring())
     }
 
     /// Puts bytes there, from `at` on; `false`: they do not fit, and nothing is put.
@@ -96,6 +96,7 @@ impl<'a> Slot<'a> {
         match self.place {
             Place::Ring(place) => {
                 place.publish(n);
+                self.stream.lane.count_sent(n);
                 if let Some(conn) = self.stream.lane.conn() {
                     ring::sent(&conn, n);
                 }
@@ -169,7 +170,10 @@ impl<'a> Here<'a> {
     pub fn consume(self, n: usize) {
         let n = n.min(self.len());
         match &self.place {
-            Place::Shown { conn, .. } => ring::took(conn, n),
+            Place::Shown { conn, .. } => {
+                ring::took(conn, n);
+                self.stream.lane.count_received(n);
+            }
             Place::Spare { .. } | Place::Ring(_) => self.stream.unread.from += n,
         }
     }

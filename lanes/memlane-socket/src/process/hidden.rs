@@ -30,21 +30,8 @@ pub fn hide(own: fd::Fd) -> i32 {
 
 /// Descriptor numbers are below this.
 pub fn fd_limit() -> i32 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 1024,
-        rlim_max: 1024,
-    };
-    // SAFETY: `limit` is writable and of the size that the kernel fills.
-    let _ = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_prlimit64,
-            0,
-            libc::RLIMIT_NOFILE,
-            0,
-            &raw mut limit
-        )
-    };
-    i32::try_from(limit.rlim_cur.min(FDS as u64)).unwrap_or(1024)
+    let limit = proc::limit(libc::RLIMIT_NOFILE);
+    i32::try_from(limit.min(FDS as u64)).unwrap_or(1024)
 }
 
 /// Closes a hidden descriptor.

@@ -171,7 +171,22 @@ pub fn tables() -> bool {
     make_tables().is_ok()
 }
 
+/// Bytes of address space that the tables take; of memory they take what is used of them.
+const TABLES_LEN: usize = FDS * 8
+    + CONNS * (size_of::<Conn>() + size_of::<Cell>() + 4)
+    + EPS * size_of::<Ep>()
+    + stats::PAGE_LEN;
+
+/// A program that was given so much, and no more, may need it for itself.
+fn leaves_room() -> bool {
+    let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(proc::limit);
+    limits.iter().all(|limit| TABLES_LEN as u64 <= limit / 4)
+}
+
 fn make_tables() -> memlane_sys::Result<()> {
+    if !leaves_room() {
+        return Err(memlane_sys::Errno(libc::ENOMEM));
+    }
     PROCESS.fds.store(
         mem::map_anon(FDS * 8, false)?.cast().as_ptr(),
         Ordering::Relaxed,
@@ -640,6 +655,7 @@ fn make_stats_page() {
         .store(u64::from(config().ring), Ordering::Relaxed);
     h.spin_us.store(config().spin_us, Ordering::Relaxed);
     h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
+    h.mode.store(config().mode as u32, Ordering::Relaxed);
     h.magic.store(stats::MAGIC, Ordering::Release);
     PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
     PROCESS.stats.store(header, Ordering::Release);
@@ -674,12 +690,17 @@ pub fn count(c: Counter, n: u64) {
     }
 }
 
-/// No connection of this process upgrades from now on.
+/// No connection of this process upgrades from now on, and lanes that are open end: while that may still need calls
+/// which a filter forbids soon, and before somebody uses the descriptors past us.
 pub fn freeze(why: Reason) {
+    if is_borrowed() {
+        return; // the child of a vfork: it is itself that it locks in
+    }
     let _ = PROCESS
         .frozen
         .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
     if let Some(h) = header() {
         h.flags.fetch_or(1, Ordering::Relaxed);
     }
+    each_conn(0, i32::MAX, |_, conn| crate::upgrade::give_up(conn, why));
 }

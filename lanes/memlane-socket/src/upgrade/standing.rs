@@ -1,6 +1,8 @@
 //! How an upgrade stands, and what speeds it up.
 
-use super::{AUTO_BYTES, AUTO_OPS, AUTO_OPS_ACCEPTING, IDLE, LISTENING};
+use super::{
+    AUTO_BYTES, AUTO_OPS, AUTO_OPS_ACCEPTING, CONFIRMING, IDLE, LISTENING, OPEN, OVER, refuse,
+};
 use crate::config::Upgrade;
 use crate::conn::{Conn, mode};
 use crate::process;
@@ -70,6 +72,19 @@ pub fn hurry(conn: &Conn, bytes: u64) {
     {
         conn.hs_due.store(0, Ordering::Relaxed);
     }
+}
+
+/// As `bar`, and a handshake that is under way ends here: no step of it follows.
+pub fn give_up(conn: &Conn, why: Reason) {
+    if let Some(_held) = conn.hs_lock.try_lock() {
+        // SAFETY: hs_lock is held.
+        let hs = unsafe { &mut *conn.hs.get() };
+        if !matches!(hs.stage, IDLE | CONFIRMING | OPEN | OVER) {
+            refuse(conn, hs, why, true);
+        }
+    }
+    conn.hs_due.store(u64::MAX, Ordering::Relaxed);
+    bar(conn, why);
 }
 
 /// Never upgrade this connection (and end its lane if it is open).

@@ -91,7 +91,9 @@ impl Process {
     /// Everything that looks wrong, given the reasons that are expected here.
     fn complaints(&self, allowed: &[&[Reason]]) -> Vec<String> {
         let known = |reason: &Reason| {
-            *reason == Reason::NONE || allowed.iter().any(|list| list.contains(reason))
+            // What the peer gave for it is checked at the peer.
+            matches!(*reason, Reason::NONE | Reason::PEER_TCP_ONLY)
+                || allowed.iter().any(|list| list.contains(reason))
         };
         let mut complaints = Vec::new();
         for (reason, times) in self.reasons.iter().filter(|(reason, _)| !known(reason)) {

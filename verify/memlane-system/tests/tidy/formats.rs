@@ -92,14 +92,14 @@ fn the_page_about_statistics_tells_the_real_offsets() {
     };
     let header = fields!(0, Header, Header:
         magic version header_len page_len pid uid start_ns gid comm conn_capacity
-        conn_entry_len conn_high flags ring_size spin_us upgrade reserved0 counters
+        conn_entry_len conn_high flags ring_size spin_us upgrade mode reserved0 counters
         reasons tx_sizes rx_sizes reserved1
     );
     let reason = fields!(0, ReasonCount, ReasonCount: code reserved client server);
     let entry = fields!(0, ConnEntry, ConnEntry:
         seq state fd role ports peer_pid local_ip remote_ip inode since_ns reason
         peer_reason peer_uid parked tx_ring_size rx_ring_size tx_ring_bytes tx_tcp_bytes
-        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls reserved
+        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls copied reserved
     );
     let numbers = [
         HEADER_LEN,

@@ -1,0 +1,52 @@
+//! Mode `copy`: whatever goes by way of the sender's own buffer, and whenever it ends, is as on TCP.
+
+use memlane_system::cases::{Exception, compare_copied};
+
+/// The lane is there from the case's beginning.
+const WARM: &[&str] = &["warm20", "once"];
+
+/// As in `differential_death`.
+const UNREAD: &[Exception] = &[
+    Exception::Limit {
+        case: "killed_with_unread_bytes",
+        plain: "[A] poll: IN|OUT|ERR|HUP|RDHUP",
+        memlane: "[A] poll: IN|OUT|RDHUP",
+        because: "the kernel sends FIN where it would send RST: it does not know of ring bytes",
+    },
+    Exception::Limit {
+        case: "killed_after_an_answer_with_unread_bytes",
+        plain: "[A] poll: IN|OUT|ERR|HUP|RDHUP",
+        memlane: "[A] poll: IN|OUT|RDHUP",
+        because: "likewise",
+    },
+];
+
+#[test]
+fn every_way_to_move_bytes_moves_the_same_bytes() {
+    compare_copied("vectors", WARM, &[]);
+}
+
+#[test]
+fn much_data_arrives_whole_in_both_directions() {
+    compare_copied("bulk", &["warm20", "bulk", "once"], &[]);
+}
+
+#[test]
+fn streams_end_as_tcp_streams_end() {
+    compare_copied("closing", WARM, &[]);
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed_as_on_tcp() {
+    compare_copied("death", WARM, UNREAD);
+}
+
+#[test]
+fn epoll_reports_what_it_reports_for_tcp() {
+    compare_copied("epoll", WARM, &[]);
+}
+
+#[test]
+fn processes_that_share_a_connection_see_what_tcp_would_show() {
+    compare_copied("fork", WARM, &[]);
+}
