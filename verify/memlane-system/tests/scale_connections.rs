@@ -2,10 +2,11 @@
 //! they cost in descriptors, mappings and waits.
 
 use std::io::Write as _;
+use std::process::Stdio;
 
-use memlane_system::crowd::{Crowd, descriptors};
-use memlane_system::harness::{Mode, plain_only};
-use memlane_system::real::Reason;
+use memlane_system::crowd::{Crowd, descriptors, program};
+use memlane_system::harness::{self, Mode, plain_only};
+use memlane_system::real::{self, Reason, Story};
 
 /// Connections of the large story.
 const MANY: usize = 10_000;
@@ -92,4 +93,42 @@ fn poll_and_select_wait_on_very_many_without_giving_up_a_lane() {
     }
     assert_eq!(crowd.caller.on_lane(), 10);
     crowd.end();
+}
+
+/// Instructions that 300 rounds of talk on 16 of so many connections take, at both ends,
+/// by valgrind's count.
+fn instructions(connections: usize) -> u64 {
+    let orders = format!(
+        "open {connections}\ntalk epoll 0 {connections} 1 30\nrest\n\
+         talk epoll 0 16 1 20\nmeasure epoll 0 16 1 300\n"
+    );
+    let mut command = harness::command(Mode::Eager, real::program("valgrind"));
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    // Without spinning, what is executed does not depend on time.
+    command
+        .args(["--toggle-collect=talk_measured"])
+        .env("MEMLANE_SPIN", "off");
+    command.arg(program()).arg("alone").stdin(Stdio::piped());
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("valgrind starts");
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(orders.as_bytes()).expect("it reads");
+    drop(input);
+    let done = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    let line = said.lines().find_map(|l| l.split_once("Collected :"));
+    let count = line.and_then(|(_, n)| n.trim().parse().ok());
+    count.unwrap_or_else(|| panic!("no count in {said}"))
+}
+
+#[test]
+fn a_wait_costs_by_the_connections_that_are_active() {
+    if plain_only() || Story::new("instructions", &["valgrind"]).is_none() {
+        return;
+    }
+    let (few, many) = (instructions(64), instructions(1000));
+    note(&format!("instructions: {few} among 64, {many} among 1000"));
+    // Five instructions for each connection in each wait would be a quarter more.
+    assert!(many < few + few / 10, "{few} among 64, {many} among 1000");
 }

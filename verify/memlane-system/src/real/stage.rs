@@ -33,6 +33,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("iperf3", "iperf3"),
     ("sockperf", "sockperf"),
     ("python3", "python3"),
+    ("valgrind", "valgrind"),
     ("openssl", "openssl"),
     ("node", "nodejs"),
     ("java", "default-jre-headless"),

@@ -82,7 +82,7 @@ pub struct Ep {
     pub fd: AtomicI32,
     /// Threads asleep in the kernel on it.
     pub sleepers: AtomicU32,
-    /// 1 = a fork has given it to two processes.
+    /// Not 0: a fork has given it to two processes; 1: no wait has looked at its connections since.
     pub inherited: AtomicU32,
     /// 1 = it is itself in another set.
     pub nested: AtomicU32,

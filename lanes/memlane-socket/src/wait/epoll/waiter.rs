@@ -19,7 +19,9 @@ pub fn wait(
     let Some(ep) = process::ep_of(epfd) else {
         return sleep(events, max, timeout);
     };
-    if ep.inherited.load(Ordering::Relaxed) != 0 {
+    // Once: what is added to the set later is looked at then.
+    if ep.inherited.load(Ordering::Relaxed) == 1 {
+        ep.inherited.store(2, Ordering::Relaxed);
         process::for_live(|conn| {
             if is_registered(conn) {
                 crate::calls::touch_conn(conn);
