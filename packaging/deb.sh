@@ -24,6 +24,7 @@ done
 target=${CARGO_TARGET_DIR:-$here/target}
 built=${built:-$target/release} out=${out:-$target/deb}
 library=libmemlane_preload.so
+maintainer='memlane developers <memlane@users.noreply.github.com>'
 
 umask 022
 work=$(mktemp -d)
@@ -40,8 +41,15 @@ rm -r "$root/usr/lib/memlane/$real"
 strip --strip-unneeded "$root/usr/bin/memlane" "$root/usr/lib/memlane/$library"
 doc=$root/usr/share/doc/memlane
 rm "$doc/LICENSE-MIT" "$doc/LICENSE-APACHE"
-mv "$doc/CHANGELOG.md" "$doc/changelog"
-gzip -9n "$doc/changelog"
+gzip -9n "$doc/CHANGELOG.md"
+made=$(date -R -u -d "@${SOURCE_DATE_EPOCH:-$(stat -c %Y "$here/CHANGELOG.md")}")
+gzip -9n >"$doc/changelog.gz" <<TEXT
+memlane ($version) unstable; urgency=medium
+
+  * See CHANGELOG.md.gz.
+
+ -- $maintainer  $made
+TEXT
 cat >"$doc/copyright" <<'TEXT'
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: memlane
@@ -69,7 +77,7 @@ cat >"$root/DEBIAN/control" <<TEXT
 Package: memlane
 Version: $version
 Architecture: $arch
-Maintainer: memlane developers <memlane@localhost>
+Maintainer: $maintainer
 Installed-Size: $size
 Depends: libc6 (>= $libc)$gcc
 Section: net

@@ -289,6 +289,26 @@ fn both_ends_are_attached_to_and_let_go_without_a_byte_twice_or_lost() {
     }
 }
 
+/// What waits in two rings is read in turns; neither end's half may overtake the other's.
+#[test]
+fn a_tracer_that_was_away_catches_up_without_a_gap() {
+    if plain_only() || !has(&["tshark"]) {
+        return;
+    }
+    let dir = TempDir::new("trace-late");
+    let file = dir.path().join("a.pcapng");
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.open();
+    let tracer = attached(&pair, &file, &[]);
+    tracer.signal("STOP");
+    let streams = many_turns(&mut pair, 100, 1500);
+    tracer.signal("CONT");
+    let said = ended(tracer);
+    assert!(!said.contains("left out"), "{said}");
+    assert_flawless(&file);
+    has_streams(&file, &streams);
+}
+
 #[test]
 fn one_end_alone_tells_both_directions_and_a_downgrade_leaves_no_gap() {
     if plain_only() || !has(&["tshark"]) {

@@ -154,6 +154,10 @@ struct Work {
     /// Memfds that were taken up, or that are not ours to trace.
     seen: HashSet<Id>,
     searched: Option<Instant>,
+    /// Read, and waiting for what others have to tell of the time before.
+    held: Vec<(usize, Record, Vec<u8>)>,
+    /// Up to when everything is known.
+    horizon: u64,
     flows: Flows,
     out: Out,
     full: bool,
@@ -175,6 +179,8 @@ impl Work {
             targets: Vec::new(),
             seen: HashSet::new(),
             searched: None,
+            held: Vec::new(),
+            horizon: u64::MAX,
             flows: Flows::default(),
             out: Out {
                 capture,
@@ -243,8 +249,8 @@ impl Work {
         }
         busy |= self.read();
         self.bury();
-        self.flows
-            .settle(now_ns().saturating_sub(HOLD_NS), &mut self.out);
+        let until = now_ns().min(self.horizon).saturating_sub(HOLD_NS);
+        self.flows.settle(until, &mut self.out);
         self.written()?;
         Ok(busy)
     }
@@ -263,26 +269,39 @@ impl Work {
         any
     }
 
-    /// Takes what the processes have told, in the order of time.
+    /// Takes what the processes have told, in the order of time. A process that is ahead of another waits for it: its
+    /// bytes would else be written before those that the other still has to tell of.
     fn read(&mut self) -> bool {
         let mut payload = Box::new([0u8; SEGMENT]);
-        let mut all: Vec<(usize, Record, Vec<u8>)> = Vec::new();
+        let mut all = std::mem::take(&mut self.held);
+        let (mut any, mut horizon) = (false, u64::MAX);
         for (source, target) in &mut self.targets {
-            for _ in 0..AT_A_TURN {
-                let Some(record) = target.next(&mut payload) else {
-                    break;
-                };
+            let mine = || all.iter().filter(|(s, ..)| s == source);
+            let mut newest = mine().map(|(_, r, _)| r.time_ns).max().unwrap_or(0);
+            let room = AT_A_TURN.saturating_sub(mine().count());
+            let mut read = 0;
+            while read < room
+                && let Some(record) = target.next(&mut payload)
+            {
+                read += 1;
+                newest = newest.max(record.time_ns);
                 if wanted(self.only, &record) {
                     let bytes = payload[..record.captured as usize].to_vec();
                     all.push((*source, record, bytes));
                 }
             }
+            any |= read > 0;
+            if read == room {
+                horizon = horizon.min(newest);
+            }
         }
         all.sort_by_key(|(_, record, _)| record.time_ns);
+        self.held = all.split_off(all.partition_point(|(_, r, _)| r.time_ns <= horizon));
+        self.horizon = horizon;
         for (source, record, payload) in &all {
             self.flows.record(*source, record, payload, &mut self.out);
         }
-        !all.is_empty()
+        any || !all.is_empty()
     }
 
     /// Lets go of processes that are gone and whose ring is empty.
@@ -291,18 +310,18 @@ impl Work {
         let mut i = 0;
         while i < self.targets.len() {
             let (source, target) = &mut self.targets[i];
-            if target.is_alive() {
+            if target.is_alive() || self.held.iter().any(|(s, ..)| s == source) {
                 i += 1;
-                continue;
-            }
-            while let Some(record) = target.next(&mut payload) {
+            } else if let Some(record) = target.next(&mut payload) {
                 if wanted(self.only, &record) {
-                    let bytes = &payload[..record.captured as usize];
-                    self.flows.record(*source, &record, bytes, &mut self.out);
+                    let bytes = payload[..record.captured as usize].to_vec();
+                    self.held.push((*source, record, bytes));
                 }
+                i += 1;
+            } else {
+                let (_, gone) = self.targets.swap_remove(i);
+                self.count(&gone);
             }
-            let (_, gone) = self.targets.swap_remove(i);
-            self.count(&gone);
         }
     }
 

@@ -61,10 +61,32 @@ const LOOK_EVERY_NS: u64 = 1_000_000_000;
 const WAIT_FOR_TRACER_MS: i64 = 1000;
 
 /// Is there a tracer? One relaxed load.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn on() -> bool {
+    // Compiled, it would be four instructions: the address out of a table, the word, a test, a jump.
+    // SAFETY: reads the aligned first word of a static, which is what a relaxed load of it does.
+    unsafe {
+        core::arch::asm!(
+            "cmp dword ptr [rip + {home}], 0",
+            "jne {yes}",
+            home = sym HOME,
+            yes = label { return true },
+            options(nostack, readonly),
+        );
+    }
+    false
+}
+
+/// Is there a tracer? One relaxed load.
+#[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub fn on() -> bool {
     HOME.page.on.load(Ordering::Relaxed) != 0
 }
+
+const _: () =
+    assert!(core::mem::offset_of!(Home, page) == 0 && core::mem::offset_of!(Page, on) == 0);
 
 /// Makes the page; called when the process makes its tables, and in the child of a fork.
 pub fn start() {
