@@ -11,7 +11,7 @@ use crate::real::held::Held;
 use crate::real::lane::{LaneReport, LaneWatch};
 
 /// Longest that connections may take to get their lane while they talk.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(500);
 
 /// The program that is told what to do.
 pub fn program() -> std::path::PathBuf {
