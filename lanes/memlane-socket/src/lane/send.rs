@@ -166,9 +166,14 @@ fn by_lanes_alone<const COPY: bool>(
     }
     look_for_death(conn);
     let mut spun = false;
+    let mut handlers = None;
     while cursor.left() > 0 {
         let turn = by_ring::<COPY>(conn, cursor);
+        if cursor.left() == 0 {
+            break;
+        }
         let sent = wanted - cursor.left();
+        let before = *handlers.get_or_insert_with(handlers_run);
         match turn {
             Turn::Some => {
                 spun = false;
@@ -193,6 +198,14 @@ fn by_lanes_alone<const COPY: bool>(
             Turn::Full | Turn::Ended | Turn::Tcp(_) => {}
         }
         spun = false;
+        if handlers_run() != before && !must_not_block(conn, flags) {
+            if sent > 0 {
+                break;
+            }
+            if thread::current().restart.load(Ordering::Relaxed) == 0 {
+                return fail(Errno::INTR);
+            }
+        }
         let limit = if matches!(turn, Turn::Ended) {
             cursor.left()
         } else {
@@ -214,6 +227,13 @@ fn by_lanes_alone<const COPY: bool>(
         }
     }
     (wanted - cursor.left()).cast_signed()
+}
+
+/// Signal handlers that this thread has run. The kernel ends a call that waits
+/// for one that ran at any time since the call began; a piece by TCP is a call
+/// of its own, and would wait on.
+fn handlers_run() -> u32 {
+    thread::current().signals.load(Ordering::Relaxed)
 }
 
 /// A peer that closes says so; one that is killed cannot, and would leave us

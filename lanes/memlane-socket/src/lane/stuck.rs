@@ -123,3 +123,34 @@ fn a_look_at_a_promised_run_ends_when_the_peer_has() {
     assert_eq!(n, Ok(0), "it looks for ever");
     ends(l);
 }
+
+/// The kernel would see at its next wait that a handler has run. For us each piece is a call of its own.
+#[test]
+fn a_send_that_waits_is_cut_short_by_a_handler_that_ran_between_two_pieces() {
+    const MUCH: usize = 30 << 20;
+    let mut l = looped();
+    let (told, hears) = std::sync::mpsc::channel();
+    let fd = l.fd;
+    let sender = std::thread::spawn(move || {
+        told.send(&crate::thread::current().signals).unwrap();
+        let bytes = vec![7u8; MUCH];
+        io::send(fd, bytes.as_ptr().cast(), MUCH, 0)
+    });
+    let signals = hears.recv().unwrap();
+    let waiting = || memlane_sys::sock::tcp_counts(fd).unwrap().written;
+    let mut before = 0;
+    while before == 0 || waiting() != before {
+        before = waiting();
+        std::thread::sleep(std::time::Duration::from_millis(50)); // until it waits
+    }
+    signals.fetch_add(1, Ordering::Relaxed);
+    let mut bytes = vec![0; 1 << 16];
+    while !sender.is_finished() {
+        use std::io::Read as _;
+        l.ends[1].set_nonblocking(true).unwrap();
+        let _ = l.ends[1].read(&mut bytes);
+    }
+    let sent = sender.join().unwrap().cast_unsigned();
+    assert!(sent > 0 && sent < MUCH, "{sent}");
+    ends(l);
+}
