@@ -108,7 +108,7 @@ fn follow(words: &DmbWords<Cpu>, rx: &mut Rx, size: usize, most: u64) -> Result<
 }
 
 /// Maps as an honest sender writes them, and noise.
-pub fn maps() -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn maps() -> Vec<(&'static str, Vec<u8>)> {
     let noise = |seed: u64, len: usize| {
         let mut state = seed;
         let byte = |_| {
