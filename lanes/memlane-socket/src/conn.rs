@@ -309,6 +309,10 @@ pub struct Conn {
     pub glanced: AtomicU64,
     /// Seen flags: see `SEEN_*`.
     pub seen: AtomicU32,
+    /// Wake-ups in a row since which nothing has come by the ring: see `lane::worth`.
+    pub wakes_in_vain: AtomicU32,
+    /// So many times it stays parked though bytes have come: likewise.
+    pub stays_parked: AtomicU32,
 }
 
 /// `Conn::seen`: addresses are known.

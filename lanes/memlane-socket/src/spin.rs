@@ -9,8 +9,8 @@
 //!   the machine is full. Then, and for a peer that was last seen on this very
 //!   CPU, a thread lets others run (`sched_yield`) instead of spinning: whoever it
 //!   waits for gets the CPU, and nobody had to go to sleep;
-//! * where that brought nothing but a long pause, the others were strangers: this
-//!   thread sleeps in the kernel for a while, which wakes it with priority.
+//! * where others kept the CPU for as long as only strangers do, or the pause brought
+//!   nothing, this thread sleeps in the kernel for a while, which wakes it with priority.
 
 use crate::process::{PROCESS, config};
 use crate::thread;
@@ -27,12 +27,19 @@ const FULL_TIMES: u64 = 8;
 const FULL_MOST_US: u64 = 50_000;
 /// A yield that returns sooner found nobody else on this CPU.
 const ALONE_US: u64 = 3;
+/// Whoever keeps a CPU for so long that was given to him has work of his own: those
+/// that we wait for, and even a hundred pairs like us, are back much sooner.
+const STRANGER_US: u64 = 1000;
+/// A thread that has lost so much to such in a row …
+const LOST_LEAST_US: u64 = 16_000;
+/// … with no longer than this in between, and more than half of the time, sleeps.
+const LOST_APART_US: u64 = 50_000;
 /// Yields in vain before a thread gives up waiting.
 const YIELDS: u32 = 8;
-/// Where strangers had the CPU, a thread sleeps at once for so many times as
-/// long as they kept it …
+/// Where others had the CPU and not for us, a thread sleeps at once for so many times
+/// as long as they kept it; among strangers, for at most …
 const STRANGERS_TIMES: u64 = 64;
-/// … but for at most so long.
+/// … so long.
 const STRANGERS_MOST_US: u64 = 1_000_000;
 
 /// What a spin came to.
@@ -76,7 +83,7 @@ pub fn budget() -> u64 {
         t.skip.store(skip - 1, Ordering::Relaxed);
         return 0;
     }
-    if t.no_yield_until.load(Ordering::Relaxed) > ticks() {
+    if is_among_strangers() {
         return 0;
     }
     us * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -98,8 +105,7 @@ pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
 /// Spins for room in a full ring: a running receiver makes some in a few µs, so
 /// the score of waits for data does not count here.
 pub fn for_room(here: bool, ready: impl FnMut() -> bool) -> Spun {
-    let strangers = thread::current().no_yield_until.load(Ordering::Relaxed) > ticks();
-    let us = if strangers {
+    let us = if is_among_strangers() {
         0
     } else {
         u64::from(config().spin_us)
@@ -161,17 +167,21 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
     let mut before = start;
     for _ in 0..YIELDS {
         memlane_sys::proc::yield_now();
+        let now = ticks();
+        let took = now.wrapping_sub(before);
+        if took > STRANGER_US * per_us {
+            lost_to_strangers(before, now);
+        }
         if ready() {
             return Spun::Ready;
         }
         if t.signals.load(Ordering::Relaxed) != signals {
             return Spun::Signal;
         }
-        let now = ticks();
-        if now.wrapping_sub(before) > GAP_US * per_us {
+        if took > GAP_US * per_us {
             break;
         }
-        if now.wrapping_sub(before) < ALONE_US * per_us {
+        if took < ALONE_US * per_us {
             // Whoever we wait for may be at work on another CPU.
             for _ in 0..64 {
                 core::hint::spin_loop();
@@ -182,12 +192,61 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
         }
         before = now;
     }
-    let lost = ticks().wrapping_sub(start);
-    if lost > budget {
-        let pause = (lost * STRANGERS_TIMES).min(STRANGERS_MOST_US * per_us);
-        t.no_yield_until.store(start + pause, Ordering::Relaxed);
+    let now = ticks();
+    let lost = now.wrapping_sub(start);
+    if lost > budget && lost < STRANGER_US * per_us {
+        sleep_until(now + lost * STRANGERS_TIMES);
     }
     Spun::Nothing
+}
+
+/// A yield, from `before` to `now`, has given the CPU to strangers. What we wait for
+/// may have come meanwhile: but is that how to wait? Where they have little to do, it
+/// is (a message costs a third of one by TCP).
+#[cold]
+fn lost_to_strangers(before: u64, now: u64) {
+    let t = thread::current();
+    let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if before.wrapping_sub(t.lost_at.load(Ordering::Relaxed)) > LOST_APART_US * per_us {
+        t.lost_since.store(before, Ordering::Relaxed);
+        t.lost.store(0, Ordering::Relaxed);
+    }
+    let lost = t.lost.load(Ordering::Relaxed) + now.wrapping_sub(before);
+    t.lost.store(lost, Ordering::Relaxed);
+    t.lost_at.store(now, Ordering::Relaxed);
+    let all = now.wrapping_sub(t.lost_since.load(Ordering::Relaxed));
+    if lost > LOST_LEAST_US * per_us && lost > all / 2 {
+        t.lost_at.store(0, Ordering::Relaxed);
+        sleep_until(next_date(now));
+    }
+}
+
+/// Until then this thread neither spins nor yields; then it begins anew.
+fn sleep_until(then: u64) {
+    let t = thread::current();
+    t.skip.store(0, Ordering::Relaxed);
+    t.spin_score.store(0, Ordering::Relaxed);
+    t.no_yield_until.store(then, Ordering::Relaxed);
+}
+
+/// When threads that sleep among strangers try again: all at the same time, in all
+/// processes (at multiples of a power of two of ticks, half a second to a second
+/// apart). Alone, one that yields among others that sleep would wait for all of them,
+/// and take them for strangers.
+fn next_date(now: u64) -> u64 {
+    let most = STRANGERS_MOST_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let apart = 1 << most.max(1).ilog2();
+    (now / apart + 1) * apart
+}
+
+/// Does this thread ever spin or yield, for now?
+pub fn is_open_to_us() -> bool {
+    config().spin_us != 0 && !is_among_strangers()
+}
+
+/// Is this CPU full of strangers, so that only who sleeps gets it back soon?
+pub fn is_among_strangers() -> bool {
+    thread::current().no_yield_until.load(Ordering::Relaxed) > ticks()
 }
 
 /// A spin found what it waited for.

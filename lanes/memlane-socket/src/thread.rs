@@ -24,6 +24,12 @@ pub struct Thread {
     pub restart: AtomicU32,
     /// Spin score: see `spin`.
     pub spin_score: AtomicI32,
+    /// Ticks lost to strangers in a row, since when, and until when: see `spin`.
+    pub lost: AtomicU64,
+    /// See `lost`.
+    pub lost_since: AtomicU64,
+    /// See `lost`.
+    pub lost_at: AtomicU64,
     /// `ticks` before which this thread yields instead of spinning (the machine is full).
     pub no_spin_until: AtomicU64,
     /// `ticks` before which it does not even yield (others than its peers have the CPU).

@@ -316,6 +316,7 @@ fn deliver(m: &Message, got: Received) {
             refuse(&conn, hs, Reason::PEER_DECLINED, false);
             Ok(())
         }
+        (Kind::Accept, _) if has_dmb(&conn, hs, m) => return, // said twice
         (Kind::Accept, _) | (Kind::Confirm, OVER) => return decline_unknown(m, &got),
         _ => Ok(()),
     };
@@ -329,6 +330,13 @@ fn deliver(m: &Message, got: Received) {
         _ => 0,
     };
     conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+/// Does the connection send into the very DMB that `m` offers?
+fn has_dmb(conn: &Conn, hs: &Handshake, m: &Message) -> bool {
+    let dmb = conn.tx_dmb.load(Ordering::Acquire);
+    // SAFETY: attached, and hs_lock is held: mapped, atomics only.
+    hs.attached && unsafe { &*dmb }.rx.0.token.load(Ordering::Acquire) == m.token
 }
 
 // --- accepting side -------------------------------------------------------

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use memlane_system::real::lane::Missed;
 use memlane_system::real::{
     LaneReport, Proc, SHORT_LIVED, Stage, free_port, story, wait_listening,
 };
@@ -71,6 +72,10 @@ impl Server {
 }
 
 fn must_lose_nothing(text: &str) {
+    // It leaves out what it measured while it began and ended: on a full machine, all.
+    if text.contains("No valid observations found") {
+        Missed::report(text.to_owned());
+    }
     let all = "# dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0";
     assert!(text.contains(all), "{text}");
 }

@@ -43,12 +43,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
 /// Makes `command` start in its own process group, on the CPUs given, and end
 /// when the bench dies.
 pub(crate) fn confine(command: &mut Command, cpus: &[usize]) {
-    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < 1024) {
-        // SAFETY: the index is below the set's 1024 bits.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
+    let set = set_of(cpus);
     let pin = !cpus.is_empty();
     command.process_group(0);
     // SAFETY: between fork and exec the closure makes two async-signal-safe
@@ -63,6 +58,23 @@ pub(crate) fn confine(command: &mut Command, cpus: &[usize]) {
             Ok(())
         });
     }
+}
+
+/// This thread runs on one of these CPUs from now on, where that is permitted.
+pub(crate) fn stay_on(cpus: &[usize]) {
+    let set = set_of(cpus);
+    // SAFETY: `set` is a live cpu_set_t of the size given; 0 is this thread.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+}
+
+fn set_of(cpus: &[usize]) -> libc::cpu_set_t {
+    // SAFETY: an all-zero cpu_set_t is a valid, empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < 1024) {
+        // SAFETY: the index is below the set's 1024 bits.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    set
 }
 
 /// Sends `signal` to the process group that `leader` started; whether anybody was there.

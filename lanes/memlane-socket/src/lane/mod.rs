@@ -12,6 +12,7 @@ pub mod shed;
 #[cfg(test)]
 mod stuck;
 pub mod tune;
+mod worth;
 
 use crate::conn::{Cell, Conn, Dmb, SEEN_WIDENED, mode};
 use crate::faults::{self, Step};
@@ -165,6 +166,7 @@ pub fn wake(conn: &Conn) {
     faults::at(Step::Waking);
     held.rx().set_flags(words, want);
     shed::woken(conn);
+    worth::woken(conn);
     faults::at(Step::Awake);
     if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
         tune::widen_window(conn);
@@ -232,6 +234,7 @@ pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
             process::count(Counter::Parks, 1);
             show_parked(conn, true);
             shed::parked(conn, held.rx());
+            worth::parked(conn);
             cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
             faults::at(Step::Parked);
             Parked::Yes

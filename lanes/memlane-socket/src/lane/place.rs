@@ -3,7 +3,7 @@
 
 use super::recv::{Turn, broken, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved};
+use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved, worth};
 use crate::conn::{SEEN_RUN, Use, mode};
 use crate::iov::Cursor;
 use crate::process;
@@ -125,6 +125,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
                 trace::in_ring(conn, &unsafe { conn.rx_bytes() }, first, offset);
             }
             held.rx().took_to_hold(first.len as u64);
+            worth::by_ring(conn);
             crate::stats::add_rx_ring(conn, first.len as u64);
             return Ok(Some(Came::Ring {
                 offset,
@@ -371,6 +372,7 @@ pub fn took(conn: &Use, n: usize) {
         }
         // SAFETY: `peek` found it mapped, and `conn` is held.
         held.rx().took(unsafe { conn.rx_words() }, n as u64);
+        worth::by_ring(conn);
         crate::stats::add_rx_ring(conn, n as u64);
     }
     crate::stats::show_rx(conn, n.cast_signed());

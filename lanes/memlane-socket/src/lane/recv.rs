@@ -1,6 +1,6 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
-use super::{Parked, RxHeld, lock_rx, misbehaved, park, shed, wake};
+use super::{Parked, RxHeld, lock_rx, misbehaved, park, shed, wake, worth};
 use crate::conn::{Conn, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -201,7 +201,9 @@ pub(super) fn from_kernel(
     }
     if n > 0 && m == mode::COLD {
         spin::slept(ticks().wrapping_sub(start));
-        wake(conn);
+        if worth::waking(conn, n.cast_unsigned()) {
+            wake(conn);
+        }
     } else if m == mode::PLAIN {
         crate::upgrade::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
     }
@@ -330,6 +332,7 @@ fn take_ring_now(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usi
     faults::at(Step::TakenFromRing);
     held.rx().took(words, n as u64);
     faults::at(Step::RingTold);
+    worth::by_ring(conn);
     crate::stats::add_rx_ring(conn, n as u64);
 }
 

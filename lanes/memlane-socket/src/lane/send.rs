@@ -243,10 +243,21 @@ pub(super) fn look_for_death(conn: &Use) {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+        && !is_receiver_parked(conn)
     {
         conn.looked.store(now, Ordering::Relaxed);
         look_now(conn);
     }
+}
+
+/// Then the bytes go by TCP, which says by itself that nobody is there.
+fn is_receiver_parked(conn: &Use) -> bool {
+    if conn.tx_mode() != mode::OPEN {
+        return true;
+    }
+    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
+    let words = unsafe { conn.tx_words() };
+    words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0
 }
 
 #[cold]

@@ -513,6 +513,8 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     conn.rx_calls.store(0, Ordering::Relaxed);
     conn.hs_lock.reset();
     conn.seen.store(0, Ordering::Relaxed);
+    conn.wakes_in_vain.store(0, Ordering::Relaxed);
+    conn.stays_parked.store(0, Ordering::Relaxed);
     // SAFETY: the connection is not published yet: nobody else looks.
     unsafe { *conn.hs.get() = Handshake::NEW };
     for reg in &conn.regs {

@@ -166,7 +166,11 @@ impl Process {
 pub struct Missed(pub String);
 
 impl Missed {
-    fn report(text: String) -> ! {
+    /// Ends the story, which is told again.
+    ///
+    /// # Panics
+    /// Always.
+    pub fn report(text: String) -> ! {
         eprintln!("{text}");
         std::panic::panic_any(Missed(text))
     }
@@ -190,6 +194,13 @@ impl LaneReport {
             .iter()
             .map(|process| process.bytes()[0] + process.bytes()[1])
             .sum()
+    }
+
+    /// Connections of all its processes that fell back for this reason.
+    pub fn fell_back_for(&self, reason: Reason) -> usize {
+        let given = self.processes.iter().flat_map(|p| &p.reasons);
+        let times: u64 = given.filter(|(r, _)| *r == reason).map(|(_, n)| n).sum();
+        usize::try_from(times).unwrap_or(usize::MAX)
     }
 
     /// Connections of all its processes.
@@ -278,22 +289,27 @@ impl LaneReport {
     /// # Panics
     /// If not.
     pub fn must_explain(&self, allowed: &[&[Reason]]) {
-        let complaints: Vec<String> = self
-            .processes
-            .iter()
-            .flat_map(|process| {
-                let of = format!("{} {}", process.pid, process.comm);
-                let complaints = process.complaints(allowed);
-                complaints
-                    .into_iter()
-                    .map(move |what| format!("{of}: {what}"))
-            })
-            .collect();
-        assert!(
-            complaints.is_empty(),
-            "{}\nin:\n{self}",
-            complaints.join("\n")
-        );
+        let complaints = self.complaints(allowed);
+        // A peer that gets no CPU for 0.3 s has not been there: on a full machine that may be. Told again.
+        let late: &[Reason] = &[
+            Reason::PEER_NO_MEMLANE,
+            Reason::TIMEOUT_CL,
+            Reason::TIMEOUT_AL,
+        ];
+        let bad = self.complaints(&[allowed, &[late]].concat());
+        assert!(bad.is_empty(), "{}\nin:\n{self}", bad.join("\n"));
+        if !complaints.is_empty() {
+            Missed::report(format!("{}\nin:\n{self}", complaints.join("\n")));
+        }
+    }
+
+    fn complaints(&self, allowed: &[&[Reason]]) -> Vec<String> {
+        let of = |process: &Process| {
+            let who = format!("{} {}", process.pid, process.comm);
+            let complaints = process.complaints(allowed).into_iter();
+            complaints.map(move |what| format!("{who}: {what}"))
+        };
+        self.processes.iter().flat_map(of).collect()
     }
 }
 

@@ -47,6 +47,13 @@ pub(crate) fn chunk_with(len: usize, seals: i32, version: u32, magic: u64) -> Fd
     file
 }
 
+/// Has the victim said that it will never touch the DMB in this chunk (again)?
+pub(crate) fn is_let_go_of(file: &Fd) -> bool {
+    let mut active = [0; 4];
+    assert_eq!(fd::read_at(file.raw(), &mut active, word(392)), Ok(4));
+    u32::from_ne_bytes(active) == 2 // docs/formats/chunk.md
+}
+
 pub(crate) fn put(file: &Fd, at: u64, bytes: &[u8]) {
     assert_eq!(fd::write_at(file.raw(), bytes, at), Ok(bytes.len()));
 }
@@ -153,6 +160,12 @@ impl Meeting {
     pub(crate) fn mail(&mut self) -> (Message, Received) {
         let own = self.mailbox.raw();
         self.mail_at(own)
+    }
+
+    /// Is there anything in the liar's mailbox?
+    pub(crate) fn has_mail(&self) -> bool {
+        let mut bytes = [0; wire::LEN + 1];
+        sock::recv_with_fds(self.mailbox.raw(), &mut bytes).is_ok()
     }
 
     /// What it writes to `at`.

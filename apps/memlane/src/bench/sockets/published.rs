@@ -78,7 +78,7 @@ pub(super) fn aim(row: &str, metric: &str, pinned: bool) -> Option<Aim> {
         (_, "redis-get" | "redis-set", "p99") => AtMost(1.0),
         ("short", _, "rate") => AtLeast(0.97),
         ("one-sided", _, "rate") => AtLeast(0.98),
-        ("oversubscribed", _, "rate") => AtLeast(1.0),
+        ("strangers", _, "rate") | (_, "oversubscribed", "rate") => AtLeast(1.0),
         _ => return None,
     })
 }

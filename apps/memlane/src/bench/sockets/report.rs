@@ -185,7 +185,7 @@ impl Row {
     /// Where its programs ran.
     pub(super) fn cpus(&self) -> &'static str {
         match (self.id, self.pinned) {
-            ("oversubscribed", _) => "2",
+            ("oversubscribed" | "oversubscribed-32" | "strangers", _) => "2",
             (_, true) => "pinned",
             (_, false) => "free",
         }

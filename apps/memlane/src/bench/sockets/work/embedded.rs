@@ -1,5 +1,9 @@
 //! Rows that need no other program: our own plain pair with sockets of the standard library, as separate processes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
 use anyhow::Context;
 
 use super::super::peer::Outcome;
@@ -8,9 +12,9 @@ use super::super::trial::{
 };
 use crate::bench::lane;
 use crate::bench::proc::Service;
+use crate::bench::sys;
 
 const GROUP: &str = "embedded";
-const PAIRS: usize = 4;
 
 /// 100-byte request/response.
 pub(super) struct PingPong;
@@ -18,8 +22,13 @@ pub(super) struct PingPong;
 pub(super) struct Short;
 /// A program under `run` whose peer is not.
 pub(super) struct OneSided;
-/// More spinning programs than CPUs.
-pub(super) struct Oversubscribed;
+/// More programs than CPUs.
+pub(super) struct Oversubscribed {
+    pub(super) row: &'static str,
+    pub(super) pairs: usize,
+    /// Threads beside them that compute all the time.
+    pub(super) strangers: usize,
+}
 
 impl Workload for PingPong {
     fn group(&self) -> &'static str {
@@ -96,7 +105,7 @@ impl Workload for Oversubscribed {
     }
 
     fn rows(&self) -> Vec<&'static str> {
-        vec!["oversubscribed"]
+        vec![self.row]
     }
 
     fn programs(&self) -> &'static [&'static str] {
@@ -108,16 +117,17 @@ impl Workload for Oversubscribed {
     }
 
     fn pinning(&self) -> &'static [bool] {
-        // Always on two CPUs: the scheduler places the eight programs.
+        // Always on two CPUs: the scheduler places the programs.
         &[false]
     }
 
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
         let mut servers = Vec::new();
         let mut clients = Vec::new();
-        for _ in 0..PAIRS {
+        for _ in 0..self.pairs {
             servers.push(serve(trial, trial.side, Place::BothCpus, false)?);
         }
+        let _strangers = Strangers::start(self.strangers, trial.setting.cpus);
         for (_, at) in &servers {
             clients.push(trial.start(client(trial, Place::BothCpus, at, false))?);
         }
@@ -143,11 +153,43 @@ impl Workload for Oversubscribed {
         let mut values = figures("msg/s", &sum);
         values[0].1 = rate;
         readings.push(Reading {
-            row: "oversubscribed",
+            row: self.row,
             values,
             lane: usage,
         });
         Ok(())
+    }
+}
+
+/// Threads that compute until this is dropped.
+struct Strangers {
+    enough: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Strangers {
+    fn start(how_many: usize, cpus: [usize; 2]) -> Strangers {
+        let enough = Arc::new(AtomicBool::new(false));
+        let compute = || {
+            let enough = Arc::clone(&enough);
+            std::thread::spawn(move || {
+                sys::stay_on(&cpus);
+                while !enough.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        let threads = (0..how_many).map(|_| compute()).collect();
+        Strangers { enough, threads }
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        self.enough.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 

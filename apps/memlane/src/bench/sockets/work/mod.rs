@@ -20,7 +20,9 @@ pub(super) fn all() -> Vec<Box<dyn Workload>> {
         Box::new(redis::Redis::default()),
         Box::new(embedded::Short),
         Box::new(embedded::OneSided),
-        Box::new(embedded::Oversubscribed),
+        oversubscribed("oversubscribed", 4, 0),
+        oversubscribed("oversubscribed-32", 32, 0),
+        oversubscribed("strangers", 4, 2),
         Box::new(connections::Connections),
         Box::new(sizes::Echo),
         Box::new(sizes::Stream),
@@ -91,9 +93,19 @@ pub(super) fn about(row: &str) -> String {
         "short" => "short connections (embedded)",
         "one-sided" => "client under run, server not (100 B)",
         "oversubscribed" => "4 ping-pong pairs on 2 CPUs (100 B)",
+        "oversubscribed-32" => "32 ping-pong pairs on 2 CPUs (100 B)",
+        "strangers" => "4 ping-pong pairs beside 2 that compute, on 2 CPUs (100 B)",
         row => return swept(row),
     };
     told.to_owned()
+}
+
+fn oversubscribed(row: &'static str, pairs: usize, strangers: usize) -> Box<dyn Workload> {
+    Box::new(embedded::Oversubscribed {
+        row,
+        pairs,
+        strangers,
+    })
 }
 
 /// Rows over a number.
