@@ -16,7 +16,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use memlane_core::layout::{Aligned, DmbWords, PARKED, Part, Run, RxWords, TCP_ONLY, TxWords};
+use memlane_core::layout::{
+    Aligned, DmbWords, PARKED, Part, Run, RxWords, SentWords, TCP_ONLY, TxWords,
+};
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::{Loom, Word, Words};
 use std::collections::VecDeque;
@@ -76,12 +78,14 @@ fn fresh_words() -> DmbWords<Loom> {
             rx_cpu: u32s(),
             token: u64s(),
         }),
-        published: Aligned(u64s()),
+        sent: Aligned(SentWords {
+            published: u64s(),
+            runs_declared: u32s(),
+            tx_cpu: u32s(),
+        }),
         tx: Aligned(TxWords {
             writing: u32s(),
-            tx_cpu: u32s(),
             active: u32s(),
-            runs_declared: u32s(),
         }),
         runs: std::array::from_fn(|_| Run {
             start: u64s(),

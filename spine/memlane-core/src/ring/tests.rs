@@ -79,9 +79,9 @@ fn a_sender_that_claims_to_have_written_over_what_is_held_misbehaves() {
     tx.commit(w, 40);
     assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(40)));
     rx.took_to_hold(40);
-    w.published.0.store(40 + 24, Release);
+    w.sent.0.published.store(40 + 24, Release);
     assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(24)));
-    w.published.0.store(40 + 25, Release);
+    w.sent.0.published.store(40 + 25, Release);
     assert_eq!(rx.next(w, SIZE), Err(Misbehaved::Published));
 }
 
@@ -95,7 +95,7 @@ fn the_count_of_runs_may_wrap() {
     rx.unpark(w);
     tx.activate(w, 0);
     (tx.declared, tx.freed, rx.walked) = (u32::MAX - 5, u32::MAX - 5, u32::MAX - 5);
-    w.tx.0.runs_declared.store(tx.declared, Relaxed);
+    w.sent.0.runs_declared.store(tx.declared, Relaxed);
     for _ in 0..20 {
         ring_then_tcp(&mut tx, w);
         assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(1)));
