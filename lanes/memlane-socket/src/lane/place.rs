@@ -196,6 +196,7 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     /// The bytes, to be filled from the first one on.
+    #[inline]
     pub fn bytes(&self) -> SharedBytes {
         self.bytes
     }
@@ -206,12 +207,14 @@ impl Place<'_> {
     }
 
     /// The first `n` bytes are there: the peer has them when this returns.
+    #[inline]
     pub fn publish(mut self, n: usize) {
         self.filled = n.min(self.bytes.len());
     }
 }
 
 impl Drop for Place<'_> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: OPEN when this was made, and locked since: attached.
         let words = unsafe { self.conn.tx_words() };
@@ -241,9 +244,21 @@ pub enum Reserved<'a> {
 
 /// A place for up to `want` bytes, without wrap. Waits for one as a send with
 /// these flags would wait for room in the ring. One thread at a time calls this for a connection.
+#[inline]
 pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);
     look_for_death(conn);
+    if conn.tx_mode() == mode::OPEN
+        && let Turned::Place(place) = in_ring(conn, want)?
+    {
+        return Ok(Reserved::Ring(place));
+    }
+    reserve_patiently(conn, want, flags)
+}
+
+/// … where there was no room at once.
+#[inline(never)]
+fn reserve_patiently(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     let mut spun = false;
     loop {
         match conn.tx_mode() {
@@ -284,6 +299,7 @@ enum Turned<'a> {
     Ended,
 }
 
+#[inline(always)]
 fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
     let held = lock_tx(conn).ok_or(Errno::AGAIN)?;
     if conn.cell().tx_mode.load(Ordering::Relaxed) != mode::OPEN {
@@ -325,6 +341,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
 }
 
 /// A place of up to `n` bytes for what is to lie at position `at` of the ring: there, or, in mode `copy`, in our own buffer.
+#[inline]
 fn where_to(
     conn: &Use,
     held: &TxHeld<'_>,
@@ -339,6 +356,7 @@ fn where_to(
 }
 
 /// After something was sent: the handshake's next step, if one is due.
+#[inline]
 pub fn sent(conn: &Use, n: usize) {
     crate::stats::show_tx(conn, n.cast_signed());
     if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) {
@@ -348,6 +366,7 @@ pub fn sent(conn: &Use, n: usize) {
 
 /// What lies in the ring next, without wrap, and stays there: `None` if TCP, or
 /// nothing, is next. [`took`] takes it.
+#[inline]
 pub fn peek(conn: &Use) -> Option<SharedBytes> {
     if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
         return None;
@@ -374,6 +393,7 @@ pub fn peek_soon(conn: &Use) -> Option<SharedBytes> {
 }
 
 /// Takes the first `n` bytes of what [`peek`] gave. One thread at a time calls this for a connection.
+#[inline]
 pub fn took(conn: &Use, n: usize) {
     count(&conn.rx_calls);
     if let Some(held) = lock_rx(conn) {
