@@ -393,6 +393,14 @@ impl Conn {
         }
     }
 
+    /// The stream offset of the next byte to be received, without the lock: another thread may be taking some this very
+    /// moment.
+    #[inline(always)]
+    pub fn taken_perhaps(&self) -> u64 {
+        // SAFETY: `rx` is plain memory of ours; a torn or stale value only makes a guess wrong.
+        unsafe { Rx::offset_at(self.cell().rx.get()) }
+    }
+
     /// Has the memory lane been opened (and perhaps ended since)?
     #[inline(always)]
     pub fn upgraded(&self) -> bool {

@@ -47,16 +47,6 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The same place once more.
-    pub fn mark(&self) -> Cursor<'a> {
-        Cursor {
-            list: self.list,
-            at: self.at,
-            offset: self.offset,
-            left: self.left,
-        }
-    }
-
     /// Bytes left.
     pub fn left(&self) -> usize {
         self.left
@@ -98,7 +88,7 @@ impl<'a> Cursor<'a> {
 
     /// Fills `out` with the rest of the list, at most `limit` bytes; returns the number of entries.
     pub fn rest(&self, out: &mut [iovec; 16], limit: usize) -> usize {
-        let mut copy = self.mark();
+        let mut copy = self.clone();
         let (mut n, mut room) = (0, limit);
         while n < out.len() && room > 0 {
             let (base, len) = copy.piece();

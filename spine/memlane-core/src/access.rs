@@ -49,6 +49,7 @@ impl SharedBytes {
     }
 
     /// Bytes in the window.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -59,6 +60,7 @@ impl SharedBytes {
     }
 
     /// A part of the window, or `None` if it would reach outside.
+    #[inline]
     pub fn part(&self, at: usize, len: usize) -> Option<SharedBytes> {
         if at.checked_add(len)? > self.len {
             return None;
@@ -72,6 +74,7 @@ impl SharedBytes {
     }
 
     /// Where the window starts, for system calls that read or write it.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }

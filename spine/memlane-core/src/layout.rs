@@ -89,7 +89,7 @@ pub struct DmbWords<W: Words> {
     /// See the table above.
     pub rx: Aligned<RxWords<W>>,
     /// See the table above.
-    pub published: Aligned<W::U64>,
+    pub sent: Aligned<SentWords<W>>,
     /// See the table above.
     pub tx: Aligned<TxWords<W>>,
     /// See the table above.
@@ -104,7 +104,7 @@ pub struct DmbWords<W: Words> {
 #[repr(C, align(128))]
 pub struct Aligned<T>(pub T);
 
-/// Words that the receiver writes rarely.
+/// Words that the receiver writes rarely: the sender reads `flags` with every message, so that both keep this line.
 #[repr(C)]
 pub struct RxWords<W: Words> {
     /// `PARKED | TCP_ONLY | WANT_READY | SHED`.
@@ -115,17 +115,26 @@ pub struct RxWords<W: Words> {
     pub token: W::U64,
 }
 
-/// Words that the sender writes beside `published`.
+/// What a receiver that is awake looks at: all that the sender has to say with a message lies on one line, which goes
+/// from one CPU to the other once a message.
+#[repr(C)]
+pub struct SentWords<W: Words> {
+    /// Stream offset up to which the sender has declared everything.
+    pub published: W::U64,
+    /// Number of runs ever declared; run `k` lies in `runs[k % RUNS]`.
+    pub runs_declared: W::U32,
+    /// CPU that the sender last sent from, +1; 0 = not known.
+    pub tx_cpu: W::U32,
+}
+
+/// Words of the sender that the receiver reads only when it parks: `writing` changes twice a message, so that this line
+/// has to stay with the sender.
 #[repr(C)]
 pub struct TxWords<W: Words> {
     /// 1 while the sender may be writing into the ring.
     pub writing: W::U32,
-    /// CPU that the sender last sent from, +1; 0 = not known.
-    pub tx_cpu: W::U32,
     /// 0, `ACTIVE` or `DETACHED`.
     pub active: W::U32,
-    /// Number of runs ever declared; run `k` lies in `runs[k % RUNS]`.
-    pub runs_declared: W::U32,
 }
 
 /// First page of a chunk.
@@ -148,7 +157,7 @@ pub struct ChunkHeader {
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
 /// Version of everything in this file.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Bytes of a chunk whose rings have `ring_size` bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {
@@ -164,7 +173,7 @@ const _: () = {
     use core::mem::{offset_of, size_of};
     assert!(size_of::<DmbWords<Cpu>>() == DMB_WORDS_LEN);
     assert!(offset_of!(DmbWords<Cpu>, rx) == 128);
-    assert!(offset_of!(DmbWords<Cpu>, published) == 256);
+    assert!(offset_of!(DmbWords<Cpu>, sent) == 256);
     assert!(offset_of!(DmbWords<Cpu>, tx) == 384);
     assert!(offset_of!(DmbWords<Cpu>, runs) == 512);
     assert!(offset_of!(DmbWords<Cpu>, parts) == 768);

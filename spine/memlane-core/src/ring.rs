@@ -183,7 +183,7 @@ impl Tx {
         if head > 0 || least > 0 {
             self.write_run(w, 0, head);
         }
-        w.published.0.store(head, Release);
+        w.sent.0.published.store(head, Release);
         w.tx.0.active.store(ACTIVE, Release);
     }
 
@@ -240,6 +240,37 @@ impl Tx {
         split(self.head, self.shift, self.part(size), n)
     }
 
+    /// Would the next `want` bytes lie in two stretches, although the part is large enough for them? If nothing in the
+    /// ring is unread, the part begins anew at its first byte, so that they lie in one. For senders that hand places out.
+    #[inline]
+    pub fn straighten<W: Words>(
+        &mut self,
+        w: &DmbWords<W>,
+        size: usize,
+        want: usize,
+    ) -> Result<(), Misbehaved> {
+        let (_, second) = self.stretches(size, want);
+        if second.len == 0 || want > self.part(size) || self.part == 0 || self.debt != 0 {
+            return Ok(());
+        }
+        match must_tcp(w.rx.0.flags.load(Relaxed)) {
+            Some(_) => Ok(()),
+            None => self.begin_anew(w),
+        }
+    }
+
+    /// … unless it was ended, or somebody has still to read there.
+    #[cold]
+    fn begin_anew<W: Words>(&mut self, w: &DmbWords<W>) -> Result<(), Misbehaved> {
+        self.refresh(w)?;
+        if self.ended == 0 && self.consumed >= self.ring_head {
+            #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
+            let shift = (self.head as u32).wrapping_neg() & (self.part - 1);
+            self.declare_part(w, self.part, shift);
+        }
+        Ok(())
+    }
+
     /// In a full ring of `size` bytes: what the receiver must have consumed for a
     /// good piece of room (half-empty rings make long copies).
     pub fn room_from(&self, size: usize) -> u64 {
@@ -254,7 +285,7 @@ impl Tx {
         if n > 0 {
             self.head += n as u64;
             self.ring_head = self.head;
-            w.published.0.store(self.head, Release);
+            w.sent.0.published.store(self.head, Release);
         }
         w.tx.0.writing.store(0, Release);
     }
@@ -273,7 +304,7 @@ impl Tx {
         self.declare_to(w, self.head + more);
         self.head += more;
         self.debt += more;
-        w.published.0.store(self.head, Release);
+        w.sent.0.published.store(self.head, Release);
     }
 
     /// The kernel took `n` bytes of what was promised.
@@ -403,7 +434,7 @@ impl Tx {
         self.run_ends[slot] = end;
         self.run_start = start;
         self.declared = self.declared.wrapping_add(1);
-        w.tx.0.runs_declared.store(self.declared, Release);
+        w.sent.0.runs_declared.store(self.declared, Release);
     }
 
     /// The last run grows. It may have been consumed and freed already: then it
@@ -507,6 +538,16 @@ impl Rx {
         self.taken
     }
 
+    /// Likewise, of a state that somebody else may be using: a guess.
+    ///
+    /// # Safety
+    /// `rx` is readable.
+    #[inline(always)]
+    pub unsafe fn offset_at(rx: *const Rx) -> u64 {
+        // SAFETY: the caller's promise; any bits are a value.
+        unsafe { (&raw const (*rx).taken).read_volatile() }
+    }
+
     /// The flags as this side set them last.
     pub fn flags(&self) -> u32 {
         self.flags
@@ -526,9 +567,9 @@ impl Rx {
             ..Rx::default()
         };
         w.consumed.0.store(0, Relaxed);
-        w.published.0.store(0, Relaxed);
+        w.sent.0.published.store(0, Relaxed);
         w.tx.0.writing.store(0, Relaxed);
-        w.tx.0.runs_declared.store(0, Relaxed);
+        w.sent.0.runs_declared.store(0, Relaxed);
         w.tx.0.active.store(0, Relaxed);
         w.rx.0.flags.store(PARKED, Release);
     }
@@ -546,7 +587,7 @@ impl Rx {
     /// What comes next?
     #[inline]
     pub fn next<W: Words>(&mut self, w: &DmbWords<W>, size: usize) -> Result<Next, Misbehaved> {
-        let published = w.published.0.load(Acquire);
+        let published = w.sent.0.published.load(Acquire);
         if published < self.published {
             return Err(Misbehaved::Published);
         }
@@ -581,7 +622,7 @@ impl Rx {
     /// Is anything published beyond this place? (One load: for spin loops.)
     #[inline]
     pub fn anything<W: Words>(&self, w: &DmbWords<W>) -> bool {
-        w.published.0.load(Relaxed) != self.taken
+        w.sent.0.published.load(Relaxed) != self.taken
     }
 
     /// The one or two stretches of a ring of `size` bytes of the next `n` bytes;
@@ -633,7 +674,7 @@ impl Rx {
         if w.tx.0.writing.load(Acquire) != 0 {
             return ParkCheck::WriterBusy;
         }
-        if w.published.0.load(Acquire) != self.taken {
+        if w.sent.0.published.load(Acquire) != self.taken {
             return ParkCheck::Data;
         }
         ParkCheck::Parked
@@ -667,7 +708,7 @@ impl Rx {
         if self.have_run != 0 && self.taken < self.run_start {
             return Ok(());
         }
-        let declared = w.tx.0.runs_declared.load(Acquire);
+        let declared = w.sent.0.runs_declared.load(Acquire);
         if self.have_run == 0 && declared == self.seen {
             // Mostly: no run since the last look, and the last one has not grown.
             let last = &w.runs[declared.wrapping_sub(1) as usize % RUNS];

@@ -186,12 +186,12 @@ fn declare(dmb: &Dmb, runs: &[(u64, u64)]) {
         slot.end.store(*end, Relaxed);
     }
     let declared = u32::try_from(runs.len()).unwrap();
-    dmb.words().tx.0.runs_declared.store(declared, Relaxed);
+    dmb.words().sent.0.runs_declared.store(declared, Relaxed);
 }
 
 #[test]
 fn each_impossible_word_of_a_sender_is_refused_by_its_name() {
-    let publish = |dmb: &Dmb, n| dmb.words().published.0.store(n, Relaxed);
+    let publish = |dmb: &Dmb, n| dmb.words().sent.0.published.store(n, Relaxed);
     let whole_ring = next_after(|dmb, _| publish(dmb, SIZE as u64));
     assert_eq!(whole_ring, Ok(Next::Ring(SIZE)));
     let too_much = next_after(|dmb, _| publish(dmb, SIZE as u64 + 1));
@@ -203,7 +203,7 @@ fn each_impossible_word_of_a_sender_is_refused_by_its_name() {
     });
     assert_eq!(backwards, Err(Misbehaved::Published));
 
-    let too_many = next_after(|dmb, _| dmb.words().tx.0.runs_declared.store(17, Relaxed));
+    let too_many = next_after(|dmb, _| dmb.words().sent.0.runs_declared.store(17, Relaxed));
     assert_eq!(too_many, Err(Misbehaved::Run));
     assert_eq!(
         next_after(|dmb, _| declare(dmb, &[(5, 4)])),

@@ -16,7 +16,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use memlane_core::layout::{Aligned, DmbWords, PARKED, Part, Run, RxWords, TCP_ONLY, TxWords};
+use memlane_core::layout::{
+    Aligned, DmbWords, PARKED, Part, Run, RxWords, SentWords, TCP_ONLY, TxWords,
+};
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::{Loom, Word, Words};
 use std::collections::VecDeque;
@@ -76,12 +78,14 @@ fn fresh_words() -> DmbWords<Loom> {
             rx_cpu: u32s(),
             token: u64s(),
         }),
-        published: Aligned(u64s()),
+        sent: Aligned(SentWords {
+            published: u64s(),
+            runs_declared: u32s(),
+            tx_cpu: u32s(),
+        }),
         tx: Aligned(TxWords {
             writing: u32s(),
-            tx_cpu: u32s(),
             active: u32s(),
-            runs_declared: u32s(),
         }),
         runs: std::array::from_fn(|_| Run {
             start: u64s(),
@@ -176,6 +180,8 @@ struct Plan {
     least: u32,
     /// The receiver gives the ring's bytes back whenever it is parked.
     sheds: bool,
+    /// The sender asks for one stretch each time.
+    straightens: bool,
     preemptions: usize,
 }
 
@@ -189,6 +195,7 @@ const PLAN: Plan = Plan {
     sleeps_on_busy: false,
     least: 0,
     sheds: false,
+    straightens: false,
     preemptions: PREEMPTIONS,
 };
 
@@ -220,6 +227,7 @@ struct Seen {
     grown: AtomicUsize,
     shrunk: AtomicUsize,
     shed: AtomicUsize,
+    straightened: AtomicUsize,
 }
 
 fn count(n: &AtomicUsize) {
@@ -253,10 +261,23 @@ impl<W: Words> Sender<'_, W> {
         for &n in plan.sends {
             let end = self.sent + n;
             while self.sent < end {
+                if plan.straightens {
+                    self.straighten(end - self.sent);
+                }
                 self.send(end - self.sent);
             }
         }
         assert_eq!(self.tx.offset(), self.sent as u64);
+    }
+
+    fn straighten(&mut self, want: usize) {
+        let size = self.lanes.ring.len();
+        let wraps = |tx: &Tx| tx.stretches(size, want).1.len > 0;
+        let before = wraps(&self.tx);
+        self.tx.straighten(self.w, size, want).unwrap();
+        if before && !wraps(&self.tx) {
+            count(&self.seen.straightened);
+        }
     }
 
     fn send(&mut self, want: usize) {
@@ -563,6 +584,19 @@ fn a_write_that_does_not_fit_into_the_part_in_use_gets_a_larger_one() {
         ..PLAN
     });
     assert!(get(&seen.grown) > 0);
+}
+
+#[test]
+fn a_part_that_begins_anew_where_nothing_is_unread_loses_nothing() {
+    let seen = explore::<Loom, Loom>(Plan {
+        ring: 2,
+        sends: &[1, 2, 1],
+        least: 2,
+        straightens: true,
+        preemptions: 2,
+        ..PLAN
+    });
+    assert!(get(&seen.straightened) > 0 && get(&seen.ring_bytes) > 0);
 }
 
 #[test]

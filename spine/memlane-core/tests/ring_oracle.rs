@@ -90,6 +90,7 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         sheds,
         grown,
         shrunk,
+        straightened,
     } = total;
     for n in [
         ring_bytes,
@@ -103,6 +104,7 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         sheds,
         grown,
         shrunk,
+        straightened,
     ] {
         assert!(
             n > 0,

@@ -69,10 +69,10 @@ fn write(words: &DmbWords<Cpu>, image: &Image, here: u64) {
         run.start.store(start.from(here), Relaxed);
         run.end.store(end.from(here), Relaxed);
     }
-    let declared = words.tx.0.runs_declared.load(Relaxed);
+    let declared = words.sent.0.runs_declared.load(Relaxed);
     let declared = declared.wrapping_add(image.more_runs.into());
-    words.tx.0.runs_declared.store(declared, Relaxed);
-    words.published.0.store(image.published.from(here), Relaxed);
+    words.sent.0.runs_declared.store(declared, Relaxed);
+    words.sent.0.published.store(image.published.from(here), Relaxed);
     words.tx.0.writing.store(image.writing.into(), Relaxed);
 }
 

@@ -31,8 +31,8 @@ const SOCKETS_BELOW: i32 = 4096;
 /// Memfds that one exec can carry.
 const FILES: usize = 64;
 
-/// "MLCARRY2", little endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"MLCARRY2");
+/// "MLCARRY3", little endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"MLCARRY3");
 
 /// A place in one of the memfds.
 #[repr(C)]

@@ -443,14 +443,9 @@ pub fn perhaps_readable(conn: &Conn) -> bool {
     let cell = conn.cell();
     match cell.rx_mode.load(Ordering::Relaxed) {
         mode::HOT => {
-            // SAFETY: `rx` is plain memory of ours; a torn or stale value only makes the guess wrong.
-            let taken = unsafe { cell.rx.get().read_volatile() }.offset();
             // SAFETY: HOT: mapped.
-            unsafe { conn.rx_words() }
-                .published
-                .0
-                .load(Ordering::Relaxed)
-                != taken
+            let words = unsafe { conn.rx_words() };
+            words.sent.0.published.load(Ordering::Relaxed) != conn.taken_perhaps()
         }
         mode::DRAIN => true,
         _ => false,

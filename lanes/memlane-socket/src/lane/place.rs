@@ -1,7 +1,7 @@
 //! Sending and receiving where the bytes lie: nobody copies them but who makes
 //! them. For users that call this library by name ([`crate::native`]).
 
-use super::recv::{Turn, broken, from_kernel, nothing, take_tcp, try_tcp_end};
+use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
 use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved, worth};
 use crate::conn::{SEEN_RUN, Use, mode};
@@ -10,7 +10,7 @@ use crate::process;
 use crate::real;
 use crate::real::errno;
 use crate::trace;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use libc::iovec;
 use memlane_core::access::SharedBytes;
 use memlane_core::reason::Reason;
@@ -186,17 +186,18 @@ pub fn taken(conn: &Use) -> u64 {
 /// A place in the peer's ring: the lock is held, and the peer is told that we may
 /// be writing, until this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Place<'a> {
     bytes: SharedBytes,
     /// The bytes are in our own buffer: a device takes them to this position of the ring.
     by_device: Option<usize>,
     filled: usize,
-    held: TxHeld<'static>,
-    conn: Use,
+    held: TxHeld<'a>,
+    conn: &'a Use,
 }
 
-impl Place {
+impl Place<'_> {
     /// The bytes, to be filled from the first one on.
+    #[inline]
     pub fn bytes(&self) -> SharedBytes {
         self.bytes
     }
@@ -207,44 +208,58 @@ impl Place {
     }
 
     /// The first `n` bytes are there: the peer has them when this returns.
+    #[inline]
     pub fn publish(mut self, n: usize) {
         self.filled = n.min(self.bytes.len());
     }
 }
 
-impl Drop for Place {
+impl Drop for Place<'_> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: OPEN when this was made, and locked since: attached.
         let words = unsafe { self.conn.tx_words() };
         if let Some(at) = self.by_device
-            && !copying::take(&self.conn, &self.held, &self.bytes, self.filled, at)
+            && !copying::take(self.conn, &self.held, &self.bytes, self.filled, at)
         {
             // What the user has committed cannot be sent.
             self.filled = 0;
-            cut(&self.conn, Reason::INTERNAL);
+            cut(self.conn, Reason::INTERNAL);
         }
         if trace::on() {
             let seq = self.held.tx().offset();
-            trace::finished(&self.conn, &self.bytes, seq, self.filled);
+            trace::finished(self.conn, &self.bytes, seq, self.filled);
         }
-        publish(&self.conn, &self.held, words, self.filled);
+        publish(self.conn, &self.held, words, self.filled);
     }
 }
 
 /// Where bytes that are to be sent can be put.
 #[derive(Debug)]
-pub enum Reserved {
+pub enum Reserved<'a> {
     /// Into the peer's ring.
-    Ring(Place),
+    Ring(Place<'a>),
     /// Nowhere: they go by TCP, at most so many before this is asked again.
     Tcp(usize),
 }
 
 /// A place for up to `want` bytes, without wrap. Waits for one as a send with
-/// these flags would wait for room in the ring.
-pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved, Errno> {
-    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+/// these flags would wait for room in the ring. One thread at a time calls this for a connection.
+#[inline]
+pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
+    count(&conn.tx_calls);
     look_for_death(conn);
+    if conn.tx_mode() == mode::OPEN
+        && let Turned::Place(place) = in_ring(conn, want)?
+    {
+        return Ok(Reserved::Ring(place));
+    }
+    reserve_patiently(conn, want, flags)
+}
+
+/// … where there was no room at once.
+#[inline(never)]
+fn reserve_patiently(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     let mut spun = false;
     loop {
         match conn.tx_mode() {
@@ -272,24 +287,31 @@ pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved, Errno> {
     }
 }
 
-enum Turned {
-    Place(Place),
+/// One more call, of one thread at a time.
+#[inline]
+fn count(calls: &AtomicU64) {
+    calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+enum Turned<'a> {
+    Place(Place<'a>),
     Full,
     Must(MustTcp),
     Ended,
 }
 
-fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
-    // Held as long as the place is, which is as long as the connection is held.
-    let own = Use::another(conn);
-    let held = lock_tx(own.conn()).ok_or(Errno::AGAIN)?;
+#[inline(always)]
+fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
+    let held = lock_tx(conn).ok_or(Errno::AGAIN)?;
     if conn.cell().tx_mode.load(Ordering::Relaxed) != mode::OPEN {
         return Ok(Turned::Ended);
     }
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
-    match tx.reserve(words, ring.len(), want.min(ring.len())) {
+    let want = want.min(ring.len());
+    let room = tx.straighten(words, ring.len(), want);
+    match room.and_then(|()| tx.reserve(words, ring.len(), want)) {
         Ok(Room::Ring(n)) => {
             let (at, _) = tx.stretches(ring.len(), n);
             match where_to(conn, &held, &ring, at.at, at.len) {
@@ -298,7 +320,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
                     by_device,
                     filled: 0,
                     held,
-                    conn: own,
+                    conn,
                 })),
                 None => Err(Errno::INVAL), // never: a stretch lies in the ring
             }
@@ -320,6 +342,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
 }
 
 /// A place of up to `n` bytes for what is to lie at position `at` of the ring: there, or, in mode `copy`, in our own buffer.
+#[inline]
 fn where_to(
     conn: &Use,
     held: &TxHeld<'_>,
@@ -334,6 +357,7 @@ fn where_to(
 }
 
 /// After something was sent: the handshake's next step, if one is due.
+#[inline]
 pub fn sent(conn: &Use, n: usize) {
     crate::stats::show_tx(conn, n.cast_signed());
     if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) {
@@ -343,6 +367,7 @@ pub fn sent(conn: &Use, n: usize) {
 
 /// What lies in the ring next, without wrap, and stays there: `None` if TCP, or
 /// nothing, is next. [`took`] takes it.
+#[inline]
 pub fn peek(conn: &Use) -> Option<SharedBytes> {
     if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
         return None;
@@ -360,9 +385,18 @@ pub fn peek(conn: &Use) -> Option<SharedBytes> {
     ring.part(first.at, first.len)
 }
 
-/// Takes the first `n` bytes of what [`peek`] gave.
+/// As [`peek`]; while nothing lies there, looks for as long as a receive that may block would.
+pub fn peek_soon(conn: &Use) -> Option<SharedBytes> {
+    match peek(conn) {
+        None if comes(conn) => peek(conn),
+        found => found,
+    }
+}
+
+/// Takes the first `n` bytes of what [`peek`] gave. One thread at a time calls this for a connection.
+#[inline]
 pub fn took(conn: &Use, n: usize) {
-    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    count(&conn.rx_calls);
     if let Some(held) = lock_rx(conn) {
         if trace::on() && matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
             // SAFETY: HOT or DRAIN, under the lock: mapped.

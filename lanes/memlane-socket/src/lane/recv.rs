@@ -306,7 +306,7 @@ fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Tu
 
 fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, flags: i32) {
     if trace::on() {
-        let (mark, seq, n) = (cursor.mark(), held.rx().offset(), n.min(cursor.left()));
+        let (mark, seq, n) = (cursor.clone(), held.rx().offset(), n.min(cursor.left()));
         take_ring_now(conn, held, cursor, n, flags);
         trace::from_ring(conn, mark, seq, n);
     } else {
@@ -621,13 +621,10 @@ fn stream_end(conn: &Use) -> ssize_t {
 fn spin_for(conn: &Use) -> Spun {
     // SAFETY: HOT was the mode; upgraded: mapped.
     let words = unsafe { conn.rx_words() };
-    let taken = match lock_rx(conn) {
-        Some(held) => held.rx().offset(),
-        None => return Spun::Signal,
-    };
+    let taken = conn.taken_perhaps();
     let here = is_peer_here(conn);
     spin::until(spin::budget(), here, || {
-        words.published.0.load(Ordering::Relaxed) != taken
+        words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
     })
 }
@@ -650,8 +647,11 @@ pub fn is_peer_here(conn: &Conn) -> bool {
     // SAFETY: upgraded: mapped.
     let words = unsafe { conn.rx_words() };
     let mine = spin::cpu_mark();
-    words.rx.0.rx_cpu.store(mine, Ordering::Relaxed);
-    words.tx.0.tx_cpu.load(Ordering::Relaxed) == mine
+    // The sender has this line too, and reads it with every message: it is written only when there is something new.
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != mine {
+        words.rx.0.rx_cpu.store(mine, Ordering::Relaxed);
+    }
+    words.sent.0.tx_cpu.load(Ordering::Relaxed) == mine
 }
 
 /// Would the kernel restart the call after the handler that just ran? (Never

@@ -376,7 +376,11 @@ pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
         ring_ready(conn);
     }
     if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
-        words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
+        words
+            .sent
+            .0
+            .tx_cpu
+            .store(spin::cpu_mark(), Ordering::Relaxed);
     }
     crate::stats::add_tx_ring(conn, n as u64);
 }
@@ -401,7 +405,11 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         };
         // SAFETY: OPEN (or ENDED since): attached.
         let words = unsafe { conn.tx_words() };
-        words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
+        words
+            .sent
+            .0
+            .tx_cpu
+            .store(spin::cpu_mark(), Ordering::Relaxed);
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
         held.tx()
             .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
@@ -433,7 +441,7 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         faults::at(Step::RunHalfPaid);
         faults::at(Step::RunWritten);
     }
-    let mark = cursor.mark();
+    let mark = cursor.clone();
     if n > 0 {
         cursor.skip(n.cast_unsigned());
         crate::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);

@@ -64,7 +64,7 @@ fn a_poll_sees_what_the_writer_writes_in_the_end() {
     let l = beside_a_writer(true);
     // SAFETY: as above.
     let words = unsafe { l.conn.rx_words() };
-    words.published.0.store(3, Ordering::Release);
+    words.sent.0.published.store(3, Ordering::Release);
     words.tx.0.writing.store(0, Ordering::Release);
     let mut p = libc::pollfd {
         fd: l.fd,
@@ -93,7 +93,7 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
         scope.spawn(|| {
             start.wait();
             std::thread::sleep(std::time::Duration::from_millis(30)); // until it waits
-            words.published.0.store(3, Ordering::Release);
+            words.sent.0.published.store(3, Ordering::Release);
             words.tx.0.writing.store(0, Ordering::Release);
         });
         start.wait();

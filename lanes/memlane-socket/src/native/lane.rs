@@ -68,6 +68,8 @@ pub struct Counts {
 
 /// Steps of the handshake that are taken while nothing comes; then the next bytes are waited for.
 const IDLE_STEPS: u32 = 60;
+/// Times in a row that whoever wants to sleep is told at once that the peer is in the middle of a write.
+const STUCK_MOST: u32 = 3;
 /// How long the kernel is waited in between them.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -76,11 +78,15 @@ const STEP: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Lane {
     fd: i32,
+    /// `None`: this process does not track it, and it stays plain TCP.
+    conn: Option<Use>,
     came: Cell<bool>,
     steps: Cell<u32>,
     /// Bytes that were sent, and received, by either way.
     sent: Cell<u64>,
     received: Cell<u64>,
+    /// Times in a row that the peer was in the middle of a write.
+    stuck: Cell<u32>,
     generation: u32,
 }
 
@@ -107,9 +113,10 @@ impl Lane {
         }
         let nonblock = fd::status_flags(fd)? & libc::O_NONBLOCK != 0;
         let role = u32::from(end == End::Accepted);
-        if process::enabled()
-            && let Some(conn) = process::open_conn(fd, role, nonblock)
-        {
+        let enabled = process::enabled();
+        let conn = enabled.then(|| process::open_conn(fd, role, nonblock));
+        let conn = conn.flatten();
+        if let Some(conn) = &conn {
             let cell = conn.cell();
             cell.rx_count.store(counts.taken, Ordering::Relaxed);
             cell.tx_count.store(counts.written, Ordering::Relaxed);
@@ -120,25 +127,33 @@ impl Lane {
                 conn.given_size.store(m.len, Ordering::Relaxed);
             }
             conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed);
-            crate::stats::open_entry(&conn);
-            crate::stats::connected(&conn);
+            crate::stats::open_entry(conn);
+            crate::stats::connected(conn);
         }
         Ok(Lane {
             fd,
+            conn,
             came: Cell::new(false),
             steps: Cell::new(0),
             sent: Cell::new(0),
             received: Cell::new(0),
+            stuck: Cell::new(0),
             generation: generation(),
         })
     }
 
     /// The connection; `None`: this process does not track it, and it stays plain TCP.
-    pub(super) fn conn(&self) -> Option<Use> {
-        if self.is_ours().is_err() {
-            return None; // the number may be somebody else's
+    #[inline]
+    pub(super) fn conn(&self) -> Option<&Use> {
+        match self.is_ours() {
+            Ok(()) => self.conn.as_ref(),
+            Err(_) => None, // the number may be somebody else's
         }
-        process::conn_of(self.fd)
+    }
+
+    /// The descriptor's number.
+    pub(super) fn raw(&self) -> i32 {
+        self.fd
     }
 
     /// Was it made in this process, and not in the one that this was forked from? Two processes on one stream would take
@@ -146,6 +161,7 @@ impl Lane {
     ///
     /// # Errors
     /// `ESTALE`: in the other one.
+    #[inline]
     pub(super) fn is_ours(&self) -> Result<()> {
         match self.generation == generation() {
             true => Ok(()),
@@ -156,7 +172,7 @@ impl Lane {
     /// How it stands.
     pub fn standing(&self) -> Standing {
         match self.conn() {
-            Some(conn) => upgrade::standing(&conn),
+            Some(conn) => upgrade::standing(conn),
             None if self.is_ours().is_err() => Standing::Tcp(Reason::SHARED_FD),
             None if process::enabled() => Standing::Tcp(Reason::FD_RANGE),
             None => Standing::Tcp(Reason::CNF_ERR),
@@ -171,7 +187,7 @@ impl Lane {
     /// Goes on by TCP, for good; what lies in the ring is still received.
     pub fn end(&self, why: Reason) {
         if let Some(conn) = self.conn() {
-            upgrade::bar(&conn, why);
+            upgrade::bar(conn, why);
         }
     }
 
@@ -186,7 +202,7 @@ impl Lane {
                 return standing;
             }
             if let Some(conn) = self.conn() {
-                upgrade::step(&conn);
+                upgrade::step(conn);
             }
             if self.standing() == Standing::Pending {
                 time::nap_ms(1);
@@ -219,8 +235,8 @@ impl Lane {
         const { assert!(size_of::<Piece>() == size_of::<iovec>()) };
         // SAFETY: a Piece is what an iovec is: an address and a length.
         let buffers = unsafe { core::slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) };
-        let came = place::receive(&conn, most, buffers)?;
-        self.something_came(&conn);
+        let came = place::receive(conn, most, buffers)?;
+        self.something_came(conn);
         let (Came::Ring { len, .. } | Came::Tcp(len)) = came;
         self.count_received(len);
         Ok(came)
@@ -278,7 +294,8 @@ impl Lane {
 
     /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
     pub fn consumer(&self) -> Option<Consumer> {
-        self.conn().map(|conn| Consumer(conn, self.generation))
+        let conn = self.conn().map(Use::another);
+        conn.map(|conn| Consumer(conn, self.generation))
     }
 
     /// Waits; `false`: not within this time.
@@ -301,7 +318,7 @@ impl Lane {
             }
             if stepping && let Some(conn) = self.conn() {
                 self.steps.set(self.steps.get() + 1);
-                upgrade::step(&conn);
+                upgrade::step(conn);
             }
         }
     }
@@ -321,24 +338,27 @@ impl Lane {
         if !conn.upgraded() {
             return true;
         }
-        let Some(held) = lane::lock_rx(&conn) else {
+        let Some(held) = lane::lock_rx(conn) else {
             return false;
         };
-        match lane::park(&conn, &held) {
-            Parked::Yes | Parked::Ended => true,
-            Parked::Data => false,
-            Parked::Stuck => {
-                // The peer is in the middle of a write, and has no CPU, or wants to keep us from sleeping.
-                drop(held);
-                time::nap_ms(1);
-                false
-            }
+        let parked = lane::park(conn, &held);
+        drop(held);
+        let stuck = if parked == Parked::Stuck {
+            self.stuck.get() + 1
+        } else {
+            0
+        };
+        self.stuck.set(stuck);
+        if stuck > STUCK_MOST {
+            // The peer is in the middle of a write, and has no CPU, or wants to keep us from sleeping.
+            time::nap_ms(1);
         }
+        matches!(parked, Parked::Yes | Parked::Ended)
     }
 
     /// What went which way.
     pub fn counts(&self) -> Counts {
-        let entry = self.conn().and_then(|conn| process::entry(&conn));
+        let entry = self.conn().and_then(|conn| process::entry(conn));
         let (sent, received) = entry.map_or((0, 0), |e| {
             let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
             (load(&e.tx_ring_bytes), load(&e.rx_ring_bytes))
@@ -363,6 +383,10 @@ impl Drop for Lane {
         if ours && process::known(self.fd) {
             life::before_close(self.fd);
             process::forget(self.fd);
+        }
+        if !ours {
+            // The hold on it is another process's.
+            core::mem::forget(self.conn.take());
         }
     }
 }

@@ -55,17 +55,18 @@ pub use lane::{Came, Consumer, Counts, End, Lane, Memory, Ready};
 pub use place::{Here, Slot};
 
 use crate::calls::{io, life};
+use crate::conn::Use;
 use crate::lane::place::{self as ring, Reserved};
-use crate::lane::recv;
 use crate::real;
 use address::Address;
 use core::ffi::c_int;
 use core::net::SocketAddr;
 use core::ptr::NonNull;
 use core::time::Duration;
+use memlane_core::access::SharedBytes;
 use memlane_sys::fd::Fd;
 use memlane_sys::{Errno, Result, mem};
-use place::Place;
+use place::{Place, of_spare};
 
 /// Bytes of the buffers in between, while TCP carries the bytes.
 const SPARE: usize = 64 * 1024;
@@ -191,14 +192,7 @@ impl Stream {
     /// `EAGAIN` if it must not wait; `EPIPE`; the kernel's.
     pub fn write(&mut self, from: &[u8]) -> Result<usize> {
         self.flush()?;
-        self.send(from.as_ptr(), from.len())
-    }
-
-    fn send(&self, from: *const u8, len: usize) -> Result<usize> {
-        let flags = self.flags | libc::MSG_NOSIGNAL;
-        let n = counted(io::send(self.fd.raw(), from.cast(), len, flags))?;
-        self.lane.count_sent(n);
-        Ok(n)
+        send(&self.lane, from.as_ptr(), from.len(), self.flags)
     }
 
     /// A place for up to `want` bytes, in the peer's memory if that is open. There is always some, if this may wait.
@@ -209,18 +203,31 @@ impl Stream {
     /// `EAGAIN`: bytes committed before have not gone yet, and it must not wait; the kernel's.
     pub fn reserve(&mut self, want: usize) -> Result<Slot<'_>> {
         self.flush()?;
-        let reserved = match self.lane.conn() {
-            Some(conn) => ring::reserve(&conn, want.max(1), self.flags)?,
+        let Stream {
+            lane,
+            unsent,
+            flags,
+            ..
+        } = self;
+        let (lane, flags) = (&*lane, *flags);
+        let reserved = match lane.conn() {
+            Some(conn) => ring::reserve(conn, want.max(1), flags)?,
             None => Reserved::Tcp(SPARE),
         };
         let place = match reserved {
             Reserved::Ring(place) => Place::Ring(place),
-            Reserved::Tcp(most) => Place::Spare {
-                base: self.unsent.base()?,
-                len: want.max(1).min(most).min(SPARE),
-            },
+            Reserved::Tcp(most) => {
+                let len = want.max(1).min(most).min(SPARE);
+                // SAFETY: no more than the buffer has; the slot borrows the stream.
+                Place::Spare(unsafe { of_spare(unsent.base()?, len) })
+            }
         };
-        Ok(Slot::new(self, place))
+        Ok(Slot {
+            place,
+            lane,
+            unsent,
+            flags,
+        })
     }
 
     /// Sends what was committed and could not go at once. Only streams that must not wait have any.
@@ -228,16 +235,7 @@ impl Stream {
     /// # Errors
     /// `EAGAIN`: still not; the kernel's.
     pub fn flush(&mut self) -> Result<()> {
-        self.lane.is_ours()?;
-        while self.unsent.left() > 0 {
-            let from = self.unsent.base()?.as_ptr().wrapping_add(self.unsent.from);
-            let n = match self.send(from, self.unsent.left()) {
-                Err(Errno::INTR) => 0,
-                sent => sent?,
-            };
-            self.unsent.from += n;
-        }
-        Ok(())
+        flush(&self.lane, &mut self.unsent, self.flags)
     }
 
     /// What is next, where it lies: in this stream's memory, or, if it came by TCP, in a buffer. Empty: the stream's end.
@@ -246,42 +244,38 @@ impl Stream {
     /// `EAGAIN` if it must not wait; the kernel's.
     pub fn peek(&mut self) -> Result<Here<'_>> {
         self.lane.is_ours()?;
+        let waits = self.flags & libc::MSG_DONTWAIT == 0;
         loop {
-            if self.unread.left() > 0 {
-                let at = self.unread.base()?;
-                // SAFETY: `from` is within the buffer.
-                let at = unsafe { at.add(self.unread.from) };
-                let len = self.unread.left();
-                return Ok(Here::new(self, Place::Spare { base: at, len }));
-            }
-            if let Some(conn) = self.lane.conn()
-                && let Some(bytes) = ring::peek(&conn)
+            if self.unread.left() == 0
+                && let Some(conn) = self.lane.conn()
+                && let Some(bytes) = shown(conn, waits)
             {
-                return Ok(Here::new(self, Place::Shown { bytes, conn }));
+                return Ok(Here::new(self, bytes, true));
             }
-            if self.flags & libc::MSG_DONTWAIT == 0 {
-                // Cheaper than asking for readiness, which is for any number of descriptors.
-                if let Some(conn) = self.lane.conn()
-                    && recv::comes(&conn)
-                    && ring::peek(&conn).is_some()
-                {
-                    continue;
-                }
-                self.lane.wait(Ready::ToRead, Duration::MAX)?;
-                if let Some(conn) = self.lane.conn()
-                    && ring::peek(&conn).is_some()
-                {
-                    continue;
-                }
-            }
-            let base = self.unread.base()?;
-            match self.receive(base.as_ptr(), SPARE, libc::MSG_DONTWAIT) {
-                Ok(0) => return Ok(Here::new(self, Place::Spare { base, len: 0 })),
-                Ok(n) => (self.unread.from, self.unread.to) = (0, n),
-                Err(Errno::AGAIN | Errno::INTR) if self.flags & libc::MSG_DONTWAIT == 0 => {}
-                Err(error) => return Err(error),
+            if self.unread.left() > 0 || self.fetch(waits)? {
+                let at = self.unread.base()?;
+                // SAFETY: within the buffer, of which so much was filled; what this makes borrows the stream.
+                let bytes = unsafe { of_spare(at.add(self.unread.from), self.unread.left()) };
+                return Ok(Here::new(self, bytes, false));
             }
         }
+    }
+
+    /// Nothing lies in memory: what TCP has goes into the buffer; none, at the stream's end. `false`: look again.
+    fn fetch(&mut self, waits: bool) -> Result<bool> {
+        if waits {
+            self.lane.wait(Ready::ToRead, Duration::MAX)?;
+            if self.lane.conn().is_some_and(|c| ring::peek(c).is_some()) {
+                return Ok(false);
+            }
+        }
+        let base = self.unread.base()?;
+        match self.receive(base.as_ptr(), SPARE, libc::MSG_DONTWAIT) {
+            Ok(n) => (self.unread.from, self.unread.to) = (0, n),
+            Err(Errno::AGAIN | Errno::INTR) if waits => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     /// Waits; `false`: not within this time.
@@ -297,7 +291,8 @@ impl Stream {
 
     /// Before its user sleeps on [`as_raw_fd`](Self::as_raw_fd) by other means (epoll, level or edge): from now on, the
     /// next bytes make it readable. `false`: there is something to read already, or will be in a moment; read, and ask
-    /// again. (Of a peer that was put to sleep in the middle of a write, it waits a millisecond to hear more.)
+    /// again. (A peer that is put to sleep in the middle of a write is asked three times; from then on each time takes
+    /// a millisecond, so that nobody who keeps asking keeps a CPU busy.)
     pub fn arm(&self) -> bool {
         self.unread.left() == 0 && self.lane.arm()
     }
@@ -439,6 +434,36 @@ impl Listener {
     pub fn as_raw_fd(&self) -> i32 {
         self.fd.raw()
     }
+}
+
+/// What lies in memory. Looking for a moment is cheaper than asking for readiness, which is for any number of descriptors.
+#[inline]
+fn shown(conn: &Use, waits: bool) -> Option<SharedBytes> {
+    match waits {
+        true => ring::peek_soon(conn),
+        false => ring::peek(conn),
+    }
+}
+
+fn send(lane: &Lane, from: *const u8, len: usize, flags: c_int) -> Result<usize> {
+    let flags = flags | libc::MSG_NOSIGNAL;
+    let n = counted(io::send(lane.raw(), from.cast(), len, flags))?;
+    lane.count_sent(n);
+    Ok(n)
+}
+
+/// See [`Stream::flush`].
+fn flush(lane: &Lane, unsent: &mut Spare, flags: c_int) -> Result<()> {
+    lane.is_ours()?;
+    while unsent.left() > 0 {
+        let from = unsent.base()?.as_ptr().wrapping_add(unsent.from);
+        let n = match send(lane, from, unsent.left(), flags) {
+            Err(Errno::INTR) => 0,
+            sent => sent?,
+        };
+        unsent.from += n;
+    }
+    Ok(())
 }
 
 /// What a C call has answered.

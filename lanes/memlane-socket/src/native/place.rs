@@ -1,49 +1,52 @@
 //! Places to fill and to look at: in shared memory, or in a buffer while TCP
 //! carries the bytes. No slice ever points there: a peer may write at any time.
 
-use super::Stream;
-use crate::conn::Use;
+use super::lane::Lane;
+use super::{Spare, Stream, flush};
 use crate::lane::place as ring;
+use core::ffi::c_int;
 use core::ptr::NonNull;
 use memlane_core::access::SharedBytes;
 use memlane_sys::{Errno, Result, syscall};
 
+/// Where bytes to be sent go.
 #[derive(Debug)]
-pub(super) enum Place {
-    /// In the peer's ring.
-    Ring(ring::Place),
-    /// In ours.
-    Shown { bytes: SharedBytes, conn: Use },
-    /// In a buffer of the stream's.
-    Spare { base: NonNull<u8>, len: usize },
+pub(super) enum Place<'a> {
+    /// Into the peer's ring.
+    Ring(ring::Place<'a>),
+    /// Into a buffer of the stream's.
+    Spare(SharedBytes),
 }
 
-impl Place {
-    fn bytes(&self) -> SharedBytes {
-        match self {
-            Place::Ring(place) => place.bytes(),
-            Place::Shown { bytes, .. } => *bytes,
-            // SAFETY: a part of the stream's buffer, which lives as long as the stream that is borrowed.
-            Place::Spare { base, len } => unsafe { SharedBytes::new(*base, *len) },
-        }
-    }
+/// A window on `len` bytes of a stream's buffer.
+///
+/// # Safety
+/// They are in the buffer, and the stream is borrowed while the window is used.
+pub(super) unsafe fn of_spare(base: NonNull<u8>, len: usize) -> SharedBytes {
+    // SAFETY: the caller's promise: the buffer lives as long as its stream.
+    unsafe { SharedBytes::new(base, len) }
 }
 
 /// A place for bytes to be sent. Dropped without a commit, nothing is sent.
 #[derive(Debug)]
 pub struct Slot<'a> {
-    stream: &'a mut Stream,
-    place: Place,
+    pub(super) place: Place<'a>,
+    pub(super) lane: &'a Lane,
+    pub(super) unsent: &'a mut Spare,
+    pub(super) flags: c_int,
 }
 
-impl<'a> Slot<'a> {
-    pub(super) fn new(stream: &'a mut Stream, place: Place) -> Slot<'a> {
-        Slot { stream, place }
+impl Slot<'_> {
+    fn bytes(&self) -> SharedBytes {
+        match &self.place {
+            Place::Ring(place) => place.bytes(),
+            Place::Spare(bytes) => *bytes,
+        }
     }
 
     /// Bytes; never 0.
     pub fn len(&self) -> usize {
-        self.place.bytes().len()
+        self.bytes().len()
     }
 
     /// Never.
@@ -59,7 +62,7 @@ impl<'a> Slot<'a> {
     /// Puts bytes there, from `at` on; `false`: they do not fit, and nothing is put.
     pub fn fill(&self, at: usize, from: &[u8]) -> bool {
         // SAFETY: `from` is readable for its whole length.
-        unsafe { self.place.bytes().copy_in(at, from.as_ptr(), from.len()) }
+        unsafe { self.bytes().copy_in(at, from.as_ptr(), from.len()) }
     }
 
     /// Has the kernel read a file straight to `at`: from `offset`, or from where it stands. How many bytes came; 0 at the
@@ -68,7 +71,7 @@ impl<'a> Slot<'a> {
     /// # Errors
     /// The kernel's.
     pub fn read_file(&self, at: usize, file: i32, offset: Option<u64>) -> Result<usize> {
-        let bytes = self.place.bytes();
+        let bytes = self.bytes();
         let len = bytes.len().saturating_sub(at);
         let part = bytes.part(at, len).ok_or(Errno::INVAL)?;
         let (to, len) = (part.as_ptr(), part.len());
@@ -83,7 +86,7 @@ impl<'a> Slot<'a> {
 
     /// Where it is, for system calls that write there. Valid as long as this is.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.place.bytes().as_ptr()
+        self.bytes().as_ptr()
     }
 
     /// Sends the first `n` bytes. In memory, the peer has them when this returns; by TCP, the kernel has, or, of a stream
@@ -96,15 +99,15 @@ impl<'a> Slot<'a> {
         match self.place {
             Place::Ring(place) => {
                 place.publish(n);
-                self.stream.lane.count_sent(n);
-                if let Some(conn) = self.stream.lane.conn() {
-                    ring::sent(&conn, n);
+                self.lane.count_sent(n);
+                if let Some(conn) = self.lane.conn() {
+                    ring::sent(conn, n);
                 }
                 Ok(())
             }
-            Place::Spare { .. } | Place::Shown { .. } => {
-                (self.stream.unsent.from, self.stream.unsent.to) = (0, n);
-                match self.stream.flush() {
+            Place::Spare(_) => {
+                (self.unsent.from, self.unsent.to) = (0, n);
+                match flush(self.lane, self.unsent, self.flags) {
                     Err(Errno::AGAIN) => Ok(()),
                     flushed => flushed,
                 }
@@ -117,17 +120,23 @@ impl<'a> Slot<'a> {
 #[derive(Debug)]
 pub struct Here<'a> {
     stream: &'a mut Stream,
-    place: Place,
+    bytes: SharedBytes,
+    is_shared: bool,
 }
 
 impl<'a> Here<'a> {
-    pub(super) fn new(stream: &'a mut Stream, place: Place) -> Here<'a> {
-        Here { stream, place }
+    /// In shared memory, or in the stream's buffer.
+    pub(super) fn new(stream: &'a mut Stream, bytes: SharedBytes, is_shared: bool) -> Here<'a> {
+        Here {
+            stream,
+            bytes,
+            is_shared,
+        }
     }
 
     /// Bytes; 0 at the stream's end.
     pub fn len(&self) -> usize {
-        self.place.bytes().len()
+        self.bytes.len()
     }
 
     /// Is this the stream's end?
@@ -137,18 +146,14 @@ impl<'a> Here<'a> {
 
     /// Do they lie in shared memory?
     pub fn is_shared(&self) -> bool {
-        matches!(self.place, Place::Shown { .. })
+        self.is_shared
     }
 
     /// Copies bytes out, from `at` on; `false`: there are not so many, and nothing is copied. To believe what they say,
     /// copy first, then look: the peer may write there until they are consumed.
     pub fn copy_to(&self, at: usize, into: &mut [u8]) -> bool {
         // SAFETY: `into` is writable for its whole length.
-        unsafe {
-            self.place
-                .bytes()
-                .copy_out(at, into.as_mut_ptr(), into.len())
-        }
+        unsafe { self.bytes.copy_out(at, into.as_mut_ptr(), into.len()) }
     }
 
     /// Has the kernel write them straight to a descriptor; how many it took.
@@ -156,25 +161,25 @@ impl<'a> Here<'a> {
     /// # Errors
     /// The kernel's.
     pub fn write_to(&self, file: i32) -> Result<usize> {
-        let bytes = self.place.bytes();
+        let (from, len) = (self.bytes.as_ptr(), self.bytes.len());
         // SAFETY: the kernel copies from a place that lives.
-        unsafe { syscall!(libc::SYS_write, file, bytes.as_ptr(), bytes.len()) }
+        unsafe { syscall!(libc::SYS_write, file, from, len) }
     }
 
     /// Where they are, for system calls that read there. Valid as long as this is.
     pub fn as_ptr(&self) -> *const u8 {
-        self.place.bytes().as_ptr()
+        self.bytes.as_ptr()
     }
 
     /// The first `n` are done with.
     pub fn consume(self, n: usize) {
         let n = n.min(self.len());
-        match &self.place {
-            Place::Shown { conn, .. } => {
+        match self.stream.lane.conn() {
+            Some(conn) if self.is_shared => {
                 ring::took(conn, n);
                 self.stream.lane.count_received(n);
             }
-            Place::Spare { .. } | Place::Ring(_) => self.stream.unread.from += n,
+            _ => self.stream.unread.from += n,
         }
     }
 }

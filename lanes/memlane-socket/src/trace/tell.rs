@@ -22,7 +22,7 @@ const RING: u8 = 1;
 /// The next `n` bytes of `cursor` are about to go by the ring; `seq` is the first one's stream offset.
 #[cold]
 pub fn by_ring(conn: &Conn, cursor: &Cursor<'_>, seq: u64, n: usize) {
-    data(conn, Way::Sent, RING, seq, n, Some(cursor.mark()));
+    data(conn, Way::Sent, RING, seq, n, Some(cursor.clone()));
 }
 
 /// Likewise, bytes that lie in the ring already (`n` of `bytes`).

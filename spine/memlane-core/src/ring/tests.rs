@@ -79,9 +79,9 @@ fn a_sender_that_claims_to_have_written_over_what_is_held_misbehaves() {
     tx.commit(w, 40);
     assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(40)));
     rx.took_to_hold(40);
-    w.published.0.store(40 + 24, Release);
+    w.sent.0.published.store(40 + 24, Release);
     assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(24)));
-    w.published.0.store(40 + 25, Release);
+    w.sent.0.published.store(40 + 25, Release);
     assert_eq!(rx.next(w, SIZE), Err(Misbehaved::Published));
 }
 
@@ -95,7 +95,7 @@ fn the_count_of_runs_may_wrap() {
     rx.unpark(w);
     tx.activate(w, 0);
     (tx.declared, tx.freed, rx.walked) = (u32::MAX - 5, u32::MAX - 5, u32::MAX - 5);
-    w.tx.0.runs_declared.store(tx.declared, Relaxed);
+    w.sent.0.runs_declared.store(tx.declared, Relaxed);
     for _ in 0..20 {
         ring_then_tcp(&mut tx, w);
         assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(1)));
@@ -105,4 +105,41 @@ fn the_count_of_runs_may_wrap() {
         assert_eq!(rx.next(w, SIZE), Ok(Next::Empty));
     }
     assert_eq!((tx.drained(w), rx.offset()), (Ok(true), 60));
+}
+
+#[test]
+fn a_place_that_would_wrap_begins_anew_once_nothing_is_unread() {
+    let region = Region::create(c"straight", DMB_WORDS_LEN, false).unwrap();
+    // SAFETY: atomics only; the region outlives the reference.
+    let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate_part(w, 0, 64);
+    assert_eq!(tx.reserve(w, SIZE, 40), Ok(Room::Ring(40)));
+    tx.commit(w, 40);
+    let whole = Stretch { at: 0, len: 40 };
+    let wrapped = Stretch { at: 40, len: 24 };
+    // Unread: it stays, and so it does while the receiver sleeps.
+    tx.straighten(w, SIZE, 40).unwrap();
+    assert_eq!(tx.stretches(SIZE, 40).0, wrapped);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(40)));
+    rx.took(w, 40);
+    rx.begin_park(w, PARKED);
+    tx.straighten(w, SIZE, 40).unwrap();
+    assert_eq!(tx.stretches(SIZE, 40).0, wrapped);
+    rx.unpark(w);
+    tx.straighten(w, SIZE, 24).unwrap();
+    assert_eq!(tx.stretches(SIZE, 24).0, wrapped, "it fits as it is");
+    tx.straighten(w, SIZE, 40).unwrap();
+    assert_eq!(tx.stretches(SIZE, 40).0, whole);
+    // The receiver finds it there, and that word cannot be forged into anything else.
+    assert_eq!(tx.reserve(w, SIZE, 40), Ok(Room::Ring(40)));
+    tx.commit(w, 40);
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(40)));
+    assert_eq!(rx.stretches(SIZE, 40).0, whole);
+    rx.took(w, 40);
+    w.consumed.0.store(81, Relaxed);
+    let broken = tx.straighten(w, SIZE, 40);
+    assert_eq!(broken, Err(Misbehaved::Consumed));
 }

@@ -32,7 +32,7 @@ impl Dmb {
     fn u64s(&self) -> Vec<&AtomicU64> {
         let w = self.words();
         let runs = w.runs.iter().flat_map(|r| [&r.start, &r.end]);
-        [&w.consumed.0, &w.published.0, &w.rx.0.token]
+        [&w.consumed.0, &w.sent.0.published, &w.rx.0.token]
             .into_iter()
             .chain(runs)
             .collect()
@@ -40,13 +40,14 @@ impl Dmb {
 
     fn u32s(&self) -> Vec<&AtomicU32> {
         let (rx, tx) = (&self.words().rx.0, &self.words().tx.0);
+        let sent = &self.words().sent.0;
         [
             &rx.flags,
             &rx.rx_cpu,
             &tx.writing,
-            &tx.tx_cpu,
+            &sent.tx_cpu,
             &tx.active,
-            &tx.runs_declared,
+            &sent.runs_declared,
         ]
         .into_iter()
         .chain(self.words().parts.0.iter().flat_map(|p| [&p.len, &p.shift]))
@@ -83,9 +84,9 @@ impl Dmb {
             2 => u64::MAX - random % 70,
             3 => random % 200,
             4 | 5 => near(now),
-            6 => near(self.words().published.0.load(Relaxed)),
+            6 => near(self.words().sent.0.published.load(Relaxed)),
             7 => near(self.words().consumed.0.load(Relaxed)),
-            8 => self.words().published.0.load(Relaxed),
+            8 => self.words().sent.0.published.load(Relaxed),
             9 => self.words().consumed.0.load(Relaxed),
             10 => 1 << (random % 64),
             _ => now.wrapping_add(1),

@@ -21,7 +21,7 @@ pub(crate) enum Op {
         n: usize,
         kernel: usize,
     },
-    /// The sender reserves, and copies only a part of it (or nothing).
+    /// The sender reserves, in one stretch if that can be, and copies only a part of it (or nothing).
     Reserve {
         n: usize,
         used: usize,
@@ -58,6 +58,7 @@ pub(crate) struct Seen {
     pub(crate) sheds: u64,
     pub(crate) grown: u64,
     pub(crate) shrunk: u64,
+    pub(crate) straightened: u64,
 }
 
 pub(crate) struct Stream {
@@ -137,6 +138,7 @@ impl Stream {
             }
             Op::SendTcp { n, kernel } => self.by_tcp(n, kernel),
             Op::Reserve { n, used } => {
+                self.straighten(n);
                 self.send(n, used, 0);
             }
             Op::Recv { n } => {
@@ -165,6 +167,20 @@ impl Stream {
         assert_eq!(self.rx.offset(), self.got, "receiver's offset");
         assert_eq!(self.in_flight.len() as u64, self.sent - self.got);
         assert!(self.tx.in_flight() >= self.sent - self.got + self.debt as u64);
+    }
+
+    fn straighten(&mut self, n: usize) {
+        let part = self.tx.part(self.size);
+        let wraps = |tx: &Tx| tx.stretches(self.size, n).1.len > 0;
+        let before = wraps(&self.tx);
+        let straightened = self.tx.straighten(self.words(), self.size, n);
+        straightened.expect("an honest receiver");
+        assert_eq!(self.tx.part(self.size), part);
+        if before && !wraps(&self.tx) {
+            let unread = self.in_flight.len() - self.tcp.len();
+            assert_eq!(unread, 0, "begun anew over unread bytes");
+            self.seen.straightened += 1;
+        }
     }
 
     /// `n` bytes to send, of which the copy into the ring gives only `used`.
@@ -384,5 +400,6 @@ impl Seen {
         self.sheds += one.sheds;
         self.grown += one.grown;
         self.shrunk += one.shrunk;
+        self.straightened += one.straightened;
     }
 }

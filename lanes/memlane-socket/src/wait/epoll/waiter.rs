@@ -267,7 +267,7 @@ impl Waiter<'_> {
         }
         // SAFETY: HOT: mapped.
         let theirs = unsafe { conn.rx_words() }
-            .tx
+            .sent
             .0
             .tx_cpu
             .load(Ordering::Relaxed);

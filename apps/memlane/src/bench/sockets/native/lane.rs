@@ -84,8 +84,10 @@ impl End for Lane {
     fn send(&mut self, from: &[u8]) -> anyhow::Result<()> {
         let mut done = 0;
         while done < from.len() {
-            let slot = self.0.reserve(from.len() - done)?;
-            let n = slot.len().min(from.len() - done);
+            // As the bare ring: both ends are to be busy.
+            let wanted = (from.len() - done).min(super::ring::PIECE);
+            let slot = self.0.reserve(wanted)?;
+            let n = slot.len().min(wanted);
             ensure!(slot.fill(0, &from[done..done + n]), "no room");
             slot.commit(n)?;
             done += n;

@@ -17,7 +17,7 @@ const METHOD: [&str; 4] = [
     "the clock is read once for as many turns as take about 20 µs, at most 64: percentiles are of means of so many; not in it: \
      what opens the connection, rings, page faults of the first 30 ms",
     "carried: bytes are copied into the memory at one end and out of it at the other, one way; the bare ring does the same by memcpy, \
-     with indices and nothing else, never sleeping, as large as memlane's ring is by default",
+     with indices and nothing else, never sleeping, as large as memlane's ring is by default; both take a quarter of it at a time, at most",
     "memlane spins for up to 100 µs and then sleeps on its TCP socket; no spinning: it sleeps each time; iceoryx2 looks without \
      pause; events: it sleeps on its event service each time",
 ];

@@ -15,7 +15,7 @@ use super::turns::End;
 /// As large as memlane's rings are where nobody has said anything.
 pub(super) const SIZE: usize = memlane_socket::config::RING_DEFAULT as usize;
 /// Published at a time, at most: both ends are to be busy.
-const PIECE: usize = SIZE / 4;
+pub(super) const PIECE: usize = SIZE / 4;
 const LINE: usize = 128;
 /// Writer's word, reader's word, "no more": a line each; then the bytes.
 const BYTES_AT: usize = 3 * LINE;
