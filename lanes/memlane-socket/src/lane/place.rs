@@ -5,6 +5,7 @@ use super::recv::{Turn, broken, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
 use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved};
 use crate::conn::{SEEN_RUN, Use, mode};
+use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::process;
 use crate::real;
@@ -125,6 +126,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
                 trace::in_ring(conn, &unsafe { conn.rx_bytes() }, first, offset);
             }
             held.rx().took_to_hold(first.len as u64);
+            faults::at(Step::HeldHere);
             crate::stats::add_rx_ring(conn, first.len as u64);
             return Ok(Some(Came::Ring {
                 offset,
@@ -174,6 +176,7 @@ pub fn release_to(conn: &Use, to: u64) {
     if let Some(held) = lock_rx(conn) {
         // SAFETY: upgraded, and `conn` is held: mapped.
         held.rx().release_to(unsafe { conn.rx_words() }, to);
+        faults::at(Step::HeldReleased);
     }
 }
 
@@ -226,6 +229,7 @@ impl Drop for Place {
             let seq = self.held.tx().offset();
             trace::finished(&self.conn, &self.bytes, seq, self.filled);
         }
+        faults::at(Step::PlaceFilled);
         publish(&self.conn, &self.held, words, self.filled);
     }
 }
@@ -288,8 +292,12 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
-    match tx.reserve(words, ring.len(), want.min(ring.len())) {
+    let part = tx.part(ring.len());
+    let reserved = tx.reserve(words, ring.len(), want.min(ring.len()));
+    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    match reserved {
         Ok(Room::Ring(n)) => {
+            faults::at(Step::PlaceGiven);
             let (at, _) = tx.stretches(ring.len(), n);
             match where_to(conn, &held, &ring, at.at, at.len) {
                 Some((bytes, by_device)) => Ok(Turned::Place(Place {
@@ -356,6 +364,7 @@ pub fn peek(conn: &Use) -> Option<SharedBytes> {
         return None;
     };
     let (first, _) = held.rx().stretches(ring.len(), n);
+    faults::at(Step::Shown);
     ring.part(first.at, first.len)
 }
 
@@ -371,6 +380,7 @@ pub fn took(conn: &Use, n: usize) {
         }
         // SAFETY: `peek` found it mapped, and `conn` is held.
         held.rx().took(unsafe { conn.rx_words() }, n as u64);
+        faults::at(Step::ShownTaken);
         crate::stats::add_rx_ring(conn, n as u64);
     }
     crate::stats::show_rx(conn, n.cast_signed());

@@ -299,7 +299,10 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
-    let n = match tx.reserve(words, ring.len(), cursor.left()) {
+    let part = tx.part(ring.len());
+    let reserved = tx.reserve(words, ring.len(), cursor.left());
+    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
@@ -392,8 +395,11 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         let words = unsafe { conn.tx_words() };
         words.tx.0.tx_cpu.store(spin::cpu_mark(), Ordering::Relaxed);
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
+        let size = conn.tx_size.load(Ordering::Relaxed) as usize;
+        let part = held.tx().part(size);
         held.tx()
             .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        faults::at_change(Step::PartShrunk, part, held.tx().part(size));
         faults::at(Step::RunDeclared);
     }
     let mut list = [iovec {
