@@ -42,7 +42,7 @@ use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
 use crate::lane::copying;
-use crate::process::{self, PROCESS};
+use crate::process::{self, PROCESS, memory};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
 use memlane_core::layout::PART_LEAST;
@@ -462,6 +462,9 @@ fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
     if conn.given_size.load(Ordering::Relaxed) != 0 && hs.peer_features & wire::OWN_RINGS == 0 {
         return Err(Reason::RELEASE); // it would write into the chunk
+    }
+    if !memory::allows(memory::BEGINNING) {
+        return Err(Reason::MEMORY);
     }
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let group = group::find(&mut locked, m.gid, hs.peer_pid)?;

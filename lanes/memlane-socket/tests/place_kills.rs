@@ -63,6 +63,9 @@ fn peer(part: &str, fault: &str, port: u16, said: &std::path::Path) -> Child {
 #[test]
 #[ignore = "the other process of those below"]
 fn plays_its_part() {
+    // Whoever waits for a byte that never comes.
+    // SAFETY: no pointers are passed.
+    unsafe { libc::alarm(LIMIT.as_secs() as u32) };
     let of = |name| std::env::var(name).unwrap();
     let port: u16 = of("PLACE_PORT").parse().unwrap();
     let to = SocketAddr::from(([127, 0, 0, 1], port));

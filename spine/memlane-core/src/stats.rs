@@ -100,6 +100,8 @@ pub enum Counter {
     UpgradedServer,
     /// Send calls that moved more than the ring holds.
     TxBeyondRing,
+    /// Times that memory was found to be too scarce for rings.
+    Scarce,
 }
 
 /// Number of counter slots (more than there are counters: room to grow).

@@ -7,7 +7,7 @@ use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved};
 use crate::conn::{SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
-use crate::process;
+use crate::process::{self, memory};
 use crate::real;
 use crate::real::errno;
 use crate::trace;
@@ -270,7 +270,7 @@ pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved, Errno> {
                 process::count(Counter::WakeupsSent, 1);
                 return Ok(Reserved::Tcp(TCP_PIECE));
             }
-            Turned::Full | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
+            Turned::Full | Turned::Scarce | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
         }
     }
 }
@@ -278,6 +278,7 @@ pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved, Errno> {
 enum Turned {
     Place(Place),
     Full,
+    Scarce,
     Must(MustTcp),
     Ended,
 }
@@ -289,11 +290,15 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
     if conn.cell().tx_mode.load(Ordering::Relaxed) != mode::OPEN {
         return Ok(Turned::Ended);
     }
+    if memory::is_scarce() {
+        return Ok(Turned::Scarce);
+    }
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
     let part = tx.part(ring.len());
-    let reserved = tx.reserve(words, ring.len(), want.min(ring.len()));
+    let may_grow = |more| memory::allows_part(&ring, part, more);
+    let reserved = tx.reserve_if(words, ring.len(), want.min(ring.len()), may_grow);
     faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
     match reserved {
         Ok(Room::Ring(n)) => {

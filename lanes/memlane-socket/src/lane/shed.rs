@@ -222,9 +222,12 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
         punch(ring, size);
         return true;
     }
-    // SAFETY: upgraded, and the groups are locked: mapped.
+    if conn.rx_mode() != mode::COLD {
+        return false;
+    }
+    // SAFETY: COLD, under the lock, and the groups are locked: mapped.
     let words = unsafe { conn.rx_words() };
-    if conn.rx_mode() != mode::COLD || !held.rx().owns_ring(words) {
+    if !held.rx().owns_ring(words) {
         return false;
     }
     faults::at(Step::Shedding);
