@@ -5,9 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 use ratatui::{DefaultTerminal, Frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -109,8 +112,10 @@ impl Held {
     fn take_again(&mut self) -> anyhow::Result<()> {
         disable_raw_mode()?; // else it takes its word for it that it is raw
         enable_raw_mode()?;
-        execute!(std::io::stdout(), EnterAlternateScreen)?;
-        self.terminal.clear()?;
+        let everything = Clear(ClearType::All);
+        execute!(std::io::stdout(), EnterAlternateScreen, everything)?;
+        // A new one draws every cell; to clear the old one it would ask where the cursor is.
+        self.terminal = DefaultTerminal::new(CrosstermBackend::new(std::io::stdout()))?;
         Ok(())
     }
 
