@@ -139,7 +139,10 @@ fn programs_whose_cgroup_is_nearly_full_go_on_by_tcp_and_live() {
     }
     assert_eq!(group.killed(), 0);
     let scarce = carried(&crowd);
-    eprintln!("{scarce:?} bytes by rings and by TCP, {} bytes in the group", group.usage());
+    eprintln!(
+        "{scarce:?} bytes by rings and by TCP, {} bytes in the group",
+        group.usage()
+    );
     assert!(scarce[0] > 0 && scarce[1] > 100 * MIB, "{scarce:?}");
     assert!(times_scarce(&crowd) > 0);
 

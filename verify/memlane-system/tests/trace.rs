@@ -510,7 +510,10 @@ fn files_in_turn_are_captures_of_their_own_and_the_oldest_goes() {
         let packets = fields(file, "frame", &["frame.time_epoch"]);
         times.push(packets.into_iter().next().expect("a packet"));
     }
-    assert!(times.is_sorted_by(|newer, older| newer > older), "{times:?}");
+    assert!(
+        times.is_sorted_by(|newer, older| newer > older),
+        "{times:?}"
+    );
     assert_eq!(std::fs::read_dir(dir.path()).expect("files").count(), 3);
 }
 
