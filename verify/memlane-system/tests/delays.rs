@@ -48,13 +48,25 @@ impl Trace {
     /// What starts a program under it. The tracer is the child: the program keeps the number that its parent knows.
     fn under(&self) -> Vec<&str> {
         let file = self.file.to_str().expect("a plain name");
-        vec!["strace", "-D", "-qq", "-e", WAITS, "-o", file]
+        vec!["strace", "-D", "-q", "-e", WAITS, "-o", file]
     }
 
+    /// All of them: the program has ended, or is about to.
     fn calls(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(&self.file).expect("what strace writes");
-        let calls = text.lines().filter(|line| !line.starts_with(['+', '-']));
-        calls.map(str::to_owned).collect()
+        let start = Instant::now();
+        loop {
+            let text = std::fs::read_to_string(&self.file).expect("what strace writes");
+            if text
+                .lines()
+                .last()
+                .is_some_and(|line| line.starts_with("+++"))
+            {
+                let calls = text.lines().filter(|line| !line.starts_with(['+', '-']));
+                return calls.map(str::to_owned).collect();
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end: {text}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Nothing but the program's own calls has waited for long.
@@ -78,10 +90,11 @@ fn is_the_program_s(call: &str) -> bool {
     let plain = ["recvfrom(", "sendto("]
         .iter()
         .any(|name| call.starts_with(name));
+    let tcp = call.starts_with("sendmsg(") && call.contains("msg_name=NULL");
     let inet = ["connect(", "accept("]
         .iter()
         .any(|name| call.starts_with(name));
-    (plain && !call.contains("MSG_DONTWAIT")) || (inet && !call.contains("AF_UNIX"))
+    ((plain || tcp) && !call.contains("MSG_DONTWAIT")) || (inet && !call.contains("AF_UNIX"))
 }
 
 /// How long a call may wait; `None`: as long as it takes.
@@ -138,6 +151,7 @@ fn pair_gives_up(other: &Settings<'_>, spoil: Option<&str>) {
             assert!(start.elapsed() < PATIENCE, "{}", pair.describe());
             pair.exchange();
         }
+        drop(pair);
         trace.nobody_waited();
     }
 }
@@ -185,7 +199,7 @@ fn victim(meet: impl FnOnce(&Settings<'_>) -> Meeting, lie: impl FnOnce(&mut Mee
         ..DEFAULT
     });
     lie(&mut meeting);
-    let _ = &meeting;
+    drop(meeting);
     trace.nobody_waited();
 }
 
