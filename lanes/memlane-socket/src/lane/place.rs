@@ -297,8 +297,15 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned, Errno> {
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
     let part = tx.part(ring.len());
-    let may_grow = |more| memory::allows_part(&ring, part, more);
+    let mut asked = false;
+    let may_grow = |more| {
+        asked = true;
+        memory::allows_part(&ring, part, more)
+    };
     let reserved = tx.reserve_if(words, ring.len(), want.min(ring.len()), may_grow);
+    if asked {
+        crate::stats::show_part(conn, tx.part(ring.len()));
+    }
     faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
     match reserved {
         Ok(Room::Ring(n)) => {

@@ -305,8 +305,15 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
     let part = tx.part(ring.len());
-    let may_grow = |more| memory::allows_part(&ring, part, more);
+    let mut asked = false;
+    let may_grow = |more| {
+        asked = true;
+        memory::allows_part(&ring, part, more)
+    };
     let reserved = tx.reserve_if(words, ring.len(), cursor.left(), may_grow);
+    if asked {
+        crate::stats::show_part(conn, tx.part(ring.len()));
+    }
     faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
@@ -406,6 +413,9 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
         held.tx()
             .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
         faults::at_change(Step::PartShrunk, part, held.tx().part(size));
+        if held.tx().part(size) != part {
+            crate::stats::show_part(conn, held.tx().part(size));
+        }
         faults::at(Step::RunDeclared);
     }
     let mut list = [iovec {
