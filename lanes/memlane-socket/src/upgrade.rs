@@ -316,6 +316,7 @@ fn deliver(m: &Message, got: Received) {
             refuse(&conn, hs, Reason::PEER_DECLINED, false);
             Ok(())
         }
+        (Kind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
         (Kind::Accept, _) | (Kind::Confirm, OVER) => return decline_unknown(m, &got),
         _ => Ok(()),
     };
@@ -329,6 +330,14 @@ fn deliver(m: &Message, got: Received) {
         _ => 0,
     };
     conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+/// Is it the very DMB that this connection has attached? (Else it would be told that nobody uses it.)
+fn sends_into(conn: &Conn, m: &Message) -> bool {
+    let dmb = conn.tx_dmb.load(Ordering::Acquire);
+    // SAFETY: attached (the caller's look at `hs`): mapped, atomics only.
+    let token = unsafe { &*dmb }.rx.0.token.load(Ordering::Acquire);
+    token == m.token && conn.tx_slot.load(Ordering::Relaxed) == u32::from(m.slot)
 }
 
 // --- accepting side -------------------------------------------------------
