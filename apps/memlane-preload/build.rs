@@ -10,4 +10,6 @@ fn main() {
         .compile("memlane_shim");
     // The libc crate leaves this to std when another crate of the build wants its feature `std`; here there is no std.
     println!("cargo::rustc-cdylib-link-arg=-lc");
+    // What nobody defines is to be told here, not by every program that is started with the library.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

@@ -66,6 +66,8 @@ impl Source for File {
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
     pub(crate) ring_size: u32,
+    /// Bytes of the ring in use, by its sender's page (`rings`).
+    pub(crate) ring_part: Option<u32>,
     /// Bytes sent and not yet taken; not on the page, but from both ends' pages (`rings`).
     pub(crate) ring_used: Option<u32>,
     /// Mode `copy`: what goes in memory goes by way of the sender's own buffer.
@@ -254,6 +256,10 @@ impl Conn {
             parked: words.u32(offset_of!(ConnEntry, parked)) != 0,
             tx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, tx_ring_size)),
+                ring_part: match words.u32(offset_of!(ConnEntry, tx_ring_part)) {
+                    0 => None,
+                    part => Some(part.min(words.u32(offset_of!(ConnEntry, tx_ring_size)))),
+                },
                 ring_used: None,
                 copied: copied & COPIED_TX != 0,
                 ring_bytes: words.u64(offset_of!(ConnEntry, tx_ring_bytes)),
@@ -262,6 +268,7 @@ impl Conn {
             },
             rx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, rx_ring_size)),
+                ring_part: None,
                 ring_used: None,
                 copied: copied & COPIED_RX != 0,
                 ring_bytes: words.u64(offset_of!(ConnEntry, rx_ring_bytes)),

@@ -11,19 +11,29 @@ use crate::procs::{Process, Survey};
 /// Looks at a ring that is busy, until nothing was taken between two of them.
 const LOOKS: usize = 8;
 
-/// Fills in `Flow::ring_used` of every connection that is to be shown; it stays unknown
-/// where the other end's page could not be read.
+/// Fills in `Flow::ring_used`, and which part of its ring a receiver's peer uses, of every connection that is to be
+/// shown; both stay unknown where the other end's page could not be read.
 pub(crate) fn measure(survey: &mut Survey) {
     let ends = Ends::of(survey);
+    let parts: Vec<Vec<Option<u32>>> = survey
+        .processes
+        .iter()
+        .map(|process| {
+            let part = |conn: &Conn| ends.other(process, conn)?.1.tx.ring_part;
+            process.page.conns.iter().map(part).collect()
+        })
+        .collect();
     let used: Vec<Vec<[Option<u32>; 2]>> = survey
         .processes
         .iter()
         .map(|process| used_by(process, &ends))
         .collect();
-    for (process, used) in survey.processes.iter_mut().zip(used) {
-        for (conn, [tx, rx]) in process.page.conns.iter_mut().zip(used) {
+    for ((process, used), parts) in survey.processes.iter_mut().zip(used).zip(parts) {
+        let conns = process.page.conns.iter_mut();
+        for ((conn, [tx, rx]), part) in conns.zip(used).zip(parts) {
             conn.tx.ring_used = tx;
             conn.rx.ring_used = rx;
+            conn.rx.ring_part = part.map(|part| part.min(conn.rx.ring_size));
         }
     }
 }

@@ -278,6 +278,7 @@ impl RingUse {
 #[derive(Serialize, Default, Clone)]
 struct Waits {
     ring_full: u64,
+    memory_scarce: u64,
     parks: u64,
     wakeups_sent: u64,
     spin_hits: u64,
@@ -391,6 +392,7 @@ impl Waits {
     fn new(sums: &Sums) -> Waits {
         Waits {
             ring_full: sums.get(Counter::RingFull),
+            memory_scarce: sums.get(Counter::Scarce),
             parks: sums.get(Counter::Parks),
             wakeups_sent: sums.get(Counter::WakeupsSent),
             spin_hits: sums.get(Counter::SpinHits),
@@ -502,6 +504,9 @@ impl Counts {
         self.tx.lines(&mut sheet);
         let full = share(self.waits.ring_full, self.tx.calls);
         sheet.line("Ring full", format!("{} ({full})", self.waits.ring_full));
+        if self.waits.memory_scarce > 0 {
+            sheet.line("Too little memory for rings", self.waits.memory_scarce);
+        }
         sheet.line("Wake-ups sent by TCP", self.waits.wakeups_sent);
         if let Some(beyond) = self.tx.calls_beyond_ring {
             let part = share(beyond, self.tx.calls);

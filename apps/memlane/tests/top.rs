@@ -116,6 +116,20 @@ impl Session {
         settings.c_lflag & both == both
     }
 
+    /// Waits until it is in this state of proc(5).
+    #[track_caller]
+    fn is_in_state(&self, state: char) {
+        let begin = Instant::now();
+        let path = format!("/proc/{}/stat", self.child.id());
+        while !std::fs::read_to_string(&path)
+            .unwrap()
+            .contains(&format!(") {state} "))
+        {
+            assert!(begin.elapsed() < LIMIT, "it is never in state {state}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status();
@@ -197,6 +211,32 @@ fn whatever_ends_it_the_terminal_is_given_back() {
             "\x03" => top.press(how.as_bytes()),
             signal => top.signal(signal),
         }
+        assert_eq!(top.ends(), Some(0), "{how:?}");
+    }
+}
+
+#[test]
+fn a_stop_gives_the_terminal_back_and_takes_it_again() {
+    for how in ["\x1a", "TSTP", "STOP"] {
+        let mut top = Session::new(&[], &[]);
+        top.sees("REASON");
+        top.seen.clear();
+        match how {
+            "\x1a" => top.press(how.as_bytes()),
+            signal => top.signal(signal),
+        }
+        top.is_in_state('T');
+        // Who is stopped from outside, and cannot help it, leaves it raw; a shell mends that.
+        if how != "STOP" {
+            top.sees("\x1b[?1049l");
+            assert!(top.is_plain(), "{how:?}");
+        }
+        top.seen.clear();
+        top.signal("CONT");
+        top.sees("\x1b[?1049h");
+        top.sees("REASON");
+        assert!(!top.is_plain(), "{how:?}");
+        top.press(b"q");
         assert_eq!(top.ends(), Some(0), "{how:?}");
     }
 }

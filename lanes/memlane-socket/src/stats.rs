@@ -41,6 +41,7 @@ pub fn open_entry(conn: &Conn) {
         &e.parked,
         &e.tx_ring_size,
         &e.rx_ring_size,
+        &e.tx_ring_part,
         &e.copied,
     ] {
         word.store(0, Relaxed);
@@ -154,6 +155,15 @@ pub fn show_rings(conn: &Conn) {
         e.tx_ring_size.store(conn.tx_size.load(Relaxed), Relaxed);
         e.rx_ring_size.store(conn.rx_size.load(Relaxed), Relaxed);
         e.parked.store(1, Relaxed);
+    }
+}
+
+/// The sender uses so many bytes of the peer's ring from now on.
+#[cold]
+pub fn show_part(conn: &Conn, part: usize) {
+    if let Some(e) = entry(conn) {
+        e.tx_ring_part
+            .store(u32::try_from(part).unwrap_or(0), Relaxed);
     }
 }
 

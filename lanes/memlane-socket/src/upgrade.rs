@@ -42,7 +42,7 @@ use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
 use crate::lane::copying;
-use crate::process::{self, PROCESS};
+use crate::process::{self, PROCESS, memory};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
 use memlane_core::layout::PART_LEAST;
@@ -316,7 +316,7 @@ fn deliver(m: &Message, got: Received) {
             refuse(&conn, hs, Reason::PEER_DECLINED, false);
             Ok(())
         }
-        (Kind::Accept, _) if has_dmb(&conn, hs, m) => return, // said twice
+        (Kind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
         (Kind::Accept, _) | (Kind::Confirm, OVER) => return decline_unknown(m, &got),
         _ => Ok(()),
     };
@@ -332,11 +332,12 @@ fn deliver(m: &Message, got: Received) {
     conn.hs_due.store(due, Ordering::Relaxed);
 }
 
-/// Does the connection send into the very DMB that `m` offers?
-fn has_dmb(conn: &Conn, hs: &Handshake, m: &Message) -> bool {
+/// Is it the very DMB that this connection has attached? (Else it would be told that nobody uses it.)
+fn sends_into(conn: &Conn, m: &Message) -> bool {
     let dmb = conn.tx_dmb.load(Ordering::Acquire);
-    // SAFETY: attached, and hs_lock is held: mapped, atomics only.
-    hs.attached && unsafe { &*dmb }.rx.0.token.load(Ordering::Acquire) == m.token
+    // SAFETY: attached (the caller's look at `hs`): mapped, atomics only.
+    let token = unsafe { &*dmb }.rx.0.token.load(Ordering::Acquire);
+    token == m.token && conn.tx_slot.load(Ordering::Relaxed) == u32::from(m.slot)
 }
 
 // --- accepting side -------------------------------------------------------
@@ -470,6 +471,9 @@ fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
     if conn.given_size.load(Ordering::Relaxed) != 0 && hs.peer_features & wire::OWN_RINGS == 0 {
         return Err(Reason::RELEASE); // it would write into the chunk
+    }
+    if !memory::allows(memory::BEGINNING) {
+        return Err(Reason::MEMORY);
     }
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let group = group::find(&mut locked, m.gid, hs.peer_pid)?;

@@ -197,6 +197,19 @@ impl Tx {
         size: usize,
         want: usize,
     ) -> Result<Room, Misbehaved> {
+        self.reserve_if(w, size, want, |_| true)
+    }
+
+    /// As `reserve`, for who may have no memory for more: `may_grow` is asked
+    /// before so many bytes of the ring are used that were not in use.
+    #[inline]
+    pub fn reserve_if<W: Words>(
+        &mut self,
+        w: &DmbWords<W>,
+        size: usize,
+        want: usize,
+        may_grow: impl FnOnce(usize) -> bool,
+    ) -> Result<Room, Misbehaved> {
         if self.ended != 0 {
             return Ok(Room::Tcp(MustTcp::Ended));
         }
@@ -211,7 +224,7 @@ impl Tx {
             self.refresh(w)?;
             room = self.room(size);
             if room < want && self.part != 0 && (self.part as usize) < size {
-                self.grow(w, size, want);
+                self.grow(w, size, want, may_grow);
                 room = self.room(size);
             }
         }
@@ -355,11 +368,20 @@ impl Tx {
 
     /// `want` bytes do not fit: more of the ring is used from here on.
     #[cold]
-    fn grow<W: Words>(&mut self, w: &DmbWords<W>, size: usize, want: usize) {
+    fn grow<W: Words>(
+        &mut self,
+        w: &DmbWords<W>,
+        size: usize,
+        want: usize,
+        may_grow: impl FnOnce(usize) -> bool,
+    ) {
         let larger = u64::from(self.part.saturating_mul(GROWTH));
         let two = 2 * want.min(size) as u64; // this one, and the next beside it
         #[allow(clippy::cast_possible_truncation)] // a ring's size at most
         let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
+        if !may_grow((more - self.part) as usize) {
+            return;
+        }
         // Everything unread lies in the old part; `head` shall lie right behind it.
         let is_empty = self.consumed >= self.ring_head;
         let old = if is_empty { 0 } else { self.part };

@@ -100,6 +100,8 @@ pub enum Counter {
     UpgradedServer,
     /// Send calls that moved more than the ring holds.
     TxBeyondRing,
+    /// Times that memory was found to be too scarce for rings.
+    Scarce,
 }
 
 /// Number of counter slots (more than there are counters: room to grow).
@@ -244,8 +246,10 @@ pub struct ConnEntry {
     pub rx_calls: AtomicU64,
     /// `COPIED_TX | COPIED_RX`.
     pub copied: AtomicU32,
+    /// Bytes of the ring that we send into which are in use (its part); 0 = not known.
+    pub tx_ring_part: AtomicU32,
     /// Filler up to 192.
-    pub reserved: [AtomicU32; 11],
+    pub reserved: [AtomicU32; 10],
 }
 
 const _: () = {

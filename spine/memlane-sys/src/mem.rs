@@ -127,6 +127,24 @@ pub fn place_for(len: usize) -> usize {
     base.as_ptr() as usize
 }
 
+/// Has the kernel find memory for `len` bytes at `at`, in whole pages, before anybody touches them: where there is none,
+/// this says so, and a touch would be SIGBUS. `INVAL`: the kernel is older than 5.14.
+///
+/// # Safety
+/// They lie in a shared mapping of the caller's that may be written. What stands there is not changed.
+pub unsafe fn populate(at: NonNull<u8>, len: usize) -> Result<()> {
+    // SAFETY: pages of a mapping of the caller's (its promise), whose contents stay.
+    unsafe {
+        syscall!(
+            libc::SYS_madvise,
+            at.as_ptr(),
+            len,
+            libc::MADV_POPULATE_WRITE
+        )
+    }
+    .map(|_| ())
+}
+
 /// Maps `len` zeroed bytes that cost nothing until touched. `shared` memory is
 /// seen by children of a fork too.
 pub fn map_anon(len: usize, shared: bool) -> Result<NonNull<u8>> {

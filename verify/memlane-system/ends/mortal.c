@@ -148,6 +148,15 @@ static int pour(struct stream *s, int by_client, size_t bytes) {
     return take(s, bytes - bytes / 2) || give(s, 1);
 }
 
+/* Both wait for the other in turn, for so long that rings give their pages back; then these fill again. */
+static int idle(struct stream *s, long ms) {
+    for (int by_client = 1; by_client >= 0; by_client--) {
+        if (s->client == by_client) rest(ms);
+        if (s->client == by_client ? give(s, 1) : take(s, 1)) return -1;
+    }
+    return pour(s, 1, BULK / 8) || pour(s, 0, BULK / 8);
+}
+
 /* An option that the memory lane does not carry. */
 static int back_to_tcp(struct stream *s) {
     int on = 1;
@@ -157,7 +166,7 @@ static int back_to_tcp(struct stream *s) {
 
 static int whole_life(struct stream *s) {
     if (exchange(s, 20, 0) || pour(s, 1, BULK) || pour(s, 0, BULK)) return -1;
-    if (both(s, BULK / 4) || exchange(s, 4, 2)) return -1;
+    if (both(s, BULK / 4) || exchange(s, 4, 2) || idle(s, 16)) return -1;
     if (s->client) back_to_tcp(s);
     if (exchange(s, 5, 0) || pour(s, 1, 200000) || pour(s, 0, 200000)) return -1;
     if (!s->client) return take_end(s) || give(s, 10000);

@@ -43,15 +43,24 @@ struct Where {
     who: Failing,
     /// What both sides are asked for.
     mode: &'static str,
-    /// Only this part.
-    part: Option<Part>,
+    /// Only these parts.
+    parts: &'static [Part],
 }
+
+/// All that a program under memlane gets to in mode `nocopy`.
+const EVERYWHERE: &[Part] = &[
+    Part::Upgrade,
+    Part::Refusal,
+    Part::Transfer,
+    Part::Downgrade,
+    Part::Close,
+];
 
 const fn everywhere(who: Failing) -> Where {
     Where {
         who,
         mode: "nocopy",
-        part: None,
+        parts: EVERYWHERE,
     }
 }
 
@@ -60,7 +69,7 @@ const fn by_copies(who: Failing) -> Where {
     Where {
         who,
         mode: "copy",
-        part: Some(Part::Transfer),
+        parts: &[Part::Transfer, Part::Copying],
     }
 }
 
@@ -179,11 +188,11 @@ fn at_every_step(
     let before = Held::by(survivor.pid()).expect("it is there");
     let mut wrong = Vec::new();
     let mut done = 0;
-    let here = |part: Part, side| place.who.gets_to(side) && place.part.is_none_or(|p| p == part);
+    let here = |part: Part, side| place.who.gets_to(side) && place.parts.contains(&part);
     for (name, part, _) in STEPS.iter().filter(|(_, part, side)| here(*part, *side)) {
         // In the middle of it, too: the first bytes are not like all others.
         let times: &[u32] = match part {
-            Part::Transfer => &[1, 12],
+            Part::Transfer | Part::Copying => &[1, 12],
             _ => &[1],
         };
         for nth in times {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use memlane_system::harness::{Built, Running, TempDir, is_root, plain_only};
+use memlane_system::harness::{Built, Running, TempDir, is_root, plain_only, run};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -169,6 +169,38 @@ fn programs_outlive_what_they_were_started_from() {
     they_end_well(running, &home);
     let said = install("sweep", &prefix, &[]);
     assert!(said.is_empty() && !library.exists(), "{said}");
+}
+
+/// By systemd's own reader, where it is there: it need not run.
+#[test]
+fn installed_units_are_understood_by_systemd() {
+    let analyzer = Command::new("systemd-analyze").arg("--version").output();
+    if plain_only() || !analyzer.is_ok_and(|said| said.status.success()) {
+        eprintln!("SKIPPED install: units: no systemd-analyze");
+        return;
+    }
+    let dir = TempDir::new("install-units");
+    let built = built(dir.path());
+    let prefix = dir.path().join("opt");
+    let from = ["--built", built.to_str().expect("UTF-8")];
+    install("install", &prefix, &from);
+    let units = std::fs::read_dir(prefix.join("lib/systemd/system")).expect("units");
+    let mut units: Vec<PathBuf> = units.flatten().map(|unit| unit.path()).collect();
+    assert!(units.len() >= 5, "{units:?}");
+    let verify = |units: &[PathBuf]| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no"]).args(units);
+        let done = run(command, LIMIT);
+        (done.is_ok(), done.stderr)
+    };
+    let (well, said) = verify(&units);
+    // Not each complaint is a failure to it; and it may have some about the machine's own units.
+    let ours = said.lines().find(|line| line.contains("memlane"));
+    assert!(well && ours.is_none(), "{said}");
+    // It does look at what would be started.
+    std::fs::remove_file(prefix.join("bin/memlane")).expect("removed");
+    units.retain(|unit| unit.ends_with("memlane-exporter.service"));
+    assert!(!verify(&units).0);
 }
 
 #[test]

@@ -228,6 +228,12 @@ fn an_answer_that_comes_twice_is_heard_once() {
     assert_eq!(meeting.mail().0.kind, Kind::Confirm);
     meeting.exchange();
     assert!(!meeting.has_mail());
+    // Once more, when the lane is open: the memory stays in use.
+    meeting.answer(&m.encode(), &[&proof, &memory]);
+    for _ in 0..20 {
+        meeting.exchange();
+    }
+    meeting.ends_on_lane();
     assert!(!is_let_go_of(&memory), "it uses what it was given");
 }
 

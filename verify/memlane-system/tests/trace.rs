@@ -2,10 +2,11 @@
 //! die, that are two, that lie, that are somebody else.
 
 use std::fs::OpenOptions;
-use std::io::{Seek as _, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memlane_system::harness::{Built, Running, TempDir, free_port, is_root, plain_only};
@@ -482,6 +483,92 @@ fn a_capture_that_is_full_lets_the_programs_go() {
 }
 
 /// Whoever may open the page may write anything there; the program must not care.
+#[test]
+fn files_in_turn_are_captures_of_their_own_and_the_oldest_goes() {
+    if plain_only() || !has(&["tshark"]) {
+        return;
+    }
+    let dir = TempDir::new("trace-turns");
+    let files = ["a.pcapng", "a.1.pcapng", "a.2.pcapng"].map(|name| dir.path().join(name));
+    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
+    pair.open();
+    let tracer = attached(&pair, &files[0], &["--rotate", "128k:3"]);
+    let id = |file: &Path| std::fs::metadata(file).ok().map(|meta| meta.ino());
+    while id(&files[2]).is_none() {
+        many_turns(&mut pair, 3, 20);
+    }
+    let oldest = id(&files[2]);
+    while id(&files[2]) == oldest {
+        many_turns(&mut pair, 3, 20);
+    }
+    ended(tracer);
+    let mut times = Vec::new();
+    for file in &files {
+        let long = std::fs::metadata(file).expect("a file").len();
+        assert!(long <= 129 << 10, "{long}");
+        assert!(fields(file, "_ws.malformed", &["frame.number"]).is_empty());
+        let packets = fields(file, "frame", &["frame.time_epoch"]);
+        times.push(packets.into_iter().next().expect("a packet"));
+    }
+    assert!(
+        times.is_sorted_by(|newer, older| newer > older),
+        "{times:?}"
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).expect("files").count(), 3);
+}
+
+/// It has a socket; each line that it reads makes a child that says something to PORT.
+const HAS_CHILDREN: &str = "
+import os, socket, sys, time
+listener = socket.create_server(('127.0.0.1', 0))
+print('ready', flush=True)
+for line in sys.stdin:
+    if os.fork() == 0:
+        talk = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+        time.sleep(1.5)
+        talk.sendall(line.encode() * 100)
+        talk.recv(1)
+        os._exit(0)
+";
+
+#[test]
+fn children_that_come_later_are_traced_with_their_parent() {
+    if plain_only() || !has(&["tshark", "python3"]) {
+        return;
+    }
+    let dir = TempDir::new("trace-children");
+    let file = dir.path().join("a.pcapng");
+    let plain = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = plain.local_addr().expect("a port").port().to_string();
+    let built = Built::find();
+    let mut parent = Command::new(built.memlane.expect("memlane is built"))
+        .env("MEMLANE_PRELOAD", &built.preload)
+        .args(["run", "--", "python3", "-c", HAS_CHILDREN, &port])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 starts");
+    let mut ready = [0; 6];
+    let mut says = parent.stdout.take().expect("piped");
+    says.read_exact(&mut ready).expect("it is ready");
+    let mut tracer = Running::start(trace(&file, &["--pid", &parent.id().to_string()]));
+    begun(&mut tracer);
+    let mut orders = parent.stdin.take().expect("piped");
+    writeln!(orders, "by a child").expect("it reads");
+    let (mut talk, _) = plain.accept().expect("a child");
+    let mut text = [0; 1100];
+    talk.read_exact(&mut text).expect("its words");
+    assert_eq!(text[..11], *b"by a child\n");
+    talk.write_all(b"!").expect("an answer");
+    drop((talk, orders)); // the child ends, the parent ends, and so does the tracer
+    parent.wait().expect("it ends");
+    let done = tracer.finish(LIMIT);
+    assert!(done.is_ok(), "{}", done.report());
+    assert!(done.stderr.contains("of 2 processes"), "{}", done.stderr);
+    let [a, b] = follow(&file, 0);
+    assert!(a == text || b == text, "{a:?} {b:?}");
+}
+
 #[test]
 fn a_tracer_that_writes_anything_anywhere_harms_nobody() {
     if plain_only() {

@@ -17,7 +17,7 @@ type Family = (&'static str, &'static str, Series<Counter>);
 const SENT: &[(&str, &str)] = &[("direction", "sent")];
 const RECEIVED: &[(&str, &str)] = &[("direction", "received")];
 
-const FAMILIES: [Family; 15] = [
+const FAMILIES: [Family; 16] = [
     (
         "connections",
         "TCP connections that were made or accepted",
@@ -85,6 +85,11 @@ const FAMILIES: [Family; 15] = [
         "ring_full",
         "Times that a sender found no room and took TCP",
         &[(&[], Counter::RingFull)],
+    ),
+    (
+        "memory_scarce",
+        "Times that memory was found to be too scarce for rings",
+        &[(&[], Counter::Scarce)],
     ),
     (
         "parks",

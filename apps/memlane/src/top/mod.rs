@@ -94,7 +94,7 @@ fn watch(model: &mut Model, delay: Duration, colors: Look) -> anyhow::Result<()>
         terminal.draw(|frame| screen::draw(frame, model, colors))?;
         match terminal.event(next)? {
             terminal::Event::Press(key) => model.press(key),
-            terminal::Event::Other => {}
+            terminal::Event::Other | terminal::Event::Stop => {}
             terminal::Event::End => break,
             terminal::Event::Time => {
                 if !model.paused {

@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// LINKTYPE_ETHERNET.
 const ETHERNET: u16 = 1;
@@ -16,6 +16,59 @@ pub(super) struct Capture {
     written: u64,
     most: u64,
     pub(super) packets: u64,
+}
+
+/// Files in turn: the newest has the name that was asked for, older ones have numbers.
+pub(super) struct Turns {
+    path: PathBuf,
+    size: u64,
+    count: u32,
+}
+
+impl Turns {
+    pub(super) fn new(path: &Path, size: u64, count: u32) -> io::Result<Turns> {
+        let other = path == Path::new("-") || path.metadata().is_ok_and(|meta| !meta.is_file());
+        if other {
+            return Err(io::Error::other(
+                "--rotate needs a file that can be renamed",
+            ));
+        }
+        Ok(Turns {
+            path: path.to_owned(),
+            size,
+            count,
+        })
+    }
+
+    /// `a.pcapng`, `a.1.pcapng`, `a.2.pcapng`, …: how many turns ago it was written.
+    fn name(&self, ago: u32) -> PathBuf {
+        if ago == 0 {
+            return self.path.clone();
+        }
+        match self.path.extension() {
+            Some(ending) => {
+                let mut number = std::ffi::OsString::from(format!("{ago}."));
+                number.push(ending);
+                self.path.with_extension(number)
+            }
+            None => self.path.with_extension(ago.to_string()),
+        }
+    }
+
+    /// The next one's turn: `capture` goes on there.
+    pub(super) fn next(&self, capture: &mut Capture) -> io::Result<()> {
+        capture.flush()?;
+        for ago in (1..self.count).rev() {
+            match std::fs::rename(self.name(ago - 1), self.name(ago)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let packets = capture.packets;
+        *capture = Capture::create(&self.path, self.size)?;
+        capture.packets = packets;
+        Ok(())
+    }
 }
 
 /// What became of a packet.
@@ -167,6 +220,47 @@ fn option(to: &mut Vec<u8>, number: u16, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_take_turns_and_the_oldest_goes() {
+        let dir = std::env::temp_dir().join(format!("memlane-turns-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (name, older, oldest) in [
+            ("a.pcapng", "a.1.pcapng", "a.2.pcapng"),
+            ("plain", "plain.1", "plain.2"),
+        ] {
+            let path = dir.join(name);
+            let turns = Turns::new(&path, 3000, 2).unwrap();
+            let mut capture = Capture::create(&path, 3000).unwrap();
+            for turn in 0..5_u8 {
+                while capture
+                    .packet(1, 5, &[turn; 40], &[turn; 101], 141)
+                    .unwrap()
+                    == Put::Done
+                {}
+                if turn < 4 {
+                    turns.next(&mut capture).unwrap();
+                }
+            }
+            capture.end(0, 6).unwrap();
+            // Each begins as a capture does, and says whose turn it was.
+            for (name, turn) in [(name, 4), (older, 3)] {
+                let bytes = std::fs::read(dir.join(name)).unwrap();
+                assert_eq!(bytes[..4], 0x0A0D_0D0A_u32.to_le_bytes(), "{name}");
+                assert!(bytes.windows(40).any(|w| w == [turn; 40]), "{name}");
+                assert!(bytes.len() <= 3100);
+                let mode = std::fs::metadata(dir.join(name))
+                    .unwrap()
+                    .permissions()
+                    .mode();
+                assert_eq!(mode & 0o777, 0o600);
+            }
+            assert!(!dir.join(oldest).exists());
+        }
+        assert!(Turns::new(Path::new("-"), 3000, 2).is_err());
+        assert!(Turns::new(Path::new("/dev/null"), 3000, 2).is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn a_capture_is_not_longer_than_it_may_be_and_nobody_else_may_read_it() {

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// The capture (pcapng), readable by its owner only; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Trace this process, which runs under memlane
+    /// Trace this process, which runs under memlane, and the children that it has from now on
     #[arg(long, value_name = "PID", group = "whom")]
     pid: Vec<u32>,
     /// Trace connections with this port at either end, of every process that we may look at (or of --pid)
@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// Stop tracing when the capture would become longer (64k, 10M, 1G)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
+    /// Begin a new file when the capture would become longer than SIZE, and keep COUNT of them: FILE is the newest, then
+    /// come FILE with .1, .2, … before its ending
+    #[arg(long, value_name = "SIZE:COUNT", value_parser = rotation, conflicts_with = "max_bytes")]
+    rotate: Option<Rotation>,
     /// How much may wait in each process to be written down: a power of two from 256K to 1G
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = ring)]
     buffer: u64,
@@ -103,6 +107,32 @@ fn family(ip: IpAddr) -> bool {
     ip.to_canonical().is_ipv4()
 }
 
+/// Files in turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rotation {
+    size: u64,
+    count: u32,
+}
+
+/// The longest packet fits, with what stands at a file's beginning.
+const ROTATE_LEAST: u64 = 128 << 10;
+/// More are hardly meant; each turn renames all of them.
+const ROTATE_MOST: u32 = 1000;
+
+fn rotation(text: &str) -> Result<Rotation, String> {
+    let (bytes, count) = text
+        .split_once(':')
+        .ok_or("a size and a number of files are wanted, such as 100M:5")?;
+    let (size, count) = (size(bytes)?, count.parse().unwrap_or(0));
+    if size < ROTATE_LEAST || !(1..=ROTATE_MOST).contains(&count) {
+        return Err(format!(
+            "files of {}K at least, and 1 to {ROTATE_MOST} of them",
+            ROTATE_LEAST >> 10
+        ));
+    }
+    Ok(Rotation { size, count })
+}
+
 fn ring(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     match ring_size_ok(bytes) {
@@ -125,6 +155,16 @@ mod tests {
         assert!(connection("[::1]:80-[::1]:40000").is_ok());
         for wrong in ["", "127.0.0.1:80", "a-b", "127.0.0.1:80-[::1]:5", "1-2"] {
             assert!(connection(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_in_turn_are_large_enough_for_a_packet_and_not_too_many() {
+        let of = |size, count| Ok(Rotation { size, count });
+        assert_eq!(rotation("128k:1"), of(128 << 10, 1));
+        assert_eq!(rotation("1G:1000"), of(1 << 30, 1000));
+        for wrong in ["", "1M", ":3", "1M:0", "1M:1001", "127k:3", "1M:-1", "x:3"] {
+            assert!(rotation(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! Whoever may open `/proc/PID/fd/N` of a process for writing may trace it, which is the kernel's rule for debuggers.
 //! One tracer at a time: it has the file's lock, which the kernel takes back when it dies.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -93,6 +94,19 @@ pub(super) fn of_process(pid: u32) -> io::Result<Vec<PathBuf>> {
     let paths = fds.flatten().map(|entry| entry.path());
     let ours = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.as_os_str() == LINK);
     Ok(paths.filter(ours).collect())
+}
+
+/// Each process's parent.
+pub(super) fn parents() -> HashMap<u32, u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let with_parent = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may contain anything: state, parent.
+        let (_, rest) = stat.rsplit_once(") ")?;
+        Some((pid, rest.split(' ').nth(1)?.parse().ok()?))
+    };
+    numbers.filter_map(with_parent).collect()
 }
 
 /// Which file it is.

@@ -15,7 +15,7 @@ use memlane_core::trace::{Record, SEGMENT};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Args;
-use super::capture::{Capture, Put};
+use super::capture::{Capture, Put, Turns};
 use super::flow::{Flows, HOLD_NS, Sink};
 use super::packet::{End, Segment, end, headers};
 use super::target::{self, Id, Target, Wish};
@@ -154,6 +154,10 @@ struct Work {
     /// Memfds that were taken up, or that are not ours to trace.
     seen: HashSet<Id>,
     searched: Option<Instant>,
+    /// Those that were asked for by number, and children that they have had since.
+    family: HashSet<u32>,
+    /// Who was there before, and was not asked for.
+    strangers: HashSet<u32>,
     /// Read, and waiting for what others have to tell of the time before.
     held: Vec<(usize, Record, Vec<u8>)>,
     /// Up to when everything is known.
@@ -169,9 +173,14 @@ struct Work {
 
 impl Work {
     fn new(args: &Args, stop: OwnedFd) -> anyhow::Result<Work> {
-        let most = args.max_bytes.unwrap_or(u64::MAX);
-        let capture = Capture::create(&args.output, most)
-            .with_context(|| format!("cannot write {}", args.output.display()))?;
+        let cannot = || format!("cannot write {}", args.output.display());
+        let turns = args
+            .rotate
+            .map(|files| Turns::new(&args.output, files.size, files.count));
+        let turns = turns.transpose().with_context(cannot)?;
+        let most = args.rotate.map(|files| files.size).or(args.max_bytes);
+        let capture =
+            Capture::create(&args.output, most.unwrap_or(u64::MAX)).with_context(cannot)?;
         Ok(Work {
             stop,
             wish: args.wish(),
@@ -182,8 +191,11 @@ impl Work {
             held: Vec::new(),
             horizon: u64::MAX,
             flows: Flows::default(),
+            family: args.pid.iter().copied().collect(),
+            strangers: HashSet::new(),
             out: Out {
                 capture,
+                turns,
                 id: 0,
                 full: false,
                 broken: None,
@@ -198,6 +210,10 @@ impl Work {
 
     /// Those that were asked for by name; one that cannot be traced ends all.
     fn attach_now(&mut self, args: &Args) -> anyhow::Result<()> {
+        if !args.pid.is_empty() {
+            let all = target::parents().into_keys();
+            self.strangers = all.filter(|pid| !args.pid.contains(pid)).collect();
+        }
         for pid in &args.pid {
             let before = self.targets.len();
             let mut last = None;
@@ -229,6 +245,34 @@ impl Work {
         }
     }
 
+    /// Looks for children of those that were asked for by number. One whose parent ends before anybody looks is missed.
+    fn follow(&mut self) {
+        self.searched = Some(Instant::now());
+        let parents = target::parents();
+        // A dead one's number may be somebody else's soon.
+        self.family.retain(|pid| parents.contains_key(pid));
+        self.strangers.retain(|pid| parents.contains_key(pid));
+        // Also children of children.
+        loop {
+            let before = self.family.len();
+            let is_new = |(pid, up): &(&u32, &u32)| {
+                self.family.contains(up) && !self.strangers.contains(pid)
+            };
+            let more: Vec<u32> = parents.iter().filter(is_new).map(|(pid, _)| *pid).collect();
+            self.family.extend(more);
+            if self.family.len() == before {
+                break;
+            }
+        }
+        for pid in self.family.iter().copied().collect::<Vec<u32>>() {
+            for path in target::of_process(pid).unwrap_or_default() {
+                if let Err(error) = self.take(pid, &path) {
+                    out::warn(&format!("{error:#}"));
+                }
+            }
+        }
+    }
+
     fn take(&mut self, pid: u32, path: &std::path::Path) -> anyhow::Result<()> {
         let id = target::id_of(path);
         if id.is_none_or(|id| !self.seen.insert(id)) {
@@ -243,12 +287,18 @@ impl Work {
     /// One round: who is new, what they tell. Was there anything?
     fn turn(&mut self, door: Option<&Door>, args: &Args) -> anyhow::Result<bool> {
         let mut busy = self.welcome(door);
-        let search = door.is_none() && args.pid.is_empty();
-        if search && self.searched.is_none_or(|t| t.elapsed() > SEARCH_EVERY) {
-            self.search();
+        let is_time = self.searched.is_none_or(|t| t.elapsed() > SEARCH_EVERY);
+        if door.is_none() && is_time {
+            match args.pid.is_empty() {
+                true => self.search(),
+                false => self.follow(),
+            }
         }
         busy |= self.read();
         self.bury();
+        if self.targets.is_empty() && !args.pid.is_empty() {
+            self.follow(); // is it over, or does a child go on?
+        }
         let until = now_ns().min(self.horizon).saturating_sub(HOLD_NS);
         self.flows.settle(until, &mut self.out);
         self.written()?;
@@ -431,6 +481,7 @@ fn now_ns() -> u64 {
 /// Segments become packets of the capture.
 struct Out {
     capture: Capture,
+    turns: Option<Turns>,
     id: u16,
     full: bool,
     broken: Option<io::Error>,
@@ -445,7 +496,13 @@ impl Sink for Out {
         let payload = &payload[..payload.len().min(segment.bytes)];
         let head = headers(segment, payload, self.id);
         let length = head.len() + segment.bytes;
-        match self.capture.packet(lane, time_ns, &head, payload, length) {
+        let mut put = self.capture.packet(lane, time_ns, &head, payload, length);
+        if let (Ok(Put::Full), Some(turns)) = (&put, &self.turns) {
+            put = turns
+                .next(&mut self.capture)
+                .and_then(|()| self.capture.packet(lane, time_ns, &head, payload, length));
+        }
+        match put {
             Ok(Put::Done) => {}
             Ok(Put::Full) => self.full = true,
             Err(e) => self.broken = Some(e),

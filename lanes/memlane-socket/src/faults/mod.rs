@@ -11,7 +11,8 @@
 //! * `version:first`: knows nothing of what was added to version 1 of the handshake since;
 //! * `groups:N`: has no more than N link groups.
 //!
-//! Such a build is also less patient: an answer is waited for 300 ms, so that what takes half a minute can be seen.
+//! Such a build is also less patient: an answer is waited for 300 ms, and rings give their pages back after some ms, so
+//! that what takes half a minute, or a second, can be seen.
 
 mod steps;
 
@@ -27,6 +28,10 @@ mod off {
     /// Nothing.
     #[inline(always)]
     pub fn at(_: Step) {}
+
+    /// Nothing.
+    #[inline(always)]
+    pub fn at_change(_: Step, _: usize, _: usize) {}
 
     /// As many as they are: only a fault has half of them done first.
     #[inline(always)]

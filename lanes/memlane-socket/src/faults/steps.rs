@@ -9,6 +9,10 @@ pub enum Part {
     Refusal,
     /// Bytes by either lane, and sleep.
     Transfer,
+    /// What a sender does more in mode `copy`.
+    Copying,
+    /// Bytes that are made, and looked at, where they lie: streams by name only.
+    Places,
     /// Back to TCP.
     Downgrade,
     /// The connection's end.
@@ -69,6 +73,8 @@ steps! {
     Transfer {
         Waking "waking" Both "About to say that we are awake.";
         Awake "awake" Both "The peer may use the ring.";
+        PartGrown "part-grown" Both "A larger part of the ring has been declared; no byte lies there.";
+        PartShrunk "part-shrunk" Both "A smaller one has, behind a ring that was given back, and the run that wakes the receiver.";
         WritingSet "writing-set" Both "`writing` is set, no byte has been copied.";
         HalfCopied "half-copied" Both "Half of the bytes lie in the ring.";
         Copied "copied" Both "All of them do; they are not published.";
@@ -81,6 +87,22 @@ steps! {
         TakenFromTcp "taken-from-tcp" Both "Bytes of a run were taken; the sender has not been told.";
         Parking "parking" Both "`PARKED` is set; the sender may be writing.";
         Parked "parked" Both "About to sleep on TCP.";
+        Shedding "shedding" Both "About to give a parked ring's pages back.";
+        Shed "shed" Both "They are gone; the sender has not been told.";
+        ShedTold "shed-told" Both "It has been told.";
+    }
+    Copying {
+        BufferMade "buffer-made" Both "The sender has a buffer of its own, and no lane.";
+        Buffered "buffered" Both "The bytes lie there; `writing` is set, the device has not been told.";
+        DeviceWrote "device-wrote" Both "It has taken them to the ring; they are not published.";
+    }
+    Places {
+        PlaceGiven "place-given" Both "A place in the peer's ring has been given away; `writing` is set.";
+        PlaceFilled "place-filled" Both "It is full; the bytes are not published.";
+        Shown "shown" Both "Bytes have been shown where they lie.";
+        ShownTaken "shown-taken" Both "They are done with, and the sender knows.";
+        HeldHere "held-here" Both "Bytes are in use where they lie; the sender waits for their room.";
+        HeldReleased "held-released" Both "They are in use no more, and the sender knows.";
     }
     Downgrade {
         EndingTx "ending-tx" Both "About to say that all further bytes go by TCP.";

@@ -75,6 +75,7 @@ pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
     // SAFETY: page-aligned, of at least a page, and nobody knows of it yet.
     unsafe { own.write(fresh) };
     conn.tx_own.store(own.as_ptr(), Ordering::Release);
+    faults::at(Step::BufferMade);
     Ok(())
 }
 
@@ -169,6 +170,7 @@ pub(super) fn put(
             };
             // SAFETY: the program's buffers, as it promised its call.
             unsafe { cursor.drain_to(&piece, all) };
+            faults::at(Step::Buffered);
             if own
                 .take(&piece, piece.len(), ring, stretch.at + done)
                 .is_err()
@@ -176,6 +178,7 @@ pub(super) fn put(
                 *cursor = before;
                 return sum;
             }
+            faults::at(Step::DeviceWrote);
             if piece.len() < left {
                 faults::at(Step::HalfCopied);
             }

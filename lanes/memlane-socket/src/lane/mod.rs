@@ -130,6 +130,8 @@ pub fn open(conn: &Conn, (chunk, slot): (u32, u32), taken: u64, written: u64, le
     faults::at(Step::Activated);
     shed::mark(chunk, slot); // whoever had the slot before may have left pages
     crate::stats::show_rings(conn);
+    let size = conn.tx_size.load(Ordering::Relaxed) as usize;
+    crate::stats::show_part(conn, tx.part(size));
     cell.tx_mode.store(mode::OPEN, Ordering::SeqCst);
     cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
 }

@@ -5,8 +5,9 @@ use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_e
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
 use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved, worth};
 use crate::conn::{SEEN_RUN, Use, mode};
+use crate::faults::{self, Step};
 use crate::iov::Cursor;
-use crate::process;
+use crate::process::{self, memory};
 use crate::real;
 use crate::real::errno;
 use crate::trace;
@@ -126,6 +127,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
             }
             held.rx().took_to_hold(first.len as u64);
             worth::by_ring(conn);
+            faults::at(Step::HeldHere);
             crate::stats::add_rx_ring(conn, first.len as u64);
             return Ok(Some(Came::Ring {
                 offset,
@@ -175,6 +177,7 @@ pub fn release_to(conn: &Use, to: u64) {
     if let Some(held) = lock_rx(conn) {
         // SAFETY: upgraded, and `conn` is held: mapped.
         held.rx().release_to(unsafe { conn.rx_words() }, to);
+        faults::at(Step::HeldReleased);
     }
 }
 
@@ -230,6 +233,7 @@ impl Drop for Place<'_> {
             let seq = self.held.tx().offset();
             trace::finished(self.conn, &self.bytes, seq, self.filled);
         }
+        faults::at(Step::PlaceFilled);
         publish(self.conn, &self.held, words, self.filled);
     }
 }
@@ -282,7 +286,7 @@ fn reserve_patiently(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>
                 process::count(Counter::WakeupsSent, 1);
                 return Ok(Reserved::Tcp(TCP_PIECE));
             }
-            Turned::Full | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
+            Turned::Full | Turned::Scarce | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
         }
     }
 }
@@ -296,6 +300,7 @@ fn count(calls: &AtomicU64) {
 enum Turned<'a> {
     Place(Place<'a>),
     Full,
+    Scarce,
     Must(MustTcp),
     Ended,
 }
@@ -306,13 +311,28 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
     if conn.cell().tx_mode.load(Ordering::Relaxed) != mode::OPEN {
         return Ok(Turned::Ended);
     }
+    if memory::is_scarce() {
+        return Ok(Turned::Scarce);
+    }
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
     let want = want.min(ring.len());
     let room = tx.straighten(words, ring.len(), want);
-    match room.and_then(|()| tx.reserve(words, ring.len(), want)) {
+    let part = tx.part(ring.len());
+    let mut asked = false;
+    let may_grow = |more| {
+        asked = true;
+        memory::allows_part(&ring, part, more)
+    };
+    let reserved = room.and_then(|()| tx.reserve_if(words, ring.len(), want, may_grow));
+    if asked {
+        crate::stats::show_part(conn, tx.part(ring.len()));
+    }
+    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    match reserved {
         Ok(Room::Ring(n)) => {
+            faults::at(Step::PlaceGiven);
             let (at, _) = tx.stretches(ring.len(), n);
             match where_to(conn, &held, &ring, at.at, at.len) {
                 Some((bytes, by_device)) => Ok(Turned::Place(Place {
@@ -382,6 +402,7 @@ pub fn peek(conn: &Use) -> Option<SharedBytes> {
         return None;
     };
     let (first, _) = held.rx().stretches(ring.len(), n);
+    faults::at(Step::Shown);
     ring.part(first.at, first.len)
 }
 
@@ -407,6 +428,7 @@ pub fn took(conn: &Use, n: usize) {
         // SAFETY: `peek` found it mapped, and `conn` is held.
         held.rx().took(unsafe { conn.rx_words() }, n as u64);
         worth::by_ring(conn);
+        faults::at(Step::ShownTaken);
         crate::stats::add_rx_ring(conn, n as u64);
     }
     crate::stats::show_rx(conn, n.cast_signed());

@@ -4,7 +4,7 @@ use super::{TxHeld, copying, lock_tx, misbehaved};
 use crate::conn::{Conn, Dmb, Use, mode};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
-use crate::process::{self, PROCESS};
+use crate::process::{self, PROCESS, memory};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
@@ -119,6 +119,8 @@ enum Turn {
     Some,
     /// The ring is full.
     Full,
+    /// There is too little memory for rings: by TCP, until there is more.
+    Scarce,
     /// By TCP.
     Tcp(MustTcp),
     /// The lane has ended.
@@ -195,7 +197,7 @@ fn by_lanes_alone<const COPY: bool>(
                 }
                 process::count(Counter::WakeupsSent, 1);
             }
-            Turn::Full | Turn::Ended | Turn::Tcp(_) => {}
+            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Tcp(_) => {}
         }
         spun = false;
         if handlers_run() != before && !must_not_block(conn, flags) {
@@ -307,10 +309,24 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     if cell.tx_mode.load(Ordering::Relaxed) != mode::OPEN {
         return Turn::Ended;
     }
+    if memory::is_scarce() {
+        return Turn::Scarce;
+    }
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
-    let n = match tx.reserve(words, ring.len(), cursor.left()) {
+    let part = tx.part(ring.len());
+    let mut asked = false;
+    let may_grow = |more| {
+        asked = true;
+        memory::allows_part(&ring, part, more)
+    };
+    let reserved = tx.reserve_if(words, ring.len(), cursor.left(), may_grow);
+    if asked {
+        crate::stats::show_part(conn, tx.part(ring.len()));
+    }
+    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
@@ -411,8 +427,14 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
             .tx_cpu
             .store(spin::cpu_mark(), Ordering::Relaxed);
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
+        let size = conn.tx_size.load(Ordering::Relaxed) as usize;
+        let part = held.tx().part(size);
         held.tx()
             .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        faults::at_change(Step::PartShrunk, part, held.tx().part(size));
+        if held.tx().part(size) != part {
+            crate::stats::show_part(conn, held.tx().part(size));
+        }
         faults::at(Step::RunDeclared);
     }
     let mut list = [iovec {

@@ -16,6 +16,7 @@
 
 use super::try_lock_rx;
 use crate::conn::{Conn, SEEN_GROWN, mode};
+use crate::faults::{self, Step};
 use crate::group::{self, CHUNKS, Holder, Locked};
 use crate::process::PROCESS;
 use core::ptr::NonNull;
@@ -26,7 +27,7 @@ use memlane_sys::time::ticks;
 use memlane_sys::{mem, proc};
 
 /// Between two looks.
-const EVERY_MS: u64 = 1000;
+const EVERY_MS: u64 = if faults::ON { 5 } else { 1000 };
 /// Rings given back at a time …
 const MOST: u32 = 64;
 /// … and how soon those follow that are left.
@@ -221,13 +222,19 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
         punch(ring, size);
         return true;
     }
-    // SAFETY: upgraded, and the groups are locked: mapped.
-    let words = unsafe { conn.rx_words() };
-    if conn.rx_mode() != mode::COLD || !held.rx().owns_ring(words) {
+    if conn.rx_mode() != mode::COLD {
         return false;
     }
+    // SAFETY: COLD, under the lock, and the groups are locked: mapped.
+    let words = unsafe { conn.rx_words() };
+    if !held.rx().owns_ring(words) {
+        return false;
+    }
+    faults::at(Step::Shedding);
     if punch(ring, size) {
+        faults::at(Step::Shed);
         held.rx().shed(words);
+        faults::at(Step::ShedTold);
         conn.seen.fetch_and(!SEEN_GROWN, Ordering::Relaxed);
     }
     true

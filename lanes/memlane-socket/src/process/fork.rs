@@ -79,6 +79,7 @@ pub fn after_fork_child() {
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
     crate::trace::forget();
+    memory::forget();
     PROCESS
         .gid
         .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);

@@ -11,6 +11,7 @@
 mod files;
 mod fork;
 mod hidden;
+pub mod memory;
 
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use fork::*;

@@ -86,6 +86,38 @@ fn a_sender_that_claims_to_have_written_over_what_is_held_misbehaves() {
 }
 
 #[test]
+fn a_part_that_may_not_grow_is_used_as_it_is_and_grows_when_it_may() {
+    let region = Region::create(c"scarce", DMB_WORDS_LEN, false).unwrap();
+    // SAFETY: atomics only; the region outlives the reference.
+    let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
+    let (mut tx, mut rx) = (Tx::default(), Rx::default());
+    rx.prepare(w);
+    rx.unpark(w);
+    tx.activate_part(w, 0, 8);
+    let (mut asked, mut declared) = (0, tx.declared);
+    let mut room = |tx: &mut Tx, want, yes| {
+        let may_grow = |more| {
+            asked += more;
+            yes
+        };
+        let room = tx.reserve_if(w, SIZE, want, may_grow);
+        if let Ok(Room::Ring(n)) = room {
+            tx.commit(w, n);
+        }
+        (room, core::mem::take(&mut asked))
+    };
+    assert_eq!(room(&mut tx, 8, false), (Ok(Room::Ring(8)), 0), "it fits");
+    assert_eq!(room(&mut tx, 9, false), (Ok(Room::Full), 24));
+    assert_eq!(tx.declared, declared, "nothing is told of it");
+    assert_eq!(rx.next(w, SIZE), Ok(Next::Ring(8)));
+    rx.took(w, 3);
+    assert_eq!(room(&mut tx, 9, false), (Ok(Room::Ring(3)), 24));
+    assert_eq!(room(&mut tx, 9, true), (Ok(Room::Ring(9)), 24));
+    declared += 1;
+    assert_eq!((tx.declared, tx.part(SIZE)), (declared, 32));
+}
+
+#[test]
 fn the_count_of_runs_may_wrap() {
     let region = Region::create(c"wrap", DMB_WORDS_LEN, false).unwrap();
     // SAFETY: atomics only; the region outlives the reference.

@@ -71,6 +71,11 @@ impl Process {
         self.counters[counter as usize]
     }
 
+    /// Times that it found memory to be too scarce for rings.
+    pub fn scarce(&self) -> u64 {
+        self.counter(Counter::Scarce)
+    }
+
     /// Bytes sent and received through the ring, then through TCP, by ended and live connections.
     pub fn bytes(&self) -> [u64; 4] {
         let ended = [
