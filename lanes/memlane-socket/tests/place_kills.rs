@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const ROUNDS: u64 = 40;
 /// How a peer ends whose lane did not open: with faults, nobody waits long for an answer, and the machine may be slow.
 const NO_LANE: i32 = 77;
-const TRIES: u32 = 10;
+const TRIES: u32 = 30;
 /// The ring that a peer that holds bytes gives for them.
 const RING: usize = 64 * 1024;
 
@@ -343,7 +343,7 @@ fn stops_everywhere() {
     let left = Left::new("stops");
     for part in ["places", "holds"] {
         for step in steps(part) {
-            let fault = format!("{step}:stop:2");
+            let fault = format!("{step}:stop:1");
             let woken = (0..TRIES).any(|_| {
                 let child = peer(part, &fault, left.port, &left.said);
                 let waker = std::thread::spawn(move || wakes(child));
