@@ -138,32 +138,35 @@ fn nginx_and_curl_from_the_first_byte_are_http_for_tshark() {
     std::fs::write(at("run.sh"), run_sh(dir.path(), port)).expect("written");
     let file = at("http.pcapng");
     for upgrade in ["eager", "auto"] {
-        let mut command = trace(&file, &["--upgrade", upgrade, "--", "sh"]);
-        command.arg(at("run.sh"));
-        let done = Running::start(command).finish(LIMIT);
-        assert!(done.is_ok(), "{}", done.report());
-        assert!(!done.stderr.contains("left out"), "{}", done.stderr);
-        assert_flawless(&file);
-        let objects = http_objects(&file, &at(upgrade));
-        assert_eq!(objects.len(), 3, "{:?}", objects.keys());
-        assert!(objects.values().all(|o| *o == body), "other bytes");
-        assert_eq!(
-            tcpdump(&file),
-            fields(&file, "tcp", &["frame.number"]).len()
-        );
-        let syn = fields(&file, "tcp.flags.syn == 1", &["frame.number"]);
-        assert_eq!(syn.len(), 2, "one connection, seen from its start");
-        let ring = fields(
-            &file,
-            "frame.interface_name == \"memlane\"",
-            &["frame.number"],
-        );
-        assert!(!ring.is_empty(), "nothing went by the ring");
+        // Which lane carries a byte depends on who is awake: told again if all went by TCP.
+        let took_ring = (0..6).any(|_| {
+            let mut command = trace(&file, &["--upgrade", upgrade, "--", "sh"]);
+            command.arg(at("run.sh"));
+            let done = Running::start(command).finish(LIMIT);
+            assert!(done.is_ok(), "{}", done.report());
+            assert!(!done.stderr.contains("left out"), "{}", done.stderr);
+            is_http(&file, &at(upgrade), &body)
+        });
+        assert!(took_ring, "nothing went by the ring");
     }
     let mode = std::os::unix::fs::PermissionsExt::mode(
         &std::fs::metadata(&file).expect("the capture").permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
+}
+
+/// Is the capture of one connection on which `body` was fetched three times? Did the ring carry some of it?
+fn is_http(file: &Path, objects_to: &Path, body: &[u8]) -> bool {
+    assert_flawless(file);
+    let _ = std::fs::remove_dir_all(objects_to);
+    let objects = http_objects(file, objects_to);
+    assert_eq!(objects.len(), 3, "{:?}", objects.keys());
+    assert!(objects.values().all(|o| *o == body), "other bytes");
+    let frames = |filter| fields(file, filter, &["frame.number"]).len();
+    assert_eq!(tcpdump(file), frames("tcp"));
+    let begun = frames("tcp.flags.syn == 1");
+    assert_eq!(begun, 2, "one connection, seen from its start");
+    frames("frame.interface_name == \"memlane\"") > 0
 }
 
 fn nginx_conf(dir: &Path, port: u16) -> String {

@@ -116,7 +116,8 @@ impl Answer {
             .looking
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
         if mine.is_err() {
-            return false; // somebody looks: ask again
+            // Somebody else is looking just now: what was known before counts.
+            return self.scarce.load(Ordering::Relaxed) == 0;
         }
         let yes = self.note(bytes, look(), now);
         self.looking.store(0, Ordering::Release);

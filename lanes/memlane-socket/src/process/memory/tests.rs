@@ -122,10 +122,18 @@ fn an_answer_is_good_for_a_while_and_for_so_many_bytes() {
 }
 
 #[test]
-fn who_asks_while_somebody_looks_is_told_no_and_asks_again() {
-    let a = Answer::NONE;
-    assert!(a.allows(1, 5, || {
-        assert!(!a.allows(1, 5, || panic!("two look")));
-        None
-    }));
+fn who_asks_while_another_one_looks_gets_the_answer_before() {
+    for (before, usable) in [(true, None), (false, Some(0))] {
+        let answer = Answer::NONE;
+        assert_eq!(answer.allows(MIB, 0, || usable), before);
+        let later = 2 * FREE_NS;
+        let meanwhile = || {
+            assert_eq!(
+                answer.allows(MIB, later, || panic!("two look at a time")),
+                before
+            );
+            None
+        };
+        assert!(answer.allows(MIB, later, meanwhile));
+    }
 }
