@@ -147,7 +147,7 @@ mod tests {
             assert!(!rows[..index].contains(row), "{row} twice");
             assert_eq!(position(row), index);
         }
-        assert_eq!(rows.len(), 51);
+        assert_eq!(rows.len(), 53);
         assert_eq!(about("rr-1m"), "1,048,576 B there and back (one way)");
         assert_eq!(grouped(100.0), "100");
     }
