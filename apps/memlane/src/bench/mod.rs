@@ -6,7 +6,8 @@
 //! | `blocks/` | the block lane |
 //! | `packets/` | the packet lane |
 //! | `devmem/` | the device-memory lane |
-//! | `beside`, `published` | what benches of systems side by side have in common |
+//! | `beside/`, `published` | what benches of systems side by side have in common |
+//! | `reading` | figures by row, system and round |
 //! | `proc`, `sys` | programs that are pinned, bounded and always ended |
 //! | `parse`, `hist` | what the tools print; a histogram |
 //! | `lane` | which lane the bytes took |
@@ -26,6 +27,7 @@ mod plot;
 mod proc;
 mod progress;
 mod published;
+mod reading;
 #[cfg(test)]
 mod shape;
 mod sockets;

@@ -19,6 +19,11 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
+    /// Of what was measured.
+    pub(crate) fn of(ours: bool) -> Whose {
+        if ours { Whose::Ours } else { Whose::Theirs }
+    }
+
     /// How a line looks.
     fn stroke(self) -> &'static str {
         match self {

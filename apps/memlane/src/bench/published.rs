@@ -1,5 +1,7 @@
 //! Other people's figures and our own aims, to stand beside what was measured: what all benches have in common.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Where a figure comes from.
@@ -14,6 +16,14 @@ pub(crate) struct Source {
     pub(crate) machine: String,
     /// With which commands.
     pub(crate) method: String,
+}
+
+/// Below the tables: whose figures stand beside ours.
+pub(crate) fn cited(sources: &BTreeMap<String, Source>) -> impl Iterator<Item = String> {
+    sources.iter().map(|(key, source)| {
+        let (title, place, machine) = (&source.title, &source.place, &source.machine);
+        format!("published {key}: {title}; {place}; {machine}")
+    })
 }
 
 /// What a ratio memlane/TCP should be.

@@ -1,4 +1,5 @@
-//! For tests: which fields a document has, and which docs/guides/bench.md says that it has.
+//! For tests: which fields a document has, and which docs/guides/bench.md says that it has; what a text and a picture
+//! consist of.
 
 use std::collections::BTreeSet;
 
@@ -60,6 +61,16 @@ fn walk(value: &Value, at: &str, maps: &[&str], found: &mut BTreeSet<String>) {
         }
         _ => drop(found.insert(at.trim_start_matches('.').to_owned())),
     }
+}
+
+/// How many marks of a kind a picture has: bars (`rect`), points (`circle`).
+pub(crate) fn marks(picture: &str, kind: &str) -> usize {
+    let parsed = roxmltree::Document::parse(picture).expect("XML");
+    let nodes = parsed.descendants();
+    nodes
+        .filter(|node| node.tag_name().name() == kind)
+        .filter(|node| kind != "rect" || node.attribute("class") == Some("bar"))
+        .count()
 }
 
 /// How many Markdown tables a text has; each line of one has as many cells as its head.

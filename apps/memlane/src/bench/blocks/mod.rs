@@ -76,13 +76,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// One figure of a row.
-#[derive(Clone, Debug)]
-pub(super) struct Reading {
-    row: &'static str,
-    system: &'static str,
-    round: usize,
-    result: work::Outcome,
-}
+type Reading = super::reading::Reading<&'static str, work::Outcome>;
 
 /// One figure of a scenario.
 #[derive(Clone, Debug)]
@@ -230,7 +224,7 @@ impl Turn<'_> {
                 row: row.id,
                 system: system.id,
                 round: self.round,
-                result,
+                seen: result,
             });
         }
         Ok(())
@@ -244,8 +238,7 @@ fn conclude(options: &Blocks, report: &report::Report) -> anyhow::Result<ExitCod
         pictures: pictures::of(report),
     };
     printed.conclude("blocks", options.out.as_deref(), options.json)?;
-    let failed = report.ours_failed();
-    Ok(if failed { Exit::Failed } else { Exit::Ok }.into())
+    Ok(beside::exit(report.ours_failed()))
 }
 
 #[cfg(test)]

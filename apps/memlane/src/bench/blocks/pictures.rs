@@ -31,12 +31,8 @@ pub(super) fn of(report: &Report) -> Vec<(String, String)> {
     pictures
 }
 
-fn whose(ours: bool) -> Whose {
-    if ours { Whose::Ours } else { Whose::Theirs }
-}
-
 fn foot(report: &Report) -> String {
-    beside::caption(&report.machine, report.rounds)
+    beside::caption(&report.machine, report.run.rounds)
 }
 
 /// A panel for each row.
@@ -65,7 +61,7 @@ fn rows(report: &Report) -> String {
     let panels = panels(report, "requests per second", |line| Bar {
         name: named(line),
         value: line.figures.per_second.clone(),
-        whose: whose(line.ours),
+        whose: Whose::of(line.ours),
         aim: None,
     });
     plot::bars("Volumes, side by side", &foot(report), &panels)
@@ -75,7 +71,7 @@ fn cpu(report: &Report) -> String {
     let panels = panels(report, "CPU seconds for a million requests", |line| Bar {
         name: named(line),
         value: line.figures.cpu_seconds_per_million.clone(),
-        whose: whose(line.ours),
+        whose: Whose::of(line.ours),
         aim: None,
     });
     plot::bars("Volumes: what a request costs", &foot(report), &panels)
@@ -111,7 +107,7 @@ fn series(sweep: &Sweep, get: impl Fn(&super::report::Point) -> Option<&Spread>)
     let points = points.filter_map(|point| Some((f64::from(point.jobs), get(point)?.clone())));
     Series {
         name: sweep.system_about.to_owned(),
-        whose: whose(sweep.ours),
+        whose: Whose::of(sweep.ours),
         points: points.collect(),
     }
 }
@@ -165,15 +161,7 @@ fn scaling(report: &Report, pattern: Pattern, sweeps: &[&Sweep]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::sample;
-
-    fn count(picture: &str, name: &str) -> usize {
-        let parsed = roxmltree::Document::parse(picture).expect("XML");
-        let nodes = parsed.descendants();
-        nodes
-            .filter(|node| node.tag_name().name() == name)
-            .filter(|node| name != "rect" || node.attribute("class") == Some("bar"))
-            .count()
-    }
+    use crate::bench::shape::marks;
 
     #[test]
     fn every_figure_is_in_its_plot_and_nothing_is_drawn_of_what_was_not_measured() {
@@ -195,14 +183,14 @@ mod tests {
             let picture = pictures.iter().find(|(known, _)| known == name);
             &picture.expect("it is there").1
         };
-        assert_eq!(count(found("blocks.svg"), "rect"), report.rows.len());
-        assert_eq!(count(found("blocks-cpu.svg"), "rect"), report.rows.len());
-        assert_eq!(count(found("blocks-gap.svg"), "rect"), report.gaps.len());
+        assert_eq!(marks(found("blocks.svg"), "rect"), report.rows.len());
+        assert_eq!(marks(found("blocks-cpu.svg"), "rect"), report.rows.len());
+        assert_eq!(marks(found("blocks-gap.svg"), "rect"), report.gaps.len());
         let ours: usize = report.jobs.iter().map(|sweep| sweep.points.len()).sum();
-        assert_eq!(count(found("blocks-jobs-randread.svg"), "circle"), ours);
+        assert_eq!(marks(found("blocks-jobs-randread.svg"), "circle"), ours);
         let published = report.published.of("randread");
         let published: usize = published.map(|series| series.points.len()).sum();
         let scaling = found("blocks-jobs-randread-scaling.svg");
-        assert_eq!(count(scaling, "circle"), ours + published);
+        assert_eq!(marks(scaling, "circle"), ours + published);
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::gap::{self, Scenario};
 use super::systems::{self, System};
 use super::work::{self, Row};
+use crate::bench::beside::plan::known;
 
 /// What is measured.
 #[derive(Clone, Debug, Default)]
@@ -44,9 +45,7 @@ const PARTS: [&str; 3] = ["rows", "gap", "jobs"];
 impl Plan {
     /// `Err` is for the user.
     pub(super) fn new(wish: &Wish) -> Result<Plan, String> {
-        if let Some(name) = wish.only.iter().find(|name| !is_known(name)) {
-            return Err(format!("--only {name}: not one of {}", names().join(", ")));
-        }
+        known(&wish.only, &names())?;
         let named = |id: &str| wish.only.iter().any(|name| name == id);
         let systems: Vec<System> = chosen(systems::all(), |system| {
             let group = GROUPS[usize::from(!systems::is_ours(system.id))];
@@ -159,10 +158,6 @@ fn names() -> Vec<&'static str> {
     names.extend(rows.map(|row| row.id));
     names.extend(gap::all().iter().map(|scenario| scenario.id));
     names
-}
-
-fn is_known(name: &str) -> bool {
-    names().contains(&name)
 }
 
 #[cfg(test)]

@@ -9,8 +9,10 @@ use super::published::Published;
 use super::systems::{self, Bench};
 use super::work::{self, Outcome, Pattern, Row};
 use super::{Gap, Reading, Results};
+use crate::bench::beside::Run;
 use crate::bench::machine::Machine;
 use crate::bench::published::Aim;
+use crate::bench::reading;
 use crate::bench::spread::Spread;
 
 /// `schema` of the JSON.
@@ -45,12 +47,8 @@ impl Trouble {
 /// What is printed.
 #[derive(Serialize)]
 pub(super) struct Report {
-    pub(super) schema: &'static str,
-    pub(super) created_unix: u64,
-    pub(super) command: Vec<String>,
-    pub(super) quick: bool,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
+    #[serde(flatten)]
+    pub(super) run: Run,
     pub(super) volume_bytes: u64,
     /// Taken off the processor time of every figure by fio.
     pub(super) fio_fixed_cpu_seconds: f64,
@@ -145,7 +143,6 @@ impl Report {
         machine: Machine,
         quick: bool,
     ) -> anyhow::Result<Report> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let readings = &results.readings;
         let rows = work::rows().iter().flat_map(|row| {
             let line = |system: &systems::System| line(readings, row, system);
@@ -159,12 +156,7 @@ impl Report {
         let gaps = gap::all().iter();
         let gaps = gaps.filter_map(|scenario| gap_line(&results.gaps, scenario));
         Ok(Report {
-            schema: SCHEMA,
-            created_unix: now.as_secs(),
-            command: std::env::args().collect(),
-            quick,
-            rounds: plan.rounds,
-            seconds: plan.seconds,
+            run: Run::new(SCHEMA, quick, plan.rounds, plan.seconds)?,
             volume_bytes: bench.size,
             fio_fixed_cpu_seconds: bench.fio_cpu,
             method: METHOD,
@@ -184,16 +176,11 @@ impl Report {
     }
 }
 
-fn of<'a>(readings: &'a [Reading], row: &str, system: &str) -> Vec<&'a Reading> {
-    let same = |reading: &&Reading| reading.row == row && reading.system == system;
-    readings.iter().filter(same).collect()
-}
+/// The figures of one row.
+type Seen<'a> = reading::Seen<'a, &'static str, Outcome>;
 
-fn figures(readings: &[&Reading]) -> Option<Figures> {
-    let all = |get: fn(&Outcome) -> f64| {
-        let values: Vec<f64> = readings.iter().map(|r| get(&r.result)).collect();
-        Spread::of(&values)
-    };
+fn figures(seen: &Seen<'_>, system: &str) -> Option<Figures> {
+    let all = |get: fn(&Outcome) -> f64| seen.spread(system, |seen| Some(get(seen)));
     Some(Figures {
         per_second: all(|o| o.per_second)?,
         p50_us: all(|o| o.p50)?,
@@ -203,21 +190,17 @@ fn figures(readings: &[&Reading]) -> Option<Figures> {
 }
 
 fn line(readings: &[Reading], row: &Row, system: &systems::System) -> Option<Line> {
-    let seen = of(readings, row.id, system.id);
-    let figures = figures(&seen)?;
+    let seen = Seen::of(readings, &row.id);
+    let figures = figures(&seen, system.id)?;
     let ours = systems::is_ours(system.id);
-    let best = |round: usize, get: fn(&Outcome) -> f64, better: fn(f64, f64) -> f64| {
-        let peers = readings
-            .iter()
-            .filter(|r| r.row == row.id && r.round == round && !systems::is_ours(r.system));
-        peers.map(|r| get(&r.result)).reduce(better)
-    };
     let ratios = |get: fn(&Outcome) -> f64, better: fn(f64, f64) -> f64| {
-        let rounds = seen
-            .iter()
-            .map(|r| (best(r.round, get, better), Some(get(&r.result))));
-        let rounds: Vec<_> = rounds.collect();
-        Spread::of_ratios(&rounds).filter(|_| ours)
+        let best = |round| {
+            let all = seen.in_round(round);
+            let peers = all.filter(|r| !systems::is_ours(r.system));
+            peers.map(|r| get(&r.seen)).reduce(better)
+        };
+        let ratio = seen.ratio(system.id, |seen| Some(get(seen)), best);
+        ratio.filter(|_| ours)
     };
     let rate = ratios(|o| o.per_second, f64::max);
     let p50 = ratios(|o| o.p50, f64::min);
@@ -244,25 +227,20 @@ fn sweep(readings: &[Reading], pattern: Pattern, system: &systems::System) -> Op
         .iter()
         .filter(|row| row.pattern == pattern)
         .collect();
-    let id = |jobs: u32| {
-        rows.iter()
-            .find(|row| row.jobs == jobs)
-            .map_or("", |r| r.id)
+    let seen = |jobs: u32| {
+        let row = rows.iter().find(|row| row.jobs == jobs);
+        Seen::of(readings, &row.map_or("", |row| row.id))
     };
     // Against one job of the same round.
     let to_one = |jobs: u32, get: fn(&Outcome) -> f64| {
-        let one = of(readings, id(1), system.id);
-        let many = of(readings, id(jobs), system.id);
-        let rounds = many.iter().map(|many| {
-            let one = one.iter().find(|one| one.round == many.round);
-            (one.map(|one| get(&one.result)), Some(get(&many.result)))
-        });
-        Spread::of_ratios(&rounds.collect::<Vec<_>>())
+        let (one, get) = (seen(1), |seen: &Outcome| Some(get(seen)));
+        let other = |round| one.value(system.id, round, get);
+        seen(jobs).ratio(system.id, get, other)
     };
     let points = rows.iter().filter_map(|row| {
         Some(Point {
             jobs: row.jobs,
-            figures: figures(&of(readings, row.id, system.id))?,
+            figures: figures(&seen(row.jobs), system.id)?,
             rate_to_one_job: to_one(row.jobs, |o| o.per_second),
         })
     });
@@ -312,7 +290,7 @@ pub(super) mod tests {
     use crate::bench::shape;
 
     fn reading(row: &'static str, system: &'static str, round: usize, rate: f64) -> Reading {
-        let result = Outcome {
+        let seen = Outcome {
             requests: 1000,
             per_second: rate,
             p50: 1e6 / rate,
@@ -323,7 +301,7 @@ pub(super) mod tests {
             row,
             system,
             round,
-            result,
+            seen,
         }
     }
 

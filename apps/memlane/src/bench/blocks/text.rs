@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::report::{GapLine, Line, Report, Sweep};
 use super::work::Pattern;
 use crate::bench::beside;
-use crate::bench::spread::short;
-use crate::bench::spread::times;
+use crate::bench::published::cited;
+use crate::bench::spread::{short, times};
 
 /// All that was measured.
 pub(super) fn of(report: &Report) -> String {
@@ -30,10 +30,8 @@ pub(super) fn of(report: &Report) -> String {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let (rounds, seconds) = (report.rounds, report.seconds);
-    let volume = report.volume_bytes >> 20;
-    let how = format!("{rounds} rounds × {seconds} s, volumes of {volume} MiB");
-    beside::head(out, "blocks", report.quick, &how, &report.machine);
+    let volumes = format!(", volumes of {} MiB", report.volume_bytes >> 20);
+    beside::head(out, "blocks", &report.run, &volumes, &report.machine);
     for missing in &report.missing {
         let _ = writeln!(out, "NOT MEASURED: {}: {}", missing.system, missing.why);
     }
@@ -87,9 +85,7 @@ fn gaps(out: &mut String, lines: &[GapLine]) {
 fn jobs(out: &mut String, report: &Report, pattern: Pattern, sweeps: &[&Sweep]) {
     let published: Vec<_> = report.published.of(pattern.word()).collect();
     let _ = write!(out, "\n| {}, jobs |", pattern.word());
-    for sweep in sweeps {
-        let _ = write!(out, " {} |", sweep.system_about);
-    }
+    beside::cells(out, sweeps.iter().map(|sweep| sweep.system_about));
     for series in &published {
         let _ = write!(out, " {} ({}) |", series.system, series.source);
     }
@@ -138,9 +134,8 @@ fn foot(out: &mut String, report: &Report) {
              other sizes and depths: only how they change can be compared.",
             super::work::SWEEP_DEPTH
         );
-        for (key, source) in &report.published.sources {
-            let (title, place, machine) = (&source.title, &source.place, &source.machine);
-            let _ = writeln!(out, "published {key}: {title}; {place}; {machine}");
+        for line in cited(&report.published.sources) {
+            let _ = writeln!(out, "{line}");
         }
     }
     for trouble in &report.failed {

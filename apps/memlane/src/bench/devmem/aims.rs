@@ -23,8 +23,9 @@ pub(super) fn aims(row: &Row) -> Vec<Bound> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::{ROWS, systems};
+    use super::super::rows::ROWS;
     use super::*;
+    use crate::bench::beside::plan::Part as _;
 
     #[test]
     fn aims_are_those_of_the_issue() {
@@ -41,7 +42,7 @@ mod tests {
         for row in &ROWS {
             for (of, to, _) in aims(row) {
                 for id in [of, to] {
-                    let known = systems(row.part).iter().any(|system| system.id == id);
+                    let known = row.part.systems().iter().any(|system| system.id == id);
                     assert!(known, "{}: {id}", row.row);
                 }
             }

@@ -27,16 +27,15 @@ mod tokens;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-
+use super::beside::turn::{self, Bench};
 use super::beside::{self, Printed, System};
-use super::machine::congestion_control;
-use super::progress::{Progress, minutes};
-use super::{machine, proc, sys};
+use super::machine::Machine;
+use super::progress::Progress;
+use super::sys;
 use crate::exit::{Exit, fail};
 use crate::out;
-use plan::{Missing, Plan};
-use rows::{PARTS, Part, Row};
+use plan::{Plan, Wish};
+use rows::{Part, Row};
 
 /// Measures device memory.
 #[derive(clap::Args, Debug)]
@@ -67,18 +66,6 @@ pub(super) struct Devmem {
     out: Option<PathBuf>,
 }
 
-/// What is the same for all measurements.
-struct Bench {
-    /// This program.
-    exe: PathBuf,
-    scratch: proc::Scratch,
-    /// Who sends is on the first, who receives on the second; they are the same where there is one only.
-    cpus: [usize; 2],
-    seconds: f64,
-    congestion_control: String,
-    python: String,
-}
-
 /// What was seen of one system in one row.
 #[derive(Clone, PartialEq, Debug)]
 struct Outcome {
@@ -94,29 +81,16 @@ struct Outcome {
     fragments: Option<sizes::Sizes>,
 }
 
-/// One figure.
-#[derive(Clone, Debug)]
-struct Reading {
-    row: Row,
-    system: &'static str,
-    round: usize,
-    seen: Outcome,
-}
-
-type Trouble = beside::Trouble<Part>;
-
 /// All figures of a run.
 #[derive(Default)]
 struct Results {
-    readings: Vec<Reading>,
+    seen: turn::Results<Row, Outcome>,
     /// One for each round.
     tokens: Vec<Vec<tokens::Cost>>,
-    missing: Vec<Missing>,
-    trouble: Vec<Trouble>,
 }
 
 pub(super) fn run(options: &Devmem) -> anyhow::Result<ExitCode> {
-    let wish = plan::Wish {
+    let wish = Wish {
         quick: options.quick,
         only: options.only.clone(),
         rounds: usize::from(options.rounds.unwrap_or(if options.quick { 5 } else { 9 })),
@@ -126,23 +100,12 @@ pub(super) fn run(options: &Devmem) -> anyhow::Result<ExitCode> {
     };
     let mut plan = Plan::new(&wish).map_err(|text| fail(Exit::Usage, text))?;
     sys::watch_for_interrupts();
-    let cpus = sys::allowed_cpus();
-    let bench = Bench {
-        exe: std::env::current_exe().context("where is this program?")?,
-        scratch: proc::Scratch::new()?,
-        cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
-        seconds: plan.seconds,
-        congestion_control: congestion_control(options.congestion.as_deref())
-            .map_err(|text| fail(Exit::Usage, text))?,
-        python: options.python.clone(),
-    };
-    let machine = machine::Machine::with_devmem();
-    let mut results = Results {
-        missing: plan.without(|part, system| lacks(part, system, &bench.python)),
-        ..Results::default()
-    };
-    announce(&plan, &results, &machine, cpus.len());
-    measure(&bench, &plan, &mut results)?;
+    let bench = Bench::new(plan.seconds, options.congestion.as_deref())?;
+    let machine = Machine::with_devmem();
+    let mut results = Results::default();
+    results.seen.missing = plan.without(|part, system| lacks(part, system, &options.python));
+    turn::announce(&plan, &results.seen.missing, &bench, &machine);
+    measure(&bench, &options.python, &plan, &mut results)?;
     let report = report::Report::new(results, &plan, &bench, machine, options.quick)?;
     conclude(options, &report)
 }
@@ -154,102 +117,38 @@ fn lacks(part: Part, system: &System, python: &str) -> Option<String> {
     }
 }
 
-/// What will happen, and what cannot.
-fn announce(plan: &Plan, results: &Results, machine: &machine::Machine, cpus: usize) {
-    for Missing { part, system, why } in &results.missing {
-        let part = part.word();
-        out::stderr(&format!("!! NOT MEASURED: {part}, {system}: {why}\n"));
-    }
-    if cpus < 2 {
-        out::warn("one CPU only: both ends share it");
-    }
-    beside::warn_if_busy(machine);
-    let parts = PARTS.map(|part| format!("{} of {}", plan.figures(part), part.word()));
-    let (rounds, time) = (plan.rounds, minutes(plan.time().as_secs_f64()));
-    let parts = parts.join(", ");
-    out::stderr(&format!(
-        "{rounds} rounds of {parts}: about {time}; Ctrl-C clears away\n"
-    ));
-}
-
-fn measure(bench: &Bench, plan: &Plan, results: &mut Results) -> anyhow::Result<()> {
+fn measure(bench: &Bench, python: &str, plan: &Plan, results: &mut Results) -> anyhow::Result<()> {
     let mut progress = Progress::new(plan.time());
     for round in 0..plan.rounds {
-        let mut turn = Turn {
-            bench,
+        let mut turn = turn::Turn {
             plan,
             round,
             progress: &mut progress,
-            results,
+            results: &mut results.seen,
         };
         for row in &plan.rows {
-            for system in beside::by_turns(plan.systems_of(row.part), round) {
-                turn.one(*row, &system)?;
+            for system in turn.systems(row.part) {
+                let seen = match row.part {
+                    Part::Stream => stream::measure(bench, row, system.id),
+                    Part::Python => python::measure(bench, python, row, system.id),
+                    Part::Tokens => {
+                        let costs = stream::tokens(bench);
+                        let told = costs.map(|costs| of_tokens(costs, &mut results.tokens));
+                        turn.note(*row, &system, told)?;
+                        continue;
+                    }
+                };
+                turn.keep(*row, &system, seen, |seen| text::rate(seen.value))?;
             }
         }
     }
     Ok(())
 }
 
-/// One round.
-struct Turn<'a> {
-    bench: &'a Bench,
-    plan: &'a Plan,
-    round: usize,
-    progress: &'a mut Progress,
-    results: &'a mut Results,
-}
-
-impl Turn<'_> {
-    /// `Err`: somebody wants us to stop.
-    fn one(&mut self, row: Row, system: &System) -> anyhow::Result<()> {
-        let told = match row.part {
-            Part::Stream | Part::Python => self.rate(row, system),
-            Part::Tokens => self.tokens(),
-        };
-        anyhow::ensure!(!sys::interrupted(), "interrupted");
-        let (round, system) = (self.round + 1, system.id);
-        let about = format!("round {round}/{} {} {system}", self.plan.rounds, row.row);
-        match told {
-            Ok(value) => {
-                let cost = self.plan.cost(row.part);
-                self.progress.took(cost, &format!("{about}: {value}"));
-            }
-            Err(error) => {
-                out::stderr(&format!("!! {about}: {error:#}\n"));
-                self.results.trouble.push(Trouble {
-                    part: row.part,
-                    row: row.row.to_owned(),
-                    system,
-                    round,
-                    why: format!("{error:#}"),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn rate(&mut self, row: Row, system: &System) -> anyhow::Result<String> {
-        let seen = match row.part {
-            Part::Python => python::measure(self.bench, &row, system.id),
-            _ => stream::measure(self.bench, &row, system.id),
-        }?;
-        let value = text::rate(seen.value);
-        self.results.readings.push(Reading {
-            row,
-            system: system.id,
-            round: self.round,
-            seen,
-        });
-        Ok(value)
-    }
-
-    fn tokens(&mut self) -> anyhow::Result<String> {
-        let costs = stream::tokens(self.bench)?;
-        let first = costs.first().map_or(0.0, |cost| cost.ns_per_token);
-        self.results.tokens.push(costs);
-        Ok(format!("{first:.0} ns for a single one"))
-    }
+fn of_tokens(costs: Vec<tokens::Cost>, all: &mut Vec<Vec<tokens::Cost>>) -> String {
+    let first = costs.first().map_or(0.0, |cost| cost.ns_per_token);
+    all.push(costs);
+    format!("{first:.0} ns for a single one")
 }
 
 fn conclude(options: &Devmem, report: &report::Report) -> anyhow::Result<ExitCode> {
@@ -259,6 +158,5 @@ fn conclude(options: &Devmem, report: &report::Report) -> anyhow::Result<ExitCod
         pictures: pictures::of(report),
     };
     printed.conclude("devmem", options.out.as_deref(), options.json)?;
-    let failed = report.ours_failed();
-    Ok(if failed { Exit::Failed } else { Exit::Ok }.into())
+    Ok(beside::exit(report.ours_failed()))
 }

@@ -13,7 +13,7 @@ pub(super) fn of(report: &Report) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
     let mut add = |name: &str, about: &str, panels: Vec<Panel>| {
         let panels: Vec<Panel> = panels.into_iter().filter(|p| !p.bars.is_empty()).collect();
-        let caption = beside::caption(&report.machine, report.rounds);
+        let caption = beside::caption(&report.machine, report.run.rounds);
         if !panels.is_empty() {
             pictures.push((name.to_owned(), plot::bars(about, &caption, &panels)));
         }
@@ -45,10 +45,7 @@ fn bars(line: &Line, get: impl Fn(&Cell) -> Option<Spread>) -> Vec<Bar> {
         Some(Bar {
             name: cell.about.into(),
             value: get(cell)?,
-            whose: match cell.ours {
-                true => Whose::Ours,
-                false => Whose::Theirs,
-            },
+            whose: Whose::of(cell.ours),
             aim: aim(cell.system),
         })
     };
@@ -77,21 +74,14 @@ fn costs(line: &Line) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::sample;
-
-    fn bars(picture: &str) -> usize {
-        let parsed = roxmltree::Document::parse(picture).expect("XML");
-        let nodes = parsed.descendants();
-        let bars = nodes.filter(|node| node.tag_name().name() == "rect");
-        bars.filter(|node| node.attribute("class") == Some("bar"))
-            .count()
-    }
+    use crate::bench::shape::marks;
 
     #[test]
     fn every_figure_is_in_its_plot() {
         let pictures = super::of(&sample());
         let told: Vec<(&str, usize)> = pictures
             .iter()
-            .map(|(name, picture)| (name.as_str(), bars(picture)))
+            .map(|(name, picture)| (name.as_str(), marks(picture, "rect")))
             .collect();
         let expected = [
             ("devmem.svg", 8),

@@ -1,149 +1,19 @@
 //! What a run consists of.
 
-use std::time::Duration;
+use super::rows::{Part, Row};
+use crate::bench::beside::{self, plan};
 
-use super::rows::{PARTS, Part, ROWS, Row, rows, systems};
-use crate::bench::beside::System;
-
-/// What was asked for.
-#[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) quick: bool,
-    pub(super) only: Vec<String>,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
-}
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) rows: Vec<Row>,
-    /// By part.
-    systems: Vec<(Part, Vec<System>)>,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
-}
-
-pub(super) type Missing = crate::bench::beside::Missing<Part>;
-
-impl Plan {
-    /// `Err` is for the user.
-    pub(super) fn new(wish: &Wish) -> Result<Plan, String> {
-        let known = names();
-        if let Some(name) = wish
-            .only
-            .iter()
-            .find(|name| !known.contains(&name.as_str()))
-        {
-            return Err(format!("--only {name}: not one of {}", known.join(", ")));
-        }
-        let named = |id: &str| wish.only.iter().any(|name| name == id);
-        let any_system = |part| systems(part).iter().any(|system| named(system.id));
-        let any_row = ROWS
-            .iter()
-            .any(|row| named(row.row) || named(row.part.word()));
-        let usual = rows(wish.quick);
-        let wanted = |row: &&Row| match any_row {
-            true => named(row.row) || (named(row.part.word()) && usual.contains(row)),
-            // Systems alone: the rows of their parts.
-            false if wish.only.is_empty() => usual.contains(row),
-            false => usual.contains(row) && any_system(row.part),
-        };
-        let of = |part| {
-            let all = systems(part).iter();
-            let wanted = all.filter(|system| !any_system(part) || named(system.id));
-            (part, wanted.copied().collect())
-        };
-        Ok(Plan {
-            rows: ROWS.iter().filter(wanted).copied().collect(),
-            systems: PARTS.map(of).to_vec(),
-            rounds: wish.rounds,
-            seconds: wish.seconds,
-        })
-    }
-
-    pub(super) fn systems_of(&self, part: Part) -> &[System] {
-        let mut all = self.systems.iter();
-        let found = all.find(|(known, _)| *known == part);
-        found.map_or(&[], |(_, systems)| systems)
-    }
-
-    fn has(&self, part: Part) -> bool {
-        self.rows.iter().any(|row| row.part == part)
-    }
-
-    /// Leaves out what cannot be measured here; says which and why.
-    pub(super) fn without(
-        &mut self,
-        lacks: impl Fn(Part, &System) -> Option<String>,
-    ) -> Vec<Missing> {
-        let mut missing = Vec::new();
-        for part in PARTS {
-            if !self.has(part) {
-                continue;
-            }
-            let there = self.systems_of(part).iter().filter(|system| {
-                let why = lacks(part, system);
-                missing.extend(why.clone().map(|why| Missing {
-                    part,
-                    system: system.id,
-                    why,
-                }));
-                why.is_none()
-            });
-            let there = there.copied().collect();
-            let mut all = self.systems.iter_mut();
-            if let Some((_, systems)) = all.find(|(known, _)| *known == part) {
-                *systems = there;
-            }
-        }
-        missing
-    }
-
-    /// About how long one figure takes.
-    pub(super) fn cost(&self, part: Part) -> f64 {
-        match part {
-            Part::Stream => self.seconds + 0.3,
-            Part::Tokens => 1.0,
-            Part::Python => self.seconds + 2.0,
-        }
-    }
-
-    /// Figures of a round.
-    pub(super) fn figures(&self, part: Part) -> usize {
-        let rows = self.rows.iter().filter(|row| row.part == part);
-        rows.count() * self.systems_of(part).len()
-    }
-
-    /// About how long all of it takes.
-    pub(super) fn time(&self) -> Duration {
-        let one: f64 = PARTS
-            .iter()
-            .map(|part| self.figures(*part) as f64 * self.cost(*part))
-            .sum();
-        Duration::from_secs_f64(one * self.rounds as f64)
-    }
-}
-
-/// Whatever `--only` takes.
-fn names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = PARTS.map(Part::word).to_vec();
-    for part in PARTS {
-        names.extend(systems(part).iter().map(|system| system.id));
-    }
-    names.extend(ROWS.iter().map(|row| row.row));
-    let mut told: Vec<&str> = Vec::new();
-    for name in names {
-        if !told.contains(&name) {
-            told.push(name);
-        }
-    }
-    told
-}
+pub(super) use plan::Wish;
+pub(super) type Plan = plan::Plan<Row>;
+pub(super) type Missing = beside::Missing<Part>;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::plan::Part as _;
     use super::*;
+    use crate::bench::beside::System;
 
     fn wish(only: &[&str], quick: bool) -> Wish {
         Wish {
@@ -154,8 +24,8 @@ mod tests {
         }
     }
 
-    fn counts(plan: &Plan) -> [usize; 3] {
-        PARTS.map(|part| plan.figures(part))
+    fn counts(plan: &Plan) -> Vec<usize> {
+        Part::ALL.iter().map(|part| plan.figures(*part)).collect()
     }
 
     #[test]

@@ -65,12 +65,17 @@ pub(super) fn lacks(python: &str, system: &str) -> Option<String> {
     }
 }
 
-pub(super) fn measure(bench: &Bench, row: &Row, system: &str) -> anyhow::Result<Outcome> {
+pub(super) fn measure(
+    bench: &Bench,
+    python: &str,
+    row: &Row,
+    system: &str,
+) -> anyhow::Result<Outcome> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let limit = LIMIT + Duration::from_secs_f64(bench.seconds);
     let start = |command| Job::start(command, limit, &bench.scratch);
     let receive = start(match way(system) {
-        Some(way) => script(bench, row, way, &address),
+        Some(way) => script(bench, python, row, [way, &address]),
         None => rust(bench, row, &address),
     })?;
     let mut send = hose(bench, 0);
@@ -93,8 +98,8 @@ pub(super) fn measure(bench: &Bench, row: &Row, system: &str) -> anyhow::Result<
     })
 }
 
-fn script(bench: &Bench, row: &Row, way: &str, address: &str) -> Command {
-    let mut command = Command::new(&bench.python);
+fn script(bench: &Bench, python: &str, row: &Row, [way, address]: [&str; 2]) -> Command {
+    let mut command = Command::new(python);
     command.args([SCRIPT, "--way", way, "--listen", address]);
     command.args(["--record", &row.hold.to_string()]);
     command.args(["--region", &format!("memfd:{REGION}")]);

@@ -5,13 +5,15 @@ use serde::Serialize;
 use super::aims::aims;
 use super::plan::{Missing, Plan};
 use super::published;
-use super::rows::{Part, REGION, Row, systems};
+use super::rows::{Part, REGION, Row};
 use super::sinks::{RECV_COPY, SPLICE};
 use super::sizes::Sizes;
 use super::tokens::{Cost, WAYS};
-use super::{Bench, Outcome, Reading, Results, Trouble};
-use crate::bench::beside::{self, Goal, Published, Ratio, System};
+use super::{Bench, Outcome, Results};
+use crate::bench::beside::plan::Part as _;
+use crate::bench::beside::{self, Goal, Published, Ratio, Run, System, Trouble};
 use crate::bench::machine::Machine;
+use crate::bench::reading;
 use crate::bench::spread::Spread;
 
 /// `schema` of the JSON.
@@ -20,12 +22,8 @@ pub(super) const SCHEMA: &str = "memlane.bench.devmem/1";
 /// What is printed.
 #[derive(Serialize)]
 pub(super) struct Report {
-    pub(super) schema: &'static str,
-    pub(super) created_unix: u64,
-    pub(super) command: Vec<String>,
-    pub(super) quick: bool,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
+    #[serde(flatten)]
+    pub(super) run: Run,
     /// Of TCP; the machine's may be another.
     pub(super) stream_congestion_control: String,
     pub(super) region_bytes: u64,
@@ -35,7 +33,7 @@ pub(super) struct Report {
     pub(super) tokens: Vec<TokenLine>,
     pub(super) published: Published,
     pub(super) missing: Vec<Missing>,
-    pub(super) failed: Vec<Trouble>,
+    pub(super) failed: Vec<Trouble<Part>>,
 }
 
 const METHOD: [&str; 7] = [
@@ -104,16 +102,11 @@ impl Report {
         machine: Machine,
         quick: bool,
     ) -> anyhow::Result<Report> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let seen = results.seen;
         let rows = plan.rows.iter();
-        let rows = rows.filter_map(|row| line(&results.readings, row));
+        let rows = rows.filter_map(|row| line(&Seen::of(&seen.readings, row), row));
         Ok(Report {
-            schema: SCHEMA,
-            created_unix: now.as_secs(),
-            command: std::env::args().collect(),
-            quick,
-            rounds: plan.rounds,
-            seconds: plan.seconds,
+            run: Run::new(SCHEMA, quick, plan.rounds, plan.seconds)?,
             stream_congestion_control: bench.congestion_control.clone(),
             region_bytes: REGION,
             method: METHOD,
@@ -121,8 +114,8 @@ impl Report {
             rows: rows.collect(),
             tokens: token_lines(&results.tokens),
             published: published::load()?,
-            missing: results.missing,
-            failed: results.trouble,
+            missing: seen.missing,
+            failed: seen.trouble,
         })
     }
 
@@ -133,10 +126,7 @@ impl Report {
 
     /// Something of memlane's own could not be measured.
     pub(super) fn ours_failed(&self) -> bool {
-        self.failed.iter().any(|trouble| {
-            let mut systems = systems(trouble.part).iter();
-            systems.any(|system| system.id == trouble.system && system.ours)
-        })
+        self.failed.iter().any(Trouble::is_ours)
     }
 }
 
@@ -149,15 +139,17 @@ fn compared(part: Part) -> &'static [&'static str] {
     }
 }
 
-fn line(readings: &[Reading], row: &Row) -> Option<Line> {
-    let seen: Vec<&Reading> = readings.iter().filter(|r| r.row == *row).collect();
-    let all = systems(row.part).iter();
-    let systems: Vec<Cell> = all.clone().filter_map(|of| cell(&seen, of)).collect();
+/// The figures of one row.
+type Seen<'a> = reading::Seen<'a, Row, Outcome>;
+
+fn line(seen: &Seen<'_>, row: &Row) -> Option<Line> {
+    let all = row.part.systems().iter();
+    let systems: Vec<Cell> = all.clone().filter_map(|of| cell(seen, of)).collect();
     let ratios = |get: fn(&Outcome) -> Option<f64>| -> Vec<Ratio> {
         let ours = all.clone().filter(|system| system.ours);
         let pairs = ours.flat_map(|of| compared(row.part).iter().map(|to| (of.id, *to)));
         let told = pairs.filter(|(of, to)| of != to).filter_map(|(of, to)| {
-            let times = ratio(&seen, of, to, get)?;
+            let times = seen.ratio(of, get, |round| seen.value(to, round, get))?;
             Some(Ratio { of, to, times })
         });
         told.collect()
@@ -177,13 +169,10 @@ fn line(readings: &[Reading], row: &Row) -> Option<Line> {
     })
 }
 
-fn cell(seen: &[&Reading], system: &System) -> Option<Cell> {
-    let ours = seen.iter().filter(|r| r.system == system.id);
-    let all = |get: fn(&Outcome) -> Option<f64>| {
-        let values: Vec<f64> = ours.clone().filter_map(|r| get(&r.seen)).collect();
-        Spread::of(&values)
-    };
-    let fragments = ours.clone().filter_map(|r| r.seen.fragments.clone());
+fn cell(seen: &Seen<'_>, system: &System) -> Option<Cell> {
+    let all = |get: fn(&Outcome) -> Option<f64>| seen.spread(system.id, get);
+    let ours = seen.by(system.id);
+    let fragments = ours.filter_map(|r| r.seen.fragments.clone());
     Some(Cell {
         system: system.id,
         about: system.about,
@@ -195,23 +184,6 @@ fn cell(seen: &[&Reading], system: &System) -> Option<Cell> {
         copied_by_program: all(|seen| seen.copied_by_program),
         fragments: fragments.reduce(|all, more| all.and(&more)),
     })
-}
-
-/// Round by round.
-fn ratio(
-    seen: &[&Reading],
-    of: &str,
-    to: &str,
-    get: fn(&Outcome) -> Option<f64>,
-) -> Option<Spread> {
-    let other = |round: usize| {
-        let mut found = seen.iter();
-        let found = found.find(|r| r.system == to && r.round == round);
-        found.and_then(|reading| get(&reading.seen))
-    };
-    let rounds = seen.iter().filter(|reading| reading.system == of);
-    let rounds = rounds.map(|reading| (other(reading.round), get(&reading.seen)));
-    Spread::of_ratios(&rounds.collect::<Vec<_>>())
 }
 
 fn token_lines(rounds: &[Vec<Cost>]) -> Vec<TokenLine> {
@@ -234,7 +206,7 @@ pub(super) mod tests {
     use super::super::rows::ROWS;
     use super::super::sizes::Counting;
     use super::*;
-    use crate::bench::proc::Scratch;
+    use crate::bench::reading::Reading;
     use crate::bench::shape;
 
     fn report(results: Results) -> Report {
@@ -244,16 +216,15 @@ pub(super) mod tests {
             rounds: 3,
             seconds: 1.0,
         };
-        let bench = Bench {
-            exe: "/bin/true".into(),
-            scratch: Scratch::new().expect("a folder"),
-            cpus: [0, 1],
-            seconds: 1.0,
-            congestion_control: "cubic".into(),
-            python: "python3".into(),
-        };
         let plan = Plan::new(&wish).expect("a plan");
-        Report::new(results, &plan, &bench, Machine::with_devmem(), false).expect("a report")
+        Report::new(
+            results,
+            &plan,
+            &Bench::idle(),
+            Machine::with_devmem(),
+            false,
+        )
+        .expect("a report")
     }
 
     fn add(results: &mut Results, row: &str, system: &'static str, rates: [f64; 3]) {
@@ -261,8 +232,8 @@ pub(super) mod tests {
         let mut sizes = Counting::default();
         sizes.count(65536);
         for (round, rate) in rates.into_iter().enumerate() {
-            let ours = systems(row.part).iter().any(|s| s.id == system && s.ours);
-            results.readings.push(Reading {
+            let ours = row.part.systems().iter().any(|s| s.id == system && s.ours);
+            results.seen.readings.push(Reading {
                 row: *row,
                 system,
                 round,
@@ -296,12 +267,12 @@ pub(super) mod tests {
             }];
             3
         ];
-        results.missing.push(Missing {
+        results.seen.missing.push(Missing {
             part: Part::Python,
             system: "recv-into",
             why: "no torch".into(),
         });
-        results.trouble.push(Trouble {
+        results.seen.trouble.push(Trouble {
             part: Part::Stream,
             row: "kept-1m".into(),
             system: SPLICE,
@@ -332,7 +303,7 @@ pub(super) mod tests {
     fn only_what_is_ours_makes_the_run_fail() {
         assert!(!sample().ours_failed(), "splice is the kernel's");
         let mut results = Results::default();
-        results.trouble.push(Trouble {
+        results.seen.trouble.push(Trouble {
             part: Part::Stream,
             row: "kept-1m".into(),
             system: "staged",

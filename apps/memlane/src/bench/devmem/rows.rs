@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::sinks::{RECV_COPY, SPLICE};
-use crate::bench::beside::{System, system};
+use crate::bench::beside::{System, plan, system};
 
 /// A part of the run, with a table of its own.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,15 +17,30 @@ pub(super) enum Part {
     Python,
 }
 
-pub(super) const PARTS: [Part; 3] = [Part::Stream, Part::Tokens, Part::Python];
+impl plan::Part for Part {
+    const ALL: &'static [Self] = &[Part::Stream, Part::Tokens, Part::Python];
 
-impl Part {
-    /// For `--only`.
-    pub(super) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Part::Stream => "stream",
             Part::Tokens => "tokens",
             Part::Python => "python",
+        }
+    }
+
+    fn systems(self) -> &'static [System] {
+        match self {
+            Part::Stream => &STREAM,
+            Part::Tokens => &TOKENS,
+            Part::Python => &PYTHON,
+        }
+    }
+
+    fn cost(self, seconds: f64) -> f64 {
+        match self {
+            Part::Stream => seconds + 0.3,
+            Part::Tokens => 1.0,
+            Part::Python => seconds + 2.0,
         }
     }
 }
@@ -102,8 +117,20 @@ pub(super) const ROWS: [Row; 7] = [
 /// How many rows a short run has.
 const QUICK: usize = 5;
 
-pub(super) fn rows(quick: bool) -> &'static [Row] {
-    &ROWS[..if quick { QUICK } else { ROWS.len() }]
+impl plan::Row for Row {
+    type Part = Part;
+
+    fn all(quick: bool) -> Vec<Row> {
+        ROWS[..if quick { QUICK } else { ROWS.len() }].to_vec()
+    }
+
+    fn part(&self) -> Part {
+        self.part
+    }
+
+    fn id(&self) -> String {
+        self.row.to_owned()
+    }
 }
 
 /// Of the region.
@@ -127,17 +154,9 @@ const PYTHON: [System; 4] = [
     system("recv-into-fresh", "recv_into, a new array each", false),
 ];
 
-/// In the order of the columns.
-pub(super) fn systems(part: Part) -> &'static [System] {
-    match part {
-        Part::Stream => &STREAM,
-        Part::Tokens => &TOKENS,
-        Part::Python => &PYTHON,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::plan::{Part as _, Row as _};
     use super::*;
     use memlane_devmem::io::Path;
 
@@ -147,21 +166,24 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ROWS.len());
-        for part in PARTS {
-            assert!(rows(true).iter().any(|row| row.part == part), "{part:?}");
+        for &part in Part::ALL {
+            assert!(
+                Row::all(true).iter().any(|row| row.part == part),
+                "{part:?}"
+            );
         }
     }
 
     #[test]
     fn no_name_of_a_part_a_row_or_a_system_is_another_one_s() {
-        let mut names: Vec<&str> = PARTS.map(Part::word).to_vec();
+        let mut names: Vec<&str> = Part::ALL.iter().map(|part| part.word()).collect();
         names.extend(
             ROWS.iter()
                 .map(|row| row.row)
                 .filter(|row| *row != "tokens"),
         );
-        for part in PARTS {
-            names.extend(systems(part).iter().map(|system| system.id));
+        for part in Part::ALL {
+            names.extend(part.systems().iter().map(|system| system.id));
         }
         let all = names.len();
         names.sort_unstable();

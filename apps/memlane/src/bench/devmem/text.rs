@@ -3,21 +3,17 @@
 use std::fmt::Write as _;
 
 use super::report::{Cell, Line, Report};
-use super::rows::{LANE, Part, systems};
+use super::rows::{LANE, Part};
 use super::sinks::{RECV_COPY, SPLICE};
-use crate::bench::beside;
+use crate::bench::beside::{self, cells, plan::Part as _};
 use crate::bench::spread::{Spread, short, times};
 use crate::out;
 
 /// All that was measured.
 pub(super) fn of(report: &Report) -> String {
     let mut out = String::new();
-    let how = format!("{} rounds × {} s", report.rounds, report.seconds);
-    beside::head(&mut out, "devmem", report.quick, &how, &report.machine);
-    for missing in &report.missing {
-        let (part, system, why) = (missing.part.word(), missing.system, &missing.why);
-        let _ = writeln!(out, "NOT MEASURED: {part}, {system}: {why}");
-    }
+    beside::head(&mut out, "devmem", &report.run, "", &report.machine);
+    beside::lacking(&mut out, &report.missing);
     streams(&mut out, report);
     costs(&mut out, report);
     tokens(&mut out, report);
@@ -33,24 +29,15 @@ fn streams(out: &mut String, report: &Report) {
     if lines.is_empty() {
         return;
     }
-    let all = systems(Part::Stream);
+    let all = Part::Stream.systems();
     let control = &report.stream_congestion_control;
     let _ = write!(out, "\n| GB/s into a region, {control} |");
-    for system in all {
-        let _ = write!(out, " {} |", system.about);
-    }
+    cells(out, all.iter().map(|system| system.about));
     out.push_str(" × recv() + copy: lane, mapped, staged | × splice: lane, mapped | aims |\n|---|");
     let _ = writeln!(out, "{}---|---|---|", "---:|".repeat(all.len()));
     for line in lines {
         let _ = write!(out, "| {} |", line.of.about);
-        for system in all {
-            let told = line.cell(system.id);
-            let _ = write!(
-                out,
-                " {} |",
-                told.map_or(String::new(), |c| giga(&c.bytes_per_second))
-            );
-        }
+        cells(out, all.iter().map(|system| giga(line.cell(system.id))));
         let rate = |of, to| times(beside::ratio(&line.ratios, of, to));
         let _ = writeln!(
             out,
@@ -113,23 +100,14 @@ fn python(out: &mut String, report: &Report) {
     if lines.is_empty() {
         return;
     }
-    let all = systems(Part::Python);
+    let all = Part::Python.systems();
     out.push_str("\n| GB/s of tensors |");
-    for system in all {
-        let _ = write!(out, " {} |", system.about);
-    }
+    cells(out, all.iter().map(|system| system.about));
     out.push_str(" Python × Rust | × recv_into: one array, new ones | aims |\n|---|");
     let _ = writeln!(out, "{}---:|---:|---|", "---:|".repeat(all.len()));
     for line in lines {
         let _ = write!(out, "| {} |", line.of.about);
-        for system in all {
-            let told = line.cell(system.id);
-            let _ = write!(
-                out,
-                " {} |",
-                told.map_or(String::new(), |c| giga(&c.bytes_per_second))
-            );
-        }
+        cells(out, all.iter().map(|system| giga(line.cell(system.id))));
         let rate = |to| times(beside::ratio(&line.ratios, "wheel", to));
         let goals = beside::goals(&line.aims, "");
         let (one, fresh) = (rate("recv-into"), rate("recv-into-fresh"));
@@ -151,9 +129,13 @@ pub(super) fn rate(value: f64) -> String {
     format!("{} GB/s", short(value / 1e9))
 }
 
-fn giga(spread: &Spread) -> String {
-    let [median, min, max] = [spread.median, spread.min, spread.max].map(|v| short(v / 1e9));
-    format!("{median} ({min}–{max})")
+fn giga(cell: Option<&Cell>) -> String {
+    let told = cell.map(|cell| {
+        let rate = &cell.bytes_per_second;
+        let [median, min, max] = [rate.median, rate.min, rate.max].map(|v| short(v / 1e9));
+        format!("{median} ({min}–{max})")
+    });
+    told.unwrap_or_default()
 }
 
 fn shown(spread: Option<&Spread>) -> String {

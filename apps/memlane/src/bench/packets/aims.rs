@@ -41,8 +41,9 @@ pub(super) fn aims(row: &Row) -> Vec<Bound> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::{rows, systems};
+    use super::super::rows::rows;
     use super::*;
+    use crate::bench::beside::plan::{Part as _, Row as _};
 
     fn of(id: &str) -> Vec<Bound> {
         let all = rows(false);
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn aims_name_systems_of_their_part() {
         for row in rows(false) {
-            let known = |id: &str| systems(row.part).iter().any(|system| system.id == id);
+            let known = |id: &str| row.part.systems().iter().any(|system| system.id == id);
             for (of, to, _) in aims(&row) {
                 assert!(known(of) && (known(to) || to == OLDER), "{of} {to}");
             }

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 
 use super::pump::{Does, End};
 use super::rows::{Row, Way};
-use super::{Bench, Outcome, table};
+use super::{Bench, Outcome, cpu, table};
 use crate::bench::proc::{Job, find_program};
 use crate::bench::sys;
 
@@ -130,7 +130,7 @@ impl Testpmd {
         server: bool,
         socket: &Path,
     ) -> anyhow::Result<Testpmd> {
-        let cpu = bench.cpu(does);
+        let cpu = cpu(bench, does);
         let log = bench.scratch.name("testpmd");
         let out = std::fs::File::create(&log)?;
         let program = find_program(TESTPMD_PROGRAM).context("not installed: dpdk-testpmd")?;

@@ -26,17 +26,16 @@ mod text;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-
+use super::beside::turn::{self, Bench};
 use super::beside::{self, Printed, System};
-
-use super::progress::{Progress, minutes};
-use super::{machine, proc, sys};
+use super::machine::Machine;
+use super::progress::Progress;
+use super::sys;
 use crate::exit::{Exit, fail};
 use crate::out;
-use plan::{Missing, Plan};
+use plan::{Plan, Wish};
 use pump::Does;
-use rows::{PARTS, Part, Row};
+use rows::{Part, Row};
 
 /// Measures packets.
 #[derive(clap::Args, Debug)]
@@ -64,23 +63,9 @@ pub(super) struct Packets {
     out: Option<PathBuf>,
 }
 
-/// What is the same for all measurements.
-struct Bench {
-    /// This program.
-    exe: PathBuf,
-    /// For sockets and logs.
-    scratch: proc::Scratch,
-    /// Who sends is on the first, who receives on the second; they are the same where there is one only.
-    cpus: [usize; 2],
-    seconds: f64,
-    /// Of the bulk part.
-    congestion_control: String,
-}
-
-impl Bench {
-    fn cpu(&self, does: Does) -> usize {
-        self.cpus[usize::from(does == Does::Receive)]
-    }
+/// Of who does that.
+fn cpu(bench: &Bench, does: Does) -> usize {
+    bench.cpus[usize::from(does == Does::Receive)]
 }
 
 /// What was seen of one system in one row.
@@ -92,27 +77,11 @@ struct Outcome {
     cpu: Option<f64>,
 }
 
-/// One figure.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    row: Row,
-    system: &'static str,
-    round: usize,
-    seen: Outcome,
-}
-
-type Trouble = beside::Trouble<Part>;
-
-/// All figures of a run.
-#[derive(Default)]
-struct Results {
-    readings: Vec<Reading>,
-    missing: Vec<Missing>,
-    trouble: Vec<Trouble>,
-}
+type Results = turn::Results<Row, Outcome>;
+type Turn<'a> = turn::Turn<'a, Row, Outcome>;
 
 pub(super) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
-    let wish = plan::Wish {
+    let wish = Wish {
         quick: options.quick,
         only: options.only.clone(),
         rounds: usize::from(options.rounds.unwrap_or(if options.quick { 2 } else { 5 })),
@@ -122,21 +91,13 @@ pub(super) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
     };
     let mut plan = Plan::new(&wish).map_err(|text| fail(Exit::Usage, text))?;
     sys::watch_for_interrupts();
-    let cpus = sys::allowed_cpus();
-    let bench = Bench {
-        exe: std::env::current_exe().context("where is this program?")?,
-        scratch: proc::Scratch::new()?,
-        cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
-        seconds: plan.seconds,
-        congestion_control: machine::congestion_control(options.congestion.as_deref())
-            .map_err(|text| fail(Exit::Usage, text))?,
-    };
-    let machine = machine::Machine::with_packets();
+    let bench = Bench::new(plan.seconds, options.congestion.as_deref())?;
+    let machine = Machine::with_packets();
     let mut results = Results {
         missing: plan.without(lacks),
         ..Results::default()
     };
-    announce(&plan, &results, &machine, cpus.len());
+    turn::announce(&plan, &results.missing, &bench, &machine);
     measure(&bench, &plan, &mut results)?;
     let report = report::Report::new(results, &plan, &bench, machine, options.quick)?;
     conclude(options, &report)
@@ -152,134 +113,64 @@ fn lacks(part: Part, system: &System) -> Option<String> {
     }
 }
 
-/// What will happen, and what cannot.
-fn announce(plan: &Plan, results: &Results, machine: &machine::Machine, cpus: usize) {
-    for Missing { part, system, why } in &results.missing {
-        let part = part.word();
-        out::stderr(&format!("!! NOT MEASURED: {part}, {system}: {why}\n"));
-    }
-    if cpus < 2 {
-        out::warn("one CPU only: both ends share it");
-    }
-    beside::warn_if_busy(machine);
-    let parts = PARTS.iter().map(|&part| {
-        let figures = plan.rows_of(part).len() * plan.systems_of(part).len();
-        format!("{figures} of {}", part.word())
-    });
-    let parts: Vec<String> = parts.collect();
-    let (rounds, time) = (plan.rounds, minutes(plan.time().as_secs_f64()));
-    let parts = parts.join(", ");
-    out::stderr(&format!(
-        "{rounds} rounds of {parts}: about {time}; Ctrl-C clears away\n"
-    ));
-}
-
 fn measure(bench: &Bench, plan: &Plan, results: &mut Results) -> anyhow::Result<()> {
     let mut progress = Progress::new(plan.time());
     for round in 0..plan.rounds {
         let mut turn = Turn {
-            bench,
             plan,
             round,
             progress: &mut progress,
             results,
         };
         for part in [Part::Table, Part::Memif] {
-            turn.rows_of(part)?;
+            rows_of(bench, &mut turn, part)?;
         }
-        turn.bulk()?;
+        bulk(bench, &mut turn)?;
     }
     Ok(())
 }
 
-/// One round.
-struct Turn<'a> {
-    bench: &'a Bench,
-    plan: &'a Plan,
-    round: usize,
-    progress: &'a mut Progress,
-    results: &'a mut Results,
+/// Row by row, systems alternate.
+fn rows_of(bench: &Bench, turn: &mut Turn<'_>, part: Part) -> anyhow::Result<()> {
+    for row in turn.plan.rows_of(part) {
+        for system in turn.systems(part) {
+            let seen = match part {
+                Part::Memif => memif::measure(bench, &row, system.id),
+                _ => table::measure(bench, &row, system.id),
+            };
+            keep(turn, row, &system, seen)?;
+        }
+    }
+    Ok(())
 }
 
-impl Turn<'_> {
-    fn systems(&self, part: Part) -> Vec<System> {
-        beside::by_turns(self.plan.systems_of(part), self.round)
-    }
-
-    /// Row by row, systems alternate.
-    fn rows_of(&mut self, part: Part) -> anyhow::Result<()> {
-        for row in self.plan.rows_of(part) {
-            for system in self.systems(part) {
-                let seen = match part {
-                    Part::Memif => memif::measure(self.bench, &row, system.id),
-                    _ => table::measure(self.bench, &row, system.id),
-                };
-                self.note(row, &system, seen)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// System by system: what joins the namespaces is made once a round.
-    fn bulk(&mut self) -> anyhow::Result<()> {
-        let rows = self.plan.rows_of(Part::Bulk);
-        let systems = self.systems(Part::Bulk);
-        for system in systems.iter().filter(|_| !rows.is_empty()) {
-            let joined = match bulk::Joined::new(self.bench, system.id) {
-                Ok(joined) => joined,
-                Err(error) => {
-                    self.note(rows[0], system, Err(error))?;
-                    continue;
-                }
-            };
-            for row in &rows {
-                let seen = joined.measure(self.bench, row);
-                self.note(*row, system, seen)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// `Err`: somebody wants us to stop.
-    fn note(
-        &mut self,
-        row: Row,
-        system: &System,
-        seen: anyhow::Result<Outcome>,
-    ) -> anyhow::Result<()> {
-        anyhow::ensure!(!sys::interrupted(), "interrupted");
-        let (round, system) = (self.round, system.id);
-        let about = format!(
-            "round {}/{} {} {system}",
-            round + 1,
-            self.plan.rounds,
-            row.id()
-        );
-        match seen {
-            Ok(seen) => {
-                let value = text::value(&row, seen.value);
-                let cost = self.plan.cost(row.part);
-                self.progress.took(cost, &format!("{about}: {value}"));
-                self.results.readings.push(Reading {
-                    row,
-                    system,
-                    round,
-                    seen,
-                });
-            }
+/// System by system: what joins the namespaces is made once a round.
+fn bulk(bench: &Bench, turn: &mut Turn<'_>) -> anyhow::Result<()> {
+    let rows = turn.plan.rows_of(Part::Bulk);
+    let systems = turn.systems(Part::Bulk);
+    for system in systems.iter().filter(|_| !rows.is_empty()) {
+        let joined = match bulk::Joined::new(bench, system.id) {
+            Ok(joined) => joined,
             Err(error) => {
-                out::stderr(&format!("!! {about}: {error:#}\n"));
-                self.results.trouble.push(Trouble {
-                    part: row.part,
-                    row: row.id(),
-                    system,
-                    round: round + 1,
-                    why: format!("{error:#}"),
-                });
+                keep(turn, rows[0], system, Err(error))?;
+                continue;
             }
+        };
+        for row in &rows {
+            let seen = joined.measure(bench, row);
+            keep(turn, *row, system, seen)?;
         }
-        Ok(())
     }
+    Ok(())
+}
+
+fn keep(
+    turn: &mut Turn<'_>,
+    row: Row,
+    system: &System,
+    seen: anyhow::Result<Outcome>,
+) -> anyhow::Result<()> {
+    turn.keep(row, system, seen, |seen| text::value(&row, seen.value))
 }
 
 fn conclude(options: &Packets, report: &report::Report) -> anyhow::Result<ExitCode> {
@@ -289,6 +180,5 @@ fn conclude(options: &Packets, report: &report::Report) -> anyhow::Result<ExitCo
         pictures: pictures::of(report),
     };
     printed.conclude("packets", options.out.as_deref(), options.json)?;
-    let failed = report.ours_failed();
-    Ok(if failed { Exit::Failed } else { Exit::Ok }.into())
+    Ok(beside::exit(report.ours_failed()))
 }

@@ -1,8 +1,8 @@
 //! The plots of a report, by the name of their files.
 
 use super::report::{Cell, Line, Report};
-use super::rows::{Part, Way, systems};
-use crate::bench::beside;
+use super::rows::{Part, Way};
+use crate::bench::beside::{self, plan::Part as _};
 use crate::bench::plot::{self, Axes, Bar, Panel, Series, Whose};
 use crate::bench::published::Aim;
 use crate::bench::spread::Spread;
@@ -55,14 +55,11 @@ pub(super) fn of(report: &Report) -> Vec<(String, String)> {
 
 /// The older modes are ours, too; but they are what persistent is compared with.
 fn whose(cell: &Cell) -> Whose {
-    match cell.ours && !matches!(cell.system, "map" | "copy") {
-        true => Whose::Ours,
-        false => Whose::Theirs,
-    }
+    Whose::of(cell.ours && !matches!(cell.system, "map" | "copy"))
 }
 
 fn foot(report: &Report) -> String {
-    beside::caption(&report.machine, report.rounds)
+    beside::caption(&report.machine, report.run.rounds)
 }
 
 fn title(line: &Line) -> String {
@@ -123,7 +120,7 @@ fn costs(report: &Report, name: &str, lines: &[&Line]) -> Option<String> {
 /// More and more queues; nothing, if there was one number of them only.
 fn queues(lines: &[&Line]) -> Option<String> {
     let first = lines.first().filter(|_| lines.len() > 1)?;
-    let series = systems(Part::Table).iter().map(|system| {
+    let series = Part::Table.systems().iter().map(|system| {
         let points = lines.iter();
         let point = |line: &&Line| -> Option<(f64, Spread)> {
             let cell = line.cell(system.id)?;
@@ -131,10 +128,7 @@ fn queues(lines: &[&Line]) -> Option<String> {
         };
         Series {
             name: system.about.into(),
-            whose: match system.id {
-                "persistent" => Whose::Ours,
-                _ => Whose::Theirs,
-            },
+            whose: Whose::of(system.id == "persistent"),
             points: points.filter_map(point).collect(),
         }
     });
@@ -151,15 +145,7 @@ fn queues(lines: &[&Line]) -> Option<String> {
 mod tests {
     use super::super::report::tests::sample;
     use super::*;
-
-    fn count(picture: &str, name: &str) -> usize {
-        let parsed = roxmltree::Document::parse(picture).expect("XML");
-        let nodes = parsed.descendants();
-        nodes
-            .filter(|node| node.tag_name().name() == name)
-            .filter(|node| name != "rect" || node.attribute("class") == Some("bar"))
-            .count()
-    }
+    use crate::bench::shape::marks;
 
     #[test]
     fn every_figure_is_in_its_plot_and_nothing_is_drawn_of_what_was_not_measured() {
@@ -182,10 +168,10 @@ mod tests {
             &picture.expect("it is there").1
         };
         // Three rows of one queue, three modes each.
-        assert_eq!(count(found("packets.svg"), "rect"), 9);
-        assert_eq!(count(found("packets-cpu.svg"), "rect"), 9);
-        assert_eq!(count(found("packets-queues-tx-64.svg"), "circle"), 6);
-        assert_eq!(count(found("packets-bulk.svg"), "rect"), 10);
-        assert_eq!(count(found("packets-memif.svg"), "rect"), 2);
+        assert_eq!(marks(found("packets.svg"), "rect"), 9);
+        assert_eq!(marks(found("packets-cpu.svg"), "rect"), 9);
+        assert_eq!(marks(found("packets-queues-tx-64.svg"), "circle"), 6);
+        assert_eq!(marks(found("packets-bulk.svg"), "rect"), 10);
+        assert_eq!(marks(found("packets-memif.svg"), "rect"), 2);
     }
 }

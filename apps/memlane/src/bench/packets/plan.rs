@@ -1,147 +1,19 @@
 //! What a run consists of.
 
-use std::time::Duration;
+use super::rows::{Part, Row};
+use crate::bench::beside::{self, plan};
 
-use super::rows::{self, PARTS, Part, Row, systems};
-use crate::bench::beside::System;
-
-/// What was asked for.
-#[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) quick: bool,
-    pub(super) only: Vec<String>,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
-}
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) rows: Vec<Row>,
-    /// By [`PARTS`]' order.
-    pub(super) systems: [Vec<System>; 3],
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
-}
-
-pub(super) type Missing = crate::bench::beside::Missing<Part>;
-
-impl Plan {
-    /// `Err` is for the user.
-    pub(super) fn new(wish: &Wish) -> Result<Plan, String> {
-        let known = names();
-        if let Some(name) = wish.only.iter().find(|name| !known.contains(name)) {
-            return Err(format!("--only {name}: not one of {}", known.join(", ")));
-        }
-        let named = |id: &str| wish.only.iter().any(|name| name == id);
-        let all = rows::rows(false);
-        let quick = rows::rows(wish.quick);
-        let any_row = all
-            .iter()
-            .any(|row| named(&row.id()) || named(row.part.word()));
-        let any_system = |part| systems(part).iter().any(|system| named(system.id));
-        let wanted = |row: &&Row| match any_row {
-            true => named(&row.id()) || (named(row.part.word()) && quick.contains(row)),
-            // Systems alone: the rows of their parts.
-            false if wish.only.is_empty() => quick.contains(row),
-            false => quick.contains(row) && any_system(row.part),
-        };
-        let of = |part| {
-            let some = any_system(part);
-            let all = systems(part).iter();
-            all.filter(|system| !some || named(system.id))
-                .copied()
-                .collect()
-        };
-        Ok(Plan {
-            rows: all.iter().filter(wanted).copied().collect(),
-            systems: PARTS.map(of),
-            rounds: wish.rounds,
-            seconds: wish.seconds,
-        })
-    }
-
-    pub(super) fn rows_of(&self, part: Part) -> Vec<Row> {
-        let rows = self.rows.iter().filter(|row| row.part == part);
-        rows.copied().collect()
-    }
-
-    pub(super) fn systems_of(&self, part: Part) -> &[System] {
-        &self.systems[place(part)]
-    }
-
-    /// Leaves out what cannot be measured here; says which and why.
-    pub(super) fn without(
-        &mut self,
-        lacks: impl Fn(Part, &System) -> Option<String>,
-    ) -> Vec<Missing> {
-        let mut missing = Vec::new();
-        for part in PARTS {
-            if self.rows_of(part).is_empty() {
-                continue;
-            }
-            self.systems[place(part)].retain(|system| {
-                let why = lacks(part, system);
-                missing.extend(why.clone().map(|why| Missing {
-                    part,
-                    system: system.id,
-                    why,
-                }));
-                why.is_none()
-            });
-        }
-        missing
-    }
-
-    /// About how long one figure takes.
-    pub(super) fn cost(&self, part: Part) -> f64 {
-        match part {
-            Part::Table => self.seconds + 0.25,
-            Part::Bulk => self.seconds.ceil() + 0.3,
-            Part::Memif => self.seconds + 1.5,
-        }
-    }
-
-    /// About how long all of it takes.
-    pub(super) fn time(&self) -> Duration {
-        let mut one = 0.0;
-        for part in PARTS {
-            let figures = self.rows_of(part).len() * self.systems_of(part).len();
-            one += figures as f64 * self.cost(part);
-            if part == Part::Bulk && figures > 0 {
-                one += self.systems_of(part).len() as f64 * JOINING;
-            }
-        }
-        Duration::from_secs_f64(one * self.rounds as f64)
-    }
-}
-
-/// Seconds to make two namespaces and what joins them, about.
-const JOINING: f64 = 0.6;
-
-fn place(part: Part) -> usize {
-    PARTS.iter().position(|known| *known == part).unwrap_or(0)
-}
-
-/// Whatever `--only` takes.
-fn names() -> Vec<String> {
-    let mut names: Vec<String> = PARTS.map(|part| part.word().to_owned()).to_vec();
-    for part in PARTS {
-        names.extend(systems(part).iter().map(|system| system.id.to_owned()));
-    }
-    names.extend(rows::rows(false).iter().map(Row::id));
-    let mut told: Vec<String> = Vec::new();
-    names.into_iter().for_each(|name| {
-        if !told.contains(&name) {
-            told.push(name);
-        }
-    });
-    told
-}
+pub(super) use plan::Wish;
+pub(super) type Plan = plan::Plan<Row>;
+pub(super) type Missing = beside::Missing<Part>;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::plan::Part as _;
     use super::*;
+    use crate::bench::beside::System;
 
     fn wish(only: &[&str], quick: bool) -> Wish {
         Wish {
@@ -152,8 +24,9 @@ mod tests {
         }
     }
 
-    fn counts(plan: &Plan) -> [(usize, usize); 3] {
-        PARTS.map(|part| (plan.rows_of(part).len(), plan.systems_of(part).len()))
+    fn counts(plan: &Plan) -> Vec<(usize, usize)> {
+        let of = |part: &Part| (plan.rows_of(*part).len(), plan.systems_of(*part).len());
+        Part::ALL.iter().map(of).collect()
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What others published about packets between two parties of one machine, to stand beside ours.
 
 use super::rows::{Part, Row};
+use crate::bench::beside::plan::Row as _;
 use crate::bench::beside::{Figure, Published};
 
 const TABLE: &str = include_str!("../../../../../bench/published/packets.json");

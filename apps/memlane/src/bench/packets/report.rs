@@ -5,10 +5,12 @@ use serde::Serialize;
 use super::aims::aims;
 use super::plan::{Missing, Plan};
 use super::published;
-use super::rows::{OLDER, Part, Row, TESTPMD, VETH, systems};
-use super::{Bench, Outcome, Reading, Results, Trouble};
-use crate::bench::beside::{self, Goal, Published, Ratio, System};
+use super::rows::{OLDER, Part, Row, TESTPMD, VETH};
+use super::{Bench, Outcome, Results};
+use crate::bench::beside::plan::{Part as _, Row as _};
+use crate::bench::beside::{self, Goal, Published, Ratio, Run, System, Trouble};
 use crate::bench::machine::Machine;
+use crate::bench::reading;
 use crate::bench::spread::Spread;
 
 /// `schema` of the JSON.
@@ -17,12 +19,8 @@ pub(super) const SCHEMA: &str = "memlane.bench.packets/1";
 /// What is printed.
 #[derive(Serialize)]
 pub(super) struct Report {
-    pub(super) schema: &'static str,
-    pub(super) created_unix: u64,
-    pub(super) command: Vec<String>,
-    pub(super) quick: bool,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
+    #[serde(flatten)]
+    pub(super) run: Run,
     /// Of the bulk part; the machine's may be another.
     pub(super) bulk_congestion_control: String,
     pub(super) method: [&'static str; 7],
@@ -30,7 +28,7 @@ pub(super) struct Report {
     pub(super) rows: Vec<Line>,
     pub(super) published: Published,
     pub(super) missing: Vec<Missing>,
-    pub(super) failed: Vec<Trouble>,
+    pub(super) failed: Vec<Trouble<Part>>,
 }
 
 const METHOD: [&str; 7] = [
@@ -95,16 +93,10 @@ impl Report {
         machine: Machine,
         quick: bool,
     ) -> anyhow::Result<Report> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let rows = plan.rows.iter();
-        let rows = rows.filter_map(|row| line(&results.readings, row));
+        let rows = rows.filter_map(|row| line(&Seen::of(&results.readings, row), row));
         Ok(Report {
-            schema: SCHEMA,
-            created_unix: now.as_secs(),
-            command: std::env::args().collect(),
-            quick,
-            rounds: plan.rounds,
-            seconds: plan.seconds,
+            run: Run::new(SCHEMA, quick, plan.rounds, plan.seconds)?,
             bulk_congestion_control: bench.congestion_control.clone(),
             method: METHOD,
             machine,
@@ -122,10 +114,7 @@ impl Report {
 
     /// Something of memlane's own could not be measured.
     pub(super) fn ours_failed(&self) -> bool {
-        self.failed.iter().any(|trouble| {
-            let mut systems = systems(trouble.part).iter();
-            systems.any(|system| system.id == trouble.system && system.ours)
-        })
+        self.failed.iter().any(Trouble::is_ours)
     }
 }
 
@@ -154,18 +143,20 @@ fn compared(part: Part) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-fn line(readings: &[Reading], row: &Row) -> Option<Line> {
-    let seen: Vec<&Reading> = readings.iter().filter(|r| r.row == *row).collect();
-    let all = systems(row.part).iter();
-    let systems: Vec<Cell> = all.filter_map(|system| cell(&seen, system)).collect();
+/// The figures of one row.
+type Seen<'a> = reading::Seen<'a, Row, Outcome>;
+
+fn line(seen: &Seen<'_>, row: &Row) -> Option<Line> {
+    let all = row.part.systems().iter();
+    let systems: Vec<Cell> = all.filter_map(|system| cell(seen, system)).collect();
     let pairs = compared(row.part).iter();
     let ratios = pairs.filter_map(|&(of, to)| {
-        let times = ratio(&seen, of, to)?;
+        let times = ratio(seen, of, to)?;
         Some(Ratio { of, to, times })
     });
     let goals = aims(row)
         .into_iter()
-        .map(|bound| Goal::new(bound, ratio(&seen, bound.0, bound.1).as_ref()));
+        .map(|bound| Goal::new(bound, ratio(seen, bound.0, bound.1).as_ref()));
     let [unit, cpu_unit] = match row.part {
         Part::Bulk => ["Gbit/s", "s/GB"],
         _ => ["frames/s", "ns/frame"],
@@ -182,43 +173,34 @@ fn line(readings: &[Reading], row: &Row) -> Option<Line> {
     })
 }
 
-fn cell(seen: &[&Reading], system: &System) -> Option<Cell> {
-    let all = |get: fn(&Outcome) -> Option<f64>| {
-        let ours = seen.iter().filter(|r| r.system == system.id);
-        let values: Vec<f64> = ours.filter_map(|r| get(&r.seen)).collect();
-        Spread::of(&values)
-    };
+fn value(seen: &Outcome) -> Option<f64> {
+    Some(seen.value)
+}
+
+fn cell(seen: &Seen<'_>, system: &System) -> Option<Cell> {
     Some(Cell {
         system: system.id,
         about: system.about,
         ours: system.ours,
-        value: all(|seen| Some(seen.value))?,
-        cpu: all(|seen| seen.cpu),
+        value: seen.spread(system.id, value)?,
+        cpu: seen.spread(system.id, |seen| seen.cpu),
     })
 }
 
-/// Round by round.
-fn ratio(seen: &[&Reading], of: &str, to: &str) -> Option<Spread> {
-    let value = |system: &str, round: usize| {
-        let mut found = seen.iter();
-        let found = found.find(|r| r.system == system && r.round == round);
-        found.map(|reading| reading.seen.value)
-    };
-    let other = |round| match to {
+fn ratio(seen: &Seen<'_>, of: &str, to: &str) -> Option<Spread> {
+    let in_round = |system, round| seen.value(system, round, value);
+    seen.ratio(of, value, |round| match to {
         // Both must be there: which one is better is the question.
-        OLDER => Some(value("copy", round)?.max(value("map", round)?)),
-        to => value(to, round),
-    };
-    let rounds = seen.iter().filter(|reading| reading.system == of);
-    let rounds = rounds.map(|reading| (other(reading.round), Some(reading.seen.value)));
-    Spread::of_ratios(&rounds.collect::<Vec<_>>())
+        OLDER => Some(in_round("copy", round)?.max(in_round("map", round)?)),
+        to => in_round(to, round),
+    })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::plan::Wish;
     use super::*;
-    use crate::bench::proc::Scratch;
+    use crate::bench::reading::Reading;
     use crate::bench::shape;
 
     fn plan() -> Plan {
@@ -239,14 +221,7 @@ pub(super) mod tests {
 
     fn report(results: Results) -> Report {
         let machine = Machine::with_packets();
-        let bench = Bench {
-            exe: "/bin/true".into(),
-            scratch: Scratch::new().expect("a folder"),
-            cpus: [0, 1],
-            seconds: 1.0,
-            congestion_control: "cubic".into(),
-        };
-        Report::new(results, &plan(), &bench, machine, false).expect("a report")
+        Report::new(results, &plan(), &Bench::idle(), machine, false).expect("a report")
     }
 
     fn add(results: &mut Results, id: &str, system: &'static str, values: &[f64]) {
@@ -288,7 +263,7 @@ pub(super) mod tests {
         report(results)
     }
 
-    fn trouble(part: Part, system: &'static str) -> Trouble {
+    fn trouble(part: Part, system: &'static str) -> Trouble<Part> {
         Trouble {
             part,
             row: "tcp-tx-1".into(),

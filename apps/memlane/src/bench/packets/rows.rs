@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::bench::beside::{System, system};
+use crate::bench::beside::{System, plan, system};
 
 /// A part of the run, with a table of its own.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,15 +16,38 @@ pub(super) enum Part {
     Memif,
 }
 
-pub(super) const PARTS: [Part; 3] = [Part::Table, Part::Bulk, Part::Memif];
+impl plan::Part for Part {
+    const ALL: &'static [Self] = &[Part::Table, Part::Bulk, Part::Memif];
 
-impl Part {
-    /// For `--only`.
-    pub(super) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Part::Table => "table",
             Part::Bulk => "bulk",
             Part::Memif => "memif",
+        }
+    }
+
+    fn systems(self) -> &'static [System] {
+        match self {
+            Part::Table => &MODES,
+            Part::Bulk => &BULK,
+            Part::Memif => &MEMIF,
+        }
+    }
+
+    fn cost(self, seconds: f64) -> f64 {
+        match self {
+            Part::Table => seconds + 0.25,
+            Part::Bulk => seconds.ceil() + 0.3,
+            Part::Memif => seconds + 1.5,
+        }
+    }
+
+    fn joining(self) -> f64 {
+        match self {
+            // Two namespaces, and what joins them.
+            Part::Bulk => 0.6,
+            Part::Table | Part::Memif => 0.0,
         }
     }
 }
@@ -61,9 +84,18 @@ pub(super) struct Row {
     pub(super) flows: u16,
 }
 
-impl Row {
-    /// For `--only`.
-    pub(super) fn id(&self) -> String {
+impl plan::Row for Row {
+    type Part = Part;
+
+    fn all(quick: bool) -> Vec<Row> {
+        rows(quick)
+    }
+
+    fn part(&self) -> Part {
+        self.part
+    }
+
+    fn id(&self) -> String {
         let (way, bytes) = (self.way.word(), self.bytes);
         match self.part {
             Part::Table if self.queues > 1 => {
@@ -75,7 +107,9 @@ impl Row {
             Part::Memif => format!("memif-{way}-{bytes}"),
         }
     }
+}
 
+impl Row {
     /// For people.
     pub(super) fn about(&self) -> String {
         let way = match (self.part, self.way) {
@@ -179,17 +213,9 @@ const MEMIF: [System; 5] = [
     system("lane", "the lane, persistent", true),
 ];
 
-/// In the order of the columns.
-pub(super) fn systems(part: Part) -> &'static [System] {
-    match part {
-        Part::Table => &MODES,
-        Part::Bulk => &BULK,
-        Part::Memif => &MEMIF,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::plan::{Part as _, Row as _};
     use super::*;
 
     #[test]
@@ -202,7 +228,8 @@ mod tests {
         assert_eq!(ids.len(), all.len());
         let quick = rows(true);
         let count = |part| quick.iter().filter(|row| row.part == part).count();
-        assert_eq!(PARTS.map(count), [12 + 4, 3, 2]);
+        let counts: Vec<usize> = Part::ALL.iter().copied().map(count).collect();
+        assert_eq!(counts, [12 + 4, 3, 2]);
         assert!(quick.iter().all(|row| all.contains(row)));
     }
 

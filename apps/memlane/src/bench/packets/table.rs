@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::pump::{Does, End, Seen};
 use super::rows::{Row, Way};
-use super::{Bench, Outcome};
+use super::{Bench, Outcome, cpu};
 use crate::bench::proc::Job;
 use crate::bench::sys;
 
@@ -27,7 +27,7 @@ pub(super) fn command(bench: &Bench, end: End, does: Does, row: &Row, socket: &s
     command.args(["--bytes", &row.bytes.to_string()]);
     command.args(["--burst", &row.burst.to_string()]);
     command.args(["--seconds", &bench.seconds.to_string()]);
-    sys::confine(&mut command, &[bench.cpu(does)]);
+    sys::confine(&mut command, &[cpu(bench, does)]);
     command
 }
 

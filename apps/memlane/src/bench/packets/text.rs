@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use super::published;
 use super::report::{Cell, Line, Report};
-use super::rows::{OLDER, Part, Row, TESTPMD, VETH, systems};
-use crate::bench::beside;
+use super::rows::{OLDER, Part, Row, TESTPMD, VETH};
+use crate::bench::beside::{self, cells, plan::Part as _};
 use crate::bench::spread::{Spread, short, times};
 
 /// All that was measured.
@@ -21,12 +21,8 @@ pub(super) fn of(report: &Report) -> String {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let how = format!("{} rounds × {} s", report.rounds, report.seconds);
-    beside::head(out, "packets", report.quick, &how, &report.machine);
-    for missing in &report.missing {
-        let (part, system, why) = (missing.part.word(), missing.system, &missing.why);
-        let _ = writeln!(out, "NOT MEASURED: {part}, {system}: {why}");
-    }
+    beside::head(out, "packets", &report.run, "", &report.machine);
+    beside::lacking(out, &report.missing);
 }
 
 /// The seed's tables: ways and sizes downwards, modes side by side.
@@ -67,20 +63,16 @@ fn bulk(out: &mut String, report: &Report) {
     if lines.is_empty() {
         return;
     }
-    let all = systems(Part::Bulk);
+    let all = Part::Bulk.systems();
     let control = &report.bulk_congestion_control;
     let _ = write!(out, "\n| Gbit/s between namespaces, {control} |");
-    for system in all {
-        let _ = write!(out, " {} |", system.about);
-    }
+    cells(out, all.iter().map(|system| system.about));
     out.push_str(" persistent × veth | × copier | CPU s a GB |");
     out.push_str(" Xen 2015: baseline → persistent | aims |\n|---|");
     let _ = writeln!(out, "{}---:|---:|---|---:|---|", "---:|".repeat(all.len()));
     for line in lines {
         let _ = write!(out, "| {} |", line.about);
-        for system in all {
-            let _ = write!(out, " {} |", shown(line, system.id));
-        }
+        cells(out, all.iter().map(|system| shown(line, system.id)));
         let cpu: Vec<String> = all
             .iter()
             .filter(|system| line.cell(system.id).is_some())
@@ -103,18 +95,14 @@ fn memif(out: &mut String, report: &Report) {
     if lines.is_empty() {
         return;
     }
-    let all = systems(Part::Memif);
+    let all = Part::Memif.systems();
     out.push_str("\n| memif, burst 32 |");
-    for system in all {
-        let _ = write!(out, " {} |", system.about);
-    }
+    cells(out, all.iter().map(|system| system.about));
     out.push_str(" × testpmd: to, from, both, lane | aims |\n|---|");
     let _ = writeln!(out, "{}---|---|", "---:|".repeat(all.len()));
     for line in lines {
         let _ = write!(out, "| {} |", line.about);
-        for system in all {
-            let _ = write!(out, " {} |", shown(line, system.id));
-        }
+        cells(out, all.iter().map(|system| shown(line, system.id)));
         let ours = all.iter().filter(|system| system.ours);
         let ratios: Vec<String> = ours
             .map(|system| line.ratio(system.id, TESTPMD))

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::beside::{self, Printed};
+use super::beside::{self, Printed, Run};
 use super::progress::{Progress, minutes};
 use super::{machine, proc, sys};
 use crate::exit::{Exit, fail};
@@ -125,16 +125,12 @@ pub(super) fn run(options: &Sockets) -> anyhow::Result<ExitCode> {
     let results = runner::run(workloads, &setting, &plan, &mut progress);
     let (hand, handed) = native::run(hand, &setting, &mut progress);
     anyhow::ensure!(!sys::interrupted(), "interrupted");
-    let how = report::How {
-        quick: options.quick,
-        rounds,
-        seconds: setting.seconds,
-        upgrade: setting.upgrade.clone(),
-    };
+    let run = Run::new(report::SCHEMA, options.quick, rounds, setting.seconds)?;
     let native = native::Report::new(&hand, &handed);
+    let upgrade = options.upgrade.clone();
     conclude(
         options,
-        &report::Report::new(results, native, how, machine)?,
+        &report::Report::new(results, native, run, upgrade, machine)?,
     )
 }
 
@@ -191,11 +187,7 @@ impl Chosen {
                 rows.map(|row| (workload.group(), row))
             })
             .collect();
-        let names = names(&known);
-        let unknown = only.iter().find(|name| !names.contains(&name.as_str()));
-        if let Some(name) = unknown {
-            return Err(format!("--only {name}: not one of {}", names.join(", ")));
-        }
+        beside::plan::known(only, &names(&known))?;
         let named = |id: &str| only.iter().any(|name| name == id);
         let native_named = named(native::GROUP) || native::SYSTEMS.iter().any(|s| named(s.id));
         let any_side = Side::ALL.iter().any(|side| named(side.id()));
@@ -225,13 +217,7 @@ fn names(known: &[(&'static str, &'static str)]) -> Vec<&'static str> {
     let columns = Side::ALL.iter().map(|side| side.id());
     let systems = native::SYSTEMS.iter().map(|system| system.id);
     let rows = known.iter().map(|(_, row)| *row);
-    let mut names = Vec::new();
-    for name in groups.chain(columns).chain(systems).chain(rows) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+    beside::plan::distinct(groups.chain(columns).chain(systems).chain(rows))
 }
 
 /// Tries the launcher once: better one clear line than a failure in each row.

@@ -81,7 +81,7 @@ fn head(out: &mut String, report: &Report) {
     let facts = [
         format!(
             "{} rounds of {} s, upgrade {}",
-            report.rounds, report.seconds, report.upgrade
+            report.run.rounds, report.run.seconds, report.upgrade
         ),
         format!(
             "{}, {} CPUs, {} MiB, Linux {}",
@@ -103,7 +103,7 @@ fn head(out: &mut String, report: &Report) {
 
 /// Without the folder that the program happened to be in.
 fn command(report: &Report) -> String {
-    let mut words = report.command.iter();
+    let mut words = report.run.command.iter();
     let program = words.next().map_or("memlane", String::as_str);
     let name = program.rsplit('/').next().unwrap_or(program);
     let rest = words.map(String::as_str);

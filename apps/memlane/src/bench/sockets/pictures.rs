@@ -10,7 +10,7 @@ use crate::bench::published::Aim;
 
 /// All for which there are figures: file, picture.
 pub(super) fn of(report: &Report) -> Vec<(String, String)> {
-    let foot = beside::caption(&report.machine, report.rounds);
+    let foot = beside::caption(&report.machine, report.run.rounds);
     let mut pictures = Vec::new();
     let mut bars = |name: &str, title: &str, panels: Vec<Panel>| {
         if panels.iter().any(|panel| !panel.bars.is_empty()) {
@@ -88,11 +88,7 @@ fn row_bars(row: &Row) -> Vec<Bar> {
         Some(Bar {
             name: format!("{}, {}, {}: {}", row.id, row.cpus(), row.metric, side.id()),
             value: cell.to_tcp.clone()?,
-            whose: if cell.ours {
-                Whose::Ours
-            } else {
-                Whose::Theirs
-            },
+            whose: Whose::of(cell.ours),
             aim: aim.map(|aim| match aim.ratio {
                 Aim::AtLeast(bound) | Aim::AtMost(bound) => bound,
             }),
@@ -110,11 +106,7 @@ fn sweep(report: &Report, title: &str, group: &str, metric: &str) -> Option<Stri
         let system = side.system();
         (!points.is_empty()).then(|| Series {
             name: system.about.to_owned(),
-            whose: if system.ours {
-                Whose::Ours
-            } else {
-                Whose::Theirs
-            },
+            whose: Whose::of(system.ours),
             points,
         })
     });

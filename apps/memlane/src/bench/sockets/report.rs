@@ -7,6 +7,7 @@ use super::published::{self, Figure, Published};
 use super::runner::{Line, Results, Trouble};
 use super::trial::{Better, Side};
 use super::work;
+use crate::bench::beside::Run;
 use crate::bench::lane::Usage;
 use crate::bench::machine::Machine;
 use crate::bench::published::{Aim, Source};
@@ -32,12 +33,8 @@ const METHOD: [&str; 6] = [
 /// Everything that was measured.
 #[derive(Serialize)]
 pub(super) struct Report {
-    pub(super) schema: &'static str,
-    pub(super) created_unix: u64,
-    pub(super) command: Vec<String>,
-    pub(super) quick: bool,
-    pub(super) rounds: usize,
-    pub(super) seconds: f64,
+    #[serde(flatten)]
+    pub(super) run: Run,
     pub(super) upgrade: String,
     pub(super) method: [&'static str; 6],
     pub(super) machine: Machine,
@@ -46,18 +43,6 @@ pub(super) struct Report {
     pub(super) skipped: Vec<Trouble>,
     pub(super) failed: Vec<Trouble>,
     pub(super) sources: std::collections::BTreeMap<String, Source>,
-}
-
-/// How it was measured, for the head of the report.
-pub(super) struct How {
-    /// `--quick`?
-    pub(super) quick: bool,
-    /// Rounds.
-    pub(super) rounds: usize,
-    /// Seconds per measurement.
-    pub(super) seconds: f64,
-    /// `--upgrade` of memlane's columns.
-    pub(super) upgrade: String,
 }
 
 #[derive(Serialize)]
@@ -130,22 +115,17 @@ impl Report {
     pub(super) fn new(
         mut results: Results,
         native: native::Report,
-        how: How,
+        run: Run,
+        upgrade: String,
         machine: Machine,
     ) -> anyhow::Result<Self> {
         let published = Published::load()?;
         let order = |line: &Line| (work::position(line.row), !line.pinned);
         results.lines.sort_by_key(order);
         let rows = results.lines.iter().map(|line| row(line, &published));
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         Ok(Report {
-            schema: SCHEMA,
-            created_unix: now.as_secs(),
-            command: std::env::args().collect(),
-            quick: how.quick,
-            rounds: how.rounds,
-            seconds: how.seconds,
-            upgrade: how.upgrade,
+            run,
+            upgrade,
             method: METHOD,
             machine,
             rows: rows.collect(),
@@ -391,12 +371,7 @@ pub(super) mod tests {
     }
 
     fn report_of(lines: Vec<Line>) -> Report {
-        let how = How {
-            quick: true,
-            rounds: 2,
-            seconds: 1.0,
-            upgrade: "auto".into(),
-        };
+        let run = Run::new(SCHEMA, true, 2, 1.0).expect("a time");
         let trouble = |name: &str| {
             vec![Trouble {
                 name: name.into(),
@@ -410,7 +385,7 @@ pub(super) mod tests {
         };
         let (plan, handed) = native::sample();
         let native = native::Report::new(&plan, &handed);
-        Report::new(results, native, how, Machine::here()).expect("a report")
+        Report::new(results, native, run, "auto".into(), Machine::here()).expect("a report")
     }
 
     pub(in super::super) fn sample() -> Report {

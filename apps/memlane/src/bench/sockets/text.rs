@@ -7,6 +7,7 @@ use super::report::{Cell, Report, Row};
 use super::table::Table;
 use super::trial::{CPU, Side};
 use crate::bench::beside;
+use crate::bench::published::cited;
 use crate::bench::spread::{Spread, short, times};
 
 /// Groups of the programs' rows.
@@ -63,11 +64,11 @@ pub(super) fn tables(report: &Report) -> Vec<Table> {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let how = format!(
-        "{} rounds × {} s, columns alternating, memlane with --upgrade {}",
-        report.rounds, report.seconds, report.upgrade
+    let more = format!(
+        ", columns alternating, memlane with --upgrade {}",
+        report.upgrade
     );
-    beside::head(out, "sockets", report.quick, &how, &report.machine);
+    beside::head(out, "sockets", &report.run, &more, &report.machine);
     for (word, list) in [
         ("NOT MEASURED", &report.skipped),
         ("FAILED", &report.failed),
@@ -296,10 +297,7 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
             .map(|line| format!("LANE NOT USED: {line}")),
     );
     notes.extend(super::native::notes(&report.native));
-    for (key, source) in &report.sources {
-        let (title, place, machine) = (&source.title, &source.place, &source.machine);
-        notes.push(format!("published {key}: {title}; {place}; {machine}"));
-    }
+    notes.extend(cited(&report.sources));
     notes
 }
 

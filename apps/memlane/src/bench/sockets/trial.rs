@@ -28,6 +28,8 @@ pub(super) enum Side {
 impl Side {
     /// From left to right.
     pub(super) const ALL: [Side; 4] = [Side::Tcp, Side::Unix, Side::Copy, Side::Nocopy];
+    /// Of programs that speak TCP only.
+    pub(super) const OF_TCP: [Side; 3] = [Side::Tcp, Side::Copy, Side::Nocopy];
 
     /// Name and description.
     pub(super) const fn system(self) -> System {
@@ -109,6 +111,15 @@ impl Metric {
             better: Better::Lower,
         }
     }
+}
+
+/// So many in a second, and how long one takes, in µs: half of all at most, all but one of a hundred at most.
+pub(super) fn of_requests(unit: &'static str, [rate, p50, p99]: [f64; 3]) -> Vec<(Metric, f64)> {
+    vec![
+        (Metric::rate(unit), rate),
+        (Metric::latency("p50"), p50),
+        (Metric::latency("p99"), p99),
+    ]
 }
 
 /// Processor seconds for a million requests; nothing, if there were too few to tell.
@@ -200,6 +211,17 @@ pub(super) struct Ran {
     pub(super) lane: lane::Usage,
     /// Processor seconds of server and client.
     pub(super) cpu: f64,
+}
+
+impl Ran {
+    /// As figures of a row.
+    pub(super) fn reading(self, row: &'static str, values: Vec<(Metric, f64)>) -> Reading {
+        Reading {
+            row,
+            values,
+            lane: self.lane,
+        }
+    }
 }
 
 impl Trial<'_> {
@@ -322,10 +344,12 @@ pub(super) trait Workload {
     /// Its rows.
     fn rows(&self) -> Vec<&'static str>;
     /// Programs that it needs.
-    fn programs(&self) -> &'static [&'static str];
+    fn programs(&self) -> &'static [&'static str] {
+        &[]
+    }
     /// In which columns it has figures.
     fn sides(&self) -> &'static [Side] {
-        &[Side::Tcp, Side::Copy, Side::Nocopy]
+        &Side::ALL
     }
     /// Whether it makes sense pinned, and not pinned.
     fn pinning(&self) -> &'static [bool] {

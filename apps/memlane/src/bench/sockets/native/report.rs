@@ -278,11 +278,7 @@ pub(in super::super) fn pictures(report: &Report) -> Vec<(&'static str, Axes, Ve
             let points: Vec<_> = rows.iter().filter_map(point).collect();
             (!points.is_empty()).then(|| Series {
                 name: system.about.into(),
-                whose: if system.ours {
-                    Whose::Ours
-                } else {
-                    Whose::Theirs
-                },
+                whose: Whose::of(system.ours),
                 points,
             })
         });

@@ -1,6 +1,7 @@
 //! The yardstick: a ring in shared memory with nothing else to it. One writes and publishes, the other copies out and
 //! gives back; both look without ever sleeping. No file descriptor wakes anybody, nobody may die, nothing is checked.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,6 +96,29 @@ fn place(folder: &Path, number: u32) -> PathBuf {
     }
 }
 
+/// It is open before it has its name: whoever finds it takes the name away.
+fn make(file: &Path) -> anyhow::Result<OwnedFd> {
+    let new = file.with_extension("new");
+    let mut how = std::fs::File::options();
+    let made = how.read(true).write(true).create(true).truncate(true);
+    let made = made.open(&new)?;
+    made.set_len(PAIR as u64)?;
+    std::fs::rename(&new, file)?;
+    Ok(made.into())
+}
+
+/// Made by the other end; now both have it.
+fn find(file: &Path) -> anyhow::Result<OwnedFd> {
+    let begin = Instant::now();
+    while !file.exists() && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let fd = rustix::fs::openat(CWD, file, OFlags::RDWR, Mode::empty());
+    let fd = fd.context("nobody serves")?;
+    std::fs::remove_file(file)?;
+    Ok(fd)
+}
+
 /// A ring each way.
 pub(super) struct Pair {
     out: Half,
@@ -106,21 +130,10 @@ impl Pair {
     /// The one with that number: made by whoever serves.
     pub(super) fn open(folder: &Path, number: u32, serves: bool) -> anyhow::Result<Pair> {
         let file = place(folder, number);
-        let new = file.with_extension("new");
-        if serves {
-            std::fs::File::create(&new)?.set_len(PAIR as u64)?;
-            std::fs::rename(&new, &file)?;
-        }
-        let begin = Instant::now();
-        while !file.exists() && begin.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let fd = rustix::fs::openat(CWD, &file, OFlags::RDWR, Mode::empty());
-        let fd = fd.context("nobody serves")?;
-        if !serves {
-            // Both have it.
-            std::fs::remove_file(&file)?;
-        }
+        let fd = match serves {
+            true => make(&file)?,
+            false => find(&file)?,
+        };
         let how = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, of a file of this length.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAIR, how.0, how.1, &fd, 0) }?;

@@ -1,7 +1,7 @@
 //! One server and one client, with 1 to 10,000 connections between them: 100-byte requests go over all of them in turn,
 //! up to 64 at a time.
 
-use super::super::trial::{Place, Reading, Side, Trial, Workload};
+use super::super::trial::{Place, Reading, Trial, Workload};
 use super::embedded;
 
 /// Row and connections.
@@ -22,14 +22,6 @@ impl Workload for Connections {
 
     fn rows(&self) -> Vec<&'static str> {
         COUNTS.iter().map(|(row, _)| *row).collect()
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
     }
 
     fn pinning(&self) -> &'static [bool] {

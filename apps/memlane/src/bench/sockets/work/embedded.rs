@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::super::peer::Outcome;
 use super::super::trial::{
-    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests,
+    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
 };
 use crate::bench::lane;
 use crate::bench::proc::Service;
@@ -16,12 +16,15 @@ use crate::bench::sys;
 
 const GROUP: &str = "embedded";
 
-/// 100-byte request/response.
-pub(super) struct PingPong;
-/// Connect, one request, close.
-pub(super) struct Short;
-/// A program under `run` whose peer is not.
-pub(super) struct OneSided;
+/// 100-byte requests, one at a time.
+pub(super) struct Pair {
+    pub(super) row: &'static str,
+    pub(super) unit: &'static str,
+    /// Connect, one request, close.
+    pub(super) once: bool,
+    /// A program under `run` whose peer is not.
+    pub(super) one_sided: bool,
+}
 /// More programs than CPUs.
 pub(super) struct Oversubscribed {
     pub(super) row: &'static str,
@@ -30,71 +33,43 @@ pub(super) struct Oversubscribed {
     pub(super) strangers: usize,
 }
 
-impl Workload for PingPong {
-    fn group(&self) -> &'static str {
-        GROUP
-    }
-
-    fn rows(&self) -> Vec<&'static str> {
-        vec!["msg100"]
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        readings.push(pair(trial, trial.side, false, ["msg100", "msg/s"])?);
-        Ok(())
+impl Pair {
+    /// Over one connection, both ends of the same column.
+    pub(super) fn plain(row: &'static str, unit: &'static str) -> Pair {
+        Pair {
+            row,
+            unit,
+            once: false,
+            one_sided: false,
+        }
     }
 }
 
-impl Workload for Short {
+impl Workload for Pair {
     fn group(&self) -> &'static str {
         GROUP
     }
 
     fn rows(&self) -> Vec<&'static str> {
-        vec!["short"]
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
+        vec![self.row]
     }
 
     fn sides(&self) -> &'static [Side] {
-        &Side::ALL
+        match self.one_sided {
+            true => &[Side::Tcp, Side::Nocopy],
+            false => &Side::ALL,
+        }
     }
 
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        readings.push(pair(trial, trial.side, true, ["short", "conn/s"])?);
-        Ok(())
-    }
-}
-
-impl Workload for OneSided {
-    fn group(&self) -> &'static str {
-        GROUP
-    }
-
-    fn rows(&self) -> Vec<&'static str> {
-        vec!["one-sided"]
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &[Side::Tcp, Side::Nocopy]
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        readings.push(pair(trial, Side::Tcp, false, ["one-sided", "msg/s"])?);
+        let side = match self.one_sided {
+            true => Side::Tcp,
+            false => trial.side,
+        };
+        let (server, at) = serve(trial, side, Place::Server, self.once)?;
+        let client = client(trial, Place::Client, &at, self.once);
+        let ran = trial.run(&server, client)?;
+        readings.push(reading(self.row, self.unit, ran)?);
         Ok(())
     }
 }
@@ -106,14 +81,6 @@ impl Workload for Oversubscribed {
 
     fn rows(&self) -> Vec<&'static str> {
         vec![self.row]
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
     }
 
     fn pinning(&self) -> &'static [bool] {
@@ -193,17 +160,6 @@ impl Drop for Strangers {
     }
 }
 
-fn pair(
-    trial: &Trial<'_>,
-    server_side: Side,
-    once: bool,
-    [row, unit]: [&'static str; 2],
-) -> anyhow::Result<Reading> {
-    let (server, at) = serve(trial, server_side, Place::Server, once)?;
-    let ran = trial.run(&server, client(trial, Place::Client, &at, once))?;
-    reading(row, unit, ran)
-}
-
 fn serve(
     trial: &Trial<'_>,
     side: Side,
@@ -234,11 +190,8 @@ fn per_second(outcome: &Outcome) -> f64 {
 }
 
 fn figures(unit: &'static str, outcome: &Outcome) -> Vec<(Metric, f64)> {
-    vec![
-        (Metric::rate(unit), per_second(outcome)),
-        (Metric::latency("p50"), outcome.p50_ns as f64 / 1000.0),
-        (Metric::latency("p99"), outcome.p99_ns as f64 / 1000.0),
-    ]
+    let [p50, p99] = [outcome.p50_ns, outcome.p99_ns].map(|ns| ns as f64 / 1000.0);
+    of_requests(unit, [per_second(outcome), p50, p99])
 }
 
 /// What an embedded client has told, and what it took.
@@ -246,9 +199,5 @@ pub(super) fn reading(row: &'static str, unit: &'static str, ran: Ran) -> anyhow
     let outcome = parse(&ran.text)?;
     let mut values = figures(unit, &outcome);
     values.extend(cpu_of_requests(ran.cpu, outcome.all as f64));
-    Ok(Reading {
-        row,
-        values,
-        lane: ran.lane,
-    })
+    Ok(ran.reading(row, values))
 }

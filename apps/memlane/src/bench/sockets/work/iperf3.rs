@@ -1,7 +1,6 @@
 //! iperf3, one stream, as in the published tables.
 
-use super::super::trial::Address;
-use super::super::trial::{Metric, Place, Reading, Trial, Workload, cpu_of_bytes};
+use super::super::trial::{Address, Metric, Place, Reading, Side, Trial, Workload, cpu_of_bytes};
 use crate::bench::parse;
 use crate::bench::proc::free_port;
 
@@ -20,6 +19,10 @@ impl Workload for Iperf3 {
         &["iperf3"]
     }
 
+    fn sides(&self) -> &'static [Side] {
+        &Side::OF_TCP
+    }
+
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
         let port = free_port()?;
         let (number, seconds) = (port.to_string(), trial.whole_seconds());
@@ -31,11 +34,7 @@ impl Workload for Iperf3 {
         let rate = parse::iperf3_gbits(&ran.text)?;
         let mut values = vec![(Metric::throughput("Gbit/s"), rate)];
         values.extend(cpu_of_bytes(ran.cpu, parse::iperf3_bytes(&ran.text)?));
-        readings.push(Reading {
-            row: "iperf3",
-            values,
-            lane: ran.lane,
-        });
+        readings.push(ran.reading("iperf3", values));
         Ok(())
     }
 }

@@ -9,23 +9,30 @@ mod sizes;
 mod sockperf;
 
 use super::trial::Workload;
+use embedded::Pair;
 
 /// All of them, in the order of the table.
 pub(super) fn all() -> Vec<Box<dyn Workload>> {
     vec![
-        Box::new(embedded::PingPong),
+        Box::new(Pair::plain("msg100", "msg/s")),
         Box::new(sockperf::Sockperf),
         Box::new(iperf3::Iperf3),
         Box::new(nginx::Nginx),
         Box::new(redis::Redis::default()),
-        Box::new(embedded::Short),
-        Box::new(embedded::OneSided),
+        Box::new(Pair {
+            once: true,
+            ..Pair::plain("short", "conn/s")
+        }),
+        Box::new(Pair {
+            one_sided: true,
+            ..Pair::plain("one-sided", "msg/s")
+        }),
         oversubscribed("oversubscribed", 4, 0),
         oversubscribed("oversubscribed-32", 32, 0),
         oversubscribed("strangers", 4, 2),
         Box::new(connections::Connections),
-        Box::new(sizes::Echo),
-        Box::new(sizes::Stream),
+        Box::new(sizes::echo()),
+        Box::new(sizes::stream()),
     ]
 }
 

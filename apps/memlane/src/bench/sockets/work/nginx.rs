@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::super::trial::{Address, Metric, Place, Reading, Trial, Workload, cpu_of_requests};
+use super::super::trial::{
+    Address, Place, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
+};
 use crate::bench::parse;
 use crate::bench::proc::free_port;
 
@@ -41,6 +43,10 @@ impl Workload for Nginx {
         &["nginx", "wrk"]
     }
 
+    fn sides(&self) -> &'static [Side] {
+        &Side::OF_TCP
+    }
+
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
         let port = free_port()?;
         let folder = site(&trial.setting.scratch.name("nginx"), port)?;
@@ -67,17 +73,9 @@ impl Workload for Nginx {
             let wrk = trial.command(Place::Client, "wrk", &args)?;
             let ran = trial.run(&server, wrk)?;
             let run = parse::wrk(&ran.text).with_context(|| row.to_owned())?;
-            let mut values = vec![
-                (Metric::rate("req/s"), run.rate),
-                (Metric::latency("p50"), run.p50),
-                (Metric::latency("p99"), run.p99),
-            ];
+            let mut values = of_requests("req/s", [run.rate, run.p50, run.p99]);
             values.extend(cpu_of_requests(ran.cpu, run.requests));
-            readings.push(Reading {
-                row,
-                values,
-                lane: ran.lane,
-            });
+            readings.push(ran.reading(row, values));
         }
         Ok(())
     }

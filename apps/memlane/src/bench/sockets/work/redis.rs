@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::Context;
 
 use super::super::trial::{
-    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests,
+    Address, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
 };
 use crate::bench::parse;
 use crate::bench::proc::Service;
@@ -43,10 +43,6 @@ impl Workload for Redis {
         &["redis-server", "redis-benchmark"]
     }
 
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
-    }
-
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
         let at = trial.address()?;
         let server = server(trial, &at)?;
@@ -66,17 +62,9 @@ impl Workload for Redis {
             let requests = (rate * trial.setting.seconds).clamp(PROBE, MOST);
             let (told, ran) = run(requests)?;
             self.rates.insert(key, told.rate);
-            let mut values = vec![
-                (Metric::rate("req/s"), told.rate),
-                (Metric::latency("p50"), told.p50),
-                (Metric::latency("p99"), told.p99),
-            ];
+            let mut values = of_requests("req/s", [told.rate, told.p50, told.p99]);
             values.extend(cpu_of_requests(ran.cpu, requests));
-            readings.push(Reading {
-                row,
-                values,
-                lane: ran.lane,
-            });
+            readings.push(ran.reading(row, values));
         }
         Ok(())
     }

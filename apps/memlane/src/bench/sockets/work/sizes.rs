@@ -4,9 +4,7 @@
 use anyhow::Context as _;
 
 use super::super::peer::Sized;
-use super::super::trial::{
-    Metric, Place, Reading, Side, Trial, Workload, cpu_of_bytes, cpu_of_requests,
-};
+use super::super::trial::{Metric, Place, Reading, Trial, Workload, cpu_of_bytes, cpu_of_requests};
 
 /// Rows of both kinds, and bytes.
 pub(in super::super) const SIZES: [(&str, &str, u64); 12] = [
@@ -24,57 +22,40 @@ pub(in super::super) const SIZES: [(&str, &str, u64); 12] = [
     ("rr-4m", "stream-4m", 1 << 22),
 ];
 
+/// One way to go through the sizes.
+pub(super) struct Sizes {
+    group: &'static str,
+    /// What the embedded client calls it.
+    kind: &'static str,
+    /// Row and bytes.
+    rows: [(&'static str, u64); 12],
+}
+
 /// Messages that are answered with as many bytes.
-pub(super) struct Echo;
-/// Writes of so many bytes, one way.
-pub(super) struct Stream;
-
-impl Workload for Echo {
-    fn group(&self) -> &'static str {
-        "rr"
-    }
-
-    fn rows(&self) -> Vec<&'static str> {
-        SIZES.iter().map(|(row, ..)| *row).collect()
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
-    }
-
-    fn pinning(&self) -> &'static [bool] {
-        &[true]
-    }
-
-    fn cost(&self, seconds: f64) -> f64 {
-        each(seconds) + 0.07
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let rows = SIZES.map(|(row, _, bytes)| (row, bytes));
-        go_through(trial, "echo", &rows, readings)
+pub(super) fn echo() -> Sizes {
+    Sizes {
+        group: "rr",
+        kind: "echo",
+        rows: SIZES.map(|(row, _, bytes)| (row, bytes)),
     }
 }
 
-impl Workload for Stream {
+/// Writes of so many bytes, one way.
+pub(super) fn stream() -> Sizes {
+    Sizes {
+        group: "stream",
+        kind: "stream",
+        rows: SIZES.map(|(_, row, bytes)| (row, bytes)),
+    }
+}
+
+impl Workload for Sizes {
     fn group(&self) -> &'static str {
-        "stream"
+        self.group
     }
 
     fn rows(&self) -> Vec<&'static str> {
-        SIZES.iter().map(|(_, row, _)| *row).collect()
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
+        self.rows.map(|(row, _)| row).to_vec()
     }
 
     fn pinning(&self) -> &'static [bool] {
@@ -86,53 +67,29 @@ impl Workload for Stream {
     }
 
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let rows = SIZES.map(|(_, row, bytes)| (row, bytes));
-        go_through(trial, "stream", &rows, readings)
+        let at = trial.address()?;
+        let text = at.text();
+        let server = trial.embedded(trial.side, Place::Server, &["sizes-server", "--at", &text]);
+        let server = trial.serve(server, &at)?;
+        let seconds = each(trial.setting.seconds).to_string();
+        // A run for each size: so each tells by itself which lane it took.
+        for (row, bytes) in self.rows.iter().filter(|(row, _)| trial.wants(row)) {
+            let bytes = bytes.to_string();
+            let mut args = vec!["sizes-client", "--at", &text, "--seconds", &seconds];
+            args.extend(["--kind", self.kind, "--bytes", &bytes]);
+            let ran = trial.run(&server, trial.embedded(trial.side, Place::Client, &args))?;
+            let told: Vec<Sized> = serde_json::from_str(ran.text.trim())
+                .with_context(|| format!("the embedded client said {:?}", ran.text))?;
+            let told = told.first().context("the embedded client told nothing")?;
+            readings.push(ran.reading(row, values(told)));
+        }
+        Ok(())
     }
 }
 
 /// Seconds for each size: there are many.
 fn each(seconds: f64) -> f64 {
     (seconds / 4.0).clamp(0.05, 1.0)
-}
-
-fn go_through(
-    trial: &Trial<'_>,
-    kind: &str,
-    rows: &[(&'static str, u64)],
-    readings: &mut Vec<Reading>,
-) -> anyhow::Result<()> {
-    let at = trial.address()?;
-    let text = at.text();
-    let server = trial.embedded(trial.side, Place::Server, &["sizes-server", "--at", &text]);
-    let server = trial.serve(server, &at)?;
-    let rows: Vec<_> = rows.iter().filter(|(row, _)| trial.wants(row)).collect();
-    let seconds = each(trial.setting.seconds).to_string();
-    // A run for each size: so each tells by itself which lane it took.
-    for (row, bytes) in rows {
-        let bytes = bytes.to_string();
-        let args = [
-            "sizes-client",
-            "--at",
-            &text,
-            "--seconds",
-            &seconds,
-            "--kind",
-            kind,
-            "--bytes",
-            &bytes,
-        ];
-        let ran = trial.run(&server, trial.embedded(trial.side, Place::Client, &args))?;
-        let told: Vec<Sized> = serde_json::from_str(ran.text.trim())
-            .with_context(|| format!("the embedded client said {:?}", ran.text))?;
-        let told = told.first().context("the embedded client told nothing")?;
-        readings.push(Reading {
-            row,
-            values: values(told),
-            lane: ran.lane,
-        });
-    }
-    Ok(())
 }
 
 fn values(told: &Sized) -> Vec<(Metric, f64)> {

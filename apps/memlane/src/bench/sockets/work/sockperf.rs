@@ -1,7 +1,7 @@
 //! sockperf: the latency and bandwidth rows of the published tables.
 
 use super::super::trial::{
-    Address, Metric, Place, Ran, Reading, Trial, Workload, cpu_of_bytes, cpu_of_requests,
+    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_bytes, cpu_of_requests,
 };
 use crate::bench::parse;
 use crate::bench::proc::{Service, free_port};
@@ -28,6 +28,10 @@ impl Workload for Sockperf {
         &["sockperf"]
     }
 
+    fn sides(&self) -> &'static [Side] {
+        &Side::OF_TCP
+    }
+
     fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
         if trial.wants("sockperf-pp") {
             let ran = client(trial, "ping-pong", "14", &[PACE])?;
@@ -35,11 +39,7 @@ impl Workload for Sockperf {
             let mut values = vec![(Metric::latency("p50"), p50), (Metric::latency("p99"), p99)];
             let requests = parse::sockperf_messages(&ran.text)?;
             values.extend(cpu_of_requests(ran.cpu, requests));
-            readings.push(Reading {
-                row: "sockperf-pp",
-                values,
-                lane: ran.lane,
-            });
+            readings.push(ran.reading("sockperf-pp", values));
         }
         if trial.wants("sockperf-tp") {
             let ran = client(trial, "throughput", BULK, &[])?;
@@ -47,11 +47,7 @@ impl Workload for Sockperf {
             let mut values = vec![(Metric::throughput("MiB/s"), rate)];
             let bytes = parse::sockperf_messages(&ran.text)? * BULK.parse::<f64>()?;
             values.extend(cpu_of_bytes(ran.cpu, bytes));
-            readings.push(Reading {
-                row: "sockperf-tp",
-                values,
-                lane: ran.lane,
-            });
+            readings.push(ran.reading("sockperf-tp", values));
         }
         Ok(())
     }

@@ -1,15 +1,25 @@
 //! Systems beside each other, row by row: what the benches of that shape have in common.
+//!
+//! | room | what |
+//! |---|---|
+//! | `plan` | rows in parts: what was asked for |
+//! | `turn` | the rounds of two programs on a CPU each |
+
+pub(super) mod plan;
+pub(super) mod turn;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 
 use super::machine::Machine;
-use super::published::{Aim, Source};
+use super::published::{self, Aim, Source};
 use super::spread::Spread;
+use crate::exit::Exit;
 use crate::out;
 
 /// Who is measured.
@@ -50,6 +60,46 @@ pub(super) struct Trouble<P> {
     /// From 1.
     pub(super) round: usize,
     pub(super) why: String,
+}
+
+impl<P: plan::Part> Trouble<P> {
+    /// Not somebody else's.
+    pub(super) fn is_ours(&self) -> bool {
+        let mut systems = self.part.systems().iter();
+        systems.any(|system| system.id == self.system && system.ours)
+    }
+}
+
+/// What every document begins with.
+#[derive(Serialize)]
+pub(super) struct Run {
+    pub(super) schema: &'static str,
+    pub(super) created_unix: u64,
+    pub(super) command: Vec<String>,
+    pub(super) quick: bool,
+    pub(super) rounds: usize,
+    /// Of each measurement.
+    pub(super) seconds: f64,
+}
+
+impl Run {
+    /// Now, by this program.
+    pub(super) fn new(
+        schema: &'static str,
+        quick: bool,
+        rounds: usize,
+        seconds: f64,
+    ) -> anyhow::Result<Run> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        Ok(Run {
+            schema,
+            created_unix: now.as_secs(),
+            command: std::env::args().collect(),
+            quick,
+            rounds,
+            seconds,
+        })
+    }
 }
 
 /// Values of one system against another's.
@@ -144,10 +194,14 @@ impl Published {
     }
 }
 
-/// Above all tables: what was run, where.
-pub(super) fn head(out: &mut String, what: &str, quick: bool, how: &str, machine: &Machine) {
-    let quick = if quick { " --quick" } else { "" };
-    let _ = writeln!(out, "memlane bench {what}{quick}: {how}");
+/// Above all tables: what was run, where; `more` of how.
+pub(super) fn head(out: &mut String, what: &str, run: &Run, more: &str, machine: &Machine) {
+    let quick = if run.quick { " --quick" } else { "" };
+    let (rounds, seconds) = (run.rounds, run.seconds);
+    let _ = writeln!(
+        out,
+        "memlane bench {what}{quick}: {rounds} rounds × {seconds} s{more}"
+    );
     let _ = writeln!(
         out,
         "machine: {}, {} CPUs, {} MiB, Linux {}, tcp congestion control {}, load {}",
@@ -163,6 +217,21 @@ pub(super) fn head(out: &mut String, what: &str, quick: bool, how: &str, machine
     let _ = writeln!(out, "programs: {}", versions.join(", "));
 }
 
+/// Below the head: what the tables lack.
+pub(super) fn lacking<P: plan::Part>(out: &mut String, missing: &[Missing<P>]) {
+    for Missing { part, system, why } in missing {
+        let part = part.word();
+        let _ = writeln!(out, "NOT MEASURED: {part}, {system}: {why}");
+    }
+}
+
+/// So many cells of a line that has begun.
+pub(super) fn cells(out: &mut String, cells: impl Iterator<Item = impl AsRef<str>>) {
+    for cell in cells {
+        let _ = write!(out, " {} |", cell.as_ref());
+    }
+}
+
 /// Figures of others that stand in no line of ours.
 pub(super) fn others<'a>(out: &mut String, figures: impl Iterator<Item = &'a Figure>) {
     out.push_str("\n| published by others | what | figure | source |\n|---|---|---:|---|\n");
@@ -175,9 +244,8 @@ pub(super) fn others<'a>(out: &mut String, figures: impl Iterator<Item = &'a Fig
 
 /// Below all tables: whose the published figures are, and what went wrong.
 pub(super) fn foot<P>(out: &mut String, sources: &BTreeMap<String, Source>, failed: &[Trouble<P>]) {
-    for (key, source) in sources {
-        let (title, place, machine) = (&source.title, &source.place, &source.machine);
-        let _ = writeln!(out, "published {key}: {title}; {place}; {machine}");
+    for line in published::cited(sources) {
+        let _ = writeln!(out, "{line}");
     }
     for trouble in failed {
         let (row, system, round, why) = (&trouble.row, trouble.system, trouble.round, &trouble.why);
@@ -230,6 +298,12 @@ impl Printed {
         }
         out::print(if as_json { &self.json } else { &self.text })
     }
+}
+
+/// How a run ends in which `ours_failed`: something of memlane's own could not be measured.
+pub(super) fn exit(ours_failed: bool) -> ExitCode {
+    let exit = if ours_failed { Exit::Failed } else { Exit::Ok };
+    exit.into()
 }
 
 #[cfg(test)]
