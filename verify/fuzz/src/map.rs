@@ -72,7 +72,11 @@ fn write(words: &DmbWords<Cpu>, image: &Image, here: u64) {
     let declared = words.sent.0.runs_declared.load(Relaxed);
     let declared = declared.wrapping_add(image.more_runs.into());
     words.sent.0.runs_declared.store(declared, Relaxed);
-    words.sent.0.published.store(image.published.from(here), Relaxed);
+    words
+        .sent
+        .0
+        .published
+        .store(image.published.from(here), Relaxed);
     words.tx.0.writing.store(image.writing.into(), Relaxed);
 }
 
