@@ -16,6 +16,7 @@ mod numbers;
 mod stdio;
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{
     epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr,
@@ -106,6 +107,9 @@ fn initialise() {
         unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
     memlane_socket::thread::set_locator(memlane_thread);
+    // SAFETY: the name is NUL-terminated.
+    let alone = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    memlane_socket::thread::set_alone(NonNull::new(alone.cast()));
     process::start();
     if !READY.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.

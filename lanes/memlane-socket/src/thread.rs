@@ -4,6 +4,7 @@
 //! exec: one instruction to reach, no allocation), which its C shim owns; this
 //! crate sees it through a function pointer.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use memlane_sys::proc;
 
@@ -58,6 +59,23 @@ pub fn current() -> &'static Thread {
     // SAFETY: set_locator was called by the preload library's init with a
     // function of this type, whose answer lives as long as the thread.
     unsafe { &*core::mem::transmute::<usize, unsafe extern "C" fn() -> *mut Thread>(f)() }
+}
+
+/// Where libc says whether there has ever been a second thread; 0 = it does not.
+static ALONE: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells where libc says so (`__libc_single_threaded`, glibc 2.32 and later): a byte that
+/// lives as long as the process; 1 = never.
+pub fn set_alone(flag: Option<NonNull<u8>>) {
+    ALONE.store(flag.map_or(0, |at| at.as_ptr() as usize), Ordering::Relaxed);
+}
+
+/// Can no other thread close a descriptor while this one sleeps on it? Only the kernel keeps
+/// a socket open under a sleeper: a sleep in pieces would find the number gone, or somebody else's.
+pub fn is_alone() -> bool {
+    let flag = ALONE.load(Ordering::Relaxed) as *const u8;
+    // SAFETY: null, or a byte that lives as long as the process (`set_alone`).
+    !flag.is_null() && unsafe { flag.read_volatile() } != 0
 }
 
 /// The calling thread's id.

@@ -184,7 +184,8 @@ pub(super) fn from_kernel(
         start = ticks();
         shed::look(start);
         let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
-        if may_block && shed::is_due(conn) && nap_first(conn) == Spun::Signal {
+        if may_block && shed::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
+        {
             cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
             return Some(fail(Errno::INTR));
         }

@@ -6,6 +6,7 @@ use crate::process;
 use crate::real;
 use crate::thread::{self, Thread};
 use core::ffi::c_void;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// 0 = nothing is set up, 1 = somebody is at it, 2 = done. Written by whoever is
@@ -65,12 +66,16 @@ fn find_functions() {
     });
 }
 
+/// A stream by name is closed by whoever uses it, not under a sleeper.
+static ALONE: u8 = 1;
+
 fn make_key() -> bool {
     let mut key: libc::pthread_key_t = 0;
     // SAFETY: `key` is writable; `free` takes what `calloc` gave.
     let made = unsafe { libc::pthread_key_create(&raw mut key, Some(libc::free)) } == 0;
     KEY.store(key, Ordering::Relaxed);
     thread::set_locator(own_state);
+    thread::set_alone(Some(NonNull::from(&ALONE)));
     made
 }
 

@@ -102,7 +102,7 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
     let whole = kernel.limit.map(|limit| limit.div_ceil(1000));
     loop {
         // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
-        let first = if kernel.masked {
+        let first = if kernel.masked || !crate::thread::is_alone() {
             None
         } else {
             pieces.first(whole)
