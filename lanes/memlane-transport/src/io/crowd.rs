@@ -127,7 +127,7 @@ mod tests {
         let (crowd, asleep) = (Crowd::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let port = scope.spawn(|| {
-                for _ in 0..20_000 {
+                for _ in 0..500_000 {
                     if crowd.joins(1) {
                         asleep.store(true, Ordering::SeqCst);
                         std::hint::spin_loop();
