@@ -156,8 +156,10 @@ fn table_of_its_own(section: &str) -> Option<String> {
 
 /// May a package of layer `user` use `used`, which is of layer `layer`?
 /// Lanes that use another one: docs/decisions/0011.
-const BETWEEN_LANES: [(&str, &str); 2] = [
+const BETWEEN_LANES: [(&str, &str); 4] = [
     ("memlane-block", "memlane-transport"),
+    ("memlane-block-frontends", "memlane-block"),
+    ("memlane-block-frontends", "memlane-transport"),
     ("memlane-devmem", "memlane-socket"),
 ];
 
@@ -297,7 +299,14 @@ fn the_map_of_the_code_shows_every_crate_and_every_room_of_a_lane() {
         }
     }
     let files = files();
-    for lane in ["socket", "packet", "devmem", "transport", "block"] {
+    for lane in [
+        "socket",
+        "packet",
+        "devmem",
+        "transport",
+        "block",
+        "block-frontends",
+    ] {
         let lane = format!("lanes/memlane-{lane}/src/");
         let modules: Vec<_> = files
             .iter()
