@@ -5,6 +5,7 @@ mod copies;
 pub mod copying;
 #[cfg(test)]
 mod looped;
+mod order;
 pub mod place;
 pub mod recv;
 pub mod send;

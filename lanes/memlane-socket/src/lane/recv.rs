@@ -3,6 +3,7 @@
 use super::{Parked, RxHeld, lock_rx, misbehaved, park, shed, wake, worth};
 use crate::conn::{Conn, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
+use crate::group;
 use crate::iov::Cursor;
 use crate::process;
 use crate::real;
@@ -624,6 +625,7 @@ fn spin_for(conn: &Use) -> Spun {
     let words = unsafe { conn.rx_words() };
     let taken = conn.taken_perhaps();
     let here = is_peer_here(conn);
+    group::looking(ticks());
     spin::until(spin::budget(), here, || {
         words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0

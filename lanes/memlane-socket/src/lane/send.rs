@@ -1,6 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{TxHeld, copying, lock_tx, misbehaved};
+use super::{TxHeld, copying, lock_tx, misbehaved, order};
 use crate::conn::{Conn, Dmb, Use, mode};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -123,6 +123,8 @@ enum Turn {
     Scarce,
     /// By TCP.
     Tcp(MustTcp),
+    /// The receiver is away: by TCP, so that it learns of these bytes in their turn.
+    Away,
     /// The lane has ended.
     Ended,
     /// A signal handler has interrupted this very thread's send.
@@ -166,11 +168,11 @@ fn by_lanes_alone<const COPY: bool>(
     if wanted == 0 {
         return 0;
     }
-    look_for_death(conn);
+    let now = look_for_death(conn);
     let mut spun = false;
     let mut handlers = None;
     while cursor.left() > 0 {
-        let turn = by_ring::<COPY>(conn, cursor);
+        let turn = by_ring::<COPY>(conn, cursor, now);
         if cursor.left() == 0 {
             break;
         }
@@ -197,7 +199,7 @@ fn by_lanes_alone<const COPY: bool>(
                 }
                 process::count(Counter::WakeupsSent, 1);
             }
-            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Tcp(_) => {}
+            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
         spun = false;
         if handlers_run() != before && !must_not_block(conn, flags) {
@@ -239,9 +241,9 @@ fn handlers_run() -> u32 {
 }
 
 /// A peer that closes says so; one that is killed cannot, and would leave us
-/// writing into its ring for ever. So TCP is asked now and then.
+/// writing into its ring for ever. So TCP is asked now and then. Returns the time in `ticks`.
 #[inline]
-pub(super) fn look_for_death(conn: &Use) {
+pub(super) fn look_for_death(conn: &Use) -> u64 {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -250,6 +252,7 @@ pub(super) fn look_for_death(conn: &Use) {
         conn.looked.store(now, Ordering::Relaxed);
         look_now(conn);
     }
+    now
 }
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
@@ -301,7 +304,7 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 
 /// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
-fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
+fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>, now: u64) -> Turn {
     let Some(held) = lock_tx(conn) else {
         return Turn::Nested;
     };
@@ -315,6 +318,15 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     // SAFETY: OPEN, under the lock: attached.
     let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
     let tx = held.tx();
+    match order::is_away(conn, tx, words, now) {
+        Ok(false) => {}
+        Ok(true) => return Turn::Away,
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
+    }
     let part = tx.part(ring.len());
     let mut asked = false;
     let may_grow = |more| {
@@ -350,7 +362,7 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
     if COPY {
         let put = copying::put(conn, &held, cursor, &ring, [a, b]);
         faults::at(Step::Copied);
-        publish(conn, &held, words, put);
+        publish(conn, &held, words, put, || now);
         if put < n {
             // The device has refused: the rest goes by TCP.
             held.tx().go_tcp_only(words);
@@ -370,7 +382,7 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, b);
     }
     faults::at(Step::Copied);
-    publish(conn, &held, words, n);
+    publish(conn, &held, words, n, || now);
     Turn::Some
 }
 
@@ -382,14 +394,23 @@ fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
-/// `words` are the DMB's that `held` is the lock of.
+/// `words` are the DMB's that `held` is the lock of; `now` tells the time in `ticks`.
 #[inline]
-pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
+pub(super) fn publish(
+    conn: &Conn,
+    held: &TxHeld<'_>,
+    words: &Dmb,
+    n: usize,
+    now: impl Fn() -> u64,
+) {
+    let is_wanted = || words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0;
+    let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
     held.tx().commit(words, n);
     faults::at(Step::Published);
     conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
-    if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
-        ring_ready(conn);
+    if is_wanted() {
+        let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
+        order::is_ready(conn, words, &since);
     }
     if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
         words
@@ -399,17 +420,6 @@ pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
             .store(spin::cpu_mark(), Ordering::Relaxed);
     }
     crate::stats::add_tx_ring(conn, n as u64);
-}
-
-/// Tells the receiver's ready word; after `published`, so that whoever sees the
-/// bit sees the bytes.
-#[inline]
-fn ring_ready(conn: &Conn) {
-    let ready = conn.tx_ready.load(Ordering::Relaxed);
-    let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);
-    // SAFETY: set when the chunk was attached; chunks are not unmapped while a connection uses them.
-    let ready = unsafe { &*ready };
-    ready.fetch_or(bit, Ordering::AcqRel);
 }
 
 /// Sends up to `limit` bytes by TCP, promised beforehand.
