@@ -34,11 +34,19 @@ fn every_symbol_that_the_library_must_have_is_in_musl_too() {
         return skip("musl is not installed (package musl)");
     };
     let defined = nm(&["--defined-only"], musl);
-    let has = |name: &str| defined.lines().any(|line| line.ends_with(&format!(" {name}")));
+    let has = |name: &str| {
+        defined
+            .lines()
+            .any(|line| line.ends_with(&format!(" {name}")))
+    };
     assert!(has("malloc"), "musl's table was read");
     for symbol in undefined(&Built::find().preload) {
         let name = symbol.name.split('@').next().unwrap_or_default();
-        assert!(symbol.weak || has(name), "{name} is not in {}", musl.display());
+        assert!(
+            symbol.weak || has(name),
+            "{name} is not in {}",
+            musl.display()
+        );
     }
 }
 
@@ -47,7 +55,9 @@ fn a_musl_program_runs_as_the_child_of_a_program_under_memlane() {
     let Some(built) = musl_program() else { return };
     for mode in [Mode::Plain, Mode::Eager, Mode::Auto] {
         let mut shell = command(mode, "sh");
-        shell.args(["-c", "\"$0\" pair; echo ended: $?"]).arg(&built.program);
+        shell
+            .args(["-c", "\"$0\" pair; echo ended: $?"])
+            .arg(&built.program);
         let outcome = run(shell, LIMIT);
         assert_eq!(
             said(&outcome),
@@ -74,7 +84,11 @@ fn unread_bytes_are_not_handed_to_a_program_that_would_not_find_them() {
     let kept = hands(Mode::Eager, &built.program);
     let refused = "bytes: 1000\nexec: Device or resource busy\nkept: 6\n";
     let by_tcp = "bytes: 1000\nread: 6\n";
-    assert!([refused, by_tcp].contains(&said(&kept)), "{}", kept.report());
+    assert!(
+        [refused, by_tcp].contains(&said(&kept)),
+        "{}",
+        kept.report()
+    );
     let handed = hands(Mode::Eager, &glibc);
     assert_eq!(said(&handed), by_tcp, "{}", handed.report());
 }
@@ -146,6 +160,8 @@ fn nm(what: &[&str], file: &Path) -> String {
 
 /// "2.14" or "2.3.4", by its first two numbers.
 fn number(version: &str) -> (u32, u32) {
-    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(u32::MAX));
+    let mut parts = version
+        .split('.')
+        .map(|part| part.parse().unwrap_or(u32::MAX));
     (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(0))
 }
