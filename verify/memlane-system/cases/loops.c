@@ -30,7 +30,7 @@ static int ctl(int ep, int op, int fd, unsigned ev, unsigned tag) {
     return epoll_ctl(ep, op, fd, &e);
 }
 
-enum { WARM = 200, RUN_MS = 1500, STUCK_MS = 1000 };
+enum { WARM = 200, RUN_MS = 1500, LOST_MS = 5000 };
 
 /* --- two loops, of which one takes its connection out and puts it back ---------------- */
 
@@ -81,20 +81,13 @@ static void a_loop_is_not_lost_when_another_loop_looks_around(void) {
     one = ends(WARM);
     other = ends(WARM);
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, run[i], i == 0 ? &one : &other);
-    long seen = -1, since = now_ms(), begin = since;
-    bool stuck = false;
-    while (!stuck && now_ms() - begin < RUN_MS) {
-        nap_ms(20);
-        if (turns != seen) seen = turns, since = now_ms();
-        stuck = now_ms() - since > STUCK_MS;
-    }
-    say("stuck: %d, reported twice at a time: %d", stuck, twice > 0);
-    report_lane(); /* the threads may not come back */
+    nap_ms(RUN_MS);
     over = true;
-    if (stuck) return;
     shutdown(one.server, SHUT_RDWR);
     shutdown(other.server, SHUT_RDWR);
-    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL); /* a loop that hangs is seen by the supervisor */
+    say("turns: %d, reported twice at a time: %d", turns > 0, twice > 0);
+    report_lane();
 }
 
 /* --- one thread waits while another takes the connection out and puts it back ---------- */
@@ -134,7 +127,7 @@ static void put_back_while_another_thread_waits(void) {
         if (send(one.client, "z", 1, 0) != 1) say("send: %s", errname(errno)), wrong = true;
         sent++;
         for (long since = now_ms(); !wrong && arrived != sent;)
-            if (now_ms() - since > STUCK_MS) say("a byte is not reported"), wrong = true;
+            if (now_ms() - since > LOST_MS) say("a byte is not reported"), wrong = true;
     }
     say("wrong: %d", wrong);
     over = true;
@@ -144,7 +137,7 @@ static void put_back_while_another_thread_waits(void) {
 
 /* --- connections that are always readable ------------------------------------------------- */
 
-enum { BUSY_MOST = 16, TIMER_MS = 10, PATIENT_MS = 250 };
+enum { BUSY_MOST = 16, TIMER_MS = 10, PATIENT_MS = 700 };
 static struct ends busy[BUSY_MOST];
 static int busy_count;
 static atomic_long busy_read[BUSY_MOST];

@@ -131,6 +131,7 @@ fn skip(why: &str) {
     eprintln!("SKIPPED: other_libc: {why}");
 }
 
+#[derive(Debug)]
 struct Symbol {
     /// With its version, if it has one: `read@GLIBC_2.2.5`.
     name: String,
