@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use memlane_block::client::{self, Changes, Client, RemoteVolume, Status};
 use memlane_block::volume::Volume as _;
+use memlane_observe::control::{self, Role};
 use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
@@ -16,13 +17,12 @@ use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
 use memlane_transport::port::Session as _;
 
 use super::documents::{self, Counters, Event};
-use super::face::{self, Shown};
+use super::frontend::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
 use super::requests::Request;
 use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
 use super::tls::{self, Renewal, TlsSpec};
-use crate::control::{self, Reply, Role};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
@@ -46,7 +46,7 @@ pub(crate) fn in_background() -> anyhow::Result<()> {
     println!("ready");
     leave_the_terminal()?;
     listener.serve_until(
-        |request| Reply::from_result(locked(&host).obey(request)),
+        |request| crate::exit::reply(locked(&host).obey(request)),
         || locked(&host).ends_at_once,
     );
     locked(&host).close()
@@ -68,7 +68,7 @@ pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> an
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || {
-            listener.serve(move |request| Reply::from_result(locked(&obeyed).obey(request)))
+            listener.serve(move |request| crate::exit::reply(locked(&obeyed).obey(request)))
         })?;
     crate::service::wait_for_the_end()?;
     locked(&host).close()
@@ -239,10 +239,10 @@ impl Host {
             );
             return Err(fail(Exit::Failed, text));
         }
-        if spec.nbd_tls.is_some() && !spec.face.is_nbd() {
+        if spec.nbd_tls.is_some() && !spec.frontend.is_nbd() {
             let text = format!(
                 "{} is not an NBD export: --nbd-tls means nothing to it",
-                spec.face
+                spec.frontend
             );
             return Err(fail(Exit::Usage, text));
         }
@@ -257,7 +257,7 @@ impl Host {
         let volume = self.open_volume(&spec.volume, spec.access, spec.take_over)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
-        let shown = face::show(shared, &owner, &spec);
+        let shown = frontend::show(shared, &owner, &spec);
         let shown = shown.inspect_err(|_| volume.close())?;
         let place = shown.place();
         self.note(format!("{} mapped as {place}", spec.volume));
@@ -485,7 +485,7 @@ impl Host {
             volume: mapping.spec.volume.clone(),
             session: self.spec.session.clone(),
             access: mapping.spec.access,
-            face: mapping.spec.face.to_string(),
+            frontend: mapping.spec.frontend.to_string(),
             shown_as: mapping.shown.place(),
             size: info.size,
             block: info.block,
