@@ -1,8 +1,9 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{TxHeld, copying, lock_tx, misbehaved};
-use crate::conn::{Conn, Dmb, Use, mode};
+use super::{copying, misbehaved};
+use crate::conn::{Conn, Dmb, LaneView, Use, mode};
 use crate::faults::{self, Step};
+use crate::guard::{TxGuard, lock_tx};
 use crate::iov::Cursor;
 use crate::process::{self, PROCESS, memory};
 use crate::real;
@@ -254,12 +255,10 @@ pub(super) fn look_for_death(conn: &Use) {
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
 fn is_receiver_parked(conn: &Use) -> bool {
-    if conn.tx_mode() != mode::OPEN {
-        return true;
-    }
-    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
-    words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0
+    let open = conn.tx_mode() == mode::OPEN;
+    conn.tx_lane()
+        .filter(|_| open)
+        .is_none_or(|lane| lane.words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0)
 }
 
 #[cold]
@@ -302,35 +301,32 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 /// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
 fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
-    let Some(held) = lock_tx(conn) else {
+    let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
-    let cell = conn.cell();
-    if cell.tx_mode.load(Ordering::Relaxed) != mode::OPEN {
+    let open = conn.cell().tx_mode.load(Ordering::Relaxed) == mode::OPEN;
+    let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Turn::Ended;
-    }
+    };
     if memory::is_scarce() {
         return Turn::Scarce;
     }
-    // SAFETY: OPEN, under the lock: attached.
-    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
-    let tx = held.tx();
-    let part = tx.part(ring.len());
+    let part = held.part(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
         memory::allows_part(&ring, part, more)
     };
-    let reserved = tx.reserve_if(words, ring.len(), cursor.left(), may_grow);
+    let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
     if asked {
-        crate::stats::show_part(conn, tx.part(ring.len()));
+        crate::stats::show_part(conn, held.part(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
-            tx.go_tcp_only(words);
+            held.go_tcp_only(words);
             super::tune::tx_ended(conn);
             super::ended_by_peer(conn);
             return Turn::Ended;
@@ -342,18 +338,18 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
             return Turn::Broken;
         }
     };
-    let (a, b) = tx.stretches(ring.len(), n);
+    let (a, b) = held.stretches(ring.len(), n);
     if trace::on() {
-        trace::by_ring(conn, cursor, tx.offset(), n);
+        trace::by_ring(conn, cursor, held.offset(), n);
     }
     faults::at(Step::WritingSet);
     if COPY {
-        let put = copying::put(conn, &held, cursor, &ring, [a, b]);
+        let put = copying::put(conn, &mut held, cursor, &ring, [a, b]);
         faults::at(Step::Copied);
-        publish(conn, &held, words, put);
+        publish(conn, &mut held, words, put);
         if put < n {
             // The device has refused: the rest goes by TCP.
-            held.tx().go_tcp_only(words);
+            held.go_tcp_only(words);
             super::tune::tx_ended(conn);
             return Turn::Ended;
         }
@@ -370,7 +366,7 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, b);
     }
     faults::at(Step::Copied);
-    publish(conn, &held, words, n);
+    publish(conn, &mut held, words, n);
     Turn::Some
 }
 
@@ -384,8 +380,8 @@ fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
 /// `words` are the DMB's that `held` is the lock of.
 #[inline]
-pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
-    held.tx().commit(words, n);
+pub(super) fn publish(conn: &Conn, held: &mut TxGuard<'_>, words: &Dmb, n: usize) {
+    held.commit(words, n);
     faults::at(Step::Published);
     conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
@@ -416,24 +412,24 @@ fn ring_ready(conn: &Conn) {
 fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
     let cell = conn.cell();
     if !ended {
-        let Some(held) = lock_tx(conn) else {
+        let Some(mut held) = lock_tx(conn) else {
             return fail(Errno::AGAIN);
         };
-        // SAFETY: OPEN (or ENDED since): attached.
-        let words = unsafe { conn.tx_words() };
+        let Some(LaneView { words, ring }) = held.lane() else {
+            return fail(Errno::AGAIN); // never: the lane has been open
+        };
         words
             .sent
             .0
             .tx_cpu
             .store(spin::cpu_mark(), Ordering::Relaxed);
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
-        let size = conn.tx_size.load(Ordering::Relaxed) as usize;
-        let part = held.tx().part(size);
-        held.tx()
-            .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
-        faults::at_change(Step::PartShrunk, part, held.tx().part(size));
-        if held.tx().part(size) != part {
-            crate::stats::show_part(conn, held.tx().part(size));
+        let size = ring.len();
+        let part = held.part(size);
+        held.promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        faults::at_change(Step::PartShrunk, part, held.part(size));
+        if held.part(size) != part {
+            crate::stats::show_part(conn, held.part(size));
         }
         faults::at(Step::RunDeclared);
     }
@@ -480,14 +476,16 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
 /// Books a TCP write of `n` bytes, from `mark` on, for which `limit` had been promised.
 fn settle(conn: &Use, mark: Cursor<'_>, limit: usize, n: usize) {
     // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
-    let Some(held) = lock_tx(conn) else { return };
+    let Some(mut held) = lock_tx(conn) else {
+        return;
+    };
     conn.cell()
         .tx_flight
         .fetch_sub(limit as u64, Ordering::Relaxed);
     if trace::on() {
-        trace::by_tcp(conn, mark, held.tx().offset(), n);
+        trace::by_tcp(conn, mark, held.offset(), n);
     }
-    held.tx().paid(n);
+    held.paid(n);
 }
 
 /// In a bulk transfer, the receiver has got its wake-up call with the first
@@ -501,8 +499,9 @@ pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
         return false;
     }
     sent.store(0, Ordering::Relaxed);
-    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
+    let Some(LaneView { words, .. }) = conn.tx_lane() else {
+        return false;
+    };
     let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
     spin::for_room(is_receiver_here(words), awake) == Spun::Ready
 }
@@ -511,15 +510,15 @@ pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
 /// control takes over. (What lies in TCP's buffers must be read first: whoever
 /// adds to it at once never gets off TCP again.)
 pub(super) fn wait_for_room(conn: &Use, flags: i32) -> bool {
-    let size = conn.tx_size.load(Ordering::Relaxed) as usize;
-    let target = {
+    let (words, target) = {
         let Some(held) = lock_tx(conn) else {
             return false;
         };
-        held.tx().room_from(size)
+        let Some(lane) = held.lane() else {
+            return false;
+        };
+        (lane.words, held.room_from(lane.ring.len()))
     };
-    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
     let moved = || {
         words.consumed.0.load(Ordering::Relaxed) >= target
             || words.rx.0.flags.load(Ordering::Relaxed) & (PARKED | TCP_ONLY) != 0
