@@ -5,6 +5,9 @@ mod copies;
 pub mod copying;
 #[cfg(test)]
 mod looped;
+#[cfg(test)]
+mod nested;
+mod outbox;
 pub mod place;
 pub mod recv;
 pub mod send;
@@ -259,6 +262,8 @@ pub fn end_tx(conn: &Conn) -> bool {
     held.go_tcp_only(lane.words);
     faults::at(Step::EndedTx);
     tune::tx_ended(conn);
+    drop(held);
+    outbox::send(conn);
     true
 }
 

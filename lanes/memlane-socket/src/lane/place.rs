@@ -3,7 +3,7 @@
 
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{copying, cut, misbehaved, worth};
+use super::{copying, cut, misbehaved, outbox, worth};
 use crate::conn::{LaneView, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_rx, lock_tx};
@@ -191,7 +191,8 @@ pub struct Place<'a> {
     /// The bytes are in our own buffer: a device takes them to this position of the ring.
     by_device: Option<usize>,
     filled: usize,
-    held: TxGuard<'a>,
+    /// Always there, until this is dropped.
+    held: Option<TxGuard<'a>>,
     conn: &'a Use,
 }
 
@@ -217,22 +218,26 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     #[inline]
     fn drop(&mut self) {
-        let Some(LaneView { words, .. }) = self.held.lane() else {
+        let Some(mut held) = self.held.take() else {
+            return; // never
+        };
+        let Some(LaneView { words, .. }) = held.lane() else {
             return; // never: it lies in this lane's ring
         };
         if let Some(at) = self.by_device
-            && !copying::take(self.conn, &mut self.held, &self.bytes, self.filled, at)
+            && !copying::take(self.conn, &mut held, &self.bytes, self.filled, at)
         {
             // What the user has committed cannot be sent.
             self.filled = 0;
             cut(self.conn, Reason::INTERNAL);
         }
         if trace::on() {
-            let seq = self.held.offset();
-            trace::finished(self.conn, &self.bytes, seq, self.filled);
+            trace::finished(self.conn, &self.bytes, held.offset(), self.filled);
         }
         faults::at(Step::PlaceFilled);
-        publish(self.conn, &mut self.held, words, self.filled);
+        publish(self.conn, &mut held, words, self.filled);
+        drop(held);
+        outbox::send(self.conn);
     }
 }
 
@@ -335,7 +340,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
                     bytes,
                     by_device,
                     filled: 0,
-                    held,
+                    held: Some(held),
                     conn,
                 })),
                 None => Err(Errno::INVAL), // never: a stretch lies in the ring

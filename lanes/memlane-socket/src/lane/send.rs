@@ -1,6 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{copying, misbehaved};
+use super::{copying, misbehaved, outbox};
 use crate::conn::{Conn, Dmb, LaneView, Use, mode};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_tx};
@@ -9,7 +9,7 @@ use crate::process::{self, PROCESS, memory};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
-use crate::thread::{self, OUTBOX};
+use crate::thread;
 use crate::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
@@ -132,37 +132,32 @@ enum Turn {
     Broken,
 }
 
+/// Sends by the ring, or by TCP where that must be; behind what signal handlers have left, and before what they leave.
+#[inline]
+fn by_lanes(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    outbox::send(conn);
+    let n = by_lanes_alone(conn, cursor, flags);
+    outbox::send(conn);
+    n
+}
+
+/// Sends by the ring, or by TCP where that must be.
 #[inline(never)]
-fn by_lanes(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+pub(super) fn by_lanes_alone(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     if !conn.tx_own.load(Ordering::Relaxed).is_null() {
         return by_lanes_copied(conn, cursor, flags);
     }
-    by_lanes_flushed::<false>(conn, cursor, flags)
+    by_lanes_in::<false>(conn, cursor, flags)
 }
 
 /// Apart, so that mode `nocopy` pays for the choice and for nothing else.
 #[inline(never)]
-fn by_lanes_copied(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
-    by_lanes_flushed::<true>(conn, cursor, flags)
+fn by_lanes_copied(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    by_lanes_in::<true>(conn, cursor, flags)
 }
 
 #[inline(always)]
-fn by_lanes_flushed<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
-    let mut was_nested = false;
-    let n = by_lanes_alone::<COPY>(conn, cursor, flags, &mut was_nested);
-    if !was_nested {
-        flush_outbox(conn);
-    }
-    n
-}
-
-#[inline(always)]
-fn by_lanes_alone<const COPY: bool>(
-    conn: &Use,
-    cursor: &mut Cursor<'_>,
-    flags: i32,
-    was_nested: &mut bool,
-) -> ssize_t {
+fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     let wanted = cursor.left();
     if wanted == 0 {
         return 0;
@@ -187,10 +182,7 @@ fn by_lanes_alone<const COPY: bool>(
                 spun = !wait_for_room(conn, flags);
                 continue;
             }
-            Turn::Nested => {
-                *was_nested = true;
-                return nested(conn, cursor);
-            }
+            Turn::Nested => return outbox::put(conn, cursor, flags),
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
             Turn::Tcp(MustTcp::Parked) => {
                 if is_waking(conn, cursor.left()) {
@@ -242,7 +234,7 @@ fn handlers_run() -> u32 {
 /// A peer that closes says so; one that is killed cannot, and would leave us
 /// writing into its ring for ever. So TCP is asked now and then.
 #[inline]
-pub(super) fn look_for_death(conn: &Use) {
+pub(super) fn look_for_death(conn: &Conn) {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -254,7 +246,7 @@ pub(super) fn look_for_death(conn: &Use) {
 }
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
-fn is_receiver_parked(conn: &Use) -> bool {
+fn is_receiver_parked(conn: &Conn) -> bool {
     let open = conn.tx_mode() == mode::OPEN;
     conn.tx_lane()
         .filter(|_| open)
@@ -262,7 +254,7 @@ fn is_receiver_parked(conn: &Use) -> bool {
 }
 
 #[cold]
-fn look_now(conn: &Use) {
+fn look_now(conn: &Conn) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLRDHUP,
@@ -283,13 +275,13 @@ fn look_now(conn: &Use) {
 /// May this call wait a moment for room? One that must not block may, but not
 /// for ever: a program that pours until it is told `EAGAIN` has to be told some
 /// time, by TCP's own flow control.
-pub(super) fn is_patient(conn: &Use, flags: i32, waited_now: u64) -> bool {
+pub(super) fn is_patient(conn: &Conn, flags: i32, waited_now: u64) -> bool {
     !must_not_block(conn, flags)
         || conn.cell().tx_waited.load(Ordering::Relaxed) + waited_now
             < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
-pub(super) fn must_not_block(conn: &Use, flags: i32) -> bool {
+pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
     conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
 }
 
@@ -300,7 +292,7 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 
 /// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
-fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
+fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
     let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
@@ -409,7 +401,7 @@ fn ring_ready(conn: &Conn) {
 }
 
 /// Sends up to `limit` bytes by TCP, promised beforehand.
-fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
+fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
     let cell = conn.cell();
     if !ended {
         let Some(mut held) = lock_tx(conn) else {
@@ -474,7 +466,7 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
 }
 
 /// Books a TCP write of `n` bytes, from `mark` on, for which `limit` had been promised.
-fn settle(conn: &Use, mark: Cursor<'_>, limit: usize, n: usize) {
+fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
     // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
     let Some(mut held) = lock_tx(conn) else {
         return;
@@ -492,7 +484,7 @@ fn settle(conn: &Use, mark: Cursor<'_>, limit: usize, n: usize) {
 /// bytes: the rest is worth a moment's wait, until it is awake and the ring can
 /// be used (else TCP's buffers, much larger than the ring, would be filled
 /// first, and the stream would never get off TCP).
-pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
+pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
     let sent = &conn.cell().tx_to_parked;
     let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
     if before < TCP_PIECE as u64 {
@@ -509,7 +501,7 @@ pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
 /// The ring is full: a receiver that gets on is waited for, else TCP's own flow
 /// control takes over. (What lies in TCP's buffers must be read first: whoever
 /// adds to it at once never gets off TCP again.)
-pub(super) fn wait_for_room(conn: &Use, flags: i32) -> bool {
+pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
     let (words, target) = {
         let Some(held) = lock_tx(conn) else {
             return false;
@@ -559,69 +551,4 @@ fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
         memlane_sys::proc::yield_now();
     }
     moved()
-}
-
-// --- signal handlers that send ---------------------------------------------
-
-/// We are in a signal handler that interrupted a send on this connection: the
-/// bytes follow the interrupted ones.
-#[cold]
-fn nested(conn: &Use, cursor: &mut Cursor<'_>) -> ssize_t {
-    let t = thread::current();
-    let me = core::ptr::from_ref(conn.conn()) as usize;
-    let owner = t.outbox_conn.load(Ordering::Relaxed);
-    let used = t.outbox_len.load(Ordering::Relaxed) as usize;
-    let room = OUTBOX - used;
-    if (owner != 0 && owner != me) || room == 0 {
-        return fail(Errno::AGAIN);
-    }
-    t.outbox_conn.store(me, Ordering::Relaxed);
-    let mut done = 0;
-    while done < room && cursor.left() > 0 {
-        let (src, len) = cursor.piece();
-        let n = len.min(room - done);
-        // SAFETY: inside OUTBOX; the source is the program's buffer. Only this thread touches its outbox.
-        unsafe { memlane_core::access::copy(t.outbox.get().cast::<u8>().add(used + done), src, n) };
-        crate::iov::copied(n);
-        cursor.advance(n);
-        done += n;
-    }
-    #[allow(clippy::cast_possible_truncation)] // at most OUTBOX
-    t.outbox_len.store((used + done) as u32, Ordering::Release);
-    done.cast_signed()
-}
-
-/// Sends what handlers left while they interrupted us.
-#[inline]
-fn flush_outbox(conn: &Use) {
-    let t = thread::current();
-    if t.outbox_len.load(Ordering::Acquire) != 0 {
-        flush_outbox_slowly(conn);
-    }
-}
-
-#[cold]
-fn flush_outbox_slowly(conn: &Use) {
-    let t = thread::current();
-    if t.outbox_conn.load(Ordering::Relaxed) != core::ptr::from_ref(conn.conn()) as usize {
-        return;
-    }
-    let mut copy = [0u8; OUTBOX];
-    let len = t.outbox_len.swap(0, Ordering::AcqRel) as usize;
-    // SAFETY: both are OUTBOX long; only this thread touches its outbox.
-    unsafe { memlane_core::access::copy(copy.as_mut_ptr(), t.outbox.get().cast::<u8>(), len) };
-    crate::iov::copied(len);
-    t.outbox_conn.store(0, Ordering::Relaxed);
-    let list = [iovec {
-        iov_base: copy.as_mut_ptr().cast(),
-        iov_len: len,
-    }];
-    let mut cursor = Cursor::new(&list);
-    for _ in 0..1000 {
-        if cursor.left() == 0
-            || by_lanes(conn, &mut cursor, libc::MSG_NOSIGNAL) < 0 && errno() != libc::EAGAIN
-        {
-            return;
-        }
-    }
 }
