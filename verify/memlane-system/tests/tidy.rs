@@ -84,7 +84,14 @@ fn text(file: &str) -> Option<String> {
 }
 
 fn rust_files() -> Vec<(String, String)> {
-    let ours = ["spine/", "lanes/", "apps/", "bindings/", "verify/"];
+    let ours = [
+        "spine/",
+        "lanes/",
+        "apps/",
+        "bindings/",
+        "bench/",
+        "verify/",
+    ];
     let files = files().into_iter();
     let rust = files.filter(|f| f.ends_with(".rs") && ours.iter().any(|dir| f.starts_with(dir)));
     let found: Vec<_> = rust.filter_map(|f| text(&f).map(|t| (f, t))).collect();
@@ -167,7 +174,7 @@ fn may_use(user: &Manifest, used: &str, layer: &str) -> bool {
         "spine" => layer == "spine",
         "lanes" if layer == "lanes" => BETWEEN_LANES.contains(&(user.name.as_str(), used)),
         "lanes" => layer == "spine",
-        "apps" | "bindings" => layer == "lanes" || layer == "spine",
+        "apps" | "bindings" | "bench" => layer == "lanes" || layer == "spine",
         _ => false,
     }
 }
