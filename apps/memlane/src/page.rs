@@ -129,6 +129,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn counter(&self, counter: Counter) -> u64 {
         self.counters[counter as usize]
     }
