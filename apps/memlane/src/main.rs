@@ -3,26 +3,19 @@
 mod blocks;
 mod check;
 mod color;
-mod control;
 mod devmem;
 mod exit;
 mod exporter;
-mod inet;
 mod info;
 mod metrics;
 mod net;
 mod os;
 mod out;
-mod page;
 mod pages;
-mod printable;
-mod procs;
-mod rings;
 mod run;
 mod service;
 mod ss;
 mod stats;
-mod sums;
 mod top;
 mod trace;
 

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use memlane_core::stats::Counter;
+use memlane_observe::page::Page;
+use memlane_observe::processes;
 
-use crate::page::Page;
-use crate::procs;
-
-/// Sums over all connections of some processes.
+/// Totals over all connections of some processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     /// Bytes sent and received through the ring.
@@ -86,7 +85,7 @@ fn as_f64(value: u64) -> f64 {
 pub(crate) fn usage_of(pids: &[u32]) -> Usage {
     let mut seen = HashSet::new();
     let mut sum = Usage::default();
-    for process in pids.iter().filter_map(|&pid| procs::process(pid)) {
+    for process in pids.iter().filter_map(|&pid| processes::process(pid)) {
         if seen.insert((process.page.gid, process.page.pid)) {
             let pages = sum.pages + 1;
             sum.add(&Usage::of_page(&process.page));

@@ -25,17 +25,9 @@ mod lane;
 mod machine;
 mod out;
 mod packets;
-#[path = "../../../apps/memlane/src/page.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod page;
 mod parse;
 mod plot;
-#[path = "../../../apps/memlane/src/printable.rs"]
-mod printable;
 mod proc;
-#[path = "../../../apps/memlane/src/procs.rs"]
-#[allow(dead_code)]
-mod procs;
 mod programs;
 mod progress;
 mod published;

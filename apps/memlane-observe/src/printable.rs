@@ -1,7 +1,11 @@
-//! Text of others. On its own, for the fuzz target `stats_page` uses it without the rest of the command.
+//! Makes text that another process wrote safe to print.
 
-/// Text from another process, safe to print: no control characters, nothing outside ASCII.
-pub(crate) fn printable(bytes: &[u8]) -> String {
+/// The text up to the first NUL, with `?` for every byte that is not printable ASCII.
+///
+/// ```
+/// assert_eq!(memlane_observe::printable(b"ng\x1b[31minx\0junk"), "ng?[31minx");
+/// ```
+pub fn printable(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
     bytes[..end]
         .iter()

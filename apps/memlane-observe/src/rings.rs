@@ -1,19 +1,21 @@
-//! How full the rings are: what one end has sent into a ring, less what the other end
-//! has taken out of it. No process keeps this number; the pages of both have its halves.
+//! Computes how full the rings are.
+//!
+//! The bytes in a ring are what one end has sent into it, less what the other end has taken out. No process keeps this
+//! number: the sender's page has one half of it, and the receiver's page the other.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::SocketAddr;
 
 use crate::page::{Conn, Flow};
-use crate::procs::{Process, Survey};
+use crate::processes::{Process, Survey};
 
-/// Looks at a ring that is busy, until nothing was taken between two of them.
+/// Times that a busy ring is read, until nothing was taken between two readings.
 const LOOKS: usize = 8;
 
-/// Fills in `Flow::ring_used`, and which part of its ring a receiver's peer uses, of every connection that is to be
-/// shown; both stay unknown where the other end's page could not be read.
-pub(crate) fn measure(survey: &mut Survey) {
+/// Fills in [`Flow::ring_used`] of every connection in `survey.processes`, and [`Flow::ring_part`] of what it receives.
+/// Both stay `None` where the other end's page could not be read.
+pub fn measure(survey: &mut Survey) {
     let ends = Ends::of(survey);
     let parts: Vec<Vec<Option<u32>>> = survey
         .processes
@@ -38,7 +40,7 @@ pub(crate) fn measure(survey: &mut Survey) {
     }
 }
 
-/// Bytes in the rings of each connection of a process, towards the peer and from it.
+/// Bytes in the rings of each connection of a process: what it sends, and what it receives.
 fn used_by(process: &Process, ends: &Ends<'_>) -> Vec<[Option<u32>; 2]> {
     let file = process.reopen();
     let of = |conn: &Conn| {
@@ -58,7 +60,7 @@ fn used_by(process: &Process, ends: &Ends<'_>) -> Vec<[Option<u32>; 2]> {
     process.page.conns.iter().map(of).collect()
 }
 
-/// Connections by their addresses, own address first.
+/// Connections by local and remote address.
 struct Ends<'a>(HashMap<(SocketAddr, SocketAddr), Vec<(&'a Process, &'a Conn)>>);
 
 impl<'a> Ends<'a> {
@@ -74,8 +76,8 @@ impl<'a> Ends<'a> {
         Ends(ends)
     }
 
-    /// The other end of a connection. The addresses alone could be those of another network
-    /// namespace: both ends must also name each other's process. `None` if none does, or two do.
+    /// The other end of a connection. Another network namespace may have the same addresses, so both ends must also name
+    /// each other's process. `None`: no connection fits, or more than one does.
     fn other(&self, process: &Process, conn: &Conn) -> Option<(&'a Process, &'a Conn)> {
         let (local, peer) = conn.addresses?;
         let mut found = self.0.get(&(peer, local))?.iter().filter(|(other, end)| {
@@ -86,12 +88,12 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// A process has one id for us and perhaps another in its own namespace.
+/// Whether `pid` is the process's id as this program sees it, or its id in its own pid namespace.
 fn is_named(process: &Process, pid: u32) -> bool {
     pid != 0 && (pid == process.pid || pid == process.page.pid)
 }
 
-/// A connection whose bytes can be read again and again.
+/// A connection whose entry can be read again.
 struct Watched<'a>(&'a File, &'a Conn);
 
 impl Watched<'_> {
@@ -100,7 +102,7 @@ impl Watched<'_> {
     }
 }
 
-/// Bytes in the ring `flow`, from the page of its sender and that of its receiver.
+/// Bytes in the ring `flow`, from its sender's page and its receiver's page.
 fn in_ring(flow: &Flow, sender: &Watched<'_>, receiver: &Watched<'_>) -> Option<u32> {
     if flow.ring_size == 0 {
         return Some(0);
@@ -110,8 +112,9 @@ fn in_ring(flow: &Flow, sender: &Watched<'_>, receiver: &Watched<'_>) -> Option<
     settle(flow.ring_size, taken, sent)
 }
 
-/// The two halves can't be read in one moment: what was sent is read between two looks at what
-/// was taken. If these are equal it is exact; if they never are, at least so much was in the ring.
+/// Computes sent minus taken, from two pages that cannot be read at one moment. It reads what was sent between two
+/// readings of what was taken. If these two are equal, the result is exact; if they never are, the result is a lower
+/// bound of what was in the ring at one moment.
 fn settle(
     size: u32,
     taken: impl Fn() -> Option<u64>,

@@ -1,13 +1,18 @@
-//! How verbs talk to processes of memlane that run: one JSON question and one reply by a unix socket.
+//! Control sockets: how a program asks a running memlane process for something.
 //!
-//! Servers and sessions have abstract names, `memlane/ROLE/UID/NAME`: nothing is left behind by `kill -9`. Processes of
-//! `memlane net` live in network namespaces of their own, where abstract names of another are not seen, so theirs are
-//! files in the user's run directory; one that a killed process left there is taken away by the next who looks.
-//! Either end asks the kernel who the other is: a process obeys its own user and root, and a verb believes only those.
+//! Servers (`memlane serve`), sessions (`memlane map`) and packet processes (`memlane net`) listen on a unix socket. A
+//! client sends one JSON question and gets one JSON [`Reply`].
+//!
+//! Servers and sessions have abstract names, `memlane/ROLE/UID/NAME`, so `kill -9` leaves nothing behind. Processes of
+//! `memlane net` run in network namespaces of their own, where an abstract name of another namespace is not visible.
+//! Their sockets are files in the user's run directory; whoever looks next removes the file of a killed process.
+//!
+//! Both ends ask the kernel who the other end is. A process obeys its own user and root, and a client believes only
+//! these two.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -19,21 +24,21 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{Exit, fail};
-
-/// Longest question or reply.
+/// Longest question or reply, in bytes.
 const LONGEST: u64 = 4 << 20;
-/// How long a client may take to say something: others wait meanwhile.
+/// How long a client may take to send its question. Other clients wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The exit code of wrong usage, for a question that is not understood.
+const USAGE: u8 = 2;
 
-/// Who listens.
+/// What kind of process listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
+pub enum Role {
     /// `memlane serve`.
     Server,
-    /// The process behind `memlane map`: one for each session.
+    /// The background process of `memlane map`; each session has one.
     Session,
-    /// `memlane net`, one that joins ends.
+    /// A process of `memlane net` that joins two ends.
     Net,
 }
 
@@ -46,57 +51,93 @@ impl Role {
         }
     }
 
-    /// Is its name a file in the run directory?
+    /// Whether its name is a file in the run directory.
     fn has_a_file(self) -> bool {
         self == Role::Net
     }
 }
 
-/// What a role can be asked.
-pub(crate) trait Question: Serialize + DeserializeOwned {
-    /// Nothing is done: if there is no answer, nothing is lost.
-    fn is_a_look(&self) -> bool;
+/// What a process can be asked. It travels as JSON.
+pub trait Question: Serialize + DeserializeOwned {
+    /// Whether the question changes nothing. If the process ends before it answers such a question, [`ask`] returns
+    /// `None` instead of an error.
+    fn is_read_only(&self) -> bool;
+
     /// How long the answer may take.
-    fn patience(&self) -> Duration;
+    fn timeout(&self) -> Duration;
 }
 
-/// What comes back.
+/// The answer to a question.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Reply {
-    /// It is done; for people, or (of `Describe`) for the verb that asked.
+pub enum Reply {
+    /// The process did it; the value is its answer.
     Done(serde_json::Value),
-    /// It is not.
+    /// The process did not do it.
     Failed {
-        /// For the verb's exit.
+        /// The code with which the command that asked is to exit (`docs/exit-codes.md`).
         exit_code: u8,
-        /// Why.
+        /// Why, for people.
         message: String,
     },
 }
 
-impl Reply {
-    /// What a handler's result becomes.
-    pub(crate) fn from_result(result: anyhow::Result<serde_json::Value>) -> Reply {
-        match result {
-            Ok(value) => Reply::Done(value),
-            Err(error) => Reply::Failed {
-                exit_code: crate::exit::code_of(&error).code(),
-                message: format!("{error:#}"),
-            },
-        }
-    }
+/// Why a question got no answer, or the answer was no.
+#[derive(Debug)]
+pub enum AskError {
+    /// The process exists and does not answer; it may be stopped.
+    Silent(Role, String),
+    /// A process of another user has this name.
+    Stranger(Role, String),
+    /// The process answered [`Reply::Failed`].
+    Refused {
+        /// The code with which the command that asked is to exit.
+        exit_code: u8,
+        /// Why, for people.
+        message: String,
+    },
+    /// The answer is not what the caller expects; a process of another version may give such an answer.
+    Answer(serde_json::Error),
+    /// The connection failed.
+    Io(io::Error),
+}
 
-    fn into_result(self) -> anyhow::Result<serde_json::Value> {
+impl std::fmt::Display for AskError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Reply::Done(value) => Ok(value),
-            Reply::Failed { exit_code, message } => Err(fail(Exit::from_code(exit_code), message)),
+            AskError::Silent(role, name) => {
+                write!(
+                    f,
+                    "{} {name:?} does not answer: is it stopped?",
+                    role.word()
+                )
+            }
+            AskError::Stranger(role, name) => {
+                write!(f, "another user answers as {} {name:?}", role.word())
+            }
+            AskError::Refused { message, .. } => f.write_str(message),
+            AskError::Answer(error) => write!(f, "the answer is not understood: {error}"),
+            AskError::Io(error) => error.fmt(f),
         }
     }
 }
 
-/// Names of files are ours to choose; those of people are to be names.
-pub(crate) fn is_name(name: &str) -> bool {
+impl std::error::Error for AskError {}
+
+impl From<serde_json::Error> for AskError {
+    fn from(error: serde_json::Error) -> AskError {
+        AskError::Answer(error)
+    }
+}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> AskError {
+        AskError::Io(error)
+    }
+}
+
+/// Whether users may choose `name` for a process: 1 to 64 ASCII letters, digits, dots, underscores and hyphens.
+pub fn is_name(name: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=64).contains(&name.len()) && name.chars().all(fine)
 }
@@ -105,8 +146,8 @@ fn abstract_name(role: Role, name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("memlane/{}/{}/{name}", role.word(), uid()))
 }
 
-/// Where a user's run-time files are, in the order in which they are tried: /run/memlane of root, the directory that a
-/// login made, and one that everybody can make.
+/// Directories for this user's run-time files, in the order in which they are tried: `/run/memlane` for root or
+/// `$XDG_RUNTIME_DIR/memlane` for others, then `/tmp/memlane-UID`.
 fn run_directories() -> Vec<PathBuf> {
     let uid = uid();
     let login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -117,20 +158,24 @@ fn run_directories() -> Vec<PathBuf> {
     first.into_iter().chain([common]).collect()
 }
 
-/// Is it a directory in which nobody else can put a name?
+/// Whether it is a directory of this user to which nobody else can write.
 fn is_ours(directory: &Path) -> bool {
     let kind = fs::symlink_metadata(directory);
     kind.is_ok_and(|kind| kind.is_dir() && kind.uid() == uid() && kind.mode() & 0o022 == 0)
 }
 
-/// Those of them that are there and ours.
-pub(crate) fn own_directories() -> impl Iterator<Item = PathBuf> {
+/// The run directories that exist, belong to this user and are writable by nobody else.
+pub fn own_directories() -> impl Iterator<Item = PathBuf> {
     let all = run_directories().into_iter();
     all.filter(|directory| is_ours(directory))
 }
 
-/// Makes the first of them that can be made.
-pub(crate) fn own_directory() -> io::Result<PathBuf> {
+/// Makes the first run directory that can be made, and returns its path.
+///
+/// # Errors
+///
+/// That of the last directory tried, if none can be made or all belong to others.
+pub fn own_directory() -> io::Result<PathBuf> {
     let mut made = Err(io::ErrorKind::NotFound.into());
     for directory in run_directories() {
         made = make(&directory).map(|()| directory);
@@ -158,13 +203,18 @@ fn file_in(directory: &Path, role: Role, name: &str) -> PathBuf {
     directory.join(format!("{}-{name}", role.word()))
 }
 
-/// A name's files, where there are such directories.
+/// The paths that `name` may have, one for each run directory.
 fn files(role: Role, name: &str) -> impl Iterator<Item = PathBuf> {
     own_directories().map(move |directory| file_in(&directory, role, name))
 }
 
-/// Held while names in a directory are made or taken away. Whoever holds it does not wait for anybody.
-pub(crate) fn lock(directory: &Path) -> io::Result<File> {
+/// Locks a run directory; dropping the file unlocks it. A process holds the lock while it makes or removes files there,
+/// and waits for nothing meanwhile.
+///
+/// # Errors
+///
+/// Those of opening the directory; also if another process keeps the lock for two seconds.
+pub fn lock(directory: &Path) -> io::Result<File> {
     let file = File::open(directory)?;
     for _ in 0..40 {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -172,10 +222,12 @@ pub(crate) fn lock(directory: &Path) -> io::Result<File> {
             locked => return locked.map(|()| file).map_err(io::Error::from),
         }
     }
-    Err(io::Error::other("somebody keeps the directory locked"))
+    Err(io::Error::other(
+        "another process keeps the directory locked",
+    ))
 }
 
-/// Takes away a name behind which nobody listens.
+/// Removes a socket file on which nobody listens.
 fn clear(file: &Path) -> io::Result<()> {
     let nobody = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     let kind = fs::symlink_metadata(file);
@@ -201,25 +253,54 @@ fn bind_file(directory: &Path, role: Role, name: &str) -> io::Result<Listener> {
 }
 
 fn uid() -> u32 {
-    crate::os::ids().0
+    rustix::process::getuid().as_raw()
 }
 
-/// May this peer tell us something, or be told?
+/// Process id and user id of the other end of a unix socket, from the kernel. The process id is 0 if it lives in another
+/// pid namespace.
+///
+/// # Errors
+///
+/// Those of `getsockopt`.
+pub fn peer(socket: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
+    let mut cred = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = libc::socklen_t::try_from(size_of_val(&cred)).unwrap_or(0);
+    // SAFETY: the kernel writes at most `len` bytes to `cred`, and `ucred` consists of integers, which any bytes make.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &raw mut len,
+        )
+    };
+    match done {
+        0 => Ok((cred.pid, cred.uid)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether the other end is this user or root.
 fn trusted(stream: &UnixStream) -> io::Result<bool> {
-    let (_, peer) = crate::os::peer(stream.as_fd())?;
+    let (_, peer) = peer(stream.as_fd())?;
     Ok(peer == 0 || peer == uid())
 }
 
 /// The listening end.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     socket: UnixListener,
     file: Option<PathBuf>,
 }
 
-/// A name that is in use. A file goes when this is dropped.
+/// Keeps the name of a process that answers in the background. Dropping it removes the socket file, if the role has one.
 #[derive(Debug)]
-pub(crate) struct Held(Option<PathBuf>);
+pub struct Held(Option<PathBuf>);
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -230,8 +311,12 @@ impl Drop for Held {
 }
 
 impl Listener {
-    /// Takes the name, unless somebody has it (`AddrInUse`).
-    pub(crate) fn bind(role: Role, name: &str) -> io::Result<Listener> {
+    /// Takes the name.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::AddrInUse`], if a process has the name; otherwise those of the socket.
+    pub fn bind(role: Role, name: &str) -> io::Result<Listener> {
         if !role.has_a_file() {
             let socket = UnixListener::bind_addr(&abstract_name(role, name)?)?;
             return Ok(Listener { socket, file: None });
@@ -247,8 +332,12 @@ impl Listener {
         bound
     }
 
-    /// Answers questions on a thread of its own, as long as the process lives.
-    pub(crate) fn in_background<Q: Question>(
+    /// Answers questions on a new thread as long as the process lives.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub fn in_background<Q: Question>(
         mut self,
         handle: impl FnMut(Q) -> Reply + Send + 'static,
     ) -> io::Result<Held> {
@@ -258,13 +347,13 @@ impl Listener {
         Ok(held)
     }
 
-    /// Answers requests, one at a time, for ever: they are short.
-    pub(crate) fn serve<Q: Question>(&self, handle: impl FnMut(Q) -> Reply) {
+    /// Answers questions for ever, one at a time.
+    pub fn serve<Q: Question>(&self, handle: impl FnMut(Q) -> Reply) {
         self.serve_until(handle, || false);
     }
 
-    /// Likewise, until `over` says so, when a request was answered.
-    pub(crate) fn serve_until<Q: Question>(
+    /// Answers questions, one at a time. It asks `over` after each answer, and returns when that says true.
+    pub fn serve_until<Q: Question>(
         &self,
         mut handle: impl FnMut(Q) -> Reply,
         over: impl Fn() -> bool,
@@ -277,7 +366,8 @@ impl Listener {
                         return;
                     }
                 }
-                Err(_) => std::thread::sleep(Duration::from_millis(100)), // no descriptor left
+                // No descriptor is left.
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
     }
@@ -292,7 +382,7 @@ fn answer<Q: Question>(stream: &UnixStream, handle: &mut impl FnMut(Q) -> Reply)
     let reply = match receive::<Q>(stream) {
         Ok(request) => handle(request),
         Err(error) => Reply::Failed {
-            exit_code: Exit::Usage.code(),
+            exit_code: USAGE,
             message: format!("not a request: {error}"),
         },
     };
@@ -314,13 +404,13 @@ fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> io::Result<T> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Does it mean that the other end ended before it said anything?
+/// Whether the error means that the other process ended before it answered.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Somebody who listens under this name.
+/// Connects to the process that has this name; `None` if there is none.
 fn connect(role: Role, name: &str) -> io::Result<Option<UnixStream>> {
     use io::ErrorKind::{ConnectionRefused, WouldBlock};
     if !role.has_a_file() {
@@ -341,7 +431,7 @@ fn connect(role: Role, name: &str) -> io::Result<Option<UnixStream>> {
     Ok(None)
 }
 
-/// Connects, unless the queue of those who want to is full: that of a stopped process may stay so (`WouldBlock`).
+/// Connects without waiting. `WouldBlock`: the queue of connections is full, as that of a stopped process may stay.
 fn dial(at: &SocketAddrUnix) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -351,7 +441,7 @@ fn dial(at: &SocketAddrUnix) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Takes away what a killed process left. Somebody may be about to listen there: not without the lock.
+/// Removes the file of a killed process. It needs the lock, because another process may be about to listen there.
 fn sweep(file: &Path) {
     if let Some(directory) = file.parent()
         && let Ok(_lock) = lock(directory)
@@ -360,16 +450,18 @@ fn sweep(file: &Path) {
     }
 }
 
-/// Asks the process `name`; `None` if there is none, or it ended before it could answer a look.
-pub(crate) fn ask<Q: Question>(
+/// Asks the process `name`. `None`: there is no such process, or it ended before it answered a question that changes
+/// nothing.
+///
+/// # Errors
+///
+/// [`AskError`], if the process does not answer, belongs to another user, or refuses.
+pub fn ask<Q: Question>(
     role: Role,
     name: &str,
     question: &Q,
-) -> anyhow::Result<Option<serde_json::Value>> {
-    let silent = || {
-        let role = role.word();
-        anyhow::anyhow!("{role} {name:?} does not answer: is it stopped?")
-    };
+) -> Result<Option<serde_json::Value>, AskError> {
+    let silent = || AskError::Silent(role, name.to_owned());
     let stream = match connect(role, name) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(silent()),
         connected => connected?,
@@ -378,25 +470,29 @@ pub(crate) fn ask<Q: Question>(
         return Ok(None);
     };
     if !trusted(&stream)? {
-        return Err(fail(
-            Exit::PeerRefused,
-            format!("another user answers as {} {name:?}", role.word()),
-        ));
+        return Err(AskError::Stranger(role, name.to_owned()));
     }
-    stream.set_read_timeout(Some(question.patience()))?;
-    stream.set_write_timeout(Some(question.patience()))?;
+    stream.set_read_timeout(Some(question.timeout()))?;
+    stream.set_write_timeout(Some(question.timeout()))?;
     let said = send(&stream, question).and_then(|()| receive::<Reply>(&stream));
     match said {
-        // It has ended at this moment. Of what it was told to do, nobody knows what became.
-        Err(error) if question.is_a_look() && is_gone(&error) => Ok(None),
+        // If the question was to change something, nobody knows whether it did.
+        Err(error) if question.is_read_only() && is_gone(&error) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(silent()),
-        said => said?.into_result().map(Some),
+        said => match said? {
+            Reply::Done(value) => Ok(Some(value)),
+            Reply::Failed { exit_code, message } => Err(AskError::Refused { exit_code, message }),
+        },
     }
 }
 
-/// Names of all that listen, of this user; of roles without files, in this network namespace. Behind a file, there may
-/// be nobody any more.
-pub(crate) fn list(role: Role) -> io::Result<Vec<String>> {
+/// Names of this user's processes, sorted. Servers and sessions are those of this network namespace. A process of
+/// `memlane net` may have been killed: then its name is listed until somebody asks it.
+///
+/// # Errors
+///
+/// Those of reading `/proc/net/unix`.
+pub fn list(role: Role) -> io::Result<Vec<String>> {
     let mut names = match role.has_a_file() {
         true => listed_files(role),
         false => listening(role)?,
@@ -431,8 +527,9 @@ fn listening(role: Role) -> io::Result<Vec<String>> {
         .collect())
 }
 
-/// The name in a line of /proc/net/unix, if it listens there.
+/// The name in a line of `/proc/net/unix`, if the socket listens.
 fn named(line: &str, prefix: &str) -> Option<String> {
+    /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const SO_ACCEPTCON: u32 = 0x1_0000;
     let mut fields = line.split_ascii_whitespace();
     let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
@@ -453,10 +550,10 @@ mod tests {
     }
 
     impl Question for Ask {
-        fn is_a_look(&self) -> bool {
+        fn is_read_only(&self) -> bool {
             *self == Ask::Look
         }
-        fn patience(&self) -> Duration {
+        fn timeout(&self) -> Duration {
             Duration::from_secs(10)
         }
     }
@@ -472,17 +569,21 @@ mod tests {
         for role in ROLES {
             let name = unique("answer");
             let listener = Listener::bind(role, &name).expect("a free name");
-            let held = listener.in_background(|request| {
-                Reply::from_result(match request {
-                    Ask::Look => Ok("all is well".into()),
-                    Ask::Do => Err(fail(Exit::PeerRefused, "no")),
-                })
+            let held = listener.in_background(|request| match request {
+                Ask::Look => Reply::Done("all is well".into()),
+                Ask::Do => Reply::Failed {
+                    exit_code: 4,
+                    message: "no".into(),
+                },
             });
             let held = held.expect("a thread");
             let said = ask(role, &name, &Ask::Look).expect("an answer");
             assert_eq!(said, Some("all is well".into()));
             let error = ask(role, &name, &Ask::Do).expect_err("refused");
-            assert_eq!(crate::exit::code_of(&error), Exit::PeerRefused);
+            assert!(
+                matches!(error, AskError::Refused { exit_code: 4, .. }),
+                "{error:?}"
+            );
             assert!(list(role).expect("a table").contains(&name));
             assert!(!list(Role::Server).expect("a table").contains(&name));
             let again = Listener::bind(role, &name).expect_err("it is taken");

@@ -54,7 +54,7 @@ impl Source for &[u8] {
         Ok(n)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok((**self).len() as u64)
     }
 }
@@ -171,7 +171,7 @@ impl Source for Restless {
         Ok(n)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.page.len() as u64)
     }
 }

@@ -1,5 +1,7 @@
-//! Reads a stats page. Whoever wrote it may be hostile: bytes are copied out of
-//! the file, checked, and only then believed.
+//! Reads the [stats page](memlane_core::stats) of a process.
+//!
+//! The process that wrote the page may be hostile. The reader copies bytes out of the file, checks the copy, and takes
+//! nothing from it that it has not checked.
 
 use std::fs::File;
 use std::io;
@@ -15,21 +17,21 @@ use memlane_core::stats::{
 
 use crate::printable::printable;
 
-/// Entries that are read in one go.
+/// Connection entries that one read covers.
 const BATCH: usize = 256;
-/// Times that a changing entry is read before it is given up.
+/// Times that the reader tries an entry that keeps changing before it gives the entry up.
 const TRIES: usize = 64;
 
-/// Why a page was not believed.
+/// Why a page was rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum PageError {
-    /// The file is shorter than it says, or could not be read.
+pub enum PageError {
+    /// The file is shorter than its header says, or a read failed.
     Short,
-    /// No magic: not (or not yet) a stats page.
+    /// The magic number is missing: the file is not a stats page, or its owner has not finished it.
     Magic,
-    /// A version this program doesn't know.
+    /// The page has this version, and this reader knows only [`VERSION`].
     Version(u32),
-    /// Lengths that can't be.
+    /// The header holds impossible lengths.
     Lengths,
 }
 
@@ -46,10 +48,21 @@ impl std::fmt::Display for PageError {
 
 impl std::error::Error for PageError {}
 
-/// Something to read from: a file, or bytes in a test.
-pub(crate) trait Source {
+/// The bytes of a page: a file, or memory in a test.
+pub trait Source {
+    /// Reads into `buffer` from `offset` on and returns the number of bytes read, as [`FileExt::read_at`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of the read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    fn len(&self) -> io::Result<u64>;
+
+    /// Number of bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of asking for the size.
+    fn size(&self) -> io::Result<u64>;
 }
 
 impl Source for File {
@@ -57,91 +70,131 @@ impl Source for File {
         FileExt::read_at(self, buffer, offset)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
 }
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Flow {
-    pub(crate) ring_size: u32,
-    /// Bytes of the ring in use, by its sender's page (`rings`).
-    pub(crate) ring_part: Option<u32>,
-    /// Bytes sent and not yet taken; not on the page, but from both ends' pages (`rings`).
-    pub(crate) ring_used: Option<u32>,
-    /// Mode `copy`: what goes in memory goes by way of the sender's own buffer.
-    pub(crate) copied: bool,
-    pub(crate) ring_bytes: u64,
-    pub(crate) tcp_bytes: u64,
-    pub(crate) calls: u64,
+pub struct Flow {
+    /// Size of the ring in bytes. 0: the connection has no ring.
+    pub ring_size: u32,
+    /// Bytes of the ring that its sender uses by now. Only the sender's page has this number: for the receiving
+    /// direction, [`rings::measure`](crate::rings::measure) fills it in from the peer's page. `None`: not known.
+    pub ring_part: Option<u32>,
+    /// Bytes sent and not yet received. No page has this number: [`rings::measure`](crate::rings::measure) computes it
+    /// from the pages of both ends. `None`: not known.
+    pub ring_used: Option<u32>,
+    /// Mode `copy`: bytes go through the sender's own buffer.
+    pub copied: bool,
+    /// Bytes that went through the ring.
+    pub ring_bytes: u64,
+    /// Bytes that went through TCP.
+    pub tcp_bytes: u64,
+    /// Send calls, or receive calls.
+    pub calls: u64,
 }
 
 /// One connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Conn {
-    /// Which entry of its page it is.
-    pub(crate) index: usize,
-    pub(crate) state: ConnState,
-    pub(crate) fd: u32,
-    pub(crate) accepted: bool,
-    /// Both addresses, where the owner has asked for them.
-    pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
-    pub(crate) inode: u64,
-    pub(crate) since_ns: u64,
-    pub(crate) peer_pid: u32,
-    pub(crate) peer_uid: u32,
-    pub(crate) reason: Reason,
-    pub(crate) peer_reason: Reason,
-    pub(crate) parked: bool,
-    pub(crate) tx: Flow,
-    pub(crate) rx: Flow,
+pub struct Conn {
+    /// Index of its entry on the page.
+    pub index: usize,
+    /// Which lane it is on.
+    pub state: ConnState,
+    /// Descriptor number in the process.
+    pub fd: u32,
+    /// True: the process accepted the connection. False: it connected.
+    pub accepted: bool,
+    /// Local and remote address. `None`: the process has not asked the kernel for them yet.
+    pub addresses: Option<(SocketAddr, SocketAddr)>,
+    /// Inode of the socket. 0: not known.
+    pub inode: u64,
+    /// When the entry was made, in nanoseconds since 1970.
+    pub since_ns: u64,
+    /// Process id of the peer, as the handshake showed it. 0: not known.
+    pub peer_pid: u32,
+    /// User id of the peer.
+    pub peer_uid: u32,
+    /// Why the connection is on TCP. [`Reason::NONE`]: it is not, or nothing is decided yet.
+    pub reason: Reason,
+    /// The reason that the peer gave.
+    pub peer_reason: Reason,
+    /// The receiver sleeps: the next bytes come through TCP to wake it.
+    pub parked: bool,
+    /// What the process sends.
+    pub tx: Flow,
+    /// What the process receives.
+    pub rx: Flow,
 }
 
-/// How often one reason was given.
+/// How often one reason for staying on TCP was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fallback {
-    pub(crate) reason: Reason,
-    pub(crate) client: u64,
-    pub(crate) server: u64,
+pub struct Fallback {
+    /// The reason.
+    pub reason: Reason,
+    /// Times on connections that the process made.
+    pub client: u64,
+    /// Times on connections that the process accepted.
+    pub server: u64,
 }
 
-/// A page, checked.
+/// A checked copy of a stats page.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-    pub(crate) start_ns: u64,
-    pub(crate) gid: u64,
-    pub(crate) comm: String,
-    pub(crate) flags: u32,
-    pub(crate) ring_size: u64,
-    pub(crate) spin_us: u32,
-    pub(crate) upgrade: u32,
-    pub(crate) mode: u32,
+pub struct Page {
+    /// Process id of the owner, in the owner's pid namespace.
+    pub pid: u32,
+    /// Effective user id of the owner when it made the page.
+    pub uid: u32,
+    /// When the owner made the page, in nanoseconds since 1970.
+    pub start_ns: u64,
+    /// Random id of the owner.
+    pub gid: u64,
+    /// Name of the owner, printable.
+    pub comm: String,
+    /// Bit 0: new connections of this process stay on TCP.
+    pub flags: u32,
+    /// Setting: ring size for each direction, in bytes.
+    pub ring_size: u64,
+    /// Setting: longest spin, in microseconds. 0: no spin.
+    pub spin_us: u32,
+    /// Setting: 0 off, 1 auto, 2 eager.
+    pub upgrade: u32,
+    /// Setting: 0 nocopy, 1 copy.
+    pub mode: u32,
     counters: [u64; COUNTERS],
-    pub(crate) fallbacks: Vec<Fallback>,
-    pub(crate) tx_sizes: [u64; SIZE_CLASSES],
-    pub(crate) rx_sizes: [u64; SIZE_CLASSES],
-    pub(crate) conns: Vec<Conn>,
-    /// Entries that held an impossible value or never stood still.
-    pub(crate) bad_entries: u64,
+    /// Reasons for staying on TCP that were given at least once.
+    pub fallbacks: Vec<Fallback>,
+    /// Send calls on the memory lane by size class.
+    pub tx_sizes: [u64; SIZE_CLASSES],
+    /// Receive calls on the memory lane by size class.
+    pub rx_sizes: [u64; SIZE_CLASSES],
+    /// The connections.
+    pub conns: Vec<Conn>,
+    /// Entries left out because they held an impossible value or never stopped changing.
+    pub bad_entries: u64,
 }
 
 impl Page {
-    #[cfg_attr(not(test), allow(dead_code))]
-    pub(crate) fn counter(&self, counter: Counter) -> u64 {
+    /// One counter of the header. Byte and call counters cover connections that have ended:
+    /// [`Counters`](crate::counters::Counters) adds those that are open.
+    pub fn counter(&self, counter: Counter) -> u64 {
         self.counters[counter as usize]
     }
 
-    /// All of them, by `Counter`.
-    pub(crate) fn counters(&self) -> &[u64] {
+    /// All counters of the header, indexed by [`Counter`].
+    pub fn counters(&self) -> &[u64] {
         &self.counters
     }
 
     /// Reads and checks a page with all its connections.
-    pub(crate) fn read(source: &impl Source) -> Result<Page, PageError> {
-        let file_len = source.len().map_err(|_| PageError::Short)?;
+    ///
+    /// # Errors
+    ///
+    /// [`PageError`], if the header is not that of a page that this reader knows.
+    pub fn read(source: &impl Source) -> Result<Page, PageError> {
+        let file_len = source.size().map_err(|_| PageError::Short)?;
         let mut header = vec![0; HEADER_LEN];
         fill(source, &mut header, 0)?;
         let words = Words(&header);
@@ -206,7 +259,7 @@ impl Page {
     }
 }
 
-/// What an entry turned out to be.
+/// What an entry holds.
 enum Verdict {
     Conn(Box<Conn>),
     Free,
@@ -214,8 +267,8 @@ enum Verdict {
 }
 
 impl Conn {
-    /// Reads the same entry once more. `None`: it is another connection's by now.
-    pub(crate) fn again(&self, source: &impl Source) -> Option<Conn> {
+    /// Reads the same entry again. `None`: the entry belongs to another connection by now.
+    pub fn again(&self, source: &impl Source) -> Option<Conn> {
         match retry(source, self.index) {
             Ok(Verdict::Conn(now))
                 if now.addresses == self.addresses && now.since_ns == self.since_ns =>
@@ -280,7 +333,7 @@ impl Conn {
     }
 }
 
-/// Native-endian words in a copy of shared bytes.
+/// Native-endian words in a private copy of shared bytes.
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
@@ -333,7 +386,7 @@ fn check(words: &Words<'_>, file_len: u64) -> Result<(), PageError> {
     }
 }
 
-/// Entries to look at: what the owner says, bounded by what there is.
+/// Number of entries to read: what the owner says, limited by the length of the file.
 fn entry_count(words: &Words<'_>, file_len: u64) -> usize {
     let there = file_len.saturating_sub(HEADER_LEN as u64) / CONN_ENTRY_LEN as u64;
     let high = words.u32(offset_of!(Header, conn_high));
@@ -355,14 +408,14 @@ fn fallbacks(words: &Words<'_>) -> Vec<Fallback> {
         .collect()
 }
 
-/// Was the entry left alone between the two copies?
+/// Whether the owner left the entry alone between the two copies.
 fn stable(first: &Words<'_>, later: &Words<'_>) -> bool {
     let at = offset_of!(ConnEntry, seq);
     let seq = first.u32(at);
     seq.is_multiple_of(2) && seq == later.u32(at)
 }
 
-/// Reads one entry until it stands still; gives up on one that never does.
+/// Reads one entry until two copies agree, [`TRIES`] times at most.
 fn retry(source: &impl Source, index: usize) -> Result<Verdict, PageError> {
     let offset = HEADER_LEN + index * CONN_ENTRY_LEN;
     let mut first = [0; CONN_ENTRY_LEN];
@@ -394,11 +447,10 @@ fn addresses(words: &Words<'_>) -> Option<(SocketAddr, SocketAddr)> {
     ))
 }
 
-/// A v4-mapped address is shown as the IPv4 address that it is.
+/// Turns a v4-mapped address into the IPv4 address that it stands for.
 pub(crate) fn plain(ip: Ipv6Addr) -> IpAddr {
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
 }
 
 #[cfg(test)]
-#[path = "page_tests.rs"]
 mod tests;

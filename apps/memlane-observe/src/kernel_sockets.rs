@@ -1,5 +1,7 @@
-//! `/proc/PID/net/tcp{,6}`: the kernel's own list, for connections whose owner
-//! has not asked for their addresses yet.
+//! Addresses from the kernel's own socket table, `/proc/PID/net/tcp{,6}`.
+//!
+//! A process writes addresses to its stats page once it has asked the kernel for them. For connections whose addresses
+//! it has not asked for, this table has them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,26 +9,31 @@ use std::path::PathBuf;
 
 use crate::page::plain;
 
-/// `st` of a listening socket.
+/// `st` of a listening socket: `TCP_LISTEN` of the kernel's `include/net/tcp_states.h`.
 const LISTEN: u8 = 0x0a;
 
-/// What the kernel says about one socket.
+/// One TCP socket, as the kernel lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Socket {
-    pub(crate) local: SocketAddr,
-    pub(crate) peer: SocketAddr,
-    pub(crate) listening: bool,
+pub struct Socket {
+    /// Its own address.
+    pub local: SocketAddr,
+    /// The peer's address; port 0 for a socket that is not connected.
+    pub peer: SocketAddr,
+    /// Whether it listens.
+    pub listening: bool,
 }
 
-/// The kernel's sockets by network namespace and inode, each namespace read once.
-#[derive(Default)]
-pub(crate) struct Sockets {
+/// The kernel's TCP sockets. Each network namespace is read once, when it is first needed.
+#[derive(Default, Debug)]
+pub struct KernelSockets {
+    /// By network namespace (the link target of `/proc/PID/ns/net`), then by inode.
     by_netns: HashMap<PathBuf, HashMap<u64, Socket>>,
 }
 
-impl Sockets {
-    /// The TCP socket behind a descriptor of another process.
-    pub(crate) fn find(&mut self, pid: u32, fd: u32) -> Option<(u64, Socket)> {
+impl KernelSockets {
+    /// Inode and addresses of the TCP socket behind descriptor `fd` of process `pid`. `None`: the descriptor is no TCP
+    /// socket, or this user may not look.
+    pub fn find(&mut self, pid: u32, fd: u32) -> Option<(u64, Socket)> {
         let link = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
         let inode = link
             .to_str()?
@@ -58,7 +65,7 @@ fn parse(line: &str) -> Option<(u64, Socket)> {
     Some((fields.get(9)?.parse().ok()?, socket))
 }
 
-/// `0100007F:1F90`: words of the address in memory order, port in host order.
+/// Parses `0100007F:1F90`: the address as words in memory order, the port in host order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |i: usize| {
@@ -99,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_nothing() {
+    fn a_broken_line_is_skipped() {
         for line in [
             "",
             "1:",
@@ -117,7 +124,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         let stream = TcpStream::connect(at).unwrap();
         let fd = |raw: i32| u32::try_from(raw).unwrap();
-        let mut sockets = Sockets::default();
+        let mut sockets = KernelSockets::default();
         let pid = std::process::id();
         let (_, found) = sockets.find(pid, fd(stream.as_raw_fd())).unwrap();
         assert_eq!(found.peer, at);
