@@ -287,7 +287,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
 }
 
 /// Takes a DMB of ours for a connection with `group`; prepared and parked.
-pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnDmb, Reason> {
+pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
     let (chunk, slot) = match free_slot(locked, group) {
         Some(found) => found,
         None => (new_chunk(locked, group)?, 0),
@@ -303,7 +303,7 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnD
     };
     let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
     shed::used(chunk, slot);
-    rx.prepare(words);
+    Rx::default().prepare(words);
     words.rx.0.token.store(token.bits(), Ordering::Release);
     locked.groups()[group as usize].conns += 1;
     Ok(dmb)

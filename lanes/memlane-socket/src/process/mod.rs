@@ -484,6 +484,8 @@ fn reset_cell(cell: &Cell) {
     cell.tx_waited.store(0, Ordering::Relaxed);
     for word in [
         &cell.rx_count,
+        &cell.rx_taken,
+        &cell.tx_sent,
         &cell.rx_flight,
         &cell.tx_count,
         &cell.tx_flight,
@@ -538,6 +540,10 @@ pub fn reap(conn: &'static Conn) {
     crate::upgrade::abandon(conn);
     crate::lane::detach(conn);
     crate::stats::close_entry(conn);
+    // Nobody holds it any more: from here on it has no memory.
+    for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
+        dmb.store(core::ptr::null_mut(), Ordering::Release);
+    }
     let cell = conn.cell();
     let _held = PROCESS.pool_lock.lock();
     cell.procs.fetch_sub(1, Ordering::AcqRel);

@@ -217,7 +217,7 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
         }
     };
     if asleep && conn.rx_mode() == mode::HOT {
-        let parked = lane::lock_rx(conn).map(|held| lane::park(conn, &held));
+        let parked = crate::guard::lock_rx(conn).map(|mut held| lane::park(conn, &mut held));
         if parked != Some(Parked::Yes) {
             kick(ep, reg);
         }

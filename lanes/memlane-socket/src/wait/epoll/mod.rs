@@ -167,6 +167,27 @@ pub fn look_again(conn: &Conn) {
     }
 }
 
+/// The next wait reports that the connection can send, to edge-triggered registrations too: a send was refused though
+/// TCP was not full. No lane lock is held.
+#[cold]
+pub fn writable_again(conn: &Conn) {
+    for reg in &conn.regs {
+        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
+        if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() }
+            && let Some(_held) = ep.lock.lock()
+            && !marked(reg, REG_ABSENT)
+            && oneshot::may_report(reg)
+        {
+            let told = |word: &AtomicU32| word.load(Ordering::Relaxed);
+            if may_wait(ep, conn) {
+                change_later(ep, reg, told(&reg.events), reg.data.load(Ordering::Relaxed));
+            } else {
+                tell_kernel(ep, reg, oneshot::for_kernel(reg));
+            }
+        }
+    }
+}
+
 /// May the connection wake up (`COLD` → `HOT`)? Not while a thread sleeps on a
 /// set that it is in. If so it is put on the sets' hot lists. `rx_lock` is held:
 /// the sets' locks are only tried.

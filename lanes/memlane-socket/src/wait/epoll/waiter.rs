@@ -265,13 +265,9 @@ impl Waiter<'_> {
         if conn.rx_mode() != mode::HOT {
             return false;
         }
-        // SAFETY: HOT: mapped.
-        let theirs = unsafe { conn.rx_words() }
-            .sent
-            .0
-            .tx_cpu
-            .load(Ordering::Relaxed);
-        theirs == spin::cpu_mark()
+        conn.rx_lane().is_some_and(|lane| {
+            lane.words.sent.0.tx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
+        })
     }
 
     /// Parks every awake connection of the set and counts us as asleep.
@@ -398,13 +394,13 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
     if !oneshot::may_report(reg) {
         return ParkedReg::ByTcp; // nobody waits for it here
     }
-    let Some(held) = lane::lock_rx(conn) else {
+    let Some(mut held) = crate::guard::lock_rx(conn) else {
         return ParkedReg::Stuck;
     };
-    match lane::park(conn, &held) {
+    match lane::park(conn, &mut held) {
         Parked::Yes | Parked::Ended => ParkedReg::Yes,
         Parked::Stuck => ParkedReg::Stuck,
-        Parked::Data if wants_in(reg) && ring_bytes(conn, &held) => ParkedReg::Report,
+        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
         // Bytes of a TCP run are due, or nobody asked for input.
         Parked::Data => ParkedReg::ByTcp,
     }
@@ -414,12 +410,12 @@ pub(super) fn wants_in(reg: &Reg) -> bool {
     !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
 }
 
-pub(super) fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
-    // SAFETY: the caller has just found the mode HOT under the lock: mapped.
-    let words = unsafe { conn.rx_words() };
+pub(super) fn ring_bytes(held: &mut crate::guard::RxGuard<'_>) -> bool {
+    let Some(lane) = held.lane() else {
+        return false;
+    };
     matches!(
-        held.rx()
-            .next(words, conn.rx_size.load(Ordering::Relaxed) as usize),
+        held.next(lane.words, lane.ring.len()),
         Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
     )
 }
