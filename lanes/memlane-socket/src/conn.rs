@@ -35,7 +35,7 @@ use crate::thread::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
-use memlane_core::layout::DmbWords;
+use memlane_core::layout::{DmbWords, ReadyWords};
 use memlane_core::ring::{Rx, Tx};
 use memlane_core::sync::Cpu;
 use memlane_sys::sock::Tuple;
@@ -303,8 +303,12 @@ pub struct Conn {
     pub tx_size: AtomicU32,
     /// Our DMB's slot there, for the ready word.
     pub tx_slot: AtomicU32,
-    /// Ready word of the peer's chunk.
-    pub tx_ready: AtomicPtr<AtomicU64>,
+    /// Ready words of the peer's chunk.
+    pub tx_ready: AtomicPtr<ReadyWords>,
+    /// `ticks` at which we last told the peer since when it has news of us (see `lane::order`). Guarded by `tx_lock`.
+    pub tx_ready_since: AtomicU64,
+    /// `rx_calls` at that time. Guarded by `tx_lock`.
+    pub tx_ready_rx_calls: AtomicU64,
     /// In mode `copy`: our own buffer (null = bytes go straight into the ring). Set before the lane opens.
     pub tx_own: AtomicPtr<crate::lane::copying::Outgoing>,
     /// DMB that we receive from.

@@ -7,6 +7,7 @@ pub mod copying;
 mod looped;
 #[cfg(test)]
 mod nested;
+mod order;
 mod outbox;
 pub mod place;
 pub mod recv;

@@ -3,6 +3,7 @@
 use super::{Parked, misbehaved, park, shed, wake, worth};
 use crate::conn::{Conn, LaneView, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
+use crate::group;
 use crate::guard::{RxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
 use crate::process;
@@ -631,6 +632,7 @@ fn spin_for(conn: &Use) -> Spun {
     };
     let taken = conn.cell().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
+    group::looking(ticks());
     spin::until(spin::budget(), here, || {
         lane.words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
