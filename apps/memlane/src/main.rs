@@ -1,4 +1,4 @@
-//! The one binary: parses flags, prints, picks the exit code.
+//! The command `memlane`: parses the command line, runs a verb, picks the exit code.
 
 mod blocks;
 mod check;
@@ -28,7 +28,10 @@ use serde::Serialize;
 
 use exit::Exit;
 
-/// TCP programs of one host talk through shared memory, without a change to them.
+/// Carry data between programs through shared memory instead of the network stack.
+///
+/// memlane run CMD starts a program whose TCP connections within this host use shared memory. The other verbs show what
+/// such programs do, and carry packets, volumes and device memory.
 #[derive(Parser, Debug)]
 #[command(name = "memlane", version)]
 struct Cli {
@@ -127,7 +130,8 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Help and version go to stdout; a mistake goes to stderr. `run` keeps code 2 for its command.
+/// Prints help and version to stdout, and a wrong command line to stderr. A wrong command line of `run` is exit code
+/// 125, because code 2 may be that of the command that it runs.
 fn usage(error: &clap::Error, arguments: &[OsString]) -> Exit {
     let text = error.render().to_string();
     if matches!(

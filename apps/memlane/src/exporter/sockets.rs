@@ -1,4 +1,4 @@
-//! The socket lane, by program.
+//! The socket lane's metrics, by program.
 
 use memlane_core::reason::Reason;
 use memlane_observe::counters::Counters;
@@ -35,7 +35,8 @@ fn of(program: &Program, more: &[(&str, &str)], value: u64) -> Value {
     (labels(&[("program", &program.name)], more), value)
 }
 
-/// A code that this release does not know is one reason with all others of its kind: a page can name any.
+/// Counts fallbacks by reason. All codes that this release does not know share one name, because a hostile page can
+/// contain any code.
 fn reasons(registry: &mut Registry, programs: &[Program]) {
     let mut values: Vec<Value> = Vec::new();
     for program in programs {
