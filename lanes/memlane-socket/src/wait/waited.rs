@@ -124,12 +124,12 @@ impl<'a> Waited<'a> {
     /// Counts (or uncounts) this thread as asleep on all of them.
     pub(super) fn asleep(&self, yes: bool) {
         for conn in self.each() {
-            let pollers = &conn.cell().rx_pollers;
+            let gate = &conn.cell().rx_gate;
             if yes {
-                pollers.fetch_add(1, Ordering::SeqCst)
+                gate.sleeps();
             } else {
-                pollers.fetch_sub(1, Ordering::SeqCst)
-            };
+                gate.wakes();
+            }
         }
     }
 
