@@ -33,7 +33,7 @@ use crate::typed::bits_enum;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
-use memlane_core::layout::DmbWords;
+use memlane_core::layout::{DmbWords, ReadyWords};
 use memlane_core::ring::{Rx, Tx};
 use memlane_core::sync::Cpu;
 use memlane_sys::sock::Tuple;
@@ -123,19 +123,6 @@ impl RxMode {
     pub fn is_awake(self) -> bool {
         matches!(self, RxMode::Hot | RxMode::Drain)
     }
-}
-
-/// The modes by the names that `wait` knows.
-pub mod mode {
-    use super::{RxMode, TxMode};
-    /// See [`RxMode`].
-    pub const HOT: RxMode = RxMode::Hot;
-    /// See [`RxMode`].
-    pub const DRAIN: RxMode = RxMode::Drain;
-    /// See [`RxMode`].
-    pub const MOVING: RxMode = RxMode::Moving;
-    /// See [`TxMode`].
-    pub const OPEN: TxMode = TxMode::Open;
 }
 
 /// Shared by a parent and its forked children; all-zero is a fresh value.
@@ -340,8 +327,12 @@ pub struct Conn {
     pub tx_size: AtomicU32,
     /// Our DMB's slot there, for the ready word.
     pub tx_slot: AtomicU32,
-    /// Ready word of the peer's chunk.
-    pub tx_ready: AtomicPtr<AtomicU64>,
+    /// Ready words of the peer's chunk.
+    pub tx_ready: AtomicPtr<ReadyWords>,
+    /// `ticks` at which we last told the peer since when it has news of us (see `lane::order`). Guarded by `tx_lock`.
+    pub tx_ready_since: AtomicU64,
+    /// `rx_calls` at that time. Guarded by `tx_lock`.
+    pub tx_ready_rx_calls: AtomicU64,
     /// In mode `copy`: our own buffer (null = bytes go straight into the ring). Set before the lane opens.
     pub tx_own: AtomicPtr<crate::lane::copying::Outgoing>,
     /// DMB that we receive from.

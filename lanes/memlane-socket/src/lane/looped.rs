@@ -24,7 +24,7 @@ pub(super) fn looped() -> Looped {
             // SAFETY: `name` is NUL-terminated.
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
         });
-        process::start();
+        process::start(true);
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -7,6 +7,7 @@ pub mod copying;
 mod looped;
 #[cfg(test)]
 mod nested;
+mod order;
 mod outbox;
 pub mod place;
 pub mod recv;
@@ -31,7 +32,7 @@ use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
 
-/// Opens both lanes; both modes are `MOVING`.
+/// Opens both lanes; both modes are `Moving`.
 /// `taken`/`written`: stream offsets reached by TCP. `least`: the part of the
 /// peer's ring to begin with; 0: all of it, always.
 pub fn open(
@@ -138,7 +139,7 @@ pub fn want_ready(conn: &Conn) {
 /// What came of an attempt to park.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parked {
-    /// The mode is `COLD` (or already was): sleep on TCP.
+    /// The mode is `Cold` (or already was): sleep on TCP.
     Yes,
     /// Something is there.
     Data,
@@ -153,7 +154,7 @@ const WRITER_TURNS: u32 = 2000;
 /// … then so many times it lets others run.
 const WRITER_YIELDS: u32 = 50;
 
-/// `HOT` → `COLD`. `held` is `rx_lock`.
+/// `Hot` → `Cold`. `held` is `rx_lock`.
 pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
     let cell = conn.cell();
     match conn.rx_mode() {

@@ -20,6 +20,7 @@ use memlane_core::ring::{MustTcp, Next, Room};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
 use memlane_sys::Errno;
+use memlane_sys::time::ticks;
 
 /// What came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -235,7 +236,7 @@ impl Drop for Place<'_> {
             trace::finished(self.conn, &self.bytes, held.offset(), self.filled);
         }
         faults::at(Step::PlaceFilled);
-        publish(self.conn, &mut held, words, self.filled);
+        publish(self.conn, &mut held, words, self.filled, ticks);
         drop(held);
         outbox::send(self.conn);
     }
@@ -255,7 +256,7 @@ pub enum Reserved<'a> {
 #[inline]
 pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);
-    look_for_death(conn);
+    let _ = look_for_death(conn);
     if conn.tx_mode() == TxMode::Open
         && let Turned::Place(place) = in_ring(conn, want)?
     {

@@ -3,6 +3,7 @@
 use super::{Parked, misbehaved, park, shed, wake, worth};
 use crate::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode, Use};
 use crate::faults::{self, Step};
+use crate::group;
 use crate::guard::{RxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
 use crate::process;
@@ -429,7 +430,7 @@ pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
         return Turn::Done(fail(Errno(pending)));
     }
     if let Some(lane) = held.lane().filter(|_| conn.rx_mode() == RxMode::Drain) {
-        // TCP_ONLY was fenced when DRAIN began, so once no write is in progress
+        // TCP_ONLY was fenced when `Drain` began, so once no write is in progress
         // nothing can be added to the ring any more.
         match held.check_park(lane.words) {
             ParkCheck::Parked => {
@@ -443,7 +444,7 @@ pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
     Turn::Wait { limit: 0 }
 }
 
-/// `DRAIN`, and the peer is in the middle of a write. If TCP has ended, it was
+/// `Drain`, and the peer is in the middle of a write. If TCP has ended, it was
 /// killed there (a living one ends its write first): nothing more will come.
 fn beside_a_writer(conn: &Use, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
     let cell = conn.cell();
@@ -470,7 +471,7 @@ pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
     Turn::Done(fail(Errno(libc::ECONNRESET)))
 }
 
-/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `COLD`).
+/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `Cold`).
 fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
         return try_tcp_end(conn);
@@ -634,6 +635,7 @@ fn spin_for(conn: &Use) -> Spun {
     };
     let taken = conn.cell().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
+    group::looking(ticks());
     spin::until(spin::budget(), here, || {
         lane.words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0

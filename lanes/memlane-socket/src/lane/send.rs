@@ -1,6 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{copying, misbehaved, outbox};
+use super::{copying, misbehaved, order, outbox};
 use crate::conn::{Conn, Dmb, LaneView, TxMode, Use};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_tx};
@@ -123,6 +123,8 @@ enum Turn {
     Scarce,
     /// By TCP.
     Tcp(MustTcp),
+    /// The receiver is away: by TCP, so that it learns of these bytes in their turn.
+    Away,
     /// The lane has ended.
     Ended,
     /// A signal handler has interrupted this very thread's send.
@@ -161,11 +163,11 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
     if wanted == 0 {
         return 0;
     }
-    look_for_death(conn);
+    let now = look_for_death(conn);
     let mut spun = false;
     let mut handlers = None;
     while cursor.left() > 0 {
-        let turn = by_ring::<COPY>(conn, cursor);
+        let turn = by_ring::<COPY>(conn, cursor, now);
         if cursor.left() == 0 {
             break;
         }
@@ -189,7 +191,7 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
                 }
                 process::count(Counter::WakeupsSent, 1);
             }
-            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Tcp(_) => {}
+            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
         spun = false;
         if handlers_run() != before && !must_not_block(conn, flags) {
@@ -231,9 +233,9 @@ fn handlers_run() -> u32 {
 }
 
 /// A peer that closes says so; one that is killed cannot, and would leave us
-/// writing into its ring for ever. So TCP is asked now and then.
+/// writing into its ring for ever. So TCP is asked now and then. Returns the time in `ticks`.
 #[inline]
-pub(super) fn look_for_death(conn: &Conn) {
+pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -242,6 +244,7 @@ pub(super) fn look_for_death(conn: &Conn) {
         conn.looked.store(now, Ordering::Relaxed);
         look_now(conn);
     }
+    now
 }
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
@@ -291,7 +294,7 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 
 /// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
-fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
+fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> Turn {
     let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
@@ -301,6 +304,15 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
     };
     if memory::is_scarce() {
         return Turn::Scarce;
+    }
+    match order::is_away(conn, &mut held, words, now) {
+        Ok(false) => {}
+        Ok(true) => return Turn::Away,
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
     }
     let part = held.part(ring.len());
     let mut asked = false;
@@ -337,7 +349,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
     if COPY {
         let put = copying::put(conn, &mut held, cursor, &ring, [a, b]);
         faults::at(Step::Copied);
-        publish(conn, &mut held, words, put);
+        publish(conn, &mut held, words, put, || now);
         if put < n {
             // The device has refused: the rest goes by TCP.
             held.go_tcp_only(words);
@@ -357,7 +369,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, b);
     }
     faults::at(Step::Copied);
-    publish(conn, &mut held, words, n);
+    publish(conn, &mut held, words, n, || now);
     Turn::Some
 }
 
@@ -369,14 +381,23 @@ fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
-/// `words` are the DMB's that `held` is the lock of.
+/// `words` are the DMB's that `held` is the lock of; `now` tells the time in `ticks`.
 #[inline]
-pub(super) fn publish(conn: &Conn, held: &mut TxGuard<'_>, words: &Dmb, n: usize) {
+pub(super) fn publish(
+    conn: &Conn,
+    held: &mut TxGuard<'_>,
+    words: &Dmb,
+    n: usize,
+    now: impl Fn() -> u64,
+) {
+    let is_wanted = || words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0;
+    let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
     held.commit(words, n);
     faults::at(Step::Published);
     conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
-    if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
-        ring_ready(conn);
+    if is_wanted() {
+        let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
+        order::is_ready(conn, words, &since);
     }
     if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
         words
@@ -386,17 +407,6 @@ pub(super) fn publish(conn: &Conn, held: &mut TxGuard<'_>, words: &Dmb, n: usize
             .store(spin::cpu_mark(), Ordering::Relaxed);
     }
     crate::stats::add_tx_ring(conn, n as u64);
-}
-
-/// Tells the receiver's ready word; after `published`, so that whoever sees the
-/// bit sees the bytes.
-#[inline]
-fn ring_ready(conn: &Conn) {
-    let ready = conn.tx_ready.load(Ordering::Relaxed);
-    let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);
-    // SAFETY: set when the chunk was attached; chunks are not unmapped while a connection uses them.
-    let ready = unsafe { &*ready };
-    ready.fetch_or(bit, Ordering::AcqRel);
 }
 
 /// Sends up to `limit` bytes by TCP, promised beforehand.

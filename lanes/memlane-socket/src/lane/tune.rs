@@ -58,7 +58,7 @@ pub fn tx_ended(conn: &Conn) {
     restore(conn, 0..SENDERS);
 }
 
-/// From here on, everything comes by TCP; `mode` is `DRAIN` if something is left
+/// From here on, everything comes by TCP; `mode` is `Drain` if something is left
 /// in the ring, else `ENDED`.
 pub fn rx_ended(conn: &Conn, mode: RxMode) {
     // What drained has given them back already, perhaps before a filter that forbids the call.
