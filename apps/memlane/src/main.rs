@@ -2,18 +2,14 @@
 
 mod blocks;
 mod check;
-mod color;
+mod cli;
+mod daemon;
 mod devmem;
-mod exit;
 mod exporter;
 mod info;
-mod metrics;
+mod manuals;
 mod net;
-mod os;
-mod out;
-mod pages;
 mod run;
-mod service;
 mod ss;
 mod stats;
 mod top;
@@ -26,7 +22,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
-use exit::Exit;
+use cli::exit::{self, Exit};
+use cli::out;
 
 /// Carry data between programs through shared memory instead of the network stack.
 ///
@@ -57,7 +54,7 @@ enum Verb {
     Nc(devmem::nc::Args),
     Devmem(devmem::probe::Args),
     #[command(name = "__pages", hide = true)]
-    Pages(pages::Args),
+    Pages(manuals::Args),
     #[command(name = "__volumes", hide = true)]
     Volumes,
     #[command(name = "__echo-server", hide = true)]
@@ -123,7 +120,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
-        Verb::Pages(args) => pages::run(&args).map(done),
+        Verb::Pages(args) => manuals::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),
         Verb::Probe(args) => check::echo::probe(&args).map(done),

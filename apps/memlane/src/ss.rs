@@ -10,7 +10,7 @@ use memlane_observe::processes::{Process, Survey};
 use memlane_observe::rings;
 use serde::Serialize;
 
-use crate::out;
+use crate::cli::out;
 
 /// Longest address, in characters, that is shown in full without `-w`.
 const NARROW: usize = 25;

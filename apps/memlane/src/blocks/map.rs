@@ -17,8 +17,8 @@ use super::requests::Request;
 use super::spec::{Access, Frontend, MapSpec, OnDisconnect, PathSpec};
 use super::tls::TlsSpec;
 use super::{host, vol};
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 
 /// Map a volume of a server to a device, a file or an export of this machine
 ///
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long = "as", value_name = "FRONTEND")]
     frontend: Frontend,
     /// Give up if the server does not answer within this time
-    #[arg(long, default_value = "10s", value_parser = super::spec::duration, value_name = "TIME")]
+    #[arg(long, default_value = "10s", value_parser = crate::cli::values::duration, value_name = "TIME")]
     wait: Duration,
     /// Connections on each path [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]

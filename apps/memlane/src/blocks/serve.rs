@@ -19,8 +19,10 @@ use memlane_transport::wire::Geometry;
 use super::requests::Request;
 use super::tls::{self, Renewal};
 use super::{documents, metrics, spec};
-use crate::exit::{Exit, fail};
-use crate::{out, service};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::cli::values::size;
+use crate::daemon::service;
 
 /// Room for a request's header in a chunk, in bytes: a page, as `MAX_HDR_SIZE` of mainline RTRS.
 const HEADER: u32 = 4096;
@@ -49,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     queue_depth: u16,
     /// Memory for each request
-    #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = spec::size)]
+    #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = size)]
     chunk: u64,
     /// Number of threads; each session stays on one thread
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -136,7 +138,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let obeyed = Arc::clone(&running);
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || control.serve(move |request| crate::exit::reply(obeyed.obey(request))))?;
+        .spawn(move || {
+            control.serve(move |request| crate::cli::exit::reply(obeyed.obey(request)))
+        })?;
     if let Some((tls, renewal)) = renewal {
         renew(tls, renewal)?;
     }

@@ -6,7 +6,7 @@ use super::documents::{Path, Session};
 use super::requests::Request;
 use super::spec::PathSpec;
 use super::vol;
-use crate::out::{self, human};
+use crate::cli::out::{self, human};
 use serde::Serialize;
 
 /// List and change sessions with servers, and their paths

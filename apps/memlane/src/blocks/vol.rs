@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::documents::{Open, Server, Session, Volume};
 use super::requests::Request;
-use super::{leftovers, spec};
-use crate::exit::{Exit, fail};
-use crate::out::{self, human};
+use super::leftovers;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out::{self, human};
 
 /// List and change volumes that are mapped here, and volumes that servers here serve
 #[derive(clap::Args, Debug)]
@@ -42,7 +42,7 @@ enum What {
     Resize {
         volume: String,
         /// New size, such as 512M or 10G
-        #[arg(value_parser = spec::size)]
+        #[arg(value_parser = crate::cli::values::size)]
         size: u64,
         /// Name of the server, if several run here
         #[arg(long)]

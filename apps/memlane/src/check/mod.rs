@@ -14,9 +14,10 @@ use memlane_observe::page::{Conn, Flow};
 use memlane_observe::processes::{self, Survey};
 use serde::Serialize;
 
-use crate::exit::Exit;
+use crate::cli::exit::Exit;
+use crate::cli::out;
 use crate::ss::ReasonDocument;
-use crate::{out, run, ss};
+use crate::{run, ss};
 use child::Helper;
 
 /// How long a helper process may take to start or to answer.

@@ -13,8 +13,8 @@ use memlane_devmem::wire::steer::Flow;
 
 use super::way::{self, Asked};
 use super::{receive, send};
-use crate::blocks::size;
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::values::size;
 
 /// Receive one TCP connection into device memory, or send from device memory
 ///
@@ -127,7 +127,7 @@ impl Args {
         let at = addresses.next().with_context(address)?;
         let listener = TcpListener::bind(at).with_context(address)?;
         // Port 0 is any: it is said which.
-        crate::out::warn(&format!("listening on {}", listener.local_addr()?));
+        crate::cli::out::warn(&format!("listening on {}", listener.local_addr()?));
         Ok(listener
             .accept()
             .context("waiting for a connection")?

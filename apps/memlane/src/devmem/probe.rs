@@ -4,8 +4,8 @@ use memlane_devmem::io::kernel::Interface;
 use memlane_devmem::probe::{self, Finding};
 use serde::Serialize;
 
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 
 /// Show what this machine offers for device memory
 #[derive(clap::Args, Debug)]

@@ -20,9 +20,10 @@ use serde::Serialize;
 
 use super::pattern::Pattern;
 use super::way::refused;
-use crate::blocks::{self, size};
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::blocks;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::cli::values::size;
 
 /// Read a volume, or a file of this machine, into device memory
 ///

@@ -15,9 +15,10 @@ use memlane_observe::processes::Survey;
 use prometheus_client::registry::Registry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::blocks::duration;
-use crate::metrics::{self, Format, gauges, labels};
-use crate::{out, service};
+use crate::cli::out;
+use crate::cli::values::duration;
+use crate::daemon::metrics::{self, Format, gauges, labels};
+use crate::daemon::service;
 use ledger::Ledger;
 
 /// Export the counters of all lanes to Prometheus, over HTTP or in a file.

@@ -6,7 +6,7 @@ use memlane_observe::counters::table::{METRICS, ROWS, SIZES, metric};
 use prometheus_client::registry::Registry;
 
 use super::ledger::Program;
-use crate::metrics::{Value, counters, gauges, labels};
+use crate::daemon::metrics::{Value, counters, gauges, labels};
 
 pub(super) fn page(programs: &[Program]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_socket");
@@ -107,7 +107,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::metrics::{Format, text};
+    use crate::daemon::metrics::{Format, text};
 
     #[test]
     fn the_page_has_the_metrics_of_the_table_and_no_others() {

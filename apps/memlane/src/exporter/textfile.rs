@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::out;
+use crate::cli::out;
 
 /// Parses the path of the file, or `-`.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {

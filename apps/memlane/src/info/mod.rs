@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::color::{Color, Painter, Tone};
-use crate::exit::Exit;
-use crate::out;
+use crate::cli::color::{Color, Painter, Tone};
+use crate::cli::exit::Exit;
+use crate::cli::out;
 use host::Host;
 
 /// Show what this host offers to each lane, and what to do about what is missing.

@@ -8,8 +8,8 @@ use memlane_packet::Mode;
 
 use super::options;
 use super::place::{self, Place};
-use crate::blocks::duration;
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::values::duration;
 
 /// Join two ends: frames from each go to the other
 ///
@@ -489,7 +489,7 @@ mod tests {
     fn complaint(ends: [&str; 2], lane: &LaneArgs, common: &Common) -> Option<String> {
         let job = Job::new(Kind::Link, ends, 1, lane, common);
         job.err().map(|error| {
-            assert_eq!(crate::exit::code_of(&error), Exit::Usage);
+            assert_eq!(crate::cli::exit::code_of(&error), Exit::Usage);
             error.to_string()
         })
     }

@@ -13,9 +13,9 @@ use super::args::Job;
 use super::documents::{End, Process, Queue, Stats, Table};
 use super::progress::{note, short};
 use super::watched::Watched;
-use crate::blocks::duration;
-use crate::exit::{Exit, fail};
-use crate::out::{self, human};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out::{self, human};
+use crate::cli::values::duration;
 
 /// Show the counters of your running memlane net processes: for each end, queue and grant table
 #[derive(clap::Args, Debug)]
@@ -58,7 +58,7 @@ pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<Held>)> {
     let shown = Arc::clone(&watched);
     let held = Listener::bind(Role::Net, &name).and_then(|listener| {
         listener.in_background(move |Question::Describe| {
-            crate::exit::reply(serde_json::to_value(shown.describe()).map_err(Into::into))
+            crate::cli::exit::reply(serde_json::to_value(shown.describe()).map_err(Into::into))
         })
     });
     match held {

@@ -1,6 +1,7 @@
 //! `memlane run`: sets the environment, names what will stay on TCP, becomes the command.
 
 pub(crate) mod elf;
+mod exec;
 pub(crate) mod library;
 pub(crate) mod options;
 pub(crate) mod program;
@@ -9,8 +10,8 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 
-use crate::exit::{Exit, fail};
-use crate::{os, out};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 use options::Options;
 
 /// Run a command; its TCP connections within this host go through shared memory.
@@ -36,7 +37,7 @@ pub(crate) fn run(args: Args) -> anyhow::Error {
         Err(error) => return fail(Exit::Launcher, format!("{error:#}")),
     };
     let name = args.command[0].display();
-    let error = os::exec(&args.command, &environment);
+    let error = exec::exec(&args.command, &environment);
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::NotExecutable,

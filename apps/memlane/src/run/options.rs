@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use clap::Args;
 
+use crate::cli::values::size;
+
 const RING_MIN: u64 = 16 * 1024;
 const RING_MAX: u64 = 64 * 1024 * 1024;
 const EIDS_MAX: usize = 8;
@@ -92,18 +94,7 @@ pub(crate) fn apply(environment: &mut Vec<(OsString, OsString)>, key: &str, valu
 }
 
 fn ring(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &lower[digits.len()..] {
-        "" => 0,
-        "k" | "ki" | "kib" => 10,
-        "m" | "mi" | "mib" => 20,
-        _ => return Err("a size is wanted, such as 256K or 1M".to_owned()),
-    };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "a size is wanted, such as 256K or 1M".to_owned())?;
-    ring_fits(number.saturating_mul(1 << shift))
+    ring_fits(size(text)?)
 }
 
 fn ring_fits(bytes: u64) -> Result<u64, String> {

@@ -8,7 +8,7 @@ use memlane_observe::processes::Survey;
 use memlane_observe::rings;
 use serde::Serialize;
 
-use crate::out;
+use crate::cli::out;
 use baseline::Baseline;
 use document::{Counted, Counts, Document};
 use sheet::Shown;

@@ -12,10 +12,10 @@ use memlane_observe::rings;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use crate::blocks::duration;
-use crate::color::Color;
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::color::Color;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::cli::values::duration;
 use model::{Model, Sample, Sort, View};
 use screen::Look;
 

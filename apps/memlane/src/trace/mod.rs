@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use memlane_core::trace::{RING_MAX, RING_MIN, SEGMENT, ring_size_ok};
 
-use crate::blocks::spec::size;
+use crate::cli::values::size;
 use crate::run::options::Options;
 use packet::End;
 

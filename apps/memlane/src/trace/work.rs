@@ -21,8 +21,10 @@ use super::Args;
 use super::capture::{Capture, Put, Turns};
 use super::flow::{Flows, HOLD_NS, Sink};
 use super::packet::{End, Segment, end, headers};
-use crate::exit::{Exit, fail};
-use crate::{os, out, run, service};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::daemon::service;
+use crate::run;
 
 /// Most records that are taken from one process in one round, so that all processes get a turn.
 const AT_A_TURN: usize = 2048;
@@ -119,7 +121,7 @@ impl Door {
     fn next(&self) -> Option<(u32, OwnedFd)> {
         let (stream, _) = self.listener.accept().ok()?;
         let (pid, uid) = control::peer(stream.as_fd()).ok()?;
-        let ours = os::ids().0;
+        let ours = rustix::process::getuid().as_raw();
         // Another user may have learnt the name.
         (ours == 0 || uid == ours)
             .then(|| received(&stream))
