@@ -332,7 +332,7 @@ impl Host {
 
     fn remap(&mut self, volume: &str) -> anyhow::Result<String> {
         let at = self.known(volume)?;
-        // Each path begins anew; the keeper then opens what the server has forgotten.
+        // Each path begins anew; the reopener then opens what the server has forgotten.
         for path in self.session.paths() {
             if path.state != PathState::Connected {
                 self.session.reconnect(path.id);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Rung by the keeper when a path came or went, or a volume's size or status changed; heard by one thread.
+/// Rung by the reopener when a path came or went, or a volume's size or status changed; heard by one thread.
 #[derive(Debug)]
 pub struct Changes(OwnedFd);
 

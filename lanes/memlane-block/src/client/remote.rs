@@ -1,4 +1,4 @@
-//! What the keeper and the queues of one volume share: words that are read for each request without a lock.
+//! What the reopener and the queues of one volume share: words that are read for each request without a lock.
 
 use super::answer::{Opened, Server, Steps};
 use super::clock::nanos_of;
@@ -26,14 +26,14 @@ pub(super) enum State {
     Closed,
 }
 
-/// A volume's state, its life, and its number there, in one word.
+/// A volume's state, its generation, and its number there, in one word.
 ///
-/// A **life** begins when the volume gets a number that may be another one. A request that was sent in one life is sent
+/// A **generation** begins when the volume gets a number that may be another one. A request that was sent in one generation is sent
 /// again in a later one only, so it is never sent twice to the same server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gate {
     pub(super) state: State,
-    pub(super) life: u32,
+    pub(super) generation: u32,
     pub(super) device_id: u32,
 }
 
@@ -45,7 +45,7 @@ impl Gate {
             State::Refused => 2,
             State::Closed => 3,
         };
-        (u64::from(self.life) << 34) | (state << 32) | u64::from(self.device_id)
+        (u64::from(self.generation) << 34) | (state << 32) | u64::from(self.device_id)
     }
 
     fn unpack(word: u64) -> Gate {
@@ -57,7 +57,7 @@ impl Gate {
                 2 => State::Refused,
                 _ => State::Closed,
             },
-            life: low(word >> 34),
+            generation: low(word >> 34),
             device_id: low(word),
         }
     }
@@ -140,9 +140,9 @@ pub(super) struct Remote {
     zero_step: AtomicU32,
     fast: AtomicBool,
     gate: AtomicU64,
-    /// Requests of lives up to this one that the server does not know the volume of are at an end.
+    /// Requests of generations up to this one that the server does not know the volume of are at an end.
     denied: AtomicU32,
-    /// The life in which the server said that it does not know the volume.
+    /// The generation in which the server said that it does not know the volume.
     doubted: AtomicU32,
     pub(super) durable: Durability,
     pub(super) counters: Counters,
@@ -156,7 +156,7 @@ impl Remote {
     pub(super) fn new(name: String, access: Access, opened: &Opened) -> Remote {
         let gate = Gate {
             state: State::Open,
-            life: 1,
+            generation: 1,
             device_id: opened.device_id,
         };
         let mut first = opened.info;
@@ -210,8 +210,8 @@ impl Remote {
         *lock(&self.status)
     }
 
-    pub(super) fn is_denied(&self, life: u32) -> bool {
-        life <= self.denied.load(Ordering::SeqCst)
+    pub(super) fn is_denied(&self, generation: u32) -> bool {
+        generation <= self.denied.load(Ordering::SeqCst)
     }
 
     // ---- what a queue does ----
@@ -225,22 +225,22 @@ impl Remote {
         Ok((self.queues.fetch_add(1, Ordering::Relaxed), bell))
     }
 
-    /// The server does not know the volume in this life. Is that news, so that the keeper is to be told?
-    pub(super) fn doubt(&self, life: u32) -> bool {
-        self.doubted.fetch_max(life, Ordering::SeqCst) < life
+    /// The server does not know the volume in this generation. Is that news, so that the reopener is to be told?
+    pub(super) fn doubt(&self, generation: u32) -> bool {
+        self.doubted.fetch_max(generation, Ordering::SeqCst) < generation
     }
 
-    // ---- what the keeper does ----
+    // ---- what the reopener does ----
 
-    /// Has a queue doubted the present life?
+    /// Has a queue doubted the present generation?
     pub(super) fn is_doubted(&self) -> bool {
-        let life = self.gate().life;
-        self.doubted.load(Ordering::SeqCst) >= life && !self.is_denied(life)
+        let generation = self.gate().generation;
+        self.doubted.load(Ordering::SeqCst) >= generation && !self.is_denied(generation)
     }
 
     /// The server has insisted that it has no such volume, right after it opened it.
     pub(super) fn deny(&self) {
-        self.denied.store(self.gate().life, Ordering::SeqCst);
+        self.denied.store(self.gate().generation, Ordering::SeqCst);
         self.ring();
     }
 
@@ -254,17 +254,17 @@ impl Remote {
         }
     }
 
-    /// Begins a life.
+    /// Begins a generation.
     pub(super) fn revive(&self, device_id: u32) {
-        let life = self.gate().life.wrapping_add(1);
+        let generation = self.gate().generation.wrapping_add(1);
         self.set(Gate {
             state: State::Open,
-            life,
+            generation,
             device_id,
         });
     }
 
-    /// The same life, another state.
+    /// The same generation, another state.
     pub(super) fn becomes(&self, state: State) {
         self.set(Gate {
             state,
@@ -374,7 +374,7 @@ impl Durability {
     }
 }
 
-/// What the keeper remembers of the server under a volume.
+/// What the reopener remembers of the server under a volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Under {
     pub(super) era: u64,

@@ -1,4 +1,4 @@
-//! How others tell the keeper what they want.
+//! How others tell the reopener what they want.
 
 use super::super::error::OpenError;
 use super::super::remote::{Remote, lock};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// What others want of a keeper.
+/// What others want of a reopener.
 #[derive(Debug)]
 pub(in crate::client) enum Command {
     Open {
