@@ -325,7 +325,7 @@ impl Host {
         let mapping = self.mappings.remove(at);
         mapping.volume.close();
         self.idle = Instant::now();
-        self.changes.ring();
+        self.changes.signal();
         self.note(format!("{volume} unmapped"));
         Ok(format!("{volume} is not mapped any more"))
     }

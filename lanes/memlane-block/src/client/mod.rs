@@ -24,24 +24,25 @@
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`], [`Changes`] | counts; time; a bell for whoever shows all that |
+//! | [`stats`], [`clock`], [`Changes`] | counts; time; news for whoever shows all that |
 
 pub mod answer;
 mod changes;
 pub mod clock;
 pub mod error;
-pub mod reopener;
 mod queue;
 mod remote;
+pub mod reopener;
 mod request;
 pub mod stats;
 
 use crate::volume::{Info, Queue, Volume};
 use clock::Clock;
 use error::OpenError;
-use reopener::{Command, Reopener, Mail};
 use memlane_transport::port::Session;
+use memlane_wait::mutex::lock;
 use remote::Remote;
+use reopener::{Command, Mail, Reopener};
 use stats::VolumeStats;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -117,7 +118,7 @@ impl Client {
         let (client, reopener) = Client::driven(session, options)?;
         let thread = std::thread::Builder::new().name("memlane-volumes".into());
         let thread = thread.spawn(move || reopener.run())?;
-        *remote::lock(&client.core.reopener) = Some(thread);
+        *lock(&client.core.reopener) = Some(thread);
         Ok(client)
     }
 
@@ -191,7 +192,7 @@ impl std::fmt::Debug for Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.mail.send(Command::Stop);
-        let reopener = remote::lock(&self.reopener).take();
+        let reopener = lock(&self.reopener).take();
         if let Some(reopener) = reopener
             && reopener.thread().id() != std::thread::current().id()
         {

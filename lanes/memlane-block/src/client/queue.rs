@@ -1,6 +1,6 @@
 //! One thread's way to a volume: one port, and the requests that wait until the volume is open again.
 
-use super::remote::{Bell, Remote, State};
+use super::remote::{Alarm, Remote, State};
 use super::request::{Request, check, result_of};
 use super::stats::Shard;
 use super::{Handle, Patience};
@@ -21,8 +21,8 @@ pub(super) struct RemoteQueue {
     port: Box<dyn Port>,
     /// Which shard of the counters.
     number: usize,
-    bell: Arc<Bell>,
-    /// The port's descriptor and the bell's.
+    alarm: Arc<Alarm>,
+    /// The port's descriptor and the alarm's.
     both: OwnedFd,
     /// A request's place is its tag at the port.
     requests: Vec<Option<Request>>,
@@ -49,9 +49,9 @@ enum Fate {
 
 impl RemoteQueue {
     pub(super) fn new(handle: Arc<Handle>, port: Box<dyn Port>) -> io::Result<RemoteQueue> {
-        let (number, bell) = handle.remote().enter()?;
+        let (number, alarm) = handle.remote().enter()?;
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (fd, data) in [(port.fd(), 0), (bell.fd.as_fd(), 1)] {
+        for (fd, data) in [(port.fd(), 0), (alarm.event.as_fd(), 1)] {
             let data = epoll::EventData::new_u64(data);
             epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
         }
@@ -59,7 +59,7 @@ impl RemoteQueue {
             losses: handle.remote().durable.losses_told(),
             port,
             number,
-            bell,
+            alarm,
             both,
             requests: Vec::new(),
             free: Vec::new(),
@@ -81,7 +81,7 @@ impl RemoteQueue {
 
     /// Takes in what the port has, sends again what can be.
     fn turn(&mut self) {
-        self.bell.hush();
+        self.alarm.drain();
         let mut completions = std::mem::take(&mut self.completions);
         self.port.reap(&mut completions);
         self.unsent = false;
@@ -147,8 +147,8 @@ impl RemoteQueue {
         let due = *request.due.get_or_insert(now.saturating_add(limit));
         self.shard().waits();
         self.waiting.push(place);
-        if self.bell.expect_also(due) {
-            // Who rings it when it is late does not know of it yet.
+        if self.alarm.expect_also(due) {
+            // The reopener, which signals when it is late, does not know of it yet.
             self.handle.kick();
         }
     }
@@ -156,7 +156,7 @@ impl RemoteQueue {
     fn expect(&self) {
         let waiting = self.waiting.iter();
         let requests = waiting.filter_map(|place| self.requests[*place as usize].as_ref());
-        self.bell.expect(requests.filter_map(|r| r.due).min());
+        self.alarm.expect(requests.filter_map(|r| r.due).min());
     }
 
     fn fate(&self, request: &Request, now: Option<Time>) -> Fate {
@@ -228,7 +228,11 @@ impl RemoteQueue {
         };
         let (generation, unknown) = (request.generation, request.unknown);
         let gate = self.remote().gate();
-        if gate.state == State::Open && gate.generation == generation && unknown && self.remote().doubt(generation) {
+        if gate.state == State::Open
+            && gate.generation == generation
+            && unknown
+            && self.remote().doubt(generation)
+        {
             self.handle.kick();
         }
         self.wait_for(place, generation);

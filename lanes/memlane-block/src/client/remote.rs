@@ -7,11 +7,11 @@ use super::stats::Counters;
 use crate::volume::Info;
 use crate::wire::Access;
 use memlane_transport::engine::Time;
-use rustix::event::{EventfdFlags, eventfd};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// May requests go to the server?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,39 +76,38 @@ pub enum Status {
     Closed,
 }
 
-/// How a sleeping queue is told that its waiting requests are to be looked at.
+/// Wakes a queue that sleeps while some of its requests wait for the volume.
 #[derive(Debug)]
-pub(super) struct Bell {
-    pub(super) fd: OwnedFd,
-    /// To be read; set after `fd` was written.
-    rang: AtomicBool,
+pub(super) struct Alarm {
+    pub(super) event: EventFd,
+    /// Whether `event` is to be drained. Set by whoever signals, after the signal; cleared by the queue before it
+    /// drains. So a queue that was not woken makes no system call.
+    signalled: AtomicBool,
     /// Requests wait.
     waits: AtomicBool,
     /// When the first of them has waited for too long, in nanoseconds.
     due: AtomicU64,
 }
 
-impl Bell {
-    fn new() -> io::Result<Bell> {
-        Ok(Bell {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            rang: AtomicBool::new(false),
+impl Alarm {
+    fn new() -> io::Result<Alarm> {
+        Ok(Alarm {
+            event: EventFd::new()?,
+            signalled: AtomicBool::new(false),
             waits: AtomicBool::new(false),
             due: AtomicU64::new(u64::MAX),
         })
     }
 
-    pub(super) fn ring(&self) {
-        // It cannot fail but for a count that is full, and then it rings.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-        self.rang.store(true, Ordering::SeqCst);
+    pub(super) fn signal(&self) {
+        self.event.signal();
+        self.signalled.store(true, Ordering::SeqCst);
     }
 
-    /// Stops ringing.
-    pub(super) fn hush(&self) {
-        if self.rang.load(Ordering::Relaxed) && self.rang.swap(false, Ordering::SeqCst) {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.fd, &mut count);
+    /// Makes the descriptor unreadable again.
+    pub(super) fn drain(&self) {
+        if self.signalled.load(Ordering::Relaxed) && self.signalled.swap(false, Ordering::SeqCst) {
+            self.event.drain();
         }
     }
 
@@ -148,7 +147,7 @@ pub(super) struct Remote {
     pub(super) counters: Counters,
     changes: AtomicU64,
     status: Mutex<Status>,
-    bells: Mutex<Vec<Weak<Bell>>>,
+    alarms: Mutex<Vec<Weak<Alarm>>>,
     queues: AtomicUsize,
 }
 
@@ -176,7 +175,7 @@ impl Remote {
             counters: Counters::default(),
             changes: AtomicU64::new(0),
             status: Mutex::new(Status::Open),
-            bells: Mutex::default(),
+            alarms: Mutex::default(),
             queues: AtomicUsize::new(0),
         }
     }
@@ -216,13 +215,13 @@ impl Remote {
 
     // ---- what a queue does ----
 
-    /// A queue's number and its bell.
-    pub(super) fn enter(&self) -> io::Result<(usize, Arc<Bell>)> {
-        let bell = Arc::new(Bell::new()?);
-        let mut bells = lock(&self.bells);
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(Arc::downgrade(&bell));
-        Ok((self.queues.fetch_add(1, Ordering::Relaxed), bell))
+    /// A queue's number and its alarm.
+    pub(super) fn enter(&self) -> io::Result<(usize, Arc<Alarm>)> {
+        let alarm = Arc::new(Alarm::new()?);
+        let mut alarms = lock(&self.alarms);
+        alarms.retain(|alarm| alarm.strong_count() > 0);
+        alarms.push(Arc::downgrade(&alarm));
+        Ok((self.queues.fetch_add(1, Ordering::Relaxed), alarm))
     }
 
     /// The server does not know the volume in this generation. Is that news, so that the reopener is to be told?
@@ -241,7 +240,7 @@ impl Remote {
     /// The server has insisted that it has no such volume, right after it opened it.
     pub(super) fn deny(&self) {
         self.denied.store(self.gate().generation, Ordering::SeqCst);
-        self.ring();
+        self.signal_waiting();
     }
 
     /// A volume's size and limits, as they are now.
@@ -274,7 +273,7 @@ impl Remote {
 
     fn set(&self, gate: Gate) {
         if self.gate.swap(gate.pack(), Ordering::SeqCst) != gate.pack() {
-            self.ring();
+            self.signal_waiting();
         }
     }
 
@@ -286,27 +285,27 @@ impl Remote {
     }
 
     /// Tells queues with requests that wait.
-    fn ring(&self) {
-        for bell in lock(&self.bells).iter().filter_map(Weak::upgrade) {
-            if bell.waits.load(Ordering::SeqCst) {
-                bell.ring();
+    fn signal_waiting(&self) {
+        for alarm in lock(&self.alarms).iter().filter_map(Weak::upgrade) {
+            if alarm.waits.load(Ordering::SeqCst) {
+                alarm.signal();
             }
         }
     }
 
     /// Tells queues of which a request has waited for too long; when is the next one's turn?
-    pub(super) fn ring_overdue(&self, now: Time) -> Option<Time> {
+    pub(super) fn signal_overdue(&self, now: Time) -> Option<Time> {
         let mut next = u64::MAX;
-        for bell in lock(&self.bells).iter().filter_map(Weak::upgrade) {
-            let due = bell.due.load(Ordering::SeqCst);
+        for alarm in lock(&self.alarms).iter().filter_map(Weak::upgrade) {
+            let due = alarm.due.load(Ordering::SeqCst);
             if due > nanos_of(now) {
                 next = next.min(due);
-            } else if bell
+            } else if alarm
                 .due
                 .compare_exchange(due, u64::MAX, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
             {
-                bell.ring();
+                alarm.signal();
             }
         }
         (next < u64::MAX).then(|| Time::from_nanos(next))
@@ -379,8 +378,4 @@ impl Durability {
 pub(super) struct Under {
     pub(super) era: u64,
     pub(super) server: Server,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

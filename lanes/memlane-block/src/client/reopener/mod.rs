@@ -195,7 +195,7 @@ impl Reopener {
         self.give_up_openings(now);
         self.ask_what_is_due(now);
         self.tell_changes();
-        let overdue = self.ring_overdue(now);
+        let overdue = self.signal_overdue(now);
         self.port.push();
         if self.is_over(now) {
             return None;
@@ -380,17 +380,19 @@ impl Reopener {
         if seen != self.told
             && let Some(changes) = &self.options.changes
         {
-            changes.ring();
+            changes.signal();
         }
         self.told = seen;
     }
 
-    fn ring_overdue(&self, now: Time) -> Option<Time> {
+    fn signal_overdue(&self, now: Time) -> Option<Time> {
         let volumes = self.entries.iter().filter_map(|entry| match &entry.who {
             Who::Open { remote, .. } => Some(remote),
             Who::Opening { .. } => None,
         });
-        volumes.filter_map(|remote| remote.ring_overdue(now)).min()
+        volumes
+            .filter_map(|remote| remote.signal_overdue(now))
+            .min()
     }
 
     // ---- what goes out ----
