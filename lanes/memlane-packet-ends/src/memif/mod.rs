@@ -12,6 +12,7 @@
 //! ```
 //! use memlane_packet_ends::memif::{ClientTerms, MemifListener, ServerTerms, connect};
 //! use memlane_packet::{Meta, PacketPort, Sent, Sleep};
+//! use memlane_packet_ends::OpenError;
 //! use std::time::Duration;
 //!
 //! let second = Duration::from_secs(1);
@@ -25,13 +26,14 @@
 //!         room.copy_in(0, b"to you all, from me, hello");
 //!     });
 //!     assert_eq!(sent, Ok(Sent::Queued));
-//!     queues[0].flush().map(|()| (link, queues)).map_err(|_| memlane_packet::AttachError::Timeout.into())
+//!     queues[0].flush().expect("the server is there");
+//!     Ok::<_, OpenError>((link, queues))
 //! });
 //! let (_link, mut queues) = listener.accept(&ServerTerms::default(), second)?;
 //! assert_eq!(queues[0].wait(Sleep::FOR_FRAMES, second), Ok(true));
 //! assert_eq!(queues[0].receive(32, |frame| assert_eq!(frame.len(), 9000)), Ok(1));
 //! # drop(client.join());
-//! # Ok::<(), memlane_packet_ends::OpenError>(())
+//! # Ok::<(), OpenError>(())
 //! ```
 
 mod end;

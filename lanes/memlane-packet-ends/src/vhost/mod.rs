@@ -25,7 +25,7 @@
 //! let queue: Box<dyn End> = Box::new(queues.remove(0));
 //! let mut join = Join::new(queue, Box::new(tap), Terms::default()).expect("both are there");
 //! println!("{:?}", join.run(&[]));
-//! # Ok::<(), memlane_packet::AttachError>(())
+//! # Ok::<(), memlane_packet_ends::OpenError>(())
 //! ```
 
 mod device;
