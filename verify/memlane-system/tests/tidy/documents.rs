@@ -259,6 +259,21 @@ fn each_link_of_a_document_leads_somewhere() {
 }
 
 #[test]
+fn the_index_of_the_documents_names_each_page() {
+    let index = links(&text("docs/README.md").expect("the index"));
+    let pages = documents().into_iter();
+    let pages = pages.filter_map(|file| file.strip_prefix("docs/").map(String::from));
+    let linked = |page: &String| {
+        index
+            .iter()
+            .any(|link| link.split('#').next() == Some(page))
+    };
+    let below = |page: &String| page == "README.md" || page.starts_with("limits/");
+    let absent: Vec<_> = pages.filter(|page| !below(page) && !linked(page)).collect();
+    nothing_wrong(&absent, "docs/README.md does not link");
+}
+
+#[test]
 fn a_broken_link_would_be_found_out() {
     let text = "see [a](b.md#c) and `[x](y)`\n```\n[d](e)\n```\n[f](https://github.com/x)\n";
     assert_eq!(links(text), ["b.md#c"]);
