@@ -1,4 +1,4 @@
-//! Device memory: what the kernel tells beside a stream's bytes, and what its netlink families answer.
+//! Device memory: the kernel's control messages beside a stream, and the answers of its netlink families.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

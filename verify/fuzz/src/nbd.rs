@@ -1,4 +1,4 @@
-//! What an NBD client may say, before and after the handshake.
+//! Messages of an NBD client, during and after the handshake.
 
 use memlane_block_frontends::nbd::negotiate::{Negotiation, Offer, Step, Tls};
 use memlane_block_frontends::nbd::request::{Piece, Span, Terms, Verdict, inner_blocks};

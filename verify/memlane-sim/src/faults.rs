@@ -1,4 +1,4 @@
-//! What goes wrong, and when it is mended.
+//! Faults: what goes wrong in a world, and when it is repaired.
 
 use crate::net::Way;
 use crate::rng::Rng;

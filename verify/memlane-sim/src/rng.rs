@@ -1,4 +1,4 @@
-//! Everything that happens by chance.
+//! The random numbers of a world, all from its seed.
 
 use memlane_transport::engine::Time;
 use memlane_transport::engine::backoff::Jitter;

@@ -1,5 +1,4 @@
-//! Many connections between few processes, or few between many: `ends/crowd.c`, told
-//! step by step what to do.
+//! Many connections between few processes, or few between many: drives `ends/crowd.c` step by step.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `memlane nc` as a black box: receivers that wait, what they counted, who holds what.
+//! `memlane nc` as a black box: waiting receivers, their counts, and who holds which memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! Documents by shape, and pages for Prometheus by their grammar.
+//! Checks JSON documents by shape, and Prometheus pages by grammar.
 //!
-//! A document of a schema may gain fields; none that is in `tests/shapes/` may vanish or become something else without
-//! another number in `schema`. `MEMLANE_WRITE_SHAPES=1` writes the files anew.
+//! A document may gain fields. A field in `tests/shapes/` may neither disappear nor change its type unless the number
+//! in `schema` changes. `MEMLANE_WRITE_SHAPES=1` rewrites the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! Two machines whose only cable is the packet lane: a TAP device on each, and a `memlane net link` beside it.
+//! Two machines whose only cable is the packet lane: each has a TAP device and a `memlane net link` beside it.
 
 use std::path::PathBuf;
 use std::process::Command;

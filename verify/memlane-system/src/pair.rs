@@ -1,5 +1,4 @@
-//! Two programs with one connection between them (`ends/end.c`), each with settings
-//! of its own, told step by step what to do.
+//! Two programs with one connection between them (`ends/end.c`), each with its own settings, driven step by step.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};

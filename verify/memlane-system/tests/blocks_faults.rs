@@ -1,5 +1,5 @@
-//! What goes wrong behind a volume, in front of it, and between: each a clear error, nobody else is disturbed, and
-//! nothing that was acknowledged is lost.
+//! Faults behind a volume, in front of it, and between. Each gives a clear error and disturbs nobody else, and no
+//! acknowledged write is lost.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -1,7 +1,7 @@
-//! Machines in QEMU: one that boots from a volume, one that serves volumes and whose power fails, one whose network
-//! delays, loses and reorders.
+//! Machines in QEMU: one boots from a volume, one serves volumes and loses its power, one has a network that delays,
+//! loses and reorders.
 //!
-//! The first is short and runs where its kernel can be had; `./dev test-kernels` runs all.
+//! The first test is short and runs wherever its kernel is available. `./dev test-kernels` runs all of them.
 #![cfg(target_arch = "x86_64")]
 
 use std::fs::File;

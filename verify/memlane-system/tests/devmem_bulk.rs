@@ -1,5 +1,5 @@
-//! Gigabytes into device memory over each path, between two processes and between two machines; and beside programs that
-//! know nothing of it.
+//! Gigabytes into device memory over each path, between two processes and between two machines, and with programs
+//! that know nothing of memlane.
 
 use std::process::Command;
 

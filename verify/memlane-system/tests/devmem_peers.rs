@@ -1,4 +1,5 @@
-//! `memlane nc` with peers without manners: that flood, say nothing, never read, break off, freeze; and what cannot be.
+//! `memlane nc` with misbehaving peers that flood, stay silent, never read, disconnect or freeze; and impossible
+//! requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

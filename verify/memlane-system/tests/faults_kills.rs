@@ -1,5 +1,5 @@
-//! A peer dies, stops or dawdles at each step of the socket lane (`memlane-socket`, `faults`): who is left sees what
-//! TCP would have shown, and nothing of it stays behind.
+//! A peer dies, stops or stalls at each step of the socket lane (`memlane-socket`, feature `faults`). The survivor
+//! sees what TCP would show, and nothing is left behind.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;

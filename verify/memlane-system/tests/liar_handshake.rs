@@ -1,5 +1,5 @@
-//! A peer that lies in the handshake: TCP, with a reason, and every byte arrives. What is not said to this connection,
-//! or is no message at all, is as if it had not been said.
+//! A peer that lies in the handshake: the connection stays on TCP, with a reason, and every byte arrives. A message
+//! for another connection, or one that is invalid, has no effect.
 
 mod handshake;
 

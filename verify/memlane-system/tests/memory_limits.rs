@@ -1,4 +1,4 @@
-//! Memory cgroups that are nearly full: programs go on by TCP, and nobody is killed.
+//! Memory cgroups that are nearly full: programs go on by TCP, and none is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

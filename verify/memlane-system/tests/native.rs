@@ -1,4 +1,4 @@
-//! Streams by name with programs under memlane at the other end, and with the same programs without it.
+//! Streams by name, with programs at the other end that run under memlane, and the same programs without it.
 
 use std::process::Command;
 use std::sync::LazyLock;

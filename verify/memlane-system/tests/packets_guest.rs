@@ -1,5 +1,5 @@
-//! A Linux in QEMU whose network is `memlane net link vhost-user:… tap:…`: what people do with a machine goes over it,
-//! also when the program between them is killed, or the machine is.
+//! A Linux in QEMU whose network is `memlane net link vhost-user:… tap:…`. Ordinary traffic passes, and recovers
+//! after the command or the machine is killed.
 #![cfg(target_arch = "x86_64")]
 
 use std::io::Write as _;

@@ -1,5 +1,5 @@
-//! Links whose processes are killed and frozen, again and again: what goes over them afterwards is right, and who
-//! lives on holds no more than before.
+//! Links whose processes are killed and frozen repeatedly: traffic afterwards is correct, and the survivor holds no
+//! more than before.
 
 use std::time::{Duration, Instant};
 

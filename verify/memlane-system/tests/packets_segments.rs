@@ -1,5 +1,5 @@
-//! Two machines joined TAP, memif, TAP: the kernel gives large TCP frames, memif takes none; they are cut up between.
-//! An interface joined to a TAP device in several queues; and what becomes of a command whose interface is removed.
+//! Two machines joined TAP, memif, TAP: the kernel sends large TCP frames, memif takes none, so they are cut up in
+//! between. Also an interface joined to a TAP device with several queues, and a command whose interface is removed.
 
 use std::path::Path;
 use std::process::Command;

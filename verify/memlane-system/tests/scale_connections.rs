@@ -1,5 +1,5 @@
-//! Very many connections between two processes: all upgraded, no byte wrong, and what
-//! they cost in descriptors, mappings and waits.
+//! Very many connections between two processes: all are upgraded, no byte is wrong, and their cost in descriptors,
+//! mappings and waits is bounded.
 
 use std::io::Write as _;
 use std::process::Stdio;

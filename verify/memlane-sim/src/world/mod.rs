@@ -1,4 +1,4 @@
-//! The clock, both drivers, the backend, the user: what happens in one world, from its seed to its verdict.
+//! One world, from its seed to its verdict: the clock, both drivers, the backend, the user.
 
 mod user;
 

@@ -1,4 +1,4 @@
-//! The user of a client: what is asked for, and what came of it.
+//! The user of a client: its requests, and their results.
 
 use super::{Asked, BLOCKS, DATA, Happening, UNTIL, World};
 use crate::oracle::{NOTHING, Op, Violation};

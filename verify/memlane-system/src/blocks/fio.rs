@@ -1,4 +1,4 @@
-//! fio as the judge: it writes, reads back and checks, whatever happens meanwhile.
+//! fio as the judge: it writes, reads back and verifies, whatever happens meanwhile.
 
 use std::process::Command;
 use std::time::Duration;

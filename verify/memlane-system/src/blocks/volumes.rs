@@ -1,4 +1,4 @@
-//! A server, and what is mapped from it.
+//! A server, and the volumes mapped from it.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster of a test's own.
+//! A PostgreSQL cluster for one test.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A program that was started by a test, and its end.
+//! A program that a test started, and its end.
 
 use std::fs::File;
 use std::io::Write as _;

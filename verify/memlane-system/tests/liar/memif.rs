@@ -1,4 +1,5 @@
-//! memif by its document (docs/formats/memif.md): a client and a server of one queue, and rings of 16 slots.
+//! memif, written from its document (docs/formats/memif.md): a client and a server with one queue and rings of 16
+//! slots.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! The command that is lied to, what it must do all the same, and another one beside, which must not notice.
+//! The command that is lied to, what it must still do, and another command beside it that must not notice.
 
 use std::path::PathBuf;
 use std::process::Command;
