@@ -76,7 +76,7 @@ fn region() -> Arc<Binding> {
     Binding::beside(region, 4096, KEPT).expect("chunks")
 }
 
-/// Two bytes: how many bytes a receive brings; then what is told of them. Believed: they have names.
+/// Two bytes give the length of a receive; control messages about it follow. Believed if the messages name the bytes.
 pub fn devmem_told(bytes: &[u8]) -> bool {
     let Some((count, told)) = bytes.split_first_chunk() else {
         return false;

@@ -46,7 +46,7 @@ pub fn lost(kept: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<String> {
     kept.difference(now).cloned().collect()
 }
 
-/// A document has what `tests/shapes/NAME` lists, and the schema that is told.
+/// Checks that a document has this schema, and every field that `tests/shapes/NAME` lists.
 ///
 /// # Panics
 /// If it has not.

@@ -29,7 +29,7 @@ fn scene(test: &str) -> Scene {
     }
 }
 
-/// The document that a verb prints has what `shapes/NAME` lists, and the schema that is told.
+/// Checks that a verb's document has this schema, and every field that `shapes/NAME` lists.
 fn keeps_its_shape(scene: &Scene, name: &str, args: &[&str], schema: &str) {
     let said = scene.alone.memlane(args);
     assert!(said.status.success(), "{args:?}: {said:?}");

@@ -243,7 +243,7 @@ fn what_was_flushed_is_there_after_the_servers_machine_has_lost_its_power() {
             machine.kill();
             machine = serving_machine(&kernel, &memlane, &disk, port);
             mapping.wait_for_paths(1);
-            // Some writes by the path that is back, before the writer is told that this round is over.
+            // Some writes take the path that is back, before the writer learns that this round is over.
             std::thread::sleep(Duration::from_millis(1000));
             over.store(true, Ordering::SeqCst);
         });

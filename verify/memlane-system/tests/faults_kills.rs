@@ -20,7 +20,7 @@ const EOF: i64 = 0;
 const EPIPE: i64 = 32;
 const ECONNRESET: i64 = 104;
 
-/// Who fails.
+/// The side that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failing {
     Client,

@@ -30,7 +30,7 @@ fn event() -> Fd {
     fd::event().expect("an eventfd")
 }
 
-/// The Proposal of a liar, changed by `lie`, with these descriptors beside it; and what becomes of it.
+/// The Proposal of a liar, changed by `lie`, sent with these descriptors; and the answer.
 fn proposal(lie: impl Fn(&Meeting, &mut Message), proof: impl Fn(&Meeting) -> Fd, reason: Reason) {
     if plain_only() {
         return;

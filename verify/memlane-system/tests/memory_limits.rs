@@ -87,7 +87,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Who was in it has just been killed, and may still be going.
+        // Its processes have just been killed, and may not be gone yet.
         for _ in 0..200 {
             if fs::remove_dir(&self.home).is_ok() {
                 return;

@@ -28,7 +28,7 @@ struct Host {
 }
 
 impl Host {
-    /// `None`, and it is said why: not here.
+    /// `None` if this cannot run here; the reason is printed.
     fn new(test: &str, queues: u16) -> Option<Host> {
         let here = || -> Result<Host, String> {
             if let Some(missing) = ["ping", "curl", "python3"]

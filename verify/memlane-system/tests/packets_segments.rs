@@ -69,7 +69,7 @@ fn number(value: &serde_json::Value, end: usize, key: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {key} in {value:#}"))
 }
 
-/// Fetches a file of so many bytes from the server's machine, and compares.
+/// Fetches a file of this many bytes from the server's machine, and compares it.
 fn fetch(machines: &Machines, bytes: usize) {
     let file = machines.dir().join("file");
     let words = (0..bytes as u64 / 8).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -100,7 +100,7 @@ fn poll_and_select_wait_on_very_many_without_giving_up_a_lane() {
     crowd.end();
 }
 
-/// Instructions that 300 rounds of talk on 16 of so many connections take, at both ends,
+/// Instructions that 300 rounds of talk on 16 of this many connections take, at both ends,
 /// by valgrind's count.
 fn instructions(connections: usize) -> u64 {
     let orders = format!(

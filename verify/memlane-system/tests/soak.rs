@@ -380,7 +380,7 @@ impl Round<'_> {
         done.lane.must_explain(&[SHORT_LIVED, GONE]);
     }
 
-    /// One that asks nginx for files until it is told to stop by a file.
+    /// A client that fetches files from nginx until a file tells it to stop.
     fn hammer(&self, nginx: &Nginx) -> Proc {
         let mut command = self.stage.python("hammer.py");
         command

@@ -231,7 +231,7 @@ impl Mapping {
         }
     }
 
-    /// Waits until so many paths are up.
+    /// Waits until this many paths are up.
     ///
     /// # Panics
     /// If they never are.

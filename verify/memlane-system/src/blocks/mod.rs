@@ -21,7 +21,7 @@ pub mod writer;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Numbers out of a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 

@@ -133,7 +133,7 @@ impl Mapped<'_> {
             .count()
     }
 
-    /// Waits until so many paths are up.
+    /// Waits until this many paths are up.
     ///
     /// # Panics
     /// If they never are.

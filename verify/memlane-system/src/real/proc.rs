@@ -35,9 +35,9 @@ pub struct Done {
     pub status: ExitStatus,
     /// Its standard output, in a file.
     pub out: PathBuf,
-    /// Its standard error, likewise.
+    /// Its standard error, in a file.
     pub err: PathBuf,
-    /// What its stats page said last.
+    /// The last contents of its stats page.
     pub lane: LaneReport,
 }
 

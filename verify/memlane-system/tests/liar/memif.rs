@@ -231,7 +231,7 @@ impl Peer {
         self.ring();
     }
 
-    /// As a client: a frame of these slots, of so many bytes each.
+    /// As a client: a frame of these slots, each of this many bytes.
     pub(crate) fn show(&self, slots: u16, each: u32, last: u16) {
         let from = self.there.head();
         for n in 0..slots {

@@ -376,7 +376,7 @@ impl Front {
         let _ = (&self.bell).write(&[1]);
     }
 
-    /// Shows so many requests, and rings.
+    /// Publishes this many requests, and notifies.
     pub(crate) fn publish(&self, count: u32) {
         self.queue.set_header(Ring::Tx, REQ_PROD, count);
         self.ring();
