@@ -1,4 +1,4 @@
-//! Frames of others: split by rules, cut up into segments.
+//! Frames from other processes: split by rules, and cut up into segments.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! memif: what a client says to a server, and what the other side writes into rings.
+//! memif: a client's messages to a server, and rings that the other side has written.
 
 use std::sync::Arc;
 

@@ -307,8 +307,8 @@ pub fn rings() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A header as of a TAP device, and the frame behind it: what is found lies inside, what is understood is told to
-/// another kernel in the same words, what is filled in is right. Believed: there is a transport header.
+/// A TAP device's header and its frame. What is found lies inside the frame, the header is written as it was read, and a
+/// checksum that is filled in is right. Believed if there is a transport header.
 pub fn packet_headers(bytes: &[u8]) -> bool {
     let Some((header, frame)) = bytes.split_first_chunk::<{ vnet::LEN }>() else {
         return false;
