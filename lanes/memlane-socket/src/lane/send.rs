@@ -1,7 +1,7 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{copying, misbehaved, outbox};
-use crate::conn::{Conn, Dmb, LaneView, Use, mode};
+use super::{copying, misbehaved, order, outbox};
+use crate::conn::{Conn, Dmb, LaneView, TxMode, Use};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_tx};
 use crate::iov::Cursor;
@@ -41,13 +41,13 @@ pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ss
     }
     let n = loop {
         match conn.tx_mode() {
-            mode::ENDED => break after_end(conn, Some(buffers), &original),
-            mode::PLAIN => {
+            TxMode::Ended => break after_end(conn, Some(buffers), &original),
+            TxMode::Plain => {
                 if let Some(n) = by_kernel(conn, Some(buffers), &original) {
                     break n;
                 }
             }
-            mode::OPEN => break by_lanes(conn, &mut Cursor::new(buffers), flags),
+            TxMode::Open => break by_lanes(conn, &mut Cursor::new(buffers), flags),
             _ => core::hint::spin_loop(),
         }
     };
@@ -94,9 +94,8 @@ fn by_kernel(
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
     let cell = conn.cell();
-    cell.tx_inflight.fetch_add(1, Ordering::SeqCst);
-    if cell.tx_mode.load(Ordering::SeqCst) != mode::PLAIN {
-        cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
+    if cell.tx_gate.enter() != TxMode::Plain {
+        cell.tx_gate.leave();
         return None;
     }
     let n = original();
@@ -110,7 +109,7 @@ fn by_kernel(
         }
         crate::upgrade::hurry(conn, sum + n.cast_unsigned() as u64);
     }
-    cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
+    cell.tx_gate.leave();
     Some(n)
 }
 
@@ -124,6 +123,8 @@ enum Turn {
     Scarce,
     /// By TCP.
     Tcp(MustTcp),
+    /// The receiver is away: by TCP, so that it learns of these bytes in their turn.
+    Away,
     /// The lane has ended.
     Ended,
     /// A signal handler has interrupted this very thread's send.
@@ -162,11 +163,11 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
     if wanted == 0 {
         return 0;
     }
-    look_for_death(conn);
+    let now = look_for_death(conn);
     let mut spun = false;
     let mut handlers = None;
     while cursor.left() > 0 {
-        let turn = by_ring::<COPY>(conn, cursor);
+        let turn = by_ring::<COPY>(conn, cursor, now);
         if cursor.left() == 0 {
             break;
         }
@@ -190,7 +191,7 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
                 }
                 process::count(Counter::WakeupsSent, 1);
             }
-            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Tcp(_) => {}
+            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
         spun = false;
         if handlers_run() != before && !must_not_block(conn, flags) {
@@ -232,9 +233,9 @@ fn handlers_run() -> u32 {
 }
 
 /// A peer that closes says so; one that is killed cannot, and would leave us
-/// writing into its ring for ever. So TCP is asked now and then.
+/// writing into its ring for ever. So TCP is asked now and then. Returns the time in `ticks`.
 #[inline]
-pub(super) fn look_for_death(conn: &Conn) {
+pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -243,11 +244,12 @@ pub(super) fn look_for_death(conn: &Conn) {
         conn.looked.store(now, Ordering::Relaxed);
         look_now(conn);
     }
+    now
 }
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
 fn is_receiver_parked(conn: &Conn) -> bool {
-    let open = conn.tx_mode() == mode::OPEN;
+    let open = conn.tx_mode() == TxMode::Open;
     conn.tx_lane()
         .filter(|_| open)
         .is_none_or(|lane| lane.words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0)
@@ -292,16 +294,25 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 
 /// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
-fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
+fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> Turn {
     let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
-    let open = conn.cell().tx_mode.load(Ordering::Relaxed) == mode::OPEN;
+    let open = conn.cell().tx_gate.glance() == TxMode::Open;
     let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Turn::Ended;
     };
     if memory::is_scarce() {
         return Turn::Scarce;
+    }
+    match order::is_away(conn, &mut held, words, now) {
+        Ok(false) => {}
+        Ok(true) => return Turn::Away,
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
     }
     let part = held.part(ring.len());
     let mut asked = false;
@@ -338,7 +349,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
     if COPY {
         let put = copying::put(conn, &mut held, cursor, &ring, [a, b]);
         faults::at(Step::Copied);
-        publish(conn, &mut held, words, put);
+        publish(conn, &mut held, words, put, || now);
         if put < n {
             // The device has refused: the rest goes by TCP.
             held.go_tcp_only(words);
@@ -358,7 +369,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, b);
     }
     faults::at(Step::Copied);
-    publish(conn, &mut held, words, n);
+    publish(conn, &mut held, words, n, || now);
     Turn::Some
 }
 
@@ -370,14 +381,23 @@ fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
-/// `words` are the DMB's that `held` is the lock of.
+/// `words` are the DMB's that `held` is the lock of; `now` tells the time in `ticks`.
 #[inline]
-pub(super) fn publish(conn: &Conn, held: &mut TxGuard<'_>, words: &Dmb, n: usize) {
+pub(super) fn publish(
+    conn: &Conn,
+    held: &mut TxGuard<'_>,
+    words: &Dmb,
+    n: usize,
+    now: impl Fn() -> u64,
+) {
+    let is_wanted = || words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0;
+    let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
     held.commit(words, n);
     faults::at(Step::Published);
     conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
-    if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
-        ring_ready(conn);
+    if is_wanted() {
+        let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
+        order::is_ready(conn, words, &since);
     }
     if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
         words
@@ -387,17 +407,6 @@ pub(super) fn publish(conn: &Conn, held: &mut TxGuard<'_>, words: &Dmb, n: usize
             .store(spin::cpu_mark(), Ordering::Relaxed);
     }
     crate::stats::add_tx_ring(conn, n as u64);
-}
-
-/// Tells the receiver's ready word; after `published`, so that whoever sees the
-/// bit sees the bytes.
-#[inline]
-fn ring_ready(conn: &Conn) {
-    let ready = conn.tx_ready.load(Ordering::Relaxed);
-    let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);
-    // SAFETY: set when the chunk was attached; chunks are not unmapped while a connection uses them.
-    let ready = unsafe { &*ready };
-    ready.fetch_or(bit, Ordering::AcqRel);
 }
 
 /// Sends up to `limit` bytes by TCP, promised beforehand.

@@ -18,7 +18,7 @@ pub use fork::*;
 pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
-use crate::conn::{Cell, Conn, Handshake, Use, mode};
+use crate::conn::{Cell, Conn, Handshake, Use};
 use crate::thread::{self, Lock};
 use crate::wait::epoll::Ep;
 use core::cell::UnsafeCell;
@@ -117,8 +117,12 @@ pub fn config() -> &'static Config {
 
 /// Reads the settings. Called by the preload library's constructor, or by the
 /// first hook if that comes earlier.
-pub fn start() {
-    if begin(Config::read(config::env)) && enabled() {
+///
+/// `knows_libc`: the program's libc is the one that the hooks were written for; if not, they pass every call on.
+pub fn start(knows_libc: bool) {
+    let mut config = Config::read(config::env);
+    config.disabled |= !knows_libc;
+    if begin(config) && enabled() {
         crate::carry::adopt();
     }
 }
@@ -474,11 +478,8 @@ fn reset_cell(cell: &Cell) {
     cell.nonblock.store(0, Ordering::Relaxed);
     cell.rx_lock.reset();
     cell.tx_lock.reset();
-    cell.rx_mode.store(mode::PLAIN, Ordering::Relaxed);
-    cell.tx_mode.store(mode::PLAIN, Ordering::Relaxed);
-    cell.rx_inflight.store(0, Ordering::Relaxed);
-    cell.rx_pollers.store(0, Ordering::Relaxed);
-    cell.tx_inflight.store(0, Ordering::Relaxed);
+    cell.rx_gate.reset();
+    cell.tx_gate.reset();
     cell.pending_error.store(0, Ordering::Relaxed);
     cell.tx_blocked.store(0, Ordering::Relaxed);
     cell.tx_waited.store(0, Ordering::Relaxed);
@@ -514,6 +515,8 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     conn.index.store(index, Ordering::Relaxed);
     conn.tx_calls.store(0, Ordering::Relaxed);
     conn.rx_calls.store(0, Ordering::Relaxed);
+    conn.tx_ready_since.store(0, Ordering::Relaxed);
+    conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
     conn.hs_lock.reset();
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);

@@ -34,7 +34,8 @@ use ctl::*;
 use lists::*;
 
 use crate::conn::{
-    Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode,
+    Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, RxMode,
+    TxMode, Use,
 };
 use crate::group;
 use crate::lane::{self, Parked, shed};
@@ -94,6 +95,9 @@ pub struct Ep {
     asked: AtomicU64,
     /// Waits answered from the rings since.
     unasked: AtomicU32,
+    /// 1 = the kernel then had news, and they filled the program's array together with those of the rings: both sides
+    /// have more to report than the program takes at a time.
+    contended: AtomicU32,
     ready_head: AtomicPtr<Reg>,
     ready_tail: AtomicPtr<Reg>,
     hot: AtomicPtr<Reg>,
@@ -113,6 +117,7 @@ impl Ep {
             &self.nested,
             &self.regs,
             &self.unasked,
+            &self.contended,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -158,10 +163,7 @@ pub fn is_registered(conn: &Conn) -> bool {
 /// The next wait on a set with this connection looks at it again. No lane lock is held.
 pub fn look_again(conn: &Conn) {
     for reg in &conn.regs {
-        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() }
-            && let Some(_held) = ep.lock.lock()
-        {
+        if let Some((ep, _held)) = set_of(reg) {
             push_ready(ep, reg);
         }
     }
@@ -188,17 +190,16 @@ pub fn writable_again(conn: &Conn) {
     }
 }
 
-/// May the connection wake up (`COLD` → `HOT`)? Not while a thread sleeps on a
+/// May the connection wake up (`Cold` → `Hot`)? Not while a thread sleeps on a
 /// set that it is in. If so it is put on the sets' hot lists. `rx_lock` is held:
 /// the sets' locks are only tried.
 pub fn may_wake(conn: &Conn) -> bool {
     for reg in &conn.regs {
-        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else {
+        if reg.ep.load(Ordering::Acquire).is_null() {
             continue;
-        };
-        let ok = match ep.lock.try_lock() {
-            Some(_held)
+        }
+        let ok = match try_set_of(reg) {
+            Some((ep, _held))
                 if ep.inherited.load(Ordering::Relaxed) == 0
                     && (ep.sleepers.load(Ordering::Relaxed) == 0 || !oneshot::may_report(reg)) =>
             {
@@ -222,15 +223,14 @@ pub fn may_wake(conn: &Conn) -> bool {
 pub fn drop_fd(conn: &Conn, n: i32) {
     let last = conn.refs.load(Ordering::Acquire) <= 1;
     for reg in &conn.regs {
-        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else {
+        let Some((ep, _held)) = set_of(reg) else {
             continue;
         };
         if last {
-            remove(ep, reg);
+            take_out(ep, reg);
         } else if reg.fd.load(Ordering::Relaxed) == n && marked(reg, REG_ABSENT) {
             let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
-            remove(ep, reg);
+            take_out(ep, reg);
         }
     }
 }
