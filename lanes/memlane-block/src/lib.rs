@@ -22,17 +22,8 @@
 //! ```
 
 pub mod client;
-#[cfg(feature = "fuse")]
-pub mod fuse;
-pub mod loopdev;
 pub mod names;
-pub mod nbd;
-pub mod nbd_kernel;
 pub mod server;
 pub mod store;
-#[cfg(feature = "ublk")]
-pub mod ublk;
-#[cfg(feature = "vhost")]
-pub mod vhost;
 pub mod volume;
 pub mod wire;

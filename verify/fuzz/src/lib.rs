@@ -89,12 +89,12 @@ pub const TARGETS: [(&str, Target); 26] = [
 
 /// A guest's memory, with a ring and requests to a disk in it.
 pub fn virtio_blk(bytes: &[u8]) -> bool {
-    memlane_block::vhost::fuzzing::requests(bytes)
+    memlane_block_frontends::vhost::fuzzing::requests(bytes)
 }
 
 /// What a volume says of its holes.
 pub fn extents(bytes: &[u8]) -> bool {
-    memlane_block::fuse::fuzzing::extents(bytes)
+    memlane_block_frontends::fuse::fuzzing::extents(bytes)
 }
 
 /// A handshake message of a peer: refused, or the same after encoding it again.

@@ -67,13 +67,21 @@ impl World {
     }
 
     fn map(&self, session: &str, server: &str, volume: &str) -> Output {
-        let face = format!("nbd:unix:{}", self.socket(session).display());
-        self.map_as(session, &face, &[server, volume])
+        let frontend = format!("nbd:unix:{}", self.socket(session).display());
+        self.map_as(session, &frontend, &[server, volume])
     }
 
-    fn map_as(&self, session: &str, face: &str, more: &[&str]) -> Output {
+    fn map_as(&self, session: &str, frontend: &str, more: &[&str]) -> Output {
         let session = self.session(session);
-        let args = ["map", "--session", &session, "--as", face, "--wait", "5s"];
+        let args = [
+            "map",
+            "--session",
+            &session,
+            "--as",
+            frontend,
+            "--wait",
+            "5s",
+        ];
         self.memlane(&[&args[..], more].concat())
     }
 
@@ -142,8 +150,8 @@ fn a_volume_has_one_writer_until_it_is_unmapped_or_its_owner_is_gone() {
 fn what_a_dead_client_had_is_taken_over_and_what_a_living_one_has_is_not() {
     let world = World::new("take-over");
     done(&world.map("a", &world.local(), "disk"));
-    let face = format!("nbd:unix:{}", world.socket("b").display());
-    let take = || world.map_as("b", &face, &["--take-over", &world.local(), "disk"]);
+    let frontend = format!("nbd:unix:{}", world.socket("b").display());
+    let take = || world.map_as("b", &frontend, &["--take-over", &world.local(), "disk"]);
     refused(&take(), 4, "which is there: end that mapping");
     world.kill("a");
     let begin = Instant::now();
@@ -161,7 +169,7 @@ fn what_a_dead_client_had_is_taken_over_and_what_a_living_one_has_is_not() {
 fn why_no_path_comes_up_is_told_in_the_kernels_words() {
     let world = World::new("unreachable");
     let nobody = format!("local:{}-nobody", world.name);
-    let face = format!("nbd:unix:{}", world.socket("a").display());
+    let frontend = format!("nbd:unix:{}", world.socket("a").display());
     for (server, why) in [
         (nobody.as_str(), "down: Connection refused"),
         ("127.0.0.1:1", "tcp://127.0.0.1:1: down: Connection refused"),
@@ -172,7 +180,7 @@ fn why_no_path_comes_up_is_told_in_the_kernels_words() {
             "--session",
             &session,
             "--as",
-            &face,
+            &frontend,
             "--wait",
             "300ms",
             server,
@@ -205,8 +213,8 @@ fn what_a_killed_process_has_left_is_taken_over_or_taken_away() {
     }
     let world = World::new(test);
     let file = world.dir.path().join("a file");
-    let face = format!("fuse:{}", file.display());
-    let map = || world.map_as("a", &face, &["--take-over", &world.local(), "disk"]);
+    let frontend = format!("fuse:{}", file.display());
+    let map = || world.map_as("a", &frontend, &["--take-over", &world.local(), "disk"]);
     done(&map());
     std::fs::write(&file, "x").expect_err("it is as long as the volume");
     world.kill("a");

@@ -41,7 +41,7 @@ fn documents_keep_their_fields_as_long_as_they_keep_their_schema() {
     let scene = scene("documents");
     let session = scene.mapping.session().to_owned();
     let (other, to) = (format!("{session}-json"), scene.alone.tcp());
-    let face = format!(
+    let frontend = format!(
         "nbd:unix:{}",
         scene.alone.root().join("json.sock").display()
     );
@@ -53,7 +53,7 @@ fn documents_keep_their_fields_as_long_as_they_keep_their_schema() {
         "--access",
         "ro",
         "--as",
-        &face,
+        &frontend,
         &to,
         "disk",
     ];

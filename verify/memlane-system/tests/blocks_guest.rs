@@ -75,7 +75,7 @@ rm /more-*
 echo booted >/booted
 ";
 
-fn a_machine_boots_by(face: &str, kernel: &Kernel) {
+fn a_machine_boots_by(frontend: &str, kernel: &Kernel) {
     let mut alone = Alone::new("boots");
     let image = alone.volume("disk", 48 << 20);
     let data = alone.dir().join("data");
@@ -100,10 +100,10 @@ fn a_machine_boots_by(face: &str, kernel: &Kernel) {
         "machine",
         &alone.tcp(),
         "disk",
-        &format!("{face}:{}", text(&socket)),
+        &format!("{frontend}:{}", text(&socket)),
         &[],
     );
-    let disk = match face {
+    let disk = match frontend {
         "nbd:unix" => [
             "-drive".to_owned(),
             format!("file=nbd:unix:{},format=raw,if=none,id=disk", text(&socket)),
@@ -127,7 +127,7 @@ fn a_machine_boots_by(face: &str, kernel: &Kernel) {
     alone.serve(&[]);
     let said = running.finish();
     let mounted = said.console.contains("/dev/vda / ext4");
-    assert!(said.ok && mounted, "{face}: {}", said.console);
+    assert!(said.ok && mounted, "{frontend}: {}", said.console);
     drop(running);
     mapping.end();
     run("e2fsck", &["-fn", text(&image)]);
@@ -148,8 +148,8 @@ fn a_machine_boots_from_a_volume_and_works_while_its_server_is_killed() {
     let Some(kernel) = kernel("boots", STOCK) else {
         return;
     };
-    for face in ["nbd:unix", "vhost-user"] {
-        a_machine_boots_by(face, &kernel);
+    for frontend in ["nbd:unix", "vhost-user"] {
+        a_machine_boots_by(frontend, &kernel);
     }
 }
 

@@ -71,10 +71,10 @@ fn a_server_takes_the_sockets_of_its_manager_and_nobody_is_refused_while_it_rest
     let sessions = ["tcp", "local"].map(|kind| format!("{name}-{kind}"));
     for (place, session) in places.iter().zip(&sessions) {
         let socket = dir.path().join(format!("{session}.sock"));
-        let face = format!("nbd:unix:{}", socket.display());
+        let frontend = format!("nbd:unix:{}", socket.display());
         let mut command = Command::new(memlane());
         command.args(["map", "--access", "ro", "--session", session]);
-        command.args(["--as", &face, place, "disk"]);
+        command.args(["--as", &frontend, place, "disk"]);
         must(command);
     }
     drop(server.stop());

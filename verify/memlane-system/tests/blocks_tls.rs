@@ -84,8 +84,16 @@ impl World {
     }
 
     fn map(&self, session: &str, to: &str, more: &[&str]) -> Output {
-        let face = format!("nbd:unix:{}", self.socket(session).display());
-        let fixed = ["map", "--session", session, "--as", &face, "--wait", "20s"];
+        let frontend = format!("nbd:unix:{}", self.socket(session).display());
+        let fixed = [
+            "map",
+            "--session",
+            session,
+            "--as",
+            &frontend,
+            "--wait",
+            "20s",
+        ];
         command(&[&fixed[..], more, &[to, "disk"]].concat())
     }
 
@@ -250,9 +258,9 @@ fn an_nbd_export_with_tls_is_for_clients_with_a_certificate() {
     let server = world.serve(&[]);
     let session = format!("{}-a", world.name);
     let to = server.address();
-    let map = |face: &str| {
+    let map = |frontend: &str| {
         let folder = text(&both);
-        let fixed = ["map", "--session", &session, "--as", face];
+        let fixed = ["map", "--session", &session, "--as", frontend];
         command(&[&fixed[..], &["--nbd-tls", folder, &to, "disk"]].concat())
     };
     refused(2, "not an NBD export", || map("loop"));
@@ -315,9 +323,18 @@ fn nobody_takes_the_folder_of_another_user_or_of_who_comes_by_tcp() {
             .expect("setpriv")
     };
     let local = format!("local:{}", server.name);
-    let face = format!("nbd:unix:{}", folder.path().join("s").display());
-    let map =
-        |session: &str| as_nobody(&["map", "--session", session, "--as", &face, &local, "disk"]);
+    let frontend = format!("nbd:unix:{}", folder.path().join("s").display());
+    let map = |session: &str| {
+        as_nobody(&[
+            "map",
+            "--session",
+            session,
+            "--as",
+            &frontend,
+            &local,
+            "disk",
+        ])
+    };
     refused(4, "may not have a session of this name", || map("one"));
     done(&map("uid65534@x"));
     done(&as_nobody(&[

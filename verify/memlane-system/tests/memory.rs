@@ -210,7 +210,7 @@ fn waits_last_as_long_as_they_should_and_signals_end_them_while_rings_are_given_
     });
 }
 
-/// The table of `docs/limits.md`.
+/// The table of `docs/limits/sockets.md`.
 #[test]
 #[ignore = "a table, not a check: --ignored --nocapture"]
 fn bytes_of_idle_and_active_connections() {

@@ -49,8 +49,8 @@ pub(crate) struct Volume {
     pub(crate) volume: String,
     pub(crate) session: String,
     pub(crate) access: Access,
-    /// The face, as `--as` takes it.
-    pub(crate) face: String,
+    /// The frontend, as `--as` takes it.
+    pub(crate) frontend: String,
     /// What to give to a program: a device, a file, a URI.
     pub(crate) shown_as: String,
     pub(crate) size: u64,

@@ -16,7 +16,7 @@ use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
 use memlane_transport::port::Session as _;
 
 use super::documents::{self, Counters, Event};
-use super::face::{self, Shown};
+use super::frontend::{self, Shown};
 use super::map::{HostSpec, Policy};
 use super::metrics;
 use super::requests::Request;
@@ -239,10 +239,10 @@ impl Host {
             );
             return Err(fail(Exit::Failed, text));
         }
-        if spec.nbd_tls.is_some() && !spec.face.is_nbd() {
+        if spec.nbd_tls.is_some() && !spec.frontend.is_nbd() {
             let text = format!(
                 "{} is not an NBD export: --nbd-tls means nothing to it",
-                spec.face
+                spec.frontend
             );
             return Err(fail(Exit::Usage, text));
         }
@@ -257,7 +257,7 @@ impl Host {
         let volume = self.open_volume(&spec.volume, spec.access, spec.take_over)?;
         let shared: Arc<dyn memlane_block::volume::Volume> = Arc::clone(&volume) as _;
         let owner = format!("{}/{}", self.spec.session, spec.volume);
-        let shown = face::show(shared, &owner, &spec);
+        let shown = frontend::show(shared, &owner, &spec);
         let shown = shown.inspect_err(|_| volume.close())?;
         let place = shown.place();
         self.note(format!("{} mapped as {place}", spec.volume));
@@ -485,7 +485,7 @@ impl Host {
             volume: mapping.spec.volume.clone(),
             session: self.spec.session.clone(),
             access: mapping.spec.access,
-            face: mapping.spec.face.to_string(),
+            frontend: mapping.spec.frontend.to_string(),
             shown_as: mapping.shown.place(),
             size: info.size,
             block: info.block,

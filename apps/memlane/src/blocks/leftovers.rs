@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use memlane_block::fuse;
+use memlane_block_frontends::fuse;
 use rustix::fs::{FlockOperation, flock};
 
 /// Where folders of `--as loop` are.

@@ -13,7 +13,7 @@ use memlane_transport::io::{Address, PathAddr};
 use serde::{Deserialize, Serialize};
 
 use super::requests::Request;
-use super::spec::{Access, Face, MapSpec, OnDisconnect, PathSpec};
+use super::spec::{Access, Frontend, MapSpec, OnDisconnect, PathSpec};
 use super::tls::TlsSpec;
 use super::{host, vol};
 use crate::control::{self, Role};
@@ -48,8 +48,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "800ms", value_parser = super::spec::heartbeat, value_name = "TIME")]
     heartbeat: Duration,
     /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk
-    #[arg(long = "as", value_name = "FACE")]
-    face: Face,
+    #[arg(long = "as", value_name = "FRONTEND")]
+    frontend: Frontend,
     /// Give up after so long if the server does not answer
     #[arg(long, default_value = "10s", value_parser = super::spec::duration, value_name = "TIME")]
     wait: Duration,
@@ -133,7 +133,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         volume: args.volume,
         access: args.access,
         take_over: args.take_over,
-        face: args.face,
+        frontend: args.frontend,
         nbd_tls: args.nbd_tls,
     };
     if args.foreground {

@@ -3,7 +3,7 @@
 //! | room | what |
 //! |---|---|
 //! | `serve` | gives volumes out |
-//! | `map`, `host`, `face` | the verb; the process behind a session; what a volume is shown as |
+//! | `map`, `host`, `frontend` | the verb; the process behind a session; what a volume is shown as |
 //! | `vol`, `session` | ask these processes, and tell them what to do |
 //! | `requests`, `documents` | what they are asked; what they tell |
 //! | `leftovers` | what killed processes leave |
@@ -11,7 +11,7 @@
 //! | `spec` | what flags say; `metrics`: what Prometheus is shown |
 
 mod documents;
-mod face;
+mod frontend;
 pub(crate) mod host;
 mod leftovers;
 pub(crate) mod map;

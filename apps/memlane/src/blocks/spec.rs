@@ -110,7 +110,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// What a program sees of a volume.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Face {
+pub(crate) enum Frontend {
     /// An NBD export on a unix socket.
     NbdUnix(PathBuf),
     /// An NBD export on a TCP port.
@@ -127,55 +127,55 @@ pub(crate) enum Face {
     Ublk,
 }
 
-const FACES: &str = "one of nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk";
+const FRONTENDS: &str = "one of nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk";
 
-impl Face {
+impl Frontend {
     pub(crate) fn is_nbd(&self) -> bool {
-        matches!(self, Face::NbdUnix(_) | Face::NbdTcp(_))
+        matches!(self, Frontend::NbdUnix(_) | Frontend::NbdTcp(_))
     }
 }
 
-impl FromStr for Face {
+impl FromStr for Frontend {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Face, String> {
+    fn from_str(text: &str) -> Result<Frontend, String> {
         match text {
-            "loop" => return Ok(Face::Loop),
-            "nbd-kernel" => return Ok(Face::NbdKernel),
-            "ublk" => return Ok(Face::Ublk),
+            "loop" => return Ok(Frontend::Loop),
+            "nbd-kernel" => return Ok(Frontend::NbdKernel),
+            "ublk" => return Ok(Frontend::Ublk),
             _ => {}
         }
-        let (kind, rest) = text.split_once(':').ok_or(FACES)?;
+        let (kind, rest) = text.split_once(':').ok_or(FRONTENDS)?;
         let path = |path: &str| match path.starts_with('/') {
             true => Ok(PathBuf::from(path)),
             false => Err(format!("{path:?} is not an absolute path")),
         };
         match (kind, rest.split_once(':')) {
-            ("nbd", Some(("unix", socket))) => path(socket).map(Face::NbdUnix),
+            ("nbd", Some(("unix", socket))) => path(socket).map(Frontend::NbdUnix),
             ("nbd", Some(("tcp", address))) => {
                 let address = address.strip_prefix("//").unwrap_or(address);
                 let address = address
                     .parse()
                     .map_err(|_| format!("{address:?}: ADDRESS:PORT"))?;
-                Ok(Face::NbdTcp(address))
+                Ok(Frontend::NbdTcp(address))
             }
-            ("fuse", _) => path(rest).map(Face::Fuse),
-            ("vhost-user", _) => path(rest).map(Face::VhostUser),
-            _ => Err(FACES.into()),
+            ("fuse", _) => path(rest).map(Frontend::Fuse),
+            ("vhost-user", _) => path(rest).map(Frontend::VhostUser),
+            _ => Err(FRONTENDS.into()),
         }
     }
 }
 
-impl std::fmt::Display for Face {
+impl std::fmt::Display for Frontend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Face::NbdUnix(path) => write!(f, "nbd:unix:{}", path.display()),
-            Face::NbdTcp(address) => write!(f, "nbd:tcp:{address}"),
-            Face::Fuse(path) => write!(f, "fuse:{}", path.display()),
-            Face::Loop => f.write_str("loop"),
-            Face::NbdKernel => f.write_str("nbd-kernel"),
-            Face::Ublk => f.write_str("ublk"),
-            Face::VhostUser(path) => write!(f, "vhost-user:{}", path.display()),
+            Frontend::NbdUnix(path) => write!(f, "nbd:unix:{}", path.display()),
+            Frontend::NbdTcp(address) => write!(f, "nbd:tcp:{address}"),
+            Frontend::Fuse(path) => write!(f, "fuse:{}", path.display()),
+            Frontend::Loop => f.write_str("loop"),
+            Frontend::NbdKernel => f.write_str("nbd-kernel"),
+            Frontend::Ublk => f.write_str("ublk"),
+            Frontend::VhostUser(path) => write!(f, "vhost-user:{}", path.display()),
         }
     }
 }
@@ -202,7 +202,7 @@ pub(crate) struct MapSpec {
     /// Also from a client that is not there.
     pub(crate) take_over: bool,
     /// As what.
-    pub(crate) face: Face,
+    pub(crate) frontend: Frontend,
     /// An NBD export's certificates: a folder.
     #[serde(default)]
     pub(crate) nbd_tls: Option<PathBuf>,
@@ -261,7 +261,7 @@ mod tests {
             "nbd-kernel",
             "ublk",
         ] {
-            assert_eq!(text.parse::<Face>().expect(text).to_string(), text);
+            assert_eq!(text.parse::<Frontend>().expect(text).to_string(), text);
         }
         for wrong in [
             "nbd",
@@ -271,7 +271,7 @@ mod tests {
             "ublk:0",
             "scsi:/x",
         ] {
-            assert!(wrong.parse::<Face>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Frontend>().is_err(), "{wrong}");
         }
     }
 }

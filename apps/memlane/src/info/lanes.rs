@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use memlane_block::store::{Engine, Kind};
-use memlane_block::{fuse, loopdev, nbd_kernel, ublk};
+use memlane_block_frontends::{fuse, loopdev, nbd_kernel, ublk};
 use memlane_core::region::Region;
 use memlane_devmem::probe;
 use rustix::net::{AddressFamily, SocketType, socket};

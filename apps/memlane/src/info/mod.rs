@@ -1,5 +1,5 @@
 //! `memlane info`: what this host offers, lane by lane, and for each no the reason and what to do. Probes that a lane has
-//! of its own (`memlane_devmem::probe`, `memlane_block::…::probe`) are asked there; the others are here and nowhere else.
+//! of its own (`memlane_devmem::probe`, `memlane_block_frontends::…::probe`) are asked there; the others are here and nowhere else.
 
 mod host;
 mod lanes;

@@ -134,8 +134,8 @@ impl Alone {
     /// If it can't be mapped.
     pub fn nbd(&self, session: &str, at: &str, volume: &str, more: &[&str]) -> Mapping {
         let socket = self.dir.path().join(format!("{session}.sock"));
-        let face = format!("nbd:unix:{}", socket.display());
-        self.map(session, at, volume, &face, more)
+        let frontend = format!("nbd:unix:{}", socket.display());
+        self.map(session, at, volume, &frontend, more)
     }
 
     /// Maps `volume` as a file, by FUSE.
@@ -144,20 +144,34 @@ impl Alone {
     /// If it can't be mapped.
     pub fn fuse(&self, session: &str, at: &str, volume: &str, more: &[&str]) -> Mapping {
         let path = self.dir.path().join(format!("{session}.fuse"));
-        let face = format!("fuse:{}", path.display());
-        let mut mapping = self.map(session, at, volume, &face, more);
+        let frontend = format!("fuse:{}", path.display());
+        let mut mapping = self.map(session, at, volume, &frontend, more);
         mapping.mount = Some(path);
         mapping
     }
 
-    /// Maps `volume` with a face of its own.
+    /// Maps `volume` with a frontend of its own.
     ///
     /// # Panics
     /// If it can't be mapped.
-    pub fn map(&self, session: &str, at: &str, volume: &str, face: &str, more: &[&str]) -> Mapping {
+    pub fn map(
+        &self,
+        session: &str,
+        at: &str,
+        volume: &str,
+        frontend: &str,
+        more: &[&str],
+    ) -> Mapping {
         let session = format!("{}-{session}", self.name);
         let mut command = Command::new(memlane());
-        command.args(["map", "--foreground", "--session", &session, "--as", face]);
+        command.args([
+            "map",
+            "--foreground",
+            "--session",
+            &session,
+            "--as",
+            frontend,
+        ]);
         command.args(more).args([at, volume]);
         let mut running = Running::start(command);
         let begin = Instant::now();

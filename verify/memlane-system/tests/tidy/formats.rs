@@ -1,6 +1,7 @@
 //! The pages of docs/formats, compared with the structures that they are about.
 
-use super::{layout, mentions, nothing_wrong, stats, sync, text, trace};
+use super::{mentions, nothing_wrong, text};
+use memlane_core::{layout, stats, sync, trace};
 
 /// Name and offset of each field but fillers; does not compile if one is left out.
 macro_rules! fields {

@@ -1,0 +1,512 @@
+//! One queue of the volume, used by two threads: the one that takes the kernel's requests (and answers at once what
+//! is done at once), and one that sleeps on the queue and answers the rest.
+//!
+//! Whoever lets the lock go leaves the queue armed or empty, so a sleeper on its descriptor misses nothing.
+
+use super::ranges::Hold;
+use super::seek::{Seek, clear};
+use fuser::{ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
+use memlane_block::volume::{Done, Errno, Flags, Info, Io, Lease, Op, Queue, Volume};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Trims and the like of one request that are under way at once: it may have very many.
+const WINDOW: usize = 8;
+
+pub(super) struct Lane {
+    state: Mutex<State>,
+    /// Leases came back, or it is over.
+    changed: Condvar,
+    /// The queue's descriptor, to sleep on without the lock.
+    ready: OwnedFd,
+    stop: OwnedFd,
+}
+
+struct State {
+    queue: Box<dyn Queue>,
+    jobs: HashMap<u32, Job>,
+    next: u32,
+    done: Vec<Done>,
+    /// To be answered when the lock is open.
+    finished: Vec<Job>,
+    stopping: bool,
+}
+
+/// A request of the kernel's (or a step of one), as parts that the volume takes.
+pub(super) struct Job {
+    pub(super) answer: Answer,
+    /// What was read.
+    pub(super) data: Vec<u8>,
+    /// Bytes between parts.
+    step: u32,
+    /// Parts under way, and one while parts are still being submitted.
+    left: usize,
+    rest: Rest,
+    result: Result<(), Errno>,
+    _hold: Option<Hold>,
+}
+
+/// Who waits for it.
+pub(super) enum Answer {
+    /// `len` bytes of the data, from `skip` on.
+    Read(ReplyData, usize, usize),
+    /// So many bytes are written.
+    Write(ReplyWrite, u32),
+    Empty(ReplyEmpty),
+    Seek(ReplyLseek),
+    /// A thread of ours.
+    Thread(SyncSender<Result<Vec<u8>, Errno>>),
+}
+
+/// What is still to be submitted when a part is done.
+enum Rest {
+    Nothing,
+    Range(Range),
+    Seek(Seek),
+}
+
+/// Bytes to be trimmed or zeroed.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    pub(super) op: Op,
+    pub(super) at: u64,
+    pub(super) end: u64,
+    pub(super) step: u32,
+    pub(super) flags: Flags,
+}
+
+impl Range {
+    fn next(&mut self) -> Option<(u64, u32)> {
+        let n = u32::try_from(self.end - self.at).unwrap_or(u32::MAX);
+        let (at, n) = (self.at, n.min(self.step));
+        self.at += u64::from(n);
+        (n > 0).then_some((at, n))
+    }
+}
+
+impl Lane {
+    pub(super) fn new(volume: &dyn Volume) -> io::Result<Lane> {
+        let queue = volume.queue()?;
+        Ok(Lane {
+            ready: queue.fd().try_clone_to_owned()?,
+            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            changed: Condvar::new(),
+            state: Mutex::new(State {
+                queue,
+                jobs: HashMap::new(),
+                next: 0,
+                done: Vec::new(),
+                finished: Vec::new(),
+                stopping: false,
+            }),
+        })
+    }
+
+    /// Reads whole blocks.
+    pub(super) fn read(&self, answer: Answer, info: &Info, at: u64, len: usize) {
+        let mut state = self.lock();
+        let mut job = Job::new(answer, info.max_io / info.block * info.block, None);
+        job.data = vec![0; len];
+        let step = job.step;
+        let id = state.open(job);
+        let mut from = 0;
+        while from < len {
+            let n = step.min(u32::try_from(len - from).unwrap_or(u32::MAX));
+            let (again, lease) = self.lease(state, n);
+            state = again;
+            match lease {
+                Ok(lease) => {
+                    let part = tag(id, from / step as usize);
+                    state.part(id, Io::data(part, Op::Read, at + from as u64, n, lease));
+                }
+                Err(errno) => state.fail(id, errno),
+            }
+            from += n as usize;
+        }
+        self.submitted(state, id);
+    }
+
+    /// Writes whole blocks. Returns when the bytes have been taken over.
+    pub(super) fn write(&self, answer: Answer, info: &Info, to: Target, data: &[u8]) {
+        let mut state = self.lock();
+        let step = info.max_io / info.block * info.block;
+        let id = state.open(Job::new(answer, step, Some(to.hold)));
+        for (number, part) in data.chunks(step as usize).enumerate() {
+            let n = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            let (again, lease) = self.lease(state, n);
+            state = again;
+            match lease {
+                Ok(lease) if lease.fill(0, part) => {
+                    let at = to.at + number as u64 * u64::from(step);
+                    let io = Io::data(tag(id, number), Op::Write, at, n, lease);
+                    state.part(id, io.with(to.flags));
+                }
+                Ok(_) => state.fail(id, Errno(libc::EIO)),
+                Err(errno) => state.fail(id, errno),
+            }
+        }
+        self.submitted(state, id);
+    }
+
+    /// Something without data; `None`: a flush.
+    pub(super) fn bare(&self, answer: Answer, range: Option<Range>, hold: Option<Hold>) {
+        let mut state = self.lock();
+        let mut job = Job::new(answer, 0, hold);
+        let Some(range) = range else {
+            let id = state.open(job);
+            state.part(id, Io::bare(tag(id, 0), Op::Flush, 0, 0));
+            return self.submitted(state, id);
+        };
+        job.rest = Rest::Range(range);
+        let id = state.open(job);
+        for _ in 0..WINDOW {
+            state.range_part(id);
+        }
+        self.submitted(state, id);
+    }
+
+    /// Looks for data or a hole.
+    pub(super) fn seek(&self, answer: Answer, seek: Seek) {
+        let (mut state, lease) = self.lease(self.lock(), seek.lease_len());
+        let mut job = Job::new(answer, 0, None);
+        let (at, len) = seek.asks();
+        job.rest = Rest::Seek(seek);
+        let id = state.open(job);
+        match lease {
+            Ok(lease) => {
+                clear(&lease);
+                state.part(id, Io::data(tag(id, 0), Op::Extents, at, len, lease));
+            }
+            Err(errno) => state.fail(id, errno),
+        }
+        self.submitted(state, id);
+    }
+
+    /// Answers what is done, until told to stop.
+    pub(super) fn serve(&self) {
+        let mut fds = [
+            PollFd::new(&self.ready, PollFlags::IN),
+            PollFd::new(&self.stop, PollFlags::IN),
+        ];
+        loop {
+            let state = self.lock();
+            if state.stopping {
+                break;
+            }
+            self.settle(state);
+            // A signal, and nothing else, ends it early; then nothing is readable.
+            let _ = poll(&mut fds, None);
+        }
+        let jobs = std::mem::take(&mut self.lock().jobs);
+        for mut job in jobs.into_values() {
+            job.result = Err(Errno(libc::EIO));
+            job.answer();
+        }
+    }
+
+    /// Ends everything with `EIO`.
+    pub(super) fn stop(&self) {
+        self.lock().stopping = true;
+        self.changed.notify_all();
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+    }
+
+    fn submitted(&self, mut state: MutexGuard<'_, State>, id: u32) {
+        state.part_done(id);
+        self.settle(state);
+    }
+
+    /// Leaves the queue armed, and answers what is done.
+    fn settle(&self, mut state: MutexGuard<'_, State>) {
+        if state.turn() {
+            self.changed.notify_all();
+        }
+        let finished = std::mem::take(&mut state.finished);
+        drop(state);
+        finished.into_iter().for_each(Job::answer);
+    }
+
+    /// Memory for data; waits for it if need be.
+    fn lease<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        len: u32,
+    ) -> (MutexGuard<'a, State>, Result<Lease, Errno>) {
+        loop {
+            if state.stopping {
+                return (state, Err(Errno(libc::EIO)));
+            }
+            match state.queue.lease(len) {
+                Ok(None) => {}
+                Ok(Some(lease)) => return (state, Ok(lease)),
+                Err(errno) => return (state, Err(errno)),
+            }
+            if state.turn() {
+                self.changed.notify_all();
+                let finished = std::mem::take(&mut state.finished);
+                drop(state);
+                finished.into_iter().for_each(Job::answer);
+                state = self.lock();
+                continue;
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a write goes, and how.
+pub(super) struct Target {
+    pub(super) at: u64,
+    pub(super) flags: Flags,
+    pub(super) hold: Hold,
+}
+
+impl State {
+    fn open(&mut self, job: Job) -> u32 {
+        while self.jobs.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.jobs.insert(id, job);
+        id
+    }
+
+    fn part(&mut self, id: u32, io: Io) {
+        if self.stopping {
+            return self.fail(id, Errno(libc::EIO));
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.left += 1;
+            self.queue.submit(io);
+        }
+    }
+
+    fn range_part(&mut self, id: u32) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if let Rest::Range(range) = &mut job.rest
+            && job.result.is_ok()
+            && let Some((at, n)) = range.next()
+        {
+            let io = Io::bare(tag(id, 0), range.op, at, n).with(range.flags);
+            self.part(id, io);
+        }
+    }
+
+    fn fail(&mut self, id: u32, errno: Errno) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.result = job.result.and(Err(errno));
+        }
+    }
+
+    fn part_done(&mut self, id: u32) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.left -= 1;
+        if job.left == 0
+            && let Some(job) = self.jobs.remove(&id)
+        {
+            self.finished.push(job);
+        }
+    }
+
+    /// Sends, and takes what is done, until there is nothing left and the queue is armed. Says whether leases may have
+    /// come back.
+    fn turn(&mut self) -> bool {
+        let (mut changed, mut empty) = (false, 0);
+        loop {
+            self.queue.push();
+            let mut done = std::mem::take(&mut self.done);
+            let n = self.queue.reap(&mut done);
+            for part in done.drain(..) {
+                self.take(part);
+            }
+            self.done = done;
+            changed |= n > 0;
+            empty = if n == 0 { empty + 1 } else { 0 };
+            if !self.queue.arm() {
+                return changed;
+            }
+            if empty == 2 {
+                // Nothing came between `reap` and `arm` either: a lease can be had. Who waits for it comes here again.
+                return true;
+            }
+        }
+    }
+
+    fn take(&mut self, part: Done) {
+        let id = u32::try_from(part.tag >> 32).unwrap_or(u32::MAX);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        match (part.result, &mut job.rest) {
+            (Err(errno), _) => job.result = job.result.and(Err(errno)),
+            (Ok(()), Rest::Nothing) => job.keep(&part),
+            (Ok(()), Rest::Range(_)) => self.range_part(id),
+            (Ok(()), Rest::Seek(seek)) => {
+                let next = part.lease.and_then(|lease| seek.step(lease));
+                if let Some((at, len, lease)) = next {
+                    self.part(id, Io::data(tag(id, 0), Op::Extents, at, len, lease));
+                }
+            }
+        }
+        self.part_done(id);
+    }
+}
+
+impl Job {
+    fn new(answer: Answer, step: u32, hold: Option<Hold>) -> Job {
+        Job {
+            answer,
+            data: Vec::new(),
+            step,
+            left: 1,
+            rest: Rest::Nothing,
+            result: Ok(()),
+            _hold: hold,
+        }
+    }
+
+    /// Copies what was read out of the lease: the kernel takes it from memory that only we can write.
+    fn keep(&mut self, part: &Done) {
+        let number = usize::try_from(part.tag & u64::from(u32::MAX)).unwrap_or(usize::MAX);
+        let from = number.saturating_mul(self.step as usize);
+        let Some(into) = self.data.get_mut(from..) else {
+            return;
+        };
+        let n = into.len().min(self.step as usize);
+        let taken = part
+            .lease
+            .as_ref()
+            .map(|lease| lease.take(0, &mut into[..n]));
+        if n > 0 && taken != Some(true) {
+            self.result = Err(Errno(libc::EIO));
+        }
+    }
+
+    fn answer(self) {
+        let Job {
+            answer,
+            data,
+            result,
+            rest,
+            _hold: hold,
+            ..
+        } = self;
+        // Before the kernel, or who waits, hears of it: the next one then finds its bytes free.
+        drop(hold);
+        let failed = |errno: Errno| fuser::Errno::from_i32(errno.0);
+        match (answer, result) {
+            (Answer::Read(reply, skip, len), Ok(())) => match data.get(skip..skip + len) {
+                Some(data) => reply.data(data),
+                None => reply.error(fuser::Errno::EIO),
+            },
+            (Answer::Read(reply, ..), Err(errno)) => reply.error(failed(errno)),
+            (Answer::Write(reply, len), Ok(())) => reply.written(len),
+            (Answer::Write(reply, _), Err(errno)) => reply.error(failed(errno)),
+            (Answer::Empty(reply), Ok(())) => reply.ok(),
+            (Answer::Empty(reply), Err(errno)) => reply.error(failed(errno)),
+            (Answer::Seek(reply), Ok(())) => match &rest {
+                Rest::Seek(seek) => match seek.found() {
+                    Ok(at) => reply.offset(at),
+                    Err(errno) => reply.error(failed(errno)),
+                },
+                _ => reply.error(fuser::Errno::EIO),
+            },
+            (Answer::Seek(reply), Err(errno)) => reply.error(failed(errno)),
+            // Who waits may have gone.
+            (Answer::Thread(thread), result) => drop(thread.send(result.map(|()| data))),
+        }
+    }
+}
+
+fn tag(job: u32, part: usize) -> u64 {
+    u64::from(job) << 32 | part as u64 & u64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_block::volume::mem::MemVolume;
+    use std::os::fd::BorrowedFd;
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
+    /// What is done becomes known in `arm`, after `reap` has found nothing.
+    struct Late(MemVolume);
+
+    struct LateQueue {
+        inner: Box<dyn Queue>,
+        known: bool,
+    }
+
+    impl Volume for Late {
+        fn info(&self) -> Info {
+            self.0.info()
+        }
+
+        fn queue(&self) -> io::Result<Box<dyn Queue>> {
+            let inner = self.0.queue()?;
+            Ok(Box::new(LateQueue {
+                inner,
+                known: false,
+            }))
+        }
+    }
+
+    impl Queue for LateQueue {
+        fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
+            self.inner.lease(len)
+        }
+
+        fn submit(&mut self, io: Io) {
+            self.known = false;
+            self.inner.submit(io);
+        }
+
+        fn push(&mut self) {}
+
+        fn reap(&mut self, into: &mut Vec<Done>) -> usize {
+            if self.known { self.inner.reap(into) } else { 0 }
+        }
+
+        fn arm(&mut self) -> bool {
+            self.known = true;
+            self.inner.arm()
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.inner.fd()
+        }
+
+        fn wait(&mut self, limit: Option<Duration>) {
+            self.inner.wait(limit);
+        }
+    }
+
+    #[test]
+    fn what_is_done_between_a_look_and_the_sleep_is_answered() {
+        let volume = Late(MemVolume::new(1 << 20).unwrap());
+        let lane = Lane::new(&volume).unwrap();
+        let (tell, told) = sync_channel(1);
+        lane.read(Answer::Thread(tell), &volume.info(), 0, 4096);
+        assert_eq!(
+            told.try_recv().map(|read| read.map(|d| d.len())),
+            Ok(Ok(4096))
+        );
+    }
+}

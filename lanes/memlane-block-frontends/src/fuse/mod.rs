@@ -1,0 +1,370 @@
+//! A volume as a regular file (FUSE), for programs that take files: `fuse:PATH`.
+//!
+//! PATH is the file itself: FUSE mounts on a regular file when its root inode is one. It has the volume's size, can
+//! be read, written, mapped, punched and searched for holes, and does not grow or shrink. `O_DIRECT` goes past the
+//! kernel's cache. A write is answered when the volume has it (the cache is not written back later), `fsync` when
+//! the volume has flushed.
+//!
+//! The kernel's **cache** is used when this is the only writer: then programs may map the file on any kernel, and
+//! what is read twice is fetched once. On a volume that is only read here, others may write, so nothing is kept.
+//!
+//! The bytes are copied once between the kernel and us, and once between us and the lease (a read's for the kernel
+//! to take from private memory; a write's because the kernel's message is in fuser's buffer).
+
+mod file;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod lane;
+mod left;
+mod ranges;
+mod seek;
+
+pub use left::{clear, left};
+
+use file::{File, Shared};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
+use memlane_block::volume::Volume;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Most bytes of one of the kernel's requests: what it sends by default at most (`fs.fuse.max_pages_limit`).
+const MAX_REQUEST: u32 = 1 << 20;
+
+/// Does the kernel keep pages?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// Yes, as of any file.
+    Kernel,
+    /// No: each read comes to the volume. Maps need Linux 6.6.
+    None,
+}
+
+/// How to mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Shown in `/proc/mounts`.
+    pub name: String,
+    /// Threads that take requests, each with a queue of the volume.
+    pub threads: usize,
+    /// By default: the kernel's if the volume can be written.
+    pub cache: Option<Cache>,
+    /// Other users may open it (as `mode` allows). For others than root, only with `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// By default 0600, or 0400 if it cannot be written.
+    pub mode: Option<u16>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            name: "volume".into(),
+            threads: cpus.min(4),
+            cache: None,
+            allow_other: false,
+            mode: None,
+        }
+    }
+}
+
+/// Why it is not mounted, or not unmounted.
+#[derive(Debug)]
+pub enum MountError {
+    /// A mount is there whose server is gone.
+    Stale(PathBuf),
+    /// Something other than a regular file is there.
+    NotAFile(PathBuf),
+    /// A file with contents is there, which the mount would hide.
+    NotEmpty(PathBuf),
+    /// Programs have it open.
+    InUse(PathBuf),
+    /// No `/dev/fuse`.
+    NoFuse(io::Error),
+    /// Who is not root needs it.
+    NoHelper,
+    /// Anything else.
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::Stale(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "{path} is what is left of a mount whose process is gone: `fusermount3 -u {path}` (as root: `umount {path}`) clears it away"
+                )
+            }
+            MountError::NotAFile(path) => {
+                write!(f, "{} is there and not a regular file", path.display())
+            }
+            MountError::NotEmpty(path) => write!(
+                f,
+                "{} is a file with contents, which the mount would hide",
+                path.display()
+            ),
+            MountError::InUse(path) => write!(f, "{} is in use", path.display()),
+            MountError::NoFuse(error) => {
+                write!(f, "/dev/fuse: {error} (is the kernel module loaded?)")
+            }
+            MountError::NoHelper => {
+                f.write_str("without root, mounting takes fusermount3 (Debian: fuse3)")
+            }
+            MountError::Io(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// A volume that is a file. Dropped, it is taken away, even from programs that have it open.
+pub struct Mounted {
+    path: PathBuf,
+    /// The file was made for the mount.
+    made: bool,
+    file: Arc<File>,
+    session: Option<BackgroundSession>,
+    answering: Vec<JoinHandle<()>>,
+}
+
+/// Makes `path` the volume. An empty file may be there; without one, it is made, and removed in the end.
+///
+/// # Errors
+/// [`MountError`].
+pub fn mount(
+    volume: Arc<dyn Volume>,
+    path: &Path,
+    options: &Options,
+) -> Result<Mounted, MountError> {
+    let made = prepare(path)?;
+    let mounted = start(volume, path, options, made);
+    if mounted.is_err() && made {
+        let _ = std::fs::remove_file(path);
+    }
+    mounted
+}
+
+fn start(
+    volume: Arc<dyn Volume>,
+    path: &Path,
+    options: &Options,
+    made: bool,
+) -> Result<Mounted, MountError> {
+    let failed = |error| MountError::Io(path.to_owned(), error);
+    // Where it is, also when our folder changes.
+    let path = path.canonicalize().map_err(failed)?;
+    let read_only = volume.info().read_only;
+    let by_default = if read_only {
+        Cache::None
+    } else {
+        Cache::Kernel
+    };
+    let mode = options
+        .mode
+        .unwrap_or(if read_only { 0o400 } else { 0o600 });
+    let cache = options.cache.unwrap_or(by_default);
+    let file = File::new(volume, options.threads, cache, mode).map_err(failed)?;
+    let file = Arc::new(file);
+    let session = Session::new(
+        Shared(Arc::clone(&file)),
+        &path,
+        &config(options, read_only),
+    );
+    let mut mounted = Mounted {
+        path: path.clone(),
+        made,
+        session: None,
+        answering: Vec::new(),
+        file,
+    };
+    mounted.session = Some(session.and_then(Session::spawn).map_err(failed)?);
+    for lane in &mounted.file.lanes {
+        let lane = Arc::clone(lane);
+        let name = std::thread::Builder::new().name("memlane-fuse".into());
+        let thread = name.spawn(move || lane.serve()).map_err(failed)?;
+        mounted.answering.push(thread);
+    }
+    Ok(mounted)
+}
+
+fn config(options: &Options, read_only: bool) -> Config {
+    // A comma would begin another mount option.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%".contains(c);
+    let name: String = options.name.chars().filter(|c| plain(*c)).collect();
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(format!("memlane:{name}")),
+        MountOption::DefaultPermissions,
+        MountOption::NoExec,
+        MountOption::NoAtime,
+    ];
+    if read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    if options.allow_other {
+        config.acl = SessionACL::All;
+    }
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    config
+}
+
+/// Can volumes be mounted as files here?
+///
+/// # Errors
+/// Why not.
+pub fn probe() -> Result<(), MountError> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map(drop).map_err(MountError::NoFuse)?;
+    let helper = ["/bin", "/usr/bin", "/usr/local/bin"]
+        .iter()
+        .any(|folder| Path::new(folder).join("fusermount3").exists());
+    match helper || rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(MountError::NoHelper),
+    }
+}
+
+/// Looks at what is at `path`; says whether a file was made there.
+fn prepare(path: &Path) -> Result<bool, MountError> {
+    let failed = |error| MountError::Io(path.to_owned(), error);
+    std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
+    match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() => Err(MountError::NotAFile(path.to_owned())),
+        Ok(there) if there.len() > 0 => Err(MountError::NotEmpty(path.to_owned())),
+        Ok(_) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            // Of a process that was killed: whoever has it open has errors already.
+            match left::clear(path)? {
+                true => prepare(path),
+                false => Err(MountError::Stale(path.to_owned())),
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600);
+            options.open(path).map(|_| true).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+impl Mounted {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Is it still there? Anybody with the right to may unmount it.
+    #[must_use]
+    pub fn is_mounted(&self) -> bool {
+        self.session
+            .as_ref()
+            .is_some_and(|session| !session.guard.is_finished())
+    }
+
+    /// The volume's size has changed: the kernel forgets what it knew.
+    pub fn refresh(&self) {
+        if let Some(session) = &self.session {
+            // Attributes only. A kernel that has nothing in its cache says so, and that is no failure.
+            let _ = session.notifier().inval_inode(INodeNo::ROOT, -1, 0);
+        }
+    }
+
+    /// Takes it away, if nobody has it open.
+    ///
+    /// # Errors
+    /// [`MountError::InUse`]; it is then still mounted, and served.
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        if self.is_mounted() {
+            unmount_idle(&self.path)?;
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// Takes it away at once: who has it open gets errors.
+    pub fn unmount_now(&mut self) {
+        if self.is_mounted() && unmount_idle(&self.path).is_err() {
+            // Nobody waits for an answer any more …
+            for lane in &self.file.lanes {
+                lane.stop();
+            }
+            // … and nobody can ask: the connection is ended (root only) and the name goes.
+            let _ = unmount(&self.path, UnmountFlags::FORCE);
+            if unmount(&self.path, UnmountFlags::DETACH).is_err() {
+                let _ = fusermount(&self.path, &["-u", "-z"]);
+                // Without root the connection lives as long as somebody has the file open. Its requests fail.
+                drop(self.session.take());
+                return self.forget();
+            }
+        }
+        self.finish();
+    }
+
+    /// After the unmount.
+    fn finish(&mut self) {
+        for lane in &self.file.lanes {
+            lane.stop();
+        }
+        if let Some(session) = self.session.take() {
+            // An error says how the connection ended; it has.
+            let _ = session.join();
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        for thread in self.answering.drain(..) {
+            let _ = thread.join();
+        }
+        if std::mem::take(&mut self.made) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.unmount_now();
+    }
+}
+
+fn unmount_idle(path: &Path) -> Result<(), MountError> {
+    match unmount(path, UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
+        Err(Errno::PERM) => fusermount(path, &["-u"]),
+        // Somebody was faster.
+        Err(Errno::INVAL) => Ok(()),
+        Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
+    }
+}
+
+/// The way for those who are not root.
+fn fusermount(path: &Path, how: &[&str]) -> Result<(), MountError> {
+    let output = Command::new("fusermount3")
+        .args(how)
+        .arg("--")
+        .arg(path)
+        .output()
+        .map_err(|error| MountError::Io(path.to_owned(), error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") {
+        return Err(MountError::InUse(path.to_owned()));
+    }
+    Err(MountError::Io(path.to_owned(), io::Error::other(said)))
+}

@@ -1,0 +1,372 @@
+//! One client's requests: from the socket into the volume's queue, and back. One thread, one loop.
+//!
+//! ```text
+//!   socket ─► inbox ─► judge ─► pieces ─► Queue::submit … Queue::reap ─► outbox ─► socket
+//!       └── payload of a large WRITE ──► lease ──►          lease ── data of a READ ──►┘
+//! ```
+//!
+//! Requests are taken in order and done in any order. One that finds no memory or too much under way waits, and those
+//! behind it stay in the socket.
+
+mod input;
+mod tasks;
+
+use super::lock::{Bell, Held, RangeLock};
+use super::negotiate::Agreed;
+use super::outbox::Outbox;
+use super::pace::Pace;
+use super::request::{Piece, Span, Terms};
+use super::slab::Slab;
+use super::stats::ConnStats;
+use super::stream::Stream;
+use super::wire::{Request, error};
+use memlane_block::volume::{Done, Flags, Io, Lease, Queue, Volume};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes that are read ahead.
+const INBOX: usize = 128 * 1024;
+/// A WRITE of this many bytes or more is received into its lease; a shorter one is copied there out of the inbox,
+/// because a system call of its own would cost more.
+const LARGE: u32 = 16 * 1024;
+/// Replies that wait to be sent, before no more requests are taken.
+const MAX_REPLIES: usize = 512;
+/// Bytes of reads that are put together on the heap, because their reply must be in one piece: when there are more,
+/// and until they are sent, no more requests are taken.
+const MAX_GATHERED: usize = 1 << 20;
+/// Requests that are taken in before what is done is sent: few enough that the client works at the same time as we
+/// do, many enough that few system calls serve them.
+const TURN: usize = 16;
+/// Bytes of a list of extents.
+const EXTENTS_LEN: u32 = 4096;
+
+/// What a connection shares with its server and with others.
+pub(super) struct Around<'a> {
+    pub(super) volume: &'a dyn Volume,
+    pub(super) lock: &'a RangeLock,
+    pub(super) bell: &'a Arc<Bell>,
+    pub(super) stop: &'a AtomicBool,
+    pub(super) stats: &'a ConnStats,
+    pub(super) read_only: bool,
+    pub(super) max_requests: usize,
+    pub(super) grace: Duration,
+    pub(super) spin: Duration,
+}
+
+/// A request under way.
+struct Pending {
+    request: Request,
+    /// Pieces that the volume has.
+    open: u32,
+    /// More pieces will come.
+    more: bool,
+    /// The first error.
+    error: u32,
+    /// The reply's data, if it must be in one piece and does not lie in one.
+    gathered: Option<Vec<u8>>,
+    /// The reply is complete.
+    told: bool,
+}
+
+/// What the volume is asked for.
+struct Task {
+    pending: u32,
+    held: Option<Held>,
+    /// Waits for the range lock.
+    parked: Option<Io>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Nothing comes back but a result.
+    Plain,
+    Read(Span),
+    Extents,
+    /// A part of a block: the block is being read; then these bytes go into it and it is written.
+    Patch {
+        block: u64,
+        from: u32,
+        bytes: Vec<u8>,
+        flags: Flags,
+    },
+}
+
+/// Where we are in what comes in.
+enum Input {
+    Header,
+    /// A request whose pieces are still to be given out.
+    Issue {
+        pending: u32,
+        at: u64,
+        end: u64,
+    },
+    /// A WRITE whose payload comes.
+    Payload {
+        pending: u32,
+        at: u64,
+        end: u64,
+        into: Option<Target>,
+    },
+    /// Payload that nobody wants; then the reply.
+    Swallow {
+        left: usize,
+        then: Then,
+    },
+    /// Nothing more is read.
+    Closed,
+}
+
+/// Who replies when a payload is thrown away.
+#[derive(Clone, Copy)]
+enum Then {
+    /// We do.
+    Refuse { error: u32, cookie: u64 },
+    /// The request itself, when its pieces are done.
+    Finish(u32),
+}
+
+/// Where a piece of a payload goes.
+enum Target {
+    Lease {
+        lease: Lease,
+        piece: Piece,
+        filled: usize,
+    },
+    Bytes {
+        lease: Lease,
+        piece: Piece,
+        bytes: Vec<u8>,
+    },
+}
+
+/// What the input waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Bytes,
+    /// Others first: what is done is sent, so that the client has something to do meanwhile.
+    Turn,
+    /// Something must be done or sent first.
+    Room,
+    Nothing,
+}
+
+pub(super) struct Conn<'a> {
+    around: Around<'a>,
+    stream: Stream,
+    queue: Box<dyn Queue>,
+    terms: Terms,
+    inbox: Box<[u8]>,
+    begin: usize,
+    end: usize,
+    input: Input,
+    /// The last request had a large payload: do not read ahead.
+    large: bool,
+    pending: Slab<Pending>,
+    tasks: Slab<Task>,
+    gathered: usize,
+    outbox: Outbox,
+    done: Vec<Done>,
+    /// Requests that may still be taken in before something is sent.
+    turn: usize,
+    /// What the input waits for.
+    wants: Wants,
+    /// The queue may have woken us: it is asked, so that it does not do so again.
+    woken: bool,
+    /// Nobody listens any more.
+    dead: bool,
+    /// When this must be over, once it is known.
+    until: Option<Instant>,
+}
+
+impl<'a> Conn<'a> {
+    /// Goes on where the handshake has ended; `early` came behind it.
+    ///
+    /// # Errors
+    /// The volume has no queue for us.
+    pub(super) fn new(
+        around: Around<'a>,
+        stream: Stream,
+        agreed: Agreed,
+        early: &[u8],
+    ) -> io::Result<Conn<'a>> {
+        let info = Terms::whole_blocks(around.volume.info());
+        let terms = Terms {
+            info: info.ok_or(io::ErrorKind::InvalidInput)?,
+            read_only: around.read_only,
+            structured: agreed.structured,
+            allocation: agreed.allocation,
+            stopping: false,
+        };
+        let mut inbox = vec![0; INBOX.max(early.len())].into_boxed_slice();
+        inbox[..early.len()].copy_from_slice(early);
+        Ok(Conn {
+            queue: around.volume.queue()?,
+            around,
+            stream,
+            terms,
+            inbox,
+            begin: 0,
+            end: early.len(),
+            input: Input::Header,
+            large: false,
+            pending: Slab::default(),
+            tasks: Slab::default(),
+            gathered: 0,
+            outbox: Outbox::default(),
+            done: Vec::new(),
+            turn: TURN,
+            wants: Wants::Bytes,
+            woken: false,
+            dead: false,
+            until: None,
+        })
+    }
+
+    /// Serves until the client goes, or is told to.
+    pub(super) fn run(mut self) {
+        let mut pace = Pace::new(self.around.spin);
+        // Where there is nothing but the socket to wait for, its own call waits: that is half the system calls.
+        let mut nap = true;
+        while !self.is_over() {
+            self.notice_stop();
+            let mut progress = self.reap();
+            self.turn = TURN;
+            self.wants = self.take_in();
+            if self.wants == Wants::Bytes {
+                let came = self.receive(nap && self.has_only_the_socket() && pace.rests());
+                (progress, nap) = (progress | came, came);
+                // It may have come after a stop that was not there before this wait.
+                self.notice_stop();
+                self.wants = self.take_in();
+            }
+            progress |= self.wants == Wants::Turn;
+            self.queue.push();
+            progress |= self.reap();
+            progress |= self.send();
+            if progress {
+                pace.busy();
+            } else if !pace.spin() {
+                self.sleep();
+            }
+        }
+        self.stream.end();
+    }
+
+    fn has_only_the_socket(&self) -> bool {
+        let told = self.outbox.is_empty() && !self.stream.holds_back();
+        told && self.pending.is_empty() && self.until.is_none()
+    }
+
+    /// Nothing under way, and nobody to tell.
+    fn is_over(&self) -> bool {
+        let closed = self.dead || matches!(self.input, Input::Closed);
+        let told = self.dead || (self.outbox.is_empty() && !self.stream.holds_back());
+        closed && told && self.pending.is_empty()
+    }
+
+    /// Without a client that reads and writes, this ends after a while. What is under way is finished nevertheless.
+    fn notice_stop(&mut self) {
+        if !self.terms.stopping && self.around.stop.load(Ordering::Relaxed) {
+            self.terms.stopping = true;
+            self.hurry();
+        }
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            self.close();
+            self.die();
+        }
+    }
+
+    fn hurry(&mut self) {
+        let until = Instant::now() + self.around.grace;
+        self.until.get_or_insert(until);
+    }
+
+    /// Reads no more. A WRITE that came in part is given up; of it, only pieces that were whole are written.
+    fn close(&mut self) {
+        let input = std::mem::replace(&mut self.input, Input::Closed);
+        (self.begin, self.end) = (0, 0);
+        self.hurry();
+        if let Input::Payload { pending, .. }
+        | Input::Issue { pending, .. }
+        | Input::Swallow {
+            then: Then::Finish(pending),
+            ..
+        } = input
+        {
+            if let Some(waiting) = self.pending.get_mut(pending) {
+                (waiting.more, waiting.error) = (false, error::EINVAL);
+            }
+            self.finish_if_done(pending);
+        }
+    }
+
+    fn die(&mut self) {
+        self.dead = true;
+        self.outbox.clear();
+    }
+
+    fn send(&mut self) -> bool {
+        if self.dead {
+            return false;
+        }
+        match self.outbox.send(&mut self.stream) {
+            Ok(sent) => sent > 0,
+            Err(_) => {
+                self.close();
+                self.die();
+                true
+            }
+        }
+    }
+
+    /// Until the client, the volume or the bell has something.
+    fn sleep(&mut self) {
+        self.woken = true;
+        if self.is_over() || self.queue.arm() {
+            return;
+        }
+        let mut events = PollFlags::empty();
+        if self.wants == Wants::Bytes {
+            events |= PollFlags::IN;
+        }
+        if !self.outbox.is_empty() || self.stream.holds_back() {
+            events |= PollFlags::OUT;
+        }
+        let left = self
+            .until
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        let limit = left.filter(|_| !self.dead).map(timespec);
+        let socket = self.stream.as_fd();
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.queue.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.around.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(socket, events),
+        ];
+        // One that is gone would be reported again and again.
+        let watched = if self.dead { 2 } else { 3 };
+        if poll(&mut fds[..watched], limit.as_ref()).is_err() {
+            return;
+        }
+        let (rung, hung_up) = (!fds[1].revents().is_empty(), fds[2].revents());
+        if rung {
+            self.around.bell.hush();
+        }
+        let gone = hung_up.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        if gone && events.is_empty() {
+            self.close();
+            self.die();
+        }
+    }
+}
+
+/// For the kernel.
+pub(super) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
