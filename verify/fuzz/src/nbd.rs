@@ -1,9 +1,9 @@
 //! What an NBD client may say, before and after the handshake.
 
+use memlane_block::volume::Info;
 use memlane_block_frontends::nbd::negotiate::{Negotiation, Offer, Step, Tls};
 use memlane_block_frontends::nbd::request::{Piece, Span, Terms, Verdict, inner_blocks};
 use memlane_block_frontends::nbd::wire::{self, REQUEST_LEN, Request, cmd};
-use memlane_block::volume::Info;
 
 /// Replies are bounded whatever is asked: options, times what one of them is told at most.
 const MOST_SAID: usize = 256 * 1024;
