@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use memlane_observe::control::{AskError, Reply};
+use memlane_observe::trace::TraceError;
+
 /// How the command ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -93,11 +96,31 @@ pub(crate) fn fail(exit: Exit, message: impl Into<String>) -> anyhow::Error {
     .into()
 }
 
-/// The code that an error asks for.
+/// The exit code for an error.
 pub(crate) fn code_of(error: &anyhow::Error) -> Exit {
-    error
-        .downcast_ref::<Coded>()
-        .map_or(Exit::Failed, |coded| coded.exit)
+    if let Some(coded) = error.downcast_ref::<Coded>() {
+        return coded.exit;
+    }
+    match error.downcast_ref::<AskError>() {
+        Some(AskError::Refused { exit_code, .. }) => return Exit::from_code(*exit_code),
+        Some(AskError::Stranger(..)) => return Exit::PeerRefused,
+        _ => {}
+    }
+    match error.downcast_ref::<TraceError>() {
+        Some(TraceError::Busy { .. } | TraceError::Incompatible(_)) => Exit::PeerRefused,
+        _ => Exit::Failed,
+    }
+}
+
+/// The reply to a control question: the answer, or the error with its exit code.
+pub(crate) fn reply(result: anyhow::Result<serde_json::Value>) -> Reply {
+    match result {
+        Ok(value) => Reply::Done(value),
+        Err(error) => Reply::Failed {
+            exit_code: code_of(&error).code(),
+            message: format!("{error:#}"),
+        },
+    }
 }
 
 #[cfg(test)]
@@ -124,5 +147,14 @@ mod tests {
         assert_eq!(code_of(&anyhow::anyhow!("x")), Exit::Failed);
         let error = fail(Exit::Unsupported, "x").context("while y");
         assert_eq!(code_of(&error), Exit::Unsupported);
+    }
+
+    #[test]
+    fn the_exit_code_of_an_error_survives_the_way_to_whoever_asked() {
+        let Reply::Failed { exit_code, message } = reply(Err(fail(Exit::FellBack, "no"))) else {
+            panic!("an error is no answer");
+        };
+        let asked = anyhow::Error::from(AskError::Refused { exit_code, message });
+        assert_eq!(code_of(&asked.context("session x")), Exit::FellBack);
     }
 }

@@ -1,29 +1,21 @@
 //! The one binary: parses flags, prints, picks the exit code.
 
-mod bench;
 mod blocks;
 mod check;
 mod color;
-mod control;
 mod devmem;
 mod exit;
 mod exporter;
-mod inet;
 mod info;
 mod metrics;
 mod net;
 mod os;
 mod out;
-mod page;
 mod pages;
-mod printable;
-mod procs;
-mod rings;
 mod run;
 mod service;
 mod ss;
 mod stats;
-mod sums;
 mod top;
 mod trace;
 
@@ -61,8 +53,6 @@ enum Verb {
     Net(net::Args),
     Nc(devmem::nc::Args),
     Devmem(devmem::probe::Args),
-    /// Measure memlane against plain TCP
-    Bench(bench::Args),
     #[command(name = "__pages", hide = true)]
     Pages(pages::Args),
     #[command(name = "__volumes", hide = true)]
@@ -130,7 +120,6 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
-        Verb::Bench(args) => bench::run(args),
         Verb::Pages(args) => pages::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

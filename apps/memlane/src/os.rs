@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,30 +80,6 @@ fn exec_now(argv: &[CString], envp: &[CString]) -> io::Error {
     // SAFETY: SIG_IGN is a valid disposition; std expects it while this process still prints.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     error
-}
-
-/// Who is at the other end of a unix socket: process (0: it lives in another PID namespace) and user.
-pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<(i32, u32)> {
-    let mut cred = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
-    let mut len = libc::socklen_t::try_from(size_of_val(&cred)).unwrap_or(0);
-    // SAFETY: the kernel writes at most `len` bytes to `cred`, any of which make a `ucred`.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut len,
-        )
-    };
-    match done {
-        0 => Ok((cred.pid, cred.uid)),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Real user and group id.

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use memlane_core::reason::Reason;
 use memlane_core::stats::ConnState;
+use memlane_observe::kernel_sockets::KernelSockets;
+use memlane_observe::page::{Conn, Flow};
+use memlane_observe::processes::{Process, Survey};
+use memlane_observe::rings;
 use serde::Serialize;
 
-use crate::inet::Sockets;
 use crate::out;
-use crate::page::{Conn, Flow};
-use crate::procs::{Process, Survey};
-use crate::rings;
 
 /// Longest address that is shown in full without `-w`.
 const NARROW: usize = 25;
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut survey = match args.pid {
         Some(pid) => Survey::of(pid)?,
-        None => Survey::take(None)?,
+        None => Survey::all()?,
     };
     rings::measure(&mut survey);
     if args.verbose {
@@ -65,7 +65,7 @@ struct Row<'a> {
 }
 
 fn rows(survey: &Survey, all: bool) -> Vec<Row<'_>> {
-    let mut sockets = Sockets::default();
+    let mut sockets = KernelSockets::default();
     let mut rows = Vec::new();
     for process in &survey.processes {
         for conn in &process.page.conns {
@@ -78,7 +78,7 @@ fn rows(survey: &Survey, all: bool) -> Vec<Row<'_>> {
 }
 
 impl<'a> Row<'a> {
-    fn new(process: &'a Process, conn: &'a Conn, sockets: &mut Sockets) -> Row<'a> {
+    fn new(process: &'a Process, conn: &'a Conn, sockets: &mut KernelSockets) -> Row<'a> {
         let mut row = Row {
             process,
             conn,

@@ -6,13 +6,13 @@ use std::fmt::Write;
 
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter, SIZE_CLASSES};
+use memlane_observe::counters::Counters;
+use memlane_observe::page::{Conn, Flow, Page};
+use memlane_observe::processes::{Process, Survey};
+use memlane_observe::rings;
 use serde::Serialize;
 
 use crate::out::{self, human};
-use crate::page::{Conn, Flow, Page};
-use crate::procs::{Process, Survey};
-use crate::rings;
-use crate::sums::Sums;
 use baseline::Baseline;
 
 /// Names of the size classes, as `smcd stats` prints them.
@@ -60,8 +60,8 @@ struct Which {
 impl Which {
     fn survey(&self) -> anyhow::Result<Survey> {
         match self.pid {
-            Some(pid) => Survey::of(pid),
-            None => Survey::take(None),
+            Some(pid) => Ok(Survey::of(pid)?),
+            None => Ok(Survey::all()?),
         }
     }
 }
@@ -141,7 +141,7 @@ struct ResetDocument {
 fn reset(args: &Reset) -> anyhow::Result<()> {
     let survey = args.which.survey()?;
     let everybody = match args.which.pid {
-        Some(_) => Some(Survey::take(None)?),
+        Some(_) => Some(Survey::all()?),
         None => None,
     };
     let alive = everybody.as_ref().unwrap_or(&survey);
@@ -165,13 +165,13 @@ fn reset(args: &Reset) -> anyhow::Result<()> {
 /// A process, and what it has counted since a moment (in seconds since 1970) or its start.
 struct Counted<'a> {
     process: &'a Process,
-    sums: Sums,
+    sums: Counters,
     since: Option<u64>,
 }
 
 impl<'a> Counted<'a> {
     fn new(process: &'a Process, baseline: &Baseline) -> Counted<'a> {
-        let sums = Sums::of(&process.page);
+        let sums = Counters::of(&process.page);
         match baseline.of(process) {
             None => Counted {
                 process,
@@ -180,7 +180,7 @@ impl<'a> Counted<'a> {
             },
             Some((before, at)) => Counted {
                 process,
-                sums: sums.less(before),
+                sums: sums.since(before),
                 since: Some(at),
             },
         }
@@ -304,7 +304,7 @@ fn add(to: &mut u64, from: u64) {
 
 impl Counts {
     fn total(all: &[Counted<'_>]) -> Counts {
-        let mut sums = Sums::default();
+        let mut sums = Counters::default();
         for one in all {
             sums.add(&one.sums);
         }
@@ -313,7 +313,7 @@ impl Counts {
     }
 
     /// What was counted, and what is open now.
-    fn new<'a>(sums: &Sums, pages: impl Iterator<Item = &'a Page>) -> Counts {
+    fn new<'a>(sums: &Counters, pages: impl Iterator<Item = &'a Page>) -> Counts {
         let mut counts = Counts {
             connections: Connections::new(sums),
             fallbacks: Fallbacks::new(sums),
@@ -333,7 +333,7 @@ impl Counts {
 }
 
 impl Connections {
-    fn new(sums: &Sums) -> Connections {
+    fn new(sums: &Counters) -> Connections {
         Connections {
             handled: sums.get(Counter::Conns),
             client: sums.get(Counter::ConnsClient),
@@ -365,7 +365,7 @@ impl Open {
 }
 
 impl Fallbacks {
-    fn new(sums: &Sums) -> Fallbacks {
+    fn new(sums: &Counters) -> Fallbacks {
         let reasons = sums.reasons.iter();
         let reasons = reasons.map(|(code, (client, server))| ReasonCounts {
             code: *code,
@@ -389,7 +389,7 @@ impl Fallbacks {
 }
 
 impl Waits {
-    fn new(sums: &Sums) -> Waits {
+    fn new(sums: &Counters) -> Waits {
         Waits {
             ring_full: sums.get(Counter::RingFull),
             memory_scarce: sums.get(Counter::Scarce),
@@ -405,7 +405,7 @@ impl Waits {
 }
 
 impl Special {
-    fn new(sums: &Sums) -> Special {
+    fn new(sums: &Counters) -> Special {
         Special {
             cork: sums.get(Counter::Cork),
             nodelay: sums.get(Counter::NoDelay),
@@ -417,7 +417,7 @@ impl Special {
 }
 
 impl Direction {
-    fn sent(sums: &Sums) -> Direction {
+    fn sent(sums: &Counters) -> Direction {
         Direction {
             ring_bytes: sums.get(Counter::TxRingBytes),
             tcp_bytes: sums.get(Counter::TxTcpBytes),
@@ -428,7 +428,7 @@ impl Direction {
         }
     }
 
-    fn received(sums: &Sums) -> Direction {
+    fn received(sums: &Counters) -> Direction {
         Direction {
             ring_bytes: sums.get(Counter::RxRingBytes),
             tcp_bytes: sums.get(Counter::RxTcpBytes),

@@ -326,7 +326,7 @@ fn a_page_inherited_over_fork_is_not_the_childs() {
     let output = ask("stats", child.pid(), &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("shows no stats page"),
+        stderr(&output).contains("has no stats page"),
         "{}",
         stderr(&output)
     );
@@ -356,7 +356,7 @@ fn a_name_that_only_looks_like_a_page_is_not_opened() {
     let page = Page::empty(c"memlane-stats-not");
     let holder = Holder::of(&page, Stdio::null());
     let output = ask("ss", holder.pid(), &[]);
-    assert!(stderr(&output).contains("shows no stats page"));
+    assert!(stderr(&output).contains("has no stats page"));
 }
 
 #[test]

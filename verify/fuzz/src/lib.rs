@@ -16,6 +16,7 @@ use memlane_block::wire as rnbd;
 use memlane_core::layout::ring_size_ok;
 use memlane_core::reason::Reason;
 use memlane_core::stats::CONN_CAPACITY;
+use memlane_observe::page;
 use memlane_socket::config::{Config, EID_LEN, EIDS};
 use memlane_socket::wire::{LEN, Message};
 use memlane_sys::diag;
@@ -40,11 +41,6 @@ pub use stream::tcp_stream;
 #[path = "../../../apps/memlane/src/run/elf.rs"]
 #[allow(dead_code)]
 mod elf_file;
-#[path = "../../../apps/memlane/src/page.rs"]
-#[allow(dead_code)]
-mod page;
-#[path = "../../../apps/memlane/src/printable.rs"]
-mod printable;
 
 // The harnesses of the spine's own tests.
 #[path = "../../../spine/memlane-core/tests/hostile/mod.rs"]
@@ -127,7 +123,7 @@ impl page::Source for Restless<'_> {
         Ok(n)
     }
 
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.bytes.len() as u64)
     }
 }

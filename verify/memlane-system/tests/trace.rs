@@ -457,7 +457,7 @@ fn a_second_tracer_and_another_user_are_told_why_not() {
     let foreign = foreign.output().expect("started");
     let said = String::from_utf8_lossy(&foreign.stderr).into_owned();
     assert_eq!(foreign.status.code(), Some(1), "{said}");
-    assert!(said.contains("belongs to somebody else"), "{said}");
+    assert!(said.contains("belongs to another user"), "{said}");
     pair.exchange();
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use memlane_block::client::{self, Changes, Client, RemoteVolume, Status};
 use memlane_block::volume::Volume as _;
+use memlane_observe::control::{self, Role};
 use memlane_transport::engine::client::{AfterRestart, AllDown, Config};
 use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
@@ -22,7 +23,6 @@ use super::metrics;
 use super::requests::Request;
 use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
 use super::tls::{self, Renewal, TlsSpec};
-use crate::control::{self, Reply, Role};
 use crate::exit::{Exit, fail};
 
 /// Events that are remembered.
@@ -46,7 +46,7 @@ pub(crate) fn in_background() -> anyhow::Result<()> {
     println!("ready");
     leave_the_terminal()?;
     listener.serve_until(
-        |request| Reply::from_result(locked(&host).obey(request)),
+        |request| crate::exit::reply(locked(&host).obey(request)),
         || locked(&host).ends_at_once,
     );
     locked(&host).close()
@@ -68,7 +68,7 @@ pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> an
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || {
-            listener.serve(move |request| Reply::from_result(locked(&obeyed).obey(request)))
+            listener.serve(move |request| crate::exit::reply(locked(&obeyed).obey(request)))
         })?;
     crate::service::wait_for_the_end()?;
     locked(&host).close()
@@ -583,33 +583,6 @@ pub(crate) struct One {
 impl One {
     pub(crate) fn volume(&self) -> Arc<dyn memlane_block::volume::Volume> {
         Arc::clone(&self.volume) as _
-    }
-
-    /// A volume is open as soon as one path is up.
-    pub(crate) fn wait_for_paths(&self, limit: Duration) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        let down = || {
-            let paths = self.session.paths();
-            let mut paths = paths.into_iter();
-            paths.find(|path| path.state != PathState::Connected)
-        };
-        while let Some(path) = down() {
-            if begin.elapsed() > limit {
-                let (address, state) = (&path.address, state_word(path.state));
-                anyhow::bail!("path {address} is still {state} after {limit:?}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-
-    /// How often a path that was up went down.
-    pub(crate) fn paths_lost(&self) -> u64 {
-        let lost = |path: &PathInfo| {
-            let down = u64::from(path.state != PathState::Connected);
-            (path.stats.connected + down).saturating_sub(1)
-        };
-        self.session.paths().iter().map(lost).sum()
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use memlane_observe::control::{self, Role};
 use memlane_transport::io::{Address, PathAddr};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,6 @@ use super::requests::Request;
 use super::spec::{Access, Frontend, MapSpec, OnDisconnect, PathSpec};
 use super::tls::TlsSpec;
 use super::{host, vol};
-use crate::control::{self, Role};
 use crate::exit::{Exit, fail};
 use crate::out;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use memlane_observe::control::Question;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{MapSpec, PathSpec};
 use super::tls::TlsSpec;
-use crate::control::Question;
 
 /// How long an answer may take, beside what it says itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,11 +40,11 @@ pub(crate) enum Request {
 }
 
 impl Question for Request {
-    fn is_a_look(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         *self == Request::Describe
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         let longer = match self {
             Request::Map { wait, .. } => *wait,
             _ => Duration::ZERO,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use memlane_block::server::{self, Shared, VolumeView};
+use memlane_observe::control::{self, Role};
 use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::engine::server::Config;
 use memlane_transport::io::tls::ServerTls;
@@ -18,7 +19,6 @@ use memlane_transport::wire::Geometry;
 use super::requests::Request;
 use super::tls::{self, Renewal};
 use super::{documents, metrics, spec};
-use crate::control::{self, Reply, Role};
 use crate::exit::{Exit, fail};
 use crate::{out, service};
 
@@ -136,7 +136,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let obeyed = Arc::clone(&running);
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || control.serve(move |request| Reply::from_result(obeyed.obey(request))))?;
+        .spawn(move || control.serve(move |request| crate::exit::reply(obeyed.obey(request))))?;
     if let Some((tls, renewal)) = renewal {
         renew(tls, renewal)?;
     }

@@ -1,10 +1,11 @@
 //! `memlane session`: the sessions of this user, and their paths.
 
+use memlane_observe::control::{self, Role};
+
 use super::documents::{Path, Session};
 use super::requests::Request;
 use super::spec::PathSpec;
 use super::vol;
-use crate::control::{self, Role};
 use crate::out::{self, human};
 use serde::Serialize;
 

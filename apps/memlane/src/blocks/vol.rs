@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
+use memlane_observe::control::{self, Role};
 use serde::Serialize;
 
 use super::documents::{Open, Server, Session, Volume};
 use super::requests::Request;
 use super::{leftovers, spec};
-use crate::control::{self, Role};
 use crate::exit::{Exit, fail};
 use crate::out::{self, human};
 

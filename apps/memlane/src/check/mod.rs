@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use memlane_core::reason::Reason;
 use memlane_core::stats::ConnState;
+use memlane_observe::kernel_sockets::KernelSockets;
+use memlane_observe::page::{Conn, Flow};
+use memlane_observe::processes::{self, Survey};
 use serde::Serialize;
 
 use crate::exit::Exit;
-use crate::inet::Sockets;
-use crate::page::{Conn, Flow};
-use crate::procs::{self, Survey};
 use crate::ss::ReasonDocument;
 use crate::{out, run, ss};
 use child::Helper;
@@ -135,7 +135,7 @@ type Seen = Option<(End, Conn)>;
 
 /// The first connection of the wanted kind that a process shows.
 fn connection(pid: u32, accepted: bool) -> Seen {
-    let process = procs::process(pid)?;
+    let process = processes::process(pid)?;
     let conn = process
         .page
         .conns
@@ -258,8 +258,8 @@ fn service(target: &str, send: Option<&str>, wait: Duration) -> anyhow::Result<R
 /// The service's own view of our connection, if its page may be read.
 fn other_end(addresses: Option<(SocketAddr, SocketAddr)>) -> Option<End> {
     let (local, peer) = addresses?;
-    let survey = Survey::take(None).ok()?;
-    let mut sockets = Sockets::default();
+    let survey = Survey::all().ok()?;
+    let mut sockets = KernelSockets::default();
     survey.processes.iter().find_map(|process| {
         let mut theirs = |c: &Conn| {
             let known = c.addresses.or_else(|| {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use memlane_observe::control::{self, Question, Role};
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::blocks;
-use crate::control::{self, Question, Role};
 use crate::net;
 
 /// Longest time for all answers together: Prometheus waits for ten seconds.
@@ -22,11 +22,11 @@ enum Look {
 }
 
 impl Question for Look {
-    fn is_a_look(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         true
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         Duration::from_secs(1)
     }
 }
@@ -60,7 +60,7 @@ fn describe<T: DeserializeOwned>(role: Role, until: Instant, silent: &mut u64) -
     let mut found = Vec::new();
     for name in control::list(role).unwrap_or_default() {
         let told = match Instant::now() < until {
-            true => control::ask(role, &name, &Look::Describe),
+            true => control::ask(role, &name, &Look::Describe).map_err(anyhow::Error::from),
             false => Err(anyhow::anyhow!("no time left")),
         };
         match told.and_then(|told| Ok(told.map(serde_json::from_value).transpose()?)) {

@@ -5,9 +5,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use memlane_core::stats::ConnState;
-
-use crate::procs::{self, Process, Survey};
-use crate::sums::Sums;
+use memlane_observe::counters::Counters;
+use memlane_observe::processes::{self, Process, Survey};
 
 /// Most names that are told apart. The others are `OTHER` together: a process chooses its name itself.
 const NAMES: usize = 100;
@@ -20,9 +19,9 @@ type Key = (u32, u64, u64);
 #[derive(Default, Debug)]
 pub(super) struct Ledger {
     /// Those that live, by the name under which they were seen first, with what they had counted then.
-    known: HashMap<Key, (String, Sums)>,
+    known: HashMap<Key, (String, Counters)>,
     /// Of those that have ended.
-    ended: BTreeMap<String, Sums>,
+    ended: BTreeMap<String, Counters>,
     /// Names that have series of their own.
     names: Vec<String>,
 }
@@ -33,7 +32,7 @@ pub(super) struct Program {
     pub(super) name: String,
     /// Processes that run now.
     pub(super) processes: u64,
-    pub(super) sums: Sums,
+    pub(super) sums: Counters,
     pub(super) open: Open,
 }
 
@@ -74,7 +73,7 @@ impl Ledger {
                 open.add(process);
             }
         }
-        self.bury(procs::started);
+        self.bury(processes::started);
         let mut sums = self.ended.clone();
         for (name, counted) in self.known.values() {
             sums.entry(name.clone()).or_default().add(counted);
@@ -94,7 +93,7 @@ impl Ledger {
     /// Its name here; `None`: it has ended meanwhile.
     fn see(&mut self, process: &Process) -> Option<String> {
         let key = (process.pid, process.started()?, process.page.gid);
-        let sums = Sums::of(&process.page);
+        let sums = Counters::of(&process.page);
         if let Some((name, before)) = self.known.get_mut(&key) {
             // While a connection ends, its bytes are for a moment in no sum.
             before.raise(&sums);
@@ -137,8 +136,8 @@ mod tests {
     /// Above all process numbers.
     const NOBODY: u32 = 1 << 30;
 
-    fn sums(bytes: u64) -> Sums {
-        let mut sums = Sums::default();
+    fn sums(bytes: u64) -> Counters {
+        let mut sums = Counters::default();
         sums.set(Counter::TxRingBytes, bytes);
         sums
     }

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use memlane_observe::processes::Survey;
 use prometheus_client::registry::Registry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::blocks::duration;
 use crate::metrics::{self, Format, gauges, labels};
-use crate::procs::Survey;
 use crate::{out, service};
 use ledger::Ledger;
 
@@ -96,7 +96,7 @@ impl Page {
         let mut ledger = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut own = Registry::with_prefix("memlane");
         let mut registries = Vec::new();
-        let survey = Survey::take(None).unwrap_or_default();
+        let survey = Survey::all().unwrap_or_default();
         let programs = ledger.update(&survey);
         registries.push(sockets::page(&programs));
         let told = lanes::ask();

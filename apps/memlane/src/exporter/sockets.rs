@@ -2,11 +2,11 @@
 
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
+use memlane_observe::counters::Counters;
 use prometheus_client::registry::Registry;
 
 use super::ledger::Program;
 use crate::metrics::{Value, counters, gauges, labels};
-use crate::sums::Sums;
 
 /// Labels beside the program's name, and the number that they stand for.
 type Series<N> = &'static [(&'static [(&'static str, &'static str)], N)];
@@ -181,7 +181,7 @@ fn reasons(registry: &mut Registry, programs: &[Program]) {
     counters(registry, "fallbacks", help, values.into_iter());
 }
 
-fn times(sums: &Sums, wanted: impl Fn(u32) -> bool) -> u64 {
+fn times(sums: &Counters, wanted: impl Fn(u32) -> bool) -> u64 {
     let all = sums.reasons.iter().filter(|(code, _)| wanted(**code));
     all.fold(0, |sum, (_, (client, server))| {
         sum.saturating_add(*client).saturating_add(*server)

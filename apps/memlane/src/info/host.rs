@@ -165,7 +165,7 @@ fn settings() -> Vec<Setting> {
         .filter(|(key, _)| key.starts_with("MEMLANE_"))
         .map(|(variable, value)| Setting {
             complaint: run::options::complaint(&variable, &value),
-            value: crate::printable::printable(value.as_bytes()),
+            value: memlane_observe::printable(value.as_bytes()),
             variable,
         })
         .collect();

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use memlane_observe::control;
 use memlane_packet::Mode;
 
 use super::options;
 use super::place::{self, Place};
 use crate::blocks::duration;
-use crate::control;
 use crate::exit::{Exit, fail};
 
 /// Join two ends: what comes from one goes to the other, both ways

@@ -132,7 +132,7 @@ impl Held {
             // The monitor's socket is its thread's.
             Tie::Vhost(_) => (None, None, None),
         };
-        let peer = socket.and_then(|socket| crate::os::peer(socket).ok());
+        let peer = socket.and_then(|socket| memlane_observe::control::peer(socket).ok());
         let peer = peer.map(|(pid, uid)| Peer {
             pid,
             uid,
@@ -143,7 +143,7 @@ impl Held {
 }
 
 fn printable(text: &str) -> String {
-    crate::printable::printable(text.as_bytes())
+    memlane_observe::printable(text.as_bytes())
 }
 
 /// Where others come to us.

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use memlane_observe::control::{self, Held, Listener, Role};
 use serde::{Deserialize, Serialize};
 
 use super::args::Job;
@@ -13,7 +14,6 @@ use super::documents::{End, Process, Queue, Stats, Table};
 use super::progress::{note, short};
 use super::watched::Watched;
 use crate::blocks::duration;
-use crate::control::{self, Held, Listener, Reply, Role};
 use crate::exit::{Exit, fail};
 use crate::out::{self, human};
 
@@ -40,11 +40,11 @@ enum Question {
 }
 
 impl control::Question for Question {
-    fn is_a_look(&self) -> bool {
+    fn is_read_only(&self) -> bool {
         true
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         // Who is asked is at it at once, unless he is stopped.
         Duration::from_secs(2)
     }
@@ -58,7 +58,7 @@ pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<Held>)> {
     let shown = Arc::clone(&watched);
     let held = Listener::bind(Role::Net, &name).and_then(|listener| {
         listener.in_background(move |Question::Describe| {
-            Reply::from_result(serde_json::to_value(shown.describe()).map_err(Into::into))
+            crate::exit::reply(serde_json::to_value(shown.describe()).map_err(Into::into))
         })
     });
     match held {

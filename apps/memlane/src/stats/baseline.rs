@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
+use memlane_observe::control;
+use memlane_observe::counters::Counters;
+use memlane_observe::processes::Process;
 use serde::{Deserialize, Serialize};
-
-use crate::control;
-use crate::procs::Process;
-use crate::sums::Sums;
 
 const NAME: &str = "stats-baseline.json";
 const SCHEMA: &str = "memlane.stats-baseline/1";
@@ -37,7 +36,7 @@ struct Entry {
     page_unix_nanoseconds: u64,
     /// When it was reset, in seconds since 1970.
     at: u64,
-    sums: Sums,
+    sums: Counters,
 }
 
 impl Entry {
@@ -49,7 +48,7 @@ impl Entry {
             id: process.page.gid,
             page_unix_nanoseconds: process.page.start_ns,
             at: now(),
-            sums: Sums::of(&process.page),
+            sums: Counters::of(&process.page),
         })
     }
 
@@ -107,7 +106,7 @@ impl Baseline {
     }
 
     /// What was put aside of a process, and when.
-    pub(super) fn of(&self, process: &Process) -> Option<(&Sums, u64)> {
+    pub(super) fn of(&self, process: &Process) -> Option<(&Counters, u64)> {
         let entry = self.entries.iter().find(|entry| entry.is_of(process))?;
         Some((&entry.sums, entry.at))
     }

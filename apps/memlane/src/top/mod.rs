@@ -7,14 +7,15 @@ mod terminal;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
+use memlane_observe::processes::Survey;
+use memlane_observe::rings;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use crate::blocks::duration;
 use crate::color::Color;
 use crate::exit::{Exit, fail};
-use crate::procs::Survey;
-use crate::{out, rings};
+use crate::out;
 use model::{Model, Sample, Sort, View};
 use screen::Look;
 
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn look() -> anyhow::Result<Sample> {
-    let mut survey = Survey::take(None)?;
+    let mut survey = Survey::all()?;
     rings::measure(&mut survey);
     Ok(Sample::new(survey))
 }

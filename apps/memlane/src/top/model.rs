@@ -6,10 +6,9 @@ use std::time::Instant;
 
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
-
-use crate::page::{Conn, Flow};
-use crate::procs::{Process, Survey};
-use crate::sums::Sums;
+use memlane_observe::counters::Counters;
+use memlane_observe::page::{Conn, Flow};
+use memlane_observe::processes::{Process, Survey};
 
 /// A process, whatever has its number: that, its start in ticks, its page's random id.
 type Key = (u32, u64, u64);
@@ -28,7 +27,7 @@ pub(super) struct Sample {
 struct Seen {
     key: Key,
     name: String,
-    sums: Sums,
+    sums: Counters,
     conns: Vec<Conn>,
 }
 
@@ -39,7 +38,7 @@ impl Sample {
             let started = process.started()?;
             Some(Seen {
                 key: (process.pid, started, process.page.gid),
-                sums: Sums::of(&process.page),
+                sums: Counters::of(&process.page),
                 name: process.comm,
                 conns: process.page.conns,
             })
@@ -391,7 +390,9 @@ impl Model {
 }
 
 fn process_row(seen: &Seen, old: Option<&Seen>, seconds: f64) -> Row {
-    let since = old.map(|old| seen.sums.less(&old.sums)).unwrap_or_default();
+    let since = old
+        .map(|old| seen.sums.since(&old.sums))
+        .unwrap_or_default();
     let get = |counter| since.get(counter);
     let is = |wanted: &[ConnState]| {
         let all = seen.conns.iter();
@@ -420,7 +421,7 @@ fn process_row(seen: &Seen, old: Option<&Seen>, seconds: f64) -> Row {
 }
 
 /// The reason that was given most often.
-fn often(sums: &Sums) -> String {
+fn often(sums: &Counters) -> String {
     let times = |(client, server): &(u64, u64)| client.saturating_add(*server);
     let most = sums.reasons.iter().max_by_key(|(_, both)| times(both));
     most.map_or_else(String::new, |(code, _)| Reason(*code).name().to_owned())

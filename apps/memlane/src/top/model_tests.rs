@@ -8,7 +8,7 @@ use super::*;
 
 /// A process with one connection on the memory lane, that has carried so much.
 fn seen(pid: u32, name: &str, carried: u64) -> Seen {
-    let mut sums = Sums::default();
+    let mut sums = Counters::default();
     sums.set(Counter::TxRingBytes, carried);
     sums.set(Counter::RxTcpBytes, carried / 3);
     sums.set(Counter::TxCalls, carried / 100);

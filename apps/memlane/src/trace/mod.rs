@@ -3,7 +3,6 @@
 mod capture;
 mod flow;
 mod packet;
-mod target;
 mod work;
 
 use std::ffi::OsString;
@@ -78,8 +77,8 @@ impl Args {
         Some((a.min(b), a.max(b)))
     }
 
-    fn wish(&self) -> target::Wish {
-        target::Wish {
+    fn tracing(&self) -> memlane_observe::trace::Options {
+        memlane_observe::trace::Options {
             ring: self.buffer,
             snaplen: u32::try_from(self.snaplen.min(SEGMENT as u64)).unwrap_or(0),
             port: match (self.port, self.conn) {

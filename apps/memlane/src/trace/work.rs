@@ -12,13 +12,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use memlane_core::trace::{Record, SEGMENT};
+use memlane_observe::control;
+use memlane_observe::processes::parents;
+use memlane_observe::trace::{self as target, Id, Options, Target};
 use rustix::event::{PollFd, PollFlags};
 
 use super::Args;
 use super::capture::{Capture, Put, Turns};
 use super::flow::{Flows, HOLD_NS, Sink};
 use super::packet::{End, Segment, end, headers};
-use super::target::{self, Id, Target, Wish};
 use crate::exit::{Exit, fail};
 use crate::{os, out, run, service};
 
@@ -116,8 +118,8 @@ impl Door {
     /// A process that has come, and its memfd.
     fn next(&self) -> Option<(u32, OwnedFd)> {
         let (stream, _) = self.listener.accept().ok()?;
-        let (pid, uid) = os::peer(stream.as_fd()).ok()?;
-        let (ours, _) = os::ids();
+        let (pid, uid) = control::peer(stream.as_fd()).ok()?;
+        let ours = os::ids().0;
         // Whoever else has learnt the name.
         (ours == 0 || uid == ours)
             .then(|| received(&stream))
@@ -148,7 +150,7 @@ fn received(stream: &UnixStream) -> Option<OwnedFd> {
 /// Everything at work.
 struct Work {
     stop: OwnedFd,
-    wish: Wish,
+    options: Options,
     only: Option<(End, End)>,
     targets: Vec<(usize, Target)>,
     /// Memfds that were taken up, or that are not ours to trace.
@@ -183,7 +185,7 @@ impl Work {
             Capture::create(&args.output, most.unwrap_or(u64::MAX)).with_context(cannot)?;
         Ok(Work {
             stop,
-            wish: args.wish(),
+            options: args.tracing(),
             only: args.only(),
             targets: Vec::new(),
             seen: HashSet::new(),
@@ -211,7 +213,7 @@ impl Work {
     /// Those that were asked for by name; one that cannot be traced ends all.
     fn attach_now(&mut self, args: &Args) -> anyhow::Result<()> {
         if !args.pid.is_empty() {
-            let all = target::parents().into_keys();
+            let all = parents().into_keys();
             self.strangers = all.filter(|pid| !args.pid.contains(pid)).collect();
         }
         for pid in &args.pid {
@@ -248,7 +250,7 @@ impl Work {
     /// Looks for children of those that were asked for by number. One whose parent ends before anybody looks is missed.
     fn follow(&mut self) {
         self.searched = Some(Instant::now());
-        let parents = target::parents();
+        let parents = parents();
         // A dead one's number may be somebody else's soon.
         self.family.retain(|pid| parents.contains_key(pid));
         self.strangers.retain(|pid| parents.contains_key(pid));
@@ -278,7 +280,7 @@ impl Work {
         if id.is_none_or(|id| !self.seen.insert(id)) {
             return Ok(());
         }
-        let target = Target::begin(pid, path, self.wish)?;
+        let target = Target::begin(pid, path, self.options)?;
         self.targets.push((self.began, target));
         self.began += 1;
         Ok(())

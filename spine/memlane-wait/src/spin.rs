@@ -1,0 +1,464 @@
+//! How long a thread looks again before it sleeps: as long as that has paid lately.
+//!
+//! A hand-over between two cores that both look costs a fraction of a microsecond. Waking a thread that sleeps costs tens
+//! of microseconds. But a thread that looks in vain takes a core from another one, perhaps from the one it waits for.
+//!
+//! One policy serves all lanes but one, with numbers of their own ([`Policy`]). The socket lane keeps its own
+//! (`memlane-socket`, `spin`): it runs in other people's programs without `std`, counts in CPU ticks, keeps its state in
+//! words that signal handlers read, and knows from the lane on which CPU the peer was last seen.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// From this time on a thread that may yield does so, once in [`YIELD_EVERY`] looks. Earlier it keeps its core: an answer
+/// from another core comes sooner, and the scheduler should see both threads at work on cores of their own.
+const YIELD_AFTER: Duration = Duration::from_micros(3);
+const YIELD_EVERY: u32 = 4;
+/// After this many waits in a row that ended only when the core was yielded, the other side runs on this core. From then
+/// on the thread yields at once.
+const SAME_CORE: u32 = 4;
+/// Once in this many such waits the thread does not yield at once: the other side may have moved to another core.
+const MOVED: u32 = 64;
+/// A gap of this length between two looks means that another thread had the core. Yielding to such a thread costs a
+/// slice of its time, while a thread that sleeps is let in as soon as it is woken.
+const LOST_CORE: Duration = Duration::from_micros(200);
+/// A thread that lost its core neither yields nor looks long for this many times the gap.
+const PAUSE_AFTER_LOSS: u32 = 64;
+/// A budget below this is no longer halved but becomes [`Policy::shortest`]: one look takes about as long.
+const ONE_LOOK: Duration = Duration::from_micros(1);
+
+/// The numbers by which a thread spins. [`Policy::default`] has those of a request that crosses to another process and
+/// back, measured on the transport lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// The longest time to look: about twice what a wake-up costs. Zero: never look, always sleep.
+    pub longest: Duration,
+    /// Each wait in vain halves the time to look, down to this. Zero: after some waits in vain, sleep at once.
+    pub shortest: Duration,
+    /// Once in this many waits in vain in a row, look for `probe`: what is waited for may come faster by now.
+    pub probe_every: u32,
+    /// The time of such a trial, if `longest` is not shorter.
+    pub probe: Duration,
+    /// Pause instructions between two looks. More, where a look takes locks that the other side needs.
+    pub pauses: u32,
+    /// Whether to offer the core to other threads between looks.
+    pub yields: bool,
+    /// Whether all threads of this process whose policy says so leave one core of the machine to others: one thread
+    /// more than that sleeps at once.
+    pub leaves_a_core: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            longest: Duration::from_micros(100),
+            shortest: Duration::from_micros(4),
+            probe_every: 64,
+            probe: Duration::from_micros(50),
+            pauses: 1,
+            yields: true,
+            leaves_a_core: false,
+        }
+    }
+}
+
+/// Threads of this process that look now and whose policy leaves a core. Written and read by all of them; nothing is
+/// published through it, so no order is needed.
+static LOOKING: AtomicUsize = AtomicUsize::new(0);
+
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let count = || std::thread::available_parallelism().map_or(1, usize::from);
+    *CORES.get_or_init(count)
+}
+
+/// What a thread has learnt about one thing it waits for again and again.
+///
+/// A wait consists of looks. After each look that found nothing the thread asks [`is_over`](Self::is_over) whether to
+/// sleep; if not, it calls [`pause`](Self::pause) and looks again. When a look, or a sleep, has brought something, it
+/// calls [`found`](Self::found).
+///
+/// ```
+/// use memlane_wait::spin::{Policy, Spin};
+/// # let (mut queue, mut sleeps) = (vec![1], 0);
+/// # let mut sleep = || { sleeps += 1; vec![2] };
+///
+/// let mut spin = Spin::new(Policy::default());
+/// let mut taken = Vec::new();
+/// while taken.len() < 2 {
+///     if let Some(job) = queue.pop() {
+///         spin.found();
+///         taken.push(job);
+///     } else if spin.is_over() {
+///         queue = sleep();
+///     } else {
+///         spin.pause();
+///     }
+/// }
+/// assert_eq!((taken, sleeps), (vec![1, 2], 1));
+/// ```
+#[derive(Debug)]
+pub struct Spin {
+    policy: Policy,
+    /// How long a wait looks by now.
+    budget: Duration,
+    /// Waits in vain, in a row.
+    missed: u32,
+    looks: u32,
+    /// The core was offered since something was found last.
+    offered: bool,
+    /// How often in a row something was found only after the core had been offered.
+    late: u32,
+    /// Others want this core until then.
+    crowded: Option<Instant>,
+    /// The machine has one core: while this thread looks, the other side cannot work.
+    one_core: bool,
+    wait: Wait,
+}
+
+/// The wait that a thread is in.
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    None,
+    Looking {
+        start: Instant,
+        limit: Duration,
+        /// From the start to the last look.
+        last: Duration,
+        /// It is counted in [`LOOKING`].
+        counted: bool,
+    },
+    /// It looked in vain, and sleeps.
+    Asleep {
+        start: Instant,
+    },
+}
+
+impl Spin {
+    /// One that has learnt nothing yet: it looks for as long as the policy allows.
+    #[must_use]
+    pub fn new(policy: Policy) -> Spin {
+        Spin {
+            policy,
+            budget: policy.longest,
+            missed: 0,
+            looks: 0,
+            offered: false,
+            late: 0,
+            crowded: None,
+            one_core: cores() < 2,
+            wait: Wait::None,
+        }
+    }
+
+    /// Starts a wait that looks for at most `limit`. A wait that is not started by this starts with the first
+    /// [`is_over`](Self::is_over), without a limit.
+    pub fn start(&mut self, limit: Duration) {
+        self.stop();
+        let budget = self.budget().min(limit);
+        let counted = self.policy.leaves_a_core && !budget.is_zero();
+        let free = !counted || LOOKING.fetch_add(1, Ordering::Relaxed) + 1 < cores();
+        self.wait = Wait::Looking {
+            start: Instant::now(),
+            limit: if free { budget } else { Duration::ZERO },
+            last: Duration::ZERO,
+            counted,
+        };
+    }
+
+    /// After a look that found nothing: is it time to sleep?
+    pub fn is_over(&mut self) -> bool {
+        if !matches!(self.wait, Wait::Looking { .. }) {
+            self.start(Duration::MAX);
+        }
+        let Wait::Looking { start, limit, .. } = self.wait else {
+            return true;
+        };
+        let since = start.elapsed();
+        if since < limit {
+            self.looked(since);
+            return false;
+        }
+        self.missed();
+        self.wait = Wait::Asleep { start };
+        true
+    }
+
+    /// A wait was in vain.
+    fn missed(&mut self) {
+        self.stop();
+        self.missed = self.missed.wrapping_add(1);
+        self.offered = false;
+        let half = match self.budget / 2 {
+            half if half < ONE_LOOK => Duration::ZERO,
+            half => half,
+        };
+        self.budget = half.max(self.policy.shortest).min(self.policy.longest);
+    }
+
+    /// Between two looks: spends a moment, or offers the core to others.
+    pub fn pause(&mut self) {
+        let Wait::Looking { last, .. } = self.wait else {
+            return;
+        };
+        self.looks = self.looks.wrapping_add(1);
+        let now = last > YIELD_AFTER && self.looks.is_multiple_of(YIELD_EVERY);
+        if self.policy.yields && self.crowded.is_none() && (now || self.shares_its_core()) {
+            self.offered = true;
+            std::thread::yield_now();
+        } else {
+            (0..self.policy.pauses).for_each(|_| std::hint::spin_loop());
+        }
+    }
+
+    /// The wait has brought something: by a look, or, if the caller says so then, too, by a sleep. A sleep that was
+    /// shorter than the longest look brings back the full time to look.
+    pub fn found(&mut self) {
+        match self.wait {
+            Wait::None => return,
+            Wait::Looking { start, last, .. } => {
+                // A core that was offered may have been away for long.
+                let gap = match self.offered {
+                    true => start.elapsed(),
+                    false => last,
+                };
+                self.found_after(gap);
+            }
+            Wait::Asleep { start } if start.elapsed() < self.policy.longest => {
+                self.missed = 0;
+                self.budget = self.policy.longest;
+            }
+            Wait::Asleep { .. } => {}
+        }
+        self.stop();
+    }
+
+    /// A look found something, so long after the start of the wait.
+    fn found_after(&mut self, gap: Duration) {
+        self.looked(gap);
+        self.missed = 0;
+        self.late = match std::mem::take(&mut self.offered) {
+            true => self.late.wrapping_add(1),
+            false => 0,
+        };
+        self.budget = self.budget.max(gap * 2).min(self.policy.longest);
+    }
+
+    /// Whether the next wait would look at all, or sleep at once.
+    #[must_use]
+    pub fn would_look(&self) -> bool {
+        let busy = self.policy.leaves_a_core && LOOKING.load(Ordering::Relaxed) + 1 >= cores();
+        let counted = matches!(self.wait, Wait::Looking { counted: true, .. });
+        (counted || !busy) && !self.budget_after(self.missed).is_zero()
+    }
+
+    /// How long the next wait looks.
+    fn budget(&mut self) -> Duration {
+        if self.crowded.is_some_and(|until| Instant::now() >= until) {
+            self.crowded = None;
+        }
+        match self.crowded.is_some() {
+            true => self.policy.shortest.min(self.policy.longest),
+            false => self.budget_after(self.missed),
+        }
+    }
+
+    /// How long a wait looks after so many in vain.
+    fn budget_after(&self, missed: u32) -> Duration {
+        let Policy {
+            probe_every, probe, ..
+        } = self.policy;
+        let probes = probe_every > 0 && missed % probe_every == probe_every - 1;
+        match probes {
+            _ if self.one_core => Duration::ZERO,
+            true => self.budget.max(probe.min(self.policy.longest)),
+            false => self.budget,
+        }
+    }
+
+    /// A look, so long after the start of the wait.
+    fn looked(&mut self, since: Duration) {
+        if let Wait::Looking { last, .. } = &mut self.wait {
+            let gap = since.saturating_sub(*last);
+            *last = since;
+            if gap >= LOST_CORE {
+                self.crowded = Instant::now().checked_add(gap * PAUSE_AFTER_LOSS);
+            }
+        }
+    }
+
+    /// For all that is known, the other side runs on this core.
+    fn shares_its_core(&self) -> bool {
+        self.late >= SAME_CORE && !self.late.is_multiple_of(MOVED)
+    }
+
+    fn stop(&mut self) {
+        if let Wait::Looking { counted: true, .. } = self.wait {
+            LOOKING.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.wait = Wait::None;
+    }
+}
+
+impl Drop for Spin {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORTEST: Duration = Duration::from_micros(4);
+    const LONGEST: Duration = Duration::from_micros(100);
+
+    fn spin(policy: Policy) -> Spin {
+        let mut spin = Spin::new(policy);
+        spin.one_core = false;
+        spin
+    }
+
+    /// A look that found nothing, so long after the start of the wait; then a pause.
+    fn look(spin: &mut Spin, since: Duration) {
+        if matches!(spin.wait, Wait::None) {
+            spin.start(Duration::MAX);
+        }
+        spin.looked(since);
+        spin.pause();
+    }
+
+    fn find(spin: &mut Spin, since: Duration) {
+        spin.found_after(since);
+        spin.stop();
+    }
+
+    #[test]
+    fn a_thread_that_shares_its_core_with_the_other_side_yields_at_once() {
+        let mut spin = spin(Policy::default());
+        let (soon, later) = (Duration::from_micros(1), YIELD_AFTER * 2);
+        let round = |spin: &mut Spin, there: bool| {
+            look(spin, soon);
+            let at_once = std::mem::take(&mut spin.offered);
+            if !there {
+                (0..YIELD_EVERY).for_each(|_| look(spin, later));
+            }
+            spin.offered |= at_once;
+            find(spin, later);
+            at_once
+        };
+        let offers: Vec<_> = (0..200).map(|_| round(&mut spin, false)).collect();
+        assert_eq!(offers[..=4], [false, false, false, false, true]);
+        assert_eq!(offers.iter().filter(|offer| !**offer).count(), 7);
+        // The other side has moved to another core: it answers before this one is offered.
+        let mut left = 0;
+        while spin.late > 0 && left < 2 * MOVED {
+            round(&mut spin, true);
+            left += 1;
+        }
+        assert!(left <= MOVED && spin.late == 0, "{left}");
+        assert!(!round(&mut spin, true));
+    }
+
+    #[test]
+    fn a_thread_that_loses_its_core_for_long_does_not_yield_for_a_while() {
+        let mut spin = spin(Policy::default());
+        look(&mut spin, YIELD_AFTER * 2);
+        look(&mut spin, YIELD_AFTER * 2 + LOST_CORE);
+        assert_eq!(spin.budget(), SHORTEST);
+        for _ in 0..3 * YIELD_EVERY {
+            look(&mut spin, YIELD_AFTER * 2 + LOST_CORE);
+        }
+        assert!(!spin.offered);
+        find(&mut spin, YIELD_AFTER * 2 + LOST_CORE);
+        assert_eq!(spin.budget(), SHORTEST);
+        std::thread::sleep(LOST_CORE * (PAUSE_AFTER_LOSS + 1));
+        assert_eq!(spin.budget(), LONGEST);
+        // Found by the first look, after the core was away.
+        spin.start(Duration::MAX);
+        find(&mut spin, LOST_CORE);
+        assert_eq!(spin.budget(), SHORTEST);
+    }
+
+    #[test]
+    fn a_thread_that_looks_in_vain_looks_less_and_now_and_then_tries_again() {
+        let mut spin = spin(Policy::default());
+        let Policy {
+            probe, probe_every, ..
+        } = spin.policy;
+        let mut probes = 0;
+        for _ in 0..3 * probe_every {
+            spin.missed();
+            probes += u32::from(spin.budget == SHORTEST && spin.budget() == probe);
+        }
+        assert_eq!((spin.budget, probes), (SHORTEST, 3));
+        find(&mut spin, Duration::from_micros(15));
+        assert_eq!(spin.budget(), Duration::from_micros(30));
+    }
+
+    #[test]
+    fn without_a_shortest_look_a_thread_sleeps_at_once_after_some_in_vain() {
+        let mut spin = spin(Policy {
+            shortest: Duration::ZERO,
+            probe_every: 16,
+            ..Policy::default()
+        });
+        let looks: Vec<bool> = (0..32)
+            .map(|_| {
+                let looks = spin.would_look();
+                spin.missed();
+                looks
+            })
+            .collect();
+        let expected = |wait: usize| wait < 7 || wait % 16 == 15;
+        assert_eq!(looks, (0..32).map(expected).collect::<Vec<_>>());
+        // A short sleep brings the whole budget back.
+        assert!(spin.is_over());
+        spin.found();
+        assert_eq!(spin.budget(), LONGEST);
+    }
+
+    #[test]
+    fn a_policy_of_zero_never_looks() {
+        let mut spin = spin(Policy {
+            longest: Duration::ZERO,
+            ..Policy::default()
+        });
+        for _ in 0..200 {
+            assert!(!spin.would_look() && spin.is_over());
+            spin.found();
+        }
+    }
+
+    #[test]
+    fn a_limit_ends_a_look_early() {
+        let mut spin = spin(Policy::default());
+        spin.start(Duration::ZERO);
+        assert!(spin.is_over());
+    }
+
+    #[test]
+    fn one_core_is_left_to_others() {
+        let policy = Policy {
+            leaves_a_core: true,
+            longest: Duration::from_secs(60),
+            ..Policy::default()
+        };
+        let mut all: Vec<Spin> = (0..cores()).map(|_| spin(policy)).collect();
+        let sleeping = |all: &mut Vec<Spin>| {
+            all.iter_mut()
+                .filter_map(|s| s.is_over().then_some(()))
+                .count()
+        };
+        assert_eq!(sleeping(&mut all), 1);
+        assert!(!all.iter().last().expect("one").would_look());
+        // The first gives its turn up, and the last one may look now.
+        all[0].found();
+        drop(all.remove(0));
+        all.iter_mut().last().expect("one").found();
+        assert_eq!(sleeping(&mut all), 0);
+        drop(all);
+        assert_eq!(LOOKING.load(Ordering::Relaxed), 0);
+    }
+}
