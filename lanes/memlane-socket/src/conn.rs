@@ -7,31 +7,29 @@
 //!   far the stream has come, on which lane, and the two locks. Both processes
 //!   hold the same socket, so they must agree on this.
 //!
-//! # Receive modes ([`Cell::rx_mode`])
+//! # Receive modes ([`RxMode`], in [`Cell::rx_gate`])
 //!
 //! | mode | bytes come by | counted |
 //! |---|---|---|
-//! | `PLAIN` | TCP; lane not open yet | `rx_count` |
-//! | `COLD` | TCP: lane open, we are parked and the ring is empty | `Rx` |
-//! | `HOT` | ring and TCP, by the sender's map | `Rx` |
-//! | `DRAIN` | ring and TCP until the ring is empty; then `ENDED` | `Rx` |
-//! | `ENDED` | TCP for ever | no |
-//! | `MOVING` | (momentary, under `rx_lock`) | – |
+//! | `Plain` | TCP; lane not open yet | `rx_count` |
+//! | `Cold` | TCP: lane open, we are parked and the ring is empty | `Rx` |
+//! | `Hot` | ring and TCP, by the sender's map | `Rx` |
+//! | `Drain` | ring and TCP until the ring is empty; then `Ended` | `Rx` |
+//! | `Ended` | TCP for ever | no |
+//! | `Moving` | (momentary, under `rx_lock`) | – |
 //!
-//! `rx_inflight` counts calls that may sleep in the kernel on this socket while
-//! the mode is `PLAIN` or `COLD`. Whoever enters: increments, then looks at the
-//! mode (both sequentially consistent). Whoever leaves those modes: stores
-//! `MOVING`, then looks at the count. So nobody sleeps on TCP while bytes may
-//! come by the ring.
+//! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`; `Plain` and
+//! `Cold` are left for a mode in which bytes may come by the ring only when nobody is inside ([`crate::gate`]).
 //!
-//! # Send modes ([`Cell::tx_mode`])
+//! # Send modes ([`TxMode`], in [`Cell::tx_gate`])
 //!
-//! `PLAIN` (lane not open, bytes counted in `tx_count`), `OPEN`, `ENDED`; the
-//! same rule between `tx_inflight` and `MOVING`. In `OPEN`, `tx_flight` bytes
-//! are being written to TCP by calls that do not hold the lock; they are
+//! `Plain` (the lane is not open; bytes are counted in `tx_count`), `Open`, `Ended`; the same rule for calls that write
+//! in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; they are
 //! promised (see `ring`) beforehand.
 
+use crate::gate::{Gate, Mode};
 use crate::thread::Lock;
+use crate::typed::bits_enum;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
@@ -77,22 +75,54 @@ impl<'a> LaneView<'a> {
     }
 }
 
-/// Receive and send modes: see the module's head.
-pub mod mode {
-    /// Lane not open yet.
-    pub const PLAIN: u32 = 0;
-    /// Receive: lane open, parked.
-    pub const COLD: u32 = 1;
-    /// Receive: lane open, awake.
-    pub const HOT: u32 = 2;
-    /// Receive: emptying the ring for the last time.
-    pub const DRAIN: u32 = 3;
-    /// TCP for ever.
-    pub const ENDED: u32 = 4;
-    /// Momentary.
-    pub const MOVING: u32 = 5;
-    /// Send: lane open.
-    pub const OPEN: u32 = 6;
+bits_enum! {
+    /// How bytes are received: see the module's head.
+    pub enum RxMode {
+        /// By TCP: the lane is not open yet.
+        Plain = 0,
+        /// By TCP: the lane is open, we are parked and the ring is empty.
+        Cold = 1,
+        /// By the ring and TCP, by the sender's map.
+        Hot = 2,
+        /// By the ring and TCP until the ring is empty.
+        Drain = 3,
+        /// Somebody is changing it: momentary, under `rx_lock`.
+        Moving = 5,
+        ;
+        /// By TCP for ever.
+        Ended = 4,
+    }
+}
+
+bits_enum! {
+    /// How bytes are sent: see the module's head.
+    pub enum TxMode {
+        /// By TCP: the lane is not open yet.
+        Plain = 0,
+        /// By the ring; by TCP where that must be.
+        Open = 6,
+        /// Somebody is changing it: momentary, under `tx_lock`.
+        Moving = 5,
+        ;
+        /// By TCP for ever.
+        Ended = 4,
+    }
+}
+
+impl Mode for RxMode {
+    const MOVING: RxMode = RxMode::Moving;
+}
+
+impl Mode for TxMode {
+    const MOVING: TxMode = TxMode::Moving;
+}
+
+impl RxMode {
+    /// May the ring have bytes for us?
+    #[inline(always)]
+    pub fn is_awake(self) -> bool {
+        matches!(self, RxMode::Hot | RxMode::Drain)
+    }
 }
 
 /// Shared by a parent and its forked children; all-zero is a fresh value.
@@ -105,13 +135,9 @@ pub struct Cell {
     pub nonblock: AtomicU32,
     /// Guards everything about receiving.
     pub rx_lock: Lock,
-    /// See the module's head.
-    pub rx_mode: AtomicU32,
-    /// See the module's head.
-    pub rx_inflight: AtomicU32,
-    /// Threads that sleep in poll or select on this socket: it must not wake up
-    /// (`COLD` → `HOT`) under them.
-    pub rx_pollers: AtomicU32,
+    /// The receive mode; the calls that may sleep in the kernel on this socket while it is `Plain` or `Cold`; the
+    /// threads that sleep on it in poll or select, under which it must not wake up (`Cold` → `Hot`).
+    pub rx_gate: Gate<Cpu, RxMode>,
     /// An error that TCP reported while the ring still had bytes to deliver.
     pub pending_error: AtomicI32,
     /// Bytes taken in `PLAIN`.
@@ -125,10 +151,8 @@ pub struct Cell {
     pub rx_taken: AtomicU64,
     /// Guards everything about sending.
     pub tx_lock: Lock,
-    /// See the module's head.
-    pub tx_mode: AtomicU32,
-    /// See the module's head.
-    pub tx_inflight: AtomicU32,
+    /// The send mode, and the calls that write to TCP while it is `Plain`.
+    pub tx_gate: Gate<Cpu, TxMode>,
     /// 1 = TCP's send buffer was full at the last try.
     pub tx_blocked: AtomicU32,
     /// Ticks that non-blocking sends have waited for room since TCP last said `EAGAIN`.
@@ -408,14 +432,14 @@ impl Conn {
 
     /// Receive mode.
     #[inline(always)]
-    pub fn rx_mode(&self) -> u32 {
-        self.cell().rx_mode.load(Ordering::SeqCst)
+    pub fn rx_mode(&self) -> RxMode {
+        self.cell().rx_gate.mode()
     }
 
     /// Send mode.
     #[inline(always)]
-    pub fn tx_mode(&self) -> u32 {
-        self.cell().tx_mode.load(Ordering::SeqCst)
+    pub fn tx_mode(&self) -> TxMode {
+        self.cell().tx_gate.mode()
     }
 
     /// Operations so far.

@@ -38,8 +38,9 @@ pub use names::forget_all;
 use proof::{check_peer, common_eid};
 pub use standing::{Standing, bar, give_up, hope_again, hurry, standing};
 
-use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
+use crate::conn::{Cell, Conn, Handshake, RxMode, SEEN_TUPLE, TxMode, Use};
 use crate::faults::{self, Step};
+use crate::gate::Busy;
 use crate::group::{self, PeerDmb};
 use crate::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::lane::copying;
@@ -595,13 +596,14 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     let (Some(mut rx), Some(mut tx)) = (lock_rx(conn), lock_tx(conn)) else {
         return Ok(());
     };
-    cell.rx_mode.store(mode::MOVING, Ordering::SeqCst);
-    cell.tx_mode.store(mode::MOVING, Ordering::SeqCst);
+    if !begin_move(cell) {
+        return be_patient(conn, hs, Reason::COUNTS); // somebody is inside a call
+    }
     faults::at(Step::Opening);
     let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
     if !matches!(opened, Ok(true)) {
-        cell.rx_mode.store(mode::PLAIN, Ordering::SeqCst);
-        cell.tx_mode.store(mode::PLAIN, Ordering::SeqCst);
+        cell.rx_gate.set(RxMode::Plain);
+        cell.tx_gate.set(TxMode::Plain);
         opened?;
         return be_patient(conn, hs, Reason::COUNTS);
     }
@@ -618,17 +620,25 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Both modes are `MOVING` and both locks held. `Ok(false)`: not now.
+/// Both directions move, unless somebody is inside a call of either. Both locks are held.
+fn begin_move(cell: &Cell) -> bool {
+    if !cell.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
+        return false;
+    }
+    let both = cell.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
+    if !both {
+        cell.rx_gate.set(RxMode::Plain);
+    }
+    both
+}
+
+/// Both modes are `Moving` and both locks held. `Ok(false)`: not now.
 fn open_quiet(
     conn: &Conn,
     hs: &Handshake,
     guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
 ) -> Result<bool, Reason> {
     let cell = conn.cell();
-    if cell.rx_inflight.load(Ordering::SeqCst) != 0 || cell.tx_inflight.load(Ordering::SeqCst) != 0
-    {
-        return Ok(false);
-    }
     let fd = conn.fd.load(Ordering::Relaxed);
     let Ok(counts) = sock::tcp_counts(fd) else {
         return Ok(false);

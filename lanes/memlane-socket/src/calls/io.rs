@@ -8,7 +8,7 @@
 )]
 
 use super::touch;
-use crate::conn::{Use, mode};
+use crate::conn::{RxMode, TxMode, Use};
 use crate::iov::{IOV_MAX, is_nowhere};
 use crate::lane::recv::receive;
 use crate::lane::send::send as send_lanes;
@@ -67,7 +67,7 @@ fn odd_recv(conn: &Use, flags: c_int) -> bool {
     }
     if flags & libc::MSG_ERRQUEUE == 0 {
         crate::upgrade::bar(conn, why);
-        return conn.rx_mode() != mode::DRAIN;
+        return conn.rx_mode() != RxMode::Drain;
     }
     true
 }
@@ -329,7 +329,7 @@ const STEP: usize = 16 * 1024;
 /// `sendfile(2)`: file to connection.
 pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssize_t {
     // Traced, its bytes go through our buffer in any case: a tracer wants to see them.
-    let ours = |c: &Use| c.upgraded() && c.tx_mode() == mode::OPEN || crate::trace::on();
+    let ours = |c: &Use| c.upgraded() && c.tx_mode() == TxMode::Open || crate::trace::on();
     let Some(conn) = lane_conn(out).filter(ours) else {
         return counted_send(out, || real!(sendfile(out, from, offset, count)));
     };
@@ -410,17 +410,17 @@ fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     };
     loop {
         match conn.tx_mode() {
-            mode::PLAIN => {
+            TxMode::Plain => {
                 if let Some(n) = crate::lane::send::plain(&conn, &call) {
                     return n;
                 }
             }
-            mode::OPEN if !crate::lane::end_tx(&conn) && conn.tx_mode() == mode::OPEN => {
+            TxMode::Open if !crate::lane::end_tx(&conn) && conn.tx_mode() == TxMode::Open => {
                 // In a handler that has interrupted a send of this very thread.
                 return real::fail(memlane_sys::Errno::INTR);
             }
-            mode::OPEN => crate::upgrade::bar(&conn, Reason::OPTION),
-            mode::MOVING => core::hint::spin_loop(),
+            TxMode::Open => crate::upgrade::bar(&conn, Reason::OPTION),
+            TxMode::Moving => core::hint::spin_loop(),
             _ => return crate::lane::send::after_end(&conn, None, &call),
         }
     }
@@ -446,7 +446,7 @@ pub fn splice(
     let Some(conn) = lane_conn(from) else {
         return real!(splice(from, off_in, to, off_out, len, flags));
     };
-    if conn.rx_mode() == mode::PLAIN {
+    if conn.rx_mode() == RxMode::Plain {
         let call = || real!(splice(from, off_in, to, off_out, len, flags));
         if let Some(n) = crate::lane::recv::plain(&conn, call) {
             return n;
@@ -456,9 +456,9 @@ pub fn splice(
         process::count(Counter::Splice, 1);
         crate::upgrade::bar(&conn, Reason::OPTION);
     }
-    while conn.rx_mode() == mode::DRAIN {
+    while conn.rx_mode() == RxMode::Drain {
         match splice_ring(&conn, to, len) {
-            0 if conn.rx_mode() == mode::DRAIN => return 0,
+            0 if conn.rx_mode() == RxMode::Drain => return 0,
             0 => {}
             n => return n,
         }
@@ -480,7 +480,11 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
         real::fail(memlane_sys::Errno::AGAIN)
     });
     if n <= 0 {
-        return if conn.rx_mode() == mode::ENDED { 0 } else { n };
+        return if conn.rx_mode() == RxMode::Ended {
+            0
+        } else {
+            n
+        };
     }
     let written = real!(write(to, buf.as_ptr().cast(), n.cast_unsigned()));
     if written > 0 {

@@ -119,7 +119,7 @@ pub fn to_stdio(conn: &Use) -> bool {
 
 /// Is the ring being emptied for the last time?
 pub fn still_draining(conn: &Use) -> bool {
-    conn.rx_mode() == crate::conn::mode::DRAIN
+    conn.rx_mode() == crate::conn::RxMode::Drain
 }
 
 /// A copy of `fd` has a number that is not tracked: its calls go past us. They have been

@@ -211,7 +211,7 @@ pub(super) fn take(
 mod tests {
     use super::*;
     use crate::calls::io;
-    use crate::conn::mode;
+    use crate::conn::TxMode;
     use crate::guard::lock_tx;
     use crate::iov::count::COPIED;
     use crate::lane::looped::{Looped, looped};
@@ -309,7 +309,7 @@ mod tests {
             outgoing(&l.conn, &mut held).unwrap().device = Loopback::empty();
         }
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
-        assert_eq!(l.conn.tx_mode(), mode::ENDED);
+        assert_eq!(l.conn.tx_mode(), TxMode::Ended);
         assert_eq!(receive(&l, 10), &sent[..10]);
         let mut rest = vec![0; N];
         l.ends[1].read_exact(&mut rest).unwrap();

@@ -1,6 +1,6 @@
 //! For unit tests: a connection whose ring leads back to itself.
 
-use crate::conn::{Use, mode};
+use crate::conn::{RxMode, TxMode, Use};
 use crate::guard::{lock_rx, lock_tx};
 use crate::{group, lane, process, real};
 use core::sync::atomic::Ordering;
@@ -47,7 +47,10 @@ pub(super) fn looped() -> Looped {
         lane::open(&conn, (&mut rx, &mut tx), dmb, (0, 0), PART_LEAST);
     }
     lane::wake(&conn);
-    assert_eq!((conn.rx_mode(), conn.tx_mode()), (mode::HOT, mode::OPEN));
+    assert_eq!(
+        (conn.rx_mode(), conn.tx_mode()),
+        (RxMode::Hot, TxMode::Open)
+    );
     Looped {
         fd,
         conn,

@@ -18,8 +18,9 @@ mod stuck;
 pub mod tune;
 mod worth;
 
-use crate::conn::{Conn, Dmb, LaneView, SEEN_WIDENED, mode};
+use crate::conn::{Conn, Dmb, LaneView, RxMode, SEEN_WIDENED, TxMode};
 use crate::faults::{self, Step};
+use crate::gate::Busy;
 use crate::group;
 use crate::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::process;
@@ -31,7 +32,7 @@ use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
 
-/// Opens both lanes; both modes are `MOVING`.
+/// Opens both lanes; both modes are `Moving`.
 /// `taken`/`written`: stream offsets reached by TCP. `least`: the part of the
 /// peer's ring to begin with; 0: all of it, always.
 pub fn open(
@@ -74,8 +75,8 @@ pub fn open(
     shed::mark(chunk, slot); // whoever had the slot before may have left pages
     crate::stats::show_rings(conn);
     crate::stats::show_part(conn, tx.part(peers.ring.len()));
-    cell.tx_mode.store(mode::OPEN, Ordering::SeqCst);
-    cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+    cell.tx_gate.set(TxMode::Open);
+    cell.rx_gate.set(RxMode::Cold);
 }
 
 /// After bytes came by TCP: from now on they may come by the ring, if nobody
@@ -91,17 +92,12 @@ pub fn wake(conn: &Conn) {
     if !Rx::sender_active(words) {
         return;
     }
-    if cell
-        .rx_mode
-        .compare_exchange(mode::COLD, mode::MOVING, Ordering::SeqCst, Ordering::SeqCst)
-        .is_err()
-    {
-        return;
+    let gate = &cell.rx_gate;
+    if !gate.begin_move(RxMode::Cold, Busy::CallsAndSleepers) {
+        return; // awake already, or somebody sleeps in the kernel
     }
-    let asleep = cell.rx_inflight.load(Ordering::SeqCst) + cell.rx_pollers.load(Ordering::SeqCst);
-    let alone = asleep == 0 && epoll::may_wake(conn);
-    if !alone {
-        cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+    if !epoll::may_wake(conn) {
+        gate.set(RxMode::Cold);
         return;
     }
     let want = if epoll::is_registered(conn) {
@@ -124,7 +120,7 @@ pub fn wake(conn: &Conn) {
         .store(crate::spin::cpu_mark(), Ordering::Relaxed);
     group::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
     show_parked(conn, false);
-    cell.rx_mode.store(mode::HOT, Ordering::SeqCst);
+    cell.rx_gate.set(RxMode::Hot);
 }
 
 /// The connection has just been put into an epoll set while awake.
@@ -132,7 +128,7 @@ pub fn want_ready(conn: &Conn) {
     let Some(mut held) = lock_rx(conn) else {
         return;
     };
-    if conn.rx_mode() == mode::HOT
+    if conn.rx_mode() == RxMode::Hot
         && let Some(lane) = held.lane()
     {
         let flags = held.flags() | WANT_READY;
@@ -143,7 +139,7 @@ pub fn want_ready(conn: &Conn) {
 /// What came of an attempt to park.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parked {
-    /// The mode is `COLD` (or already was): sleep on TCP.
+    /// The mode is `Cold` (or already was): sleep on TCP.
     Yes,
     /// Something is there.
     Data,
@@ -158,18 +154,18 @@ const WRITER_TURNS: u32 = 2000;
 /// … then so many times it lets others run.
 const WRITER_YIELDS: u32 = 50;
 
-/// `HOT` → `COLD`. `held` is `rx_lock`.
+/// `Hot` → `Cold`. `held` is `rx_lock`.
 pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
     let cell = conn.cell();
-    match cell.rx_mode.load(Ordering::SeqCst) {
-        mode::COLD => return Parked::Yes,
-        mode::HOT | mode::DRAIN => {}
+    match conn.rx_mode() {
+        RxMode::Cold => return Parked::Yes,
+        RxMode::Hot | RxMode::Drain => {}
         _ => return Parked::Ended,
     }
     let Some(LaneView { words, .. }) = held.lane() else {
         return Parked::Ended;
     };
-    if cell.rx_mode.load(Ordering::SeqCst) == mode::DRAIN {
+    if conn.rx_mode() == RxMode::Drain {
         // What the peer is writing now will not be announced: it has been told to use TCP.
         return match held.check_park(words) {
             ParkCheck::WriterBusy => Parked::Stuck,
@@ -185,7 +181,7 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
             show_parked(conn, true);
             shed::parked(conn, held);
             worth::parked(conn);
-            cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
+            cell.rx_gate.set(RxMode::Cold);
             faults::at(Step::Parked);
             Parked::Yes
         }
@@ -231,7 +227,8 @@ pub fn end(conn: &Conn, why: Reason) {
 /// the peer just closes), it is on TCP because the peer wants it so.
 #[cold]
 fn ended_by_peer(conn: &Conn) {
-    let over = conn.tx_mode() == mode::ENDED && matches!(conn.rx_mode(), mode::DRAIN | mode::ENDED);
+    let over =
+        conn.tx_mode() == TxMode::Ended && matches!(conn.rx_mode(), RxMode::Drain | RxMode::Ended);
     let goes_on = || {
         let counts = sock::tcp_counts(conn.fd.load(Ordering::Relaxed));
         counts.is_ok_and(|counts| counts.state == sock::TCP_ESTABLISHED)
@@ -256,7 +253,7 @@ pub fn end_tx(conn: &Conn) -> bool {
     let Some(mut held) = lock_tx(conn) else {
         return false;
     };
-    let Some(lane) = held.lane().filter(|_| conn.tx_mode() == mode::OPEN) else {
+    let Some(lane) = held.lane().filter(|_| conn.tx_mode() == TxMode::Open) else {
         return false;
     };
     faults::at(Step::EndingTx);
@@ -274,25 +271,25 @@ pub fn end_rx(conn: &Conn) -> bool {
         return false;
     };
     let was = conn.rx_mode();
-    let open = was == mode::HOT || was == mode::COLD;
+    let open = was == RxMode::Hot || was == RxMode::Cold;
     let Some(LaneView { words, .. }) = held.lane().filter(|_| open) else {
         return false;
     };
     held.begin_park(words, PARKED | TCP_ONLY);
     faults::at(Step::EndingRx);
     let state = settle(&held, words);
-    if was == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0 {
+    if was == RxMode::Hot && conn.inherited.load(Ordering::Relaxed) == 0 {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
-    let empty = was == mode::COLD || state == ParkCheck::Parked;
-    tune::rx_ended(conn, if empty { mode::ENDED } else { mode::DRAIN });
+    let empty = was == RxMode::Cold || state == ParkCheck::Parked;
+    tune::rx_ended(conn, if empty { RxMode::Ended } else { RxMode::Drain });
     faults::at(Step::EndedRx);
     true
 }
 
 /// Bytes that lie unread in the ring.
 pub fn unread(conn: &Conn) -> u64 {
-    if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    if !conn.upgraded() || !conn.rx_mode().is_awake() {
         return 0;
     }
     let Some(mut held) = lock_rx(conn) else {
@@ -322,7 +319,7 @@ pub fn in_ring(conn: &Conn) -> u64 {
 /// holds and those in the ring: what stands behind a TCP run that is still
 /// under way does not count.
 pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
-    if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    if !conn.upgraded() || !conn.rx_mode().is_awake() {
         return by_tcp;
     }
     let (mut sum, mut left) = (0, by_tcp);
@@ -346,7 +343,7 @@ pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
 /// Shows `look` the pieces of the stream that lie ahead, until it says `false`.
 /// `true`: the end of what has been published was reached.
 fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
-    if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    if !conn.upgraded() || !conn.rx_mode().is_awake() {
         return true;
     }
     let Some(held) = lock_rx(conn) else {
@@ -379,7 +376,7 @@ fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
 #[inline]
 pub fn readable(conn: &Conn) -> bool {
     match conn.rx_mode() {
-        mode::HOT | mode::DRAIN => unread(conn) > 0,
+        RxMode::Hot | RxMode::Drain => unread(conn) > 0,
         _ => false,
     }
 }
@@ -388,12 +385,12 @@ pub fn readable(conn: &Conn) -> bool {
 #[inline]
 pub fn perhaps_readable(conn: &Conn) -> bool {
     let cell = conn.cell();
-    match cell.rx_mode.load(Ordering::Relaxed) {
-        mode::HOT => conn.rx_lane().is_some_and(|lane| {
+    match cell.rx_gate.glance() {
+        RxMode::Hot => conn.rx_lane().is_some_and(|lane| {
             lane.words.sent.0.published.load(Ordering::Relaxed)
                 != cell.rx_taken.load(Ordering::Relaxed)
         }),
-        mode::DRAIN => true,
+        RxMode::Drain => true,
         _ => false,
     }
 }
@@ -423,7 +420,9 @@ pub fn closing(conn: &Conn) {
 
 /// The connection is gone from this process.
 pub fn detach(conn: &Conn) {
-    if conn.upgraded() && conn.rx_mode() == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0
+    if conn.upgraded()
+        && conn.rx_mode() == RxMode::Hot
+        && conn.inherited.load(Ordering::Relaxed) == 0
     {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
@@ -440,8 +439,8 @@ pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
 #[cold]
 fn cut(conn: &Conn, why: Reason) {
     let cell = conn.cell();
-    cell.rx_mode.store(mode::ENDED, Ordering::SeqCst);
-    cell.tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    cell.rx_gate.set(RxMode::Ended);
+    cell.tx_gate.set(TxMode::Ended);
     process::show(conn, ConnState::Downgraded, why);
     crate::stats::count_reason(conn, why);
     // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.

@@ -4,7 +4,7 @@
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
 use super::{copying, cut, misbehaved, outbox, worth};
-use crate::conn::{LaneView, SEEN_RUN, Use, mode};
+use crate::conn::{LaneView, RxMode, SEEN_RUN, TxMode, Use};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
@@ -63,17 +63,17 @@ fn some(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
     let plain = || by_kernel(conn, buffers);
     loop {
         match conn.rx_mode() {
-            mode::ENDED | mode::PLAIN | mode::COLD if buffers.is_empty() => {
+            RxMode::Ended | RxMode::Plain | RxMode::Cold if buffers.is_empty() => {
                 return Err(Errno(libc::ENOBUFS));
             }
-            mode::ENDED => {
+            RxMode::Ended => {
                 let n = plain();
                 if trace::on() {
                     trace::after_end(conn, Way::Received, Some(buffers), n);
                 }
                 return answer(n);
             }
-            mode::PLAIN | mode::COLD => {
+            RxMode::Plain | RxMode::Cold => {
                 if let Some(n) = from_kernel(conn, libc::MSG_DONTWAIT, true, &plain) {
                     if trace::on() {
                         trace::unseen_received(conn, Some(buffers), n);
@@ -81,8 +81,8 @@ fn some(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
                     return answer(n);
                 }
             }
-            mode::MOVING if lock_rx(conn).is_none() => return Err(Errno::INTR),
-            mode::MOVING => core::hint::spin_loop(),
+            RxMode::Moving if lock_rx(conn).is_none() => return Err(Errno::INTR),
+            RxMode::Moving => core::hint::spin_loop(),
             _ => {
                 if let Some(came) = from_lanes(conn, most, buffers)? {
                     return Ok(came);
@@ -114,7 +114,7 @@ fn answer(n: isize) -> Result<Came, Errno> {
 /// `None`: look at the mode again.
 fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>, Errno> {
     let mut held = lock_rx(conn).ok_or(Errno::INTR)?;
-    let awake = matches!(conn.rx_mode(), mode::HOT | mode::DRAIN);
+    let awake = conn.rx_mode().is_awake();
     let Some(LaneView { words, ring }) = held.lane().filter(|_| awake) else {
         return Ok(None);
     };
@@ -146,7 +146,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
             }
         }
         Ok(Next::TcpForever) => {
-            super::tune::rx_ended(conn, mode::ENDED);
+            super::tune::rx_ended(conn, RxMode::Ended);
             super::ended_by_peer(conn);
             return Ok(None);
         }
@@ -257,7 +257,7 @@ pub enum Reserved<'a> {
 pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);
     let _ = look_for_death(conn);
-    if conn.tx_mode() == mode::OPEN
+    if conn.tx_mode() == TxMode::Open
         && let Turned::Place(place) = in_ring(conn, want)?
     {
         return Ok(Reserved::Ring(place));
@@ -271,8 +271,8 @@ fn reserve_patiently(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>
     let mut spun = false;
     loop {
         match conn.tx_mode() {
-            mode::PLAIN | mode::ENDED => return Ok(Reserved::Tcp(usize::MAX)),
-            mode::MOVING => {
+            TxMode::Plain | TxMode::Ended => return Ok(Reserved::Tcp(usize::MAX)),
+            TxMode::Moving => {
                 core::hint::spin_loop();
                 continue;
             }
@@ -312,7 +312,7 @@ enum Turned<'a> {
 #[inline(always)]
 fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
     let mut held = lock_tx(conn).ok_or(Errno::AGAIN)?;
-    let open = conn.cell().tx_mode.load(Ordering::Relaxed) == mode::OPEN;
+    let open = conn.cell().tx_gate.glance() == TxMode::Open;
     let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Ok(Turned::Ended);
     };
@@ -391,11 +391,11 @@ pub fn sent(conn: &Use, n: usize) {
 /// nothing, is next. [`took`] takes it.
 #[inline]
 pub fn peek(conn: &Use) -> Option<SharedBytes> {
-    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    if !conn.rx_mode().is_awake() {
         return None;
     }
     let mut held = lock_rx(conn)?;
-    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    if !conn.rx_mode().is_awake() {
         return None;
     }
     let LaneView { words, ring } = held.lane()?;
@@ -422,7 +422,7 @@ pub fn took(conn: &Use, n: usize) {
     if let Some(mut held) = lock_rx(conn)
         && let Some(LaneView { words, ring }) = held.lane()
     {
-        if trace::on() && matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+        if trace::on() && conn.rx_mode().is_awake() {
             let (first, _) = held.stretches(ring.len(), n);
             trace::in_ring(conn, &ring, first, held.offset());
         }

@@ -1,7 +1,7 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
 use super::{Parked, misbehaved, park, shed, wake, worth};
-use crate::conn::{Conn, LaneView, SEEN_RUN, Use, mode};
+use crate::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode, Use};
 use crate::faults::{self, Step};
 use crate::group;
 use crate::guard::{RxGuard, lock_rx, lock_tx};
@@ -122,14 +122,14 @@ fn receive_some(
 ) -> ssize_t {
     loop {
         match conn.rx_mode() {
-            mode::ENDED => {
+            RxMode::Ended => {
                 let n = original();
                 if trace::on() && flags & libc::MSG_PEEK == 0 {
                     trace::after_end(conn, Way::Received, seen(buffers, flags), n);
                 }
                 return n;
             }
-            mode::PLAIN | mode::COLD => {
+            RxMode::Plain | RxMode::Cold => {
                 let wanted = buffers.iter().any(|v| v.iov_len > 0);
                 if let Some(n) = from_kernel(conn, flags, wanted, &original) {
                     if trace::on() && flags & libc::MSG_PEEK == 0 {
@@ -139,14 +139,14 @@ fn receive_some(
                 }
             }
             // In a handler that has interrupted the very move, it will not end.
-            mode::MOVING if lock_rx(conn).is_none() => {
+            RxMode::Moving if lock_rx(conn).is_none() => {
                 return fail(if conn.is_nonblock() {
                     Errno::AGAIN
                 } else {
                     Errno::INTR
                 });
             }
-            mode::MOVING => core::hint::spin_loop(),
+            RxMode::Moving => core::hint::spin_loop(),
             _ => match from_lanes(conn, buffers, flags) {
                 Turn::Done(n) => return n,
                 Turn::Again => {}
@@ -175,20 +175,19 @@ pub(super) fn from_kernel(
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
     let cell = conn.cell();
-    cell.rx_inflight.fetch_add(1, Ordering::SeqCst);
-    let m = cell.rx_mode.load(Ordering::SeqCst);
-    if m != mode::PLAIN && m != mode::COLD {
-        cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
+    let m = cell.rx_gate.enter();
+    if m != RxMode::Plain && m != RxMode::Cold {
+        cell.rx_gate.leave();
         return None;
     }
     let mut start = 0;
-    if m == mode::COLD {
+    if m == RxMode::Cold {
         start = ticks();
         shed::look(start);
         let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
         if may_block && shed::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
         {
-            cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
+            cell.rx_gate.leave();
             return Some(fail(Errno::INTR));
         }
     }
@@ -198,16 +197,16 @@ pub(super) fn from_kernel(
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
-    cell.rx_inflight.fetch_sub(1, Ordering::SeqCst);
-    if n == 0 && m == mode::COLD && buffers_wanted {
+    cell.rx_gate.leave();
+    if n == 0 && m == RxMode::Cold && buffers_wanted {
         return Some(stream_end(conn));
     }
-    if n > 0 && m == mode::COLD {
+    if n > 0 && m == RxMode::Cold {
         spin::slept(ticks().wrapping_sub(start));
         if worth::waking(conn, n.cast_unsigned()) {
             wake(conn);
         }
-    } else if m == mode::PLAIN {
+    } else if m == RxMode::Plain {
         crate::upgrade::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
     }
     Some(n)
@@ -252,7 +251,7 @@ fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
             Errno::INTR
         }));
     };
-    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    if !conn.rx_mode().is_awake() {
         return Turn::Again;
     }
     if flags & libc::MSG_PEEK != 0 {
@@ -296,7 +295,7 @@ fn take(conn: &Use, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) -> T
                 }
             }
             Ok(Next::TcpForever) => {
-                super::tune::rx_ended(conn, mode::ENDED);
+                super::tune::rx_ended(conn, RxMode::Ended);
                 super::ended_by_peer(conn);
                 return Turn::Again;
             }
@@ -430,11 +429,13 @@ pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
     if pending != 0 {
         return Turn::Done(fail(Errno(pending)));
     }
-    if let Some(lane) = held.lane().filter(|_| conn.rx_mode() == mode::DRAIN) {
-        // TCP_ONLY was fenced when DRAIN began, so once no write is in progress
+    if let Some(lane) = held.lane().filter(|_| conn.rx_mode() == RxMode::Drain) {
+        // TCP_ONLY was fenced when `Drain` began, so once no write is in progress
         // nothing can be added to the ring any more.
         match held.check_park(lane.words) {
-            ParkCheck::Parked => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
+            ParkCheck::Parked => {
+                cell.rx_gate.set(RxMode::Ended);
+            }
             ParkCheck::Data => {}
             ParkCheck::WriterBusy => return beside_a_writer(conn, held, lane),
         }
@@ -443,16 +444,18 @@ pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
     Turn::Wait { limit: 0 }
 }
 
-/// `DRAIN`, and the peer is in the middle of a write. If TCP has ended, it was
+/// `Drain`, and the peer is in the middle of a write. If TCP has ended, it was
 /// killed there (a living one ends its write first): nothing more will come.
 fn beside_a_writer(conn: &Use, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
     let cell = conn.cell();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
     let next = held.next(lane.words, lane.ring.len());
     match (seen, next) {
-        (Peeked::End, Ok(Next::Empty)) => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
+        (Peeked::End, Ok(Next::Empty)) => {
+            cell.rx_gate.set(RxMode::Ended);
+        }
         (Peeked::Error(e), Ok(Next::Empty)) => {
-            cell.rx_mode.store(mode::ENDED, Ordering::SeqCst);
+            cell.rx_gate.set(RxMode::Ended);
             return Turn::Done(fail(e));
         }
         (Peeked::Error(e), _) => cell.pending_error.store(e.0, Ordering::Relaxed),
@@ -468,7 +471,7 @@ pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
     Turn::Done(fail(Errno(libc::ECONNRESET)))
 }
 
-/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `COLD`).
+/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `Cold`).
 fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
         return try_tcp_end(conn);
@@ -605,7 +608,7 @@ pub(super) fn try_tcp_end(conn: &Use) -> Turn {
 /// read of ours, the kernel would have answered by RST; it does not know of
 /// bytes in the ring, so the answer is made here.
 fn stream_end(conn: &Use) -> ssize_t {
-    if conn.tx_mode() != mode::OPEN {
+    if conn.tx_mode() != TxMode::Open {
         return 0;
     }
     let (Some(from), Some(to)) = (conn.rx_lane(), conn.tx_lane()) else {
@@ -642,7 +645,7 @@ fn spin_for(conn: &Use) -> Spun {
 /// For callers that will ask the kernel next: looks for something for as long as a blocking receive would, unless the
 /// lane is not open. Looking in vain once is enough: the wait that follows does not look again.
 pub fn comes(conn: &Use) -> bool {
-    if conn.rx_mode() != mode::HOT {
+    if conn.rx_mode() != RxMode::Hot {
         return false;
     }
     let spun = spin_for(conn);
@@ -753,7 +756,7 @@ fn peek_lanes(conn: &Use, held: &mut RxGuard<'_>, buffers: &[iovec], flags: i32)
             }
         },
         Ok(Next::TcpForever) => {
-            super::tune::rx_ended(conn, mode::ENDED);
+            super::tune::rx_ended(conn, RxMode::Ended);
             super::ended_by_peer(conn);
             Turn::Again
         }

@@ -1,7 +1,7 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
 use super::{copying, misbehaved, order, outbox};
-use crate::conn::{Conn, Dmb, LaneView, Use, mode};
+use crate::conn::{Conn, Dmb, LaneView, TxMode, Use};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_tx};
 use crate::iov::Cursor;
@@ -41,13 +41,13 @@ pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ss
     }
     let n = loop {
         match conn.tx_mode() {
-            mode::ENDED => break after_end(conn, Some(buffers), &original),
-            mode::PLAIN => {
+            TxMode::Ended => break after_end(conn, Some(buffers), &original),
+            TxMode::Plain => {
                 if let Some(n) = by_kernel(conn, Some(buffers), &original) {
                     break n;
                 }
             }
-            mode::OPEN => break by_lanes(conn, &mut Cursor::new(buffers), flags),
+            TxMode::Open => break by_lanes(conn, &mut Cursor::new(buffers), flags),
             _ => core::hint::spin_loop(),
         }
     };
@@ -94,9 +94,8 @@ fn by_kernel(
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
     let cell = conn.cell();
-    cell.tx_inflight.fetch_add(1, Ordering::SeqCst);
-    if cell.tx_mode.load(Ordering::SeqCst) != mode::PLAIN {
-        cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
+    if cell.tx_gate.enter() != TxMode::Plain {
+        cell.tx_gate.leave();
         return None;
     }
     let n = original();
@@ -110,7 +109,7 @@ fn by_kernel(
         }
         crate::upgrade::hurry(conn, sum + n.cast_unsigned() as u64);
     }
-    cell.tx_inflight.fetch_sub(1, Ordering::SeqCst);
+    cell.tx_gate.leave();
     Some(n)
 }
 
@@ -250,7 +249,7 @@ pub(super) fn look_for_death(conn: &Conn) -> u64 {
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
 fn is_receiver_parked(conn: &Conn) -> bool {
-    let open = conn.tx_mode() == mode::OPEN;
+    let open = conn.tx_mode() == TxMode::Open;
     conn.tx_lane()
         .filter(|_| open)
         .is_none_or(|lane| lane.words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0)
@@ -299,7 +298,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
     let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
-    let open = conn.cell().tx_mode.load(Ordering::Relaxed) == mode::OPEN;
+    let open = conn.cell().tx_gate.glance() == TxMode::Open;
     let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Turn::Ended;
     };

@@ -14,7 +14,7 @@
 // Ticks and milliseconds: far below 2^31 where it matters.
 #![allow(clippy::cast_possible_truncation)]
 
-use crate::conn::{Conn, LaneView, SEEN_GROWN, mode};
+use crate::conn::{Conn, LaneView, RxMode, SEEN_GROWN};
 use crate::faults::{self, Step};
 use crate::group::{self, CHUNKS, Holder, Locked};
 use crate::guard::try_lock_rx;
@@ -217,12 +217,12 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     let Some(mut held) = try_lock_rx(conn) else {
         return false;
     };
-    if conn.rx_mode() == mode::ENDED {
+    if conn.rx_mode() == RxMode::Ended {
         // For ever: nobody reads what somebody may still be writing.
         punch(ring, size);
         return true;
     }
-    if conn.rx_mode() != mode::COLD {
+    if conn.rx_mode() != RxMode::Cold {
         return false;
     }
     let Some(LaneView { words, .. }) = held.lane() else {

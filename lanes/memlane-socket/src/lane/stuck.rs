@@ -3,7 +3,7 @@
 
 use super::looped::{Looped, looped};
 use crate::calls::io;
-use crate::conn::mode;
+use crate::conn::{RxMode, TxMode};
 use crate::process;
 use crate::wait::poll;
 use core::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ fn beside_a_writer(drains: bool) -> Looped {
     words.tx.0.writing.store(1, Ordering::SeqCst);
     if drains {
         super::end_rx(&l.conn);
-        assert_eq!(l.conn.rx_mode(), mode::DRAIN);
+        assert_eq!(l.conn.rx_mode(), RxMode::Drain);
     }
     l
 }
@@ -81,8 +81,7 @@ fn a_poll_sees_what_the_writer_writes_in_the_end() {
 fn a_splice_that_may_wait_waits_for_the_writer() {
     let l = beside_a_writer(true);
     // A splice ends the lane, and this one's two ends are the same.
-    let tx_mode = &l.conn.cell().tx_mode;
-    tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    l.conn.cell().tx_gate.set(TxMode::Ended);
     let words = l.conn.rx_lane().unwrap().words;
     let (_reader, writer) = std::io::pipe().unwrap();
     let (none, start) = (core::ptr::null_mut(), std::sync::Barrier::new(2));

@@ -1,7 +1,7 @@
 //! TCP options that an open lane sets for itself, and gives back when it ends.
 //! The program goes on seeing, and setting, its own values.
 
-use crate::conn::{Conn, SEEN_WIDENED, TUNED, mode};
+use crate::conn::{Conn, RxMode, SEEN_WIDENED, TUNED, TxMode};
 use core::sync::atomic::Ordering;
 use memlane_sys::sock::{self, Peeked};
 
@@ -54,15 +54,15 @@ pub fn widen_window(conn: &Conn) {
 
 /// From here on, everything is sent by TCP.
 pub fn tx_ended(conn: &Conn) {
-    conn.cell().tx_mode.store(mode::ENDED, Ordering::SeqCst);
+    conn.cell().tx_gate.set(TxMode::Ended);
     restore(conn, 0..SENDERS);
 }
 
-/// From here on, everything comes by TCP; `mode` is `DRAIN` if something is left
+/// From here on, everything comes by TCP; `mode` is `Drain` if something is left
 /// in the ring, else `ENDED`.
-pub fn rx_ended(conn: &Conn, mode: u32) {
+pub fn rx_ended(conn: &Conn, mode: RxMode) {
     // What drained has given them back already, perhaps before a filter that forbids the call.
-    if conn.cell().rx_mode.swap(mode, Ordering::SeqCst) != mode::DRAIN {
+    if conn.cell().rx_gate.set(mode) != RxMode::Drain {
         restore(conn, SENDERS..TUNED);
     }
 }
@@ -101,9 +101,9 @@ pub fn shown_to_program(conn: &Conn, name: i32) -> Option<i32> {
 fn held(conn: &Conn, name: i32) -> Option<usize> {
     let i = OPTIONS.iter().position(|(option, _)| *option == name)?;
     let on = if i < SENDERS {
-        conn.tx_mode() == mode::OPEN
+        conn.tx_mode() == TxMode::Open
     } else {
-        matches!(conn.rx_mode(), mode::COLD | mode::HOT)
+        matches!(conn.rx_mode(), RxMode::Cold | RxMode::Hot)
     };
     (conn.upgraded() && on).then_some(i)
 }

@@ -64,7 +64,7 @@ pub(super) fn parked(conn: &Conn) {
 mod tests {
     use super::*;
     use crate::calls::io;
-    use crate::conn::mode;
+    use crate::conn::RxMode;
     use crate::guard::lock_rx;
     use crate::lane::looped::{Looped, looped};
     use crate::lane::{self, Parked};
@@ -92,7 +92,7 @@ mod tests {
     fn messages_to_wake(l: &mut Looped) -> u32 {
         for n in 1..100 {
             comes_by_tcp(l, 1);
-            if l.conn.rx_mode() == mode::HOT {
+            if l.conn.rx_mode() == RxMode::Hot {
                 parks(l);
                 return n;
             }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(first[1..], rarely[..10], "{first:?}");
         // What a stream brings wakes it at once.
         comes_by_tcp(&mut l, BULK);
-        assert_eq!(l.conn.rx_mode(), mode::HOT);
+        assert_eq!(l.conn.rx_mode(), RxMode::Hot);
         // Something comes by the ring.
         let sent = [7u8; 10];
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 10, 0), 10);

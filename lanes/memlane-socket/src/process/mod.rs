@@ -18,7 +18,7 @@ pub use fork::*;
 pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
-use crate::conn::{Cell, Conn, Handshake, Use, mode};
+use crate::conn::{Cell, Conn, Handshake, Use};
 use crate::thread::{self, Lock};
 use crate::wait::epoll::Ep;
 use core::cell::UnsafeCell;
@@ -478,11 +478,8 @@ fn reset_cell(cell: &Cell) {
     cell.nonblock.store(0, Ordering::Relaxed);
     cell.rx_lock.reset();
     cell.tx_lock.reset();
-    cell.rx_mode.store(mode::PLAIN, Ordering::Relaxed);
-    cell.tx_mode.store(mode::PLAIN, Ordering::Relaxed);
-    cell.rx_inflight.store(0, Ordering::Relaxed);
-    cell.rx_pollers.store(0, Ordering::Relaxed);
-    cell.tx_inflight.store(0, Ordering::Relaxed);
+    cell.rx_gate.reset();
+    cell.tx_gate.reset();
     cell.pending_error.store(0, Ordering::Relaxed);
     cell.tx_blocked.store(0, Ordering::Relaxed);
     cell.tx_waited.store(0, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //! `trace::on()` said so, and do nothing if that has changed.
 
 use super::Session;
-use crate::conn::{Conn, SEEN_TUPLE, mode};
+use crate::conn::{Conn, SEEN_TUPLE, TxMode};
 use crate::iov::Cursor;
 use crate::lane;
 use crate::process;
@@ -172,7 +172,7 @@ fn received_so_far(conn: &Conn) -> u64 {
 /// What the peer has of it, as far as can be told.
 fn peer_has(conn: &Conn) -> u64 {
     let sent = sent_so_far(conn);
-    let open = conn.tx_mode() == mode::OPEN;
+    let open = conn.tx_mode() == TxMode::Open;
     conn.tx_lane()
         .filter(|_| open)
         .map_or(sent, |lane| lane.words.consumed.0.load(Relaxed).min(sent))

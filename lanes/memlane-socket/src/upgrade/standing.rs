@@ -4,7 +4,7 @@ use super::{
     AUTO_BYTES, AUTO_OPS, AUTO_OPS_ACCEPTING, CONFIRMING, IDLE, LISTENING, OPEN, OVER, refuse,
 };
 use crate::config::Upgrade;
-use crate::conn::{Conn, mode};
+use crate::conn::{Conn, RxMode, TxMode};
 use crate::process;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
@@ -28,8 +28,8 @@ pub fn standing(conn: &Conn) -> Standing {
     let shown =
         || process::entry(conn).map_or(barred, |e| Reason(e.reason.load(Ordering::Relaxed)));
     if conn.upgraded() {
-        let over = matches!(conn.rx_mode(), mode::DRAIN | mode::ENDED);
-        return match (over && conn.tx_mode() == mode::ENDED, barred) {
+        let over = matches!(conn.rx_mode(), RxMode::Drain | RxMode::Ended);
+        return match (over && conn.tx_mode() == TxMode::Ended, barred) {
             (false, _) => Standing::Memory,
             (true, Reason::NONE) => Standing::Tcp(shown()),
             (true, why) => Standing::Tcp(why),

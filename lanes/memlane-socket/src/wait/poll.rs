@@ -12,7 +12,7 @@
 )]
 
 use super::waited::{Room, Waited};
-use crate::conn::{Conn, mode};
+use crate::conn::{Conn, TxMode};
 use crate::lane::shed::{self, Pieces};
 use crate::lane::{self, Parked};
 use crate::process::{self, PROCESS};
@@ -276,7 +276,8 @@ fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
 
 /// What is to be said of a connection whose ring has something.
 fn ring_events(conn: &Conn, asked: i16) -> i16 {
-    let open = conn.tx_mode() == mode::OPEN && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
+    let open =
+        conn.tx_mode() == TxMode::Open && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
     asked & if open { IN | OUT } else { IN }
 }
 

@@ -1,6 +1,6 @@
 //! The connections that one poll or select waits on, held as long as it lasts.
 
-use crate::conn::{Conn, Use, mode};
+use crate::conn::{Conn, RxMode, Use};
 use crate::lane::{self, Parked};
 use crate::process::{self, PROCESS};
 use crate::spin::{self, Spun};
@@ -124,12 +124,12 @@ impl<'a> Waited<'a> {
     /// Counts (or uncounts) this thread as asleep on all of them.
     pub(super) fn asleep(&self, yes: bool) {
         for conn in self.each() {
-            let pollers = &conn.cell().rx_pollers;
+            let gate = &conn.cell().rx_gate;
             if yes {
-                pollers.fetch_add(1, Ordering::SeqCst)
+                gate.sleeps();
             } else {
-                pollers.fetch_sub(1, Ordering::SeqCst)
-            };
+                gate.wakes();
+            }
         }
     }
 
@@ -140,7 +140,7 @@ impl<'a> Waited<'a> {
             return Spun::Nothing;
         }
         let mut awake: [Option<&Conn>; SPUN] = [None; SPUN];
-        let hot = self.each().filter(|c| c.rx_mode() == mode::HOT);
+        let hot = self.each().filter(|c| c.rx_mode() == RxMode::Hot);
         for (place, conn) in awake.iter_mut().zip(hot) {
             *place = Some(conn);
         }
@@ -161,7 +161,7 @@ impl<'a> Waited<'a> {
     /// Parks all of them; call after `asleep(true)`.
     pub(super) fn park(&self) -> Parked {
         for conn in self.each() {
-            if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN | mode::MOVING) {
+            if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Drain | RxMode::Moving) {
                 continue;
             }
             let Some(mut held) = crate::guard::lock_rx(conn) else {

@@ -208,7 +208,7 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
             true
         }
     };
-    if asleep && conn.rx_mode() == mode::HOT {
+    if asleep && conn.rx_mode() == RxMode::Hot {
         let parked = crate::guard::lock_rx(conn).map(|mut held| lane::park(conn, &mut held));
         if parked != Some(Parked::Yes) {
             kick(ep, reg);

@@ -34,7 +34,8 @@ use ctl::*;
 use lists::*;
 
 use crate::conn::{
-    Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, Use, mode,
+    Conn, REG_ABSENT, REG_DIRTY, REG_HOT, REG_IN_EDGE, REG_OUT_EDGE, REG_READY, Reg, RxMode,
+    TxMode, Use,
 };
 use crate::group;
 use crate::lane::{self, Parked, shed};
@@ -189,7 +190,7 @@ pub fn writable_again(conn: &Conn) {
     }
 }
 
-/// May the connection wake up (`COLD` → `HOT`)? Not while a thread sleeps on a
+/// May the connection wake up (`Cold` → `Hot`)? Not while a thread sleeps on a
 /// set that it is in. If so it is put on the sets' hot lists. `rx_lock` is held:
 /// the sets' locks are only tried.
 pub fn may_wake(conn: &Conn) -> bool {

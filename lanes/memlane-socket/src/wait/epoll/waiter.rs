@@ -331,7 +331,7 @@ impl Waiter<'_> {
         let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
             return false;
         };
-        if conn.rx_mode() != mode::HOT {
+        if conn.rx_mode() != RxMode::Hot {
             return false;
         }
         conn.rx_lane().is_some_and(|lane| {
@@ -457,7 +457,7 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
     let Some(conn) = reg_conn(reg) else {
         return ParkedReg::Yes;
     };
-    if !matches!(conn.rx_mode(), mode::HOT | mode::MOVING | mode::DRAIN) {
+    if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
         return ParkedReg::Yes;
     }
     if !oneshot::may_report(reg) {
@@ -498,8 +498,8 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     // The kernel would say "writable" unless TCP's buffer is full. It is asked
     // itself as long as the connection is parked.
     let writable = asked & OUT != 0
-        && conn.rx_mode() == mode::HOT
-        && conn.tx_mode() == mode::OPEN
+        && conn.rx_mode() == RxMode::Hot
+        && conn.tx_mode() == TxMode::Open
         && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
     // An edge on either side makes the kernel report the whole state.
     let due = asked & ET == 0
