@@ -241,11 +241,8 @@ impl<W: Fresh> Direction<W> {
         self.gate.leave();
         if self.gate.mode() == TxMode::Open {
             // SAFETY: as in the other branch.
-            assert_ne!(
-                self.lane.with(|n| unsafe { *n }),
-                0,
-                "what the opening made"
-            );
+            let made = self.lane.with(|n| unsafe { *n });
+            assert_ne!(made, 0, "what the opening made");
             count(&seen.by_lane);
         }
     }
