@@ -43,12 +43,12 @@ fn other(nr: usize, a: Args) -> isize {
     match nr as i64 {
         // Other operations only ask.
         libc::SYS_seccomp if matches!(a[0], SECCOMP_SET_MODE_STRICT | SECCOMP_SET_MODE_FILTER) => {
-            process::freeze(Reason::SANDBOXED);
+            memlane_socket::upgrade::freeze(Reason::SANDBOXED);
         }
         libc::SYS_prctl if as_fd(a[0]) == libc::PR_SET_SECCOMP => {
-            process::freeze(Reason::SANDBOXED);
+            memlane_socket::upgrade::freeze(Reason::SANDBOXED);
         }
-        libc::SYS_io_uring_setup => process::freeze(Reason::IO_URING),
+        libc::SYS_io_uring_setup => memlane_socket::upgrade::freeze(Reason::IO_URING),
         _ => {}
     }
     real(nr, a)

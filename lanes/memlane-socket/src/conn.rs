@@ -28,6 +28,7 @@
 //! promised (see `ring`) beforehand.
 
 use crate::gate::{Gate, Mode};
+use crate::sets::{REGS, Reg};
 use crate::thread::Lock;
 use crate::typed::bits_enum;
 use core::cell::UnsafeCell;
@@ -174,57 +175,8 @@ pub struct Cell {
     pub rx_after: AtomicU64,
 }
 
-/// One registration in an epoll set.
-#[derive(Debug)]
-pub struct Reg {
-    /// The set; null = none.
-    pub ep: AtomicPtr<crate::wait::epoll::Ep>,
-    /// Descriptor it was registered by.
-    pub fd: AtomicI32,
-    /// Events asked for (`EPOLLIN | …`).
-    pub events: AtomicU32,
-    /// Events that the kernel has been told; `STALE` = tell it in any case.
-    pub kernel_events: AtomicU32,
-    /// `data` as the kernel has been told.
-    pub kernel_data: AtomicU64,
-    /// The program's word.
-    pub data: AtomicU64,
-    /// With `EPOLLONESHOT`: 1 = may still report once. Guarded by the set's lock.
-    pub armed: AtomicU32,
-    /// Counts uses, so that a late event of an earlier one is known. Guarded by the set's lock.
-    pub generation: AtomicU32,
-    /// `REG_*` bits, guarded by the set's lock.
-    pub marks: AtomicU32,
-    /// Next in the set's ready list, guarded by the set's lock.
-    pub next_ready: AtomicPtr<Reg>,
-    /// Neighbours in the set's hot list, guarded by the set's lock.
-    pub next_hot: AtomicPtr<Reg>,
-    /// See `next_hot`.
-    pub prev_hot: AtomicPtr<Reg>,
-    /// Next in the set's dirty list, guarded by the set's lock.
-    pub next_dirty: AtomicPtr<Reg>,
-    /// The connection; set once when the `Conn` is made.
-    pub conn: AtomicPtr<Conn>,
-}
-
 /// TCP options that an open lane sets.
 pub const TUNED: usize = 2;
-
-/// `Reg::marks`: in the ready list.
-pub const REG_READY: u32 = 1;
-/// `Reg::marks`: in the hot list.
-pub const REG_HOT: u32 = 2;
-/// `Reg::marks`: in the dirty list.
-pub const REG_DIRTY: u32 = 4;
-/// `Reg::marks`: an edge for `EPOLLOUT` is due.
-pub const REG_OUT_EDGE: u32 = 8;
-/// `Reg::marks`: an edge for `EPOLLIN` is due.
-pub const REG_IN_EDGE: u32 = 16;
-/// `Reg::marks`: the program has deleted it; the kernel has not been told yet.
-pub const REG_ABSENT: u32 = 32;
-
-/// Registrations that one connection can have; more: TCP only.
-pub const REGS: usize = 2;
 
 /// Handshake of one connection, guarded by `Conn::hs_lock`.
 #[derive(Debug)]
@@ -333,8 +285,8 @@ pub struct Conn {
     pub tx_ready_since: AtomicU64,
     /// `rx_calls` at that time. Guarded by `tx_lock`.
     pub tx_ready_rx_calls: AtomicU64,
-    /// In mode `copy`: our own buffer (null = bytes go straight into the ring). Set before the lane opens.
-    pub tx_own: AtomicPtr<crate::lane::copying::Outgoing>,
+    /// In mode `copy`: what `lane::copying` has (null = bytes go straight into the ring). Set before the lane opens.
+    pub tx_own: AtomicPtr<u8>,
     /// DMB that we receive from.
     pub rx_dmb: AtomicPtr<Dmb>,
     /// First byte of its ring.
@@ -452,50 +404,5 @@ impl Conn {
     #[inline(always)]
     pub fn is_nonblock(&self) -> bool {
         self.cell().nonblock.load(Ordering::Relaxed) != 0
-    }
-}
-
-/// A hold on a connection: it is not freed while this lives.
-#[derive(Debug)]
-pub struct Use(&'static Conn);
-
-impl Use {
-    /// Wraps a hold that has been counted.
-    pub fn counted(conn: &'static Conn) -> Use {
-        Use(conn)
-    }
-
-    /// One more hold.
-    pub fn another(held: &Use) -> Use {
-        held.0.holds.fetch_add(1, Ordering::AcqRel);
-        Use(held.0)
-    }
-}
-
-impl core::ops::Deref for Use {
-    type Target = Conn;
-    #[inline(always)]
-    fn deref(&self) -> &Conn {
-        self.0
-    }
-}
-
-impl Use {
-    /// The connection, for as long as the process lives (its slot may be reused
-    /// once the hold is gone).
-    #[inline(always)]
-    pub fn conn(&self) -> &'static Conn {
-        self.0
-    }
-}
-
-impl Drop for Use {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.holds.fetch_sub(1, Ordering::AcqRel) == 1
-            && self.0.closing.load(Ordering::Acquire) != 0
-        {
-            crate::process::reap(self.0);
-        }
     }
 }

@@ -17,7 +17,8 @@
 
 use crate::conn::{Cell, Conn, Dmb};
 use crate::faults::{self, Step};
-use crate::lane::shed;
+use crate::idle;
+pub use crate::idle::CHUNKS;
 use crate::process::{self, PROCESS};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -37,8 +38,6 @@ use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
 pub const GROUPS: usize = 1024;
-/// Chunks of our own, and attached ones, at a time.
-pub const CHUNKS: usize = 2048;
 
 /// A peer process.
 #[derive(Debug)]
@@ -266,7 +265,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
                 // SAFETY: the whole mapping; no connection uses it.
                 unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             }
-            shed::forget(i);
+            idle::forget(i);
             *chunk = OwnChunk {
                 group: 0,
                 ring_size: 0,
@@ -302,7 +301,7 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
         token,
     };
     let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
-    shed::used(chunk, slot);
+    idle::used(chunk, slot);
     Rx::default().prepare(words);
     words.rx.0.token.store(token.bits(), Ordering::Release);
     locked.groups()[group as usize].conns += 1;
@@ -323,7 +322,7 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
             if detached && !is_read_elsewhere(i, slot) {
                 chunk.quarantine &= !(1 << slot);
                 chunk.used &= !(1 << slot);
-                shed::mark(i as u32, slot);
+                idle::mark(i as u32, slot);
             }
         }
         if chunk.used != u64::MAX {
@@ -486,7 +485,7 @@ pub fn release_dmb(
     );
     if let Some(words) = own_words(chunk, slot) {
         words.rx.0.flags.fetch_or(TCP_ONLY, Ordering::SeqCst);
-        shed::mark(chunk, slot);
+        idle::mark(chunk, slot);
         let own = &mut locked.own()[chunk as usize];
         if shared.is_some() || told && !Rx::sender_detached(words) {
             own.quarantine |= 1 << slot;
@@ -818,7 +817,7 @@ pub fn forget_all() {
             cell.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
-    (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(shed::forget);
+    (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(idle::forget);
     for word in &HOT_CHUNKS {
         word.store(0, Ordering::Relaxed);
     }

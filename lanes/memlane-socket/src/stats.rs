@@ -1,8 +1,7 @@
 //! What a connection shows in the process's stats page.
 
-use crate::config::Upgrade;
 use crate::conn::Conn;
-use crate::process::{config, entry, header};
+use crate::process::{entry, header};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memlane_core::reason::Reason;
@@ -63,9 +62,6 @@ pub fn connected(conn: &Conn) {
     count_conn(h, conn.role.load(Relaxed));
     if let Some(e) = entry(conn) {
         e.state.store(ConnState::Tcp as u32, Relaxed);
-    }
-    if config().upgrade == Upgrade::Off {
-        crate::upgrade::bar(conn, Reason::CNF_ERR);
     }
 }
 

@@ -36,14 +36,15 @@ use mail::{decline_unknown, mailbox, release_declined};
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
-pub use standing::{Standing, bar, give_up, hope_again, hurry, standing};
+pub use standing::{Standing, bar, connected, freeze, give_up, hope_again, standing};
 
-use crate::conn::{Cell, Conn, Handshake, RxMode, SEEN_TUPLE, TxMode, Use};
+use crate::conn::{Cell, Conn, Handshake, RxMode, SEEN_TUPLE, TxMode};
 use crate::faults::{self, Step};
 use crate::gate::Busy;
 use crate::group::{self, PeerDmb};
 use crate::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::lane::copying;
+use crate::process::ConnRef;
 use crate::process::{self, PROCESS, memory};
 use crate::wire::{self, Kind, Malformed, Message};
 use core::sync::atomic::Ordering;
@@ -55,14 +56,6 @@ use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
 use memlane_sys::{Errno, proc, time};
 
-/// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
-pub const AUTO_OPS: u64 = 16;
-/// `--upgrade auto`: or bytes.
-pub const AUTO_BYTES: u64 = 64 * 1024;
-/// … on the accepting side, which must be ready before the other side proposes.
-pub const AUTO_OPS_ACCEPTING: u64 = 8;
-/// `--upgrade eager`: calls.
-pub const EAGER_OPS: u64 = 1;
 /// Tries to reach the other side before it counts as not under memlane.
 const TRIES: u32 = 8;
 /// … and for how long at least.
@@ -90,9 +83,20 @@ const OPEN: u32 = 6;
 const OVER: u32 = 7;
 const ANSWERING: u32 = 8;
 
-/// After a call of the program on a connection whose handshake is due.
+/// After a call of the program on a connection, which answered `n`: the handshake's next step, if one is due.
+/// `errno` stays as it is.
+#[inline]
+pub fn after_call(conn: &ConnRef, n: isize) {
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
+        let keep = crate::real::errno();
+        step(conn);
+        crate::real::set_errno(keep);
+    }
+}
+
+/// The next step of a connection's handshake.
 #[cold]
-pub fn step(conn: &Use) {
+pub fn step(conn: &ConnRef) {
     if PROCESS.waiting.load(Ordering::Relaxed) != 0 {
         drain_mailbox();
     }
@@ -112,7 +116,7 @@ pub fn step(conn: &Use) {
     conn.hs_due.store(due, Ordering::Relaxed);
 }
 
-fn advance(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     for why in [&conn.barred, &PROCESS.frozen] {
         let why = why.load(Ordering::Relaxed);
         if why != 0 && !matches!(hs.stage, CONFIRMING | OPEN) {
@@ -133,7 +137,7 @@ fn advance(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 
 // --- first step -----------------------------------------------------------
 
-fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if conn.cell().procs.load(Ordering::Acquire) != 1 {
         return later(conn, hs, Reason::SHARED_FD);
     }
@@ -158,7 +162,7 @@ fn begin(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Not now: once more after 1, 1, 2, 4 … 256 calls, until it has been too often for too long.
-fn later(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
+fn later(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     hs.tries += 1;
     if hs.tries > TRIES && time::now_ns().saturating_sub(hs.since) > TRIES_NS {
         return Err(why);
@@ -168,7 +172,7 @@ fn later(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     Ok(())
 }
 
-fn learn_tuple(conn: &Use) -> Result<Tuple, Reason> {
+fn learn_tuple(conn: &ConnRef) -> Result<Tuple, Reason> {
     if conn.seen.load(Ordering::Relaxed) & SEEN_TUPLE == 0 {
         let fd = conn.fd.load(Ordering::Relaxed);
         let local = sock::local_addr(fd).map_err(|_| Reason::CLOSING)?;
@@ -182,7 +186,7 @@ fn learn_tuple(conn: &Use) -> Result<Tuple, Reason> {
     Ok(unsafe { *conn.tuple.get() })
 }
 
-fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+fn bind_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
     match names::listen_for(conn, hs, tuple) {
         Ok(()) => {
             faults::at(Step::NameBound);
@@ -196,7 +200,7 @@ fn bind_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason
     }
 }
 
-fn propose(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
     let name =
         UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
     let mut m = own_message(Kind::Proposal, conn, tuple);
@@ -232,7 +236,7 @@ fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// A Proposal by mail came to somebody who is not, or not yet, the other end.
-fn not_there(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     stop_waiting();
     hs.stage = IDLE;
     hs.by_name = true;
@@ -344,7 +348,7 @@ fn sends_into(conn: &Conn, m: &Message) -> bool {
 
 // --- accepting side -------------------------------------------------------
 
-fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if hs.name_fd < 0 {
         // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
         let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
@@ -366,7 +370,7 @@ fn listen(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Nothing yet: look again after the next call, later ever more rarely.
-fn be_patient(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
+fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     hs.tries += 1;
     if hs.tries < 64 {
         return Ok(());
@@ -385,7 +389,7 @@ fn be_patient(conn: &Use, hs: &mut Handshake, why: Reason) -> Result<(), Reason>
 }
 
 fn answer(
-    conn: &Use,
+    conn: &ConnRef,
     hs: &mut Handshake,
     m: Result<Message, Malformed>,
     got: Received,
@@ -406,7 +410,7 @@ fn answer(
 }
 
 /// Sends the Accept; again later if the client's mailbox is full just now.
-fn accept(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let mut yes = own_message(Kind::Accept, conn, &tuple);
@@ -489,7 +493,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
 }
 
 fn confirmed(
-    conn: &Use,
+    conn: &ConnRef,
     hs: &mut Handshake,
     m: &Message,
     mut got: Received,
@@ -508,7 +512,7 @@ fn confirmed(
 // --- connecting side ------------------------------------------------------
 
 fn accepted(
-    conn: &Use,
+    conn: &ConnRef,
     hs: &mut Handshake,
     m: &Message,
     mut got: Received,
@@ -563,7 +567,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     Ok(())
 }
 
-fn wait(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let why = if hs.stage == PROPOSED {
         Reason::TIMEOUT_CL
     } else {
@@ -580,7 +584,7 @@ fn stop_waiting() {
 
 /// Opens this side's lanes. A handler that interrupted this and used the
 /// connection would wait for itself: signals wait until it is done.
-fn open(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let mask = proc::block_signals();
     let opened = open_undisturbed(conn, hs);
     proc::restore_signals(mask);
@@ -588,7 +592,7 @@ fn open(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Both sides agree: open this side's lanes, if nobody is inside a call.
-fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let cell = conn.cell();
     if cell.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
@@ -664,7 +668,7 @@ fn open_quiet(
     Ok(true)
 }
 
-fn confirm(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
+fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);

@@ -29,7 +29,7 @@ const _: () = assert!(core::mem::offset_of!(Control, result) == 120);
 const _: () = assert!(core::mem::offset_of!(Control, result) < size_of::<libc::aiocb>());
 
 /// The program's control block, if it is for a connection that we know.
-fn concerning<'a>(control: *mut c_void) -> Option<(&'a mut Control, crate::conn::Use)> {
+fn concerning<'a>(control: *mut c_void) -> Option<(&'a mut Control, crate::process::ConnRef)> {
     // SAFETY: null, or the program's aiocb, as it promised its call.
     let control = unsafe { control.cast::<Control>().as_mut() }?;
     let conn = conn_of(control.fd)?;

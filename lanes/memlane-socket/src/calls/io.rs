@@ -8,19 +8,46 @@
 )]
 
 use super::touch;
-use crate::conn::{RxMode, TxMode, Use};
+use crate::conn::{RxMode, TxMode};
 use crate::iov::{IOV_MAX, is_nowhere};
-use crate::lane::recv::receive;
-use crate::lane::send::send as send_lanes;
+use crate::lane;
+use crate::process::ConnRef;
 use crate::process::{self, conn_of};
 use crate::real;
 use crate::real::set_errno;
+use crate::upgrade;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
+
+/// A receive by the lanes, and the step of the handshake that is due after it.
+#[inline]
+fn receive(
+    conn: &ConnRef,
+    buffers: &[iovec],
+    flags: c_int,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let n = lane::recv::receive(conn, buffers, flags, original);
+    upgrade::after_call(conn, n);
+    n
+}
+
+/// A send by the lanes, and the step of the handshake that is due after it.
+#[inline]
+fn send_lanes(
+    conn: &ConnRef,
+    buffers: &[iovec],
+    flags: c_int,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let n = lane::send::send(conn, buffers, flags, original);
+    upgrade::after_call(conn, n);
+    n
+}
 
 /// Flags that the lane carries or that do not matter to it; with any other the
 /// connection goes back to TCP.
@@ -46,14 +73,14 @@ fn one(buf: *const c_void, len: usize) -> [iovec; 1] {
 
 /// The connection, if the call may concern a memory lane.
 #[inline(always)]
-fn lane_conn(fd: c_int) -> Option<Use> {
+fn lane_conn(fd: c_int) -> Option<ConnRef> {
     let conn = conn_of(fd)?;
     touch(&conn);
     Some(conn)
 }
 
 /// Receiving on `conn` with flags that the lane does not carry.
-fn odd_recv(conn: &Use, flags: c_int) -> bool {
+fn odd_recv(conn: &ConnRef, flags: c_int) -> bool {
     if flags & !RECV_FLAGS == 0 {
         return false;
     }
@@ -66,13 +93,13 @@ fn odd_recv(conn: &Use, flags: c_int) -> bool {
         process::count(Counter::Urgent, 1);
     }
     if flags & libc::MSG_ERRQUEUE == 0 {
-        crate::upgrade::bar(conn, why);
+        upgrade::bar(conn, why);
         return conn.rx_mode() != RxMode::Drain;
     }
     true
 }
 
-fn odd_send(conn: &Use, flags: c_int) -> bool {
+fn odd_send(conn: &ConnRef, flags: c_int) -> bool {
     if flags & !SEND_FLAGS == 0 {
         return false;
     }
@@ -84,7 +111,7 @@ fn odd_send(conn: &Use, flags: c_int) -> bool {
     if flags & libc::MSG_OOB != 0 {
         process::count(Counter::Urgent, 1);
     }
-    crate::upgrade::bar(conn, why);
+    upgrade::bar(conn, why);
     true
 }
 
@@ -169,7 +196,7 @@ pub fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     }
 }
 
-fn recvmsg_lane(conn: &Use, msg: *mut msghdr, flags: c_int) -> ssize_t {
+fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
     let fd = conn.fd.load(core::sync::atomic::Ordering::Relaxed);
     // SAFETY: the program's message, as it promised its call.
     let m = unsafe { &mut *msg };
@@ -204,7 +231,7 @@ pub fn recvmmsg(
         return real!(recvmmsg(fd, list, count, flags, timeout));
     };
     if list.is_null() || !timeout.is_null() {
-        crate::upgrade::bar(&conn, Reason::OPTION);
+        upgrade::bar(&conn, Reason::OPTION);
         return real!(recvmmsg(fd, list, count, flags, timeout));
     }
     let mut done = 0;
@@ -286,7 +313,7 @@ pub fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
             // SAFETY: the program's message, as it promised its call.
             let m = unsafe { &*msg };
             if m.msg_iov.is_null() || m.msg_iovlen > IOV_MAX || m.msg_controllen != 0 {
-                crate::upgrade::bar(&conn, Reason::OPTION);
+                upgrade::bar(&conn, Reason::OPTION);
                 return real!(sendmsg(fd, msg, flags));
             }
             // SAFETY: as above.
@@ -329,7 +356,7 @@ const STEP: usize = 16 * 1024;
 /// `sendfile(2)`: file to connection.
 pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssize_t {
     // Traced, its bytes go through our buffer in any case: a tracer wants to see them.
-    let ours = |c: &Use| c.upgraded() && c.tx_mode() == TxMode::Open || crate::trace::on();
+    let ours = |c: &ConnRef| c.upgraded() && c.tx_mode() == TxMode::Open || crate::trace::on();
     let Some(conn) = lane_conn(out).filter(ours) else {
         return counted_send(out, || real!(sendfile(out, from, offset, count)));
     };
@@ -350,7 +377,7 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
                 Ok(here) => here,
                 // Not seekable: what is read cannot be put back.
                 Err(_) => {
-                    crate::upgrade::bar(&conn, Reason::OPTION);
+                    upgrade::bar(&conn, Reason::OPTION);
                     return counted_send(out, || real!(sendfile(out, from, offset, count)));
                 }
             },
@@ -411,17 +438,18 @@ fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     loop {
         match conn.tx_mode() {
             TxMode::Plain => {
-                if let Some(n) = crate::lane::send::plain(&conn, &call) {
+                if let Some(n) = lane::send::plain(&conn, &call) {
+                    upgrade::after_call(&conn, n);
                     return n;
                 }
             }
-            TxMode::Open if !crate::lane::end_tx(&conn) && conn.tx_mode() == TxMode::Open => {
+            TxMode::Open if !lane::end_tx(&conn) && conn.tx_mode() == TxMode::Open => {
                 // In a handler that has interrupted a send of this very thread.
                 return real::fail(memlane_sys::Errno::INTR);
             }
-            TxMode::Open => crate::upgrade::bar(&conn, Reason::OPTION),
+            TxMode::Open => upgrade::bar(&conn, Reason::OPTION),
             TxMode::Moving => core::hint::spin_loop(),
-            _ => return crate::lane::send::after_end(&conn, None, &call),
+            _ => return lane::send::after_end(&conn, None, &call),
         }
     }
 }
@@ -439,7 +467,7 @@ pub fn splice(
     if let Some(conn) = lane_conn(to) {
         if conn.upgraded() {
             process::count(Counter::Splice, 1);
-            crate::upgrade::bar(&conn, Reason::OPTION);
+            upgrade::bar(&conn, Reason::OPTION);
         }
         return counted_send(to, || real!(splice(from, off_in, to, off_out, len, flags)));
     }
@@ -448,13 +476,14 @@ pub fn splice(
     };
     if conn.rx_mode() == RxMode::Plain {
         let call = || real!(splice(from, off_in, to, off_out, len, flags));
-        if let Some(n) = crate::lane::recv::plain(&conn, call) {
+        if let Some(n) = lane::recv::plain(&conn, call) {
+            upgrade::after_call(&conn, n);
             return n;
         }
     }
     if conn.upgraded() {
         process::count(Counter::Splice, 1);
-        crate::upgrade::bar(&conn, Reason::OPTION);
+        upgrade::bar(&conn, Reason::OPTION);
     }
     while conn.rx_mode() == RxMode::Drain {
         match splice_ring(&conn, to, len) {
@@ -471,7 +500,7 @@ pub fn splice(
 }
 
 /// What is left in the ring, into a pipe: looked at, written, and only then taken.
-fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
+fn splice_ring(conn: &ConnRef, to: c_int, len: usize) -> ssize_t {
     let mut buf = [0u8; STEP];
     let want = STEP.min(len);
     let bytes = one(buf.as_mut_ptr().cast(), want);
@@ -494,7 +523,7 @@ fn splice_ring(conn: &Use, to: c_int, len: usize) -> ssize_t {
 }
 
 /// Takes what was looked at. A look goes on where the ring ends and TCP begins, a receive stops there.
-fn take_seen(conn: &Use, mut seen: &mut [u8]) {
+fn take_seen(conn: &ConnRef, mut seen: &mut [u8]) {
     let fd = conn.fd.load(Ordering::Relaxed);
     while !seen.is_empty() {
         let (at, left) = (seen.as_mut_ptr().cast::<c_void>(), seen.len());

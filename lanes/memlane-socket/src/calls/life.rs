@@ -55,7 +55,7 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
         && conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed) & SEEN_DATA == 0
     {
         let keep = errno();
-        crate::stats::connected(&conn);
+        crate::upgrade::connected(&conn);
         if crate::trace::on() {
             crate::trace::opened(&conn);
         }
@@ -100,7 +100,7 @@ fn accepted(new: c_int, nonblock: bool) {
     if protocol == Ok(libc::IPPROTO_TCP) {
         if let Some(conn) = process::open_conn(new, 1, nonblock) {
             crate::stats::open_entry(&conn);
-            crate::stats::connected(&conn);
+            crate::upgrade::connected(&conn);
             if crate::trace::on() {
                 crate::trace::opened(&conn);
             }
@@ -118,7 +118,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
         if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
             crate::lane::end_tx(&conn);
             if crate::trace::on() {
-                crate::trace::closing(&conn, false);
+                crate::trace::closing(&conn, false, crate::lane::unread(&conn) > 0);
             }
         }
         if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
@@ -138,7 +138,7 @@ pub fn before_close(fd: c_int) {
     {
         let keep = errno();
         if crate::trace::on() {
-            crate::trace::closing(&conn, true);
+            crate::trace::closing(&conn, true, crate::lane::unread(&conn) > 0);
         }
         crate::lane::closing(&conn);
         set_errno(keep);
@@ -301,7 +301,7 @@ mod tests {
         crate::thread::set_locator(state);
         // SAFETY: a name of libc, looked up in libc.
         real::TABLE.fill(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize });
-        process::start(true);
+        crate::start::start(true);
     }
 
     /// How often, as client and as server, `FD_RANGE` was given.

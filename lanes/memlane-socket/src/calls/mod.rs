@@ -8,7 +8,8 @@ pub mod opts;
 pub mod pass;
 pub mod signals;
 
-use crate::conn::{Conn, Use};
+use crate::conn::Conn;
+use crate::process::ConnRef;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
 
@@ -16,7 +17,7 @@ use memlane_core::reason::Reason;
 /// memory lane was open, it goes back to TCP (parent and child hold the same
 /// socket, and only TCP can serve both).
 #[inline(always)]
-pub fn touch(conn: &Use) {
+pub fn touch(conn: &ConnRef) {
     touch_conn(conn);
 }
 

@@ -4,7 +4,8 @@
 
 use crate::carry::target::Target;
 use crate::carry::{self, Carried};
-use crate::conn::{Conn, SEEN_TO_CHILD, Use};
+use crate::conn::{Conn, SEEN_TO_CHILD};
+use crate::process::ConnRef;
 use crate::process::{self, conn_of};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -112,13 +113,13 @@ pub fn stayed() {
 
 /// stdio reads and writes without asking us: the lane ends. Are there bytes
 /// left in the ring?
-pub fn to_stdio(conn: &Use) -> bool {
+pub fn to_stdio(conn: &ConnRef) -> bool {
     crate::upgrade::bar(conn, Reason::UNHOOKED_IO);
     crate::lane::in_ring(conn) > 0
 }
 
 /// Is the ring being emptied for the last time?
-pub fn still_draining(conn: &Use) -> bool {
+pub fn still_draining(conn: &ConnRef) -> bool {
     conn.rx_mode() == crate::conn::RxMode::Drain
 }
 

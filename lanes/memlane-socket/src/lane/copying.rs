@@ -74,7 +74,7 @@ pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
     };
     // SAFETY: page-aligned, of at least a page, and nobody knows of it yet.
     unsafe { own.write(fresh) };
-    conn.tx_own.store(own.as_ptr(), Ordering::Release);
+    conn.tx_own.store(own.as_ptr().cast(), Ordering::Release);
     faults::at(Step::BufferMade);
     Ok(())
 }
@@ -82,7 +82,7 @@ pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
 /// The connection needs it no more: nobody sends.
 pub fn stop(conn: &Conn) {
     let own = conn.tx_own.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    if let Some(own) = NonNull::new(own) {
+    if let Some(own) = NonNull::new(own.cast::<Outgoing>()) {
         // SAFETY: `start` made it, the whole mapping, and this was the only pointer to it; the device inside holds nothing
         // that would have to be dropped (a window on the peer's ring).
         unsafe { mem::unmap(own.cast(), HEAD + own.as_ref().size) };
@@ -93,7 +93,12 @@ pub fn stop(conn: &Conn) {
 #[inline(always)]
 fn outgoing<'a>(conn: &Conn, _held: &'a mut TxGuard<'_>) -> Option<&'a mut Outgoing> {
     // SAFETY: null, or what `start` made; `tx_lock` is held, so nobody else uses it, and it goes only after the last sender.
-    unsafe { conn.tx_own.load(Ordering::Relaxed).as_mut() }
+    unsafe {
+        conn.tx_own
+            .load(Ordering::Relaxed)
+            .cast::<Outgoing>()
+            .as_mut()
+    }
 }
 
 impl Outgoing {

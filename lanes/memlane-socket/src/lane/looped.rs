@@ -1,7 +1,8 @@
 //! For unit tests: a connection whose ring leads back to itself.
 
-use crate::conn::{RxMode, TxMode, Use};
+use crate::conn::{RxMode, TxMode};
 use crate::guard::{lock_rx, lock_tx};
+use crate::process::ConnRef;
 use crate::{group, lane, process, real};
 use core::sync::atomic::Ordering;
 use memlane_core::layout::PART_LEAST;
@@ -11,7 +12,7 @@ use std::os::fd::AsRawFd;
 /// The connection, its descriptor, and both of its TCP ends.
 pub(super) struct Looped {
     pub(super) fd: i32,
-    pub(super) conn: Use,
+    pub(super) conn: ConnRef,
     pub(super) ends: [TcpStream; 2],
 }
 
@@ -24,7 +25,7 @@ pub(super) fn looped() -> Looped {
             // SAFETY: `name` is NUL-terminated.
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
         });
-        process::start(true);
+        crate::start::start(true);
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

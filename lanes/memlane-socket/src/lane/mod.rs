@@ -24,7 +24,7 @@ use crate::gate::Busy;
 use crate::group;
 use crate::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::process;
-use crate::wait::epoll;
+use crate::sets;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
 use memlane_core::reason::Reason;
@@ -72,7 +72,7 @@ pub fn open(
     };
     tx.activate_part(peers.words, written, least);
     faults::at(Step::Activated);
-    shed::mark(chunk, slot); // whoever had the slot before may have left pages
+    crate::idle::mark(chunk, slot); // whoever had the slot before may have left pages
     crate::stats::show_rings(conn);
     crate::stats::show_part(conn, tx.part(peers.ring.len()));
     cell.tx_gate.set(TxMode::Open);
@@ -96,11 +96,11 @@ pub fn wake(conn: &Conn) {
     if !gate.begin_move(RxMode::Cold, Busy::CallsAndSleepers) {
         return; // awake already, or somebody sleeps in the kernel
     }
-    if !epoll::may_wake(conn) {
+    if !sets::may_wake(&conn.regs) {
         gate.set(RxMode::Cold);
         return;
     }
-    let want = if epoll::is_registered(conn) {
+    let want = if sets::is_registered(&conn.regs) {
         WANT_READY
     } else {
         0

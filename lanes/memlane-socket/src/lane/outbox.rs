@@ -11,8 +11,8 @@ use crate::guard::lock_tx;
 use crate::iov::{Cursor, copied};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
+use crate::sets;
 use crate::thread::{self, OUTBOX, Thread};
-use crate::wait::epoll;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_sys::Errno;
@@ -108,7 +108,7 @@ fn send_slowly(t: &Thread, conn: &Conn) {
     let refused = &t.outbox_refused;
     if refused.load(Ordering::Relaxed) == address(conn) {
         refused.store(0, Ordering::Relaxed);
-        epoll::writable_again(conn);
+        sets::writable_again(&conn.regs, conn.upgraded());
     }
 }
 

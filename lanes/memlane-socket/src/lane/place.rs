@@ -4,10 +4,11 @@
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
 use super::{copying, cut, misbehaved, outbox, worth};
-use crate::conn::{LaneView, RxMode, SEEN_RUN, TxMode, Use};
+use crate::conn::{LaneView, RxMode, SEEN_RUN, TxMode};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
+use crate::process::ConnRef;
 use crate::process::{self, memory};
 use crate::real;
 use crate::real::errno;
@@ -41,25 +42,22 @@ pub enum Came {
 
 /// Takes what is next: up to `most` bytes of the ring, or of TCP what fits into
 /// `buffers`. Never waits. `ENOBUFS`: TCP is next, and there are no buffers.
-pub fn receive(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
+pub fn receive(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
     let came = some(conn, most, buffers);
     if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
         conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
-        crate::wait::epoll::look_again(conn);
+        crate::sets::look_again(&conn.regs);
     }
     let n = match came {
         Ok(Came::Ring { len, .. } | Came::Tcp(len)) => len.cast_signed(),
         Err(_) => -1,
     };
     crate::stats::show_rx(conn, n);
-    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
-        crate::upgrade::step(conn);
-    }
     came
 }
 
-fn some(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
+fn some(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
     let plain = || by_kernel(conn, buffers);
     loop {
         match conn.rx_mode() {
@@ -92,7 +90,7 @@ fn some(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
     }
 }
 
-fn by_kernel(conn: &Use, buffers: &[iovec]) -> isize {
+fn by_kernel(conn: &ConnRef, buffers: &[iovec]) -> isize {
     // SAFETY: an all-zero msghdr is a valid value.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = buffers.as_ptr().cast_mut();
@@ -112,7 +110,7 @@ fn answer(n: isize) -> Result<Came, Errno> {
 }
 
 /// `None`: look at the mode again.
-fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>, Errno> {
+fn from_lanes(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Option<Came>, Errno> {
     let mut held = lock_rx(conn).ok_or(Errno::INTR)?;
     let awake = conn.rx_mode().is_awake();
     let Some(LaneView { words, ring }) = held.lane().filter(|_| awake) else {
@@ -170,7 +168,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
 }
 
 /// Bytes below stream offset `to` are done with: the sender may write there.
-pub fn release_to(conn: &Use, to: u64) {
+pub fn release_to(conn: &ConnRef, to: u64) {
     if let Some(mut held) = lock_rx(conn)
         && let Some(lane) = held.lane()
     {
@@ -180,7 +178,7 @@ pub fn release_to(conn: &Use, to: u64) {
 }
 
 /// Up to which stream offset everything is done with, if nothing is in use.
-pub fn taken(conn: &Use) -> u64 {
+pub fn taken(conn: &ConnRef) -> u64 {
     lock_rx(conn).map_or(0, |held| held.offset())
 }
 
@@ -194,7 +192,7 @@ pub struct Place<'a> {
     filled: usize,
     /// Always there, until this is dropped.
     held: Option<TxGuard<'a>>,
-    conn: &'a Use,
+    conn: &'a ConnRef,
 }
 
 impl Place<'_> {
@@ -254,7 +252,7 @@ pub enum Reserved<'a> {
 /// A place for up to `want` bytes, without wrap. Waits for one as a send with
 /// these flags would wait for room in the ring. One thread at a time calls this for a connection.
 #[inline]
-pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
+pub fn reserve(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);
     let _ = look_for_death(conn);
     if conn.tx_mode() == TxMode::Open
@@ -267,7 +265,7 @@ pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errn
 
 /// … where there was no room at once.
 #[inline(never)]
-fn reserve_patiently(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
+fn reserve_patiently(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     let mut spun = false;
     loop {
         match conn.tx_mode() {
@@ -310,7 +308,7 @@ enum Turned<'a> {
 }
 
 #[inline(always)]
-fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
+fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     let mut held = lock_tx(conn).ok_or(Errno::AGAIN)?;
     let open = conn.cell().tx_gate.glance() == TxMode::Open;
     let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
@@ -366,7 +364,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
 /// A place of up to `n` bytes for what is to lie at position `at` of the ring: there, or, in mode `copy`, in our own buffer.
 #[inline]
 fn where_to(
-    conn: &Use,
+    conn: &ConnRef,
     held: &mut TxGuard<'_>,
     ring: &SharedBytes,
     at: usize,
@@ -378,19 +376,10 @@ fn where_to(
     }
 }
 
-/// After something was sent: the handshake's next step, if one is due.
-#[inline]
-pub fn sent(conn: &Use, n: usize) {
-    crate::stats::show_tx(conn, n.cast_signed());
-    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) {
-        crate::upgrade::step(conn);
-    }
-}
-
 /// What lies in the ring next, without wrap, and stays there: `None` if TCP, or
 /// nothing, is next. [`took`] takes it.
 #[inline]
-pub fn peek(conn: &Use) -> Option<SharedBytes> {
+pub fn peek(conn: &ConnRef) -> Option<SharedBytes> {
     if !conn.rx_mode().is_awake() {
         return None;
     }
@@ -408,7 +397,7 @@ pub fn peek(conn: &Use) -> Option<SharedBytes> {
 }
 
 /// As [`peek`]; while nothing lies there, looks for as long as a receive that may block would.
-pub fn peek_soon(conn: &Use) -> Option<SharedBytes> {
+pub fn peek_soon(conn: &ConnRef) -> Option<SharedBytes> {
     match peek(conn) {
         None if comes(conn) => peek(conn),
         found => found,
@@ -417,7 +406,7 @@ pub fn peek_soon(conn: &Use) -> Option<SharedBytes> {
 
 /// Takes the first `n` bytes of what [`peek`] gave. One thread at a time calls this for a connection.
 #[inline]
-pub fn took(conn: &Use, n: usize) {
+pub fn took(conn: &ConnRef, n: usize) {
     count(&conn.rx_calls);
     if let Some(mut held) = lock_rx(conn)
         && let Some(LaneView { words, ring }) = held.lane()

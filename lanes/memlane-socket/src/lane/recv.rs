@@ -1,12 +1,13 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
 use super::{Parked, misbehaved, park, shed, wake, worth};
-use crate::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode, Use};
+use crate::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode};
 use crate::faults::{self, Step};
 use crate::group;
 use crate::guard::{RxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
 use crate::process;
+use crate::process::ConnRef;
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
@@ -37,7 +38,7 @@ pub(super) enum Turn {
 /// One receive call of the program. `original` is the very call that the
 /// program made, on libc; it is used whenever TCP alone is concerned.
 pub fn receive(
-    conn: &Use,
+    conn: &ConnRef,
     buffers: &[iovec],
     flags: i32,
     original: impl Fn() -> ssize_t,
@@ -57,9 +58,9 @@ pub fn receive(
     };
     if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
         conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
-        crate::wait::epoll::look_again(conn);
+        crate::sets::look_again(&conn.regs);
     }
-    received(conn, n);
+    crate::stats::show_rx(conn, n);
     if n <= 0 && trace::on() {
         let keep = errno();
         trace::received_end(conn, buffers, n);
@@ -69,29 +70,18 @@ pub fn receive(
 }
 
 /// A call that takes from TCP alone (`splice`), while nothing comes by the ring. `None`: that has changed.
-pub fn plain(conn: &Use, original: impl Fn() -> ssize_t) -> Option<ssize_t> {
+pub fn plain(conn: &ConnRef, original: impl Fn() -> ssize_t) -> Option<ssize_t> {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
     let n = from_kernel(conn, 0, true, &original)?;
     if trace::on() {
         trace::unseen_received(conn, None, n);
     }
-    received(conn, n);
+    crate::stats::show_rx(conn, n);
     Some(n)
 }
 
-/// What follows a receive.
-#[inline]
-fn received(conn: &Use, n: ssize_t) {
-    crate::stats::show_rx(conn, n);
-    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
-        let keep = errno();
-        crate::upgrade::step(conn);
-        set_errno(keep);
-    }
-}
-
 /// `MSG_WAITALL`: as often as it takes.
-fn receive_all(conn: &Use, buffers: &[iovec], flags: i32) -> ssize_t {
+fn receive_all(conn: &ConnRef, buffers: &[iovec], flags: i32) -> ssize_t {
     let flags = flags & !libc::MSG_WAITALL;
     let mut cursor = Cursor::new(buffers);
     let mut total = 0;
@@ -115,7 +105,7 @@ fn receive_all(conn: &Use, buffers: &[iovec], flags: i32) -> ssize_t {
 }
 
 fn receive_some(
-    conn: &Use,
+    conn: &ConnRef,
     buffers: &[iovec],
     flags: i32,
     original: impl Fn() -> ssize_t,
@@ -169,7 +159,7 @@ fn seen(buffers: &[iovec], flags: i32) -> Option<&[iovec]> {
 
 /// Plain TCP, or parked: the program's own call. `None`: the mode changed.
 pub(super) fn from_kernel(
-    conn: &Use,
+    conn: &ConnRef,
     flags: i32,
     buffers_wanted: bool,
     original: &impl Fn() -> ssize_t,
@@ -207,7 +197,7 @@ pub(super) fn from_kernel(
             wake(conn);
         }
     } else if m == RxMode::Plain {
-        crate::upgrade::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
+        process::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
     }
     Some(n)
 }
@@ -243,7 +233,7 @@ fn nap_first(conn: &Conn) -> Spun {
 }
 
 /// Takes whatever is there, over as many changes of lane as fit.
-fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
+fn from_lanes(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(if conn.is_nonblock() {
             Errno::AGAIN
@@ -272,7 +262,7 @@ fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
     }
 }
 
-fn take(conn: &Use, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
+fn take(conn: &ConnRef, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
     let mut held = held;
     let Some(lane) = held.lane() else {
         return Turn::Again;
@@ -352,7 +342,7 @@ fn take_ring_now(
 /// Takes from TCP what the run at this place allows, without waiting. The lock
 /// is given up meanwhile; `Some` and `Again`: got something.
 pub(super) fn take_tcp<'a>(
-    conn: &'a Use,
+    conn: &'a ConnRef,
     held: RxGuard<'a>,
     cursor: &mut Cursor<'_>,
     run: u64,
@@ -394,7 +384,7 @@ pub(super) fn take_tcp<'a>(
 /// Books a TCP read of `n` bytes, to `base`, for which `want` had been set aside. What
 /// follows may lie in the ring already, reported to nobody: while the run came
 /// first, only the kernel could report.
-fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxGuard<'_>> {
+fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<RxGuard<'_>> {
     if n > 0 {
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
     }
@@ -423,7 +413,7 @@ fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxGuar
 }
 
 /// Nothing published beyond our place.
-pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
+pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
     let cell = conn.cell();
     let pending = cell.pending_error.swap(0, Ordering::Relaxed);
     if pending != 0 {
@@ -446,7 +436,7 @@ pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
 
 /// `Drain`, and the peer is in the middle of a write. If TCP has ended, it was
 /// killed there (a living one ends its write first): nothing more will come.
-fn beside_a_writer(conn: &Use, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
+fn beside_a_writer(conn: &ConnRef, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
     let cell = conn.cell();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
     let next = held.next(lane.words, lane.ring.len());
@@ -472,7 +462,7 @@ pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
 }
 
 /// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `Cold`).
-fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
         return try_tcp_end(conn);
     }
@@ -512,7 +502,7 @@ fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
 }
 
 /// Something is published: ring bytes (take them), or a TCP run whose bytes are under way.
-fn data_without_ring(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
+fn data_without_ring(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     match from_lanes(conn, buffers, flags) {
         Turn::Wait { limit } if limit > 0 => wait_for_run(conn, buffers, flags, limit),
         Turn::Wait { .. } => {
@@ -525,7 +515,7 @@ fn data_without_ring(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
 
 /// Sleeps for the bytes of a declared TCP run: at most `limit`, so that no byte
 /// of a later run can be taken before its turn.
-fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     let cell = conn.cell();
     let mut cursor = Cursor::new(buffers);
     let (base, len) = cursor.piece();
@@ -562,7 +552,7 @@ fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn
 }
 
 /// Non-blocking and nothing in the ring: has TCP something to say (its end, an error)?
-pub(super) fn try_tcp_end(conn: &Use) -> Turn {
+pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
     let fd = conn.fd.load(Ordering::Relaxed);
     let seen = sock::peek(fd);
     if seen == Peeked::Nothing {
@@ -607,7 +597,7 @@ pub(super) fn try_tcp_end(conn: &Use) -> Turn {
 /// does so when it shuts down or closes): the peer has died. What it had not
 /// read of ours, the kernel would have answered by RST; it does not know of
 /// bytes in the ring, so the answer is made here.
-fn stream_end(conn: &Use) -> ssize_t {
+fn stream_end(conn: &ConnRef) -> ssize_t {
     if conn.tx_mode() != TxMode::Open {
         return 0;
     }
@@ -629,7 +619,7 @@ fn stream_end(conn: &Use) -> ssize_t {
     }
 }
 
-fn spin_for(conn: &Use) -> Spun {
+fn spin_for(conn: &ConnRef) -> Spun {
     let Some(lane) = conn.rx_lane() else {
         return Spun::Nothing;
     };
@@ -644,7 +634,7 @@ fn spin_for(conn: &Use) -> Spun {
 
 /// For callers that will ask the kernel next: looks for something for as long as a blocking receive would, unless the
 /// lane is not open. Looking in vain once is enough: the wait that follows does not look again.
-pub fn comes(conn: &Use) -> bool {
+pub fn comes(conn: &ConnRef) -> bool {
     if conn.rx_mode() != RxMode::Hot {
         return false;
     }
@@ -697,7 +687,7 @@ fn doze(conn: &Conn) {
 // --- MSG_PEEK ---------------------------------------------------------------
 
 /// Copies what is there without taking it, over as many changes of lane as fit.
-fn peek_lanes(conn: &Use, held: &mut RxGuard<'_>, buffers: &[iovec], flags: i32) -> Turn {
+fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: i32) -> Turn {
     let Some(LaneView { words, ring }) = held.lane() else {
         return Turn::Again;
     };

@@ -1,10 +1,11 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
 use super::{copying, misbehaved, order, outbox};
-use crate::conn::{Conn, Dmb, LaneView, TxMode, Use};
+use crate::conn::{Conn, Dmb, LaneView, TxMode};
 use crate::faults::{self, Step};
 use crate::guard::{TxGuard, lock_tx};
 use crate::iov::Cursor;
+use crate::process::ConnRef;
 use crate::process::{self, PROCESS, memory};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
@@ -34,7 +35,12 @@ const YIELDS_FOR_ROOM: u32 = 4;
 pub(super) const TCP_PIECE: usize = 64 * 1024;
 
 /// One send call of the program; `original` is that very call, on libc.
-pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ssize_t) -> ssize_t {
+pub fn send(
+    conn: &ConnRef,
+    buffers: &[iovec],
+    flags: i32,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
     conn.tx_calls.fetch_add(1, Ordering::Relaxed);
     if conn.upgraded() && crate::iov::implausible(buffers) {
         return fail(Errno(libc::EFAULT));
@@ -51,21 +57,21 @@ pub fn send(conn: &Use, buffers: &[iovec], flags: i32, original: impl Fn() -> ss
             _ => core::hint::spin_loop(),
         }
     };
-    sent(conn, n);
+    crate::stats::show_tx(conn, n);
     n
 }
 
 /// A call that sends by TCP alone (`sendfile`, `splice`), while the lane is not open. `None`: it has opened.
-pub fn plain(conn: &Use, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+pub fn plain(conn: &ConnRef, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
     conn.tx_calls.fetch_add(1, Ordering::Relaxed);
     let n = by_kernel(conn, None, original)?;
-    sent(conn, n);
+    crate::stats::show_tx(conn, n);
     Some(n)
 }
 
 /// TCP for ever: the program's own call, of which nobody but a tracer is told.
 pub fn after_end(
-    conn: &Use,
+    conn: &ConnRef,
     buffers: Option<&[iovec]>,
     original: &impl Fn() -> ssize_t,
 ) -> ssize_t {
@@ -76,20 +82,9 @@ pub fn after_end(
     n
 }
 
-/// What follows a send.
-#[inline]
-fn sent(conn: &Use, n: ssize_t) {
-    crate::stats::show_tx(conn, n);
-    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
-        let keep = errno();
-        crate::upgrade::step(conn);
-        set_errno(keep);
-    }
-}
-
 /// Plain TCP: the program's own call. `None`: the mode changed.
 fn by_kernel(
-    conn: &Use,
+    conn: &ConnRef,
     buffers: Option<&[iovec]>,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
@@ -107,7 +102,7 @@ fn by_kernel(
         if trace::on() {
             trace::by_kernel(conn, buffers.unwrap_or(&[]), sum, n);
         }
-        crate::upgrade::hurry(conn, sum + n.cast_unsigned() as u64);
+        process::hurry(conn, sum + n.cast_unsigned() as u64);
     }
     cell.tx_gate.leave();
     Some(n)

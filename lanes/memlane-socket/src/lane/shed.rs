@@ -16,48 +16,23 @@
 
 use crate::conn::{Conn, LaneView, RxMode, SEEN_GROWN};
 use crate::faults::{self, Step};
-use crate::group::{self, CHUNKS, Holder, Locked};
+use crate::group::{self, Holder, Locked};
 use crate::guard::try_lock_rx;
-use crate::process::PROCESS;
+use crate::idle::{EVERY_MS, IN_VAIN, MARKS, NEXT, arm, mark, per_ms, used};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use memlane_core::layout::PART_LEAST;
 use memlane_core::ring::Rx;
 use memlane_sys::time::ticks;
 use memlane_sys::{mem, proc};
 
-/// Between two looks.
-const EVERY_MS: u64 = if faults::ON { 5 } else { 1000 };
 /// Rings given back at a time …
 const MOST: u32 = 64;
 /// … and how soon those follow that are left.
 const SOON_MS: u64 = 2;
 
-/// Slots of one chunk of ours, a bit each.
-struct Marks {
-    /// Its ring may have pages, and it was parked or free when that was noted.
-    dirty: AtomicU64,
-    /// It was so at the last look, and has not been used since.
-    aged: AtomicU64,
-}
-
-static MARKS: [Marks; CHUNKS] = [const {
-    Marks {
-        dirty: AtomicU64::new(0),
-        aged: AtomicU64::new(0),
-    }
-}; CHUNKS];
-
-/// `ticks` at which to look next; 0 = nothing is marked that may go soon.
-static NEXT: AtomicU64 = AtomicU64::new(0);
-/// Looks in a row that gave nothing back.
-static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 /// After so many, nobody looks until something is marked anew: what is left is in use, or waits for a peer.
 const IN_VAIN_MOST: u32 = 8;
-
-fn per_ms() -> u64 {
-    (PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000).max(1)
-}
 
 /// The connection has parked; `rx_lock` is held.
 pub(super) fn parked(conn: &Conn, rx: &Rx) {
@@ -87,42 +62,6 @@ fn place(conn: &Conn) -> (u32, u32) {
         conn.rx_chunk.load(Ordering::Relaxed),
         conn.rx_slot.load(Ordering::Relaxed),
     )
-}
-
-/// The ring of a slot of ours may have pages that are not needed for now.
-pub fn mark(chunk: u32, slot: u32) {
-    let dirty = &MARKS[chunk as usize].dirty;
-    let bit = 1u64 << (slot & 63);
-    if dirty.load(Ordering::Relaxed) & bit == 0 {
-        dirty.fetch_or(bit, Ordering::AcqRel);
-    }
-    if IN_VAIN.load(Ordering::Relaxed) != 0 {
-        IN_VAIN.store(0, Ordering::Relaxed);
-    }
-    if NEXT.load(Ordering::Acquire) == 0 {
-        arm(ticks(), EVERY_MS);
-    }
-}
-
-/// It is in use (again).
-#[inline]
-pub fn used(chunk: u32, slot: u32) {
-    let aged = &MARKS[chunk as usize].aged;
-    let bit = 1u64 << (slot & 63);
-    if aged.load(Ordering::Relaxed) & bit != 0 {
-        aged.fetch_and(!bit, Ordering::AcqRel);
-    }
-}
-
-/// The chunk is gone.
-pub fn forget(chunk: usize) {
-    MARKS[chunk].dirty.store(0, Ordering::Release);
-    MARKS[chunk].aged.store(0, Ordering::Release);
-}
-
-fn arm(now: u64, in_ms: u64) {
-    let then = (now + in_ms * per_ms()).max(1);
-    let _ = NEXT.compare_exchange(0, then, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Is it time? Then what has not been used for a while is given back.

@@ -2,10 +2,11 @@
 
 use super::start::{generation, start};
 use crate::calls::life;
-use crate::conn::{SEEN_DATA, Use};
+use crate::conn::SEEN_DATA;
 use crate::iov::IOV_MAX;
 use crate::lane::{self, Parked, place};
 use crate::process;
+use crate::process::ConnRef;
 use crate::real;
 use crate::real::errno;
 use crate::upgrade::{self, Standing};
@@ -79,7 +80,7 @@ const STEP: Duration = Duration::from_millis(1);
 pub struct Lane {
     fd: i32,
     /// `None`: this process does not track it, and it stays plain TCP.
-    conn: Option<Use>,
+    conn: Option<ConnRef>,
     came: Cell<bool>,
     steps: Cell<u32>,
     /// Bytes that were sent, and received, by either way.
@@ -128,7 +129,7 @@ impl Lane {
             }
             conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed);
             crate::stats::open_entry(conn);
-            crate::stats::connected(conn);
+            crate::upgrade::connected(conn);
         }
         Ok(Lane {
             fd,
@@ -144,7 +145,7 @@ impl Lane {
 
     /// The connection; `None`: this process does not track it, and it stays plain TCP.
     #[inline]
-    pub(super) fn conn(&self) -> Option<&Use> {
+    pub(super) fn conn(&self) -> Option<&ConnRef> {
         match self.is_ours() {
             Ok(()) => self.conn.as_ref(),
             Err(_) => None, // the number may be somebody else's
@@ -238,6 +239,7 @@ impl Lane {
         let came = place::receive(conn, most, buffers)?;
         self.something_came(conn);
         let (Came::Ring { len, .. } | Came::Tcp(len)) = came;
+        upgrade::after_call(conn, len.cast_signed());
         self.count_received(len);
         Ok(came)
     }
@@ -285,7 +287,7 @@ impl Lane {
         Ok(n)
     }
 
-    fn something_came(&self, conn: &Use) {
+    fn something_came(&self, conn: &ConnRef) {
         if !self.came.replace(true) {
             upgrade::hope_again(conn);
         }
@@ -294,7 +296,7 @@ impl Lane {
 
     /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
     pub fn consumer(&self) -> Option<Consumer> {
-        let conn = self.conn().map(Use::another);
+        let conn = self.conn().map(ConnRef::another);
         conn.map(|conn| Consumer(conn, self.generation))
     }
 
@@ -393,7 +395,7 @@ impl Drop for Lane {
 
 /// Gives received memory back to the sender.
 #[derive(Debug)]
-pub struct Consumer(Use, u32);
+pub struct Consumer(ConnRef, u32);
 
 impl Consumer {
     /// Bytes below this stream offset are not in use any more.

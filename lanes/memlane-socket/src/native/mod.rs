@@ -55,8 +55,8 @@ pub use lane::{Came, Consumer, Counts, End, Lane, Memory, Ready};
 pub use place::{Here, Slot};
 
 use crate::calls::{io, life};
-use crate::conn::Use;
 use crate::lane::place::{self as ring, Reserved};
+use crate::process::ConnRef;
 use crate::real;
 use address::Address;
 use core::ffi::c_int;
@@ -438,7 +438,7 @@ impl Listener {
 
 /// What lies in memory. Looking for a moment is cheaper than asking for readiness, which is for any number of descriptors.
 #[inline]
-fn shown(conn: &Use, waits: bool) -> Option<SharedBytes> {
+fn shown(conn: &ConnRef, waits: bool) -> Option<SharedBytes> {
     match waits {
         true => ring::peek_soon(conn),
         false => ring::peek(conn),

@@ -101,7 +101,8 @@ impl Slot<'_> {
                 place.publish(n);
                 self.lane.count_sent(n);
                 if let Some(conn) = self.lane.conn() {
-                    ring::sent(conn, n);
+                    crate::stats::show_tx(conn, n.cast_signed());
+                    crate::upgrade::after_call(conn, n.cast_signed());
                 }
                 Ok(())
             }

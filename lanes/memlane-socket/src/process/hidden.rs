@@ -78,15 +78,14 @@ pub fn evade(n: i32) {
             };
             place.store(moved, Ordering::Relaxed);
             files::renumbered(n, moved);
-            crate::trace::renumbered(n, moved);
             each_ep(|ep| {
                 let _ = ep
                     .bell
                     .compare_exchange(n, moved, Ordering::Relaxed, Ordering::Relaxed);
             });
-            let _ = PROCESS
-                .mailbox
-                .compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
+            for known in [&PROCESS.mailbox, &PROCESS.trace_fd] {
+                let _ = known.compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
+            }
             return;
         }
     }

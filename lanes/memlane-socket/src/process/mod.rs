@@ -8,19 +8,19 @@
     clippy::cast_sign_loss
 )]
 
+mod conn_ref;
 mod files;
-mod fork;
 mod hidden;
 pub mod memory;
 
+pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
-pub use fork::*;
 pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
-use crate::conn::{Cell, Conn, Handshake, Use};
-use crate::thread::{self, Lock};
-use crate::wait::epoll::Ep;
+use crate::conn::{Cell, Conn, Handshake};
+use crate::sets::{self, Ep, REGS};
+use crate::thread::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -65,7 +65,7 @@ pub struct Process {
     /// Guards the handshake's mailbox and the link groups.
     pub group_lock: Lock,
     tables: AtomicBool,
-    pool_lock: Lock,
+    pub(crate) pool_lock: Lock,
     fds: AtomicPtr<AtomicUsize>,
     conns: AtomicPtr<Conn>,
     cells: AtomicPtr<Cell>,
@@ -74,8 +74,10 @@ pub struct Process {
     conn_free: AtomicPtr<u32>,
     conn_free_len: AtomicU32,
     ep_high: AtomicU32,
-    stats: AtomicPtr<Header>,
+    pub(crate) stats: AtomicPtr<Header>,
     stats_fd: AtomicI32,
+    /// The file of the tracer's page (`trace`); −1 = none.
+    pub trace_fd: AtomicI32,
 }
 
 // SAFETY: everything is atomic, or guarded by a lock; `config` is written once, before `stage` says ready.
@@ -106,6 +108,7 @@ pub static PROCESS: Process = Process {
     ep_high: AtomicU32::new(0),
     stats: AtomicPtr::new(core::ptr::null_mut()),
     stats_fd: AtomicI32::new(-1),
+    trace_fd: AtomicI32::new(-1),
 };
 
 /// The settings.
@@ -115,25 +118,25 @@ pub fn config() -> &'static Config {
     unsafe { &*PROCESS.config.get() }
 }
 
-/// Reads the settings. Called by the preload library's constructor, or by the
-/// first hook if that comes earlier.
-///
-/// `knows_libc`: the program's libc is the one that the hooks were written for; if not, they pass every call on.
-pub fn start(knows_libc: bool) {
-    let mut config = Config::read(config::env);
-    config.disabled |= !knows_libc;
-    if begin(config) && enabled() {
-        crate::carry::adopt();
-    }
+/// What the rooms above do at moments that only this one knows.
+#[derive(Debug)]
+pub struct Above {
+    /// The tables have been made.
+    pub tables_made: fn(),
+    /// The last descriptor and the last hold of a connection are gone.
+    pub gone: fn(&'static Conn),
 }
 
-/// Likewise, for a program that calls this library by name. It has nothing to
-/// take over from a program before it: its descriptors are closed by an exec.
-pub fn start_by_name(c: Config) {
-    begin(c);
+/// Null, or what [`begin`] was given. Written once, before `stage` says ready.
+static ABOVE: AtomicPtr<Above> = AtomicPtr::new(core::ptr::null_mut());
+
+fn above() -> Option<&'static Above> {
+    // SAFETY: null, or a static that `begin` was given.
+    unsafe { ABOVE.load(Ordering::Acquire).as_ref() }
 }
 
-fn begin(c: Config) -> bool {
+/// Takes the settings, once; `false`: somebody has done so before.
+pub fn begin(c: Config, above: &'static Above) -> bool {
     if PROCESS
         .stage
         .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
@@ -143,6 +146,7 @@ fn begin(c: Config) -> bool {
     }
     #[cfg(feature = "faults")]
     crate::faults::read(config::env(c"MEMLANE_FAULT"));
+    ABOVE.store(core::ptr::from_ref(above).cast_mut(), Ordering::Release);
     // SAFETY: nobody reads before `stage` says ready.
     unsafe { *PROCESS.config.get() = c };
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
@@ -218,7 +222,9 @@ fn make_tables() -> memlane_sys::Result<()> {
     PROCESS.gid.store(proc::random_u64()?, Ordering::Relaxed);
     read_boot_id();
     make_stats_page();
-    crate::trace::start();
+    if let Some(above) = above() {
+        (above.tables_made)();
+    }
     PROCESS.tables.store(true, Ordering::Release);
     Ok(())
 }
@@ -275,7 +281,7 @@ fn slot(n: i32) -> Option<&'static AtomicUsize> {
 
 /// The connection behind descriptor `n`, held.
 #[inline(always)]
-pub fn conn_of(n: i32) -> Option<Use> {
+pub fn conn_of(n: i32) -> Option<ConnRef> {
     let entry = slot(n)?;
     loop {
         let value = entry.load(Ordering::Acquire);
@@ -285,7 +291,7 @@ pub fn conn_of(n: i32) -> Option<Use> {
         // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
         let conn = unsafe { &*(value as *const Conn) };
         conn.holds.fetch_add(1, Ordering::AcqRel);
-        let held = Use::counted(conn);
+        let held = ConnRef::counted(conn);
         if entry.load(Ordering::Acquire) == value {
             return Some(held);
         }
@@ -338,7 +344,7 @@ fn put(n: i32, value: usize) -> bool {
 }
 
 /// Makes descriptor `n` a reference to a new connection. `None`: not tracked.
-pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<Use> {
+pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<ConnRef> {
     if !tables() {
         return None;
     }
@@ -351,18 +357,26 @@ pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<Use> {
     conn.cell()
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
-    conn.hs_due.store(first_step(role), Ordering::Relaxed);
+    conn.hs_due
+        .store(config().first_step(role == 1), Ordering::Relaxed);
     conn.holds.fetch_add(1, Ordering::AcqRel);
     put(n, core::ptr::from_ref(conn) as usize);
-    Some(Use::counted(conn))
+    Some(ConnRef::counted(conn))
 }
 
-fn first_step(role: u32) -> u64 {
-    match config().upgrade {
-        Upgrade::Off => u64::MAX,
-        Upgrade::Auto if role == 1 => crate::upgrade::AUTO_OPS_ACCEPTING,
-        Upgrade::Auto => crate::upgrade::AUTO_OPS,
-        Upgrade::Eager => crate::upgrade::EAGER_OPS,
+/// Has enough been moved for `--upgrade auto` to start before its count of calls?
+pub fn hurry(conn: &Conn, bytes: u64) {
+    let accepting = conn.role.load(Ordering::Relaxed) == 1;
+    let (least, first) = if accepting {
+        (config::AUTO_BYTES / 2, config::AUTO_OPS_ACCEPTING)
+    } else {
+        (config::AUTO_BYTES, config::AUTO_OPS)
+    };
+    if bytes >= least
+        && config().upgrade == Upgrade::Auto
+        && conn.hs_due.load(Ordering::Relaxed) == first
+    {
+        conn.hs_due.store(0, Ordering::Relaxed);
     }
 }
 
@@ -400,15 +414,15 @@ pub fn forget(n: i32) {
         // SAFETY: tagged entries are addresses in the pool.
         let ep = unsafe { &*((value & !TAG_EP) as *const Ep) };
         if ep.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            ep.release();
+            release(ep);
         }
         return;
     }
     // SAFETY: untagged entries are addresses in the pool.
     let conn = unsafe { &*(value as *const Conn) };
     conn.holds.fetch_add(1, Ordering::AcqRel);
-    let held = Use::counted(conn);
-    crate::wait::epoll::drop_fd(&held, n);
+    let held = ConnRef::counted(conn);
+    sets::drop_fd(&held.regs, n, is_last(&held));
     if held.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         held.closing.store(1, Ordering::Release);
     } else if held.fd.load(Ordering::Relaxed) == n {
@@ -417,6 +431,58 @@ pub fn forget(n: i32) {
                 c.fd.store(m, Ordering::Relaxed);
             }
         });
+    }
+}
+
+/// The set's last descriptor is closed: its registrations are void.
+fn release(ep: &'static Ep) {
+    unhide(ep.bell.swap(0, Ordering::Relaxed));
+    for_live(|conn| {
+        for reg in &conn.regs {
+            if sets::belongs_to(reg, ep) {
+                sets::remove(ep, reg);
+            }
+        }
+    });
+}
+
+/// Calls `f` with every connection in use.
+pub fn for_live(mut f: impl FnMut(&'static Conn)) {
+    let base = PROCESS.conns.load(Ordering::Relaxed);
+    for i in 0..PROCESS.conn_high.load(Ordering::Relaxed) {
+        // SAFETY: below conn_high, inside the pool.
+        let conn = unsafe { &*base.add(i as usize) };
+        if conn.refs.load(Ordering::Acquire) != 0 {
+            f(conn);
+        }
+    }
+}
+
+/// Is this the child of a vfork (or of another call that shares our memory)?
+/// Then nothing of ours may be changed.
+pub fn is_borrowed() -> bool {
+    proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
+}
+
+/// New connections of a child take cells of its own; the parent's stay mapped
+/// for the sockets that both hold.
+pub(crate) fn new_cells_for_child() {
+    if let Ok(cells) = make_cells() {
+        PROCESS.cells.store(cells, Ordering::Relaxed);
+    }
+}
+
+/// Have the tables been made?
+pub(crate) fn has_tables() -> bool {
+    PROCESS.tables.load(Ordering::Acquire)
+}
+
+/// No descriptor refers to anything any more. The process has one thread.
+pub(crate) fn forget_all_fds() {
+    for n in 0..FD_HIGH.load(Ordering::Relaxed) {
+        if let Some(entry) = slot(n) {
+            entry.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -523,11 +589,11 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     conn.stays_parked.store(0, Ordering::Relaxed);
     // SAFETY: the connection is not published yet: nobody else looks.
     unsafe { *conn.hs.get() = Handshake::NEW };
-    for reg in &conn.regs {
+    for (place, reg) in conn.regs.iter().enumerate() {
         reg.ep.store(core::ptr::null_mut(), Ordering::Relaxed);
         reg.marks.store(0, Ordering::Relaxed);
-        reg.conn
-            .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Relaxed);
+        let number = index * REGS as u32 + place as u32;
+        reg.number.store(number, Ordering::Relaxed);
     }
 }
 
@@ -540,9 +606,9 @@ pub fn reap(conn: &'static Conn) {
     {
         return;
     }
-    crate::upgrade::abandon(conn);
-    crate::lane::detach(conn);
-    crate::stats::close_entry(conn);
+    if let Some(above) = above() {
+        (above.gone)(conn);
+    }
     // Nobody holds it any more: from here on it has no memory.
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);
@@ -595,7 +661,7 @@ pub fn each_ep(mut f: impl FnMut(&'static Ep)) {
 }
 
 /// The connection of pool index `index`, if it is in use and of this generation.
-pub fn conn_by_id(id: u64) -> Option<Use> {
+pub fn conn_by_id(id: u64) -> Option<ConnRef> {
     let index = (id & 0xffff_ffff) as usize;
     if index >= PROCESS.conn_high.load(Ordering::Relaxed) as usize {
         return None;
@@ -603,7 +669,7 @@ pub fn conn_by_id(id: u64) -> Option<Use> {
     // SAFETY: below conn_high, inside the pool.
     let conn = unsafe { &*PROCESS.conns.load(Ordering::Relaxed).add(index) };
     conn.holds.fetch_add(1, Ordering::AcqRel);
-    let held = Use::counted(conn);
+    let held = ConnRef::counted(conn);
     let alive = held.refs.load(Ordering::Acquire) != 0
         && u64::from(held.generation.load(Ordering::Acquire)) == id >> 32;
     alive.then_some(held)
@@ -629,7 +695,7 @@ pub fn conns_made() -> usize {
 
 // --- stats page ----------------------------------------------------------
 
-fn make_stats_page() {
+pub(crate) fn make_stats_page() {
     let Ok(file) = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false) else {
         return;
     };
@@ -705,17 +771,10 @@ pub fn count(c: Counter, n: u64) {
     }
 }
 
-/// No connection of this process upgrades from now on, and lanes that are open end: while that may still need calls
-/// which a filter forbids soon, and before somebody uses the descriptors past us.
-pub fn freeze(why: Reason) {
-    if is_borrowed() {
-        return; // the child of a vfork: it is itself that it locks in
+/// State that `ConnEntry` shows.
+pub fn show(conn: &Conn, state: ConnState, reason: Reason) {
+    if let Some(e) = entry(conn) {
+        e.reason.store(reason.0, Ordering::Relaxed);
+        e.state.store(state as u32, Ordering::Relaxed);
     }
-    let _ = PROCESS
-        .frozen
-        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
-    if let Some(h) = header() {
-        h.flags.fetch_or(1, Ordering::Relaxed);
-    }
-    each_conn(0, i32::MAX, |_, conn| crate::upgrade::give_up(conn, why));
 }

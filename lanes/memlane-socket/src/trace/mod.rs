@@ -22,9 +22,9 @@ pub use tell::{
 };
 
 use crate::config;
-use crate::process;
+use crate::process::{self, PROCESS};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use memlane_core::access::SharedBytes;
 use memlane_core::trace::{self, Page, RING_AT, Ring};
 use memlane_sys::fd::{self, Fd};
@@ -44,8 +44,6 @@ const _: () = assert!(HOME_LEN <= RING_AT);
 /// The memfd is mapped over it. Until then, and where there is none, it is all zero: nobody traces.
 static HOME: Home = Home { page: Page::zero() };
 
-/// The memfd among the hidden descriptors; −1 = none.
-static FILE: AtomicI32 = AtomicI32::new(-1);
 /// Position up to which room in the ring has been given away: never read back from shared memory.
 static HEAD: AtomicU64 = AtomicU64::new(0);
 /// The ring, mapped when it is first needed; not unmapped while the process lives, because threads may be using it.
@@ -91,7 +89,7 @@ const _: () =
 /// Makes the page; called when the process makes its tables, and in the child of a fork.
 pub fn start() {
     if make_page().is_err() {
-        FILE.store(-1, Ordering::Relaxed);
+        PROCESS.trace_fd.store(-1, Ordering::Relaxed);
         return;
     }
     if let Some(name) = config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty())
@@ -118,7 +116,7 @@ pub fn forget() {
         // SAFETY: mapped here; the child has one thread, and it is here.
         unsafe { mem::unmap(base, len) };
     }
-    FILE.store(-1, Ordering::Relaxed);
+    PROCESS.trace_fd.store(-1, Ordering::Relaxed);
 }
 
 fn make_page() -> Result<()> {
@@ -139,7 +137,9 @@ fn make_page() -> Result<()> {
     page.head.store(head, Ordering::Relaxed);
     page.tail.store(head, Ordering::Relaxed);
     page.magic.store(trace::MAGIC, Ordering::Release);
-    FILE.store(process::hide(file), Ordering::Release);
+    PROCESS
+        .trace_fd
+        .store(process::hide(file), Ordering::Release);
     Ok(())
 }
 
@@ -151,12 +151,11 @@ fn call_tracer(name: &[u8]) -> Result<()> {
     if uid != 0 && uid != proc::euid() {
         return Err(memlane_sys::Errno(libc::EPERM));
     }
-    sock::send_to_peer(tracer.raw(), b"trace", &[FILE.load(Ordering::Relaxed)])
-}
-
-/// A hidden descriptor has got another number.
-pub fn renumbered(n: i32, new: i32) {
-    let _ = FILE.compare_exchange(n, new, Ordering::AcqRel, Ordering::Relaxed);
+    sock::send_to_peer(
+        tracer.raw(),
+        b"trace",
+        &[PROCESS.trace_fd.load(Ordering::Relaxed)],
+    )
 }
 
 /// A thread that is writing records. The tracer waits for these to end before it begins anew.
@@ -215,7 +214,7 @@ fn refuse(page: &Page, error: i32) -> Option<Ring> {
 /// Maps the ring, or a longer one (the shorter mapping stays: another thread may be using it).
 #[cold]
 fn map(size: usize) -> Result<()> {
-    let file = FILE.load(Ordering::Acquire);
+    let file = PROCESS.trace_fd.load(Ordering::Acquire);
     if fd::stat(file)?.size < (RING_AT + size) as u64 {
         return Err(memlane_sys::Errno::INVAL);
     }
@@ -241,7 +240,7 @@ fn is_tracer_there(page: &Page, now: u64) -> bool {
         return true;
     }
     LOOKED.store(now, Ordering::Relaxed);
-    let file = FILE.load(Ordering::Acquire);
+    let file = PROCESS.trace_fd.load(Ordering::Acquire);
     if fd::try_lock(file).is_err() {
         return true;
     }

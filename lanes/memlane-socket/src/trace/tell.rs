@@ -4,7 +4,6 @@
 use super::Session;
 use crate::conn::{Conn, SEEN_TUPLE, TxMode};
 use crate::iov::Cursor;
-use crate::lane;
 use crate::process;
 use crate::real::errno;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -125,15 +124,15 @@ pub fn opened(conn: &Conn) {
     event(conn, Kind::Open, Way::Sent, sent_so_far(conn));
 }
 
-/// Its sending half is being shut down, or all of it closed.
+/// Its sending half is being shut down, or all of it closed, perhaps with bytes unread in its ring.
 #[cold]
-pub fn closing(conn: &Conn, all: bool) {
+pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
     if all && conn.cell().procs.load(Acquire) > 1 {
         return; // another process goes on with it
     }
     let unread = || {
         let fd = conn.fd.load(Relaxed);
-        lane::unread(conn) > 0 || sock::queue_len(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+        ring_has_bytes || sock::queue_len(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
     };
     let kind = if all && unread() {
         Kind::Reset

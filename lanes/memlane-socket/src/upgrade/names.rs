@@ -9,8 +9,9 @@
 //! addresses. Whoever is not found there is told so, and tries by name again.
 
 use super::{LISTENING, Sent, answer, mailbox, refuse, send};
-use crate::conn::{Conn, Handshake, Use};
+use crate::conn::{Conn, Handshake};
 use crate::group;
+use crate::process::ConnRef;
 use crate::process::{self, CONNS, PROCESS};
 use crate::wire::{self, Kind, Message};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -45,7 +46,7 @@ fn most() -> usize {
 }
 
 /// An accepting side begins: it has a name if there is one, and is expected in any case.
-pub(super) fn listen_for(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
+pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
     take_name(conn, hs, tuple)?;
     if let Some(_held) = group::lock() {
         expect(conn, tuple);
@@ -55,7 +56,7 @@ pub(super) fn listen_for(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Resul
 }
 
 /// A name for a connection that has none; it goes on without if there is none to be had.
-pub(super) fn take_name(conn: &Use, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
+pub(super) fn take_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
     let Some(place) = free_place() else {
         return Ok(());
     };
@@ -176,7 +177,7 @@ pub(super) fn expect_no_more(conn: &Conn) {
 }
 
 /// Who is expected with these addresses?
-fn expected(tuple: &Tuple) -> Option<Use> {
+fn expected(tuple: &Tuple) -> Option<ConnRef> {
     let _held = group::lock()?;
     let mut at = list_of(tuple).load(Ordering::Relaxed);
     for _ in 0..CONNS {
@@ -187,7 +188,7 @@ fn expected(tuple: &Tuple) -> Option<Use> {
         // SAFETY: expected: its tuple has been learnt, and stays.
         if unsafe { *conn.tuple.get() } == *tuple {
             conn.holds.fetch_add(1, Ordering::AcqRel);
-            return Some(Use::counted(conn));
+            return Some(ConnRef::counted(conn));
         }
         at = NEXT[at as usize - 1].load(Ordering::Relaxed);
     }
@@ -217,7 +218,7 @@ pub(super) enum Mailed {
 }
 
 /// Sends a Proposal to a process with which there is a link group and that serves this address.
-pub(super) fn propose(conn: &Use, hs: &mut Handshake, m: &Message) -> Mailed {
+pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed {
     // By name first; and in turn, once somebody has said that he is not the one.
     if hs.tries < 2 || core::mem::replace(&mut hs.by_name, false) {
         return Mailed::Nobody;

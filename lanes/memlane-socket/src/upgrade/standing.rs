@@ -1,8 +1,6 @@
 //! How an upgrade stands, and what speeds it up.
 
-use super::{
-    AUTO_BYTES, AUTO_OPS, AUTO_OPS_ACCEPTING, CONFIRMING, IDLE, LISTENING, OPEN, OVER, refuse,
-};
+use super::{CONFIRMING, IDLE, LISTENING, OPEN, OVER, refuse};
 use crate::config::Upgrade;
 use crate::conn::{Conn, RxMode, TxMode};
 use crate::process;
@@ -58,19 +56,11 @@ pub fn hope_again(conn: &Conn) {
     }
 }
 
-/// Has enough been moved for `--upgrade auto` to start before its count of calls?
-pub fn hurry(conn: &Conn, bytes: u64) {
-    let accepting = conn.role.load(Ordering::Relaxed) == 1;
-    let (least, first) = if accepting {
-        (AUTO_BYTES / 2, AUTO_OPS_ACCEPTING)
-    } else {
-        (AUTO_BYTES, AUTO_OPS)
-    };
-    if bytes >= least
-        && process::config().upgrade == Upgrade::Auto
-        && conn.hs_due.load(Ordering::Relaxed) == first
-    {
-        conn.hs_due.store(0, Ordering::Relaxed);
+/// The connection is connected.
+pub fn connected(conn: &Conn) {
+    crate::stats::connected(conn);
+    if process::config().upgrade == Upgrade::Off {
+        bar(conn, Reason::CNF_ERR);
     }
 }
 
@@ -100,4 +90,19 @@ pub fn bar(conn: &Conn, why: Reason) {
         process::count(Counter::Fallbacks, 1);
     }
     crate::lane::end(conn, why);
+}
+
+/// No connection of this process upgrades from now on, and lanes that are open end: while that may still need calls
+/// which a filter forbids soon, and before somebody uses the descriptors past us.
+pub fn freeze(why: Reason) {
+    if process::is_borrowed() {
+        return; // the child of a vfork: it is itself that it locks in
+    }
+    let _ = process::PROCESS
+        .frozen
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
+    if let Some(h) = process::header() {
+        h.flags.fetch_or(1, Ordering::Relaxed);
+    }
+    process::each_conn(0, i32::MAX, |_, conn| give_up(conn, why));
 }

@@ -1,7 +1,8 @@
 //! The connections that one poll or select waits on, held as long as it lasts.
 
-use crate::conn::{Conn, RxMode, Use};
+use crate::conn::{Conn, RxMode};
 use crate::lane::{self, Parked};
+use crate::process::ConnRef;
 use crate::process::{self, PROCESS};
 use crate::spin::{self, Spun};
 use core::mem::MaybeUninit;
@@ -23,7 +24,7 @@ const ASK_BY_LEN: u64 = 4;
 
 /// A connection, and where in the program's list it stands.
 struct Entry {
-    conn: Use,
+    conn: ConnRef,
     at: u32,
 }
 
@@ -69,7 +70,7 @@ impl<'a> Waited<'a> {
     }
 
     /// One more, which stands at `at` in the program's list.
-    pub(super) fn add(&mut self, conn: Use, at: usize) {
+    pub(super) fn add(&mut self, conn: ConnRef, at: usize) {
         crate::calls::touch(&conn);
         if self.len == self.capacity {
             crate::upgrade::bar(&conn, Reason::WAIT_KIND); // there was no memory

@@ -68,30 +68,7 @@ pub(super) fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
     Some((e.events, e.u64))
 }
 
-/// May the kernel hear of a change later, before somebody next sleeps on (or
-/// asks) the set? The set's lock is held: sleepers come and go under it only.
-pub(super) fn may_wait(ep: &Ep, conn: &Conn) -> bool {
-    conn.upgraded()
-        && ep.sleepers.load(Ordering::Relaxed) == 0
-        && ep.inherited.load(Ordering::Relaxed) == 0
-}
-
-/// The program's view of a registration changes; the kernel is told later.
-pub(super) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
-    reg.events.store(events, Ordering::Relaxed);
-    reg.data.store(data, Ordering::Relaxed);
-    reg.armed.store(1, Ordering::Relaxed);
-    if events & (ET | ONESHOT) != 0 {
-        reg.kernel_events.store(STALE, Ordering::Relaxed);
-    }
-    unmark(reg, REG_ABSENT);
-    mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
-    push_ready(ep, reg);
-    push_dirty(ep, reg);
-    process::count(Counter::CtlAvoided, 1);
-}
-
-pub(super) fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) fn delete(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     // Found and changed under one lock: another thread may be waiting on the set, or changing it, at the same time.
     let held = ep.lock.lock();
     let Some(reg) = held.as_ref().and_then(|_| find(ep, conn, fd)) else {
@@ -103,7 +80,7 @@ pub(super) fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_e
         real::set_errno(libc::ENOENT);
         return -1;
     }
-    if may_wait(ep, conn) {
+    if may_wait(ep, conn.upgraded()) {
         mark(reg, REG_ABSENT);
         push_dirty(ep, reg);
         process::count(Counter::CtlAvoided, 1);
@@ -119,14 +96,15 @@ pub(super) fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_e
 
 /// The program adds what is registered already, or what it has deleted a moment ago, of which the kernel never knew.
 /// The set's lock is held. `None`: there is no such registration (any more).
-fn add_again(ep: &Ep, conn: &Use, fd: c_int, events: u32, data: u64) -> Option<c_int> {
+fn add_again(ep: &Ep, conn: &ConnRef, fd: c_int, events: u32, data: u64) -> Option<c_int> {
     let reg = find(ep, conn, fd)?;
     if !marked(reg, REG_ABSENT) {
         real::set_errno(libc::EEXIST);
         return Some(-1);
     }
-    if events & NOT_OURS == 0 && may_wait(ep, conn) {
+    if events & NOT_OURS == 0 && may_wait(ep, conn.upgraded()) {
         change_later(ep, reg, events, data);
+        process::count(Counter::CtlAvoided, 1);
         return Some(0);
     }
     let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
@@ -134,7 +112,7 @@ fn add_again(ep: &Ep, conn: &Use, fd: c_int, events: u32, data: u64) -> Option<c
     None
 }
 
-pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
         return add_unseen(ep, conn, fd, event);
     };
@@ -179,7 +157,7 @@ fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
 }
 
 /// A registration that ring readiness cannot follow.
-fn add_unseen(ep: &Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+fn add_unseen(ep: &Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
     let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event));
     if r == 0 {
@@ -190,7 +168,7 @@ fn add_unseen(ep: &Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int 
 
 /// An awake connection has come into a set: if threads sleep there, it must be
 /// parked (or, with bytes unread in the ring, they must be woken).
-pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
+pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     if !conn.upgraded() {
         return;
     }
@@ -237,55 +215,7 @@ pub(super) fn kick(ep: &Ep, reg: &Reg) {
 /// What a kick writes.
 static ONE: u64 = 1;
 
-pub(super) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
-    // An error means that the program has closed one of the two: nothing to tell.
-    let _ = kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
-    reg.kernel_events.store(events, Ordering::Relaxed);
-    reg.kernel_data
-        .store(reg.data.load(Ordering::Relaxed), Ordering::Relaxed);
-}
-
-pub(super) fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) -> memlane_sys::Result<usize> {
-    let mut e = epoll_event {
-        events,
-        u64: oneshot::kernel_data(reg),
-    };
-    let (epfd, fd) = (
-        ep.fd.load(Ordering::Relaxed),
-        reg.fd.load(Ordering::Relaxed),
-    );
-    // SAFETY: `e` lives over the call.
-    unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) }
-}
-
-/// Tells the kernel what it was not told yet.
-pub(super) fn flush_dirty(ep: &Ep) {
-    if ep.dirty.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    // One at a time: other threads get the lock in between.
-    while let Some(_held) = ep.lock.lock() {
-        let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else {
-            return;
-        };
-        ep.dirty
-            .store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
-        unmark(reg, REG_DIRTY);
-        if marked(reg, REG_ABSENT) {
-            let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
-            take_out(ep, reg);
-            continue;
-        }
-        let events = oneshot::for_kernel(reg);
-        let same = events == reg.kernel_events.load(Ordering::Relaxed)
-            && reg.data.load(Ordering::Relaxed) == reg.kernel_data.load(Ordering::Relaxed);
-        if !same {
-            tell_kernel(ep, reg, events);
-        }
-    }
-}
-
-pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
     let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
         return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
@@ -302,8 +232,9 @@ pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_e
             real::set_errno(libc::ENOENT);
             return -1;
         }
-        if may_wait(ep, conn) {
+        if may_wait(ep, conn.upgraded()) {
             change_later(ep, reg, events, data);
+            process::count(Counter::CtlAvoided, 1);
             return 0;
         }
         if oneshot::modify_now(ep, reg, events, data) < 0 {

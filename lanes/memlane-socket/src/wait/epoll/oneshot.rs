@@ -7,31 +7,6 @@
 //! program sees them. Whoever finds `armed` reports; the other report is dropped.
 
 use super::*;
-use crate::conn::REGS;
-
-/// Random, so that a program's own data is not taken for a number of ours. Made
-/// with the first set, so that forked children have the same.
-static BASE: AtomicU64 = AtomicU64::new(0);
-/// Bits for the use count of a registration.
-const GENERATION_BITS: u32 = 16;
-
-pub(super) fn base() -> u64 {
-    let known = BASE.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let fresh = memlane_sys::proc::random_u64().unwrap_or(0) | 1;
-    let raced = BASE.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed);
-    raced.err().unwrap_or(fresh)
-}
-
-fn cookie(reg: &Reg) -> u64 {
-    let Some(conn) = reg_conn(reg) else { return 0 };
-    let place = conn.regs.iter().position(|r| core::ptr::eq(r, reg));
-    let index = conn.index.load(Ordering::Relaxed) as usize * REGS + place.unwrap_or(0);
-    let generation = u64::from(reg.generation.load(Ordering::Relaxed) & 0xffff);
-    base() ^ ((index as u64) << GENERATION_BITS | generation)
-}
 
 /// The registration that the kernel's `data` stands for.
 fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
@@ -100,30 +75,6 @@ fn silence(ep: &Ep) {
 fn looks_like_ours(data: u64) -> bool {
     let known = BASE.load(Ordering::Relaxed);
     known != 0 && (data ^ known) >> GENERATION_BITS < process::conns_made() as u64 * REGS as u64
-}
-
-/// The `data` that the kernel keeps for a registration.
-pub(super) fn kernel_data(reg: &Reg) -> u64 {
-    if reg.events.load(Ordering::Relaxed) & ONESHOT != 0 {
-        cookie(reg)
-    } else {
-        reg.data.load(Ordering::Relaxed)
-    }
-}
-
-/// The events that the kernel should be asked for.
-pub(super) fn for_kernel(reg: &Reg) -> u32 {
-    let events = reg.events.load(Ordering::Relaxed);
-    if may_report(reg) {
-        events
-    } else {
-        events & (ONESHOT | ET)
-    }
-}
-
-/// Not disarmed?
-pub(super) fn may_report(reg: &Reg) -> bool {
-    reg.events.load(Ordering::Relaxed) & ONESHOT == 0 || reg.armed.load(Ordering::Relaxed) != 0
 }
 
 /// A ring's news have been reported; the set's lock is held.

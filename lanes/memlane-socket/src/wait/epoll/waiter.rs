@@ -24,7 +24,7 @@ pub fn wait(
     if ep.inherited.load(Ordering::Relaxed) == 1 {
         ep.inherited.store(2, Ordering::Relaxed);
         process::for_live(|conn| {
-            if is_registered(conn) {
+            if is_registered(&conn.regs) {
                 crate::calls::touch_conn(conn);
             }
         });
@@ -460,7 +460,7 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
     if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
         return ParkedReg::Yes;
     }
-    if !oneshot::may_report(reg) {
+    if !may_report(reg) {
         return ParkedReg::ByTcp; // nobody waits for it here
     }
     let Some(mut held) = crate::guard::lock_rx(conn) else {
@@ -491,7 +491,7 @@ pub(super) fn ring_bytes(held: &mut crate::guard::RxGuard<'_>) -> bool {
 
 /// What the rings have to report for a registration; 0 = nothing.
 pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
-    if marked(reg, REG_ABSENT) || !oneshot::may_report(reg) {
+    if marked(reg, REG_ABSENT) || !may_report(reg) {
         return 0;
     }
     let readable = asked & IN != 0 && lane::readable(conn);

@@ -13,12 +13,12 @@ fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
 }
 
 /// The set that a registration belongs to, with the set's lock.
-pub(super) fn set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
+pub(crate) fn set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
     set_by(reg, Lock::lock)
 }
 
 /// The set that a registration belongs to, if its lock is free.
-pub(super) fn try_set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
+pub(crate) fn try_set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
     set_by(reg, Lock::try_lock)
 }
 
@@ -32,25 +32,25 @@ fn set_by(
 }
 
 /// Does the registration belong to this set? For sure if the set's lock is held.
-pub(super) fn belongs_to(reg: &Reg, ep: &Ep) -> bool {
+pub(crate) fn belongs_to(reg: &Reg, ep: &Ep) -> bool {
     core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
 }
 
-pub(super) fn marked(reg: &Reg, bit: u32) -> bool {
+pub(crate) fn marked(reg: &Reg, bit: u32) -> bool {
     reg.marks.load(Ordering::Relaxed) & bit != 0
 }
 
-pub(super) fn mark(reg: &Reg, bits: u32) {
+pub(crate) fn mark(reg: &Reg, bits: u32) {
     reg.marks
         .store(reg.marks.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
 }
 
-pub(super) fn unmark(reg: &Reg, bits: u32) {
+pub(crate) fn unmark(reg: &Reg, bits: u32) {
     reg.marks
         .store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
 }
 
-pub(super) fn push_ready(ep: &Ep, reg: &Reg) {
+pub(crate) fn push_ready(ep: &Ep, reg: &Reg) {
     if marked(reg, REG_READY) {
         return;
     }
@@ -64,7 +64,7 @@ pub(super) fn push_ready(ep: &Ep, reg: &Reg) {
     ep.ready_tail.store(ptr(reg), Ordering::Relaxed);
 }
 
-pub(super) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
+pub(crate) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
     let reg = reg_ref(ep.ready_head.load(Ordering::Relaxed))?;
     let next = reg.next_ready.load(Ordering::Relaxed);
     ep.ready_head.store(next, Ordering::Relaxed);
@@ -76,7 +76,7 @@ pub(super) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
     Some(reg)
 }
 
-pub(super) fn push_hot(ep: &Ep, reg: &Reg) {
+pub(crate) fn push_hot(ep: &Ep, reg: &Reg) {
     if marked(reg, REG_HOT) {
         return;
     }
@@ -90,7 +90,7 @@ pub(super) fn push_hot(ep: &Ep, reg: &Reg) {
     ep.hot.store(ptr(reg), Ordering::Relaxed);
 }
 
-pub(super) fn drop_hot(ep: &Ep, reg: &Reg) {
+pub(crate) fn drop_hot(ep: &Ep, reg: &Reg) {
     if !marked(reg, REG_HOT) {
         return;
     }
@@ -108,7 +108,7 @@ pub(super) fn drop_hot(ep: &Ep, reg: &Reg) {
     }
 }
 
-pub(super) fn push_dirty(ep: &Ep, reg: &Reg) {
+pub(crate) fn push_dirty(ep: &Ep, reg: &Reg) {
     if marked(reg, REG_DIRTY) {
         return;
     }
@@ -119,7 +119,7 @@ pub(super) fn push_dirty(ep: &Ep, reg: &Reg) {
 }
 
 /// Takes a registration out of a set, if it is still in there.
-pub(super) fn remove(ep: &Ep, reg: &Reg) {
+pub(crate) fn remove(ep: &Ep, reg: &Reg) {
     if let Some(_held) = ep.lock.lock()
         && belongs_to(reg, ep)
     {
@@ -128,7 +128,7 @@ pub(super) fn remove(ep: &Ep, reg: &Reg) {
 }
 
 /// Takes a registration out of its set.
-pub(super) fn take_out(ep: &Ep, reg: &Reg) {
+pub(crate) fn take_out(ep: &Ep, reg: &Reg) {
     drop_hot(ep, reg);
     drop_linked(&ep.dirty, reg, REG_DIRTY, |r| &r.next_dirty);
     if marked(reg, REG_READY) {
@@ -147,7 +147,7 @@ pub(super) fn take_out(ep: &Ep, reg: &Reg) {
     ep.regs.fetch_sub(1, Ordering::Relaxed);
 }
 
-pub(super) fn drop_linked(
+pub(crate) fn drop_linked(
     head: &AtomicPtr<Reg>,
     reg: &Reg,
     bit: u32,

@@ -1,17 +1,19 @@
 //! What happens to all this at a fork and at the end.
 
-use super::*;
-
-/// Is this the child of a vfork (or of another call that shares our memory)?
-/// Then nothing of ours may be changed.
-pub fn is_borrowed() -> bool {
-    proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
-}
+use crate::conn::Handshake;
+use crate::process::{
+    PROCESS, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables, is_borrowed,
+    make_stats_page, memory, new_cells_for_child,
+};
+use crate::sets;
+use crate::thread;
+use core::sync::atomic::Ordering;
+use memlane_sys::proc;
 
 /// Before a fork: nobody is in the middle of anything that the child needs
 /// whole, and every socket has one more holder.
 pub fn before_fork() {
-    if !PROCESS.tables.load(Ordering::Acquire) {
+    if !has_tables() {
         return;
     }
     be_quiet();
@@ -21,7 +23,7 @@ pub fn before_fork() {
 }
 
 fn be_quiet() {
-    each_ep(crate::wait::epoll::flush);
+    each_ep(sets::flush_dirty);
     core::mem::forget(PROCESS.pool_lock.lock());
     core::mem::forget(PROCESS.group_lock.lock());
     each_ep(|ep| core::mem::forget(ep.lock.lock()));
@@ -29,7 +31,7 @@ fn be_quiet() {
 
 /// Before a fork of a program that calls this library by name: its child gets no streams.
 pub fn before_fork_alone() {
-    if PROCESS.tables.load(Ordering::Acquire) {
+    if has_tables() {
         be_quiet();
     }
 }
@@ -37,21 +39,17 @@ pub fn before_fork_alone() {
 /// After it, in the child: it has copies of the sockets' descriptors, and nothing else of them.
 pub fn in_child_alone() {
     after_fork_child();
-    if !PROCESS.tables.load(Ordering::Acquire) {
+    if !has_tables() {
         return;
     }
-    for n in 0..fd_high() {
-        if let Some(entry) = slot(i32::try_from(n).unwrap_or(-1)) {
-            entry.store(0, Ordering::Release);
-        }
-    }
+    forget_all_fds();
     // Never used again here: holds on them may still be dropped.
     for_live(|conn| conn.refs.store(0, Ordering::Release));
 }
 
 /// After a fork, in the parent.
 pub fn after_fork_parent() {
-    if !PROCESS.tables.load(Ordering::Acquire) {
+    if !has_tables() {
         return;
     }
     each_ep(|ep| ep.lock.reset());
@@ -63,7 +61,7 @@ pub fn after_fork_parent() {
 pub fn after_fork_child() {
     thread::current().tid.store(0, Ordering::Relaxed);
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
-    if !PROCESS.tables.load(Ordering::Acquire) {
+    if !has_tables() {
         return;
     }
     each_ep(|ep| {
@@ -100,29 +98,9 @@ pub fn after_fork_child() {
     });
 }
 
-/// New connections of a child take cells of its own; the parent's stay mapped
-/// for the sockets that both hold.
-fn new_cells_for_child() {
-    if let Ok(cells) = make_cells() {
-        PROCESS.cells.store(cells, Ordering::Relaxed);
-    }
-}
-
-/// Calls `f` with every connection in use.
-pub fn for_live(mut f: impl FnMut(&'static Conn)) {
-    let base = PROCESS.conns.load(Ordering::Relaxed);
-    for i in 0..PROCESS.conn_high.load(Ordering::Relaxed) {
-        // SAFETY: below conn_high, inside the pool.
-        let conn = unsafe { &*base.add(i as usize) };
-        if conn.refs.load(Ordering::Acquire) != 0 {
-            f(conn);
-        }
-    }
-}
-
 /// The process ends in an orderly way: its holds on shared sockets are over.
 pub fn at_exit() {
-    if !PROCESS.tables.load(Ordering::Acquire) || is_borrowed() {
+    if !has_tables() || is_borrowed() {
         return;
     }
     if config().stats_on_exit {
@@ -130,17 +108,9 @@ pub fn at_exit() {
     }
     for_live(|conn| {
         if crate::trace::on() {
-            crate::trace::closing(conn, true);
+            crate::trace::closing(conn, true, crate::lane::unread(conn) > 0);
         }
         crate::lane::closing(conn);
         conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
     });
-}
-
-/// State that `ConnEntry` shows.
-pub fn show(conn: &Conn, state: ConnState, reason: Reason) {
-    if let Some(e) = entry(conn) {
-        e.reason.store(reason.0, Ordering::Relaxed);
-        e.state.store(state as u32, Ordering::Relaxed);
-    }
 }
