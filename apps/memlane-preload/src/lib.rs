@@ -429,7 +429,7 @@ fn fclose_body(stream: *mut c_void) -> c_int {
         // SAFETY: the program's stream.
         let fd = unsafe { fileno(stream) };
         if fd >= 0 && process::known(fd) && !process::is_borrowed() {
-            // SAFETY: as above; what is buffered goes out before the close is prepared.
+            // SAFETY: the program's stream, open as `fileno` showed. Its buffer is flushed before the close is prepared.
             unsafe { fflush(stream) };
             life::before_close(fd);
             process::forget(fd);

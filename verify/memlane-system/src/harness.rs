@@ -156,13 +156,13 @@ fn under_memlane(built: &Built, mode: Mode, program: &OsStr) -> Command {
 /// What became of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Exit status; of a hang, that of the kill.
+    /// Exit status; after a hang, that of the kill.
     pub status: ExitStatus,
     /// It had to be killed.
     pub hung: bool,
     /// Everything it and its children wrote to standard output.
     pub stdout: String,
-    /// Likewise, standard error.
+    /// Everything it and its children wrote to standard error.
     pub stderr: String,
     /// How long it took.
     pub took: Duration,

@@ -1,4 +1,4 @@
-//! Two machines whose only cable is the packet lane: a TAP device on each, and a `memlane net link` beside it.
+//! Two machines whose only cable is the packet lane: each has a TAP device and a `memlane net link` beside it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::harness::{self, Outcome, Running};
 const LIMIT: Duration = Duration::from_secs(60);
 const BOTH: [Side; 2] = [Side::Client, Side::Server];
 
-/// No two MiB of it are alike.
+/// Data in which no two MiB are alike.
 const SERVER: &str = r"
 import hashlib, http.server, os, sys
 base = os.urandom(1 << 20)
@@ -39,12 +39,12 @@ pub struct Linked {
     front: Option<Running>,
     back: Option<Running>,
     args: Vec<String>,
-    /// Last, as its end kills all that is left on the machines.
+    /// The last field, because its drop kills everything left on the machines.
     machines: Machines,
 }
 
 impl Linked {
-    /// `None`, and it is said why: not here.
+    /// `None` if this cannot run here; the reason is printed.
     ///
     /// # Panics
     /// If it cannot be set up where it should.
@@ -101,7 +101,7 @@ impl Linked {
         }
     }
 
-    /// Likewise, of IPv6.
+    /// The IPv6 address of a machine.
     pub fn address6(&self, side: Side) -> &'static str {
         match side {
             Side::Client => "2001:db8::1",
@@ -167,13 +167,13 @@ impl Linked {
         place.as_mut().expect("it was started")
     }
 
-    /// The program of a machine: to be frozen, or killed.
+    /// The program of a machine, for tests that freeze or kill it.
     pub fn signal(&mut self, side: Side, signal: &str) {
         // `ip netns exec` becomes the program.
         self.running(side).signal(signal);
     }
 
-    /// What it has said.
+    /// What it has printed.
     pub fn said(&mut self, side: Side) -> String {
         self.running(side).stderr()
     }
@@ -187,7 +187,7 @@ impl Linked {
         place.take().expect("it was started").stop();
     }
 
-    /// Waits until a machine's side ends by itself; what became of it.
+    /// Waits until a machine's side ends by itself, and returns its outcome.
     ///
     /// # Panics
     /// If it was not started.
@@ -217,14 +217,14 @@ impl Linked {
         self.ping_at(self.address(Side::Server), args)
     }
 
-    /// Likewise, one of its addresses.
+    /// Pings one address of the server's machine from the client's.
     pub fn ping_at(&self, address: &str, args: &[&str]) -> Outcome {
         let mut command = self.machines.command(Side::Client, "ping");
         command.args(["-q", "-n"]).args(args).arg(address);
         harness::run(command, LIMIT)
     }
 
-    /// Runs iperf3 from the client's machine to the server's; what it says, as JSON.
+    /// Runs iperf3 from the client's machine to the server's, and returns its JSON.
     ///
     /// # Panics
     /// If it fails.
@@ -232,7 +232,7 @@ impl Linked {
         self.iperf3_at(self.address(Side::Server), args)
     }
 
-    /// Likewise, to one of its addresses.
+    /// Runs iperf3 to one address of the server's machine.
     ///
     /// # Panics
     /// If it fails.
@@ -246,16 +246,16 @@ impl Linked {
         both.into_iter().flatten().map(Running::pid).collect()
     }
 
-    /// Starts an HTTP server on the server's machine: a download of so many MiB that it makes up as it goes, and whose
-    /// SHA-256 it prints when all of it was sent.
+    /// Starts an HTTP server on the server's machine: a download of `mib` MiB that it generates, and whose
+    /// SHA-256 it prints when it has sent everything.
     pub fn serve(&self, mib: u64) -> Running {
         let mut server = self.machines.command(Side::Server, "python3");
         server.args(["-c", SERVER, self.address(Side::Server), &mib.to_string()]);
         Running::start(server)
     }
 
-    /// Fetches it on the client's machine; prints its SHA-256.
-    /// At 120 MB a second and no faster: what is done to the link meanwhile must not come too late.
+    /// Fetches it on the client's machine and prints its SHA-256,
+    /// at no more than 120 MB a second, so that faults injected meanwhile do not come too late.
     pub fn fetch(&self) -> Command {
         let mut client = self.machines.command(Side::Client, "sh");
         let url = format!("http://{}:8000/", self.address(Side::Server));
@@ -267,7 +267,7 @@ impl Linked {
         client
     }
 
-    /// Ends a side in an orderly way; what it counted.
+    /// Ends a side in an orderly way, and returns its counts.
     ///
     /// # Panics
     /// If it does not end well.
@@ -283,7 +283,7 @@ impl Linked {
     }
 }
 
-/// Runs iperf3 from the client's machine to an address of the server's; what it says, as JSON.
+/// Runs iperf3 from the client's machine to an address of the server's, and returns its JSON.
 ///
 /// # Panics
 /// If it fails.

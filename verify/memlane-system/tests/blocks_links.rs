@@ -1,4 +1,4 @@
-//! Cables that break connections or stand still for a moment, and how long nothing was answered meanwhile.
+//! Cables that break connections or stall for a moment, and how long requests went unanswered.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A volume of one machine, used on another, while the cables between them are pulled, cut and throttled and the
-//! server is killed. fio writes, reads back and checks all the while.
+//! One machine uses a volume of another while the cables between them are pulled, cut and throttled and the server is
+//! killed. fio writes, reads back and verifies throughout.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

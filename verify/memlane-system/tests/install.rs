@@ -1,5 +1,5 @@
-//! What is installed runs from where it is; taking it away, or putting the next version in its place, hurts no program
-//! that runs, nor what it starts.
+//! An installed memlane runs from where it is. Uninstalling it, or installing the next version, disturbs neither
+//! running programs nor the programs that they start.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! A peer that lies in the handshake: TCP, with a reason, and every byte arrives. What is not said to this connection,
-//! or is no message at all, is as if it had not been said.
+//! A peer that lies in the handshake: the connection stays on TCP, with a reason, and every byte arrives. A message
+//! for another connection, or one that is invalid, has no effect.
 
 mod handshake;
 
@@ -30,7 +30,7 @@ fn event() -> Fd {
     fd::event().expect("an eventfd")
 }
 
-/// The Proposal of a liar, changed by `lie`, with these descriptors beside it; and what becomes of it.
+/// The Proposal of a liar, changed by `lie`, sent with these descriptors; and the answer.
 fn proposal(lie: impl Fn(&Meeting, &mut Message), proof: impl Fn(&Meeting) -> Fd, reason: Reason) {
     if plain_only() {
         return;

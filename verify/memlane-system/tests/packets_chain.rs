@@ -1,4 +1,4 @@
-//! A process in the middle: both of its ends are links, to different neighbours, of which each may go and come back.
+//! A process in the middle, whose two ends are links to different neighbours. Either neighbour may go and come back.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

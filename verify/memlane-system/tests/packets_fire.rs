@@ -1,5 +1,5 @@
-//! `memlane net link` under fire: the other side writes anything at any time, rings without end, or does nothing at
-//! all. The liar is let go of and leaves nothing behind, and nobody else notices.
+//! `memlane net link` under fire: the other side writes anything at any time, notifies endlessly, or does nothing at
+//! all. The liar is detached and leaves nothing behind, and nobody else notices.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};

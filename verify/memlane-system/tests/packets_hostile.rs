@@ -1,5 +1,5 @@
-//! `memlane net link` with a front or a back at the other end that lies: it lets go of that one with a reason, keeps
-//! its other end, does bounded work, serves the next honest one, and nobody else on the machine notices.
+//! `memlane net link` with a lying front or back at the other end: it detaches the liar with a reason, keeps its
+//! other end, does bounded work, and serves the next honest peer. Nobody else on the machine notices.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! Interfaces that exist, by packet sockets: what a generator sends by one is what a sink takes in at the other, and
-//! VLAN tags, which the kernel takes out of frames, are in them again.
+//! Existing interfaces, through packet sockets: what a generator sends through one, a sink receives from the other,
+//! and VLAN tags that the kernel removes from frames are back in place.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Links whose processes are killed and frozen, again and again: what goes over them afterwards is right, and who
-//! lives on holds no more than before.
+//! Links whose processes are killed and frozen repeatedly: traffic afterwards is correct, and the survivor holds no
+//! more than before.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use memlane_system::real::held::Held;
 
 mod liar;
 
-/// Who waits and who comes, as the command has them.
+/// The side that waits and the side that comes, as the command names them.
 const LINKS: [[&str; 2]; 2] = [["back", "front"], ["memif?role=server", "memif"]];
 const MODES: [&str; 3] = ["persistent", "map", "copy"];
 

@@ -1,5 +1,5 @@
-//! `memlane net link` with memif: a peer that lies is let go of with a reason and the next one served; peers are killed
-//! and come back, DPDK's testpmd among them.
+//! `memlane net link` with memif: a peer that lies is detached with a reason, and the next one is served. Peers,
+//! among them DPDK's testpmd, are killed and come back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

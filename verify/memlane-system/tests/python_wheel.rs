@@ -1,5 +1,5 @@
-//! The Python wheel: built as its users build it, installed into fresh environments, and its own tests (`bindings/python/tests`)
-//! pass there: with the newest NumPy, and with the PyTorch and NumPy that Debian has.
+//! The Python wheel, built as its users build it and installed into fresh environments. Its own tests
+//! (`bindings/python/tests`) pass there, with the newest NumPy and with Debian's PyTorch and NumPy.
 
 use memlane_system::blocks::skip;
 use memlane_system::harness::{self, Outcome, TempDir};

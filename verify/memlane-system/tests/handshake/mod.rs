@@ -1,4 +1,4 @@
-//! A peer that speaks the handshake by itself, as it likes, with a program under memlane at the other end.
+//! A peer that speaks the handshake by itself, correctly or not, to a program under memlane.
 #![allow(dead_code)] // each test file uses its own part of it
 
 use std::ffi::CStr;

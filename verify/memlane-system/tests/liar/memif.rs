@@ -1,4 +1,5 @@
-//! memif by its document (docs/formats/memif.md): a client and a server of one queue, and rings of 16 slots.
+//! memif, written from its document (docs/formats/memif.md): a client and a server with one queue and rings of 16
+//! slots.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -230,7 +231,7 @@ impl Peer {
         self.ring();
     }
 
-    /// As a client: a frame of these slots, of so many bytes each.
+    /// As a client: a frame of these slots, each of this many bytes.
     pub(crate) fn show(&self, slots: u16, each: u32, last: u16) {
         let from = self.there.head();
         for n in 0..slots {

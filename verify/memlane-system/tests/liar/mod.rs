@@ -1,5 +1,5 @@
-//! Programs that speak the packet link by its document (docs/formats/packet-link.md, netif.md), and then lie: a front
-//! and a back. Memory is read and written through its file, so nothing here is mapped, or believed.
+//! Programs that speak the packet link, written from its documents (docs/formats/packet-link.md, netif.md), and then
+//! lie: a front and a back. They read and write memory through its file, so nothing here is mapped or trusted.
 #![allow(dead_code)] // each test uses a part
 
 pub(crate) mod memif;
@@ -376,7 +376,7 @@ impl Front {
         let _ = (&self.bell).write(&[1]);
     }
 
-    /// Shows so many requests, and rings.
+    /// Publishes this many requests, and notifies.
     pub(crate) fn publish(&self, count: u32) {
         self.queue.set_header(Ring::Tx, REQ_PROD, count);
         self.ring();

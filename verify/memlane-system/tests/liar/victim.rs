@@ -1,4 +1,4 @@
-//! The command that is lied to, what it must do all the same, and another one beside, which must not notice.
+//! The command that is lied to, what it must still do, and another command beside it that must not notice.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -47,12 +47,12 @@ impl Victim {
         }
     }
 
-    /// The honest one that comes next, run to its end.
+    /// Runs the next, honest peer to its end.
     pub(crate) fn honest(&self, end: &str, other: &str, more: &[&str]) -> Outcome {
         run(link(end, &at(other, &self.socket), more), LIMIT)
     }
 
-    /// Likewise, and it runs until it is stopped.
+    /// Starts the next, honest peer, which runs until it is stopped.
     pub(crate) fn honest_running(&self, end: &str, other: &str, more: &[&str]) -> Running {
         Running::start(link(end, &at(other, &self.socket), more))
     }
@@ -62,7 +62,7 @@ impl Victim {
         self.says_again(what, 0);
     }
 
-    /// Waits until it has said that more often than so many times.
+    /// Waits until it has printed that more than this many times.
     pub(crate) fn says_again(&mut self, what: &str, before: usize) {
         let end = Instant::now() + LIMIT;
         while self.running.stderr().matches(what).count() <= before {

@@ -1,4 +1,5 @@
-//! What may not stand in a published tree: machines of ours, unkept promises, private registries.
+//! What must not appear in a published tree: paths and hosts of private machines, unfinished work, private
+//! registries.
 
 use super::{files, mentions, nothing_wrong, text};
 
