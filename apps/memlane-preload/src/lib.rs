@@ -23,12 +23,15 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 use memlane_core::reason::Reason;
-use memlane_socket::calls::{aio, io, life, opts, pass, signals};
-use memlane_socket::carry::Carried;
-use memlane_socket::carry::target::{Program, Target};
-use memlane_socket::thread::Thread;
-use memlane_socket::wait::{epoll, poll as polls};
-use memlane_socket::{fork, process, real, start};
+use memlane_socket::hooks::calls::{aio, io, life, opts, pass, signals};
+use memlane_socket::hooks::fork;
+use memlane_socket::hooks::handoff::Carried;
+use memlane_socket::hooks::handoff::target::{Program, Target};
+use memlane_socket::hooks::start;
+use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::real;
+use memlane_socket::state::process;
+use memlane_socket::state::thread::Thread;
 
 const _: () = assert!(size_of::<Thread>() <= 2048 && align_of::<Thread>() <= 64); // see shim.c
 
@@ -106,8 +109,8 @@ fn initialise() {
         // SAFETY: `name` is NUL-terminated.
         unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
-    memlane_socket::thread::set_locator(memlane_thread);
-    memlane_socket::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
+    memlane_socket::state::thread::set_locator(memlane_thread);
+    memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
     // Written for glibc: under another libc (musl) every call is passed on.
     let is_glibc = find(c"gnu_get_libc_version").is_some();
     start::start(is_glibc);
@@ -142,7 +145,7 @@ unsafe extern "C" fn look_for_io_uring(
         }
     };
     if name.to_bytes().windows(11).any(|w| w == b"liburing.so") {
-        memlane_socket::upgrade::freeze(Reason::IO_URING);
+        memlane_socket::protocol::upgrade::freeze(Reason::IO_URING);
     }
     0
 }
@@ -588,7 +591,7 @@ pub unsafe extern "C" fn memlane_real_vdprintf(
 
 fn prctl_body(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        memlane_socket::upgrade::freeze(Reason::SANDBOXED);
+        memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
     }
     memlane_socket::real!(prctl(option, a, b, c, d))
 }
