@@ -86,7 +86,8 @@ fn uses() -> Uses {
     let mut all = Uses::new();
     for (file, text) in files.iter().filter(|(file, _)| !tests.contains(file)) {
         if let Some(module) = module_of(file) {
-            let used = used_by(&code(text)).filter(|used| *used != module);
+            let code = code(text);
+            let used = used_by(&code).filter(|used| *used != module);
             all.entry(module.clone()).or_default().extend(used);
         }
     }
