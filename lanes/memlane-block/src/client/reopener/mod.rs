@@ -37,7 +37,7 @@ const LEASES: usize = 4;
 const LEASE_LEN: u32 = 56;
 /// A server that calls without end is looked after so often.
 const NOTICE_GAP: Duration = Duration::from_millis(10);
-/// How long the keeper goes on when it is to stop, for the answers to its CLOSEs.
+/// How long the reopener goes on when it is to stop, for the answers to its CLOSEs.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
 /// When to try again what the server refused.
 const BACKOFF: Backoff = Backoff {
@@ -111,7 +111,7 @@ enum Known {
 }
 
 /// Keeps a session's volumes open. See the module.
-pub struct Keeper {
+pub struct Reopener {
     session: Arc<dyn Session>,
     port: Box<dyn Port>,
     mail: Arc<Mail>,
@@ -137,22 +137,22 @@ pub struct Keeper {
     stop: Option<Time>,
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for Reopener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper")
+        f.debug_struct("Reopener")
             .field("era", &self.era)
             .field("entries", &self.entries)
             .finish_non_exhaustive()
     }
 }
 
-impl Keeper {
+impl Reopener {
     pub(super) fn new(
         session: &Arc<dyn Session>,
         mail: Arc<Mail>,
         options: Options,
-    ) -> io::Result<Keeper> {
-        Ok(Keeper {
+    ) -> io::Result<Reopener> {
+        Ok(Reopener {
             session: Arc::clone(session),
             port: session.port()?,
             mail,
@@ -195,7 +195,7 @@ impl Keeper {
         self.give_up_openings(now);
         self.ask_what_is_due(now);
         self.tell_changes();
-        let overdue = self.ring_overdue(now);
+        let overdue = self.signal_overdue(now);
         self.port.push();
         if self.is_over(now) {
             return None;
@@ -380,17 +380,19 @@ impl Keeper {
         if seen != self.told
             && let Some(changes) = &self.options.changes
         {
-            changes.ring();
+            changes.signal();
         }
         self.told = seen;
     }
 
-    fn ring_overdue(&self, now: Time) -> Option<Time> {
+    fn signal_overdue(&self, now: Time) -> Option<Time> {
         let volumes = self.entries.iter().filter_map(|entry| match &entry.who {
             Who::Open { remote, .. } => Some(remote),
             Who::Opening { .. } => None,
         });
-        volumes.filter_map(|remote| remote.ring_overdue(now)).min()
+        volumes
+            .filter_map(|remote| remote.signal_overdue(now))
+            .min()
     }
 
     // ---- what goes out ----

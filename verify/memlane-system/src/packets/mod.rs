@@ -1,5 +1,7 @@
 //! Two machines whose only cable is the packet lane: each has a TAP device and a `memlane net link` beside it.
 
+pub mod hostile;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;

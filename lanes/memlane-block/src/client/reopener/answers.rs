@@ -1,10 +1,10 @@
-//! What comes to the keeper: news of the session, and the server's answers.
+//! What comes to the reopener: news of the session, and the server's answers.
 
 use super::super::answer::{Opened, Server};
 use super::super::error::{OpenError, of_request};
 use super::super::remote::{Remote, State, Status, Under};
 use super::super::{Claim, Patience};
-use super::{Ask, BACKOFF, Keeper, Known, LEASE_LEN, NOTICE_GAP, Who};
+use super::{Ask, BACKOFF, Known, LEASE_LEN, NOTICE_GAP, Reopener, Who};
 use crate::wire::{WireError, notice};
 use memlane_transport::error::RequestError;
 use memlane_transport::port::{Completion, News};
@@ -16,7 +16,7 @@ const MOST_NEWS: usize = 256;
 /// No era: they begin with 1.
 const NEVER: u64 = 0;
 
-impl Keeper {
+impl Reopener {
     pub(super) fn read_news(&mut self) {
         let mut restarted = false;
         for _ in 0..MOST_NEWS {

@@ -1,5 +1,7 @@
 //! memif, written from its document (docs/formats/memif.md): a client and a server with one queue and rings of 16
 //! slots.
+// A peer panics when the other side is silent, or says what no document has: the test fails then.
+#![allow(clippy::missing_panics_doc)]
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,15 +12,17 @@ use rustix::fs::SealFlags;
 
 use super::{Heard, LIMIT, Memory, Socket};
 
-pub(crate) const SLOTS: u16 = 16;
+/// Slots of a ring.
+pub const SLOTS: u16 = 16;
 const LOG2: u8 = 4;
 /// Bytes of a ring.
 const EACH: u32 = 128 + 16 * 16;
 const BUFFER: u32 = 2048;
 const BUFFERS: u32 = 4096;
 /// Bytes of a client's region: two rings, and buffers for each slot.
-pub(crate) const REGION: u32 = BUFFERS + 32 * BUFFER;
-pub(crate) const NEXT: u16 = 1;
+pub const REGION: u32 = BUFFERS + 32 * BUFFER;
+/// The flag of a slot whose frame goes on in the next one.
+pub const NEXT: u16 = 1;
 
 const ACK: u16 = 1;
 const CONNECTED: u16 = 7;
@@ -37,7 +41,7 @@ fn kind(bytes: &[u8]) -> u16 {
 }
 
 /// Waits until the other side has disconnected; why.
-pub(crate) fn disconnected(socket: &Socket) -> Option<String> {
+pub fn disconnected(socket: &Socket) -> Option<String> {
     let mut said = None;
     loop {
         match socket.hear(LIMIT) {
@@ -54,43 +58,52 @@ pub(crate) fn disconnected(socket: &Socket) -> Option<String> {
 
 /// A slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Desc {
-    pub(crate) flags: u16,
-    pub(crate) region: u16,
-    pub(crate) length: u32,
-    pub(crate) offset: u32,
+pub struct Desc {
+    /// [`NEXT`], or nothing.
+    pub flags: u16,
+    /// The region that the buffer lies in.
+    pub region: u16,
+    /// Bytes of the buffer.
+    pub length: u32,
+    /// Where the buffer begins in the region.
+    pub offset: u32,
 }
 
 /// A ring in the region.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub struct Ring {
     memory: Memory,
     at: u64,
 }
 
 impl Ring {
     /// All of the region.
-    pub(crate) fn region(&self) -> Memory {
+    pub fn region(&self) -> Memory {
         self.memory.again()
     }
 
-    pub(crate) fn head(&self) -> u16 {
+    /// The client's index.
+    pub fn head(&self) -> u16 {
         u16::try_from(self.memory.get(self.at + 4) >> 16).unwrap_or(0)
     }
 
-    pub(crate) fn tail(&self) -> u16 {
+    /// The server's index.
+    pub fn tail(&self) -> u16 {
         u16::try_from(self.memory.get(self.at + 64) & 0xffff).unwrap_or(0)
     }
 
-    pub(crate) fn set_head(&self, to: u16) {
+    /// Writes the client's index.
+    pub fn set_head(&self, to: u16) {
         self.memory.put(self.at + 6, &to.to_le_bytes());
     }
 
-    pub(crate) fn set_tail(&self, to: u16) {
+    /// Writes the server's index.
+    pub fn set_tail(&self, to: u16) {
         self.memory.put(self.at + 64, &to.to_le_bytes());
     }
 
-    pub(crate) fn put(&self, slot: u16, desc: Desc) {
+    /// Writes a slot.
+    pub fn put(&self, slot: u16, desc: Desc) {
         let mut bytes = [desc.flags, desc.region].map(u16::to_le_bytes).concat();
         bytes.extend(desc.length.to_le_bytes());
         bytes.extend(desc.offset.to_le_bytes());
@@ -101,23 +114,26 @@ impl Ring {
 
 /// One that is connected, of either role.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) socket: Socket,
-    /// From client to server, and back.
-    pub(crate) there: Ring,
-    pub(crate) back: Ring,
+pub struct Peer {
+    /// The connection.
+    pub socket: Socket,
+    /// From client to server.
+    pub there: Ring,
+    /// From server to client.
+    pub back: Ring,
     bells: Vec<OwnedFd>,
 }
 
 impl Peer {
-    pub(crate) fn ring(&self) {
+    /// Rings both rings' bells.
+    pub fn ring(&self) {
         for bell in &self.bells {
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }
 
     /// Connects as a client, as an honest one does: all buffers are posted.
-    pub(crate) fn connect(path: &Path) -> Peer {
+    pub fn connect(path: &Path) -> Peer {
         let socket = Socket::connect(path);
         assert_eq!(kind(&socket.expect().0), 2);
         let memory = Memory::new(REGION.into(), SealFlags::SHRINK);
@@ -167,7 +183,7 @@ impl Peer {
     }
 
     /// Lets a client in, as an honest server does.
-    pub(crate) fn accept(door: &Socket) -> Peer {
+    pub fn accept(door: &Socket) -> Peer {
         let socket = door.accept();
         let versions = [0x0200_u16.to_le_bytes(), 0x0200_u16.to_le_bytes()].concat();
         let hello = [&[0; 32][..], &versions, &[0; 6], &[LOG2]];
@@ -210,7 +226,7 @@ impl Peer {
     }
 
     /// As an honest one would, as far as that goes: takes what came, and sends a frame, as a client or as a server.
-    pub(crate) fn work(&self, client: bool, len: u32) {
+    pub fn work(&self, client: bool, len: u32) {
         if client {
             self.back.set_head(self.back.tail().wrapping_add(SLOTS));
             if self.there.head().wrapping_sub(self.there.tail()) < SLOTS {
@@ -232,7 +248,7 @@ impl Peer {
     }
 
     /// As a client: a frame of these slots, each of this many bytes.
-    pub(crate) fn show(&self, slots: u16, each: u32, last: u16) {
+    pub fn show(&self, slots: u16, each: u32, last: u16) {
         let from = self.there.head();
         for n in 0..slots {
             let desc = Desc {

@@ -1,15 +1,16 @@
-//! How others tell the keeper what they want.
+//! How others tell the reopener what they want.
 
 use super::super::error::OpenError;
-use super::super::remote::{Remote, lock};
+use super::super::remote::Remote;
 use super::super::{Access, Claim};
-use rustix::event::{EventfdFlags, eventfd};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-/// What others want of a keeper.
+/// What others want of a reopener.
 #[derive(Debug)]
 pub(in crate::client) enum Command {
     Open {
@@ -34,14 +35,14 @@ pub(in crate::client) enum Command {
 #[derive(Debug)]
 pub(in crate::client) struct Mail {
     commands: Mutex<Vec<Command>>,
-    bell: OwnedFd,
+    event: EventFd,
 }
 
 impl Mail {
     pub(in crate::client) fn new() -> io::Result<Mail> {
         Ok(Mail {
             commands: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event: EventFd::new()?,
         })
     }
 
@@ -51,17 +52,15 @@ impl Mail {
     }
 
     pub(in crate::client) fn kick(&self) {
-        // It cannot fail but for a count that is full, and then it rings.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        self.event.signal();
     }
 
     pub(super) fn take(&self) -> Vec<Command> {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut count);
+        self.event.drain();
         std::mem::take(&mut lock(&self.commands))
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event.as_fd()
     }
 }
