@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{
     epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, sockaddr, socklen_t,
-    timespec, timeval,
+    timespec,
 };
 use memlane_core::reason::Reason;
 use memlane_socket::hooks::calls::{io, life, opts};
@@ -145,7 +145,7 @@ fn polled(nr: usize, a: Args) -> Option<c_int> {
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_select => {
-            let limit = polls::limit_tv(a[4] as *const timeval);
+            let limit = polls::limit_tv(a[4] as *const libc::timeval);
             polls::select(as_fd(a[0]), three, limit, false, sleep)
         }
         libc::SYS_pselect6 => {
