@@ -288,7 +288,7 @@ fn a_broken_link_would_be_found_out() {
 
 // ---- reasons ----------------------------------------------------------------
 
-/// The page that explains the reasons has all of them, as the code says them, and for each a test that there is.
+/// The page about reasons lists each of them in the code's own words, with an existing test.
 #[test]
 fn every_reason_is_explained_and_brought_about_by_a_test() {
     let source = text("spine/memlane-core/src/reason.rs").expect("the reasons");
