@@ -6,8 +6,8 @@ use memlane_observe::control::{self, Role};
 use serde::Serialize;
 
 use super::documents::{Open, Server, Session, Volume};
-use super::requests::Request;
 use super::leftovers;
+use super::requests::Request;
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out::{self, human};
 
