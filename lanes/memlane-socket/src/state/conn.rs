@@ -178,11 +178,34 @@ pub struct SharedState {
 /// TCP options that an open lane sets.
 pub const TUNED: usize = 2;
 
+/// How far a connection's handshake has come: see `protocol::upgrade`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Nothing has happened yet, or it begins anew.
+    Idle,
+    /// The accepting side waits for a Proposal.
+    Listening,
+    /// The accepting side has a Proposal, and could not answer it yet.
+    Answering,
+    /// The accepting side has sent its Accept.
+    Accepted,
+    /// The connecting side has sent its Proposal.
+    Proposed,
+    /// Both sides have attached; this one opens as soon as nobody is inside a call.
+    Agreed,
+    /// The connecting side has opened, and could not send its Confirm yet.
+    Confirming,
+    /// Open.
+    Open,
+    /// The connection stays on TCP.
+    Over,
+}
+
 /// Handshake of one connection, guarded by `Conn::hs_lock`.
 #[derive(Debug)]
 pub struct Handshake {
-    /// `upgrade::Stage` as a number.
-    pub stage: u32,
+    /// How far it has come.
+    pub stage: Stage,
     /// Tries so far.
     pub tries: u32,
     /// Operation count at which the next step is due.
@@ -226,7 +249,7 @@ pub struct Handshake {
 impl Handshake {
     /// Nothing has happened yet.
     pub const NEW: Handshake = Handshake {
-        stage: 0,
+        stage: Stage::Idle,
         tries: 0,
         next_op: 0,
         name_fd: -1,
