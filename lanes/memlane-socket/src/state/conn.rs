@@ -30,7 +30,7 @@
 use crate::state::gate::{Gate, Mode};
 use crate::state::sets::{REGS, Reg};
 use crate::state::thread::Lock;
-use crate::state::typed::bits_enum;
+use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
@@ -73,6 +73,17 @@ impl<'a> LaneView<'a> {
         // SAFETY: the ring is mapped for its whole size for as long as its DMB.
         let ring = unsafe { SharedBytes::new(base, len) };
         Some(LaneView { words, ring })
+    }
+}
+
+bits_enum! {
+    /// Which end of a connection a socket is.
+    pub enum Role {
+        /// The one that connected.
+        Connected = 0,
+        ;
+        /// The one that was accepted.
+        Accepted = 1,
     }
 }
 
@@ -286,8 +297,8 @@ pub struct Conn {
     pub closing: AtomicU32,
     /// One descriptor that refers to it.
     pub fd: AtomicI32,
-    /// 0 = connected by us, 1 = accepted.
-    pub role: AtomicU32,
+    /// Which end of the connection this is. Written when the connection is made.
+    pub role: Typed<Role>,
     /// Reason code why it may never upgrade (0 = it may).
     pub barred: AtomicU32,
     /// Set in a forked child: not used here yet.

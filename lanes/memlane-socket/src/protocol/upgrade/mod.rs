@@ -42,7 +42,7 @@ use crate::faults::{self, Step};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Kind, Malformed, Message};
-use crate::state::conn::{Conn, Handshake, RxMode, SEEN_TUPLE, SharedState, Stage, TxMode};
+use crate::state::conn::{Conn, Handshake, Role, RxMode, SEEN_TUPLE, SharedState, Stage, TxMode};
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
@@ -144,7 +144,7 @@ fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
     }
-    if conn.role.load(Ordering::Relaxed) == 1 {
+    if conn.role.load(Ordering::Relaxed) == Role::Accepted {
         bind_name(conn, hs, &tuple)
     } else {
         propose(conn, hs, &tuple)
@@ -606,7 +606,7 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     crate::state::stats::upgraded(conn);
     crate::state::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
     crate::state::stats::show_copied(conn, copying::agreed(hs.peer_features));
-    if conn.role.load(Ordering::Relaxed) == 0 {
+    if conn.role.load(Ordering::Relaxed) == Role::Connected {
         hs.stage = Stage::Confirming;
         return confirm(conn, hs);
     }
@@ -704,7 +704,7 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     // A peer that knows of our DMB may have opened its side already: the DMB must
     // not serve anybody else before the peer has let go of it.
     let told = hs.stage == Stage::Accepted
-        || hs.stage == Stage::Agreed && conn.role.load(Ordering::Relaxed) == 1;
+        || hs.stage == Stage::Agreed && conn.role.load(Ordering::Relaxed) == Role::Accepted;
     give_back(conn, hs, told);
     hs.stage = Stage::Over;
     let _ = conn
@@ -759,11 +759,14 @@ pub fn abandon(conn: &'static Conn) {
     }
     // The connecting side tells of its DMB with the Confirm only.
     let told = match conn.role.load(Ordering::Relaxed) {
-        0 => hs.stage == Stage::Open,
-        _ => matches!(hs.stage, Stage::Accepted | Stage::Agreed | Stage::Open),
+        Role::Connected => hs.stage == Stage::Open,
+        Role::Accepted => matches!(hs.stage, Stage::Accepted | Stage::Agreed | Stage::Open),
     };
     give_back(conn, hs, told);
-    if hs.stage == Stage::Idle && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {
+    if hs.stage == Stage::Idle
+        && hs.tries >= TRIES / 2
+        && conn.role.load(Ordering::Relaxed) == Role::Connected
+    {
         process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);
         crate::state::stats::count_reason(conn, Reason::PEER_NO_MEMLANE);
         process::count(Counter::Fallbacks, 1);
