@@ -10,7 +10,11 @@ const MOST_LINES: usize = 1500;
 const MANY_LINES: usize = 800;
 
 /// The documents that a newcomer reads first, and the most bytes that each may have.
-const SHORT: [(&str, usize); 2] = [("README.md", 9 * 1024), ("CONTRIBUTING.md", 6 * 1024)];
+const SHORT: [(&str, usize); 3] = [
+    ("ARCHITECTURE.md", 15 * 1024),
+    ("README.md", 9 * 1024),
+    ("CONTRIBUTING.md", 6 * 1024),
+];
 
 // ---- the map ----------------------------------------------------------------
 
