@@ -15,8 +15,8 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use memlane_core::sync::{Exchange, Loom, Word, Words};
-use memlane_socket::conn::{RxMode, TxMode};
-use memlane_socket::gate::{Busy, Gate, Mode};
+use memlane_socket::state::conn::{RxMode, TxMode};
+use memlane_socket::state::gate::{Busy, Gate, Mode};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -241,11 +241,8 @@ impl<W: Fresh> Direction<W> {
         self.gate.leave();
         if self.gate.mode() == TxMode::Open {
             // SAFETY: as in the other branch.
-            assert_ne!(
-                self.lane.with(|n| unsafe { *n }),
-                0,
-                "what the opening made"
-            );
+            let made = self.lane.with(|n| unsafe { *n });
+            assert_ne!(made, 0, "what the opening made");
             count(&seen.by_lane);
         }
     }

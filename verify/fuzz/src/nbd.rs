@@ -1,9 +1,9 @@
 //! Messages of an NBD client, during and after the handshake.
 
+use memlane_block::volume::Info;
 use memlane_block_frontends::nbd::negotiate::{Negotiation, Offer, Step, Tls};
 use memlane_block_frontends::nbd::request::{Piece, Span, Terms, Verdict, inner_blocks};
 use memlane_block_frontends::nbd::wire::{self, REQUEST_LEN, Request, cmd};
-use memlane_block::volume::Info;
 
 /// The most bytes of replies, whatever is asked: the number of options times the longest reply to one.
 const MOST_SAID: usize = 256 * 1024;

@@ -271,6 +271,23 @@ impl Running {
         }
     }
 
+    /// How often it has written `what` to standard error.
+    pub fn said(&self, what: &str) -> usize {
+        self.stderr().matches(what).count()
+    }
+
+    /// Waits until it has written `what` to standard error `times` times.
+    ///
+    /// # Panics
+    /// With all its output, if it ends first or has not done so after a minute.
+    pub fn wait_until_said(&mut self, what: &str, times: usize) {
+        let stderr = self.dir.path().join("stderr");
+        let limit = Duration::from_secs(60);
+        self.wait_until(limit, what, || {
+            read_lossy(&stderr).matches(what).count() >= times
+        });
+    }
+
     /// Waits until something listens on `port` of 127.0.0.1.
     pub fn wait_for_port(&mut self, port: u16, limit: Duration) {
         let connect = || std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();

@@ -36,15 +36,7 @@ pub fn start(args: &[&str]) -> Running {
 /// # Panics
 /// If it does not.
 pub fn says(running: &mut Running, what: &str) {
-    let end = Instant::now() + LIMIT;
-    while !running.stderr().contains(what) {
-        assert!(
-            running.is_running() && Instant::now() < end,
-            "no {what:?}: {}",
-            running.stderr()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    running.wait_until_said(what, 1);
 }
 
 /// Checks that it ended with this code and printed this text.

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handshake::{Meeting, chunk};
-use memlane_socket::wire::Kind;
+use memlane_socket::protocol::wire::Kind;
 use memlane_system::harness::{TempDir, plain_only};
 use memlane_system::pair::{DEFAULT, PATIENCE, Pair, Settings};
 use memlane_system::real::Reason;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
 use handshake::{ID, Meeting, chunk, chunk_with, is_let_go_of};
 use memlane_core::layout::{CHUNK_MAGIC, LAYOUT_VERSION, chunk_len};
-use memlane_socket::wire::{Kind, LEN, Message};
+use memlane_socket::protocol::wire::{Kind, LEN, Message};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem::SEALS_FIXED;
 use memlane_system::faulty;

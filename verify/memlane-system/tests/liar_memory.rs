@@ -10,7 +10,7 @@ use std::time::Instant;
 use handshake::{Meeting, RING, chunk, put, word};
 use memlane_core::layout::{DmbWords, RINGS_AT};
 use memlane_core::sync::Cpu;
-use memlane_socket::wire::Kind;
+use memlane_socket::protocol::wire::Kind;
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem;
 use memlane_system::harness::plain_only;

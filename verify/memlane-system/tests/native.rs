@@ -8,8 +8,9 @@ use memlane_devmem::DeviceRegion;
 use memlane_devmem::error::ReceiveError;
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Binding, Path, Terms, Wait};
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::Standing;
-use memlane_socket::{Listener, Stream};
 use memlane_system::harness::{Mode, Running, command, plain_only};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -16,6 +16,8 @@ mod library;
 mod publication;
 #[path = "tidy/safety.rs"]
 mod safety;
+#[path = "tidy/strata.rs"]
+mod strata;
 
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -3,11 +3,11 @@
 //! ```text
 //!  thread ── RemoteQueue ── Port ─┐                         requests: no lock, no other thread
 //!  thread ── RemoteQueue ── Port ─┼── Session ── paths ── server
-//!            Keeper ─────── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
+//!            Reopener ─────── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
 //! ```
 //!
 //! A path that fails is the session's business: requests take another one, and nobody here notices. A **server that
-//! restarted** has forgotten which volumes are open; the [`keeper`] opens them again, and the requests of which nobody
+//! restarted** has forgotten which volumes are open; the [`reopener`] opens them again, and the requests of which nobody
 //! knows whether they were executed are sent again by their queues, under the volume's new number: to their users they
 //! have only taken longer. The session must be one that fails such requests with `OutcomeUnknown`
 //! (`AfterRestart::Fail`), because the numbers in them mean nothing any more.
@@ -20,28 +20,29 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`keeper`] | opens, opens again, closes; one thread for each session |
+//! | [`reopener`] | opens, opens again, closes; one thread for each session |
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`], [`Changes`] | counts; time; a bell for whoever shows all that |
+//! | [`stats`], [`clock`], [`Changes`] | counts; time; news for whoever shows all that |
 
 pub mod answer;
 mod changes;
 pub mod clock;
 pub mod error;
-pub mod keeper;
 mod queue;
 mod remote;
+pub mod reopener;
 mod request;
 pub mod stats;
 
 use crate::volume::{Info, Queue, Volume};
 use clock::Clock;
 use error::OpenError;
-use keeper::{Command, Keeper, Mail};
 use memlane_transport::port::Session;
+use memlane_wait::mutex::lock;
 use remote::Remote;
+use reopener::{Command, Mail, Reopener};
 use stats::VolumeStats;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -97,11 +98,11 @@ struct Core {
     session: Arc<dyn Session>,
     mail: Arc<Mail>,
     options: Options,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    reopener: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Client {
-    /// Over this session, with its keeper in a thread of its own.
+    /// Over this session, with its reopener in a thread of its own.
     ///
     /// # Errors
     /// Descriptors, memory or threads are used up.
@@ -114,28 +115,28 @@ impl Client {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with(session: Arc<dyn Session>, options: Options) -> io::Result<Client> {
-        let (client, keeper) = Client::driven(session, options)?;
+        let (client, reopener) = Client::driven(session, options)?;
         let thread = std::thread::Builder::new().name("memlane-volumes".into());
-        let thread = thread.spawn(move || keeper.run())?;
-        *remote::lock(&client.core.keeper) = Some(thread);
+        let thread = thread.spawn(move || reopener.run())?;
+        *lock(&client.core.reopener) = Some(thread);
         Ok(client)
     }
 
-    /// Likewise, but whoever calls this drives the keeper: by [`Keeper::run`], or step by step.
+    /// Likewise, but whoever calls this drives the reopener: by [`Reopener::run`], or step by step.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Keeper)> {
+    pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Reopener)> {
         let mail = Arc::new(Mail::new()?);
-        let keeper = Keeper::new(&session, Arc::clone(&mail), options.clone())?;
+        let reopener = Reopener::new(&session, Arc::clone(&mail), options.clone())?;
         let core = Core {
             session,
             mail,
             options,
-            keeper: Mutex::new(None),
+            reopener: Mutex::new(None),
         };
         let core = Arc::new(core);
-        Ok((Client { core }, keeper))
+        Ok((Client { core }, reopener))
     }
 
     /// Opens a volume, and waits until that is done.
@@ -191,12 +192,12 @@ impl std::fmt::Debug for Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.mail.send(Command::Stop);
-        let keeper = remote::lock(&self.keeper).take();
-        if let Some(keeper) = keeper
-            && keeper.thread().id() != std::thread::current().id()
+        let reopener = lock(&self.reopener).take();
+        if let Some(reopener) = reopener
+            && reopener.thread().id() != std::thread::current().id()
         {
             // Its only end is the one that was asked for.
-            let _ = keeper.join();
+            let _ = reopener.join();
         }
     }
 }
@@ -214,7 +215,7 @@ impl Opening {
     /// # Errors
     /// See [`OpenError`].
     pub fn wait(self) -> Result<Arc<RemoteVolume>, OpenError> {
-        // The keeper keeps the limit; this is for a keeper that nobody drives.
+        // The reopener keeps the limit; this is for a reopener that nobody drives.
         let limit = self.core.options.open_limit.saturating_mul(2);
         match self.answer.recv_timeout(limit) {
             Ok(answer) => answer.map(|claim| self.volume(claim)),
@@ -255,7 +256,7 @@ impl Drop for Claim {
     }
 }
 
-/// What a volume and its queues hold. The claim goes first, so that the keeper still closes the volume.
+/// What a volume and its queues hold. The claim goes first, so that the reopener still closes the volume.
 #[derive(Debug)]
 struct Handle {
     claim: Claim,
@@ -275,7 +276,7 @@ impl Handle {
         &self.core.options.clock
     }
 
-    /// Something for the keeper to look at.
+    /// Something for the reopener to look at.
     fn kick(&self) {
         self.core.mail.kick();
     }
