@@ -25,7 +25,7 @@ use libc::{
 use memlane_core::reason::Reason;
 use memlane_socket::hooks::calls::{aio, io, life, opts, pass, signals};
 use memlane_socket::hooks::fork;
-use memlane_socket::hooks::handoff::Carried;
+use memlane_socket::hooks::handoff::Handoff;
 use memlane_socket::hooks::handoff::target::{Program, Target};
 use memlane_socket::hooks::start;
 use memlane_socket::hooks::wait::{epoll, poll as polls};
@@ -472,7 +472,7 @@ fn pwritev2_body(
 }
 
 /// libc's `system` and `popen` start a shell without calling any name of ours.
-fn before_shell() -> Option<Option<Carried>> {
+fn before_shell() -> Option<Option<Handoff>> {
     let carried = pass::before_exec(Target {
         program: Program::Shell,
         envp: environment(),

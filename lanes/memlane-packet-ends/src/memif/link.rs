@@ -7,7 +7,7 @@ use super::queue::MemifQueue;
 use super::rings::{Buffers, Rx, Tx};
 use super::wire::{LEN, Message, NAME, Text, WireError};
 use crate::OpenError;
-use crate::bell::Bell;
+use crate::peer_event::PeerEventFd;
 use memlane_core::region::Region;
 use memlane_packet::error::{AttachError, Detach, Ring};
 use memlane_packet::io::link::{Door, again_until, knock};
@@ -188,7 +188,7 @@ fn serve_on(socket: &Arc<OwnedFd>, terms: &ServerTerms, at: &str) -> Result<Serv
         let (message, fd) = receive(socket, end)?;
         match (server.take(&message, fd.is_some())?, fd) {
             (Step::Region, Some(fd)) => regions.push(fd),
-            (Step::Bell, Some(fd)) => bells.push(Bell::of(fd)?),
+            (Step::Bell, Some(fd)) => bells.push(PeerEventFd::of(fd)?),
             (Step::Connect, _) => break,
             _ => {}
         }
@@ -204,7 +204,7 @@ fn server_queues(
     socket: &Arc<OwnedFd>,
     server: &Server,
     regions: Vec<OwnedFd>,
-    bells: Vec<Bell>,
+    bells: Vec<PeerEventFd>,
     at: &str,
 ) -> Result<Vec<MemifQueue>, OpenError> {
     let mut mapped = Vec::new();
@@ -302,7 +302,7 @@ struct Client {
     region: Arc<Region>,
     memory: Arc<Memory>,
     /// S2M rings' first, as the messages are.
-    bells: Vec<Bell>,
+    bells: Vec<PeerEventFd>,
 }
 
 impl Client {
@@ -314,7 +314,7 @@ impl Client {
         for s2m in [true, false] {
             for n in 0..plan.queues {
                 ring_of(&memory, plan, s2m, n)?.0.init();
-                bells.push(Bell::new().map_err(AttachError::Memory)?);
+                bells.push(PeerEventFd::new().map_err(AttachError::Memory)?);
             }
         }
         Ok(Client {

@@ -2,7 +2,7 @@
 
 use super::link::look;
 use super::rings::{Counts, Rx, Tx};
-use crate::bell::Bell;
+use crate::peer_event::PeerEventFd;
 use memlane_packet::engine::Meta;
 use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::error::Detach;
@@ -27,8 +27,8 @@ const FIRST_SLEEP: Duration = Duration::from_millis(1);
 pub struct MemifQueue {
     name: String,
     socket: Arc<OwnedFd>,
-    rx: Option<(Rx, Bell)>,
-    tx: Option<(Tx, Bell)>,
+    rx: Option<(Rx, PeerEventFd)>,
+    tx: Option<(Tx, PeerEventFd)>,
     counts: Counts,
     in_vain: u32,
     due: Option<Instant>,
@@ -49,11 +49,11 @@ impl MemifQueue {
         }
     }
 
-    pub(super) fn set_rx(&mut self, rx: Rx, bell: Bell) {
+    pub(super) fn set_rx(&mut self, rx: Rx, bell: PeerEventFd) {
         self.rx = Some((rx, bell));
     }
 
-    pub(super) fn set_tx(&mut self, tx: Tx, bell: Bell) {
+    pub(super) fn set_tx(&mut self, tx: Tx, bell: PeerEventFd) {
         self.tx = Some((tx, bell));
     }
 
@@ -180,7 +180,7 @@ impl MemifQueue {
     pub fn woken(&mut self) -> Result<(), Detach> {
         self.due = None;
         if let Some((_, bell)) = &self.rx {
-            bell.hush();
+            bell.drain();
         }
         self.look_around()
     }
@@ -232,7 +232,7 @@ impl PacketPort for MemifQueue {
         {
             if tx.flush() {
                 self.counts.bells += 1;
-                bell.ring();
+                bell.signal();
             } else {
                 self.counts.quiet += 1;
             }

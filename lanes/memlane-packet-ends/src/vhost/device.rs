@@ -8,7 +8,7 @@
 
 use super::shared::{Driver, Shared};
 use super::vring::{Addresses, Vring};
-use crate::bell::Bell;
+use crate::peer_event::PeerEventFd;
 use memlane_packet::engine::chain::Offloads;
 use memlane_virtio::memory::check;
 use std::fs::File;
@@ -150,8 +150,8 @@ impl Device {
 }
 
 /// An eventfd; other descriptors could make us wait.
-fn bell(file: Option<File>) -> Result<Option<Bell>> {
-    match file.map(|file| Bell::of(file.into())) {
+fn bell(file: Option<File>) -> Result<Option<PeerEventFd>> {
+    match file.map(|file| PeerEventFd::of(file.into())) {
         None => Ok(None),
         Some(Ok(bell)) => Ok(Some(bell)),
         Some(Err(why)) => refuse(why.to_string()),

@@ -2,8 +2,8 @@
 
 use super::shared::{Driver, Shared};
 use super::vring::Vring;
-use crate::bell::Bell;
 use crate::headers::{self, LOOK};
+use crate::peer_event::PeerEventFd;
 use crate::{End, EndCounts, EndError, More, Sent, Sleep, lend, vnet};
 use memlane_core::access::SharedBytes;
 use memlane_packet::engine::Meta;
@@ -30,7 +30,7 @@ pub struct VhostQueue {
     /// What frames may ask for of who takes them here.
     takes: Offloads,
     /// Of what the guest sends by, and receives by, as they were when we last looked.
-    kicks: [Option<Arc<Bell>>; 2],
+    kicks: [Option<Arc<PeerEventFd>>; 2],
     due: Option<Instant>,
     out: Out,
     scratch: Scratch,
@@ -378,8 +378,8 @@ impl VhostQueue {
     }
 
     fn hush(&mut self) -> Result<(), Detach> {
-        self.shared.changed(self.pair).lower();
-        self.kicks.iter().flatten().for_each(|kick| kick.hush());
+        self.shared.changed(self.pair).drain();
+        self.kicks.iter().flatten().for_each(|kick| kick.drain());
         let shared = Arc::clone(&self.shared);
         let hush = |ring: &mut Vring| match ring.running() {
             Some(memory) => ring.hush(&memory),
@@ -525,7 +525,7 @@ impl End for VhostQueue {
     }
 
     fn watch<'a>(&'a self, until: Sleep, fds: &mut Vec<PollFd<'a>>) {
-        let changed = self.shared.changed(self.pair).fd();
+        let changed = self.shared.changed(self.pair);
         fds.push(PollFd::new(changed, PollFlags::IN));
         let wanted = [until.frames, until.room > 0];
         for (kick, wanted) in self.kicks.iter().zip(wanted) {

@@ -13,7 +13,7 @@
 //! The guest can write all of it. We believe nothing back that we wrote ourselves, but for the used index when a ring
 //! starts, which says where an earlier process was.
 
-use crate::bell::Bell;
+use crate::peer_event::PeerEventFd;
 use memlane_packet::error::{Detach, Ring};
 use memlane_packet::ring::Misbehaved;
 use memlane_virtio::chain::{Piece, pieces_of};
@@ -44,8 +44,8 @@ pub(super) struct Vring {
     enabled: bool,
     /// The used index as the guest was shown it last.
     shown: u16,
-    kick: Option<Arc<Bell>>,
-    call: Option<Bell>,
+    kick: Option<Arc<PeerEventFd>>,
+    call: Option<PeerEventFd>,
 }
 
 /// Addresses in the guest's memory.
@@ -115,7 +115,7 @@ impl Vring {
         self.queue.set_event_idx(on);
     }
 
-    pub(super) fn set_call(&mut self, call: Option<Bell>) {
+    pub(super) fn set_call(&mut self, call: Option<PeerEventFd>) {
         self.call = call;
     }
 
@@ -124,7 +124,7 @@ impl Vring {
     }
 
     /// Starts, or changes the bell of a ring that has started. `false`: it does not lie in the memory.
-    pub(super) fn start(&mut self, kick: Option<Bell>) -> bool {
+    pub(super) fn start(&mut self, kick: Option<PeerEventFd>) -> bool {
         self.kick = kick.map(Arc::new);
         if self.started {
             return true;
@@ -167,7 +167,7 @@ impl Vring {
         self.started && self.enabled
     }
 
-    pub(super) fn kick(&self) -> Option<Arc<Bell>> {
+    pub(super) fn kick(&self) -> Option<Arc<PeerEventFd>> {
         self.kick.clone()
     }
 
@@ -289,7 +289,7 @@ impl Vring {
             u32::from(flags) & VRING_AVAIL_F_NO_INTERRUPT == 0
         };
         if let Some(call) = self.call.as_ref().filter(|_| due) {
-            call.ring();
+            call.signal();
         }
         Ok(due)
     }

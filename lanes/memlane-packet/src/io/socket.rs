@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Instant;
 
 /// Control, tx and rx memory, and the bells of 16 queues.
@@ -90,7 +90,7 @@ pub fn receive_bytes(
 }
 
 /// Sleeps until something can be received, or accepted.
-pub fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
+pub fn sleep(socket: &impl AsFd, end: Instant) -> Result<(), AttachError> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let limit = Timespec::try_from(left).map_err(|_| AttachError::Timeout)?;

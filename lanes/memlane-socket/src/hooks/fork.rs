@@ -18,7 +18,7 @@ pub fn before_fork() {
     }
     be_quiet();
     for_live(|conn| {
-        conn.cell().procs.fetch_add(1, Ordering::AcqRel);
+        conn.shared().procs.fetch_add(1, Ordering::AcqRel);
     });
 }
 
@@ -111,6 +111,6 @@ pub fn at_exit() {
             crate::state::trace::closing(conn, true, crate::protocol::lane::unread(conn) > 0);
         }
         crate::protocol::lane::closing(conn);
-        conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
+        conn.shared().procs.fetch_sub(1, Ordering::AcqRel);
     });
 }

@@ -118,7 +118,7 @@ impl Lane {
         let conn = enabled.then(|| process::open_conn(fd, role, nonblock));
         let conn = conn.flatten();
         if let Some(conn) = &conn {
-            let cell = conn.cell();
+            let cell = conn.shared();
             cell.rx_count.store(counts.taken, Ordering::Relaxed);
             cell.tx_count.store(counts.written, Ordering::Relaxed);
             if let Some(m) = memory {

@@ -16,7 +16,7 @@
 )]
 
 use crate::faults::{self, Step};
-use crate::state::conn::{Cell, Conn, Dmb};
+use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle;
 pub use crate::state::idle::CHUNKS;
 use crate::state::process::{self, PROCESS};
@@ -89,7 +89,7 @@ struct Board {
     hot: AtomicU32,
     conns: [AtomicPtr<Conn>; SLOTS],
     /// Cells of connections that other processes hold, of slots in quarantine.
-    cells: [AtomicPtr<Cell>; SLOTS],
+    cells: [AtomicPtr<SharedState>; SLOTS],
 }
 
 /// A chunk of a peer's.
@@ -147,7 +147,7 @@ static BOARDS: [Board; CHUNKS] = [const {
 static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
 
 /// Proof that `PROCESS.group_lock` is held.
-pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::Held<'a>);
+pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::LockGuard<'a>);
 
 /// Takes the lock (`None`: we interrupted ourselves in a signal handler).
 pub fn lock() -> Option<Locked<'static>> {
@@ -474,7 +474,7 @@ pub fn release_dmb(
     chunk: u32,
     slot: u32,
     told: bool,
-    cell: Option<&Cell>,
+    cell: Option<&SharedState>,
 ) {
     let board = &BOARDS[chunk as usize];
     board.conns[slot as usize].store(core::ptr::null_mut(), Ordering::Release);

@@ -3,11 +3,11 @@
 //! Split in two, because of `fork`:
 //! * [`Conn`] is process-private (copied by a fork): addresses of mappings, wait
 //!   registrations, handshake;
-//! * [`Cell`] lies in memory that a parent and its forked children share: how
+//! * [`SharedState`] lies in memory that a parent and its forked children share: how
 //!   far the stream has come, on which lane, and the two locks. Both processes
 //!   hold the same socket, so they must agree on this.
 //!
-//! # Receive modes ([`RxMode`], in [`Cell::rx_gate`])
+//! # Receive modes ([`RxMode`], in [`SharedState::rx_gate`])
 //!
 //! | mode | bytes come by | counted |
 //! |---|---|---|
@@ -21,7 +21,7 @@
 //! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`; `Plain` and
 //! `Cold` are left for a mode in which bytes may come by the ring only when nobody is inside ([`crate::state::gate`]).
 //!
-//! # Send modes ([`TxMode`], in [`Cell::tx_gate`])
+//! # Send modes ([`TxMode`], in [`SharedState::tx_gate`])
 //!
 //! `Plain` (the lane is not open; bytes are counted in `tx_count`), `Open`, `Ended`; the same rule for calls that write
 //! in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; they are
@@ -129,7 +129,7 @@ impl RxMode {
 /// Shared by a parent and its forked children; all-zero is a fresh value.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Cell {
+pub struct SharedState {
     /// Processes that hold the socket; 0 = cell free.
     pub procs: AtomicU32,
     /// 1 = `O_NONBLOCK` is set on the socket, as far as the hooks have seen.
@@ -270,7 +270,7 @@ pub struct Conn {
     /// Set in a forked child: not used here yet.
     pub inherited: AtomicU32,
     /// Shared part.
-    pub cell: AtomicPtr<Cell>,
+    pub cell: AtomicPtr<SharedState>,
     /// DMB that we send into (null until upgraded), its ring, its ready word.
     pub tx_dmb: AtomicPtr<Dmb>,
     /// First byte of the ring that we send into.
@@ -329,7 +329,7 @@ pub struct Conn {
     pub glanced: AtomicU64,
     /// Seen flags: see `SEEN_*`.
     pub seen: AtomicU32,
-    /// Wake-ups in a row since which nothing has come by the ring: see `lane::worth`.
+    /// Wake-ups in a row since which nothing has come by the ring: see `lane::wake_backoff`.
     pub wakes_in_vain: AtomicU32,
     /// So many times it stays parked though bytes have come: likewise.
     pub stays_parked: AtomicU32,
@@ -343,7 +343,7 @@ pub const SEEN_RUN: u32 = 4;
 pub const SEEN_TO_CHILD: u32 = 8;
 /// `Conn::seen`: TCP's receive buffer has been widened (see `lane::tune`).
 pub const SEEN_WIDENED: u32 = 16;
-/// `Conn::seen`: it was parked with more of its ring in use than the least part (see `lane::shed`).
+/// `Conn::seen`: it was parked with more of its ring in use than the least part (see `lane::trim`).
 pub const SEEN_GROWN: u32 = 32;
 /// `Conn::seen`: the connection has carried data (so it is established).
 pub const SEEN_DATA: u32 = 2;
@@ -351,12 +351,12 @@ pub const SEEN_DATA: u32 = 2;
 // SAFETY: every field is an atomic, or guarded by a lock as its comment says.
 unsafe impl Sync for Conn {}
 // SAFETY: as above.
-unsafe impl Sync for Cell {}
+unsafe impl Sync for SharedState {}
 
 impl Conn {
     /// The shared part.
     #[inline(always)]
-    pub fn cell(&self) -> &Cell {
+    pub fn shared(&self) -> &SharedState {
         // SAFETY: set before the Conn is published in the descriptor table; cells are never unmapped.
         unsafe { &*self.cell.load(Ordering::Relaxed) }
     }
@@ -385,13 +385,13 @@ impl Conn {
     /// Receive mode.
     #[inline(always)]
     pub fn rx_mode(&self) -> RxMode {
-        self.cell().rx_gate.mode()
+        self.shared().rx_gate.mode()
     }
 
     /// Send mode.
     #[inline(always)]
     pub fn tx_mode(&self) -> TxMode {
-        self.cell().tx_gate.mode()
+        self.shared().tx_gate.mode()
     }
 
     /// Operations so far.
@@ -403,6 +403,6 @@ impl Conn {
     /// The program works in non-blocking mode on this socket.
     #[inline(always)]
     pub fn is_nonblock(&self) -> bool {
-        self.cell().nonblock.load(Ordering::Relaxed) != 0
+        self.shared().nonblock.load(Ordering::Relaxed) != 0
     }
 }

@@ -1,7 +1,7 @@
 //! The held locks of a connection's two directions, and what they give access to.
 
-use crate::state::conn::{Cell, Conn, LaneView};
-use crate::state::thread::Held;
+use crate::state::conn::{Conn, LaneView, SharedState};
+use crate::state::thread::LockGuard;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 use memlane_core::ring::{Rx, Tx};
@@ -29,27 +29,27 @@ use memlane_core::ring::{Rx, Tx};
 /// ```
 #[derive(Debug)]
 pub struct RxGuard<'a> {
-    cell: &'a Cell,
+    cell: &'a SharedState,
     lane: Option<LaneView<'a>>,
-    _lock: Held<'a>,
+    _lock: LockGuard<'a>,
 }
 
 /// Takes `rx_lock` and credits what readers without it have taken by TCP.
 /// `None`: this thread holds it already (we are in a signal handler).
 #[inline]
 pub fn lock_rx(conn: &Conn) -> Option<RxGuard<'_>> {
-    Some(RxGuard::new(conn, conn.cell().rx_lock.lock()?))
+    Some(RxGuard::new(conn, conn.shared().rx_lock.lock()?))
 }
 
 /// Takes `rx_lock` if nobody has it; otherwise like [`lock_rx`].
 pub fn try_lock_rx(conn: &Conn) -> Option<RxGuard<'_>> {
-    Some(RxGuard::new(conn, conn.cell().rx_lock.try_lock()?))
+    Some(RxGuard::new(conn, conn.shared().rx_lock.try_lock()?))
 }
 
 impl<'a> RxGuard<'a> {
     #[inline]
-    fn new(conn: &'a Conn, lock: Held<'a>) -> RxGuard<'a> {
-        let cell = conn.cell();
+    fn new(conn: &'a Conn, lock: LockGuard<'a>) -> RxGuard<'a> {
+        let cell = conn.shared();
         let mut held = RxGuard {
             cell,
             lane: conn.rx_lane(),
@@ -100,15 +100,15 @@ impl Drop for RxGuard<'_> {
 /// `tx_lock`, held. It derefs to the send state.
 #[derive(Debug)]
 pub struct TxGuard<'a> {
-    cell: &'a Cell,
+    cell: &'a SharedState,
     lane: Option<LaneView<'a>>,
-    _lock: Held<'a>,
+    _lock: LockGuard<'a>,
 }
 
 /// Takes `tx_lock`. `None`: this thread holds it already (we are in a signal handler).
 #[inline]
 pub fn lock_tx(conn: &Conn) -> Option<TxGuard<'_>> {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let lock = cell.tx_lock.lock()?;
     Some(TxGuard {
         cell,

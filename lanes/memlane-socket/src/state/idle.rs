@@ -1,6 +1,6 @@
 //! Which rings of ours may have pages that nobody needs for now: marks, by chunk and slot.
 //!
-//! Whoever parks a connection or frees a slot marks it here; whoever uses it unmarks it. [`crate::protocol::lane::shed`] looks
+//! Whoever parks a connection or frees a slot marks it here; whoever uses it unmarks it. [`crate::protocol::lane::trim`] looks
 //! after what is marked.
 
 use crate::faults;

@@ -104,31 +104,31 @@ pub struct Lock(AtomicU32);
 
 /// A held lock; released when dropped.
 #[derive(Debug)]
-pub struct Held<'a>(&'a Lock);
+pub struct LockGuard<'a>(&'a Lock);
 
 impl Lock {
     /// Takes the lock; `None` if this very thread holds it already (a signal
     /// handler has interrupted it).
     #[inline]
-    pub fn lock(&self) -> Option<Held<'_>> {
+    pub fn lock(&self) -> Option<LockGuard<'_>> {
         let me = tid();
         if self
             .0
             .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
         {
-            return Some(Held(self));
+            return Some(LockGuard(self));
         }
         self.lock_slowly(me)
     }
 
     /// Takes the lock if it is free.
     #[inline]
-    pub fn try_lock(&self) -> Option<Held<'_>> {
+    pub fn try_lock(&self) -> Option<LockGuard<'_>> {
         self.0
             .compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed)
             .ok()
-            .map(|_| Held(self))
+            .map(|_| LockGuard(self))
     }
 
     /// Forgets whoever held it (in the child of a fork).
@@ -137,7 +137,7 @@ impl Lock {
     }
 
     #[cold]
-    fn lock_slowly(&self, me: u32) -> Option<Held<'_>> {
+    fn lock_slowly(&self, me: u32) -> Option<LockGuard<'_>> {
         let mut turns = 0u32;
         loop {
             let owner = self.0.load(Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Lock {
                     .compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             {
-                return Some(Held(self));
+                return Some(LockGuard(self));
             }
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(64) {
@@ -162,7 +162,7 @@ impl Lock {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.0.store(0, Ordering::Release);

@@ -33,7 +33,7 @@ pub fn touch_conn(conn: &Conn) {
 fn touch_inherited(conn: &Conn) {
     if conn.upgraded() {
         crate::protocol::lane::end(conn, Reason::SHARED_FD);
-    } else if conn.cell().procs.load(Ordering::Acquire) != 1 {
+    } else if conn.shared().procs.load(Ordering::Acquire) != 1 {
         return; // the parent may still let go of it
     }
     conn.inherited.store(0, Ordering::Relaxed);

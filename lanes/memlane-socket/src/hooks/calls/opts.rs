@@ -104,7 +104,7 @@ pub fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
         libc::F_SETFL => {
             if let Some(conn) = conn_of(fd) {
                 let flags = memlane_sys::fd::as_fd(arg);
-                conn.cell()
+                conn.shared()
                     .nonblock
                     .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
                 if flags & libc::O_ASYNC != 0 {
@@ -134,7 +134,7 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
     match request {
         // SAFETY: the kernel has just read the program's word.
         libc::FIONBIO => conn
-            .cell()
+            .shared()
             .nonblock
             .store(u32::from(unsafe { *word } != 0), Ordering::Relaxed),
         // SAFETY: as above.

@@ -3,7 +3,7 @@
 //! do not see may use them: the connection goes back to TCP.
 
 use crate::hooks::handoff::target::Target;
-use crate::hooks::handoff::{self, Carried};
+use crate::hooks::handoff::{self, Handoff};
 use crate::state::conn::{Conn, SEEN_TO_CHILD};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, conn_of};
@@ -19,7 +19,7 @@ pub struct UnreadInRing;
 
 fn give_away(conn: &Conn, why: Reason) {
     crate::protocol::upgrade::bar(conn, why);
-    conn.cell().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
+    conn.shared().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
 }
 
 /// A message with SCM_RIGHTS: connections among its descriptors go back to TCP.
@@ -54,7 +54,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
 
 /// Before exec (or spawn): connections that survive it go back to TCP, and what
 /// lies unread in their rings is carried over.
-pub fn before_exec(target: Target) -> Result<Option<Carried>, UnreadInRing> {
+pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
     let mut unread: [Option<&'static Conn>; handoff::MOST] = [None; handoff::MOST];
     let (mut count, mut too_many) = (0, false);
     process::each_conn(0, i32::MAX, |fd, conn| {
@@ -96,7 +96,7 @@ pub fn leaving() {
     process::each_conn(0, i32::MAX, |fd, conn| {
         if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
             crate::protocol::lane::closing(conn);
-            conn.cell().procs.fetch_sub(1, Ordering::AcqRel);
+            conn.shared().procs.fetch_sub(1, Ordering::AcqRel);
         }
     });
 }
@@ -108,7 +108,7 @@ pub fn stayed() {
     }
     process::each_conn(0, i32::MAX, |fd, conn| {
         if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
-            conn.cell().procs.fetch_add(1, Ordering::AcqRel);
+            conn.shared().procs.fetch_add(1, Ordering::AcqRel);
         }
     });
 }

@@ -10,7 +10,7 @@
 
 pub mod target;
 
-use crate::state::conn::{Cell, Conn, Dmb};
+use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::process;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::ring_size_ok;
@@ -36,7 +36,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"MLCARRY4");
 /// A place in one of the memfds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct MemfdPlace {
     /// Descriptor number in the new program.
     file: u64,
     offset: u64,
@@ -50,9 +50,9 @@ struct Item {
     inode: u64,
     ring_size: u32,
     role: u32,
-    cell: Place,
-    words: Place,
-    ring: Place,
+    cell: MemfdPlace,
+    words: MemfdPlace,
+    ring: MemfdPlace,
 }
 
 /// What the memfd at the highest number holds. Written before the exec, read
@@ -67,7 +67,7 @@ struct List {
     items: [Item; MOST],
 }
 
-// docs/formats/carry.md
+// docs/formats/exec-handoff.md
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Item>() == 64 && offset_of!(Item, cell) == 16);
@@ -77,7 +77,7 @@ const _: () = {
 
 /// What is handed over, for as long as the exec or spawn takes.
 #[derive(Debug)]
-pub struct Carried {
+pub struct Handoff {
     _list: Fd,
     _files: [Option<Fd>; FILES],
 }
@@ -90,7 +90,7 @@ struct Handed {
 
 /// Prepares what the program that is about to start must have in order to read
 /// what is unread on `conns`. `None`: not possible.
-pub fn give(conns: &[&'static Conn]) -> Option<Carried> {
+pub fn give(conns: &[&'static Conn]) -> Option<Handoff> {
     if proc::euid() != process::owner() {
         return None; // the memory has other connections too, of another user
     }
@@ -107,13 +107,13 @@ pub fn give(conns: &[&'static Conn]) -> Option<Carried> {
     for (item, conn) in list.items.iter_mut().zip(conns) {
         *item = describe(conn, &mut handed)?;
     }
-    let file = mem::memfd(c"memlane-carry", size_of::<List>(), false).ok()?;
+    let file = mem::memfd(c"memlane-handoff", size_of::<List>(), false).ok()?;
     // SAFETY: `list` is plain integers without padding.
     let bytes =
         unsafe { core::slice::from_raw_parts((&raw const list).cast::<u8>(), size_of::<List>()) };
     fd::write_at(file.raw(), bytes, 0).ok()?;
     mem::add_seals(file.raw(), mem::SEALS_FIXED).ok()?;
-    Some(Carried {
+    Some(Handoff {
         _list: put_high(file.raw(), LIST_AMONG)?,
         _files: handed.files,
     })
@@ -126,7 +126,7 @@ fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
         inode: fd::stat(conn.fd.load(Ordering::Relaxed)).ok()?.ino,
         ring_size: u32::try_from(view.ring.len()).ok()?,
         role: conn.role.load(Ordering::Relaxed),
-        cell: handed.place(core::ptr::from_ref(conn.cell()) as usize)?,
+        cell: handed.place(core::ptr::from_ref(conn.shared()) as usize)?,
         words: handed.place(core::ptr::from_ref(view.words) as usize)?,
         ring: handed.place(view.ring.as_ptr() as usize)?,
     };
@@ -136,7 +136,7 @@ fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
 
 impl Handed {
     /// Where the new program finds what we have mapped at `at`.
-    fn place(&mut self, at: usize) -> Option<Place> {
+    fn place(&mut self, at: usize) -> Option<MemfdPlace> {
         let (ours, offset) = process::find_file(at)?;
         let known = self.from.iter().position(|&n| n == ours);
         let i = match known {
@@ -148,7 +148,7 @@ impl Handed {
                 i
             }
         };
-        Some(Place {
+        Some(MemfdPlace {
             file: u64::try_from(self.files[i].as_ref()?.raw()).ok()?,
             offset: offset as u64,
         })
@@ -214,7 +214,7 @@ struct Mapped {
 
 impl Mapped {
     /// Address of `len` bytes at `place`, aligned to `align`.
-    fn at(&mut self, place: Place, len: usize, align: usize) -> Option<*mut u8> {
+    fn at(&mut self, place: MemfdPlace, len: usize, align: usize) -> Option<*mut u8> {
         let number = i32::try_from(place.file).ok()?;
         let known = self.numbers.iter().position(|&n| n == number);
         let i = match known {
@@ -268,7 +268,11 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
         return;
     };
     let (Some(cell), Some(words), Some(ring)) = (
-        files.at(item.cell, size_of::<Cell>(), align_of::<Cell>()),
+        files.at(
+            item.cell,
+            size_of::<SharedState>(),
+            align_of::<SharedState>(),
+        ),
         files.at(item.words, size_of::<Dmb>(), align_of::<Dmb>()),
         files.at(item.ring, size, 1),
     ) else {

@@ -12,7 +12,7 @@
 )]
 
 use super::waited::{Room, Waited};
-use crate::protocol::lane::shed::{self, Pieces};
+use crate::protocol::lane::trim::{self, Pieces};
 use crate::protocol::lane::{self, Parked};
 use crate::real;
 use crate::state::conn::{Conn, TxMode};
@@ -123,7 +123,7 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
         if n != 0 {
             return n;
         }
-        shed::look(memlane_sys::time::ticks());
+        trim::look(memlane_sys::time::ticks());
         if crate::state::thread::current()
             .signals
             .load(Ordering::Relaxed)
@@ -140,7 +140,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     let signals = crate::state::thread::current()
         .signals
         .load(Ordering::Relaxed);
-    shed::look(start);
+    trim::look(start);
     crate::protocol::group::looking(start);
     if !waited.upgraded {
         waited.asleep(true);
@@ -283,7 +283,7 @@ fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
 /// What is to be said of a connection whose ring has something.
 fn ring_events(conn: &Conn, asked: i16) -> i16 {
     let open =
-        conn.tx_mode() == TxMode::Open && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
+        conn.tx_mode() == TxMode::Open && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
     asked & if open { IN | OUT } else { IN }
 }
 

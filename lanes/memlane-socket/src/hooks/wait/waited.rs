@@ -125,7 +125,7 @@ impl<'a> Waited<'a> {
     /// Counts (or uncounts) this thread as asleep on all of them.
     pub(super) fn asleep(&self, yes: bool) {
         for conn in self.each() {
-            let gate = &conn.cell().rx_gate;
+            let gate = &conn.shared().rx_gate;
             if yes {
                 gate.sleeps();
             } else {

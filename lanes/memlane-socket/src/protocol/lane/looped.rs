@@ -65,7 +65,7 @@ pub(super) fn looped() -> Looped {
 #[test]
 fn how_far_a_stream_has_come_is_seen_without_its_locks() {
     let l = looped();
-    let cell = l.conn.cell();
+    let cell = l.conn.shared();
     let seen = || {
         let sent = cell.tx_sent.load(Ordering::Relaxed);
         (sent, cell.rx_taken.load(Ordering::Relaxed))

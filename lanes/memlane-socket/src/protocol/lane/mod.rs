@@ -12,11 +12,11 @@ mod outbox;
 pub mod place;
 pub mod recv;
 pub mod send;
-pub mod shed;
 #[cfg(test)]
 mod stuck;
+pub mod trim;
 pub mod tune;
-mod worth;
+mod wake_backoff;
 
 use crate::faults::{self, Step};
 use crate::protocol::group;
@@ -42,7 +42,7 @@ pub fn open(
     (taken, written): (u64, u64),
     least: u32,
 ) {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let Some(words) = group::own_words(chunk, slot) else {
         return;
     };
@@ -82,7 +82,7 @@ pub fn open(
 /// After bytes came by TCP: from now on they may come by the ring, if nobody
 /// sleeps in the kernel on this connection.
 pub fn wake(conn: &Conn) {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let Some(mut held) = lock_rx(conn) else {
         return;
     }; // credits what was taken
@@ -107,8 +107,8 @@ pub fn wake(conn: &Conn) {
     };
     faults::at(Step::Waking);
     held.set_flags(words, want);
-    shed::woken(conn);
-    worth::woken(conn);
+    trim::woken(conn);
+    wake_backoff::woken(conn);
     faults::at(Step::Awake);
     if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
         tune::widen_window(conn);
@@ -156,7 +156,7 @@ const WRITER_YIELDS: u32 = 50;
 
 /// `Hot` → `Cold`. `held` is `rx_lock`.
 pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
-    let cell = conn.cell();
+    let cell = conn.shared();
     match conn.rx_mode() {
         RxMode::Cold => return Parked::Yes,
         RxMode::Hot | RxMode::Drain => {}
@@ -179,8 +179,8 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
             group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
             process::count(Counter::Parks, 1);
             show_parked(conn, true);
-            shed::parked(conn, held);
-            worth::parked(conn);
+            trim::parked(conn, held);
+            wake_backoff::parked(conn);
             cell.rx_gate.set(RxMode::Cold);
             faults::at(Step::Parked);
             Parked::Yes
@@ -384,7 +384,7 @@ pub fn readable(conn: &Conn) -> bool {
 /// As `readable`, without the lock and without certainty: for spin loops.
 #[inline]
 pub fn perhaps_readable(conn: &Conn) -> bool {
-    let cell = conn.cell();
+    let cell = conn.shared();
     match cell.rx_gate.glance() {
         RxMode::Hot => conn.rx_lane().is_some_and(|lane| {
             lane.words.sent.0.published.load(Ordering::Relaxed)
@@ -398,7 +398,7 @@ pub fn perhaps_readable(conn: &Conn) -> bool {
 /// The last descriptor of this process is about to be closed: the peer must
 /// learn from TCP, as it would without us.
 pub fn closing(conn: &Conn) {
-    if !conn.upgraded() || conn.cell().procs.load(Ordering::Acquire) > 1 {
+    if !conn.upgraded() || conn.shared().procs.load(Ordering::Acquire) > 1 {
         return;
     }
     faults::at(Step::Closing);
@@ -438,7 +438,7 @@ pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
 /// Bytes are lost, or cannot be believed: the connection ends.
 #[cold]
 fn cut(conn: &Conn, why: Reason) {
-    let cell = conn.cell();
+    let cell = conn.shared();
     cell.rx_gate.set(RxMode::Ended);
     cell.tx_gate.set(TxMode::Ended);
     process::show(conn, ConnState::Downgraded, why);

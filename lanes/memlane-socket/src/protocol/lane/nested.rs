@@ -91,7 +91,7 @@ fn what_a_handler_sends_arrives_though_tcp_stays_full_for_long() {
 fn a_handler_s_send_that_must_not_wait_is_refused_or_arrives() {
     let (l, before) = full();
     l.ends[0].set_nonblocking(true).unwrap();
-    l.conn.cell().nonblock.store(1, Ordering::Relaxed);
+    l.conn.shared().nonblock.store(1, Ordering::Relaxed);
     let nested = interrupting_send(&l);
     assert!(nested == 10 || nested == -1 && errno() == libc::EAGAIN);
     let fd = l.fd;
@@ -126,7 +126,7 @@ fn a_refused_handler_s_send_is_followed_by_an_edge() {
         })
     };
     while edges() != 0 {}
-    l.conn.cell().nonblock.store(1, Ordering::Relaxed);
+    l.conn.shared().nonblock.store(1, Ordering::Relaxed);
     assert_eq!((interrupting_send(&l), errno()), (-1, libc::EAGAIN));
     assert_eq!(edges(), 0, "the interrupted call has not ended");
     super::outbox::send(&l.conn);

@@ -3,7 +3,7 @@
 
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{copying, cut, misbehaved, outbox, worth};
+use super::{copying, cut, misbehaved, outbox, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
@@ -124,7 +124,7 @@ fn from_lanes(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Option<C
                 trace::in_ring(conn, &ring, first, offset);
             }
             held.took_to_hold(first.len as u64);
-            worth::by_ring(conn);
+            wake_backoff::by_ring(conn);
             faults::at(Step::HeldHere);
             crate::state::stats::add_rx_ring(conn, first.len as u64);
             return Ok(Some(Came::Ring {
@@ -310,7 +310,7 @@ enum Turned<'a> {
 #[inline(always)]
 fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     let mut held = lock_tx(conn).ok_or(Errno::AGAIN)?;
-    let open = conn.cell().tx_gate.glance() == TxMode::Open;
+    let open = conn.shared().tx_gate.glance() == TxMode::Open;
     let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Ok(Turned::Ended);
     };
@@ -416,7 +416,7 @@ pub fn took(conn: &ConnRef, n: usize) {
             trace::in_ring(conn, &ring, first, held.offset());
         }
         held.took(words, n as u64);
-        worth::by_ring(conn);
+        wake_backoff::by_ring(conn);
         faults::at(Step::ShownTaken);
         crate::state::stats::add_rx_ring(conn, n as u64);
     }

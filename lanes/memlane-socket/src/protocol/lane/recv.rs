@@ -1,6 +1,6 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
-use super::{Parked, misbehaved, park, shed, wake, worth};
+use super::{Parked, misbehaved, park, trim, wake, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::protocol::group;
@@ -164,7 +164,7 @@ pub(super) fn from_kernel(
     buffers_wanted: bool,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let m = cell.rx_gate.enter();
     if m != RxMode::Plain && m != RxMode::Cold {
         cell.rx_gate.leave();
@@ -173,9 +173,9 @@ pub(super) fn from_kernel(
     let mut start = 0;
     if m == RxMode::Cold {
         start = ticks();
-        shed::look(start);
+        trim::look(start);
         let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
-        if may_block && shed::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
+        if may_block && trim::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
         {
             cell.rx_gate.leave();
             return Some(fail(Errno::INTR));
@@ -193,7 +193,7 @@ pub(super) fn from_kernel(
     }
     if n > 0 && m == RxMode::Cold {
         spin::slept(ticks().wrapping_sub(start));
-        if worth::waking(conn, n.cast_unsigned()) {
+        if wake_backoff::waking(conn, n.cast_unsigned()) {
             wake(conn);
         }
     } else if m == RxMode::Plain {
@@ -213,8 +213,8 @@ fn nap_first(conn: &Conn) -> Spun {
     }
     let t = thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
-    while shed::is_due(conn) {
-        let Some(ms) = shed::nap(None) else { break };
+    while trim::is_due(conn) {
+        let Some(ms) = trim::nap(None) else { break };
         let mut p = libc::pollfd {
             fd,
             events: libc::POLLIN | libc::POLLRDHUP,
@@ -227,7 +227,7 @@ fn nap_first(conn: &Conn) -> Spun {
         if n != 0 {
             break;
         }
-        shed::look(ticks());
+        trim::look(ticks());
     }
     Spun::Ready
 }
@@ -335,7 +335,7 @@ fn take_ring_now(
     faults::at(Step::TakenFromRing);
     held.took(words, n as u64);
     faults::at(Step::RingTold);
-    worth::by_ring(conn);
+    wake_backoff::by_ring(conn);
     crate::state::stats::add_rx_ring(conn, n as u64);
 }
 
@@ -347,7 +347,7 @@ pub(super) fn take_tcp<'a>(
     cursor: &mut Cursor<'_>,
     run: u64,
 ) -> (Option<RxGuard<'a>>, Turn) {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let (base, len) = cursor.piece();
     let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
     let want = len.min(usize::try_from(free).unwrap_or(usize::MAX));
@@ -389,7 +389,7 @@ fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<Rx
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
     }
     let mut held = lock_rx(conn);
-    conn.cell()
+    conn.shared()
         .rx_flight
         .fetch_sub(want as u64, Ordering::Relaxed);
     if n == 0 {
@@ -406,7 +406,7 @@ fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<Rx
             }
         }
         None => {
-            conn.cell().rx_count.fetch_add(n as u64, Ordering::AcqRel);
+            conn.shared().rx_count.fetch_add(n as u64, Ordering::AcqRel);
         }
     }
     held
@@ -414,7 +414,7 @@ fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<Rx
 
 /// Nothing published beyond our place.
 pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let pending = cell.pending_error.swap(0, Ordering::Relaxed);
     if pending != 0 {
         return Turn::Done(fail(Errno(pending)));
@@ -437,7 +437,7 @@ pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
 /// `Drain`, and the peer is in the middle of a write. If TCP has ended, it was
 /// killed there (a living one ends its write first): nothing more will come.
 fn beside_a_writer(conn: &ConnRef, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
     let next = held.next(lane.words, lane.ring.len());
     match (seen, next) {
@@ -516,7 +516,7 @@ fn data_without_ring(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
 /// Sleeps for the bytes of a declared TCP run: at most `limit`, so that no byte
 /// of a later run can be taken before its turn.
 fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let mut cursor = Cursor::new(buffers);
     let (base, len) = cursor.piece();
     let want = len.min(limit);
@@ -574,19 +574,22 @@ pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
         }
         (Peeked::Error(e), Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(fail(e)),
         (Peeked::Error(e), Ok(_)) => {
-            conn.cell().pending_error.store(e.0, Ordering::Relaxed);
+            conn.shared().pending_error.store(e.0, Ordering::Relaxed);
             Turn::Again
         }
         // Bytes on TCP that nobody declared: not from an honest peer, unless the
         // declaration has just come or another thread is taking them.
         (Peeked::Data, Ok(Next::Empty)) => {
-            if conn.cell().rx_flight.load(Ordering::Relaxed) == 0 && sock::peek(fd) == Peeked::Data
+            if conn.shared().rx_flight.load(Ordering::Relaxed) == 0
+                && sock::peek(fd) == Peeked::Data
             {
                 return broken(conn, Misbehaved::Run);
             }
             Turn::Done(fail(Errno::AGAIN))
         }
-        (Peeked::Data, Ok(Next::Tcp(_))) if conn.cell().rx_flight.load(Ordering::Relaxed) != 0 => {
+        (Peeked::Data, Ok(Next::Tcp(_)))
+            if conn.shared().rx_flight.load(Ordering::Relaxed) != 0 =>
+        {
             Turn::Done(fail(Errno::AGAIN))
         }
         _ => Turn::Again,
@@ -623,7 +626,7 @@ fn spin_for(conn: &ConnRef) -> Spun {
     let Some(lane) = conn.rx_lane() else {
         return Spun::Nothing;
     };
-    let taken = conn.cell().rx_taken.load(Ordering::Relaxed);
+    let taken = conn.shared().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
     group::looking(ticks());
     spin::until(spin::budget(), here, || {

@@ -88,7 +88,7 @@ fn by_kernel(
     buffers: Option<&[iovec]>,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    let cell = conn.cell();
+    let cell = conn.shared();
     if cell.tx_gate.enter() != TxMode::Plain {
         cell.tx_gate.leave();
         return None;
@@ -204,15 +204,15 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
         };
         let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
         if n < 0 {
-            conn.cell().tx_waited.store(0, Ordering::Relaxed);
+            conn.shared().tx_waited.store(0, Ordering::Relaxed);
             return answer(sent, n);
         }
         if n.cast_unsigned() < limit && (must_not_block(conn, flags) || n == 0) {
-            conn.cell().tx_blocked.store(1, Ordering::Relaxed);
-            conn.cell().tx_waited.store(0, Ordering::Relaxed);
+            conn.shared().tx_blocked.store(1, Ordering::Relaxed);
+            conn.shared().tx_waited.store(0, Ordering::Relaxed);
             break;
         }
-        conn.cell().tx_blocked.store(0, Ordering::Relaxed);
+        conn.shared().tx_blocked.store(0, Ordering::Relaxed);
         if n.cast_unsigned() < limit {
             break; // a signal or a timeout ended a blocking send early
         }
@@ -274,7 +274,7 @@ fn look_now(conn: &Conn) {
 /// time, by TCP's own flow control.
 pub(super) fn is_patient(conn: &Conn, flags: i32, waited_now: u64) -> bool {
     !must_not_block(conn, flags)
-        || conn.cell().tx_waited.load(Ordering::Relaxed) + waited_now
+        || conn.shared().tx_waited.load(Ordering::Relaxed) + waited_now
             < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
@@ -293,7 +293,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
     let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
-    let open = conn.cell().tx_gate.glance() == TxMode::Open;
+    let open = conn.shared().tx_gate.glance() == TxMode::Open;
     let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Turn::Ended;
     };
@@ -389,7 +389,7 @@ pub(super) fn publish(
     let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
     held.commit(words, n);
     faults::at(Step::Published);
-    conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
+    conn.shared().tx_to_parked.store(0, Ordering::Relaxed);
     if is_wanted() {
         let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
         order::is_ready(conn, words, &since);
@@ -406,7 +406,7 @@ pub(super) fn publish(
 
 /// Sends up to `limit` bytes by TCP, promised beforehand.
 fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
-    let cell = conn.cell();
+    let cell = conn.shared();
     if !ended {
         let Some(mut held) = lock_tx(conn) else {
             return fail(Errno::AGAIN);
@@ -475,7 +475,7 @@ fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
     let Some(mut held) = lock_tx(conn) else {
         return;
     };
-    conn.cell()
+    conn.shared()
         .tx_flight
         .fetch_sub(limit as u64, Ordering::Relaxed);
     if trace::on() {
@@ -489,7 +489,7 @@ fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
 /// be used (else TCP's buffers, much larger than the ring, would be filled
 /// first, and the stream would never get off TCP).
 pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
-    let sent = &conn.cell().tx_to_parked;
+    let sent = &conn.shared().tx_to_parked;
     let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
     if before < TCP_PIECE as u64 {
         return false;
@@ -534,7 +534,7 @@ pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
     }
     if must_not_block(conn, flags) {
         let waited = ticks().wrapping_sub(start);
-        conn.cell().tx_waited.fetch_add(waited, Ordering::Relaxed);
+        conn.shared().tx_waited.fetch_add(waited, Ordering::Relaxed);
     }
     came
 }

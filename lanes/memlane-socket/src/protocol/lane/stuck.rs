@@ -81,7 +81,7 @@ fn a_poll_sees_what_the_writer_writes_in_the_end() {
 fn a_splice_that_may_wait_waits_for_the_writer() {
     let l = beside_a_writer(true);
     // A splice ends the lane, and this one's two ends are the same.
-    l.conn.cell().tx_gate.set(TxMode::Ended);
+    l.conn.shared().tx_gate.set(TxMode::Ended);
     let words = l.conn.rx_lane().unwrap().words;
     let (_reader, writer) = std::io::pipe().unwrap();
     let (none, start) = (core::ptr::null_mut(), std::sync::Barrier::new(2));

@@ -54,7 +54,7 @@ pub fn widen_window(conn: &Conn) {
 
 /// From here on, everything is sent by TCP.
 pub fn tx_ended(conn: &Conn) {
-    conn.cell().tx_gate.set(TxMode::Ended);
+    conn.shared().tx_gate.set(TxMode::Ended);
     restore(conn, 0..SENDERS);
 }
 
@@ -62,7 +62,7 @@ pub fn tx_ended(conn: &Conn) {
 /// in the ring, else `ENDED`.
 pub fn rx_ended(conn: &Conn, mode: RxMode) {
     // What drained has given them back already, perhaps before a filter that forbids the call.
-    if conn.cell().rx_gate.set(mode) != RxMode::Drain {
+    if conn.shared().rx_gate.set(mode) != RxMode::Drain {
         restore(conn, SENDERS..TUNED);
     }
 }

@@ -42,7 +42,7 @@ use crate::faults::{self, Step};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Kind, Malformed, Message};
-use crate::state::conn::{Cell, Conn, Handshake, RxMode, SEEN_TUPLE, TxMode};
+use crate::state::conn::{Conn, Handshake, RxMode, SEEN_TUPLE, SharedState, TxMode};
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
@@ -138,7 +138,7 @@ fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 // --- first step -----------------------------------------------------------
 
 fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    if conn.cell().procs.load(Ordering::Acquire) != 1 {
+    if conn.shared().procs.load(Ordering::Acquire) != 1 {
         return later(conn, hs, Reason::SHARED_FD);
     }
     let fd = conn.fd.load(Ordering::Relaxed);
@@ -593,7 +593,7 @@ fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 /// Both sides agree: open this side's lanes, if nobody is inside a call.
 fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    let cell = conn.cell();
+    let cell = conn.shared();
     if cell.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
     }
@@ -625,7 +625,7 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Both directions move, unless somebody is inside a call of either. Both locks are held.
-fn begin_move(cell: &Cell) -> bool {
+fn begin_move(cell: &SharedState) -> bool {
     if !cell.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
         return false;
     }
@@ -642,7 +642,7 @@ fn open_quiet(
     hs: &Handshake,
     guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
 ) -> Result<bool, Reason> {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let fd = conn.fd.load(Ordering::Relaxed);
     let Ok(counts) = sock::tcp_counts(fd) else {
         return Ok(false);
@@ -748,7 +748,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
     {
-        let cell = conn.upgraded().then(|| conn.cell());
+        let cell = conn.upgraded().then(|| conn.shared());
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
         group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
         hs.rx_chunk = 0;

@@ -1,5 +1,5 @@
 //! Shared mappings whose memfds are kept: a program that is started by exec can
-//! be given them, and goes on where we stopped (see `carry`).
+//! be given them, and goes on where we stopped (see `hooks::handoff`).
 
 use super::hidden::{hide, unhide};
 use core::ptr::NonNull;

@@ -5,7 +5,7 @@
 //! of its processes then, and a kernel that counts every page
 //! (`vm.overcommit_memory` 2) sends SIGBUS. So who is about to use more of a ring
 //! asks here, and where little is left, everything goes by TCP: receivers park,
-//! their rings are given back ([`crate::protocol::lane::shed`]), and what the program needs
+//! their rings are given back ([`crate::protocol::lane::trim`]), and what the program needs
 //! is there again.
 //!
 //! Asked about are the limits of the process's own cgroup and of those above it,

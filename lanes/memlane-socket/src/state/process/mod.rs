@@ -18,7 +18,7 @@ pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
-use crate::state::conn::{Cell, Conn, Handshake};
+use crate::state::conn::{Conn, Handshake, SharedState};
 use crate::state::sets::{self, Ep, REGS};
 use crate::state::thread::Lock;
 use core::cell::UnsafeCell;
@@ -68,7 +68,7 @@ pub struct Process {
     pub(crate) pool_lock: Lock,
     fds: AtomicPtr<AtomicUsize>,
     conns: AtomicPtr<Conn>,
-    cells: AtomicPtr<Cell>,
+    cells: AtomicPtr<SharedState>,
     eps: AtomicPtr<Ep>,
     conn_high: AtomicU32,
     conn_free: AtomicPtr<u32>,
@@ -182,7 +182,7 @@ pub fn tables() -> bool {
 
 /// Bytes of address space that the tables take; of memory they take what is used of them.
 const TABLES_LEN: usize = FDS * 8
-    + CONNS * (size_of::<Conn>() + size_of::<Cell>() + 4)
+    + CONNS * (size_of::<Conn>() + size_of::<SharedState>() + 4)
     + EPS * size_of::<Ep>()
     + stats::PAGE_LEN;
 
@@ -231,8 +231,8 @@ fn make_tables() -> memlane_sys::Result<()> {
 
 /// Memory for cells, shared with forked children and, where a memfd can be had,
 /// with programs started by exec.
-fn make_cells() -> memlane_sys::Result<*mut Cell> {
-    let len = CONNS * size_of::<Cell>();
+fn make_cells() -> memlane_sys::Result<*mut SharedState> {
+    let len = CONNS * size_of::<SharedState>();
     let Ok(mut region) = memlane_core::region::Region::create(c"memlane-cells", len, false) else {
         return Ok(mem::map_anon(len, true)?.cast().as_ptr());
     };
@@ -354,7 +354,7 @@ pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<ConnRef> {
     conn.fd.store(n, Ordering::Relaxed);
     conn.role.store(role, Ordering::Relaxed);
     conn.refs.store(1, Ordering::Relaxed);
-    conn.cell()
+    conn.shared()
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
     conn.hs_due
@@ -526,7 +526,7 @@ fn give_back(index: u32) {
 /// A cell that no process uses, for connection `index`: that of the same number, if no
 /// child still holds it, so that few connections use little of the memory, however many
 /// come and go. `pool_lock` is held.
-fn alloc_cell(index: usize) -> Option<&'static Cell> {
+fn alloc_cell(index: usize) -> Option<&'static SharedState> {
     let base = PROCESS.cells.load(Ordering::Relaxed);
     for i in 0..CONNS {
         // SAFETY: below CONNS, inside the pool.
@@ -539,7 +539,7 @@ fn alloc_cell(index: usize) -> Option<&'static Cell> {
     None
 }
 
-fn reset_cell(cell: &Cell) {
+fn reset_cell(cell: &SharedState) {
     cell.procs.store(1, Ordering::Relaxed);
     cell.nonblock.store(0, Ordering::Relaxed);
     cell.rx_lock.reset();
@@ -564,7 +564,7 @@ fn reset_cell(cell: &Cell) {
     }
 }
 
-fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
+fn reset_conn(conn: &Conn, index: u32, cell: &'static SharedState) {
     conn.generation.fetch_add(1, Ordering::AcqRel);
     conn.closing.store(0, Ordering::Relaxed);
     conn.barred
@@ -613,7 +613,7 @@ pub fn reap(conn: &'static Conn) {
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);
     }
-    let cell = conn.cell();
+    let cell = conn.shared();
     let _held = PROCESS.pool_lock.lock();
     cell.procs.fetch_sub(1, Ordering::AcqRel);
     give_back(conn.index.load(Ordering::Relaxed));

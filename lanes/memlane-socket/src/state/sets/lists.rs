@@ -5,7 +5,7 @@
 //! `Reg::ep` once it has the lock ([`set_of`]).
 
 use super::*;
-use crate::state::thread::Held;
+use crate::state::thread::LockGuard;
 
 fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
     // SAFETY: null, or an address in the pool of sets, which is never unmapped.
@@ -13,19 +13,19 @@ fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
 }
 
 /// The set that a registration belongs to, with the set's lock.
-pub(crate) fn set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
+pub(crate) fn set_of(reg: &Reg) -> Option<(&'static Ep, LockGuard<'static>)> {
     set_by(reg, Lock::lock)
 }
 
 /// The set that a registration belongs to, if its lock is free.
-pub(crate) fn try_set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
+pub(crate) fn try_set_of(reg: &Reg) -> Option<(&'static Ep, LockGuard<'static>)> {
     set_by(reg, Lock::try_lock)
 }
 
 fn set_by(
     reg: &Reg,
-    lock: impl Fn(&'static Lock) -> Option<Held<'static>>,
-) -> Option<(&'static Ep, Held<'static>)> {
+    lock: impl Fn(&'static Lock) -> Option<LockGuard<'static>>,
+) -> Option<(&'static Ep, LockGuard<'static>)> {
     let ep: &'static Ep = ep_ref(reg.ep.load(Ordering::Acquire))?;
     let held = lock(&ep.lock)?;
     belongs_to(reg, ep).then_some((ep, held))

@@ -56,7 +56,7 @@ pub fn unseen_sent(conn: &Conn, n: isize) {
 #[cold]
 pub fn after_end(conn: &Conn, way: Way, buffers: Option<&[iovec]>, n: isize) {
     let Ok(n) = usize::try_from(n) else { return };
-    let cell = conn.cell();
+    let cell = conn.shared();
     let (before, sum) = match way {
         Way::Sent => (sent_so_far(conn), &cell.tx_after),
         Way::Received => (received_so_far(conn), &cell.rx_after),
@@ -127,7 +127,7 @@ pub fn opened(conn: &Conn) {
 /// Its sending half is being shut down, or all of it closed, perhaps with bytes unread in its ring.
 #[cold]
 pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
-    if all && conn.cell().procs.load(Acquire) > 1 {
+    if all && conn.shared().procs.load(Acquire) > 1 {
         return; // another process goes on with it
     }
     let unread = || {
@@ -146,7 +146,7 @@ pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
 
 /// Bytes that the program has sent.
 fn sent_so_far(conn: &Conn) -> u64 {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let before = if conn.upgraded() {
         cell.tx_sent.load(Relaxed)
     } else {
@@ -157,7 +157,7 @@ fn sent_so_far(conn: &Conn) -> u64 {
 
 /// Bytes that it has received.
 fn received_so_far(conn: &Conn) -> u64 {
-    let cell = conn.cell();
+    let cell = conn.shared();
     let before = if conn.upgraded() {
         cell.rx_taken.load(Relaxed)
     } else {

@@ -30,7 +30,7 @@ pub use ctl::{ctl, is_waited_for};
 pub use waiter::{Sleep, wait};
 
 use crate::protocol::group;
-use crate::protocol::lane::{self, Parked, shed};
+use crate::protocol::lane::{self, Parked, trim};
 use crate::real;
 use crate::state::conn::{Conn, RxMode, TxMode};
 use crate::state::process::{self, ConnRef, PROCESS};

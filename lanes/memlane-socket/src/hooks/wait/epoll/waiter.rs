@@ -1,7 +1,7 @@
 //! `epoll_wait`: rings first, a spin, then the kernel.
 
 use super::*;
-use crate::protocol::lane::shed::Pieces;
+use crate::protocol::lane::trim::Pieces;
 use core::ops::Range;
 
 /// How a wait sleeps in the kernel: the program's own call with another timeout (ms).
@@ -110,7 +110,7 @@ impl Waiter<'_> {
         let signals = crate::state::thread::current()
             .signals
             .load(Ordering::Relaxed);
-        shed::look(start);
+        trim::look(start);
         group::looking(start);
         loop {
             let n = self.collect(start);
@@ -390,7 +390,7 @@ impl Waiter<'_> {
         }
         real::set_errno(keep);
         if n == 0 && nap.is_some() {
-            shed::look(now);
+            trim::look(now);
             return self.interrupted(signals);
         }
         if n <= 0 {
@@ -506,7 +506,7 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     let writable = asked & OUT != 0
         && conn.rx_mode() == RxMode::Hot
         && conn.tx_mode() == TxMode::Open
-        && conn.cell().tx_blocked.load(Ordering::Relaxed) == 0;
+        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
     // An edge on either side makes the kernel report the whole state.
     let due = asked & ET == 0
         || readable && marked(reg, REG_IN_EDGE)

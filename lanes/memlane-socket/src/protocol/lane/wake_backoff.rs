@@ -1,14 +1,12 @@
-//! Is it worth to wake up?
+//! Connections that wake up in vain wake up more rarely.
 //!
-//! A connection that wakes up costs both sides something: words and fences when it
-//! wakes, the same when it parks, and the receiver looks for ring bytes in between.
-//! Where nothing ever comes in between, TCP alone would have been cheaper.
+//! A wake-up costs both sides something: words and fences when the connection wakes, the same when it parks, and the
+//! receiver looks for ring bytes in between. Where nothing ever comes in between, TCP alone would have been cheaper.
 //!
-//! A thread that may spin has a score of its own for that (`spin`). One that may not
-//! (`--spin off`; a CPU full of strangers) wakes its connections in vain, unless
-//! their peers send before they are answered. So a connection counts its wake-ups
-//! since which nothing has come by the ring: after [`FREE`] of them in a row such
-//! threads let 1, 2, 4 … 16 chances go by, each time, until one was not in vain.
+//! A thread that may spin keeps a score of its own for that ([`crate::state::spin`]). One that may not (`--spin off`, or
+//! a CPU full of strangers) wakes its connections in vain, unless their peers send before they are answered. So each
+//! connection counts the wake-ups since which nothing has come by the ring. After [`FREE`] of them in a row, such
+//! threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
 
 use crate::state::conn::Conn;
 use crate::state::spin;
