@@ -16,9 +16,9 @@ pub const RING_S2M: u16 = 1;
 
 /// Bytes of names, of secrets, of reasons.
 pub const NAME: usize = 32;
-/// Likewise.
+/// Bytes of a secret.
 pub const SECRET: usize = 24;
-/// Likewise.
+/// Bytes of a reason.
 pub const REASON: usize = 96;
 
 /// Text in a field of fixed length, which ends with the first zero, if there is one.

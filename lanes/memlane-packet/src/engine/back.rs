@@ -173,7 +173,7 @@ impl<R: Reach> Back<R> {
         }
     }
 
-    /// Likewise, all of them.
+    /// Lends up to `most` packets to `take`.
     ///
     /// # Errors
     /// The queue has ended, now or before.

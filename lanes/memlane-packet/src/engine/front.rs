@@ -420,7 +420,7 @@ impl Front {
         ring
     }
 
-    /// Likewise, all of them.
+    /// Lends up to `most` packets to `take`.
     ///
     /// # Errors
     /// The queue has ended, now or before.
