@@ -103,7 +103,7 @@ pub trait PacketPort {
         })
     }
 
-    /// Likewise, as long as `take` wants more. The frame at which it says no is over too.
+    /// Lends up to `most` frames to `take`, one after another, until it wants no more. The frame at which it says so is over too.
     ///
     /// # Errors
     /// The queue has ended.

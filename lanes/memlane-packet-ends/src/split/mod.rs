@@ -140,23 +140,23 @@ pub struct Split<'a> {
 pub struct SplitCounts {
     /// Frames that were split.
     pub split: u64,
-    /// Bytes that were copied to host memory, and to the device's.
+    /// Bytes that were copied to host memory.
     pub host_bytes: u64,
-    /// Likewise.
+    /// Bytes that were copied to the device's memory.
     pub device_bytes: u64,
-    /// Frames that went to host memory as a whole, by reason.
+    /// Frames that went to host memory as a whole because no rule matches them.
     pub no_match: u64,
-    /// Likewise.
+    /// Frames that went to host memory as a whole because they are fragments of an IP packet.
     pub fragmented: u64,
-    /// Likewise.
+    /// Frames that went to host memory as a whole because their TCP or UDP lies in another packet.
     pub encapsulated: u64,
-    /// Likewise.
+    /// Frames that went to host memory as a whole because their headers do not fit together.
     pub torn: u64,
-    /// Likewise.
+    /// Frames that went to host memory as a whole because nobody has checked their sums.
     pub unchecked: u64,
-    /// Likewise.
+    /// Frames that went to host memory as a whole because the device had no room.
     pub no_chunk: u64,
-    /// Likewise.
+    /// Frames that went to host memory as a whole because the device refused them.
     pub device: u64,
     /// Tokens that were given back, and were nobody's.
     pub strange_tokens: u64,

@@ -35,7 +35,7 @@ pub(super) fn send(
     send_bytes(socket, &message.encode(), descriptors)
 }
 
-/// Likewise, of bytes.
+/// Sends bytes and descriptors in one packet: all of it or nothing.
 pub fn send_bytes(
     socket: &OwnedFd,
     bytes: &[u8],
@@ -63,7 +63,7 @@ pub(super) fn receive(
     Ok((Message::decode(bytes)?, descriptors))
 }
 
-/// Likewise, of bytes: how many, at most as `buffer` takes.
+/// Receives bytes, at most as many as `buffer` takes, and returns how many came.
 pub fn receive_bytes(
     socket: &OwnedFd,
     end: Instant,
