@@ -87,7 +87,7 @@ pub trait End: Send + fmt::Debug {
         take: &mut dyn FnMut(&Frame<'_>) -> More,
     ) -> Result<usize, EndError>;
 
-    /// Lends frames, or puts them into room that `taker` lends: for an end that has to copy them anyway.
+    /// Lends up to `most` frames to `taker`, or copies them into room that `taker` lends: for an end that has to copy them anyway.
     ///
     /// # Errors
     /// The end has ended.
@@ -166,7 +166,7 @@ pub trait End: Send + fmt::Debug {
     /// What was counted.
     fn counts(&self) -> EndCounts;
 
-    /// What this end has counted, with what only some kinds of ends count.
+    /// What was counted, including the counts that only some kinds of ends have.
     fn tally(&self) -> Tally {
         Tally {
             counts: self.counts(),
@@ -181,7 +181,7 @@ pub fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) 
     take(&Frame::new(&[window(bytes)], bytes.len(), meta))
 }
 
-/// Lends a frame that lies in two stretches.
+/// Lends two stretches of our own bytes as one frame.
 pub(crate) fn lend_both(
     parts: [&[u8]; 2],
     meta: Meta,

@@ -103,7 +103,7 @@ pub trait PacketPort {
         })
     }
 
-    /// Lends up to `most` frames to `take`, one after another, until it wants no more. The frame at which it says so is over too.
+    /// Lends frames to `take` as long as it wants more. The frame at which it declines is consumed, too.
     ///
     /// # Errors
     /// The queue has ended.

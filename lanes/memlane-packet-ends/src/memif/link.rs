@@ -275,7 +275,7 @@ pub fn connect(at: &str, terms: &ClientTerms) -> Result<(MemifLink, Vec<MemifQue
     Ok((MemifLink::new(&socket, peer), queues))
 }
 
-/// Connects again and again until `end`, to a server that is not there yet or that comes back. What was in the rings of
+/// Connects to a server, trying again until `end`: for a server that is not there yet, or comes back. What was in the rings of
 /// an earlier link is lost, as frames can be on any wire.
 ///
 /// # Errors

@@ -16,9 +16,9 @@ pub const RING_S2M: u16 = 1;
 
 /// Bytes of an interface's name (`memif.h`).
 pub const NAME: usize = 32;
-/// Bytes of a secret (`memif.h`).
+/// Bytes of a secret.
 pub const SECRET: usize = 24;
-/// Bytes of the reason in a disconnect message (`memif.h`).
+/// Bytes of a reason.
 pub const REASON: usize = 96;
 
 /// Text in a field of fixed length, which ends with the first zero, if there is one.

@@ -146,17 +146,17 @@ pub struct SplitCounts {
     pub device_bytes: u64,
     /// Frames that went to host memory as a whole because no rule matches them.
     pub no_match: u64,
-    /// Frames that went to host memory as a whole because they are fragments of an IP packet.
+    /// Frames that stayed whole because they are fragments of an IP packet.
     pub fragmented: u64,
-    /// Frames that went to host memory as a whole because their TCP or UDP lies in another packet.
+    /// Frames that stayed whole because they are in a tunnel.
     pub encapsulated: u64,
-    /// Frames that went to host memory as a whole because their headers do not fit together.
+    /// Frames that stayed whole because their headers are incomplete or inconsistent.
     pub torn: u64,
-    /// Frames that went to host memory as a whole because nobody has checked their sums.
+    /// Frames that stayed whole because nobody vouches for their checksum.
     pub unchecked: u64,
-    /// Frames that went to host memory as a whole because the device had no room.
+    /// Frames that stayed whole because too few chunks were free.
     pub no_chunk: u64,
-    /// Frames that went to host memory as a whole because the device refused them.
+    /// Frames that stayed whole because the device's memory could not be written.
     pub device: u64,
     /// Tokens that were given back, and were nobody's.
     pub strange_tokens: u64,

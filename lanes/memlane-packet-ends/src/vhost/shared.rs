@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) taken: bool,
     /// What the guest or its monitor did wrong, and in which session.
     wrong: Option<(u32, String)>,
-    /// Why the front end was turned away before there was a session, for whoever waits for one.
+    /// What the guest or its monitor did wrong before there was a session; whoever waits for one learns it.
     trouble: Option<String>,
     stopping: bool,
 }

@@ -166,7 +166,7 @@ impl<R: Reach> Back<R> {
         }
     }
 
-    /// Lends up to `most` frames to `take`, all of them that are there.
+    /// Lends up to `most` packets to `take`.
     ///
     /// # Errors
     /// The queue has ended, now or before.

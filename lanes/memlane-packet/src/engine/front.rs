@@ -413,7 +413,7 @@ impl Front {
         ring
     }
 
-    /// Lends up to `most` frames to `take`, all of them that are there.
+    /// Lends up to `most` packets to `take`.
     ///
     /// # Errors
     /// The queue has ended, now or before.

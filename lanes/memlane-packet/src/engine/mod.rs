@@ -167,7 +167,7 @@ pub enum GsoKind {
 /// few frames at a time finds more. Each time costs a fence, and cache lines that the sender is about to write.
 const TOGETHER: u32 = 16;
 
-/// How many frames of a ring of so many slots are answered together: never so many that the sender feels it.
+/// How many are given back together in a ring of this many slots: never so many that the sender notices.
 fn together(slots: u32) -> u32 {
     TOGETHER.min(slots / 4)
 }
