@@ -57,7 +57,7 @@ impl Taker for Taking<'_> {
 /// One queue of something that frames come from and go to.
 ///
 /// The order of calls, as [`join`](crate::join) has them: `receive` and `send` as long as there is something; then `sleeps`, which
-/// asks for a bell and looks once more; then a poll of what `watch` names; then `woken`.
+/// asks for a doorbell and looks once more; then a poll of what `watch` names; then `woken`.
 pub trait End: Send + fmt::Debug {
     /// What its user calls it: `tap:a`.
     fn name(&self) -> &str;
@@ -145,7 +145,7 @@ pub trait End: Send + fmt::Debug {
     /// What to poll for that.
     fn watch<'a>(&'a self, until: Sleep, fds: &mut Vec<PollFd<'a>>);
 
-    /// A poll of what was watched is over, however it ended: bells are hushed.
+    /// A poll of what was watched is over, however it ended: doorbells are drained.
     ///
     /// # Errors
     /// The end has ended.

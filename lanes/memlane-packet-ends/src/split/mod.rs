@@ -140,11 +140,11 @@ pub struct Split<'a> {
 pub struct SplitCounts {
     /// Frames that were split.
     pub split: u64,
-    /// Bytes that were copied to host memory, and to the device's.
+    /// Bytes that were copied to host memory.
     pub host_bytes: u64,
     /// Bytes that were copied to the device's memory.
     pub device_bytes: u64,
-    /// Frames that went to host memory as a whole, by reason.
+    /// Frames that went to host memory as a whole because no rule matches them.
     pub no_match: u64,
     /// Frames that stayed whole because they are fragments of an IP packet.
     pub fragmented: u64,

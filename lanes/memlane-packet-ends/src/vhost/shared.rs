@@ -113,7 +113,7 @@ impl Shared {
         self.session.load(Ordering::Acquire)
     }
 
-    /// A ring was started, stopped, or has another bell: is the guest's driver there?
+    /// A ring was started, stopped, or has another doorbell: is the guest's driver there?
     pub(super) fn look(&self) {
         let there = [0, 1].iter().all(|n| lock(&self.rings[*n]).is_running());
         let mut state = self.state();
