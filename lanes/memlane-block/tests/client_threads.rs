@@ -30,7 +30,7 @@ fn world_with(seed: u64, names: &[&str], options: Options) -> (Arc<TestSession>,
     (session, client)
 }
 
-/// By a sleep on the descriptor, as a face with an event loop has it.
+/// By a sleep on the descriptor, as a frontend with an event loop does.
 fn sleep(queue: &mut dyn Queue) {
     if !queue.arm() {
         let limit = Timespec::try_from(FOR_EVER).unwrap();

@@ -8,10 +8,12 @@ use super::tally::Board;
 use super::{End, EndError, Filled, More, Placed, Sent, Sleep, Taker};
 use memlane_packet::engine::Meta;
 use memlane_packet::engine::chain::{Frame, Offloads, Room};
+use memlane_packet::io::socket::errno;
 use memlane_packet::layout::PACKET_MAX;
 use memlane_sys::Errno;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use memlane_wait::event::EventFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,7 +39,7 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// 32 frames; 10 µs, which is about what a sleep and a bell cost.
+    /// 32 frames; 10 µs, which is about what a sleep and a doorbell cost.
     fn default() -> Terms {
         Terms {
             burst: 32,
@@ -552,7 +554,7 @@ fn called(stops: &[BorrowedFd<'_>]) -> bool {
 /// # Errors
 /// No descriptor to stop them with.
 pub fn run_all(joins: &mut [Join], stops: &[BorrowedFd<'_>]) -> Result<Vec<Over>, Errno> {
-    let halt = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Errno(e.raw_os_error()))?;
+    let halt = EventFd::new().map_err(errno)?;
     let mut all = stops.to_vec();
     all.push(halt.as_fd());
     Ok(std::thread::scope(|scope| {
@@ -565,10 +567,10 @@ pub fn run_all(joins: &mut [Join], stops: &[BorrowedFd<'_>]) -> Result<Vec<Over>
     }))
 }
 
-fn stopping_the_others(join: &mut Join, stops: &[BorrowedFd<'_>], halt: &OwnedFd) -> Over {
+fn stopping_the_others(join: &mut Join, stops: &[BorrowedFd<'_>], halt: &EventFd) -> Over {
     let over = join.run(stops);
     // Readable from now on, as nobody reads it.
-    let _ = rustix::io::write(halt, &1_u64.to_ne_bytes());
+    halt.signal();
     over
 }
 

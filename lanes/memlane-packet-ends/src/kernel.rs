@@ -1,6 +1,6 @@
 //! An interface of the kernel, one of its queues: a descriptor that gives and takes frames behind a [`vnet`] header.
 //!
-//! What TAP devices ([`tap`](super::tap)) and packet sockets ([`afpacket`](super::afpacket)) have in common, which is
+//! What TAP devices ([`tap`](super::tap)) and packet sockets ([`afpacket`]) have in common, which is
 //! all but how they are opened and one system call each way. Frames that go are written from where they lie: the copy
 //! is the kernel's. Frames that come are read to where they are to lie, if they are large and the other end lends room;
 //! else into memory of our own. What is believed of their headers is looked at in a private copy, once.

@@ -34,7 +34,6 @@
 //! ```
 
 pub mod afpacket;
-mod bell;
 mod end;
 mod error;
 pub mod generate;
@@ -43,6 +42,7 @@ pub mod join;
 pub mod kernel;
 pub mod memif;
 pub mod pcap;
+mod peer_event;
 pub mod port;
 pub mod segment;
 #[cfg(feature = "smoltcp")]

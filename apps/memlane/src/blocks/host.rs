@@ -141,7 +141,7 @@ struct Host {
     tls: Option<(ClientTls, Renewal)>,
     mappings: Vec<Mapping>,
     events: Vec<Event>,
-    /// Rung when a path or a volume has changed.
+    /// Signalled when a path or a volume has changed.
     changes: Arc<Changes>,
     /// Paths, as they were at the last look.
     paths: Vec<(String, String)>,

@@ -3,13 +3,13 @@
 //! ```text
 //!  thread ── RemoteQueue ── Port ─┐                         requests: no lock, no other thread
 //!  thread ── RemoteQueue ── Port ─┼── Session ── paths ── server
-//!            Reopener ─────── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
+//!            Reopener ───── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
 //! ```
 //!
 //! A path that fails is the session's business: requests take another one, and nobody here notices. A **server that
-//! restarted** has forgotten which volumes are open; the [`reopener`] opens them again, and the requests of which nobody
-//! knows whether they were executed are sent again by their queues, under the volume's new number: to their users they
-//! have only taken longer. The session must be one that fails such requests with `OutcomeUnknown`
+//! restarted** has forgotten which volumes are open. The [`reopener`] opens them again. Then their queues send those
+//! requests again whose outcome nobody knows, under the volume's new number: to their users they have only taken
+//! longer. The session must be one that fails such requests with `OutcomeUnknown`
 //! (`AfterRestart::Fail`), because the numbers in them mean nothing any more.
 //!
 //! Until its result is known a write may so be executed by two servers, one after the other; afterwards never again. Who
@@ -69,7 +69,7 @@ pub struct Options {
     pub grace: Duration,
     /// How long an [`open`](Client::open) may take.
     pub open_limit: Duration,
-    /// Rung when a path or a volume has changed.
+    /// Signalled when a path or a volume has changed.
     pub changes: Option<Arc<Changes>>,
     /// Time.
     pub clock: Clock,
@@ -93,7 +93,7 @@ pub struct Client {
     core: Arc<Core>,
 }
 
-/// What lives as long as the client or any of its volumes.
+/// What the client and its volumes share. The last of them drops it.
 struct Core {
     session: Arc<dyn Session>,
     mail: Arc<Mail>,
@@ -102,15 +102,15 @@ struct Core {
 }
 
 impl Client {
-    /// Over this session, with its reopener in a thread of its own.
+    /// Makes a client of `session` with default options, and starts its reopener in a thread of its own.
     ///
     /// # Errors
-    /// Descriptors, memory or threads are used up.
+    /// The process has no descriptor, memory or thread left.
     pub fn new(session: Arc<dyn Session>) -> io::Result<Client> {
         Client::with(session, Options::default())
     }
 
-    /// Likewise, with other settings.
+    /// Makes a client with these options, and starts its reopener in a thread of its own.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -122,7 +122,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Likewise, but whoever calls this drives the reopener: by [`Reopener::run`], or step by step.
+    /// Makes a client whose reopener the caller drives: by [`Reopener::run`], or step by step.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -215,7 +215,7 @@ impl Opening {
     /// # Errors
     /// See [`OpenError`].
     pub fn wait(self) -> Result<Arc<RemoteVolume>, OpenError> {
-        // The reopener keeps the limit; this is for a reopener that nobody drives.
+        // The reopener enforces the limit. Twice the limit is for a reopener that nobody drives.
         let limit = self.core.options.open_limit.saturating_mul(2);
         match self.answer.recv_timeout(limit) {
             Ok(answer) => answer.map(|claim| self.volume(claim)),

@@ -133,7 +133,7 @@ impl RemoteQueue {
         self.unsent = true;
     }
 
-    /// A request has to wait for a later generation than this.
+    /// Lets a request wait for a later generation than this.
     fn wait_for(&mut self, place: u32, generation: u32) {
         let Patience::Queue(limit) = self.handle.patience() else {
             return self.finish(place, Err(EIO));
@@ -221,7 +221,7 @@ impl RemoteQueue {
         }
     }
 
-    /// The server restarted with the request, or does not know the volume: one of the next generations gets it.
+    /// The server restarted before it answered, or does not know the volume: the request waits for a later generation.
     fn unanswered(&mut self, place: u32) {
         let Some(request) = self.requests[place as usize].as_ref() else {
             return;

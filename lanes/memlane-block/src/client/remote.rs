@@ -28,8 +28,9 @@ pub(super) enum State {
 
 /// A volume's state, its generation, and its number there, in one word.
 ///
-/// A **generation** begins when the volume gets a number that may be another one. A request that was sent in one generation is sent
-/// again in a later one only, so it is never sent twice to the same server.
+/// A **generation** of the volume begins each time the server opens it and gives it a number, which may be another one.
+/// A request that was sent in one generation is sent again in a later one only. So it never goes twice to the same
+/// server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gate {
     pub(super) state: State,
@@ -253,7 +254,7 @@ impl Remote {
         }
     }
 
-    /// Begins a generation.
+    /// Begins a generation: the volume is open, as `device_id`.
     pub(super) fn revive(&self, device_id: u32) {
         let generation = self.gate().generation.wrapping_add(1);
         self.set(Gate {
@@ -263,7 +264,7 @@ impl Remote {
         });
     }
 
-    /// The same generation, another state.
+    /// Changes the state within the generation.
     pub(super) fn becomes(&self, state: State) {
         self.set(Gate {
             state,

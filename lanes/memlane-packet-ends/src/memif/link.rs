@@ -7,7 +7,7 @@ use super::queue::MemifQueue;
 use super::rings::{Buffers, Rx, Tx};
 use super::wire::{LEN, Message, NAME, Text, WireError};
 use crate::OpenError;
-use crate::bell::Bell;
+use crate::peer_event::PeerEventFd;
 use memlane_core::region::Region;
 use memlane_packet::error::{AttachError, Detach, Ring};
 use memlane_packet::io::link::{Door, again_until, knock};
@@ -188,7 +188,7 @@ fn serve_on(socket: &Arc<OwnedFd>, terms: &ServerTerms, at: &str) -> Result<Serv
         let (message, fd) = receive(socket, end)?;
         match (server.take(&message, fd.is_some())?, fd) {
             (Step::Region, Some(fd)) => regions.push(fd),
-            (Step::Bell, Some(fd)) => bells.push(Bell::of(fd)?),
+            (Step::Doorbell, Some(fd)) => bells.push(PeerEventFd::of(fd)?),
             (Step::Connect, _) => break,
             _ => {}
         }
@@ -204,7 +204,7 @@ fn server_queues(
     socket: &Arc<OwnedFd>,
     server: &Server,
     regions: Vec<OwnedFd>,
-    bells: Vec<Bell>,
+    bells: Vec<PeerEventFd>,
     at: &str,
 ) -> Result<Vec<MemifQueue>, OpenError> {
     let mut mapped = Vec::new();
@@ -221,7 +221,7 @@ fn server_queues(
     }
     let memory = Arc::new(Memory::new(mapped));
     let mut queues: Vec<MemifQueue> = Vec::new();
-    for (ring, bell) in server.rings().iter().zip(bells) {
+    for (ring, doorbell) in server.rings().iter().zip(bells) {
         let index = usize::from(ring.index);
         while queues.len() <= index {
             queues.push(MemifQueue::new(format!("memif:{at}"), socket));
@@ -234,11 +234,11 @@ fn server_queues(
         if ring.s2m {
             let mut rx = Rx::new(words, None).ok_or(wrong)?;
             rx.start();
-            queues[index].set_rx(rx, bell);
+            queues[index].set_rx(rx, doorbell);
         } else {
             let mut tx = Tx::new(words, None).ok_or(wrong)?;
             tx.start();
-            queues[index].set_tx(tx, bell);
+            queues[index].set_tx(tx, doorbell);
         }
     }
     Ok(queues)
@@ -275,7 +275,7 @@ pub fn connect(at: &str, terms: &ClientTerms) -> Result<(MemifLink, Vec<MemifQue
     Ok((MemifLink::new(&socket, peer), queues))
 }
 
-/// Likewise, again and again until `end`: for a server that is not there yet, or comes back. What was in the rings of
+/// Connects to a server, trying again until `end`: for a server that is not there yet, or comes back. What was in the rings of
 /// an earlier link is lost, as frames can be on any wire.
 ///
 /// # Errors
@@ -302,7 +302,7 @@ struct Client {
     region: Arc<Region>,
     memory: Arc<Memory>,
     /// S2M rings' first, as the messages are.
-    bells: Vec<Bell>,
+    bells: Vec<PeerEventFd>,
 }
 
 impl Client {
@@ -314,7 +314,7 @@ impl Client {
         for s2m in [true, false] {
             for n in 0..plan.queues {
                 ring_of(&memory, plan, s2m, n)?.0.init();
-                bells.push(Bell::new().map_err(AttachError::Memory)?);
+                bells.push(PeerEventFd::new().map_err(AttachError::Memory)?);
             }
         }
         Ok(Client {

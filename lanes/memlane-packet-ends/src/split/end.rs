@@ -6,9 +6,10 @@ use crate::generate::Verdict;
 use crate::split::device::Token;
 use crate::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
 use memlane_packet::engine::chain::Offloads;
+use memlane_wait::mutex::lock;
 use rustix::event::PollFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Tokens on their way back, from whatever thread.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub(super) struct Returns {
 
 impl Returns {
     fn push(&self, token: Token) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = lock(&self.tokens);
         tokens.push(token);
         self.some.store(true, Ordering::Release);
     }
@@ -29,7 +30,7 @@ impl Returns {
     /// Moves them to `into`.
     pub(super) fn take(&self, into: &mut Vec<Token>) {
         if self.some.swap(false, Ordering::Acquire) {
-            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tokens = lock(&self.tokens);
             into.append(&mut tokens);
         }
     }

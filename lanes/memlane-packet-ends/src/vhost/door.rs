@@ -142,7 +142,7 @@ impl VhostDoor {
                 };
                 return Ok((link, queues));
             }
-            sleep(self.shared.door.fd(), end)?;
+            sleep(&self.shared.door, end)?;
         }
     }
 }
@@ -150,7 +150,7 @@ impl VhostDoor {
 impl AsFd for VhostDoor {
     /// Readable when there is a guest to be taken.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.door.fd().as_fd()
+        self.shared.door.as_fd()
     }
 }
 
@@ -235,7 +235,7 @@ impl Host {
     /// Waits for who comes, or for a while; `false`: it is over.
     fn waits(&self, door: Option<&UnixListener>, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let mut fds = vec![PollFd::new(self.shared.stop.fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.shared.stop, PollFlags::IN)];
         fds.extend(door.map(|door| PollFd::new(door, PollFlags::IN)));
         loop {
             match poll(&mut fds, limit.as_ref()) {

@@ -8,7 +8,7 @@ use super::device::Device;
 use rustix::net::{RecvFlags, recv};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut as _};
 
 const SET_VRING_ENABLE: u32 = 18;
@@ -25,7 +25,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// Takes that message, if it is the next one and comes early; `false`: it is for the crate to say what comes next.
 pub(super) fn take(mut socket: &UnixStream, device: &Mutex<Device>) -> Result<bool> {
-    let lock = || device.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || memlane_wait::mutex::lock(device);
     if lock().has_features() {
         return Ok(false);
     }

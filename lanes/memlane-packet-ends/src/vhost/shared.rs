@@ -3,37 +3,14 @@
 use super::vring::Vring;
 use memlane_packet::engine::chain::Offloads;
 use memlane_packet::error::{Detach, Ring};
+use memlane_packet::io::socket::errno;
 use memlane_sys::Errno;
-use rustix::event::{EventfdFlags, eventfd};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Something that is readable while there is reason.
-#[derive(Debug)]
-pub(super) struct Flag(OwnedFd);
-
-impl Flag {
-    pub(super) fn new() -> Result<Flag, Errno> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let made = eventfd(0, flags).map_err(|error| Errno(error.raw_os_error()))?;
-        Ok(Flag(made))
-    }
-
-    pub(super) fn raise(&self) {
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    pub(super) fn lower(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.0
-    }
-}
+use std::sync::{Mutex, MutexGuard};
 
 /// What a guest's driver has agreed to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,7 +34,7 @@ pub(super) struct State {
     pub(super) taken: bool,
     /// What the guest or its monitor did wrong, and in which session.
     wrong: Option<(u32, String)>,
-    /// Likewise, before there was a session: who waits for one is told.
+    /// What the guest or its monitor did wrong before there was a session; whoever waits for one learns it.
     trouble: Option<String>,
     stopping: bool,
 }
@@ -68,14 +45,14 @@ pub(super) struct Shared {
     /// Two for each pair, as VIRTIO numbers them: what the guest receives by, what it sends by.
     rings: Vec<Mutex<Vring>>,
     /// For each pair: something has changed that its thread does not know of.
-    changed: Vec<Flag>,
+    changed: Vec<EventFd>,
     state: Mutex<State>,
     /// Odd while the guest's driver is there: written by the monitor's thread, with `state` locked; read by all.
     session: AtomicU32,
     /// A guest is there that nobody has taken yet.
-    pub(super) door: Flag,
+    pub(super) door: EventFd,
     /// The monitor's thread is to end.
-    pub(super) stop: Flag,
+    pub(super) stop: EventFd,
 }
 
 impl Shared {
@@ -87,11 +64,13 @@ impl Shared {
         Ok(Shared {
             name,
             rings: (0..2 * pairs).map(ring).collect::<Result<_, _>>()?,
-            changed: (0..pairs).map(|_| Flag::new()).collect::<Result<_, _>>()?,
+            changed: (0..pairs)
+                .map(|_| EventFd::new().map_err(errno))
+                .collect::<Result<_, _>>()?,
             state: Mutex::default(),
             session: AtomicU32::new(0),
-            door: Flag::new()?,
-            stop: Flag::new()?,
+            door: EventFd::new().map_err(errno)?,
+            stop: EventFd::new().map_err(errno)?,
         })
     }
 
@@ -122,7 +101,7 @@ impl Shared {
         lock(&self.rings[2 * pair + 1])
     }
 
-    pub(super) fn changed(&self, pair: usize) -> &Flag {
+    pub(super) fn changed(&self, pair: usize) -> &EventFd {
         &self.changed[pair]
     }
 
@@ -134,7 +113,7 @@ impl Shared {
         self.session.load(Ordering::Acquire)
     }
 
-    /// A ring was started, stopped, or has another bell: is the guest's driver there?
+    /// A ring was started, stopped, or has another doorbell: is the guest's driver there?
     pub(super) fn look(&self) {
         let there = [0, 1].iter().all(|n| lock(&self.rings[*n]).is_running());
         let mut state = self.state();
@@ -144,13 +123,13 @@ impl Shared {
                 .store(session.wrapping_add(1), Ordering::Release);
             state.taken = false;
             if there {
-                self.door.raise();
+                self.door.signal();
             } else {
-                self.door.lower();
+                self.door.drain();
             }
         }
         drop(state);
-        self.changed.iter().for_each(Flag::raise);
+        self.changed.iter().for_each(EventFd::signal);
     }
 
     /// A front end has connected; `false`: we are to stop.
@@ -170,7 +149,7 @@ impl Shared {
         if let Some(wrong) = wrong.filter(|_| !said) {
             if session.is_multiple_of(2) {
                 state.trouble = Some(wrong);
-                self.door.raise();
+                self.door.signal();
             } else {
                 state.wrong = Some((session, wrong));
             }
@@ -193,7 +172,7 @@ impl Shared {
         let session = self.session();
         if let Some(trouble) = state.trouble.take() {
             if session.is_multiple_of(2) || state.taken {
-                self.door.lower();
+                self.door.drain();
             }
             return Err(trouble);
         }
@@ -201,7 +180,7 @@ impl Shared {
             return Ok(None);
         }
         state.taken = true;
-        self.door.lower();
+        self.door.drain();
         Ok(Some((session, state.driver)))
     }
 
@@ -210,7 +189,7 @@ impl Shared {
         let mut state = self.state();
         if session == self.session() && state.taken {
             state.taken = false;
-            self.door.raise();
+            self.door.signal();
         }
     }
 
@@ -228,7 +207,7 @@ impl Shared {
         let mut state = self.state();
         state.stopping = true;
         shut(state.socket.as_ref());
-        self.stop.raise();
+        self.stop.signal();
     }
 }
 
@@ -236,8 +215,4 @@ fn shut(socket: Option<&UnixStream>) {
     if let Some(socket) = socket {
         let _ = socket.shutdown(Shutdown::Both);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,7 @@
 //! The guest can write all of it. We believe nothing back that we wrote ourselves, but for the used index when a ring
 //! starts, which says where an earlier process was.
 
-use crate::bell::Bell;
+use crate::peer_event::PeerEventFd;
 use memlane_packet::error::{Detach, Ring};
 use memlane_packet::ring::Misbehaved;
 use memlane_virtio::chain::{Piece, pieces_of};
@@ -44,8 +44,8 @@ pub(super) struct Vring {
     enabled: bool,
     /// The used index as the guest was shown it last.
     shown: u16,
-    kick: Option<Arc<Bell>>,
-    call: Option<Bell>,
+    kick: Option<Arc<PeerEventFd>>,
+    call: Option<PeerEventFd>,
 }
 
 /// Addresses in the guest's memory.
@@ -115,7 +115,7 @@ impl Vring {
         self.queue.set_event_idx(on);
     }
 
-    pub(super) fn set_call(&mut self, call: Option<Bell>) {
+    pub(super) fn set_call(&mut self, call: Option<PeerEventFd>) {
         self.call = call;
     }
 
@@ -123,8 +123,8 @@ impl Vring {
         self.enabled = on;
     }
 
-    /// Starts, or changes the bell of a ring that has started. `false`: it does not lie in the memory.
-    pub(super) fn start(&mut self, kick: Option<Bell>) -> bool {
+    /// Starts, or changes the doorbell of a ring that has started. `false`: it does not lie in the memory.
+    pub(super) fn start(&mut self, kick: Option<PeerEventFd>) -> bool {
         self.kick = kick.map(Arc::new);
         if self.started {
             return true;
@@ -167,7 +167,7 @@ impl Vring {
         self.started && self.enabled
     }
 
-    pub(super) fn kick(&self) -> Option<Arc<Bell>> {
+    pub(super) fn kick(&self) -> Option<Arc<PeerEventFd>> {
         self.kick.clone()
     }
 
@@ -268,7 +268,7 @@ impl Vring {
         Ok(u16::from_le(word))
     }
 
-    /// Shows what was answered, and rings the bell if the guest wants it; `true`: it did.
+    /// Shows what was answered, and rings the doorbell if the guest wants it; `true`: it did.
     pub(super) fn show(&mut self, memory: &GuestMemoryMmap) -> Result<bool, Detach> {
         let (old, new) = (self.shown, self.queue.next_used());
         if old == new {
@@ -289,7 +289,7 @@ impl Vring {
             u32::from(flags) & VRING_AVAIL_F_NO_INTERRUPT == 0
         };
         if let Some(call) = self.call.as_ref().filter(|_| due) {
-            call.ring();
+            call.signal();
         }
         Ok(due)
     }
@@ -311,7 +311,7 @@ impl Vring {
     }
 
     /// Asks not to be kicked. With event indices that is so: the one that was named is past.
-    pub(super) fn hush(&mut self, memory: &GuestMemoryMmap) -> Result<(), Detach> {
+    pub(super) fn drain(&mut self, memory: &GuestMemoryMmap) -> Result<(), Detach> {
         if self.queue.event_idx_enabled() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Instant;
 
 /// Control, tx and rx memory, and the bells of 16 queues.
@@ -35,7 +35,7 @@ pub(super) fn send(
     send_bytes(socket, &message.encode(), descriptors)
 }
 
-/// Likewise, of bytes.
+/// Sends bytes with descriptors, as one packet: all of it or nothing.
 pub fn send_bytes(
     socket: &OwnedFd,
     bytes: &[u8],
@@ -63,7 +63,7 @@ pub(super) fn receive(
     Ok((Message::decode(bytes)?, descriptors))
 }
 
-/// Likewise, of bytes: how many, at most as `buffer` takes.
+/// Receives one packet of bytes and its descriptors, by `end`; returns how many bytes, at most what `buffer` takes.
 pub fn receive_bytes(
     socket: &OwnedFd,
     end: Instant,
@@ -90,7 +90,7 @@ pub fn receive_bytes(
 }
 
 /// Sleeps until something can be received, or accepted.
-pub fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
+pub fn sleep(socket: &impl AsFd, end: Instant) -> Result<(), AttachError> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let limit = Timespec::try_from(left).map_err(|_| AttachError::Timeout)?;

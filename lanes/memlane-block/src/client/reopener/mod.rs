@@ -1,4 +1,4 @@
-//! Keeps a session's volumes open: a state machine over one port of the session, and the thread that runs it.
+//! Opens a session's volumes, and opens them again after a restart of the server: a state machine over one port of the session, and the thread that runs it.
 //!
 //! A thread of its own, because volumes are to be opened again also while every user of them sleeps on a descriptor or
 //! is busy elsewhere; and one for the whole session, because there it is nearly always asleep. It asks asynchronously:
@@ -110,7 +110,7 @@ enum Known {
     Yes(Server),
 }
 
-/// Keeps a session's volumes open. See the module.
+/// Opens a session's volumes, and opens them again after a restart of the server.
 pub struct Reopener {
     session: Arc<dyn Session>,
     port: Box<dyn Port>,
