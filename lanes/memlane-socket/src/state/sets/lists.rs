@@ -55,6 +55,7 @@ pub(crate) fn push_ready(ep: &Ep, reg: &Reg) {
         return;
     }
     mark(reg, REG_READY);
+    ep.ready_len.store(ready_len(ep) + 1, Ordering::Relaxed);
     reg.next_ready
         .store(core::ptr::null_mut(), Ordering::Relaxed);
     match reg_ref(ep.ready_tail.load(Ordering::Relaxed)) {
@@ -73,7 +74,13 @@ pub(crate) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
             .store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     unmark(reg, REG_READY);
+    ep.ready_len.store(ready_len(ep) - 1, Ordering::Relaxed);
     Some(reg)
+}
+
+/// Registrations in the ready list.
+pub(crate) fn ready_len(ep: &Ep) -> u32 {
+    ep.ready_len.load(Ordering::Relaxed)
 }
 
 pub(crate) fn push_hot(ep: &Ep, reg: &Reg) {
@@ -133,6 +140,7 @@ pub(crate) fn take_out(ep: &Ep, reg: &Reg) {
     drop_linked(&ep.dirty, reg, REG_DIRTY, |r| &r.next_dirty);
     if marked(reg, REG_READY) {
         drop_linked(&ep.ready_head, reg, REG_READY, |r| &r.next_ready);
+        ep.ready_len.store(ready_len(ep) - 1, Ordering::Relaxed);
         // The tail may have been this one: walk to the new end.
         let mut last = core::ptr::null_mut();
         let mut at = ep.ready_head.load(Ordering::Relaxed);

@@ -17,9 +17,11 @@
 
 mod kernel;
 mod lists;
+mod turns;
 
 pub(crate) use kernel::*;
 pub(crate) use lists::*;
+use turns::Turns;
 
 use crate::state::thread::Lock;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -48,9 +50,10 @@ pub struct Ep {
     pub(crate) asked: AtomicU64,
     /// Waits answered from the rings since.
     pub(crate) unasked: AtomicU32,
-    /// 1 = the kernel then had news, and they filled the program's array together with those of the rings: both sides
-    /// have more to report than the program takes at a time.
-    pub(crate) contended: AtomicU32,
+    /// Who reports next, where the program takes fewer events than there are.
+    pub(crate) turns: Turns,
+    /// Registrations in the ready list. Guarded by `lock`.
+    pub(crate) ready_len: AtomicU32,
     pub(crate) ready_head: AtomicPtr<Reg>,
     pub(crate) ready_tail: AtomicPtr<Reg>,
     pub(crate) hot: AtomicPtr<Reg>,
@@ -70,10 +73,11 @@ impl Ep {
             &self.nested,
             &self.regs,
             &self.unasked,
-            &self.contended,
+            &self.ready_len,
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.turns.forget();
         for list in [&self.ready_head, &self.ready_tail, &self.hot, &self.dirty] {
             list.store(core::ptr::null_mut(), Ordering::Relaxed);
         }

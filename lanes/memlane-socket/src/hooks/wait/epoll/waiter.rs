@@ -204,36 +204,38 @@ impl Waiter<'_> {
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
             return 0;
         }
-        let kernels_turn = self.is_kernels_turn(now);
-        let all = self.out.len();
-        // Half of the places at least are the kernel's when it is its turn; what it does not need goes to the rings.
-        let share = if kernels_turn { all.div_ceil(2) } else { 0 };
+        let is_kernels = self.ep.turns.is_kernels(ready_len(self.ep));
+        let asks_kernel = self.is_kernel_due(now) || is_kernels;
+        let places = self.out.len();
+        // In its turn the kernel may have all places, at other times half of them; what it does not need goes to the rings.
+        let share = match (is_kernels, asks_kernel) {
+            (true, _) => places,
+            (false, true) => places / 2,
+            (false, false) => 0,
+        };
         let mut round = Round::new();
-        self.report_rings(&mut round, all - share);
-        if round.filled == 0 && all > share {
+        self.report_rings(&mut round, places - share);
+        if round.filled == 0 && places > share {
             return 0; // the caller asks the kernel, or sleeps there
         }
-        if kernels_turn {
+        if asks_kernel && round.filled < places {
             self.report_kernel(&mut round, now);
-            self.report_rings(&mut round, all);
         } else {
+            if asks_kernel {
+                self.ep.turns.kernel_is_next();
+            }
             process::count(Counter::WaitsAvoided, 1);
         }
         self.requeue(&round);
         round.filled
     }
 
-    /// Is it time to ask the kernel, though the rings have something to report? Where both sides have more to report
-    /// than the program takes at a time, once the rings have all had their turn; else now and then.
-    fn is_kernels_turn(&self, now: u64) -> bool {
+    /// Is it time to ask the kernel, though the rings have something to report?
+    fn is_kernel_due(&self, now: u64) -> bool {
         let ep = self.ep;
         let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
-        let reported = (waits as usize).saturating_mul(self.out.len());
-        waits >= KERNEL_EVERY_WAITS
-            || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
-            || ep.contended.load(Ordering::Relaxed) != 0
-                && reported >= ep.regs.load(Ordering::Relaxed) as usize
+        waits >= KERNEL_EVERY_WAITS || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
     }
 
     /// Reports rings until `limit` places are filled.
@@ -241,6 +243,7 @@ impl Waiter<'_> {
         let Some(_held) = self.ep.lock.lock() else {
             return;
         };
+        let before = round.filled;
         while round.filled < limit && round.kept < round.again.len() {
             let Some(reg) = pop_ready(self.ep) else { break };
             let Some(conn) = reg_conn(reg) else { continue };
@@ -260,23 +263,28 @@ impl Waiter<'_> {
                 round.kept += 1;
             }
         }
+        self.ep.turns.rings_reported(round.filled - before);
     }
 
-    /// Asks the kernel for what fits behind the entries so far.
+    /// Asks the kernel for what fits behind the entries so far; what it leaves goes to the rings.
     fn report_kernel(&mut self, round: &mut Round, now: u64) {
         let ep = self.ep;
         ep.asked.store(now, Ordering::Relaxed);
         ep.unasked.store(0, Ordering::Relaxed);
         flush_dirty(ep);
-        let first = round.filled;
+        let (first, places) = (round.filled, self.out.len());
         let got = usize::try_from(self.kernel(first, 0)).unwrap_or(0);
         for i in first..first + got {
             let event = self.out[i];
             round.add(self.out, event, &(0..first));
         }
         round.by_kernel = first..round.filled;
-        let contended = got > 0 && first + got == self.out.len();
-        ep.contended.store(u32::from(contended), Ordering::Relaxed);
+        self.report_rings(round, places);
+        if got == 0 || round.filled < places {
+            return ep.turns.forget(); // one side at least had its say
+        }
+        let events = self.out[round.by_kernel.clone()].iter().map(|e| e.u64);
+        ep.turns.kernel_reported(events, first + got < places);
     }
 
     /// What is level-triggered is looked at again, behind all others.
