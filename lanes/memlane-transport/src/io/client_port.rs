@@ -1,14 +1,16 @@
 //! A port of a client's session: what one thread puts in and takes out.
 
-use super::address::{Bell, Interest, Ready, Waits};
+use super::address::{Interest, Ready, Waits};
 use super::client::Queued;
 use super::session::Inner;
-use super::spin::Spin;
 use crate::lease::{Lease, Memory};
 use crate::port::{ChunkFile, Completion, LeaseError, Port, Submission};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
+use memlane_wait::spin::{Policy, Spin};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// What whoever drives the session needs of a port.
@@ -19,7 +21,7 @@ pub(super) struct PortState {
     /// Which connection its requests prefer.
     pub(super) hint: u16,
     done: Mutex<Done>,
-    bell: Bell,
+    bell: EventFd,
     /// The bell, and, if this port is the one that watches, what the session waits for.
     pub(super) waits: Waits,
     /// It is among those that sleep.
@@ -41,7 +43,7 @@ struct Done {
 
 impl PortState {
     pub(super) fn new(number: u64) -> rustix::io::Result<PortState> {
-        let (bell, waits) = (Bell::new()?, Waits::new()?);
+        let (bell, waits) = (EventFd::new()?, Waits::new()?);
         waits.add(&bell, 0, Interest::READ)?;
         Ok(PortState {
             number,
@@ -56,7 +58,7 @@ impl PortState {
     }
 
     fn done(&self) -> MutexGuard<'_, Done> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.done)
     }
 
     /// A request is over.
@@ -73,7 +75,7 @@ impl PortState {
 
     fn ring(&self, done: &mut Done) {
         if std::mem::take(&mut done.armed) && !std::mem::replace(&mut done.rung, true) {
-            self.bell.ring();
+            self.bell.signal();
         }
     }
 
@@ -93,7 +95,7 @@ impl PortState {
         let mut done = self.done();
         done.armed = false;
         if std::mem::take(&mut done.rung) {
-            self.bell.hush();
+            self.bell.drain();
         }
         into.map_or(0, |into| {
             let count = done.completions.len();
@@ -117,7 +119,7 @@ pub(super) struct ClientPort {
 
 impl ClientPort {
     pub(super) fn new(inner: Arc<Inner>, state: Arc<PortState>) -> ClientPort {
-        let spin = Spin::new();
+        let spin = Spin::new(Policy::default());
         ClientPort {
             inner,
             state,
@@ -167,34 +169,30 @@ impl ClientPort {
     }
 
     /// Drives for a while; is there something to reap?
-    fn spins(&mut self, start: Instant, limit: Option<Duration>) -> bool {
+    fn spins(&mut self, limit: Option<Duration>) -> bool {
         let Some(turn) = self.inner.spinner() else {
             self.inner.gathers();
             return self.state.has_done();
         };
         self.inner.takes_watch(&self.state);
         self.inner.is_back(&self.state);
-        let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
-        let mut since = Duration::ZERO;
+        self.spin.start(limit.unwrap_or(Duration::MAX));
         let found = loop {
             let moved = self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
-            since = start.elapsed();
-            if since >= budget {
+            if self.spin.is_over() {
                 break false;
             }
             if !moved {
-                self.spin.relax(since);
+                self.spin.pause();
             }
         };
         drop(turn);
         self.inner.rest();
-        match found {
-            true if self.spin.was_offered() => self.spin.found(start.elapsed()),
-            true => self.spin.found(since),
-            false => self.spin.in_vain(),
+        if found {
+            self.spin.found();
         }
         found
     }
@@ -278,7 +276,7 @@ impl Port for ClientPort {
         {
             return;
         }
-        if self.spins(start, limit) {
+        if self.spins(limit) {
             self.inner.awake(&self.state);
             return;
         }

@@ -22,7 +22,6 @@ mod pool;
 mod server;
 mod session;
 mod shared;
-mod spin;
 pub mod tls;
 mod watch;
 mod worker;

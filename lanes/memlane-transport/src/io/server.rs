@@ -1,6 +1,6 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
-use super::address::{self, Address, Bell, Inherited, Interest, Ready, Waits, listening};
+use super::address::{self, Address, Inherited, Interest, Ready, Waits, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::{Link, LinkError};
@@ -11,6 +11,8 @@ use crate::error::{ENOKEY, EPROTONOSUPPORT, TlsError};
 use crate::port::{Identity, Service};
 use crate::stats::ServerStats;
 use crate::wire::{CONN_LEN, ConnReq, ConnRsp};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use rustix::net::{Shutdown, SocketAddrAny, SocketFlags, acceptfrom_with, shutdown, sockopt};
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -127,7 +129,7 @@ pub(super) struct Place {
 
 impl Place {
     fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<Place> {
-        let mut held = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(counts);
         let each = held.each.get(&peer).copied().unwrap_or(0);
         if held.all >= limits.connections || each >= limits.per_peer {
             return None;
@@ -141,7 +143,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut held = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.counts);
         held.all -= 1;
         if let Some(each) = held.each.get_mut(&self.peer) {
             *each -= 1;
@@ -157,7 +159,7 @@ impl Drop for Place {
 pub struct Server {
     addresses: Vec<Address>,
     mailboxes: Vec<Arc<Mailbox>>,
-    stop: Arc<(AtomicBool, Bell)>,
+    stop: Arc<(AtomicBool, EventFd)>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -185,7 +187,7 @@ where
     let mut server = Server {
         addresses,
         mailboxes: Vec::new(),
-        stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+        stop: Arc::new((AtomicBool::new(false), EventFd::new()?)),
         threads: Mutex::default(),
     };
     let make = Arc::new(make);
@@ -200,7 +202,7 @@ where
 impl Server {
     fn start(&self, name: &str, what: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(what)?;
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         threads.push(thread);
         Ok(())
     }
@@ -262,9 +264,9 @@ impl Server {
     /// that it is for good; they try again.
     pub fn stop(&self) {
         self.stop.0.store(true, Ordering::Release);
-        self.stop.1.ring();
+        self.stop.1.signal();
         self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         for thread in threads.drain(..) {
             // They do not panic.
             let _ = thread.join();
@@ -298,7 +300,7 @@ struct Acceptor {
     tls: Option<ServerTls>,
     counts: Arc<Mutex<Counts>>,
     workers: Vec<Arc<Mailbox>>,
-    stop: Arc<(AtomicBool, Bell)>,
+    stop: Arc<(AtomicBool, EventFd)>,
     waits: Waits,
     guests: HashMap<u64, Guest>,
     next_guest: u64,

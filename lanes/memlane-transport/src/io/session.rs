@@ -8,12 +8,11 @@
 
 mod lending;
 
-use super::address::{Bell, Interest, PathAddr, Waits};
+use super::address::{Interest, PathAddr, Waits};
 use super::client::{Core, Queued, Told};
 use super::client_port::{ClientPort, PortState};
 use super::crowd::Crowd;
 use super::pool::Pool;
-use super::spin::Spin;
 use super::tls::ClientTls;
 use super::watch::{Watch, WatchedBy};
 use crate::engine::client::Config;
@@ -22,11 +21,14 @@ use crate::error::PathError;
 use crate::port::{News, Port, Session};
 use crate::stats::PathStats;
 use crate::wire::Geometry;
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
+use memlane_wait::spin::{Policy, Spin};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -71,10 +73,6 @@ pub struct PathInfo {
     pub stats: PathStats,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What a thread does when it has driven.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Then {
@@ -114,9 +112,9 @@ pub(super) struct Inner {
     looks_again: AtomicU64,
     started: Instant,
     /// For the background thread.
-    wake: Bell,
+    wake: EventFd,
     news: Mutex<VecDeque<News>>,
-    news_bell: Bell,
+    news_bell: EventFd,
     closed: AtomicBool,
 }
 
@@ -138,7 +136,7 @@ impl Inner {
 
     pub(super) fn hand_in(&self, staged: &mut Vec<Queued>) {
         if !staged.is_empty() {
-            locked(&self.door).append(staged);
+            lock(&self.door).append(staged);
             self.knocked.store(true, Ordering::SeqCst);
             // Whoever finds the lock taken from here on is seen by who leaves it: see `knocks`.
             fence(Ordering::SeqCst);
@@ -259,10 +257,10 @@ impl Inner {
         if !some || !self.knocked.swap(false, Ordering::SeqCst) {
             return;
         }
-        let mut queued = std::mem::take(&mut *locked(&self.door));
+        let mut queued = std::mem::take(&mut *lock(&self.door));
         core.take_in(&mut queued);
         // Its memory is used again.
-        let mut door = locked(&self.door);
+        let mut door = lock(&self.door);
         if door.is_empty() {
             *door = queued;
         }
@@ -277,7 +275,7 @@ impl Inner {
             let at = deadline.saturating_duration_since(self.started);
             if nanos(at) < self.looks_again.load(Ordering::Relaxed) {
                 self.looks_again.store(nanos(at), Ordering::Relaxed);
-                self.wake.ring();
+                self.wake.signal();
             }
         }
         self.tell(told);
@@ -287,21 +285,21 @@ impl Inner {
         if let Some(pool) = told.pool {
             // There is one in a session's life.
             let _ = self.pool.set(pool);
-            locked(&self.ports).iter().for_each(|port| port.call());
+            lock(&self.ports).iter().for_each(|port| port.call());
         }
         if !told.news.is_empty() {
-            let mut news = locked(&self.news);
+            let mut news = lock(&self.news);
             news.extend(told.news);
             let many = news.len().saturating_sub(MOST_NEWS);
             news.drain(..many);
             drop(news);
-            self.news_bell.ring();
+            self.news_bell.signal();
         }
     }
 
     /// With the lock, whoever has it; then as after any pass.
     fn with<R>(&self, what: impl FnOnce(&mut Core) -> R) -> R {
-        let mut core = locked(&self.core);
+        let mut core = lock(&self.core);
         let result = what(&mut core);
         let now = core.now();
         core.carry_out(now);
@@ -324,7 +322,7 @@ impl Inner {
         if [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire)) {
             return;
         }
-        let mut watch = locked(&self.watch);
+        let mut watch = lock(&self.watch);
         if let Some((holder, true)) = &watch.holder {
             holder.waits.remove(&*self.sockets);
         }
@@ -349,7 +347,7 @@ impl Inner {
 
     /// A port is about to sleep. If none watches that sleeps, too, and none looks, it does.
     pub(super) fn asleep(&self, port: &Arc<PortState>) {
-        let mut watch = locked(&self.watch);
+        let mut watch = lock(&self.watch);
         watch.asleep.insert(port.number, Arc::clone(port));
         self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
         port.sleeps.store(true, Ordering::Relaxed);
@@ -370,7 +368,7 @@ impl Inner {
         }
         if port.sleeps.load(Ordering::Relaxed) {
             port.sleeps.store(false, Ordering::Relaxed);
-            let mut watch = locked(&self.watch);
+            let mut watch = lock(&self.watch);
             watch.asleep.remove(&port.number);
             self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
         }
@@ -386,11 +384,11 @@ impl Inner {
         }
         if port.is_quick.load(Ordering::Relaxed) {
             if !self.ticking.load(Ordering::SeqCst) {
-                self.wake.ring();
+                self.wake.signal();
             }
             return;
         }
-        self.hand_over(&mut locked(&self.watch));
+        self.hand_over(&mut lock(&self.watch));
     }
 
     /// The first that sleeps watches.
@@ -412,8 +410,8 @@ impl Inner {
 
     /// A port is no more.
     pub(super) fn forget(&self, port: &Arc<PortState>) {
-        self.drop_watch(&mut locked(&self.watch), port);
-        locked(&self.ports).retain(|other| other.number != port.number);
+        self.drop_watch(&mut lock(&self.watch), port);
+        lock(&self.ports).retain(|other| other.number != port.number);
     }
 
     fn drop_watch(&self, watch: &mut Watch, port: &Arc<PortState>) {
@@ -430,7 +428,7 @@ impl Inner {
 
     /// Who sees to it that what comes is read?
     fn watched_by(&self) -> WatchedBy {
-        let watch = locked(&self.watch);
+        let watch = lock(&self.watch);
         if watch.asleep.is_empty() {
             return WatchedBy::Nobody;
         }
@@ -454,7 +452,7 @@ impl Inner {
     /// Two ports wait at a time.
     pub(super) fn gathers(&self) {
         if self.crowd.gathers() {
-            self.wake.ring();
+            self.wake.signal();
         }
     }
 
@@ -463,12 +461,12 @@ impl Inner {
         if port.sleeps.load(Ordering::Relaxed) || self.holder.load(Ordering::Acquire) == port.number
         {
             port.sleeps.store(false, Ordering::Relaxed);
-            let mut watch = locked(&self.watch);
+            let mut watch = lock(&self.watch);
             watch.asleep.remove(&port.number);
             self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
             self.drop_watch(&mut watch, port);
             drop(watch);
-            self.wake.ring();
+            self.wake.signal();
         }
     }
 
@@ -478,23 +476,20 @@ impl Inner {
             return;
         };
         let mut seen = self.crowd.seen();
-        let mut start = Instant::now();
-        let mut budget = spin.budget();
+        spin.start(Duration::MAX);
         while !self.closed.load(Ordering::Acquire) {
             let moved = self.drive_on();
-            let since = start.elapsed();
-            if self.crowd.dissolves(&mut seen) || (!moved && since >= budget) {
+            let over = !moved && spin.is_over();
+            if self.crowd.dissolves(&mut seen) || over {
                 break;
             }
             if moved {
-                spin.found(since);
-                start = Instant::now();
-                budget = spin.budget();
+                spin.found();
+                spin.start(Duration::MAX);
             } else {
-                spin.relax(since);
+                spin.pause();
             }
         }
-        spin.in_vain();
     }
 
     // ---- the background ----
@@ -509,7 +504,7 @@ impl Inner {
         }
         let (mut seen, mut with_sockets) = (0, false);
         let mut ready = Vec::new();
-        let (mut spin, mut crowd) = (Spin::new(), self.crowd.seen());
+        let (mut spin, mut crowd) = (Spin::new(Policy::default()), self.crowd.seen());
         while !self.closed.load(Ordering::Acquire) {
             let crowded = self.crowd.is_there() && !self.crowd.dissolves(&mut crowd);
             if crowded {
@@ -522,7 +517,7 @@ impl Inner {
             seen = driven;
             let mut watched_by = self.watched_by();
             if watched_by == WatchedBy::WhoWentAway && !by_others {
-                self.hand_over(&mut locked(&self.watch));
+                self.hand_over(&mut lock(&self.watch));
                 watched_by = WatchedBy::Sleeper;
             }
             let with = crowded || (!by_others && watched_by == WatchedBy::Nobody);
@@ -547,7 +542,7 @@ impl Inner {
                 false => self.until_deadline(most),
             };
             waits.wait(limit, &mut ready);
-            self.wake.hush();
+            self.wake.drain();
         }
     }
 
@@ -621,9 +616,9 @@ pub fn open_over_tls(
         driven: AtomicU64::new(0),
         looks_again: AtomicU64::new(u64::MAX),
         started: Instant::now(),
-        wake: Bell::new()?,
+        wake: EventFd::new()?,
         news: Mutex::default(),
-        news_bell: Bell::new()?,
+        news_bell: EventFd::new()?,
         closed: AtomicBool::new(false),
     });
     let session = Arc::new(ClientSession {
@@ -636,7 +631,7 @@ pub fn open_over_tls(
     }
     let thread = std::thread::Builder::new().name("memlane-session".into());
     let background = thread.spawn(move || inner.background())?;
-    *locked(&session.background) = Some(background);
+    *lock(&session.background) = Some(background);
     Ok(session)
 }
 
@@ -722,13 +717,13 @@ impl ClientSession {
             inner.let_in(core);
             core.close();
         });
-        inner.wake.ring();
-        let background = locked(&self.background).take();
+        inner.wake.signal();
+        let background = lock(&self.background).take();
         if let Some(background) = background {
             // It does not panic.
             let _ = background.join();
         }
-        locked(&inner.ports).iter().for_each(|port| port.call());
+        lock(&inner.ports).iter().for_each(|port| port.call());
     }
 }
 
@@ -736,7 +731,7 @@ impl Session for ClientSession {
     fn port(&self) -> io::Result<Box<dyn Port>> {
         let number = self.inner.next_port.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(PortState::new(number)?);
-        locked(&self.inner.ports).push(Arc::clone(&state));
+        lock(&self.inner.ports).push(Arc::clone(&state));
         let port = ClientPort::new(Arc::clone(&self.inner), state);
         Ok(Box::new(port))
     }
@@ -746,10 +741,10 @@ impl Session for ClientSession {
     }
 
     fn news(&self) -> Option<News> {
-        let mut news = locked(&self.inner.news);
+        let mut news = lock(&self.inner.news);
         let next = news.pop_front();
         if news.is_empty() {
-            self.inner.news_bell.hush();
+            self.inner.news_bell.drain();
         }
         next
     }

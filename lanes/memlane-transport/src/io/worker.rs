@@ -1,23 +1,25 @@
 //! One thread of a server: an engine, a service, the connections and the memory of their sessions.
 
-use super::address::{Bell, Interest, Ready, Waits};
+use super::address::{Interest, Ready, Waits};
 use super::frame::{self, Step};
 use super::inflow::Received;
 use super::link::{Link, LinkError};
 use super::memory::{Memories, Memory};
 use super::server::{Place, ServedPath, SessionInfo};
-use super::spin::Spin;
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
 use crate::error::PathError;
 use crate::port::{Finished, Identity, Service};
 use crate::wire::{CONN_LEN, ConnReq, SgDesc};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
+use memlane_wait::spin::{Policy, Spin};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A connection that has said what it wants.
@@ -41,33 +43,33 @@ struct Mail {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     mail: Mutex<Mail>,
-    bell: Bell,
+    bell: EventFd,
 }
 
 impl Mailbox {
     pub(super) fn new() -> io::Result<Mailbox> {
-        let bell = Bell::new()?;
+        let bell = EventFd::new()?;
         let mail = Mutex::default();
         Ok(Mailbox { mail, bell })
     }
 
     fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.mail)
     }
 
     pub(super) fn bring(&self, arrival: Arrival) {
         self.mail().arrivals.push(arrival);
-        self.bell.ring();
+        self.bell.signal();
     }
 
     pub(super) fn ask(&self, tell: Sender<Vec<SessionInfo>>) {
         self.mail().asks.push(tell);
-        self.bell.ring();
+        self.bell.signal();
     }
 
     pub(super) fn stop(&self) {
         self.mail().stop = true;
-        self.bell.ring();
+        self.bell.signal();
     }
 }
 
@@ -213,15 +215,14 @@ impl<S: Service> Worker<S> {
     // ---- the loop ----
 
     pub(super) fn run(mut self) {
-        let mut spin = Spin::new();
-        let mut idle_since: Option<Instant> = None;
+        let mut spin = Spin::new(Policy::default());
+        let mut idle = false;
         loop {
             self.stirred = false;
-            if idle_since.is_some() {
+            if idle {
                 self.look();
             }
-            let looked = Instant::now();
-            let over = idle_since.is_some_and(|since| looked - since >= spin.budget());
+            let over = idle && spin.is_over();
             // From here on whoever has something rings.
             let sleeps = over && self.naps();
             let limit = match sleeps {
@@ -231,18 +232,12 @@ impl<S: Service> Worker<S> {
             if self.pass(limit, sleeps) {
                 break;
             }
-            match (self.stirred, idle_since) {
-                (true, Some(since)) => {
-                    match over {
-                        true => spin.in_vain(),
-                        false => spin.found(since.elapsed()),
-                    }
-                    idle_since = None;
-                }
-                (false, None) => idle_since = Some(looked),
-                (false, Some(since)) if !over => spin.relax(looked - since),
+            match (self.stirred, idle) {
+                (true, true) => spin.found(),
+                (false, true) if !over => spin.pause(),
                 _ => {}
             }
+            idle = !self.stirred;
         }
         self.finish();
     }
@@ -367,7 +362,7 @@ impl<S: Service> Worker<S> {
 
     fn read_mail(&mut self, now: Time) -> bool {
         let mailbox = Arc::clone(&self.mailbox);
-        mailbox.bell.hush();
+        mailbox.bell.drain();
         let mail = std::mem::take(&mut *mailbox.mail());
         self.stirred = true;
         for arrival in mail.arrivals {
