@@ -36,11 +36,11 @@ static READY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     fn memlane_thread() -> *mut Thread;
-    fn __register_atfork(
+    fn memlane_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn memlane_atfork(
         prepare: extern "C" fn(),
         parent: extern "C" fn(),
         child: extern "C" fn(),
-        dso: *const c_void,
     ) -> c_int;
     static environ: *const *const u8;
 }
@@ -104,27 +104,26 @@ fn initialise() {
     // Idempotent: two threads that get here together store the same values.
     real::TABLE.fill(|name| {
         // SAFETY: `name` is NUL-terminated.
-        unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+        unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
     memlane_socket::thread::set_locator(memlane_thread);
-    // SAFETY: the name is NUL-terminated.
-    let alone = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    memlane_socket::thread::set_alone(NonNull::new(alone.cast()));
-    process::start();
-    if !READY.swap(true, Ordering::AcqRel) {
+    memlane_socket::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
+    // Written for glibc: under another libc (musl) every call is passed on.
+    let is_glibc = find(c"gnu_get_libc_version").is_some();
+    process::start(is_glibc);
+    if !READY.swap(true, Ordering::AcqRel) && is_glibc {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
-        unsafe {
-            __register_atfork(
-                before_fork,
-                after_fork_parent,
-                after_fork_child,
-                core::ptr::null(),
-            )
-        };
+        unsafe { memlane_atfork(before_fork, after_fork_parent, after_fork_child) };
         // SAFETY: the callback has the type that the call expects.
         unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
         stdio::replace_stdin();
     }
+}
+
+/// A name that the program or a library of it defines.
+fn find(name: &core::ffi::CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the name is NUL-terminated.
+    NonNull::new(unsafe { memlane_dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
 /// A program that is linked with liburing does I/O that no hook sees.
@@ -306,10 +305,10 @@ fn environment() -> *const *const u8 {
 fn fits(len: usize, room: usize) {
     if len > room {
         unsafe extern "C" {
-            fn __chk_fail() -> !;
+            fn memlane_chk_fail() -> !;
         }
         // SAFETY: libc's own answer to this.
-        unsafe { __chk_fail() }
+        unsafe { memlane_chk_fail() }
     }
 }
 
@@ -572,7 +571,7 @@ pub unsafe extern "C" fn memlane_real_vdprintf(
     args: *mut c_void,
 ) -> c_int {
     // SAFETY: the name is NUL-terminated.
-    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, c"vdprintf".as_ptr()) };
+    let at = unsafe { memlane_dlsym(libc::RTLD_NEXT, c"vdprintf".as_ptr()) };
     if at.is_null() {
         return -1;
     }

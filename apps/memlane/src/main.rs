@@ -1,6 +1,5 @@
 //! The one binary: parses flags, prints, picks the exit code.
 
-mod bench;
 mod blocks;
 mod check;
 mod color;
@@ -54,8 +53,6 @@ enum Verb {
     Net(net::Args),
     Nc(devmem::nc::Args),
     Devmem(devmem::probe::Args),
-    /// Measure memlane against plain TCP
-    Bench(bench::Args),
     #[command(name = "__pages", hide = true)]
     Pages(pages::Args),
     #[command(name = "__volumes", hide = true)]
@@ -123,7 +120,6 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
-        Verb::Bench(args) => bench::run(args),
         Verb::Pages(args) => pages::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),

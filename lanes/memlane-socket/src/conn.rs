@@ -35,13 +35,47 @@ use crate::thread::Lock;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
-use memlane_core::layout::DmbWords;
+use memlane_core::layout::{DmbWords, ReadyWords};
 use memlane_core::ring::{Rx, Tx};
 use memlane_core::sync::Cpu;
 use memlane_sys::sock::Tuple;
 
 /// The CPU's words.
 pub type Dmb = DmbWords<Cpu>;
+
+/// One direction's shared memory: the words of its DMB, and its ring.
+#[derive(Clone, Copy)]
+pub struct LaneView<'a> {
+    /// The words.
+    pub words: &'a Dmb,
+    /// The ring.
+    pub ring: SharedBytes,
+}
+
+impl core::fmt::Debug for LaneView<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let words = core::ptr::from_ref(self.words);
+        f.debug_struct("LaneView")
+            .field("words", &words)
+            .field("ring", &self.ring)
+            .finish()
+    }
+}
+
+impl<'a> LaneView<'a> {
+    /// `dmb` is written last, with release, after the ring's address and size; `None` as long as it is null.
+    #[inline(always)]
+    fn of(dmb: &'a AtomicPtr<Dmb>, ring: &AtomicPtr<u8>, size: &AtomicU32) -> Option<LaneView<'a>> {
+        // SAFETY: not null from `lane::open` (or the hand-over of an exec) until `process::reap`, for which time the DMB and
+        // its whole ring stay mapped: their group counts the connection. It consists of atomics.
+        let words = unsafe { dmb.load(Ordering::Acquire).as_ref() }?;
+        let base = core::ptr::NonNull::new(ring.load(Ordering::Relaxed))?;
+        let len = size.load(Ordering::Relaxed) as usize;
+        // SAFETY: the ring is mapped for its whole size for as long as its DMB.
+        let ring = unsafe { SharedBytes::new(base, len) };
+        Some(LaneView { words, ring })
+    }
+}
 
 /// Receive and send modes: see the module's head.
 pub mod mode {
@@ -84,8 +118,11 @@ pub struct Cell {
     pub rx_count: AtomicU64,
     /// Bytes of the current TCP run that readers without the lock are taking.
     pub rx_flight: AtomicU64,
-    /// Guarded by `rx_lock`.
+    /// Guarded by `rx_lock`: see `guard::RxGuard`.
     pub rx: UnsafeCell<Rx>,
+    /// The stream offset of the next byte to be received. Written by whoever releases `rx_lock`, read without it, relaxed:
+    /// a value that is a moment old only makes a guess wrong.
+    pub rx_taken: AtomicU64,
     /// Guards everything about sending.
     pub tx_lock: Lock,
     /// See the module's head.
@@ -102,8 +139,11 @@ pub struct Cell {
     pub tx_flight: AtomicU64,
     /// Bytes sent by TCP because the receiver was parked, since it last was awake.
     pub tx_to_parked: AtomicU64,
-    /// Guarded by `tx_lock`.
+    /// Guarded by `tx_lock`: see `guard::TxGuard`.
     pub tx: UnsafeCell<Tx>,
+    /// The stream offset of the next byte to be sent. Written by whoever releases `tx_lock`, read without it, relaxed, for
+    /// the trace.
+    pub tx_sent: AtomicU64,
     /// Bytes written since the lane ended, as far as somebody traced.
     pub tx_after: AtomicU64,
     /// Bytes taken since the lane ended, likewise.
@@ -263,8 +303,12 @@ pub struct Conn {
     pub tx_size: AtomicU32,
     /// Our DMB's slot there, for the ready word.
     pub tx_slot: AtomicU32,
-    /// Ready word of the peer's chunk.
-    pub tx_ready: AtomicPtr<AtomicU64>,
+    /// Ready words of the peer's chunk.
+    pub tx_ready: AtomicPtr<ReadyWords>,
+    /// `ticks` at which we last told the peer since when it has news of us (see `lane::order`). Guarded by `tx_lock`.
+    pub tx_ready_since: AtomicU64,
+    /// `rx_calls` at that time. Guarded by `tx_lock`.
+    pub tx_ready_rx_calls: AtomicU64,
     /// In mode `copy`: our own buffer (null = bytes go straight into the ring). Set before the lane opens.
     pub tx_own: AtomicPtr<crate::lane::copying::Outgoing>,
     /// DMB that we receive from.
@@ -341,64 +385,19 @@ impl Conn {
         unsafe { &*self.cell.load(Ordering::Relaxed) }
     }
 
-    /// Words of the DMB that we receive from.
-    ///
-    /// # Safety
-    /// The receive mode is (or was, under `rx_lock`) `COLD`, `HOT` or `DRAIN`.
+    /// The memory that we receive from; `None`: the lane has not been opened.
     #[inline(always)]
-    pub unsafe fn rx_words(&self) -> &Dmb {
-        // SAFETY: in these modes the DMB is mapped (caller's promise).
-        unsafe { &*self.rx_dmb.load(Ordering::Acquire) }
+    pub fn rx_lane(&self) -> Option<LaneView<'_>> {
+        LaneView::of(&self.rx_dmb, &self.rx_ring, &self.rx_size)
     }
 
-    /// Words of the DMB that we send into.
-    ///
-    /// # Safety
-    /// The send mode is (or was, under `tx_lock`) `OPEN`.
+    /// The memory that we send into; `None`: the lane has not been opened.
     #[inline(always)]
-    pub unsafe fn tx_words(&self) -> &Dmb {
-        // SAFETY: in this mode the DMB is attached (caller's promise).
-        unsafe { &*self.tx_dmb.load(Ordering::Acquire) }
-    }
-
-    /// The ring that we receive from.
-    ///
-    /// # Safety
-    /// As `rx_words`.
-    #[inline(always)]
-    pub unsafe fn rx_bytes(&self) -> SharedBytes {
-        let base = self.rx_ring.load(Ordering::Relaxed);
-        // SAFETY: in these modes the ring is mapped for its whole size (caller's promise), so `base` is not null.
-        unsafe {
-            SharedBytes::new(
-                core::ptr::NonNull::new_unchecked(base),
-                self.rx_size.load(Ordering::Relaxed) as usize,
-            )
+    pub fn tx_lane(&self) -> Option<LaneView<'_>> {
+        if !self.upgraded() {
+            return None; // attached perhaps, but it may be let go of again
         }
-    }
-
-    /// The ring that we send into.
-    ///
-    /// # Safety
-    /// As `tx_words`.
-    #[inline(always)]
-    pub unsafe fn tx_bytes(&self) -> SharedBytes {
-        let base = self.tx_ring.load(Ordering::Relaxed);
-        // SAFETY: in this mode the ring is mapped for its whole size (caller's promise), so `base` is not null.
-        unsafe {
-            SharedBytes::new(
-                core::ptr::NonNull::new_unchecked(base),
-                self.tx_size.load(Ordering::Relaxed) as usize,
-            )
-        }
-    }
-
-    /// The stream offset of the next byte to be received, without the lock: another thread may be taking some this very
-    /// moment.
-    #[inline(always)]
-    pub fn taken_perhaps(&self) -> u64 {
-        // SAFETY: `rx` is plain memory of ours; a torn or stale value only makes a guess wrong.
-        unsafe { Rx::offset_at(self.cell().rx.get()) }
+        LaneView::of(&self.tx_dmb, &self.tx_ring, &self.tx_size)
     }
 
     /// Has the memory lane been opened (and perhaps ended since)?

@@ -23,8 +23,8 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{
-    self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, SLOTS,
-    TCP_ONLY,
+    self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, ReadyWords,
+    SLOTS, TCP_ONLY,
 };
 use memlane_core::reason::Reason;
 use memlane_core::region::Region;
@@ -287,7 +287,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
 }
 
 /// Takes a DMB of ours for a connection with `group`; prepared and parked.
-pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnDmb, Reason> {
+pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
     let (chunk, slot) = match free_slot(locked, group) {
         Some(found) => found,
         None => (new_chunk(locked, group)?, 0),
@@ -303,7 +303,7 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, rx: &mut Rx) -> Result<OwnD
     };
     let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
     shed::used(chunk, slot);
-    rx.prepare(words);
+    Rx::default().prepare(words);
     words.rx.0.token.store(token.bits(), Ordering::Release);
     locked.groups()[group as usize].conns += 1;
     Ok(dmb)
@@ -507,8 +507,8 @@ pub struct Attached {
     pub ring: *mut u8,
     /// Bytes of the ring.
     pub ring_size: u32,
-    /// The chunk's ready word.
-    pub ready: *mut AtomicU64,
+    /// The chunk's ready words.
+    pub ready: *mut ReadyWords,
     /// Slot: bit in the ready word.
     pub slot: u32,
 }
@@ -625,6 +625,7 @@ pub fn hot(chunk: u32, up: bool) {
     let board = &BOARDS[chunk as usize];
     let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
     if up {
+        show_looking(board, time::ticks());
         if board.hot.fetch_add(1, Ordering::SeqCst) == 0 {
             word.fetch_or(bit, Ordering::SeqCst);
             HOT_WORDS_USED.fetch_or(1 << (chunk / 64), Ordering::SeqCst);
@@ -643,24 +644,35 @@ pub fn any_hot() -> bool {
     HOT_WORDS_USED.load(Ordering::Relaxed) != 0
 }
 
-/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+/// The chunks with awake connections, until `f` says `true`.
 #[inline]
-fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+fn any_hot_chunk(mut f: impl FnMut(&Board, &ReadyWords) -> bool) -> bool {
     for of_words in ones(u64::from(HOT_WORDS_USED.load(Ordering::Acquire))) {
         for bit in ones(HOT_CHUNKS[of_words].load(Ordering::Acquire)) {
             let board = &BOARDS[of_words * 64 + bit];
-            let base = board.base.load(Ordering::Acquire);
-            if base.is_null() || board.hot.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            // SAFETY: the chunk has awake connections, so it is mapped; atomics only.
-            let ready = unsafe { &(*base.cast::<ChunkHeader>()).ready };
-            if ready.load(Ordering::Relaxed) != 0 && f(board, ready) {
+            if board.hot.load(Ordering::Relaxed) != 0
+                && let Some(ready) = ready_words(board)
+                && f(board, ready)
+            {
                 return true;
             }
         }
     }
     false
+}
+
+/// The ready words of a chunk that is in use.
+#[inline]
+fn ready_words(board: &Board) -> Option<&ReadyWords> {
+    let base = board.base.load(Ordering::Acquire);
+    // SAFETY: null, or a chunk that stays mapped while it has connections; atomics only.
+    unsafe { base.cast::<ChunkHeader>().as_ref() }.map(|header| &header.ready)
+}
+
+/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+#[inline]
+fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+    any_hot_chunk(|board, ready| ready.bits.load(Ordering::Relaxed) != 0 && f(board, &ready.bits))
 }
 
 /// The bits of a word that are set, by number.
@@ -673,20 +685,104 @@ fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Calls `f` for every connection whose peer has published something since the
-/// last look. Costs one load per chunk with awake connections.
+/// Calls `f` for every connection whose peer has published something since the last look, in the order in which they
+/// did. Costs one load per chunk with awake connections.
 #[inline]
 pub fn harvest(mut f: impl FnMut(&'static Conn)) {
-    any_ready_word(|board, ready| {
-        for slot in ones(ready.swap(0, Ordering::AcqRel)) {
-            let conn = board.conns[slot].load(Ordering::Acquire);
-            // SAFETY: null or an address in the pool, which is never unmapped.
-            if let Some(conn) = unsafe { conn.as_ref() } {
-                f(conn);
+    let mut found = Found::new();
+    any_ready_word(|board, bits| {
+        for slot in ones(bits.swap(0, Ordering::AcqRel)) {
+            if let Some(conn) = posted(board, slot) {
+                found.add(since(board, slot), conn, &mut f);
             }
         }
         false
     });
+    found.tell(&mut f);
+}
+
+#[inline]
+fn posted(board: &Board, slot: usize) -> Option<&'static Conn> {
+    let conn = board.conns[slot].load(Ordering::Acquire);
+    // SAFETY: null or an address in the pool, which is never unmapped.
+    unsafe { conn.as_ref() }
+}
+
+/// When the peer of this slot had news, by its own word: it can only change its place among what is ready.
+#[inline]
+fn since(board: &Board, slot: usize) -> u64 {
+    let base = board.base.load(Ordering::Acquire);
+    if base.is_null() {
+        return 0;
+    }
+    // SAFETY: a chunk that stays mapped while it has connections, and `slot` is below SLOTS; atomics only.
+    let words = unsafe { &*base.add(DMBS_AT + slot * DMB_WORDS_LEN).cast::<Dmb>() };
+    words.sent.0.ready_since.load(Ordering::Relaxed)
+}
+
+/// Connections with news, to be told in the order of their age; many of them in several lots.
+struct Found {
+    all: [(u64, *const Conn); FOUND_MOST],
+    count: usize,
+}
+
+/// Connections in one lot: all that one look finds, unless the process serves a crowd. 1 KiB of stack.
+const FOUND_MOST: usize = 64;
+
+impl Found {
+    #[inline]
+    fn new() -> Found {
+        Found {
+            all: [(0, core::ptr::null()); FOUND_MOST],
+            count: 0,
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, since: u64, conn: &'static Conn, f: &mut impl FnMut(&'static Conn)) {
+        if self.count == FOUND_MOST {
+            self.tell(f);
+        }
+        self.all[self.count] = (since, core::ptr::from_ref(conn));
+        self.count += 1;
+    }
+
+    #[inline]
+    fn tell(&mut self, f: &mut impl FnMut(&'static Conn)) {
+        let found = &mut self.all[..self.count];
+        if found.len() > 1 {
+            found.sort_unstable_by_key(|(since, _)| *since);
+        }
+        for (_, conn) in found {
+            // SAFETY: `add` was given a reference that lives for ever.
+            f(unsafe { &**conn });
+        }
+        self.count = 0;
+    }
+}
+
+/// How often a process tells that it looks at its rings.
+const SHOW_LOOKING_EVERY_US: u64 = 200;
+/// `ticks` at which it last told.
+static SHOWN_LOOKING: AtomicU64 = AtomicU64::new(0);
+
+/// This process looks at its rings, `now` in `ticks`: peers see it in the chunks, see `lane::order`.
+#[inline]
+pub fn looking(now: u64) {
+    let every = SHOW_LOOKING_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if now.wrapping_sub(SHOWN_LOOKING.load(Ordering::Relaxed)) >= every {
+        SHOWN_LOOKING.store(now, Ordering::Relaxed);
+        any_hot_chunk(|board, _| {
+            show_looking(board, now);
+            false
+        });
+    }
+}
+
+fn show_looking(board: &Board, now: u64) {
+    if let Some(ready) = ready_words(board) {
+        ready.looked.store(now, Ordering::Relaxed);
+    }
 }
 
 /// Has any peer published anything since the last harvest? (For spin loops.)

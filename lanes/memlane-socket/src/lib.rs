@@ -36,6 +36,7 @@ pub mod config;
 pub mod conn;
 pub mod faults;
 pub mod group;
+pub mod guard;
 pub mod iov;
 pub mod lane;
 pub mod native;

@@ -37,10 +37,12 @@ pub struct Thread {
     pub no_yield_until: AtomicU64,
     /// Waits to skip before the next trial spin.
     pub skip: AtomicU32,
-    /// Bytes waiting in `outbox`.
+    /// Bytes in `outbox`: see `lane::outbox`.
     pub outbox_len: AtomicU32,
-    /// Which connection they are for.
+    /// The address of the connection that they are for; without bytes, nothing.
     pub outbox_conn: AtomicUsize,
+    /// The address of a connection on which a handler's send was refused; 0 = none.
+    pub outbox_refused: AtomicUsize,
     /// See `OUTBOX`.
     pub outbox: core::cell::UnsafeCell<[u8; OUTBOX]>,
 }

@@ -41,6 +41,7 @@ pub use standing::{Standing, bar, give_up, hope_again, hurry, standing};
 use crate::conn::{Conn, Handshake, SEEN_TUPLE, Use, mode};
 use crate::faults::{self, Step};
 use crate::group::{self, PeerDmb};
+use crate::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::lane::copying;
 use crate::process::{self, PROCESS, memory};
 use crate::wire::{self, Kind, Malformed, Message};
@@ -477,9 +478,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     }
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let group = group::find(&mut locked, m.gid, hs.peer_pid)?;
-    // SAFETY: the receive mode is PLAIN, in which nobody but the handshake (hs_lock) touches `rx`.
-    let rx = unsafe { &mut *conn.cell().rx.get() };
-    let dmb = group::take_dmb(&mut locked, group, rx)?;
+    let dmb = group::take_dmb(&mut locked, group)?;
     hs.group = group + 1;
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;
@@ -593,13 +592,13 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
     if cell.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
     }
-    let (Some(_rx_held), Some(_tx_held)) = (cell.rx_lock.lock(), cell.tx_lock.lock()) else {
+    let (Some(mut rx), Some(mut tx)) = (lock_rx(conn), lock_tx(conn)) else {
         return Ok(());
     };
     cell.rx_mode.store(mode::MOVING, Ordering::SeqCst);
     cell.tx_mode.store(mode::MOVING, Ordering::SeqCst);
     faults::at(Step::Opening);
-    let opened = open_quiet(conn, hs);
+    let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
     if !matches!(opened, Ok(true)) {
         cell.rx_mode.store(mode::PLAIN, Ordering::SeqCst);
         cell.tx_mode.store(mode::PLAIN, Ordering::SeqCst);
@@ -620,7 +619,11 @@ fn open_undisturbed(conn: &Use, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Both modes are `MOVING` and both locks held. `Ok(false)`: not now.
-fn open_quiet(conn: &Conn, hs: &Handshake) -> Result<bool, Reason> {
+fn open_quiet(
+    conn: &Conn,
+    hs: &Handshake,
+    guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
+) -> Result<bool, Reason> {
     let cell = conn.cell();
     if cell.rx_inflight.load(Ordering::SeqCst) != 0 || cell.tx_inflight.load(Ordering::SeqCst) != 0
     {
@@ -647,7 +650,7 @@ fn open_quiet(conn: &Conn, hs: &Handshake) -> Result<bool, Reason> {
     // A ring that its user gave is as large as he wants it; one of a chunk grows with the need.
     let least = hs.tx_map.map_or(PART_LEAST, |_| 0);
     let dmb = (hs.rx_chunk - 1, hs.rx_slot);
-    crate::lane::open(conn, dmb, taken, written, least);
+    crate::lane::open(conn, guards, dmb, (taken, written), least);
     Ok(true)
 }
 

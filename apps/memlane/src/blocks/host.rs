@@ -584,33 +584,6 @@ impl One {
     pub(crate) fn volume(&self) -> Arc<dyn memlane_block::volume::Volume> {
         Arc::clone(&self.volume) as _
     }
-
-    /// A volume is open as soon as one path is up.
-    pub(crate) fn wait_for_paths(&self, limit: Duration) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        let down = || {
-            let paths = self.session.paths();
-            let mut paths = paths.into_iter();
-            paths.find(|path| path.state != PathState::Connected)
-        };
-        while let Some(path) = down() {
-            if begin.elapsed() > limit {
-                let (address, state) = (&path.address, state_word(path.state));
-                anyhow::bail!("path {address} is still {state} after {limit:?}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
-
-    /// How often a path that was up went down.
-    pub(crate) fn paths_lost(&self) -> u64 {
-        let lost = |path: &PathInfo| {
-            let down = u64::from(path.state != PathState::Connected);
-            (path.stats.connected + down).saturating_sub(1)
-        };
-        self.session.paths().iter().map(lost).sum()
-    }
 }
 
 impl Drop for One {

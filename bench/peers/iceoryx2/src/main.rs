@@ -1,17 +1,13 @@
-//! Memory handed over by iceoryx2: samples are loaned and sent, received and dropped. Takes the arguments of `memlane
-//! bench hand` and prints the same. What is measured is its very source, `turns.rs`.
+//! Memory handed over by iceoryx2: samples are loaned and sent, received and dropped. Takes the arguments of `memlane-bench
+//! peer hand` and prints the same. What is measured is its very source, `turns.rs`.
 //!
 //! Two publish-subscribe services for each size, one each way; a sample that is longer by one byte is the end. By
 //! `iceoryx2` both ends look for samples without pause; by `iceoryx2-event` whoever sends notifies, and whoever waits
 //! sleeps in a listener.
 
-#[path = "../../../../apps/memlane/src/bench/hist.rs"]
+#[path = "../../../memlane-bench/src/hist.rs"]
 mod hist;
-/// Where `turns.rs` looks for it.
-mod bench {
-    pub(crate) use super::hist;
-}
-#[path = "../../../../apps/memlane/src/bench/sockets/native/turns.rs"]
+#[path = "../../../memlane-bench/src/sockets/native/turns.rs"]
 mod turns;
 
 use std::time::{Duration, Instant};

@@ -301,7 +301,7 @@ mod tests {
         crate::thread::set_locator(state);
         // SAFETY: a name of libc, looked up in libc.
         real::TABLE.fill(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize });
-        process::start();
+        process::start(true);
     }
 
     /// How often, as client and as server, `FD_RANGE` was given.

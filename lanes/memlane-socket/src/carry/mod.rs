@@ -11,7 +11,6 @@
 pub mod target;
 
 use crate::conn::{Cell, Conn, Dmb};
-use crate::lane;
 use crate::process;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::ring_size_ok;
@@ -31,8 +30,8 @@ const SOCKETS_BELOW: i32 = 4096;
 /// Memfds that one exec can carry.
 const FILES: usize = 64;
 
-/// "MLCARRY3", little endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"MLCARRY3");
+/// "MLCARRY4", little endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"MLCARRY4");
 
 /// A place in one of the memfds.
 #[repr(C)]
@@ -121,16 +120,15 @@ pub fn give(conns: &[&'static Conn]) -> Option<Carried> {
 }
 
 fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
-    let held = lane::lock_rx(conn)?;
-    // SAFETY: DRAIN, or emptied since, under the lock: mapped.
-    let words = unsafe { conn.rx_words() };
+    let held = crate::guard::lock_rx(conn)?;
+    let view = held.lane()?;
     let item = Item {
         inode: fd::stat(conn.fd.load(Ordering::Relaxed)).ok()?.ino,
-        ring_size: conn.rx_size.load(Ordering::Relaxed),
+        ring_size: u32::try_from(view.ring.len()).ok()?,
         role: conn.role.load(Ordering::Relaxed),
         cell: handed.place(core::ptr::from_ref(conn.cell()) as usize)?,
-        words: handed.place(core::ptr::from_ref(words) as usize)?,
-        ring: handed.place(conn.rx_ring.load(Ordering::Relaxed) as usize)?,
+        words: handed.place(core::ptr::from_ref(view.words) as usize)?,
+        ring: handed.place(view.ring.as_ptr() as usize)?,
     };
     drop(held);
     Some(item)

@@ -158,7 +158,8 @@ fn interpreter(line: &[u8]) -> Option<Fd> {
     open(CStr::from_bytes_until_nul(&path).ok()?)
 }
 
-/// Is it an ELF program for this machine that asks for a dynamic loader?
+/// Is it an ELF program for this machine that asks for glibc's dynamic loader? Others load the library too, and it passes
+/// every call on there.
 fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
     let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
@@ -168,13 +169,27 @@ fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
     }
     let (table, size, count) = (long(32)?, u64::from(word(54)?), u64::from(word(56)?));
     for i in 0..count.min(HEADERS) {
-        let mut kind = [0u8; 4];
+        // Elf64_Phdr: the type at 0, the offset in the file at 8.
+        let mut header = [0u8; 16];
         let at = table.checked_add(i * size)?;
-        if fd::read_at(file.raw(), &mut kind, at).ok()? == 4
-            && u32::from_le_bytes(kind) == PT_INTERP
+        if fd::read_at(file.raw(), &mut header, at).ok()? == header.len()
+            && header[..4] == PT_INTERP.to_le_bytes()
         {
-            return Some(true);
+            let name = u64::from_le_bytes(header[8..].try_into().ok()?);
+            return Some(is_glibcs_loader(file, name));
         }
     }
     Some(false)
+}
+
+/// Does the file name a loader of glibc, at this offset? `ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`, in any folder.
+fn is_glibcs_loader(file: &Fd, at: u64) -> bool {
+    let mut path = [0u8; LINE];
+    let Ok(read) = fd::read_at(file.raw(), &mut path, at) else {
+        return false;
+    };
+    CStr::from_bytes_until_nul(&path[..read]).is_ok_and(|path| {
+        let name = path.to_bytes().rsplit(|&b| b == b'/').next();
+        name.is_some_and(|name| name.starts_with(b"ld-linux"))
+    })
 }

@@ -88,6 +88,7 @@ fn bytes_are_copied_in_the_places_that_count_them_and_nowhere_else() {
         "calls/io.rs",
         "lane/copying.rs",
         "lane/mod.rs",
+        "lane/outbox.rs",
         "lane/recv.rs",
         "lane/send.rs",
     ] {
@@ -120,8 +121,8 @@ fn bytes_are_copied_in_the_places_that_count_them_and_nowhere_else() {
             "iov.rs",
             "iov.rs",
             "lane/copying.rs",
-            "lane/send.rs",
-            "lane/send.rs"
+            "lane/outbox.rs",
+            "lane/outbox.rs"
         ]
     );
 }

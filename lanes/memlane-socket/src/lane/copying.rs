@@ -4,10 +4,10 @@
 //! Only payload takes this way: the words of a DMB stay in memory that both have mapped ([`memlane_core::ring`] needs a
 //! fence between them).
 
-use super::TxHeld;
 use crate::config::Mode;
 use crate::conn::Conn;
 use crate::faults::{self, Step};
+use crate::guard::TxGuard;
 use crate::iov::{self, Cursor};
 use crate::process;
 use crate::wire;
@@ -90,9 +90,8 @@ pub fn stop(conn: &Conn) {
 }
 
 /// The sender's own buffer, if this connection has one.
-#[allow(clippy::mut_from_ref)] // the lock is the exclusivity
 #[inline(always)]
-fn outgoing<'a>(conn: &Conn, _held: &'a TxHeld<'_>) -> Option<&'a mut Outgoing> {
+fn outgoing<'a>(conn: &Conn, _held: &'a mut TxGuard<'_>) -> Option<&'a mut Outgoing> {
     // SAFETY: null, or what `start` made; `tx_lock` is held, so nobody else uses it, and it goes only after the last sender.
     unsafe { conn.tx_own.load(Ordering::Relaxed).as_mut() }
 }
@@ -149,7 +148,7 @@ impl Outgoing {
 #[inline(never)]
 pub(super) fn put(
     conn: &Conn,
-    held: &TxHeld<'_>,
+    held: &mut TxGuard<'_>,
     cursor: &mut Cursor<'_>,
     ring: &SharedBytes,
     stretches: [Stretch; 2],
@@ -190,21 +189,22 @@ pub(super) fn put(
 }
 
 /// A place for up to `want` bytes in our own buffer; `None`: this connection does not copy.
-pub(super) fn place(conn: &Conn, held: &TxHeld<'_>, want: usize) -> Option<SharedBytes> {
+pub(super) fn place(conn: &Conn, held: &mut TxGuard<'_>, want: usize) -> Option<SharedBytes> {
     outgoing(conn, held).map(|own| own.piece(want))
 }
 
 /// Has the device take the first `n` bytes of such a place to position `at` of the ring; `false`: it has refused.
 pub(super) fn take(
     conn: &Conn,
-    held: &TxHeld<'_>,
+    held: &mut TxGuard<'_>,
     place: &SharedBytes,
     n: usize,
     at: usize,
 ) -> bool {
-    // SAFETY: there was a place: OPEN, and locked since, so the ring is attached.
-    let ring = unsafe { conn.tx_bytes() };
-    outgoing(conn, held).is_some_and(|own| own.take(place, n, &ring, at).is_ok())
+    let Some(lane) = held.lane() else {
+        return false;
+    };
+    outgoing(conn, held).is_some_and(|own| own.take(place, n, &lane.ring, at).is_ok())
 }
 
 #[cfg(test)]
@@ -212,6 +212,7 @@ mod tests {
     use super::*;
     use crate::calls::io;
     use crate::conn::mode;
+    use crate::guard::lock_tx;
     use crate::iov::count::COPIED;
     use crate::lane::looped::{Looped, looped};
     use crate::lane::place::{self, Reserved};
@@ -228,8 +229,8 @@ mod tests {
         start(&l.conn, 7).unwrap();
         {
             // Its end and the ring's come at different bytes.
-            let held = crate::lane::lock_tx(&l.conn).unwrap();
-            let own = outgoing(&l.conn, &held).unwrap();
+            let mut held = lock_tx(&l.conn).unwrap();
+            let own = outgoing(&l.conn, &mut held).unwrap();
             own.at = own.size - 70_001;
         }
         l
@@ -304,8 +305,8 @@ mod tests {
         let (mut l, sent) = (copying(), bytes());
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 10, 0), 10);
         {
-            let held = crate::lane::lock_tx(&l.conn).unwrap();
-            outgoing(&l.conn, &held).unwrap().device = Loopback::empty();
+            let mut held = lock_tx(&l.conn).unwrap();
+            outgoing(&l.conn, &mut held).unwrap().device = Loopback::empty();
         }
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
         assert_eq!(l.conn.tx_mode(), mode::ENDED);

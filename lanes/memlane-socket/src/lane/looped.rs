@@ -1,6 +1,7 @@
 //! For unit tests: a connection whose ring leads back to itself.
 
 use crate::conn::{Use, mode};
+use crate::guard::{lock_rx, lock_tx};
 use crate::{group, lane, process, real};
 use core::sync::atomic::Ordering;
 use memlane_core::layout::PART_LEAST;
@@ -23,7 +24,7 @@ pub(super) fn looped() -> Looped {
             // SAFETY: `name` is NUL-terminated.
             unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
         });
-        process::start();
+        process::start(true);
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -34,16 +35,16 @@ pub(super) fn looped() -> Looped {
     {
         let mut locked = group::lock().unwrap();
         let group = group::find(&mut locked, 1, memlane_sys::proc::pid()).unwrap();
-        // SAFETY: nobody else knows of the connection yet.
-        let rx = unsafe { &mut *conn.cell().rx.get() };
-        let dmb = group::take_dmb(&mut locked, group, rx).unwrap();
+        let dmb = group::take_dmb(&mut locked, group).unwrap();
         let words = group::own_words(dmb.chunk, dmb.slot).unwrap();
         let ring = group::own_ring(dmb.chunk, dmb.slot, dmb.ring_size);
         conn.tx_ring.store(ring, Ordering::Relaxed);
         conn.tx_size.store(dmb.ring_size, Ordering::Relaxed);
         conn.tx_dmb
             .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
-        lane::open(&conn, (dmb.chunk, dmb.slot), 0, 0, PART_LEAST);
+        let (mut rx, mut tx) = (lock_rx(&conn).unwrap(), lock_tx(&conn).unwrap());
+        let dmb = (dmb.chunk, dmb.slot);
+        lane::open(&conn, (&mut rx, &mut tx), dmb, (0, 0), PART_LEAST);
     }
     lane::wake(&conn);
     assert_eq!((conn.rx_mode(), conn.tx_mode()), (mode::HOT, mode::OPEN));
@@ -52,4 +53,27 @@ pub(super) fn looped() -> Looped {
         conn,
         ends: [client, server],
     }
+}
+
+#[test]
+fn how_far_a_stream_has_come_is_seen_without_its_locks() {
+    let l = looped();
+    let cell = l.conn.cell();
+    let seen = || {
+        let sent = cell.tx_sent.load(Ordering::Relaxed);
+        (sent, cell.rx_taken.load(Ordering::Relaxed))
+    };
+    let mut bytes = [7u8; 1000];
+    let n = crate::calls::io::send(l.fd, bytes.as_ptr().cast(), 1000, 0);
+    assert_eq!((n, seen()), (1000, (1000, 0)));
+    let n = crate::calls::io::recv(l.fd, bytes.as_mut_ptr().cast(), 300, 0);
+    assert_eq!((n, seen()), (300, (1000, 300)));
+    // A lock that ends elsewhere than where it was taken publishes too.
+    let mut held = lock_rx(&l.conn).unwrap();
+    held.skip(50);
+    assert_eq!(seen(), (1000, 300));
+    drop(held);
+    assert_eq!(seen(), (1000, 350));
+    process::forget(l.fd);
+    drop(l.conn);
 }

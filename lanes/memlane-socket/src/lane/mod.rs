@@ -5,6 +5,10 @@ mod copies;
 pub mod copying;
 #[cfg(test)]
 mod looped;
+#[cfg(test)]
+mod nested;
+mod order;
+mod outbox;
 pub mod place;
 pub mod recv;
 pub mod send;
@@ -14,91 +18,29 @@ mod stuck;
 pub mod tune;
 mod worth;
 
-use crate::conn::{Cell, Conn, Dmb, SEEN_WIDENED, mode};
+use crate::conn::{Conn, Dmb, LaneView, SEEN_WIDENED, mode};
 use crate::faults::{self, Step};
 use crate::group;
+use crate::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::process;
-use crate::thread::Held;
 use crate::wait::epoll;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
 use memlane_core::reason::Reason;
-use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx, Tx};
+use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
 
-/// `rx_lock`, held, with the state it guards brought up to date.
-#[derive(Debug)]
-pub struct RxHeld<'a> {
-    cell: &'a Cell,
-    _held: Held<'a>,
-}
-
-impl RxHeld<'_> {
-    /// The receive state.
-    #[allow(clippy::mut_from_ref)] // the lock is the exclusivity
-    #[inline(always)]
-    pub fn rx(&self) -> &mut Rx {
-        // SAFETY: rx_lock is held, by this thread alone.
-        unsafe { &mut *self.cell.rx.get() }
-    }
-}
-
-/// Takes `rx_lock` and credits what readers without it have taken by TCP.
-/// `None`: this thread holds it already (we are in a signal handler).
-#[inline]
-pub fn lock_rx(conn: &Conn) -> Option<RxHeld<'_>> {
-    Some(credited(conn, conn.cell().rx_lock.lock()?))
-}
-
-/// As `lock_rx`, if nobody has it.
-fn try_lock_rx(conn: &Conn) -> Option<RxHeld<'_>> {
-    Some(credited(conn, conn.cell().rx_lock.try_lock()?))
-}
-
-#[inline]
-fn credited<'a>(conn: &'a Conn, held: Held<'a>) -> RxHeld<'a> {
-    let cell = conn.cell();
-    let held = RxHeld { cell, _held: held };
-    if conn.upgraded() && cell.rx_count.load(Ordering::Relaxed) != 0 {
-        let n = cell.rx_count.swap(0, Ordering::AcqRel);
-        // SAFETY: upgraded: the DMB is mapped.
-        held.rx().took(unsafe { conn.rx_words() }, n);
-    }
-    held
-}
-
-/// `tx_lock`, held.
-#[derive(Debug)]
-pub struct TxHeld<'a> {
-    cell: &'a Cell,
-    _held: Held<'a>,
-}
-
-impl TxHeld<'_> {
-    /// The send state.
-    #[allow(clippy::mut_from_ref)] // the lock is the exclusivity
-    #[inline(always)]
-    pub fn tx(&self) -> &mut Tx {
-        // SAFETY: tx_lock is held, by this thread alone.
-        unsafe { &mut *self.cell.tx.get() }
-    }
-}
-
-/// Takes `tx_lock`. `None`: this thread holds it already (we are in a signal handler).
-#[inline]
-pub fn lock_tx(conn: &Conn) -> Option<TxHeld<'_>> {
-    let cell = conn.cell();
-    Some(TxHeld {
-        cell,
-        _held: cell.tx_lock.lock()?,
-    })
-}
-
-/// Opens both lanes; both locks are held and both modes are `MOVING`.
+/// Opens both lanes; both modes are `MOVING`.
 /// `taken`/`written`: stream offsets reached by TCP. `least`: the part of the
 /// peer's ring to begin with; 0: all of it, always.
-pub fn open(conn: &Conn, (chunk, slot): (u32, u32), taken: u64, written: u64, least: u32) {
+pub fn open(
+    conn: &Conn,
+    (rx, tx): (&mut RxGuard<'_>, &mut TxGuard<'_>),
+    (chunk, slot): (u32, u32),
+    (taken, written): (u64, u64),
+    least: u32,
+) {
     let cell = conn.cell();
     let Some(words) = group::own_words(chunk, slot) else {
         return;
@@ -117,21 +59,21 @@ pub fn open(conn: &Conn, (chunk, slot): (u32, u32), taken: u64, written: u64, le
     let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
     cell.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
     tune::tune(conn);
-    // SAFETY: both locks are held by the caller.
-    let (rx, tx) = unsafe { (&mut *cell.rx.get(), &mut *cell.tx.get()) };
     cell.rx_count.store(0, Ordering::Relaxed);
     cell.rx_flight.store(0, Ordering::Relaxed);
     cell.tx_flight.store(0, Ordering::Relaxed);
+    **rx = Rx::prepared();
     rx.took(words, taken);
     conn.rx_dmb
         .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
-    // SAFETY: attached before the handshake agreed.
-    tx.activate_part(unsafe { conn.tx_words() }, written, least);
+    let Some(peers) = conn.tx_lane() else {
+        return; // never: attached before the handshake agreed
+    };
+    tx.activate_part(peers.words, written, least);
     faults::at(Step::Activated);
     shed::mark(chunk, slot); // whoever had the slot before may have left pages
     crate::stats::show_rings(conn);
-    let size = conn.tx_size.load(Ordering::Relaxed) as usize;
-    crate::stats::show_part(conn, tx.part(size));
+    crate::stats::show_part(conn, tx.part(peers.ring.len()));
     cell.tx_mode.store(mode::OPEN, Ordering::SeqCst);
     cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
 }
@@ -140,9 +82,13 @@ pub fn open(conn: &Conn, (chunk, slot): (u32, u32), taken: u64, written: u64, le
 /// sleeps in the kernel on this connection.
 pub fn wake(conn: &Conn) {
     let cell = conn.cell();
-    let Some(held) = lock_rx(conn) else { return }; // credits what was taken
-    // SAFETY: mode was COLD or later: mapped.
-    if !Rx::sender_active(unsafe { conn.rx_words() }) {
+    let Some(mut held) = lock_rx(conn) else {
+        return;
+    }; // credits what was taken
+    let Some(LaneView { words, .. }) = held.lane() else {
+        return;
+    };
+    if !Rx::sender_active(words) {
         return;
     }
     if cell
@@ -158,15 +104,13 @@ pub fn wake(conn: &Conn) {
         cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
         return;
     }
-    // SAFETY: as above.
-    let words = unsafe { conn.rx_words() };
     let want = if epoll::is_registered(conn) {
         WANT_READY
     } else {
         0
     };
     faults::at(Step::Waking);
-    held.rx().set_flags(words, want);
+    held.set_flags(words, want);
     shed::woken(conn);
     worth::woken(conn);
     faults::at(Step::Awake);
@@ -185,11 +129,14 @@ pub fn wake(conn: &Conn) {
 
 /// The connection has just been put into an epoll set while awake.
 pub fn want_ready(conn: &Conn) {
-    let Some(held) = lock_rx(conn) else { return };
-    if conn.rx_mode() == mode::HOT {
-        let flags = held.rx().flags() | WANT_READY;
-        // SAFETY: HOT: mapped.
-        held.rx().set_flags(unsafe { conn.rx_words() }, flags);
+    let Some(mut held) = lock_rx(conn) else {
+        return;
+    };
+    if conn.rx_mode() == mode::HOT
+        && let Some(lane) = held.lane()
+    {
+        let flags = held.flags() | WANT_READY;
+        held.set_flags(lane.words, flags);
     }
 }
 
@@ -212,41 +159,42 @@ const WRITER_TURNS: u32 = 2000;
 const WRITER_YIELDS: u32 = 50;
 
 /// `HOT` → `COLD`. `held` is `rx_lock`.
-pub fn park(conn: &Conn, held: &RxHeld<'_>) -> Parked {
+pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
     let cell = conn.cell();
     match cell.rx_mode.load(Ordering::SeqCst) {
         mode::COLD => return Parked::Yes,
         mode::HOT | mode::DRAIN => {}
         _ => return Parked::Ended,
     }
-    // SAFETY: HOT or DRAIN: mapped.
-    let words = unsafe { conn.rx_words() };
+    let Some(LaneView { words, .. }) = held.lane() else {
+        return Parked::Ended;
+    };
     if cell.rx_mode.load(Ordering::SeqCst) == mode::DRAIN {
         // What the peer is writing now will not be announced: it has been told to use TCP.
-        return match held.rx().check_park(words) {
+        return match held.check_park(words) {
             ParkCheck::WriterBusy => Parked::Stuck,
             _ => Parked::Data,
         };
     }
-    held.rx().begin_park(words, PARKED);
+    held.begin_park(words, PARKED);
     faults::at(Step::Parking);
-    match settle(held.rx(), words) {
+    match settle(held, words) {
         ParkCheck::Parked => {
             group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
             process::count(Counter::Parks, 1);
             show_parked(conn, true);
-            shed::parked(conn, held.rx());
+            shed::parked(conn, held);
             worth::parked(conn);
             cell.rx_mode.store(mode::COLD, Ordering::SeqCst);
             faults::at(Step::Parked);
             Parked::Yes
         }
         ParkCheck::Data => {
-            held.rx().unpark(words);
+            held.unpark(words);
             Parked::Data
         }
         ParkCheck::WriterBusy => {
-            held.rx().unpark(words);
+            held.unpark(words);
             Parked::Stuck
         }
     }
@@ -305,36 +253,34 @@ fn ended_by_peer(conn: &Conn) {
 
 /// From here on, everything is sent by TCP.
 pub fn end_tx(conn: &Conn) -> bool {
-    let Some(held) = lock_tx(conn) else {
+    let Some(mut held) = lock_tx(conn) else {
         return false;
     };
-    let cell = conn.cell();
-    if cell.tx_mode.load(Ordering::SeqCst) != mode::OPEN {
+    let Some(lane) = held.lane().filter(|_| conn.tx_mode() == mode::OPEN) else {
         return false;
-    }
+    };
     faults::at(Step::EndingTx);
-    // SAFETY: OPEN: attached.
-    held.tx().go_tcp_only(unsafe { conn.tx_words() });
+    held.go_tcp_only(lane.words);
     faults::at(Step::EndedTx);
     tune::tx_ended(conn);
+    drop(held);
+    outbox::send(conn);
     true
 }
 
 /// From here on, everything is to come by TCP (what is in the ring stays readable).
 pub fn end_rx(conn: &Conn) -> bool {
-    let Some(held) = lock_rx(conn) else {
+    let Some(mut held) = lock_rx(conn) else {
         return false;
     };
-    let cell = conn.cell();
-    let was = cell.rx_mode.load(Ordering::SeqCst);
-    if was != mode::HOT && was != mode::COLD {
+    let was = conn.rx_mode();
+    let open = was == mode::HOT || was == mode::COLD;
+    let Some(LaneView { words, .. }) = held.lane().filter(|_| open) else {
         return false;
-    }
-    // SAFETY: HOT or COLD: mapped.
-    let words = unsafe { conn.rx_words() };
-    held.rx().begin_park(words, PARKED | TCP_ONLY);
+    };
+    held.begin_park(words, PARKED | TCP_ONLY);
     faults::at(Step::EndingRx);
-    let state = settle(held.rx(), words);
+    let state = settle(&held, words);
     if was == mode::HOT && conn.inherited.load(Ordering::Relaxed) == 0 {
         group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }
@@ -349,13 +295,11 @@ pub fn unread(conn: &Conn) -> u64 {
     if !conn.upgraded() || !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
         return 0;
     }
-    let Some(held) = lock_rx(conn) else { return 0 };
-    // SAFETY: HOT or DRAIN: mapped.
-    let words = unsafe { conn.rx_words() };
-    match held
-        .rx()
-        .next(words, conn.rx_size.load(Ordering::Relaxed) as usize)
-    {
+    let Some(mut held) = lock_rx(conn) else {
+        return 0;
+    };
+    let Some(lane) = held.lane() else { return 0 };
+    match held.next(lane.words, lane.ring.len()) {
         Ok(Next::Ring(n)) => n as u64,
         Err(_) => 1, // the read that follows ends the connection
         _ => 0,
@@ -408,12 +352,13 @@ fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
     let Some(held) = lock_rx(conn) else {
         return false;
     };
-    let mut rx = *held.rx();
-    let size = conn.rx_size.load(Ordering::Relaxed) as usize;
+    let mut rx: Rx = *held;
+    let Some(LaneView { words, ring }) = held.lane() else {
+        return true;
+    };
     // Bounded: every turn passes a run or the end.
     for _ in 0..2 * memlane_core::layout::RUNS + 2 {
-        // SAFETY: HOT or DRAIN under the lock: mapped.
-        match rx.next(unsafe { conn.rx_words() }, size) {
+        match rx.next(words, ring.len()) {
             Ok(piece @ (Next::Ring(_) | Next::Tcp(_))) => {
                 if !look(piece) {
                     return false;
@@ -444,11 +389,10 @@ pub fn readable(conn: &Conn) -> bool {
 pub fn perhaps_readable(conn: &Conn) -> bool {
     let cell = conn.cell();
     match cell.rx_mode.load(Ordering::Relaxed) {
-        mode::HOT => {
-            // SAFETY: HOT: mapped.
-            let words = unsafe { conn.rx_words() };
-            words.sent.0.published.load(Ordering::Relaxed) != conn.taken_perhaps()
-        }
+        mode::HOT => conn.rx_lane().is_some_and(|lane| {
+            lane.words.sent.0.published.load(Ordering::Relaxed)
+                != cell.rx_taken.load(Ordering::Relaxed)
+        }),
         mode::DRAIN => true,
         _ => false,
     }

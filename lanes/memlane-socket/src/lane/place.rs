@@ -3,9 +3,10 @@
 
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{TxHeld, copying, cut, lock_rx, lock_tx, misbehaved, worth};
-use crate::conn::{SEEN_RUN, Use, mode};
+use super::{copying, cut, misbehaved, outbox, worth};
+use crate::conn::{LaneView, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
+use crate::guard::{TxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
 use crate::process::{self, memory};
 use crate::real;
@@ -19,6 +20,7 @@ use memlane_core::ring::{MustTcp, Next, Room};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
 use memlane_sys::Errno;
+use memlane_sys::time::ticks;
 
 /// What came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,21 +113,19 @@ fn answer(n: isize) -> Result<Came, Errno> {
 
 /// `None`: look at the mode again.
 fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>, Errno> {
-    let held = lock_rx(conn).ok_or(Errno::INTR)?;
-    if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
+    let mut held = lock_rx(conn).ok_or(Errno::INTR)?;
+    let awake = matches!(conn.rx_mode(), mode::HOT | mode::DRAIN);
+    let Some(LaneView { words, ring }) = held.lane().filter(|_| awake) else {
         return Ok(None);
-    }
-    // SAFETY: HOT or DRAIN, checked under the lock: mapped.
-    let (words, size) = unsafe { (conn.rx_words(), conn.rx_bytes().len()) };
-    let turn = match held.rx().next(words, size) {
+    };
+    let turn = match held.next(words, ring.len()) {
         Ok(Next::Ring(n)) => {
-            let (first, _) = held.rx().stretches(size, n.min(most));
-            let offset = held.rx().offset();
+            let (first, _) = held.stretches(ring.len(), n.min(most));
+            let offset = held.offset();
             if trace::on() {
-                // SAFETY: HOT or DRAIN, under the lock: mapped.
-                trace::in_ring(conn, &unsafe { conn.rx_bytes() }, first, offset);
+                trace::in_ring(conn, &ring, first, offset);
             }
-            held.rx().took_to_hold(first.len as u64);
+            held.took_to_hold(first.len as u64);
             worth::by_ring(conn);
             faults::at(Step::HeldHere);
             crate::stats::add_rx_ring(conn, first.len as u64);
@@ -150,7 +150,7 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
             super::ended_by_peer(conn);
             return Ok(None);
         }
-        Ok(Next::Empty) => match nothing(conn, &held) {
+        Ok(Next::Empty) => match nothing(conn, &mut held) {
             Turn::Wait { .. } => {
                 drop(held);
                 try_tcp_end(conn)
@@ -171,19 +171,17 @@ fn from_lanes(conn: &Use, most: usize, buffers: &[iovec]) -> Result<Option<Came>
 
 /// Bytes below stream offset `to` are done with: the sender may write there.
 pub fn release_to(conn: &Use, to: u64) {
-    if !conn.upgraded() {
-        return;
-    }
-    if let Some(held) = lock_rx(conn) {
-        // SAFETY: upgraded, and `conn` is held: mapped.
-        held.rx().release_to(unsafe { conn.rx_words() }, to);
+    if let Some(mut held) = lock_rx(conn)
+        && let Some(lane) = held.lane()
+    {
+        held.release_to(lane.words, to);
         faults::at(Step::HeldReleased);
     }
 }
 
 /// Up to which stream offset everything is done with, if nothing is in use.
 pub fn taken(conn: &Use) -> u64 {
-    lock_rx(conn).map_or(0, |held| held.rx().offset())
+    lock_rx(conn).map_or(0, |held| held.offset())
 }
 
 /// A place in the peer's ring: the lock is held, and the peer is told that we may
@@ -194,7 +192,8 @@ pub struct Place<'a> {
     /// The bytes are in our own buffer: a device takes them to this position of the ring.
     by_device: Option<usize>,
     filled: usize,
-    held: TxHeld<'a>,
+    /// Always there, until this is dropped.
+    held: Option<TxGuard<'a>>,
     conn: &'a Use,
 }
 
@@ -220,21 +219,26 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: OPEN when this was made, and locked since: attached.
-        let words = unsafe { self.conn.tx_words() };
+        let Some(mut held) = self.held.take() else {
+            return; // never
+        };
+        let Some(LaneView { words, .. }) = held.lane() else {
+            return; // never: it lies in this lane's ring
+        };
         if let Some(at) = self.by_device
-            && !copying::take(self.conn, &self.held, &self.bytes, self.filled, at)
+            && !copying::take(self.conn, &mut held, &self.bytes, self.filled, at)
         {
             // What the user has committed cannot be sent.
             self.filled = 0;
             cut(self.conn, Reason::INTERNAL);
         }
         if trace::on() {
-            let seq = self.held.tx().offset();
-            trace::finished(self.conn, &self.bytes, seq, self.filled);
+            trace::finished(self.conn, &self.bytes, held.offset(), self.filled);
         }
         faults::at(Step::PlaceFilled);
-        publish(self.conn, &self.held, words, self.filled);
+        publish(self.conn, &mut held, words, self.filled, ticks);
+        drop(held);
+        outbox::send(self.conn);
     }
 }
 
@@ -252,7 +256,7 @@ pub enum Reserved<'a> {
 #[inline]
 pub fn reserve(conn: &Use, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);
-    look_for_death(conn);
+    let _ = look_for_death(conn);
     if conn.tx_mode() == mode::OPEN
         && let Turned::Place(place) = in_ring(conn, want)?
     {
@@ -307,39 +311,37 @@ enum Turned<'a> {
 
 #[inline(always)]
 fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
-    let held = lock_tx(conn).ok_or(Errno::AGAIN)?;
-    if conn.cell().tx_mode.load(Ordering::Relaxed) != mode::OPEN {
+    let mut held = lock_tx(conn).ok_or(Errno::AGAIN)?;
+    let open = conn.cell().tx_mode.load(Ordering::Relaxed) == mode::OPEN;
+    let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Ok(Turned::Ended);
-    }
+    };
     if memory::is_scarce() {
         return Ok(Turned::Scarce);
     }
-    // SAFETY: OPEN, under the lock: attached.
-    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
-    let tx = held.tx();
     let want = want.min(ring.len());
-    let room = tx.straighten(words, ring.len(), want);
-    let part = tx.part(ring.len());
+    let room = held.straighten(words, ring.len(), want);
+    let part = held.part(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
         memory::allows_part(&ring, part, more)
     };
-    let reserved = room.and_then(|()| tx.reserve_if(words, ring.len(), want, may_grow));
+    let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, may_grow));
     if asked {
-        crate::stats::show_part(conn, tx.part(ring.len()));
+        crate::stats::show_part(conn, held.part(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
     match reserved {
         Ok(Room::Ring(n)) => {
             faults::at(Step::PlaceGiven);
-            let (at, _) = tx.stretches(ring.len(), n);
-            match where_to(conn, &held, &ring, at.at, at.len) {
+            let (at, _) = held.stretches(ring.len(), n);
+            match where_to(conn, &mut held, &ring, at.at, at.len) {
                 Some((bytes, by_device)) => Ok(Turned::Place(Place {
                     bytes,
                     by_device,
                     filled: 0,
-                    held,
+                    held: Some(held),
                     conn,
                 })),
                 None => Err(Errno::INVAL), // never: a stretch lies in the ring
@@ -347,7 +349,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
         }
         Ok(Room::Full) => Ok(Turned::Full),
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
-            tx.go_tcp_only(words);
+            held.go_tcp_only(words);
             super::tune::tx_ended(conn);
             super::ended_by_peer(conn);
             Ok(Turned::Ended)
@@ -365,7 +367,7 @@ fn in_ring(conn: &Use, want: usize) -> Result<Turned<'_>, Errno> {
 #[inline]
 fn where_to(
     conn: &Use,
-    held: &TxHeld<'_>,
+    held: &mut TxGuard<'_>,
     ring: &SharedBytes,
     at: usize,
     n: usize,
@@ -392,16 +394,15 @@ pub fn peek(conn: &Use) -> Option<SharedBytes> {
     if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
         return None;
     }
-    let held = lock_rx(conn)?;
+    let mut held = lock_rx(conn)?;
     if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
         return None;
     }
-    // SAFETY: HOT or DRAIN, checked under the lock: mapped.
-    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
-    let Ok(Next::Ring(n)) = held.rx().next(words, ring.len()) else {
+    let LaneView { words, ring } = held.lane()?;
+    let Ok(Next::Ring(n)) = held.next(words, ring.len()) else {
         return None;
     };
-    let (first, _) = held.rx().stretches(ring.len(), n);
+    let (first, _) = held.stretches(ring.len(), n);
     faults::at(Step::Shown);
     ring.part(first.at, first.len)
 }
@@ -418,15 +419,14 @@ pub fn peek_soon(conn: &Use) -> Option<SharedBytes> {
 #[inline]
 pub fn took(conn: &Use, n: usize) {
     count(&conn.rx_calls);
-    if let Some(held) = lock_rx(conn) {
+    if let Some(mut held) = lock_rx(conn)
+        && let Some(LaneView { words, ring }) = held.lane()
+    {
         if trace::on() && matches!(conn.rx_mode(), mode::HOT | mode::DRAIN) {
-            // SAFETY: HOT or DRAIN, under the lock: mapped.
-            let ring = unsafe { conn.rx_bytes() };
-            let (first, _) = held.rx().stretches(ring.len(), n);
-            trace::in_ring(conn, &ring, first, held.rx().offset());
+            let (first, _) = held.stretches(ring.len(), n);
+            trace::in_ring(conn, &ring, first, held.offset());
         }
-        // SAFETY: `peek` found it mapped, and `conn` is held.
-        held.rx().took(unsafe { conn.rx_words() }, n as u64);
+        held.took(words, n as u64);
         worth::by_ring(conn);
         faults::at(Step::ShownTaken);
         crate::stats::add_rx_ring(conn, n as u64);

@@ -1,8 +1,10 @@
 //! Receiving: from the ring, from TCP, or from both, at the stream's place.
 
-use super::{Parked, RxHeld, lock_rx, misbehaved, park, shed, wake, worth};
-use crate::conn::{Conn, SEEN_RUN, Use, mode};
+use super::{Parked, misbehaved, park, shed, wake, worth};
+use crate::conn::{Conn, LaneView, SEEN_RUN, Use, mode};
 use crate::faults::{self, Step};
+use crate::group;
+use crate::guard::{RxGuard, lock_rx, lock_tx};
 use crate::iov::Cursor;
 use crate::process;
 use crate::real;
@@ -13,7 +15,7 @@ use crate::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_core::layout::TCP_ONLY;
-use memlane_core::ring::{Misbehaved, Next, ParkCheck};
+use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
 use memlane_sys::Errno;
@@ -243,7 +245,7 @@ fn nap_first(conn: &Conn) -> Spun {
 
 /// Takes whatever is there, over as many changes of lane as fit.
 fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
-    let Some(held) = lock_rx(conn) else {
+    let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(if conn.is_nonblock() {
             Errno::AGAIN
         } else {
@@ -254,7 +256,7 @@ fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
         return Turn::Again;
     }
     if flags & libc::MSG_PEEK != 0 {
-        return peek_lanes(conn, &held, buffers, flags);
+        return peek_lanes(conn, &mut held, buffers, flags);
     }
     let mut cursor = Cursor::new(buffers);
     let wanted = cursor.left();
@@ -271,15 +273,16 @@ fn from_lanes(conn: &Use, buffers: &[iovec], flags: i32) -> Turn {
     }
 }
 
-fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
+fn take(conn: &Use, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
     let mut held = held;
-    // SAFETY: HOT or DRAIN, checked under the lock: mapped.
-    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+    let Some(lane) = held.lane() else {
+        return Turn::Again;
+    };
     let mut any = false;
     while cursor.left() > 0 {
-        match held.rx().next(words, ring.len()) {
+        match held.next(lane.words, lane.ring.len()) {
             Ok(Next::Ring(n)) => {
-                take_ring(conn, &held, cursor, n, flags);
+                take_ring(conn, &mut held, lane, cursor, (n, flags));
                 any = true;
             }
             Ok(Next::Tcp(k)) => {
@@ -298,32 +301,42 @@ fn take(conn: &Use, held: RxHeld<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Tu
                 return Turn::Again;
             }
             Ok(Next::Empty) if any => return Turn::Again,
-            Ok(Next::Empty) => return nothing(conn, &held),
+            Ok(Next::Empty) => return nothing(conn, &mut held),
             Err(what) => return broken(conn, what),
         }
     }
     Turn::Again
 }
 
-fn take_ring(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, flags: i32) {
+fn take_ring(
+    conn: &Conn,
+    held: &mut RxGuard<'_>,
+    lane: LaneView<'_>,
+    cursor: &mut Cursor<'_>,
+    (n, flags): (usize, i32),
+) {
     if trace::on() {
-        let (mark, seq, n) = (cursor.clone(), held.rx().offset(), n.min(cursor.left()));
-        take_ring_now(conn, held, cursor, n, flags);
+        let (mark, seq, n) = (cursor.clone(), held.offset(), n.min(cursor.left()));
+        take_ring_now(conn, held, lane, cursor, (n, flags));
         trace::from_ring(conn, mark, seq, n);
     } else {
-        take_ring_now(conn, held, cursor, n, flags);
+        take_ring_now(conn, held, lane, cursor, (n, flags));
     }
 }
 
 #[inline(always)]
-fn take_ring_now(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usize, flags: i32) {
-    // SAFETY: HOT or DRAIN, under the lock: mapped.
-    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+fn take_ring_now(
+    conn: &Conn,
+    held: &mut RxGuard<'_>,
+    LaneView { words, ring }: LaneView<'_>,
+    cursor: &mut Cursor<'_>,
+    (n, flags): (usize, i32),
+) {
     let n = n.min(cursor.left());
     if flags & libc::MSG_TRUNC != 0 {
         cursor.skip(n); // TCP's MSG_TRUNC: taken, not copied
     } else {
-        let (a, b) = held.rx().stretches(ring.len(), n);
+        let (a, b) = held.stretches(ring.len(), n);
         // SAFETY: the program's buffers, as it promised its call.
         unsafe {
             cursor.fill_from(&ring, a);
@@ -331,7 +344,7 @@ fn take_ring_now(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usi
         }
     }
     faults::at(Step::TakenFromRing);
-    held.rx().took(words, n as u64);
+    held.took(words, n as u64);
     faults::at(Step::RingTold);
     worth::by_ring(conn);
     crate::stats::add_rx_ring(conn, n as u64);
@@ -341,10 +354,10 @@ fn take_ring_now(conn: &Conn, held: &RxHeld<'_>, cursor: &mut Cursor<'_>, n: usi
 /// is given up meanwhile; `Some` and `Again`: got something.
 pub(super) fn take_tcp<'a>(
     conn: &'a Use,
-    held: RxHeld<'a>,
+    held: RxGuard<'a>,
     cursor: &mut Cursor<'_>,
     run: u64,
-) -> (Option<RxHeld<'a>>, Turn) {
+) -> (Option<RxGuard<'a>>, Turn) {
     let cell = conn.cell();
     let (base, len) = cursor.piece();
     let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
@@ -382,11 +395,11 @@ pub(super) fn take_tcp<'a>(
 /// Books a TCP read of `n` bytes, to `base`, for which `want` had been set aside. What
 /// follows may lie in the ring already, reported to nobody: while the run came
 /// first, only the kernel could report.
-fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxHeld<'_>> {
+fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxGuard<'_>> {
     if n > 0 {
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
     }
-    let held = lock_rx(conn);
+    let mut held = lock_rx(conn);
     conn.cell()
         .rx_flight
         .fetch_sub(want as u64, Ordering::Relaxed);
@@ -394,13 +407,14 @@ fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxHeld
         return held;
     }
     crate::stats::add_rx_tcp(conn, n as u64);
-    match &held {
+    match &mut held {
         Some(held) => {
             if trace::on() {
-                trace::from_tcp(conn, base, held.rx().offset(), n);
+                trace::from_tcp(conn, base, held.offset(), n);
             }
-            // SAFETY: upgraded: mapped.
-            held.rx().took(unsafe { conn.rx_words() }, n as u64);
+            if let Some(lane) = held.lane() {
+                held.took(lane.words, n as u64);
+            }
         }
         None => {
             conn.cell().rx_count.fetch_add(n as u64, Ordering::AcqRel);
@@ -410,19 +424,19 @@ fn settle_tcp(conn: &Use, base: *mut u8, want: usize, n: usize) -> Option<RxHeld
 }
 
 /// Nothing published beyond our place.
-pub(super) fn nothing(conn: &Use, held: &RxHeld<'_>) -> Turn {
+pub(super) fn nothing(conn: &Use, held: &mut RxGuard<'_>) -> Turn {
     let cell = conn.cell();
     let pending = cell.pending_error.swap(0, Ordering::Relaxed);
     if pending != 0 {
         return Turn::Done(fail(Errno(pending)));
     }
-    if cell.rx_mode.load(Ordering::SeqCst) == mode::DRAIN {
-        // SAFETY: DRAIN: mapped. TCP_ONLY was fenced when DRAIN began, so once no
-        // write is in progress nothing can be added to the ring any more.
-        match held.rx().check_park(unsafe { conn.rx_words() }) {
+    if let Some(lane) = held.lane().filter(|_| conn.rx_mode() == mode::DRAIN) {
+        // TCP_ONLY was fenced when DRAIN began, so once no write is in progress
+        // nothing can be added to the ring any more.
+        match held.check_park(lane.words) {
             ParkCheck::Parked => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
             ParkCheck::Data => {}
-            ParkCheck::WriterBusy => return beside_a_writer(conn, held),
+            ParkCheck::WriterBusy => return beside_a_writer(conn, held, lane),
         }
         return Turn::Again;
     }
@@ -431,14 +445,10 @@ pub(super) fn nothing(conn: &Use, held: &RxHeld<'_>) -> Turn {
 
 /// `DRAIN`, and the peer is in the middle of a write. If TCP has ended, it was
 /// killed there (a living one ends its write first): nothing more will come.
-fn beside_a_writer(conn: &Use, held: &RxHeld<'_>) -> Turn {
+fn beside_a_writer(conn: &Use, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
     let cell = conn.cell();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
-    // SAFETY: DRAIN: mapped.
-    let next = held.rx().next(
-        unsafe { conn.rx_words() },
-        conn.rx_size.load(Ordering::Relaxed) as usize,
-    );
+    let next = held.next(lane.words, lane.ring.len());
     match (seen, next) {
         (Peeked::End, Ok(Next::Empty)) => cell.rx_mode.store(mode::ENDED, Ordering::SeqCst),
         (Peeked::Error(e), Ok(Next::Empty)) => {
@@ -474,10 +484,10 @@ fn wait(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
         Spun::Signal if !restarts(conn) => return Turn::Done(fail(Errno::INTR)),
         _ => {}
     }
-    let Some(held) = lock_rx(conn) else {
+    let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(Errno::INTR));
     };
-    match park(conn, &held) {
+    match park(conn, &mut held) {
         Parked::Yes => {
             process::count(Counter::SpinMisses, 1);
             Turn::Again
@@ -518,14 +528,13 @@ fn wait_for_run(conn: &Use, buffers: &[iovec], flags: i32, limit: usize) -> Turn
     let (base, len) = cursor.piece();
     let want = len.min(limit);
     {
-        let Some(held) = lock_rx(conn) else {
+        let Some(mut held) = lock_rx(conn) else {
             return Turn::Done(fail(Errno::INTR));
         };
-        // SAFETY: upgraded: mapped.
-        let run = match held.rx().next(
-            unsafe { conn.rx_words() },
-            conn.rx_size.load(Ordering::Relaxed) as usize,
-        ) {
+        let Some(lane) = held.lane() else {
+            return Turn::Again;
+        };
+        let run = match held.next(lane.words, lane.ring.len()) {
             Ok(Next::Tcp(k)) => k,
             _ => return Turn::Again,
         };
@@ -557,14 +566,13 @@ pub(super) fn try_tcp_end(conn: &Use) -> Turn {
         return Turn::Done(fail(Errno::AGAIN));
     }
     // The peer may have published to the ring just before it ended its TCP side.
-    let Some(held) = lock_rx(conn) else {
+    let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(Errno::AGAIN));
     };
-    // SAFETY: HOT or DRAIN was the mode; upgraded: mapped.
-    let next = held.rx().next(
-        unsafe { conn.rx_words() },
-        conn.rx_size.load(Ordering::Relaxed) as usize,
-    );
+    let Some(lane) = held.lane() else {
+        return Turn::Again;
+    };
+    let next = held.next(lane.words, lane.ring.len());
     match (seen, next) {
         (_, Err(what)) => broken(conn, what),
         (Peeked::End, Ok(Next::Empty | Next::Tcp(_))) => {
@@ -600,17 +608,16 @@ fn stream_end(conn: &Use) -> ssize_t {
     if conn.tx_mode() != mode::OPEN {
         return 0;
     }
-    // SAFETY: OPEN: attached and mapped.
-    let (rx_words, tx_words) = unsafe { (conn.rx_words(), conn.tx_words()) };
-    let size = conn.rx_size.load(Ordering::Relaxed) as usize;
+    let (Some(from), Some(to)) = (conn.rx_lane(), conn.tx_lane()) else {
+        return 0;
+    };
     let announced = lock_rx(conn)
-        .is_none_or(|held| held.rx().next(rx_words, size) == Ok(Next::TcpForever))
-        || tx_words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0;
+        .is_none_or(|mut held| held.next(from.words, from.ring.len()) == Ok(Next::TcpForever))
+        || to.words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0;
     if announced {
         return 0;
     }
-    let unread =
-        super::lock_tx(conn).is_some_and(|held| held.tx().ring_unread(tx_words) == Ok(true));
+    let unread = lock_tx(conn).is_some_and(|mut held| held.ring_unread(to.words) == Ok(true));
     super::end_tx(conn);
     if unread {
         fail(Errno(libc::ECONNRESET))
@@ -620,12 +627,14 @@ fn stream_end(conn: &Use) -> ssize_t {
 }
 
 fn spin_for(conn: &Use) -> Spun {
-    // SAFETY: HOT was the mode; upgraded: mapped.
-    let words = unsafe { conn.rx_words() };
-    let taken = conn.taken_perhaps();
+    let Some(lane) = conn.rx_lane() else {
+        return Spun::Nothing;
+    };
+    let taken = conn.cell().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
+    group::looking(ticks());
     spin::until(spin::budget(), here, || {
-        words.sent.0.published.load(Ordering::Relaxed) != taken
+        lane.words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
     })
 }
@@ -645,8 +654,9 @@ pub fn comes(conn: &Use) -> bool {
 
 /// Was the peer last seen on this very CPU? (And tells it which one we are on.)
 pub fn is_peer_here(conn: &Conn) -> bool {
-    // SAFETY: upgraded: mapped.
-    let words = unsafe { conn.rx_words() };
+    let Some(LaneView { words, .. }) = conn.rx_lane() else {
+        return false;
+    };
     let mine = spin::cpu_mark();
     // The sender has this line too, and reads it with every message: it is written only when there is something new.
     if words.rx.0.rx_cpu.load(Ordering::Relaxed) != mine {
@@ -684,24 +694,25 @@ fn doze(conn: &Conn) {
 // --- MSG_PEEK ---------------------------------------------------------------
 
 /// Copies what is there without taking it, over as many changes of lane as fit.
-fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> Turn {
-    // SAFETY: HOT or DRAIN, under the lock: mapped.
-    let (words, ring) = unsafe { (conn.rx_words(), conn.rx_bytes()) };
+fn peek_lanes(conn: &Use, held: &mut RxGuard<'_>, buffers: &[iovec], flags: i32) -> Turn {
+    let Some(LaneView { words, ring }) = held.lane() else {
+        return Turn::Again;
+    };
     let mut cursor = Cursor::new(buffers);
     let wanted = cursor.left();
-    let saved = *held.rx();
+    let saved: Rx = **held;
     let mut tcp_seen = 0usize;
     while cursor.left() > 0 {
-        match held.rx().next(words, ring.len()) {
+        match held.next(words, ring.len()) {
             Ok(Next::Ring(n)) => {
                 let n = n.min(cursor.left());
-                let (a, b) = held.rx().stretches(ring.len(), n);
+                let (a, b) = held.stretches(ring.len(), n);
                 // SAFETY: the program's buffers, as it promised its call.
                 unsafe {
                     cursor.fill_from(&ring, a);
                     cursor.fill_from(&ring, b);
                 }
-                held.rx().skip(n as u64);
+                held.skip(n as u64);
             }
             Ok(next @ (Next::Tcp(_) | Next::TcpForever)) => {
                 let (base, len) = cursor.piece();
@@ -715,7 +726,7 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
                     break;
                 }
                 cursor.advance(got);
-                held.rx().skip(got as u64);
+                held.skip(got as u64);
                 tcp_seen += got;
             }
             Ok(Next::Empty) => break,
@@ -723,11 +734,11 @@ fn peek_lanes(conn: &Use, held: &RxHeld<'_>, buffers: &[iovec], flags: i32) -> T
         }
     }
     let done = wanted - cursor.left();
-    *held.rx() = saved;
+    **held = saved;
     if done > 0 {
         return Turn::Done(done.cast_signed());
     }
-    let next = held.rx().next(words, ring.len());
+    let next = held.next(words, ring.len());
     match next {
         Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => {
             Turn::Wait { limit: 0 }

@@ -1,14 +1,15 @@
 //! Sending: into the peer's ring, or by TCP where that must be.
 
-use super::{TxHeld, copying, lock_tx, misbehaved};
-use crate::conn::{Conn, Dmb, Use, mode};
+use super::{copying, misbehaved, order, outbox};
+use crate::conn::{Conn, Dmb, LaneView, Use, mode};
 use crate::faults::{self, Step};
+use crate::guard::{TxGuard, lock_tx};
 use crate::iov::Cursor;
 use crate::process::{self, PROCESS, memory};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::spin::{self, Spun};
-use crate::thread::{self, OUTBOX};
+use crate::thread;
 use crate::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
@@ -123,6 +124,8 @@ enum Turn {
     Scarce,
     /// By TCP.
     Tcp(MustTcp),
+    /// The receiver is away: by TCP, so that it learns of these bytes in their turn.
+    Away,
     /// The lane has ended.
     Ended,
     /// A signal handler has interrupted this very thread's send.
@@ -131,46 +134,41 @@ enum Turn {
     Broken,
 }
 
+/// Sends by the ring, or by TCP where that must be; behind what signal handlers have left, and before what they leave.
+#[inline]
+fn by_lanes(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    outbox::send(conn);
+    let n = by_lanes_alone(conn, cursor, flags);
+    outbox::send(conn);
+    n
+}
+
+/// Sends by the ring, or by TCP where that must be.
 #[inline(never)]
-fn by_lanes(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+pub(super) fn by_lanes_alone(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     if !conn.tx_own.load(Ordering::Relaxed).is_null() {
         return by_lanes_copied(conn, cursor, flags);
     }
-    by_lanes_flushed::<false>(conn, cursor, flags)
+    by_lanes_in::<false>(conn, cursor, flags)
 }
 
 /// Apart, so that mode `nocopy` pays for the choice and for nothing else.
 #[inline(never)]
-fn by_lanes_copied(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
-    by_lanes_flushed::<true>(conn, cursor, flags)
+fn by_lanes_copied(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    by_lanes_in::<true>(conn, cursor, flags)
 }
 
 #[inline(always)]
-fn by_lanes_flushed<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
-    let mut was_nested = false;
-    let n = by_lanes_alone::<COPY>(conn, cursor, flags, &mut was_nested);
-    if !was_nested {
-        flush_outbox(conn);
-    }
-    n
-}
-
-#[inline(always)]
-fn by_lanes_alone<const COPY: bool>(
-    conn: &Use,
-    cursor: &mut Cursor<'_>,
-    flags: i32,
-    was_nested: &mut bool,
-) -> ssize_t {
+fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     let wanted = cursor.left();
     if wanted == 0 {
         return 0;
     }
-    look_for_death(conn);
+    let now = look_for_death(conn);
     let mut spun = false;
     let mut handlers = None;
     while cursor.left() > 0 {
-        let turn = by_ring::<COPY>(conn, cursor);
+        let turn = by_ring::<COPY>(conn, cursor, now);
         if cursor.left() == 0 {
             break;
         }
@@ -186,10 +184,7 @@ fn by_lanes_alone<const COPY: bool>(
                 spun = !wait_for_room(conn, flags);
                 continue;
             }
-            Turn::Nested => {
-                *was_nested = true;
-                return nested(conn, cursor);
-            }
+            Turn::Nested => return outbox::put(conn, cursor, flags),
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
             Turn::Tcp(MustTcp::Parked) => {
                 if is_waking(conn, cursor.left()) {
@@ -197,7 +192,7 @@ fn by_lanes_alone<const COPY: bool>(
                 }
                 process::count(Counter::WakeupsSent, 1);
             }
-            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Tcp(_) => {}
+            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
         spun = false;
         if handlers_run() != before && !must_not_block(conn, flags) {
@@ -239,9 +234,9 @@ fn handlers_run() -> u32 {
 }
 
 /// A peer that closes says so; one that is killed cannot, and would leave us
-/// writing into its ring for ever. So TCP is asked now and then.
+/// writing into its ring for ever. So TCP is asked now and then. Returns the time in `ticks`.
 #[inline]
-pub(super) fn look_for_death(conn: &Use) {
+pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let now = ticks();
     if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
         > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -250,20 +245,19 @@ pub(super) fn look_for_death(conn: &Use) {
         conn.looked.store(now, Ordering::Relaxed);
         look_now(conn);
     }
+    now
 }
 
 /// Then the bytes go by TCP, which says by itself that nobody is there.
-fn is_receiver_parked(conn: &Use) -> bool {
-    if conn.tx_mode() != mode::OPEN {
-        return true;
-    }
-    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
-    words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0
+fn is_receiver_parked(conn: &Conn) -> bool {
+    let open = conn.tx_mode() == mode::OPEN;
+    conn.tx_lane()
+        .filter(|_| open)
+        .is_none_or(|lane| lane.words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0)
 }
 
 #[cold]
-fn look_now(conn: &Use) {
+fn look_now(conn: &Conn) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLRDHUP,
@@ -284,13 +278,13 @@ fn look_now(conn: &Use) {
 /// May this call wait a moment for room? One that must not block may, but not
 /// for ever: a program that pours until it is told `EAGAIN` has to be told some
 /// time, by TCP's own flow control.
-pub(super) fn is_patient(conn: &Use, flags: i32, waited_now: u64) -> bool {
+pub(super) fn is_patient(conn: &Conn, flags: i32, waited_now: u64) -> bool {
     !must_not_block(conn, flags)
         || conn.cell().tx_waited.load(Ordering::Relaxed) + waited_now
             < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
-pub(super) fn must_not_block(conn: &Use, flags: i32) -> bool {
+pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
     conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
 }
 
@@ -301,36 +295,42 @@ fn answer(sent: usize, error: ssize_t) -> ssize_t {
 
 /// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
 #[inline]
-fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
-    let Some(held) = lock_tx(conn) else {
+fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> Turn {
+    let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
-    let cell = conn.cell();
-    if cell.tx_mode.load(Ordering::Relaxed) != mode::OPEN {
+    let open = conn.cell().tx_mode.load(Ordering::Relaxed) == mode::OPEN;
+    let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
         return Turn::Ended;
-    }
+    };
     if memory::is_scarce() {
         return Turn::Scarce;
     }
-    // SAFETY: OPEN, under the lock: attached.
-    let (words, ring) = unsafe { (conn.tx_words(), conn.tx_bytes()) };
-    let tx = held.tx();
-    let part = tx.part(ring.len());
+    match order::is_away(conn, &mut held, words, now) {
+        Ok(false) => {}
+        Ok(true) => return Turn::Away,
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
+    }
+    let part = held.part(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
         memory::allows_part(&ring, part, more)
     };
-    let reserved = tx.reserve_if(words, ring.len(), cursor.left(), may_grow);
+    let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
     if asked {
-        crate::stats::show_part(conn, tx.part(ring.len()));
+        crate::stats::show_part(conn, held.part(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, tx.part(ring.len()));
+    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
-            tx.go_tcp_only(words);
+            held.go_tcp_only(words);
             super::tune::tx_ended(conn);
             super::ended_by_peer(conn);
             return Turn::Ended;
@@ -342,18 +342,18 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
             return Turn::Broken;
         }
     };
-    let (a, b) = tx.stretches(ring.len(), n);
+    let (a, b) = held.stretches(ring.len(), n);
     if trace::on() {
-        trace::by_ring(conn, cursor, tx.offset(), n);
+        trace::by_ring(conn, cursor, held.offset(), n);
     }
     faults::at(Step::WritingSet);
     if COPY {
-        let put = copying::put(conn, &held, cursor, &ring, [a, b]);
+        let put = copying::put(conn, &mut held, cursor, &ring, [a, b]);
         faults::at(Step::Copied);
-        publish(conn, &held, words, put);
+        publish(conn, &mut held, words, put, || now);
         if put < n {
             // The device has refused: the rest goes by TCP.
-            held.tx().go_tcp_only(words);
+            held.go_tcp_only(words);
             super::tune::tx_ended(conn);
             return Turn::Ended;
         }
@@ -370,7 +370,7 @@ fn by_ring<const COPY: bool>(conn: &Use, cursor: &mut Cursor<'_>) -> Turn {
         cursor.drain_to(&ring, b);
     }
     faults::at(Step::Copied);
-    publish(conn, &held, words, n);
+    publish(conn, &mut held, words, n, || now);
     Turn::Some
 }
 
@@ -382,14 +382,23 @@ fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
 }
 
 /// `n` bytes lie in the ring behind what was sent: the receiver may have them.
-/// `words` are the DMB's that `held` is the lock of.
+/// `words` are the DMB's that `held` is the lock of; `now` tells the time in `ticks`.
 #[inline]
-pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
-    held.tx().commit(words, n);
+pub(super) fn publish(
+    conn: &Conn,
+    held: &mut TxGuard<'_>,
+    words: &Dmb,
+    n: usize,
+    now: impl Fn() -> u64,
+) {
+    let is_wanted = || words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0;
+    let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
+    held.commit(words, n);
     faults::at(Step::Published);
     conn.cell().tx_to_parked.store(0, Ordering::Relaxed);
-    if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0 {
-        ring_ready(conn);
+    if is_wanted() {
+        let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
+        order::is_ready(conn, words, &since);
     }
     if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
         words
@@ -401,39 +410,28 @@ pub(super) fn publish(conn: &Conn, held: &TxHeld<'_>, words: &Dmb, n: usize) {
     crate::stats::add_tx_ring(conn, n as u64);
 }
 
-/// Tells the receiver's ready word; after `published`, so that whoever sees the
-/// bit sees the bytes.
-#[inline]
-fn ring_ready(conn: &Conn) {
-    let ready = conn.tx_ready.load(Ordering::Relaxed);
-    let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);
-    // SAFETY: set when the chunk was attached; chunks are not unmapped while a connection uses them.
-    let ready = unsafe { &*ready };
-    ready.fetch_or(bit, Ordering::AcqRel);
-}
-
 /// Sends up to `limit` bytes by TCP, promised beforehand.
-fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
+fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
     let cell = conn.cell();
     if !ended {
-        let Some(held) = lock_tx(conn) else {
+        let Some(mut held) = lock_tx(conn) else {
             return fail(Errno::AGAIN);
         };
-        // SAFETY: OPEN (or ENDED since): attached.
-        let words = unsafe { conn.tx_words() };
+        let Some(LaneView { words, ring }) = held.lane() else {
+            return fail(Errno::AGAIN); // never: the lane has been open
+        };
         words
             .sent
             .0
             .tx_cpu
             .store(spin::cpu_mark(), Ordering::Relaxed);
         let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
-        let size = conn.tx_size.load(Ordering::Relaxed) as usize;
-        let part = held.tx().part(size);
-        held.tx()
-            .promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
-        faults::at_change(Step::PartShrunk, part, held.tx().part(size));
-        if held.tx().part(size) != part {
-            crate::stats::show_part(conn, held.tx().part(size));
+        let size = ring.len();
+        let part = held.part(size);
+        held.promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        faults::at_change(Step::PartShrunk, part, held.part(size));
+        if held.part(size) != part {
+            crate::stats::show_part(conn, held.part(size));
         }
         faults::at(Step::RunDeclared);
     }
@@ -478,31 +476,34 @@ fn by_tcp(conn: &Use, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: 
 }
 
 /// Books a TCP write of `n` bytes, from `mark` on, for which `limit` had been promised.
-fn settle(conn: &Use, mark: Cursor<'_>, limit: usize, n: usize) {
+fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
     // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
-    let Some(held) = lock_tx(conn) else { return };
+    let Some(mut held) = lock_tx(conn) else {
+        return;
+    };
     conn.cell()
         .tx_flight
         .fetch_sub(limit as u64, Ordering::Relaxed);
     if trace::on() {
-        trace::by_tcp(conn, mark, held.tx().offset(), n);
+        trace::by_tcp(conn, mark, held.offset(), n);
     }
-    held.tx().paid(n);
+    held.paid(n);
 }
 
 /// In a bulk transfer, the receiver has got its wake-up call with the first
 /// bytes: the rest is worth a moment's wait, until it is awake and the ring can
 /// be used (else TCP's buffers, much larger than the ring, would be filled
 /// first, and the stream would never get off TCP).
-pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
+pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
     let sent = &conn.cell().tx_to_parked;
     let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
     if before < TCP_PIECE as u64 {
         return false;
     }
     sent.store(0, Ordering::Relaxed);
-    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
+    let Some(LaneView { words, .. }) = conn.tx_lane() else {
+        return false;
+    };
     let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
     spin::for_room(is_receiver_here(words), awake) == Spun::Ready
 }
@@ -510,16 +511,16 @@ pub(super) fn is_waking(conn: &Use, want: usize) -> bool {
 /// The ring is full: a receiver that gets on is waited for, else TCP's own flow
 /// control takes over. (What lies in TCP's buffers must be read first: whoever
 /// adds to it at once never gets off TCP again.)
-pub(super) fn wait_for_room(conn: &Use, flags: i32) -> bool {
-    let size = conn.tx_size.load(Ordering::Relaxed) as usize;
-    let target = {
+pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
+    let (words, target) = {
         let Some(held) = lock_tx(conn) else {
             return false;
         };
-        held.tx().room_from(size)
+        let Some(lane) = held.lane() else {
+            return false;
+        };
+        (lane.words, held.room_from(lane.ring.len()))
     };
-    // SAFETY: OPEN was the mode: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
     let moved = || {
         words.consumed.0.load(Ordering::Relaxed) >= target
             || words.rx.0.flags.load(Ordering::Relaxed) & (PARKED | TCP_ONLY) != 0
@@ -560,69 +561,4 @@ fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
         memlane_sys::proc::yield_now();
     }
     moved()
-}
-
-// --- signal handlers that send ---------------------------------------------
-
-/// We are in a signal handler that interrupted a send on this connection: the
-/// bytes follow the interrupted ones.
-#[cold]
-fn nested(conn: &Use, cursor: &mut Cursor<'_>) -> ssize_t {
-    let t = thread::current();
-    let me = core::ptr::from_ref(conn.conn()) as usize;
-    let owner = t.outbox_conn.load(Ordering::Relaxed);
-    let used = t.outbox_len.load(Ordering::Relaxed) as usize;
-    let room = OUTBOX - used;
-    if (owner != 0 && owner != me) || room == 0 {
-        return fail(Errno::AGAIN);
-    }
-    t.outbox_conn.store(me, Ordering::Relaxed);
-    let mut done = 0;
-    while done < room && cursor.left() > 0 {
-        let (src, len) = cursor.piece();
-        let n = len.min(room - done);
-        // SAFETY: inside OUTBOX; the source is the program's buffer. Only this thread touches its outbox.
-        unsafe { memlane_core::access::copy(t.outbox.get().cast::<u8>().add(used + done), src, n) };
-        crate::iov::copied(n);
-        cursor.advance(n);
-        done += n;
-    }
-    #[allow(clippy::cast_possible_truncation)] // at most OUTBOX
-    t.outbox_len.store((used + done) as u32, Ordering::Release);
-    done.cast_signed()
-}
-
-/// Sends what handlers left while they interrupted us.
-#[inline]
-fn flush_outbox(conn: &Use) {
-    let t = thread::current();
-    if t.outbox_len.load(Ordering::Acquire) != 0 {
-        flush_outbox_slowly(conn);
-    }
-}
-
-#[cold]
-fn flush_outbox_slowly(conn: &Use) {
-    let t = thread::current();
-    if t.outbox_conn.load(Ordering::Relaxed) != core::ptr::from_ref(conn.conn()) as usize {
-        return;
-    }
-    let mut copy = [0u8; OUTBOX];
-    let len = t.outbox_len.swap(0, Ordering::AcqRel) as usize;
-    // SAFETY: both are OUTBOX long; only this thread touches its outbox.
-    unsafe { memlane_core::access::copy(copy.as_mut_ptr(), t.outbox.get().cast::<u8>(), len) };
-    crate::iov::copied(len);
-    t.outbox_conn.store(0, Ordering::Relaxed);
-    let list = [iovec {
-        iov_base: copy.as_mut_ptr().cast(),
-        iov_len: len,
-    }];
-    let mut cursor = Cursor::new(&list);
-    for _ in 0..1000 {
-        if cursor.left() == 0
-            || by_lanes(conn, &mut cursor, libc::MSG_NOSIGNAL) < 0 && errno() != libc::EAGAIN
-        {
-            return;
-        }
-    }
 }

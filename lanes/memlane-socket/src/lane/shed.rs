@@ -14,10 +14,10 @@
 // Ticks and milliseconds: far below 2^31 where it matters.
 #![allow(clippy::cast_possible_truncation)]
 
-use super::try_lock_rx;
-use crate::conn::{Conn, SEEN_GROWN, mode};
+use crate::conn::{Conn, LaneView, SEEN_GROWN, mode};
 use crate::faults::{self, Step};
 use crate::group::{self, CHUNKS, Holder, Locked};
+use crate::guard::try_lock_rx;
 use crate::process::PROCESS;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -214,7 +214,7 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     if conn.given_size.load(Ordering::Relaxed) != 0 {
         return true; // its ring is its user's: in the chunk there is nothing
     }
-    let Some(held) = try_lock_rx(conn) else {
+    let Some(mut held) = try_lock_rx(conn) else {
         return false;
     };
     if conn.rx_mode() == mode::ENDED {
@@ -225,15 +225,16 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     if conn.rx_mode() != mode::COLD {
         return false;
     }
-    // SAFETY: COLD, under the lock, and the groups are locked: mapped.
-    let words = unsafe { conn.rx_words() };
-    if !held.rx().owns_ring(words) {
+    let Some(LaneView { words, .. }) = held.lane() else {
+        return false;
+    };
+    if !held.owns_ring(words) {
         return false;
     }
     faults::at(Step::Shedding);
     if punch(ring, size) {
         faults::at(Step::Shed);
-        held.rx().shed(words);
+        held.shed(words);
         faults::at(Step::ShedTold);
         conn.seen.fetch_and(!SEEN_GROWN, Ordering::Relaxed);
     }
@@ -315,8 +316,9 @@ pub(super) fn is_due(conn: &Conn) -> bool {
 mod tests {
     use super::*;
     use crate::calls::io;
+    use crate::guard::{lock_rx, lock_tx};
     use crate::lane::looped::{Looped, looped};
-    use crate::lane::{self, Parked, lock_rx};
+    use crate::lane::{self, Parked};
     use crate::process;
     use memlane_core::layout::RINGS_AT;
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -359,11 +361,14 @@ mod tests {
         let l = looped();
         pass(&l, 100_000);
         let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
-        let part = |l: &Looped| lane::lock_tx(&l.conn).unwrap().tx().part(size);
+        let part = |l: &Looped| lock_tx(&l.conn).unwrap().part(size);
         assert!(has_pages(&l) && part(&l) >= 100_000);
         looks();
         assert!(has_pages(&l), "an awake ring is in use");
-        assert_eq!(lane::park(&l.conn, &lock_rx(&l.conn).unwrap()), Parked::Yes);
+        assert_eq!(
+            lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap()),
+            Parked::Yes
+        );
         looks();
         assert!(!has_pages(&l));
         // What is sent now goes by TCP, to the other end of this socket; the lane stays as it is.
@@ -376,10 +381,9 @@ mod tests {
     fn a_ring_in_which_somebody_may_be_writing_is_never_given_back() {
         let l = looped();
         pass(&l, 100_000);
-        // SAFETY: the lane is open: mapped.
-        let words = unsafe { l.conn.rx_words() };
+        let words = l.conn.rx_lane().unwrap().words;
         words.tx.0.writing.store(1, Ordering::SeqCst);
-        let parked = lane::park(&l.conn, &lock_rx(&l.conn).unwrap());
+        let parked = lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap());
         assert_eq!(parked, Parked::Stuck);
         // As if it had been marked all the same.
         mark(place(&l.conn).0, place(&l.conn).1);
@@ -390,7 +394,10 @@ mod tests {
             looks();
         }
         words.tx.0.writing.store(0, Ordering::SeqCst);
-        assert_eq!(lane::park(&l.conn, &lock_rx(&l.conn).unwrap()), Parked::Yes);
+        assert_eq!(
+            lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap()),
+            Parked::Yes
+        );
         looks();
         assert!(!has_pages(&l));
         ends(l);
@@ -403,7 +410,7 @@ mod tests {
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 1000, 0), 1000);
         let came = lane::place::receive(&l.conn, 1000, &[]).unwrap();
         assert!(matches!(came, lane::place::Came::Ring { len: 1000, .. }));
-        let parked = lane::park(&l.conn, &lock_rx(&l.conn).unwrap());
+        let parked = lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap());
         assert_eq!(parked, Parked::Yes);
         looks();
         assert!(has_pages(&l));

@@ -12,8 +12,7 @@ use std::os::fd::AsRawFd as _;
 /// Awake, and then told to use TCP, with the peer in the middle of a write.
 fn beside_a_writer(drains: bool) -> Looped {
     let l = looped();
-    // SAFETY: the lane is open: mapped.
-    let words = unsafe { l.conn.rx_words() };
+    let words = l.conn.rx_lane().unwrap().words;
     words.tx.0.writing.store(1, Ordering::SeqCst);
     if drains {
         super::end_rx(&l.conn);
@@ -62,8 +61,7 @@ fn a_poll_ends_at_its_limit() {
 #[test]
 fn a_poll_sees_what_the_writer_writes_in_the_end() {
     let l = beside_a_writer(true);
-    // SAFETY: as above.
-    let words = unsafe { l.conn.rx_words() };
+    let words = l.conn.rx_lane().unwrap().words;
     words.sent.0.published.store(3, Ordering::Release);
     words.tx.0.writing.store(0, Ordering::Release);
     let mut p = libc::pollfd {
@@ -85,8 +83,7 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
     // A splice ends the lane, and this one's two ends are the same.
     let tx_mode = &l.conn.cell().tx_mode;
     tx_mode.store(mode::ENDED, Ordering::SeqCst);
-    // SAFETY: as above.
-    let words = unsafe { l.conn.rx_words() };
+    let words = l.conn.rx_lane().unwrap().words;
     let (_reader, writer) = std::io::pipe().unwrap();
     let (none, start) = (core::ptr::null_mut(), std::sync::Barrier::new(2));
     let n = std::thread::scope(|scope| {
@@ -106,11 +103,9 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
 #[test]
 fn a_look_at_a_promised_run_ends_when_the_peer_has() {
     let l = looped();
-    // SAFETY: the lane is open: attached.
-    let words = unsafe { l.conn.tx_words() };
+    let words = l.conn.tx_lane().unwrap().words;
     super::lock_tx(&l.conn)
         .expect("no handler is running")
-        .tx()
         .promise_tcp(words, 5);
     l.ends[1].shutdown(std::net::Shutdown::Write).unwrap();
     let fd = l.fd;

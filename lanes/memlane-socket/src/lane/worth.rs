@@ -65,12 +65,16 @@ mod tests {
     use super::*;
     use crate::calls::io;
     use crate::conn::mode;
+    use crate::guard::lock_rx;
     use crate::lane::looped::{Looped, looped};
-    use crate::lane::{self, Parked, lock_rx};
+    use crate::lane::{self, Parked};
     use std::io::{Read as _, Write as _};
 
     fn parks(l: &Looped) {
-        assert_eq!(lane::park(&l.conn, &lock_rx(&l.conn).unwrap()), Parked::Yes);
+        assert_eq!(
+            lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap()),
+            Parked::Yes
+        );
     }
 
     /// `n` bytes are sent to the parked connection, come by TCP (to the socket's other end, which

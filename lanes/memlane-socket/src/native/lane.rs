@@ -338,10 +338,10 @@ impl Lane {
         if !conn.upgraded() {
             return true;
         }
-        let Some(held) = lane::lock_rx(conn) else {
+        let Some(mut held) = crate::guard::lock_rx(conn) else {
             return false;
         };
-        let parked = lane::park(conn, &held);
+        let parked = lane::park(conn, &mut held);
         drop(held);
         let stuck = if parked == Parked::Stuck {
             self.stuck.get() + 1

@@ -117,8 +117,12 @@ pub fn config() -> &'static Config {
 
 /// Reads the settings. Called by the preload library's constructor, or by the
 /// first hook if that comes earlier.
-pub fn start() {
-    if begin(Config::read(config::env)) && enabled() {
+///
+/// `knows_libc`: the program's libc is the one that the hooks were written for; if not, they pass every call on.
+pub fn start(knows_libc: bool) {
+    let mut config = Config::read(config::env);
+    config.disabled |= !knows_libc;
+    if begin(config) && enabled() {
         crate::carry::adopt();
     }
 }
@@ -484,6 +488,8 @@ fn reset_cell(cell: &Cell) {
     cell.tx_waited.store(0, Ordering::Relaxed);
     for word in [
         &cell.rx_count,
+        &cell.rx_taken,
+        &cell.tx_sent,
         &cell.rx_flight,
         &cell.tx_count,
         &cell.tx_flight,
@@ -512,6 +518,8 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static Cell) {
     conn.index.store(index, Ordering::Relaxed);
     conn.tx_calls.store(0, Ordering::Relaxed);
     conn.rx_calls.store(0, Ordering::Relaxed);
+    conn.tx_ready_since.store(0, Ordering::Relaxed);
+    conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
     conn.hs_lock.reset();
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
@@ -538,6 +546,10 @@ pub fn reap(conn: &'static Conn) {
     crate::upgrade::abandon(conn);
     crate::lane::detach(conn);
     crate::stats::close_entry(conn);
+    // Nobody holds it any more: from here on it has no memory.
+    for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
+        dmb.store(core::ptr::null_mut(), Ordering::Release);
+    }
     let cell = conn.cell();
     let _held = PROCESS.pool_lock.lock();
     cell.procs.fetch_sub(1, Ordering::AcqRel);

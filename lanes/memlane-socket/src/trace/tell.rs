@@ -149,8 +149,7 @@ pub fn closing(conn: &Conn, all: bool) {
 fn sent_so_far(conn: &Conn) -> u64 {
     let cell = conn.cell();
     let before = if conn.upgraded() {
-        // SAFETY: plain memory of ours; a torn or stale value only makes a record wrong.
-        unsafe { cell.tx.get().read_volatile() }.offset()
+        cell.tx_sent.load(Relaxed)
     } else {
         cell.tx_count.load(Relaxed)
     };
@@ -161,8 +160,7 @@ fn sent_so_far(conn: &Conn) -> u64 {
 fn received_so_far(conn: &Conn) -> u64 {
     let cell = conn.cell();
     let before = if conn.upgraded() {
-        // SAFETY: as above.
-        unsafe { cell.rx.get().read_volatile() }.offset()
+        cell.rx_taken.load(Relaxed)
     } else {
         0
     };
@@ -174,12 +172,10 @@ fn received_so_far(conn: &Conn) -> u64 {
 /// What the peer has of it, as far as can be told.
 fn peer_has(conn: &Conn) -> u64 {
     let sent = sent_so_far(conn);
-    if conn.tx_mode() != mode::OPEN {
-        return sent;
-    }
-    // SAFETY: OPEN: attached; chunks stay mapped while a connection uses them.
-    let words = unsafe { conn.tx_words() };
-    words.consumed.0.load(Relaxed).min(sent)
+    let open = conn.tx_mode() == mode::OPEN;
+    conn.tx_lane()
+        .filter(|_| open)
+        .map_or(sent, |lane| lane.words.consumed.0.load(Relaxed).min(sent))
 }
 
 // --- records --------------------------------------------------------------------

@@ -135,6 +135,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     let start = memlane_sys::time::ticks();
     let signals = crate::thread::current().signals.load(Ordering::Relaxed);
     shed::look(start);
+    crate::group::looking(start);
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();

@@ -164,10 +164,10 @@ impl<'a> Waited<'a> {
             if !matches!(conn.rx_mode(), mode::HOT | mode::DRAIN | mode::MOVING) {
                 continue;
             }
-            let Some(held) = lane::lock_rx(conn) else {
+            let Some(mut held) = crate::guard::lock_rx(conn) else {
                 return Parked::Stuck;
             };
-            let parked = lane::park(conn, &held);
+            let parked = lane::park(conn, &mut held);
             drop(held);
             match parked {
                 Parked::Data if lane::readable(conn) => return Parked::Data,

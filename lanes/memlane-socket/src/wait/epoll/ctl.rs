@@ -92,42 +92,35 @@ pub(super) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
 }
 
 pub(super) fn delete(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
-    let epfd = ep.fd.load(Ordering::Relaxed);
-    let Some(reg) = find(ep, conn, fd) else {
+    // Found and changed under one lock: another thread may be waiting on the set, or changing it, at the same time.
+    let held = ep.lock.lock();
+    let Some(reg) = held.as_ref().and_then(|_| find(ep, conn, fd)) else {
+        drop(held);
+        let epfd = ep.fd.load(Ordering::Relaxed);
         return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
     };
-    {
-        let Some(_held) = ep.lock.lock() else {
-            return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
-        };
-        if marked(reg, REG_ABSENT) {
-            real::set_errno(libc::ENOENT);
-            return -1;
-        }
-        if may_wait(ep, conn) {
-            mark(reg, REG_ABSENT);
-            push_dirty(ep, reg);
-            process::count(Counter::CtlAvoided, 1);
-            return 0;
-        }
+    if marked(reg, REG_ABSENT) {
+        real::set_errno(libc::ENOENT);
+        return -1;
     }
-    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
-    if r == 0 {
-        remove(ep, reg);
+    if may_wait(ep, conn) {
+        mark(reg, REG_ABSENT);
+        push_dirty(ep, reg);
+        process::count(Counter::CtlAvoided, 1);
+        return 0;
     }
-    r
+    if let Err(e) = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0) {
+        real::set_errno(e.0);
+        return -1;
+    }
+    take_out(ep, reg);
+    0
 }
 
-/// The program adds what it has deleted a moment ago: the kernel never knew.
-pub(super) fn add_again(
-    ep: &'static Ep,
-    conn: &Use,
-    fd: c_int,
-    event: *mut epoll_event,
-) -> Option<c_int> {
+/// The program adds what is registered already, or what it has deleted a moment ago, of which the kernel never knew.
+/// The set's lock is held. `None`: there is no such registration (any more).
+fn add_again(ep: &Ep, conn: &Use, fd: c_int, events: u32, data: u64) -> Option<c_int> {
     let reg = find(ep, conn, fd)?;
-    let (events, data) = asked(event)?;
-    let _held = ep.lock.lock()?;
     if !marked(reg, REG_ABSENT) {
         real::set_errno(libc::EEXIST);
         return Some(-1);
@@ -136,25 +129,21 @@ pub(super) fn add_again(
         change_later(ep, reg, events, data);
         return Some(0);
     }
-    drop(_held);
     let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
-    remove(ep, reg);
+    take_out(ep, reg);
     None
 }
 
 pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
-    if let Some(done) = add_again(ep, conn, fd, event) {
+    let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
+        return add_unseen(ep, conn, fd, event);
+    };
+    if let Some(done) = add_again(ep, conn, fd, events, data) {
         return done;
     }
-    let follows = |events: u32| events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) == 0;
-    let Some((events, data)) = asked(event).filter(|(events, _)| follows(*events)) else {
-        return add_unseen(ep, conn, fd, event);
-    };
-    let Some(_held) = ep.lock.lock() else {
-        return add_unseen(ep, conn, fd, event);
-    };
-    let Some(reg) = claim(ep, conn) else {
-        drop(_held);
+    let follows = events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) == 0;
+    let Some(reg) = follows.then(|| claim(ep, conn)).flatten() else {
+        drop(held);
         return add_unseen(ep, conn, fd, event);
     };
     // Complete before the call: another thread may get the event before it returns.
@@ -174,13 +163,13 @@ pub(super) fn add(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_even
     }
     ep.regs.fetch_add(1, Ordering::Relaxed);
     push_ready(ep, reg);
-    drop(_held);
+    drop(held);
     join(ep, conn, reg);
     0
 }
 
-/// A registration of `conn` that is free until now; the set's lock is held (but
-/// another thread may be adding the connection to another set).
+/// A registration of `conn` that was free until now, and so in no list. The set's lock is held; another thread may
+/// be adding the connection to another set.
 fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
     let (none, ours) = (core::ptr::null_mut(), core::ptr::from_ref(ep).cast_mut());
     conn.regs.iter().find(|r| {
@@ -208,6 +197,9 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
     lane::want_ready(conn);
     let asleep = {
         let Some(_held) = ep.lock.lock() else { return };
+        if !belongs_to(reg, ep) {
+            return; // another thread has deleted it already
+        }
         if ep.sleepers.load(Ordering::Relaxed) == 0 {
             push_hot(ep, reg);
             push_ready(ep, reg);
@@ -217,7 +209,7 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
         }
     };
     if asleep && conn.rx_mode() == mode::HOT {
-        let parked = lane::lock_rx(conn).map(|held| lane::park(conn, &held));
+        let parked = crate::guard::lock_rx(conn).map(|mut held| lane::park(conn, &mut held));
         if parked != Some(Parked::Yes) {
             kick(ep, reg);
         }
@@ -230,6 +222,9 @@ pub(super) fn join(ep: &Ep, conn: &Use, reg: &Reg) {
 /// of ours in the set, which the program never sees.
 pub(super) fn kick(ep: &Ep, reg: &Reg) {
     let Some(held) = ep.lock.lock() else { return };
+    if !belongs_to(reg, ep) {
+        return;
+    }
     push_ready(ep, reg);
     let bell = oneshot::bell(ep);
     drop(held);
@@ -268,40 +263,41 @@ pub(super) fn flush_dirty(ep: &Ep) {
     if ep.dirty.load(Ordering::Relaxed).is_null() {
         return;
     }
-    loop {
-        let gone = {
-            let Some(_held) = ep.lock.lock() else { return };
-            let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else {
-                return;
-            };
-            ep.dirty
-                .store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
-            unmark(reg, REG_DIRTY);
-            if marked(reg, REG_ABSENT) {
-                let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
-                reg
-            } else {
-                let events = oneshot::for_kernel(reg);
-                let same = events == reg.kernel_events.load(Ordering::Relaxed)
-                    && reg.data.load(Ordering::Relaxed) == reg.kernel_data.load(Ordering::Relaxed);
-                if !same {
-                    tell_kernel(ep, reg, events);
-                }
-                continue;
-            }
+    // One at a time: other threads get the lock in between.
+    while let Some(_held) = ep.lock.lock() {
+        let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else {
+            return;
         };
-        remove(ep, gone);
+        ep.dirty
+            .store(reg.next_dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+        unmark(reg, REG_DIRTY);
+        if marked(reg, REG_ABSENT) {
+            let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+            take_out(ep, reg);
+            continue;
+        }
+        let events = oneshot::for_kernel(reg);
+        let same = events == reg.kernel_events.load(Ordering::Relaxed)
+            && reg.data.load(Ordering::Relaxed) == reg.kernel_data.load(Ordering::Relaxed);
+        if !same {
+            tell_kernel(ep, reg, events);
+        }
     }
 }
 
 pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
-    let (Some(reg), Some((events, data))) = (find(ep, conn, fd), asked(event)) else {
+    let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
+    };
+    let Some(reg) = find(ep, conn, fd) else {
+        drop(held);
         return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
     };
     if events & NOT_OURS != 0 {
+        drop(held);
         crate::upgrade::bar(conn, Reason::WAIT_KIND);
-    } else if let Some(_held) = ep.lock.lock() {
+    } else {
         if marked(reg, REG_ABSENT) {
             real::set_errno(libc::ENOENT);
             return -1;
@@ -315,7 +311,7 @@ pub(super) fn modify(ep: &'static Ep, conn: &Use, fd: c_int, event: *mut epoll_e
         }
         mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
         push_ready(ep, reg);
-        drop(_held);
+        drop(held);
         join(ep, conn, reg);
         return 0;
     }

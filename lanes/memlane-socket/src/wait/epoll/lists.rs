@@ -1,6 +1,40 @@
-//! The lists of a set. Its lock is held (`remove` takes it).
+//! The lists of a set. Its lock is held (`remove` and `set_of` take it).
+//!
+//! A registration belongs to one set or to none, and only the lists of its own set link it. It leaves its set with
+//! all its links, under that set's lock; so whoever comes from a connection, and not from a list, looks again at
+//! `Reg::ep` once it has the lock ([`set_of`]).
 
 use super::*;
+use crate::thread::Held;
+
+fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
+    // SAFETY: null, or an address in the pool of sets, which is never unmapped.
+    unsafe { p.as_ref() }
+}
+
+/// The set that a registration belongs to, with the set's lock.
+pub(super) fn set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
+    set_by(reg, Lock::lock)
+}
+
+/// The set that a registration belongs to, if its lock is free.
+pub(super) fn try_set_of(reg: &Reg) -> Option<(&'static Ep, Held<'static>)> {
+    set_by(reg, Lock::try_lock)
+}
+
+fn set_by(
+    reg: &Reg,
+    lock: impl Fn(&'static Lock) -> Option<Held<'static>>,
+) -> Option<(&'static Ep, Held<'static>)> {
+    let ep: &'static Ep = ep_ref(reg.ep.load(Ordering::Acquire))?;
+    let held = lock(&ep.lock)?;
+    belongs_to(reg, ep).then_some((ep, held))
+}
+
+/// Does the registration belong to this set? For sure if the set's lock is held.
+pub(super) fn belongs_to(reg: &Reg, ep: &Ep) -> bool {
+    core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
+}
 
 pub(super) fn marked(reg: &Reg, bit: u32) -> bool {
     reg.marks.load(Ordering::Relaxed) & bit != 0
@@ -84,9 +118,17 @@ pub(super) fn push_dirty(ep: &Ep, reg: &Reg) {
     ep.dirty.store(ptr(reg), Ordering::Relaxed);
 }
 
-/// Takes a registration out of a set.
+/// Takes a registration out of a set, if it is still in there.
 pub(super) fn remove(ep: &Ep, reg: &Reg) {
-    let Some(_held) = ep.lock.lock() else { return };
+    if let Some(_held) = ep.lock.lock()
+        && belongs_to(reg, ep)
+    {
+        take_out(ep, reg);
+    }
+}
+
+/// Takes a registration out of its set.
+pub(super) fn take_out(ep: &Ep, reg: &Reg) {
     drop_hot(ep, reg);
     drop_linked(&ep.dirty, reg, REG_DIRTY, |r| &r.next_dirty);
     if marked(reg, REG_READY) {

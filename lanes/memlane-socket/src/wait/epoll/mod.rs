@@ -94,6 +94,9 @@ pub struct Ep {
     asked: AtomicU64,
     /// Waits answered from the rings since.
     unasked: AtomicU32,
+    /// 1 = the kernel then had news, and they filled the program's array together with those of the rings: both sides
+    /// have more to report than the program takes at a time.
+    contended: AtomicU32,
     ready_head: AtomicPtr<Reg>,
     ready_tail: AtomicPtr<Reg>,
     hot: AtomicPtr<Reg>,
@@ -113,6 +116,7 @@ impl Ep {
             &self.nested,
             &self.regs,
             &self.unasked,
+            &self.contended,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -158,11 +162,29 @@ pub fn is_registered(conn: &Conn) -> bool {
 /// The next wait on a set with this connection looks at it again. No lane lock is held.
 pub fn look_again(conn: &Conn) {
     for reg in &conn.regs {
+        if let Some((ep, _held)) = set_of(reg) {
+            push_ready(ep, reg);
+        }
+    }
+}
+
+/// The next wait reports that the connection can send, to edge-triggered registrations too: a send was refused though
+/// TCP was not full. No lane lock is held.
+#[cold]
+pub fn writable_again(conn: &Conn) {
+    for reg in &conn.regs {
         // SAFETY: null, or an address in the pool of sets, which is never unmapped.
         if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() }
             && let Some(_held) = ep.lock.lock()
+            && !marked(reg, REG_ABSENT)
+            && oneshot::may_report(reg)
         {
-            push_ready(ep, reg);
+            let told = |word: &AtomicU32| word.load(Ordering::Relaxed);
+            if may_wait(ep, conn) {
+                change_later(ep, reg, told(&reg.events), reg.data.load(Ordering::Relaxed));
+            } else {
+                tell_kernel(ep, reg, oneshot::for_kernel(reg));
+            }
         }
     }
 }
@@ -172,12 +194,11 @@ pub fn look_again(conn: &Conn) {
 /// the sets' locks are only tried.
 pub fn may_wake(conn: &Conn) -> bool {
     for reg in &conn.regs {
-        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else {
+        if reg.ep.load(Ordering::Acquire).is_null() {
             continue;
-        };
-        let ok = match ep.lock.try_lock() {
-            Some(_held)
+        }
+        let ok = match try_set_of(reg) {
+            Some((ep, _held))
                 if ep.inherited.load(Ordering::Relaxed) == 0
                     && (ep.sleepers.load(Ordering::Relaxed) == 0 || !oneshot::may_report(reg)) =>
             {
@@ -201,15 +222,14 @@ pub fn may_wake(conn: &Conn) -> bool {
 pub fn drop_fd(conn: &Conn, n: i32) {
     let last = conn.refs.load(Ordering::Acquire) <= 1;
     for reg in &conn.regs {
-        // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-        let Some(ep) = (unsafe { reg.ep.load(Ordering::Acquire).as_ref() }) else {
+        let Some((ep, _held)) = set_of(reg) else {
             continue;
         };
         if last {
-            remove(ep, reg);
+            take_out(ep, reg);
         } else if reg.fd.load(Ordering::Relaxed) == n && marked(reg, REG_ABSENT) {
             let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
-            remove(ep, reg);
+            take_out(ep, reg);
         }
     }
 }

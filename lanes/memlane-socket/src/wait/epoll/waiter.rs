@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::lane::shed::Pieces;
+use core::ops::Range;
 
 /// How a wait sleeps in the kernel: the program's own call with another timeout (ms).
 pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
@@ -44,6 +45,55 @@ pub fn wait(
     .run()
 }
 
+/// What one wait has reported so far.
+struct Round {
+    /// Places of the program's array that are filled.
+    filled: usize,
+    /// Those of them that the kernel filled.
+    by_kernel: Range<usize>,
+    /// Registrations that are looked at again afterwards, `kept` of them.
+    again: [*mut Reg; 64],
+    kept: usize,
+}
+
+impl Round {
+    fn new() -> Round {
+        Round {
+            filled: 0,
+            by_kernel: 0..0,
+            again: [core::ptr::null_mut(); 64],
+            kept: 0,
+        }
+    }
+
+    /// Adds an event of one side, rings or kernel; `others` are the entries of the other side. A registration whose
+    /// ring and socket both have news has one entry, as with the kernel.
+    fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
+        let data = event.u64;
+        if let Some(twin) = out[others.clone()].iter_mut().find(|e| { e.u64 } == data) {
+            twin.events |= event.events;
+        } else {
+            out[self.filled] = event;
+            self.filled += 1;
+        }
+    }
+}
+
+/// Puts the connections whose peers have published something on the ready lists of their sets: all sets of the process.
+fn harvest() {
+    if !group::any_hot() {
+        return;
+    }
+    group::harvest(|conn| {
+        for reg in &conn.regs {
+            if let Some((ep, _held)) = set_of(reg) {
+                mark(reg, REG_IN_EDGE);
+                push_ready(ep, reg);
+            }
+        }
+    });
+}
+
 struct Waiter<'a> {
     ep: &'static Ep,
     out: &'a mut [epoll_event],
@@ -59,10 +109,11 @@ impl Waiter<'_> {
         let deadline = self.deadline(start);
         let signals = crate::thread::current().signals.load(Ordering::Relaxed);
         shed::look(start);
+        group::looking(start);
         loop {
-            let n = self.collect();
+            let n = self.collect(start);
             if n > 0 {
-                return self.with_kernel(n, start);
+                return c_int::try_from(n).unwrap_or(c_int::MAX);
             }
             if self.timeout == 0 {
                 flush_dirty(self.ep);
@@ -144,31 +195,51 @@ impl Waiter<'_> {
         spin::budget().min(deadline.map_or(u64::MAX, left))
     }
 
-    /// Fills `out` from the ready list; returns the number of entries.
-    fn collect(&mut self) -> usize {
-        if group::any_hot() {
-            group::harvest(|conn| {
-                for reg in &conn.regs {
-                    // SAFETY: null, or an address in the pool of sets, which is never unmapped.
-                    if let Some(ep) = unsafe { reg.ep.load(Ordering::Acquire).as_ref() }
-                        && let Some(_held) = ep.lock.lock()
-                    {
-                        mark(reg, REG_IN_EDGE);
-                        push_ready(ep, reg);
-                    }
-                }
-            });
-        }
+    /// Fills `out` with what the rings have to report, in the order in which connections became ready, and with what the
+    /// kernel has, when its turn has come. Returns the number of entries; 0 = the rings have nothing.
+    fn collect(&mut self, now: u64) -> usize {
+        harvest();
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
             return 0;
         }
+        let kernels_turn = self.is_kernels_turn(now);
+        let all = self.out.len();
+        // Half of the places at least are the kernel's when it is its turn; what it does not need goes to the rings.
+        let share = if kernels_turn { all.div_ceil(2) } else { 0 };
+        let mut round = Round::new();
+        self.report_rings(&mut round, all - share);
+        if round.filled == 0 && all > share {
+            return 0; // the caller asks the kernel, or sleeps there
+        }
+        if kernels_turn {
+            self.report_kernel(&mut round, now);
+            self.report_rings(&mut round, all);
+        } else {
+            process::count(Counter::WaitsAvoided, 1);
+        }
+        self.requeue(&round);
+        round.filled
+    }
+
+    /// Is it time to ask the kernel, though the rings have something to report? Where both sides have more to report
+    /// than the program takes at a time, once the rings have all had their turn; else now and then.
+    fn is_kernels_turn(&self, now: u64) -> bool {
+        let ep = self.ep;
+        let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
+        let reported = (waits as usize).saturating_mul(self.out.len());
+        waits >= KERNEL_EVERY_WAITS
+            || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
+            || ep.contended.load(Ordering::Relaxed) != 0
+                && reported >= ep.regs.load(Ordering::Relaxed) as usize
+    }
+
+    /// Reports rings until `limit` places are filled.
+    fn report_rings(&mut self, round: &mut Round, limit: usize) {
         let Some(_held) = self.ep.lock.lock() else {
-            return 0;
+            return;
         };
-        let mut n = 0;
-        let mut again: [*mut Reg; 64] = [core::ptr::null_mut(); 64];
-        let mut keep = 0;
-        while n < self.out.len() && keep < again.len() {
+        while round.filled < limit && round.kept < round.again.len() {
             let Some(reg) = pop_ready(self.ep) else { break };
             let Some(conn) = reg_conn(reg) else { continue };
             let asked = reg.events.load(Ordering::Relaxed);
@@ -177,51 +248,48 @@ impl Waiter<'_> {
                 continue;
             }
             oneshot::reported(self.ep, reg);
-            self.out[n] = epoll_event {
+            let event = epoll_event {
                 events: report,
                 u64: reg.data.load(Ordering::Relaxed),
             };
-            n += 1;
+            round.add(self.out, event, &round.by_kernel.clone());
             if asked & ET == 0 {
-                again[keep] = ptr(reg);
-                keep += 1;
+                round.again[round.kept] = ptr(reg);
+                round.kept += 1;
             }
         }
-        for reg in again.iter().take(keep).filter_map(|p| reg_ref(*p)) {
-            push_ready(self.ep, reg);
-        }
-        n
     }
 
-    /// `n` entries came from the rings: is it time to ask the kernel too?
-    fn with_kernel(&mut self, n: usize, now: u64) -> c_int {
+    /// Asks the kernel for what fits behind the entries so far.
+    fn report_kernel(&mut self, round: &mut Round, now: u64) {
         let ep = self.ep;
-        let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
-        let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
-        let due = waits >= KERNEL_EVERY_WAITS
-            || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every;
-        if !due || n == self.out.len() {
-            process::count(Counter::WaitsAvoided, 1);
-            return c_int::try_from(n).unwrap_or(c_int::MAX);
-        }
         ep.asked.store(now, Ordering::Relaxed);
         ep.unasked.store(0, Ordering::Relaxed);
-        flush_dirty(self.ep);
-        let (ours, rest) = self.out.split_at_mut(n);
-        let got = kernel(ep, rest, 0, self.sleep);
-        let mut total = n;
-        for i in 0..usize::try_from(got).unwrap_or(0) {
-            let e = rest[i];
-            let (bits, data) = (e.events, e.u64);
-            // One entry per registration, as the kernel does it.
-            if let Some(twin) = ours.iter_mut().find(|o| { o.u64 } == data) {
-                twin.events |= bits;
-            } else {
-                rest[total - n] = e;
-                total += 1;
+        flush_dirty(ep);
+        let first = round.filled;
+        let got = usize::try_from(self.kernel(first, 0)).unwrap_or(0);
+        for i in first..first + got {
+            let event = self.out[i];
+            round.add(self.out, event, &(0..first));
+        }
+        round.by_kernel = first..round.filled;
+        let contended = got > 0 && first + got == self.out.len();
+        ep.contended.store(u32::from(contended), Ordering::Relaxed);
+    }
+
+    /// What is level-triggered is looked at again, behind all others.
+    fn requeue(&self, round: &Round) {
+        if round.kept == 0 {
+            return;
+        }
+        let Some(_held) = self.ep.lock.lock() else {
+            return;
+        };
+        for reg in round.again[..round.kept].iter().filter_map(|p| reg_ref(*p)) {
+            if belongs_to(reg, self.ep) {
+                push_ready(self.ep, reg);
             }
         }
-        c_int::try_from(total).unwrap_or(c_int::MAX)
     }
 
     /// Waits awake: for the rings, and (second answer: its events) for the kernel
@@ -245,6 +313,7 @@ impl Waiter<'_> {
                 flush_dirty(ep);
                 from_kernel = kernel(ep, self.out, 0, self.sleep);
                 asked = ticks();
+                group::looking(asked);
             }
             from_kernel != 0
         });
@@ -265,13 +334,9 @@ impl Waiter<'_> {
         if conn.rx_mode() != mode::HOT {
             return false;
         }
-        // SAFETY: HOT: mapped.
-        let theirs = unsafe { conn.rx_words() }
-            .sent
-            .0
-            .tx_cpu
-            .load(Ordering::Relaxed);
-        theirs == spin::cpu_mark()
+        conn.rx_lane().is_some_and(|lane| {
+            lane.words.sent.0.tx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
+        })
     }
 
     /// Parks every awake connection of the set and counts us as asleep.
@@ -398,13 +463,13 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
     if !oneshot::may_report(reg) {
         return ParkedReg::ByTcp; // nobody waits for it here
     }
-    let Some(held) = lane::lock_rx(conn) else {
+    let Some(mut held) = crate::guard::lock_rx(conn) else {
         return ParkedReg::Stuck;
     };
-    match lane::park(conn, &held) {
+    match lane::park(conn, &mut held) {
         Parked::Yes | Parked::Ended => ParkedReg::Yes,
         Parked::Stuck => ParkedReg::Stuck,
-        Parked::Data if wants_in(reg) && ring_bytes(conn, &held) => ParkedReg::Report,
+        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
         // Bytes of a TCP run are due, or nobody asked for input.
         Parked::Data => ParkedReg::ByTcp,
     }
@@ -414,12 +479,12 @@ pub(super) fn wants_in(reg: &Reg) -> bool {
     !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
 }
 
-pub(super) fn ring_bytes(conn: &Conn, held: &lane::RxHeld<'_>) -> bool {
-    // SAFETY: the caller has just found the mode HOT under the lock: mapped.
-    let words = unsafe { conn.rx_words() };
+pub(super) fn ring_bytes(held: &mut crate::guard::RxGuard<'_>) -> bool {
+    let Some(lane) = held.lane() else {
+        return false;
+    };
     matches!(
-        held.rx()
-            .next(words, conn.rx_size.load(Ordering::Relaxed) as usize),
+        held.next(lane.words, lane.ring.len()),
         Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
     )
 }

@@ -1,0 +1,145 @@
+//! TCP or UNIX domain sockets of the standard library, by an address as text: blocking, and nothing of memlane's.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+/// `127.0.0.1:PORT` or `unix:PATH`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum At {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl std::str::FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<At, String> {
+        match text.strip_prefix("unix:") {
+            Some(path) => Ok(At::Unix(path.into())),
+            None => text
+                .parse()
+                .map(At::Tcp)
+                .map_err(|_| format!("{text:?} is neither ADDRESS:PORT nor unix:PATH")),
+        }
+    }
+}
+
+/// A listener.
+pub(super) enum Door {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Door {
+    pub(super) fn open(at: &At) -> io::Result<Door> {
+        Ok(match at {
+            At::Tcp(address) => Door::Tcp(TcpListener::bind(address)?),
+            At::Unix(path) => Door::Unix(UnixListener::bind(path)?),
+        })
+    }
+
+    pub(super) fn accept(&self) -> io::Result<Wire> {
+        match self {
+            Door::Tcp(listener) => Wire::tcp(listener.accept()?.0),
+            Door::Unix(listener) => Ok(Wire::Unix(listener.accept()?.0)),
+        }
+    }
+
+    pub(super) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Door::Tcp(listener) => listener.set_nonblocking(true),
+            Door::Unix(listener) => listener.set_nonblocking(true),
+        }
+    }
+}
+
+impl AsRawFd for Door {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Door::Tcp(listener) => listener.as_raw_fd(),
+            Door::Unix(listener) => listener.as_raw_fd(),
+        }
+    }
+}
+
+/// A connection.
+pub(super) enum Wire {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Wire {
+    pub(super) fn connect(at: &At) -> io::Result<Wire> {
+        match at {
+            At::Tcp(address) => Wire::tcp(TcpStream::connect(address)?),
+            At::Unix(path) => Ok(Wire::Unix(UnixStream::connect(path)?)),
+        }
+    }
+
+    fn tcp(stream: TcpStream) -> io::Result<Wire> {
+        stream.set_nodelay(true)?;
+        Ok(Wire::Tcp(stream))
+    }
+
+    pub(super) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Wire::Tcp(stream) => stream.set_nonblocking(true),
+            Wire::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    /// No more will be written.
+    pub(super) fn finish(&self) -> io::Result<()> {
+        match self {
+            Wire::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Wire::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(stream) => stream.read(into),
+            Wire::Unix(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(stream) => stream.write(from),
+            Wire::Unix(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsRawFd for Wire {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Wire::Tcp(stream) => stream.as_raw_fd(),
+            Wire::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_one_of_two_kinds() {
+        let tcp = "127.0.0.1:80".parse();
+        assert_eq!(tcp, Ok(At::Tcp(([127, 0, 0, 1], 80).into())));
+        assert_eq!("unix:/a b".parse(), Ok(At::Unix("/a b".into())));
+        assert!("localhost".parse::<At>().is_err());
+    }
+}
