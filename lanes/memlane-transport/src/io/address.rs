@@ -337,7 +337,7 @@ pub(super) fn listening(address: &Address) -> rustix::io::Result<(OwnedFd, Addre
 
 /// A set of descriptors that somebody waits for.
 #[derive(Debug)]
-pub(super) struct Waits(OwnedFd);
+pub(super) struct Epoll(OwnedFd);
 
 /// What a descriptor is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -369,9 +369,9 @@ pub(super) struct Ready {
     pub(super) write: bool,
 }
 
-impl Waits {
-    pub(super) fn new() -> rustix::io::Result<Waits> {
-        epoll::create(epoll::CreateFlags::CLOEXEC).map(Waits)
+impl Epoll {
+    pub(super) fn new() -> rustix::io::Result<Epoll> {
+        epoll::create(epoll::CreateFlags::CLOEXEC).map(Epoll)
     }
 
     pub(super) fn add(&self, fd: impl AsFd, data: u64, what: Interest) -> rustix::io::Result<()> {
@@ -384,7 +384,7 @@ impl Waits {
     }
 
     pub(super) fn remove(&self, fd: impl AsFd) {
-        // Likewise.
+        // It fails only for descriptors that are not in the set.
         let _ = epoll::delete(&self.0, fd);
     }
 
@@ -408,7 +408,7 @@ impl Waits {
     }
 }
 
-impl AsFd for Waits {
+impl AsFd for Epoll {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }

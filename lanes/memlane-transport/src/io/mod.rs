@@ -11,7 +11,6 @@ mod address;
 mod chunks;
 mod client;
 mod client_port;
-mod crowd;
 pub mod frame;
 mod handover;
 pub mod inflow;
@@ -23,7 +22,6 @@ mod server;
 mod session;
 mod shared;
 pub mod tls;
-mod watch;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};

@@ -1,6 +1,6 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
-use super::address::{self, Address, Inherited, Interest, Ready, Waits, listening};
+use super::address::{self, Address, Epoll, Inherited, Interest, Ready, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::{Link, LinkError};
@@ -301,7 +301,7 @@ struct Acceptor {
     counts: Arc<Mutex<Counts>>,
     workers: Vec<Arc<Mailbox>>,
     stop: Arc<(AtomicBool, EventFd)>,
-    waits: Waits,
+    epoll: Epoll,
     guests: HashMap<u64, Guest>,
     next_guest: u64,
     /// Descriptors were used up: nobody is let in until then.
@@ -326,10 +326,10 @@ impl Acceptor {
         tls: Option<ServerTls>,
         server: &Server,
     ) -> io::Result<Acceptor> {
-        let (waits, stop) = (Waits::new()?, Arc::clone(&server.stop));
-        waits.add(&stop.1, STOP, Interest::READ)?;
+        let (epoll, stop) = (Epoll::new()?, Arc::clone(&server.stop));
+        epoll.add(&stop.1, STOP, Interest::READ)?;
         for (data, listener) in (FIRST_LISTENER..).zip(&listeners) {
-            waits.add(listener, data, Interest::READ)?;
+            epoll.add(listener, data, Interest::READ)?;
         }
         Ok(Acceptor {
             listeners,
@@ -338,7 +338,7 @@ impl Acceptor {
             counts: Arc::default(),
             workers: server.mailboxes.clone(),
             stop,
-            waits,
+            epoll,
             guests: HashMap::new(),
             next_guest: FIRST_GUEST,
             paused: None,
@@ -349,7 +349,7 @@ impl Acceptor {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stop.0.load(Ordering::Acquire) {
             let limit = self.next_deadline();
-            self.waits.wait(limit, &mut ready);
+            self.epoll.wait(limit, &mut ready);
             for found in &ready {
                 match found.data {
                     STOP => {}
@@ -379,7 +379,7 @@ impl Acceptor {
 
     fn listen(&self, interest: Interest) {
         for (data, listener) in (FIRST_LISTENER..).zip(&self.listeners) {
-            self.waits.change(listener, data, interest);
+            self.epoll.change(listener, data, interest);
         }
     }
 
@@ -442,7 +442,7 @@ impl Acceptor {
         }
         let data = self.next_guest;
         self.next_guest += 1;
-        if self.waits.add(&link, data, Interest::READ).is_err() {
+        if self.epoll.add(&link, data, Interest::READ).is_err() {
             return;
         }
         let guest = Guest {
@@ -472,7 +472,7 @@ impl Acceptor {
             Ok(None) => self.answer(data),
             Ok(Some(Received::Step(Step::Connect, private))) => {
                 if let Some(guest) = self.guests.remove(&data) {
-                    self.waits.remove(&guest.link);
+                    self.epoll.remove(&guest.link);
                     self.introduce(guest, private);
                 }
             }
@@ -493,7 +493,7 @@ impl Acceptor {
                     read: true,
                     write: !all,
                 };
-                self.waits.change(&guest.link, data, interest);
+                self.epoll.change(&guest.link, data, interest);
             }
             Err(error) => self.turn_away(data, error),
         }
