@@ -48,31 +48,42 @@ impl Exchange<u64> for Torn {
     }
 }
 
-/// What wakes one thread.
+/// What wakes one thread: its own event, and the socket, which is readable until a leader reads it.
+#[derive(Default)]
+struct Ready {
+    signalled: bool,
+    readable: bool,
+}
+
 struct Event {
-    signalled: Mutex<bool>,
+    ready: Mutex<Ready>,
     changed: Condvar,
 }
 
 impl Event {
     fn new() -> Event {
         Event {
-            signalled: Mutex::new(false),
+            ready: Mutex::default(),
             changed: Condvar::new(),
         }
     }
 
     fn signal(&self) {
-        *self.signalled.lock().expect("no panic") = true;
+        self.ready.lock().expect("no panic").signalled = true;
+        self.changed.notify_one();
+    }
+
+    fn set_readable(&self, readable: bool) {
+        self.ready.lock().expect("no panic").readable = readable;
         self.changed.notify_one();
     }
 
     fn wait(&self) {
-        let mut signalled = self.signalled.lock().expect("no panic");
-        while !*signalled {
-            signalled = self.changed.wait(signalled).expect("no panic");
+        let mut ready = self.ready.lock().expect("no panic");
+        while !ready.signalled && !ready.readable {
+            ready = self.changed.wait(ready).expect("no panic");
         }
-        *signalled = false;
+        ready.signalled = false;
     }
 }
 
@@ -204,7 +215,7 @@ fn passes(session: &Sleeps, parks: impl Fn(&Sleeps) -> Option<bool>) {
     loop {
         let parked = parks(session);
         let mut connection = session.connection.lock().expect("no panic");
-        connection.parked = false;
+        session.event.set_readable(false);
         if std::mem::take(&mut connection.has_come) {
             *session.done.lock().expect("no panic") = true;
             session.event.signal();
@@ -240,6 +251,8 @@ fn sleeper(session: &Sleeps, mistake: Mistake) {
         }
         if session.leadership.lead() {
             passes(session, when_somebody_sleeps);
+        } else {
+            thread::yield_now();
         }
         session.leadership.wake();
         if *session.done.lock().expect("no panic") {
@@ -274,7 +287,7 @@ fn peer(session: &Sleeps) {
     let mut connection = session.connection.lock().expect("no panic");
     connection.has_come = true;
     if connection.parked {
-        session.event.signal();
+        session.event.set_readable(true);
     }
 }
 
