@@ -23,12 +23,15 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 use memlane_core::reason::Reason;
-use memlane_socket::calls::{aio, io, life, opts, pass, signals};
-use memlane_socket::carry::Carried;
-use memlane_socket::carry::target::{Program, Target};
-use memlane_socket::thread::Thread;
-use memlane_socket::wait::{epoll, poll as polls};
-use memlane_socket::{process, real};
+use memlane_socket::hooks::calls::{aio, io, life, opts, pass, signals};
+use memlane_socket::hooks::fork;
+use memlane_socket::hooks::handoff::Handoff;
+use memlane_socket::hooks::handoff::target::{Program, Target};
+use memlane_socket::hooks::start;
+use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::real;
+use memlane_socket::state::process;
+use memlane_socket::state::thread::Thread;
 
 const _: () = assert!(size_of::<Thread>() <= 2048 && align_of::<Thread>() <= 64); // see shim.c
 
@@ -88,7 +91,7 @@ extern "C" fn start() {
 }
 
 extern "C" fn end() {
-    process::at_exit();
+    fork::at_exit();
 }
 
 /// Constructors of other libraries may call hooks before ours has run.
@@ -106,11 +109,11 @@ fn initialise() {
         // SAFETY: `name` is NUL-terminated.
         unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
-    memlane_socket::thread::set_locator(memlane_thread);
-    memlane_socket::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
+    memlane_socket::state::thread::set_locator(memlane_thread);
+    memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
     // Written for glibc: under another libc (musl) every call is passed on.
     let is_glibc = find(c"gnu_get_libc_version").is_some();
-    process::start(is_glibc);
+    start::start(is_glibc);
     if !READY.swap(true, Ordering::AcqRel) && is_glibc {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
         unsafe { memlane_atfork(before_fork, after_fork_parent, after_fork_child) };
@@ -142,19 +145,19 @@ unsafe extern "C" fn look_for_io_uring(
         }
     };
     if name.to_bytes().windows(11).any(|w| w == b"liburing.so") {
-        process::freeze(Reason::IO_URING);
+        memlane_socket::protocol::upgrade::freeze(Reason::IO_URING);
     }
     0
 }
 
 extern "C" fn before_fork() {
-    process::before_fork();
+    fork::before_fork();
 }
 extern "C" fn after_fork_parent() {
-    process::after_fork_parent();
+    fork::after_fork_parent();
 }
 extern "C" fn after_fork_child() {
-    process::after_fork_child();
+    fork::after_fork_child();
 }
 
 /// `fn name(args) -> ret => body;` — one hooked call.
@@ -429,7 +432,7 @@ fn fclose_body(stream: *mut c_void) -> c_int {
         // SAFETY: the program's stream.
         let fd = unsafe { fileno(stream) };
         if fd >= 0 && process::known(fd) && !process::is_borrowed() {
-            // SAFETY: as above; what is buffered goes out before the close is prepared.
+            // SAFETY: the program's stream, open as `fileno` showed. Its buffer is flushed before the close is prepared.
             unsafe { fflush(stream) };
             life::before_close(fd);
             process::forget(fd);
@@ -469,7 +472,7 @@ fn pwritev2_body(
 }
 
 /// libc's `system` and `popen` start a shell without calling any name of ours.
-fn before_shell() -> Option<Option<Carried>> {
+fn before_shell() -> Option<Option<Handoff>> {
     let carried = pass::before_exec(Target {
         program: Program::Shell,
         envp: environment(),
@@ -537,7 +540,7 @@ fn spawn_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
 }
 
 fn leave(code: c_int) {
-    process::at_exit();
+    fork::at_exit();
     // SAFETY: ends the process.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_exit_group, code) };
 }
@@ -588,7 +591,7 @@ pub unsafe extern "C" fn memlane_real_vdprintf(
 
 fn prctl_body(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        process::freeze(Reason::SANDBOXED);
+        memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
     }
     memlane_socket::real!(prctl(option, a, b, c, d))
 }

@@ -72,7 +72,7 @@ fn the_page_about_chunks_tells_the_real_offsets() {
     let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
         consumed rx sent tx runs parts reserved2
     );
-    // The words of the three groups are told from the start of the DMB, too.
+    // The words of the three groups are also given from the start of the DMB.
     let rx_at = offset_of!(DmbWords<Cpu>, rx.0);
     let tx_at = offset_of!(DmbWords<Cpu>, tx.0);
     let rx = fields!(rx_at, RxWords<Cpu>, RxWords: flags rx_cpu token);

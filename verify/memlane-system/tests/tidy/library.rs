@@ -1,4 +1,4 @@
-//! The built preload library: what it exports, what it asks of libc, and how its code lies.
+//! The built preload library: what it exports, what it imports from libc, and how its code is laid out.
 
 use super::{code, code_files, nothing_wrong, text, without_tests};
 use memlane_system::harness::{self, Built, TempDir};
