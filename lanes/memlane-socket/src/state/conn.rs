@@ -209,7 +209,7 @@ pub struct Handshake {
     pub peer_name_len: usize,
     /// Peer by the kernel's word.
     pub peer_pid: i32,
-    /// Likewise.
+    /// The peer's user id, by the kernel's word.
     pub peer_uid: u32,
     /// The EID that both sides share, if any is needed.
     pub eid: Option<[u8; crate::config::EID_LEN]>,

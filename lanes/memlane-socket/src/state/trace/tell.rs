@@ -24,7 +24,7 @@ pub fn by_ring(conn: &Conn, cursor: &Cursor<'_>, seq: u64, n: usize) {
     data(conn, Way::Sent, RING, seq, n, Some(cursor.clone()));
 }
 
-/// Likewise, bytes that lie in the ring already (`n` of `bytes`).
+/// The next `n` of `bytes`, which lie in the ring already, are published; `seq` is the first one's stream offset.
 #[cold]
 pub fn finished(conn: &Conn, bytes: &SharedBytes, seq: u64, n: usize) {
     let piece = piece(bytes.as_ptr(), n.min(bytes.len()));
