@@ -210,7 +210,7 @@ fn blank(conn: &Conn, session: &Session, way: Way) -> Option<Record> {
         kind: Kind::Data,
         way,
         lane: TCP,
-        role: conn.role.load(Relaxed).min(1).to_le_bytes()[0],
+        role: conn.role.load(Relaxed) as u8,
         time_ns: session.now,
         seq: 0,
         ack: match way {
