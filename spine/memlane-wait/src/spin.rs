@@ -221,14 +221,7 @@ impl Spin {
     pub fn found(&mut self) {
         match self.wait {
             Wait::None => return,
-            Wait::Looking { start, last, .. } => {
-                // A core that was offered may have been away for long.
-                let gap = match self.offered {
-                    true => start.elapsed(),
-                    false => last,
-                };
-                self.found_after(gap);
-            }
+            Wait::Looking { start, .. } => self.found_after(start.elapsed()),
             Wait::Asleep { start } if start.elapsed() < self.policy.short_sleep => {
                 self.missed = 0;
                 self.budget = self.policy.longest;

@@ -195,11 +195,11 @@ impl ClientPort {
                 self.spin.pause();
             }
         };
-        drop(spins);
-        self.inner.park();
         if found {
             self.spin.found();
         }
+        drop(spins);
+        self.inner.park();
         found
     }
 }
