@@ -1,4 +1,4 @@
-//! Sizes, as flags take them and as people read them.
+//! Sizes, as flags take them.
 
 /// Reads `512`, `64k`, `128KiB`, `10G`: binary units.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
@@ -21,18 +21,6 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is too large"))
 }
 
-/// Bytes for people, as a whole number or with one decimal: `1023`, `64KiB`, `1.5MiB`.
-pub(crate) fn human(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["", "KiB", "MiB", "GiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let tenths = (value * 10.0).floor() / 10.0;
-    format!("{tenths}{}", UNITS[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,13 +39,5 @@ mod tests {
         ] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn sizes_for_people_have_one_decimal_at_most() {
-        assert_eq!(human(1023), "1023");
-        assert_eq!(human(1024), "1KiB");
-        assert_eq!(human(1536), "1.5KiB");
-        assert_eq!(human(262_144), "256KiB");
     }
 }
