@@ -1,15 +1,19 @@
 #!/bin/sh
-# Makes a Debian package of a built memlane: packaging/deb.sh [--built target/release] [--out target/deb] [--c target/library]
-# dpkg-deb alone: what the package holds is what packaging/install.sh installs, and there is one list of that.
+# Makes Debian packages of a built memlane and prints their paths, one a line.
+#   packaging/deb.sh [--built target/release] [--c target/library] [--out target/deb]
 #
-# dpkg owns /usr/lib/memlane/libmemlane_preload.so. The file that is preloaded is a link to it in a folder of its
-# version, made by postinst: dpkg takes its own files away when it unpacks the next version, and programs that run
-# would then have children whose LD_PRELOAD names nothing.
+# memlane has what packaging/install.sh installs, which is the only list of that. With --c there are two more packages:
+# libmemlane0 and libmemlane-dev, the library for C programs. Nothing but dpkg-deb and binutils is needed.
+#
+# dpkg owns /usr/lib/memlane/libmemlane_preload.so. Programs preload a link to it, which postinst makes in a folder of
+# the version. dpkg removes its own files when it unpacks the next version; without the link, the children of running
+# programs would have an LD_PRELOAD that names no file.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 built='' out='' c='' version='' compress=''
-while [ $# -gt 1 ]; do
+while [ $# -gt 0 ]; do
+    [ $# -ge 2 ] || { echo "deb.sh: $1 needs a value" >&2; exit 2; }
     case $1 in
     --built) built=$2 ;;
     --out) out=$2 ;;
@@ -25,32 +29,27 @@ target=${CARGO_TARGET_DIR:-$here/target}
 built=${built:-$target/release} out=${out:-$target/deb}
 library=libmemlane_preload.so
 maintainer='memlane developers <memlane@users.noreply.github.com>'
+arch=$(dpkg --print-architecture)
+made=$(date -R -u -d "@${SOURCE_DATE_EPOCH:-$(stat -c %Y "$here/CHANGELOG.md")}")
 
 umask 022
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-root=$work/root
-mkdir -p "$root/DEBIAN"
-sh "$here/packaging/install.sh" install --prefix /usr --destdir "$root" --built "$built" ${c:+--c "$c"}
-real=$("$built/memlane" --version | sed -n 's/^memlane //p')
-version=${version:-$real}
-mv "$root/usr/lib/memlane/$real/$library" "$root/usr/lib/memlane/$library"
-rm -r "$root/usr/lib/memlane/$real"
 
-# As Debian wants them: stripped, packed, one changelog, one copyright.
-strip --strip-unneeded "$root/usr/bin/memlane" "$root/usr/lib/memlane/$library"
-doc=$root/usr/share/doc/memlane
-rm "$doc/LICENSE-MIT" "$doc/LICENSE-APACHE"
-gzip -9n "$doc/CHANGELOG.md"
-made=$(date -R -u -d "@${SOURCE_DATE_EPOCH:-$(stat -c %Y "$here/CHANGELOG.md")}")
-gzip -9n >"$doc/changelog.gz" <<TEXT
+# ---- what every package has -------------------------------------------------
+
+# documents ROOT PACKAGE: Debian's copyright and changelog.
+documents() {
+    doc=$1/usr/share/doc/$2
+    mkdir -p "$doc"
+    gzip -9n >"$doc/changelog.gz" <<TEXT
 memlane ($version) unstable; urgency=medium
 
-  * See CHANGELOG.md.gz.
+  * See CHANGELOG.md.gz in the package memlane.
 
  -- $maintainer  $made
 TEXT
-cat >"$doc/copyright" <<'TEXT'
+    cat >"$doc/copyright" <<'TEXT'
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: memlane
 Source: https://github.com/memlane/memlane
@@ -64,46 +63,107 @@ License: Apache-2.0
 
 License: Expat
 TEXT
-sed -e '1,/^Copyright\|^$/d' -e 's/^$/./' -e 's/^/ /' "$here/LICENSE-MIT" >>"$doc/copyright"
-find "$root/usr/share/man" -type f -name '*.[1-9]' -exec gzip -9n {} + 2>/dev/null || true
+    sed -e '1,/^Copyright\|^$/d' -e 's/^$/./' -e 's/^/ /' "$here/LICENSE-MIT" >>"$doc/copyright"
+}
 
-arch=$(dpkg --print-architecture)
-# The newest symbol that program and library ask of libc.
-libc=$(objdump -T "$root/usr/bin/memlane" "$root/usr/lib/memlane/$library" |
-    sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -uV | tail -n 1)
-gcc=$(objdump -p "$root/usr/bin/memlane" | grep -q 'NEEDED.*libgcc_s' && echo ', libgcc-s1 (>= 4.2)' || true)
-size=$(du -sk "$root/usr" | cut -f 1)
-cat >"$root/DEBIAN/control" <<TEXT
-Package: memlane
+# needs FILE…: the C library and the compiler's library that these files need.
+needs() {
+    libc=$(objdump -T "$@" | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -uV | tail -n 1)
+    printf 'libc6 (>= %s)' "$libc"
+    if objdump -p "$@" | grep -q 'NEEDED.*libgcc_s'; then printf ', libgcc-s1 (>= 4.2)'; fi
+}
+
+# control ROOT PACKAGE SECTION DEPENDS [FIELD]: the description comes from standard input.
+control() {
+    mkdir -p "$1/DEBIAN"
+    {
+        echo "Package: $2"
+        [ "$2" = memlane ] || echo "Source: memlane"
+        cat <<TEXT
 Version: $version
 Architecture: $arch
 Maintainer: $maintainer
-Installed-Size: $size
-Depends: libc6 (>= $libc)$gcc
-Section: net
+Installed-Size: $(du -sk "$1/usr" | cut -f 1)
+Depends: $4
+Section: $3
 Priority: optional
 Homepage: https://github.com/memlane/memlane
+TEXT
+        [ -z "${5:-}" ] || echo "$5"
+        cat
+    } >"$1/DEBIAN/control"
+}
+
+# pack ROOT PACKAGE: makes the package and prints its path.
+pack() {
+    (cd "$1" && find usr -type f -exec md5sum {} +) >"$1/DEBIAN/md5sums"
+    file=$out/$2_${version}_$arch.deb
+    # shellcheck disable=SC2086 # a flag or nothing
+    dpkg-deb --build --root-owner-group $compress "$1" "$file" >&2
+    printf '%s\n' "$file"
+}
+
+# ---- memlane ----------------------------------------------------------------
+
+command_package() {
+    root=$work/memlane
+    sh "$here/packaging/install.sh" install --prefix /usr --destdir "$root" --built "$built"
+    mv "$root/usr/lib/memlane/$real/$library" "$root/usr/lib/memlane/$library"
+    rm -r "$root/usr/lib/memlane/$real"
+    strip --strip-unneeded "$root/usr/bin/memlane" "$root/usr/lib/memlane/$library"
+    rm "$root/usr/share/doc/memlane/LICENSE-MIT" "$root/usr/share/doc/memlane/LICENSE-APACHE"
+    gzip -9n "$root/usr/share/doc/memlane/CHANGELOG.md"
+    find "$root/usr/share/man" -type f -name '*.[1-9]' -exec gzip -9n {} + 2>/dev/null || true
+    documents "$root" memlane
+    mkdir -p "$root/usr/share/lintian/overrides"
+    cat >"$root/usr/share/lintian/overrides/memlane" <<'TEXT'
+# A volume is mapped when remote file systems are: its file system may be one of them.
+memlane: systemd-service-file-refers-to-unusual-wantedby-target *
+TEXT
+    control "$root" memlane net "$(needs "$root/usr/bin/memlane" "$root/usr/lib/memlane/$library")" <<'TEXT'
 Description: run TCP programs of one host over shared memory
  Programs that are started by "memlane run" talk to each other through memory
  that both have mapped, wherever that can be done without either noticing, and
  by TCP wherever it cannot. The package has the command, the library that it
  preloads, and units for systemd.
 TEXT
-(cd "$root" && find usr -type f -exec md5sum {} +) >"$root/DEBIAN/md5sums"
+    scripts "$root"
+    pack "$root" memlane
+}
 
-cat >"$root/DEBIAN/postinst" <<TEXT
+# scripts ROOT: postinst and postrm.
+scripts() {
+    cat >"$1/DEBIAN/postinst" <<TEXT
 #!/bin/sh
 set -e
 if [ "\$1" = configure ]; then
     dir="\$DPKG_ROOT/usr/lib/memlane"
     mkdir -p "\$dir/$version"
-    # By its name or not at all: somebody may be starting a program.
+    # The link appears in one step: a program may be starting.
     ln -f "\$dir/$library" "\$dir/$version/.new"
     mv -f "\$dir/$version/.new" "\$dir/$version/$library"
+    keep=$version
+$(sweep)
+fi
 TEXT
-sweep=$work/sweep
-cat >"$sweep" <<TEXT
-    # Libraries of other versions that no process has loaded any more.
+    cat >"$1/DEBIAN/postrm" <<TEXT
+#!/bin/sh
+set -e
+case \$1 in
+remove | purge)
+    dir="\$DPKG_ROOT/usr/lib/memlane"
+    keep=none
+$(sweep)
+    rmdir "\$dir" 2>/dev/null || true
+    ;;
+esac
+TEXT
+    chmod 755 "$1/DEBIAN/postinst" "$1/DEBIAN/postrm"
+}
+
+# Shell code for both scripts: removes the libraries of other versions that no process has loaded.
+sweep() {
+    cat <<TEXT
     for old in "\$dir"/*/$library; do
         [ -e "\$old" ] || continue
         case \$old in "\$dir/\$keep/"*) continue ;; esac
@@ -113,28 +173,47 @@ cat >"$sweep" <<TEXT
         fi
     done
 TEXT
-{
-    echo "    keep=$version"
-    cat "$sweep"
-    printf 'fi\n'
-} >>"$root/DEBIAN/postinst"
-cat >"$root/DEBIAN/postrm" <<TEXT
-#!/bin/sh
-set -e
-case \$1 in
-remove | purge)
-    dir="\$DPKG_ROOT/usr/lib/memlane"
-    keep=none
-TEXT
-{
-    cat "$sweep"
-    # shellcheck disable=SC2016 # for the script
-    printf '    rmdir "$dir" 2>/dev/null || true\n    ;;\nesac\n'
-} >>"$root/DEBIAN/postrm"
-chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/postrm"
+}
 
+# ---- libmemlane0 and libmemlane-dev -----------------------------------------
+
+library_packages() {
+    libdir=/usr/lib/$(multiarch)
+    dev=$work/libmemlane-dev root=$work/libmemlane0
+    sh "$here/bindings/c/install.sh" --prefix /usr --libdir "$libdir" --destdir "$dev" --built "$c"
+    strip --strip-debug "$dev$libdir/libmemlane.a"
+    documents "$dev" libmemlane-dev
+    mkdir -p "$root$libdir"
+    mv "$dev$libdir"/libmemlane.so.* "$root$libdir/"
+    real_library=$(echo "$root$libdir"/libmemlane.so.*.*)
+    strip --strip-unneeded "$real_library"
+    chmod 644 "$real_library"
+    documents "$root" libmemlane0
+
+    control "$root" libmemlane0 libs "$(needs "$real_library")" 'Multi-Arch: same' <<'TEXT'
+Description: streams whose payload lands in a region of memory
+ The shared library of memlane for C programs. What a stream receives lands in
+ a region of memory that may be a device's, and is handed over without a copy.
+TEXT
+    printf 'libmemlane 0 libmemlane0 (>= %s)\n' "$version" >"$root/DEBIAN/shlibs"
+    printf 'activate-noawait ldconfig\n' >"$root/DEBIAN/triggers"
+    pack "$root" libmemlane0
+
+    control "$dev" libmemlane-dev libdevel "libmemlane0 (= $version)" 'Multi-Arch: same' <<'TEXT'
+Description: streams whose payload lands in a region of memory (development)
+ The header, the static library and the pkg-config file of memlane for C
+ programs. What a stream receives lands in a region of memory that may be a
+ device's, and is handed over without a copy.
+TEXT
+    pack "$dev" libmemlane-dev
+}
+
+# The name that Debian gives the libraries' folder of this architecture.
+multiarch() { dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || "${CC:-cc}" -print-multiarch; }
+
+real=$("$built/memlane" --version | sed -n 's/^memlane //p')
+[ -n "$real" ] || { echo "deb.sh: no memlane in $built that says its version" >&2; exit 1; }
+version=${version:-$real}
 mkdir -p "$out"
-file=$out/memlane_${version}_$arch.deb
-# shellcheck disable=SC2086 # a flag or nothing
-dpkg-deb --build --root-owner-group $compress "$root" "$file" >&2
-printf '%s\n' "$file"
+command_package
+[ -z "$c" ] || library_packages

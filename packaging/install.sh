@@ -128,7 +128,7 @@ uninstall() {
 # Does no other version's list have this file, or is it its own that is being taken away?
 only_in() {
     for other in "$destdir$prefix"/lib/memlane/*/installed; do
-        if [ "$other" != "$manifest" ] && [ "$other" -nt "$manifest" ] && grep -qxF -- "$1" "$other"; then
+        if [ "$other" != "$manifest" ] && [ -n "$(find "$other" -newer "$manifest")" ] && grep -qxF -- "$1" "$other"; then
             return 1
         fi
     done

@@ -10,6 +10,10 @@ fn main() {
         .compile("memlane_shim");
     // The libc crate leaves this to std when another crate of the build wants its feature `std`; here there is no std.
     println!("cargo::rustc-cdylib-link-arg=-lc");
+    // Before glibc 2.34, dlsym was in a library of its own.
+    println!(
+        "cargo::rustc-cdylib-link-arg=-Wl,--push-state,--no-as-needed,-l:libdl.so.2,--pop-state"
+    );
     // What nobody defines is to be told here, not by every program that is started with the library.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

@@ -1,6 +1,5 @@
-//! Compiles each `cases/*.c` with the system's C compiler, twice: plain, and
-//! fortified (so that libc's `__read_chk`, `__recv_chk`, … are what gets called).
-//! `ends/*.c`, which are no cases, once.
+//! Compiles each `cases/*.c` with the system's C compiler, twice: plain, and fortified (so that libc's `__read_chk`,
+//! `__recv_chk` and the like are called). Compiles `ends/*.c`, which are not cases, once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

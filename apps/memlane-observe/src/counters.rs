@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::page::Page;
 
+pub mod table;
+
 /// Counters of one process, or of many added up.
 #[derive(Serialize, Deserialize, Clone, Default, PartialEq, Debug)]
 pub struct Counters {

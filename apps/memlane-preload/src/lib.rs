@@ -23,12 +23,15 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 use memlane_core::reason::Reason;
-use memlane_socket::calls::{aio, io, life, opts, pass, signals};
-use memlane_socket::carry::Carried;
-use memlane_socket::carry::target::{Program, Target};
-use memlane_socket::thread::Thread;
-use memlane_socket::wait::{epoll, poll as polls};
-use memlane_socket::{process, real};
+use memlane_socket::hooks::calls::{aio, io, life, opts, pass, signals};
+use memlane_socket::hooks::fork;
+use memlane_socket::hooks::handoff::Handoff;
+use memlane_socket::hooks::handoff::target::{Program, Target};
+use memlane_socket::hooks::start;
+use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::real;
+use memlane_socket::state::process;
+use memlane_socket::state::thread::Thread;
 
 const _: () = assert!(size_of::<Thread>() <= 2048 && align_of::<Thread>() <= 64); // see shim.c
 
@@ -36,11 +39,11 @@ static READY: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     fn memlane_thread() -> *mut Thread;
-    fn __register_atfork(
+    fn memlane_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn memlane_atfork(
         prepare: extern "C" fn(),
         parent: extern "C" fn(),
         child: extern "C" fn(),
-        dso: *const c_void,
     ) -> c_int;
     static environ: *const *const u8;
 }
@@ -88,7 +91,7 @@ extern "C" fn start() {
 }
 
 extern "C" fn end() {
-    process::at_exit();
+    fork::at_exit();
 }
 
 /// Constructors of other libraries may call hooks before ours has run.
@@ -104,27 +107,26 @@ fn initialise() {
     // Idempotent: two threads that get here together store the same values.
     real::TABLE.fill(|name| {
         // SAFETY: `name` is NUL-terminated.
-        unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
+        unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
-    memlane_socket::thread::set_locator(memlane_thread);
-    // SAFETY: the name is NUL-terminated.
-    let alone = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    memlane_socket::thread::set_alone(NonNull::new(alone.cast()));
-    process::start();
-    if !READY.swap(true, Ordering::AcqRel) {
+    memlane_socket::state::thread::set_locator(memlane_thread);
+    memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
+    // Written for glibc: under another libc (musl) every call is passed on.
+    let is_glibc = find(c"gnu_get_libc_version").is_some();
+    start::start(is_glibc);
+    if !READY.swap(true, Ordering::AcqRel) && is_glibc {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
-        unsafe {
-            __register_atfork(
-                before_fork,
-                after_fork_parent,
-                after_fork_child,
-                core::ptr::null(),
-            )
-        };
+        unsafe { memlane_atfork(before_fork, after_fork_parent, after_fork_child) };
         // SAFETY: the callback has the type that the call expects.
         unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
         stdio::replace_stdin();
     }
+}
+
+/// A name that the program or a library of it defines.
+fn find(name: &core::ffi::CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the name is NUL-terminated.
+    NonNull::new(unsafe { memlane_dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
 /// A program that is linked with liburing does I/O that no hook sees.
@@ -143,19 +145,19 @@ unsafe extern "C" fn look_for_io_uring(
         }
     };
     if name.to_bytes().windows(11).any(|w| w == b"liburing.so") {
-        process::freeze(Reason::IO_URING);
+        memlane_socket::protocol::upgrade::freeze(Reason::IO_URING);
     }
     0
 }
 
 extern "C" fn before_fork() {
-    process::before_fork();
+    fork::before_fork();
 }
 extern "C" fn after_fork_parent() {
-    process::after_fork_parent();
+    fork::after_fork_parent();
 }
 extern "C" fn after_fork_child() {
-    process::after_fork_child();
+    fork::after_fork_child();
 }
 
 /// `fn name(args) -> ret => body;` — one hooked call.
@@ -306,10 +308,10 @@ fn environment() -> *const *const u8 {
 fn fits(len: usize, room: usize) {
     if len > room {
         unsafe extern "C" {
-            fn __chk_fail() -> !;
+            fn memlane_chk_fail() -> !;
         }
         // SAFETY: libc's own answer to this.
-        unsafe { __chk_fail() }
+        unsafe { memlane_chk_fail() }
     }
 }
 
@@ -430,7 +432,7 @@ fn fclose_body(stream: *mut c_void) -> c_int {
         // SAFETY: the program's stream.
         let fd = unsafe { fileno(stream) };
         if fd >= 0 && process::known(fd) && !process::is_borrowed() {
-            // SAFETY: as above; what is buffered goes out before the close is prepared.
+            // SAFETY: the program's stream, open as `fileno` showed. Its buffer is flushed before the close is prepared.
             unsafe { fflush(stream) };
             life::before_close(fd);
             process::forget(fd);
@@ -470,7 +472,7 @@ fn pwritev2_body(
 }
 
 /// libc's `system` and `popen` start a shell without calling any name of ours.
-fn before_shell() -> Option<Option<Carried>> {
+fn before_shell() -> Option<Option<Handoff>> {
     let carried = pass::before_exec(Target {
         program: Program::Shell,
         envp: environment(),
@@ -538,7 +540,7 @@ fn spawn_dup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
 }
 
 fn leave(code: c_int) {
-    process::at_exit();
+    fork::at_exit();
     // SAFETY: ends the process.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_exit_group, code) };
 }
@@ -572,7 +574,7 @@ pub unsafe extern "C" fn memlane_real_vdprintf(
     args: *mut c_void,
 ) -> c_int {
     // SAFETY: the name is NUL-terminated.
-    let at = unsafe { libc::dlsym(libc::RTLD_NEXT, c"vdprintf".as_ptr()) };
+    let at = unsafe { memlane_dlsym(libc::RTLD_NEXT, c"vdprintf".as_ptr()) };
     if at.is_null() {
         return -1;
     }
@@ -589,7 +591,7 @@ pub unsafe extern "C" fn memlane_real_vdprintf(
 
 fn prctl_body(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        process::freeze(Reason::SANDBOXED);
+        memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
     }
     memlane_socket::real!(prctl(option, a, b, c, d))
 }

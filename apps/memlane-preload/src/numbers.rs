@@ -6,12 +6,11 @@
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{
     epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, pollfd, sigset_t, sockaddr, socklen_t,
-    timespec, timeval,
+    timespec,
 };
 use memlane_core::reason::Reason;
-use memlane_socket::calls::{io, life, opts};
-use memlane_socket::process;
-use memlane_socket::wait::{epoll, poll as polls};
+use memlane_socket::hooks::calls::{io, life, opts};
+use memlane_socket::hooks::wait::{epoll, poll as polls};
 use memlane_sys::fd::as_fd;
 
 /// `seccomp(2)`: the operations that install a filter (linux/seccomp.h).
@@ -43,12 +42,12 @@ fn other(nr: usize, a: Args) -> isize {
     match nr as i64 {
         // Other operations only ask.
         libc::SYS_seccomp if matches!(a[0], SECCOMP_SET_MODE_STRICT | SECCOMP_SET_MODE_FILTER) => {
-            process::freeze(Reason::SANDBOXED);
+            memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
         }
         libc::SYS_prctl if as_fd(a[0]) == libc::PR_SET_SECCOMP => {
-            process::freeze(Reason::SANDBOXED);
+            memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
         }
-        libc::SYS_io_uring_setup => process::freeze(Reason::IO_URING),
+        libc::SYS_io_uring_setup => memlane_socket::protocol::upgrade::freeze(Reason::IO_URING),
         _ => {}
     }
     real(nr, a)
@@ -146,7 +145,7 @@ fn polled(nr: usize, a: Args) -> Option<c_int> {
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_select => {
-            let limit = polls::limit_tv(a[4] as *const timeval);
+            let limit = polls::limit_tv(a[4] as *const libc::timeval);
             polls::select(as_fd(a[0]), three, limit, false, sleep)
         }
         libc::SYS_pselect6 => {

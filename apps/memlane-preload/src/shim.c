@@ -3,6 +3,7 @@
  * __tls_get_addr. No logic: each function unpacks its arguments and hands them
  * to Rust. The names that programs call are defined in lib.rs and jump here. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -31,6 +32,35 @@ void *memlane_thread(void) { return &state; }
  * Nobody unwinds here but a thread that is cancelled: our frames have nothing
  * to be cleaned up (_URC_CONTINUE_UNWIND). */
 __attribute__((visibility("hidden"))) int rust_eh_personality(void) { return 8; }
+
+/* The library is inherited by every program that its user's programs start, so it must load under any libc. Its symbols
+ * are those of glibc 2.14 and of musl; for dlsym, which has a newer version since glibc 2.34, the oldest is named. What
+ * musl lacks is weak. */
+#if defined(__x86_64__)
+__asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver dlsym, dlsym@GLIBC_2.17");
+#else
+#error "which is the oldest version of dlsym here?"
+#endif
+
+void *memlane_dlsym(void *handle, const char *name) { return dlsym(handle, name); }
+
+__attribute__((weak)) void __chk_fail(void);
+__attribute__((weak)) int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+
+__attribute__((noreturn)) void memlane_chk_fail(void)
+{
+    if (__chk_fail)
+        __chk_fail();
+    abort();
+}
+
+/* pthread_atfork is no symbol of a shared libc; this is what it calls. */
+int memlane_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
+{
+    return __register_atfork ? __register_atfork(prepare, parent, child, NULL) : -1;
+}
 
 int memlane_c_fcntl(int fd, int cmd, ...)
 {

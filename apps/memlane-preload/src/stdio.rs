@@ -5,7 +5,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
-use memlane_socket::calls::{io, life};
+use memlane_socket::hooks::calls::{io, life};
 use memlane_socket::real;
 
 /// `cookie_io_functions_t` of stdio.h.
@@ -79,7 +79,7 @@ pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *m
         // SAFETY: the program's stream.
         unsafe { fileno(stream) }
     };
-    if fd >= 0 && memlane_socket::process::conn_of(fd).is_some() {
+    if fd >= 0 && memlane_socket::state::process::conn_of(fd).is_some() {
         real::set_errno(libc::EOPNOTSUPP);
         return core::ptr::null_mut();
     }
@@ -96,7 +96,7 @@ pub(crate) fn replace_stdin() {
     unsafe extern "C" {
         static mut stdin: *mut c_void;
     }
-    if !memlane_socket::process::known(0) {
+    if !memlane_socket::state::process::known(0) {
         return;
     }
     let stream = stream(0, c"r".as_ptr().cast());

@@ -438,5 +438,5 @@ fn an_ordinary_user_sees_no_page_of_root_and_is_told_how_many() {
         .output()
         .unwrap();
     assert_eq!(one.status.code(), Some(1));
-    assert!(stderr(&one).contains("somebody else"), "{}", stderr(&one));
+    assert!(stderr(&one).contains("another user"), "{}", stderr(&one));
 }

@@ -11,9 +11,10 @@ use memlane_transport::io::tls::{ClientTls, TlsFiles};
 use memlane_transport::io::{ClientConfig, ClientSession, open_over_tls};
 use memlane_transport::port::Session as _;
 use memlane_transport::wire::Control;
+use memlane_wait::mutex::lock;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// What a user wants.
@@ -49,17 +50,13 @@ pub(crate) struct Attached {
 
 static SESSIONS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Opens a volume, or finds that a job has it open.
 pub(crate) fn attach(settings: &Settings, name: &str, access: Access) -> Result<Attached, String> {
     if name.is_empty() {
         return Err("volume= is not set".into());
     }
     let shared = {
-        let mut sessions = locked(&SESSIONS);
+        let mut sessions = lock(&SESSIONS);
         sessions.retain(|session| session.strong_count() > 0);
         let mut alive = sessions.iter().filter_map(Weak::upgrade);
         match alive.find(|session| session.settings == *settings) {
@@ -123,7 +120,7 @@ impl Shared {
     }
 
     fn volume(&self, name: &str, access: Access) -> Result<Arc<RemoteVolume>, String> {
-        let mut volumes = locked(&self.volumes);
+        let mut volumes = lock(&self.volumes);
         volumes.retain(|(_, _, volume)| volume.strong_count() > 0);
         let known = volumes.iter().find(|(other, ..)| other == name);
         if let Some((_, how, volume)) = known

@@ -6,6 +6,7 @@ mod support;
 
 use memlane_block::server::{ServerConfig as BlockConfig, Shared};
 use memlane_transport::engine::server::Config;
+use memlane_transport::io::tls::ServerTls;
 use memlane_transport::io::{Address, Server, ServerConfig, serve};
 use memlane_transport::wire::Geometry;
 use std::sync::Arc;
@@ -27,6 +28,44 @@ fn in_memory(depth: u16) -> (Server, Arc<Asked>, String) {
     (server, asked, format!("--address=local:{name}"))
 }
 
+/// A server of the file `disk` over TCP.
+struct OnDisk {
+    server: Server,
+    root: Folder,
+}
+
+impl OnDisk {
+    /// Serves a hole of 16 MiB; over TLS if there are certificates.
+    fn new(name: &str, tls: Option<ServerTls>) -> OnDisk {
+        let root = Folder::new(name);
+        let disk = std::fs::File::create(root.path().join("disk")).expect("a file");
+        disk.set_len(16 << 20).expect("a length");
+        let shared = Shared::new(BlockConfig::new(root.path().to_owned())).expect("a root");
+        let geometry = Geometry::new(64, 128 << 10, 4096).expect("a geometry");
+        let listen = vec![Address::Tcp(([127, 0, 0, 1], 0).into())];
+        let mut config = ServerConfig::new(listen, Config::new(geometry, 1));
+        config.tls = tls;
+        let server = serve(config, move |_| shared.service()).expect("a server");
+        OnDisk { server, root }
+    }
+
+    /// How fio finds it.
+    fn address(&self) -> String {
+        format!("--address={}", self.server.addresses()[0])
+    }
+}
+
+/// A job that writes all of `disk` at random, and verifies it.
+const WHOLE_DISK: [&str; 7] = [
+    "--volume=disk",
+    "--rw=randwrite",
+    "--bsrange=4k-256k",
+    "--blockalign=4k",
+    "--size=16m",
+    "--iodepth=8",
+    "--verify=crc32c",
+];
+
 fn count(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
@@ -40,26 +79,9 @@ fn run(address: &str, options: &[&str]) -> Option<support::Ended> {
 
 #[test]
 fn what_one_fio_wrote_to_a_file_over_tcp_the_next_one_finds() {
-    let root = Folder::new("root");
-    let file = root.path().join("disk");
-    let made = std::fs::File::create(&file).expect("a file");
-    made.set_len(16 << 20).expect("a length");
-    let shared = Shared::new(BlockConfig::new(root.path().to_owned())).expect("a root");
-    let geometry = Geometry::new(64, 128 << 10, 4096).expect("a geometry");
-    let listen = vec![Address::Tcp(([127, 0, 0, 1], 0).into())];
-    let config = ServerConfig::new(listen, Config::new(geometry, 1));
-    let server = serve(config, move |_| shared.service()).expect("a server");
-    let address = format!("--address={}", server.addresses()[0]);
-    let job = [
-        "--volume=disk",
-        "--rw=randwrite",
-        "--bsrange=4k-256k",
-        "--blockalign=4k",
-        "--size=16m",
-        "--iodepth=8",
-        "--verify=crc32c",
-        "--randrepeat=1",
-    ];
+    let disk = OnDisk::new("root", None);
+    let address = disk.address();
+    let job = [&WHOLE_DISK[..], &["--randrepeat=1"]].concat();
     let writes = [&job[..], &["--do_verify=0", "--end_fsync=1"]].concat();
     let Some(ended) = run(&address, &writes) else {
         return;
@@ -68,7 +90,7 @@ fn what_one_fio_wrote_to_a_file_over_tcp_the_next_one_finds() {
     let reads = [&job[..], &["--verify_only=1"]].concat();
     run(&address, &reads).expect("fio").succeeds();
     // It would see the difference.
-    std::fs::write(&file, vec![7; 16 << 20]).expect("a file");
+    std::fs::write(disk.root.path().join("disk"), vec![7; 16 << 20]).expect("a file");
     let ended = run(&address, &reads).expect("fio");
     assert_ne!(ended.code, Some(0), "{}", ended.text);
     assert!(ended.text.contains("verify"), "{}", ended.text);
@@ -76,30 +98,11 @@ fn what_one_fio_wrote_to_a_file_over_tcp_the_next_one_finds() {
 
 #[test]
 fn contents_are_verified_over_tls_and_a_stranger_is_told_why_at_once() {
-    let root = Folder::new("tls");
-    let made = std::fs::File::create(root.path().join("disk")).expect("a file");
-    made.set_len(16 << 20).expect("a length");
-    let shared = Shared::new(BlockConfig::new(root.path().to_owned())).expect("a root");
-    let geometry = Geometry::new(64, 128 << 10, 4096).expect("a geometry");
     let both = certs::Both::new(&certs::Wish::server(), &certs::Wish::client(&["job-*"]));
-    let listen = vec![Address::Tcp(([127, 0, 0, 1], 0).into())];
-    let mut config = ServerConfig::new(listen, Config::new(geometry, 1));
-    config.tls = Some(both.server());
-    let server = serve(config, move |_| shared.service()).expect("a server");
-    let address = format!("--address={}", server.addresses()[0]);
+    let disk = OnDisk::new("tls", Some(both.server()));
+    let address = disk.address();
     let tls = format!("--tls={}", both.client.0.display());
-    let job = |more: &[&str]| {
-        let fixed = [
-            "--volume=disk",
-            "--rw=randwrite",
-            "--bsrange=4k-256k",
-            "--blockalign=4k",
-            "--size=16m",
-            "--iodepth=8",
-            "--verify=crc32c",
-        ];
-        run(&address, &[&fixed[..], more].concat())
-    };
+    let job = |more: &[&str]| run(&address, &[&WHOLE_DISK[..], more].concat());
     let Some(verified) = job(&[&tls, "--session=job-1"]) else {
         return;
     };

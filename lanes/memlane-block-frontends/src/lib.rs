@@ -12,6 +12,30 @@
 //!
 //! A frontend takes a queue of the volume for each of its threads, checks each request before it submits it, and
 //! lets the data lie in memory that the queue has leased.
+//!
+//! An NBD export of a volume in memory:
+//!
+//! ```
+//! use memlane_block::volume::mem::MemVolume;
+//! use memlane_block_frontends::nbd::{Export, Listen, Server, ServerConfig};
+//! use std::sync::Arc;
+//!
+//! let export = Export {
+//!     name: "disk".into(),
+//!     description: "a volume in memory".into(),
+//!     volume: Arc::new(MemVolume::new(1 << 20)?),
+//!     read_only: false,
+//! };
+//! let listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
+//! let server = Server::bind(ServerConfig::new(listen, vec![export]))?;
+//! let stop = server.stop_handle();
+//! assert_eq!(server.tcp_addresses().len(), 1);
+//! let serves = std::thread::spawn(move || server.run());
+//! // Clients connect to the address here.
+//! stop.stop();
+//! serves.join().expect("the server does not panic")?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 #[cfg(feature = "fuse")]
 pub mod fuse;

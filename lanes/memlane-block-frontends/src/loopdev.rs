@@ -104,6 +104,7 @@ fn control() -> Result<File, LoopError> {
 pub struct LoopDevice {
     device: File,
     path: PathBuf,
+    backing: PathBuf,
 }
 
 impl LoopDevice {
@@ -118,7 +119,14 @@ impl LoopDevice {
         for _ in 0..TRIES {
             let path = free(&control)?;
             match configure(&path, &backing, block, read_only) {
-                Ok(device) => return Ok(LoopDevice { device, path }),
+                Ok(device) => {
+                    let backing = file.to_owned();
+                    return Ok(LoopDevice {
+                        device,
+                        path,
+                        backing,
+                    });
+                }
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     last = Some(LoopError::Device(path, error));
                 }
@@ -134,11 +142,13 @@ impl LoopDevice {
         &self.path
     }
 
-    /// The file's size has changed.
+    /// Takes over the file's new size.
     ///
     /// # Errors
     /// The kernel's.
     pub fn refresh(&self) -> io::Result<()> {
+        // Before Linux 6.15 the driver takes the size that the kernel remembers for the file. `stat` renews it.
+        std::fs::metadata(&self.backing)?;
         // SAFETY: takes no argument.
         unsafe { call(&self.device, LOOP_SET_CAPACITY, std::ptr::null_mut()) }.map(drop)
     }

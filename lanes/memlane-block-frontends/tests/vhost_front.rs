@@ -1,4 +1,4 @@
-//! The vhost-user face, as front ends without manners see it: each is told why (or hung up on), and the next one is
+//! The vhost-user frontend against virtual machine monitors that break the protocol: each is told why (or hung up on), and the next one is
 //! served.
 #![cfg(feature = "vhost")]
 

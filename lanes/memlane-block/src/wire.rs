@@ -459,7 +459,7 @@ impl VolumeFlags {
 /// `obsolete_rotational` are sent as zero and not looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenRsp {
-    /// Names the volume in requests, in this session, in this life of the server.
+    /// Names the volume in requests, in this session, until the server restarts.
     pub device_id: u32,
     /// Size in sectors of 512 bytes.
     pub sectors: u64,

@@ -255,7 +255,7 @@ fn volumes_that_come_back_in_another_order_never_get_each_others_requests() {
     let volumes = [rig.open("a"), rig.open("b")];
     let mut queues = volumes.each_ref().map(|volume| volume.queue().unwrap());
     for round in 1..20_u8 {
-        // Submitted to the old server; on the way when the new one comes; and before the keeper knows of it.
+        // Submitted to the old server; on the way when the new one comes; and before the reopener knows of it.
         for (i, queue) in queues.iter_mut().enumerate() {
             let io = rig.writing(queue, i as u64 * 512, round);
             queue.submit(io);
@@ -652,7 +652,7 @@ fn an_answer_of_a_new_server_does_not_overtake_the_news_of_the_restart() {
     let (mut rig, _volume, mut queue) = one();
     assert_eq!(rig.write(&mut queue, 0, 1), Ok(()));
     // A look at the size is on its way to a server that dies, with its machine, and reaches the next one, which
-    // answers it, in the moment between the keeper's looks at the news and at the answers.
+    // answers it, in the moment between the reopener's looks at the news and at the answers.
     rig.session.world().held = Some(Box::new(|message| message[0] == 2));
     let id = *rig.session.world().machine.open.keys().next().unwrap();
     rig.session.world().up = false;
@@ -665,7 +665,7 @@ fn an_answer_of_a_new_server_does_not_overtake_the_news_of_the_restart() {
         world.machine.said_hello = true;
         while world.happen() {}
     }));
-    rig.keeper.step();
+    rig.reopener.step();
     queue.submit(Io::bare(1, Op::Flush, 0, 0));
     queue.push();
     rig.session.settle();
@@ -729,18 +729,18 @@ fn who_drops_everything_leaves_nothing_behind() {
     rig.client = None;
     let mut over = false;
     for _ in 0..10 {
-        over |= rig.keeper.step().is_none();
+        over |= rig.reopener.step().is_none();
         rig.session.settle();
     }
-    assert!(over, "the keeper goes on for nobody");
+    assert!(over, "the reopener goes on for nobody");
     assert_eq!(open(&rig), 0);
     let Rig {
         session,
         shared,
-        keeper,
+        reopener,
         ..
     } = rig;
-    drop(keeper);
+    drop(reopener);
     assert!(shared.upgrade().is_none(), "somebody holds the session");
     assert_eq!(session.world().lent, 1, "but for the write's, in an inbox");
 }

@@ -165,10 +165,10 @@ fn a_request_takes_no_memory() {
         pool: Arc::new(Pool(Mutex::new((0..64).collect()))),
         quiet: never(),
     });
-    let (client, mut keeper) = Client::driven(session, Options::default()).unwrap();
+    let (client, mut reopener) = Client::driven(session, Options::default()).unwrap();
     let opening = client.begin_open("disk", Access::ReadWrite);
     while opening.poll().is_none() {
-        if keeper.step().is_none() {
+        if reopener.step().is_none() {
             panic!("over");
         }
         if let Some(volume) = opening.poll() {

@@ -1,4 +1,4 @@
-//! With the keeper in its thread and users who sleep: nobody oversleeps, nothing is mixed up.
+//! With the reopener in its thread and users who sleep: nobody oversleeps, nothing is mixed up.
 
 mod remote;
 
@@ -30,7 +30,7 @@ fn world_with(seed: u64, names: &[&str], options: Options) -> (Arc<TestSession>,
     (session, client)
 }
 
-/// By a sleep on the descriptor, as a face with an event loop has it.
+/// By a sleep on the descriptor, as a frontend with an event loop does.
 fn sleep(queue: &mut dyn Queue) {
     if !queue.arm() {
         let limit = Timespec::try_from(FOR_EVER).unwrap();
@@ -154,7 +154,7 @@ fn who_sleeps_on_the_descriptor_is_woken_when_it_has_waited_for_too_long() {
     session.world().held = Some(Box::new(|message| message[0] == 2));
     session.kill(false);
     session.restart();
-    // By now the keeper sleeps until the server answers, which it will not.
+    // By now the reopener sleeps until the server answers, which it will not.
     while volume.status() == Status::Open {
         std::thread::yield_now();
     }
@@ -176,7 +176,7 @@ fn the_last_volume_takes_the_keeper_with_it() {
     drop(volume);
     assert_eq!(session.world().machine.open.len(), 1);
     drop(queue);
-    // `drop` has waited for the keeper.
+    // `drop` has waited for the reopener.
     let world = session.world();
     assert_eq!((world.machine.closes, world.lent), (1, 0));
     assert!(world.machine.open.is_empty());

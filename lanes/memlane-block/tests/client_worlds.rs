@@ -1,4 +1,4 @@
-//! Worlds out of a seed: users of volumes, their keeper, and a server that dies now and then, one step at a time.
+//! Worlds out of a seed: users of volumes, their reopener, and a server that dies now and then, one step at a time.
 //!
 //! `MEMLANE_SEED=n cargo test -p memlane-block --test client_worlds` runs the world of that seed alone;
 //! `MEMLANE_WORLDS=n` runs more of them.
@@ -6,7 +6,7 @@
 mod remote;
 
 use memlane_block::client::clock::Clock;
-use memlane_block::client::keeper::Keeper;
+use memlane_block::client::reopener::Reopener;
 use memlane_block::client::{Access, Client, Options, Patience, RemoteVolume};
 use memlane_block::volume::{Done, Errno, Flags, Io, Op, Queue, Volume as _};
 use memlane_sim::oracle::{self, Op as Event};
@@ -73,7 +73,7 @@ struct User {
 struct World {
     rng: Rng,
     session: Arc<TestSession>,
-    keeper: Keeper,
+    reopener: Reopener,
     volumes: Vec<Arc<RemoteVolume>>,
     users: Vec<User>,
     dead: bool,
@@ -95,11 +95,11 @@ impl World {
             ..Options::default()
         };
         let shared = Arc::new(Shared(Arc::clone(&session)));
-        let (client, mut keeper) = Client::driven(shared, options).unwrap();
+        let (client, mut reopener) = Client::driven(shared, options).unwrap();
         let volumes = NAMES.map(|name| {
             let opening = client.begin_open(name, Access::ReadWrite);
             loop {
-                keeper.step();
+                reopener.step();
                 session.happen();
                 if let Some(opened) = opening.poll() {
                     return opened.unwrap();
@@ -120,7 +120,7 @@ impl World {
         World {
             rng: Rng::new(seed),
             session,
-            keeper,
+            reopener,
             volumes,
             users,
             dead: false,
@@ -140,7 +140,7 @@ impl World {
                 self.session.happen();
             }
             4 | 5 => {
-                self.keeper.step();
+                self.reopener.step();
             }
             6 => {
                 let some = Duration::from_micros(self.rng.below(20_000));
@@ -182,7 +182,7 @@ impl World {
         }
         self.session.world().up = true;
         for _ in 0..3000 {
-            self.keeper.step();
+            self.reopener.step();
             self.session.settle();
             self.session.advance(Duration::from_millis(5));
             for user in 0..self.users.len() {

@@ -98,7 +98,7 @@ fn a_request_that_nobody_has_checked_is_refused_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_bell_that_is_rung_by_another_thread_wakes_who_sleeps_and_only_once() {
+fn a_signal_of_another_thread_wakes_the_engines_thread_once() {
     for kind in [Kind::Auto, Kind::Threads] {
         let mut engine = Engine::new(kind).expect("an engine");
         let readable = |engine: &Engine, seconds| {
@@ -110,10 +110,10 @@ fn a_bell_that_is_rung_by_another_thread_wakes_who_sleeps_and_only_once() {
             rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)) == Ok(1)
         };
         for _ in 0..3 {
-            let bell = engine.bell();
-            let ringer = std::thread::spawn(move || bell.ring());
+            let wakeup = engine.wakeup();
+            let other = std::thread::spawn(move || wakeup.signal());
             assert!(readable(&engine, 20), "{kind:?}");
-            ringer.join().expect("rung");
+            other.join().expect("signalled");
             let mut none = Vec::new();
             engine.complete(&mut none);
             engine.complete(&mut none);

@@ -1,6 +1,5 @@
 //! Why a link ends, and why bytes are no message.
 
-use crate::ends::memif::Trouble;
 use crate::ring;
 use core::fmt;
 use memlane_sys::Errno;
@@ -171,10 +170,6 @@ pub enum AttachError {
     Stranger(u32),
     /// Our own settings.
     Config(&'static str),
-    /// At a memif socket.
-    Memif(Trouble),
-    /// At a vhost-user socket: what the machine monitor did wrong.
-    VhostUser(String),
 }
 
 impl fmt::Display for AttachError {
@@ -198,8 +193,6 @@ impl fmt::Display for AttachError {
                 "the other side is user {uid}: use a path, whose permissions say who may, or run both as one user"
             ),
             AttachError::Config(what) => f.write_str(what),
-            AttachError::Memif(trouble) => write!(f, "memif: {trouble}"),
-            AttachError::VhostUser(what) => write!(f, "vhost-user: {what}"),
         }
     }
 }

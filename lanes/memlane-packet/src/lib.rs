@@ -22,7 +22,6 @@
 //! | [`engine`] | what decides: [`Front`](engine::front::Front), [`Back`](engine::back::Back), kept mappings |
 //! | [`io`] | descriptors: the handshake, bells, granted memory |
 //! | [`port`] | what users see of a queue: [`PacketPort`] |
-//! | [`ends`] | what a queue is joined to: interfaces, files, a generator; and what joins them |
 //! | [`stats`], [`error`] | what is counted, why a link ends |
 //!
 //! ```
@@ -55,7 +54,6 @@
 //! # Ok::<(), memlane_packet::AttachError>(())
 //! ```
 
-pub mod ends;
 pub mod engine;
 pub mod error;
 pub mod io;

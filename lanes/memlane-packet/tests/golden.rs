@@ -1,8 +1,7 @@
 //! docs/formats/netif.md and packet-link.md show the bytes that the code makes, and the code reads them back.
 
-mod dump;
-mod support;
-
+use memlane_fixtures::golden;
+use memlane_fixtures::world::World;
 use memlane_packet::engine::chain::Offloads;
 use memlane_packet::layout::{
     EXTRA_INFO, ExtraGso, GTF_ORDER_SHIFT, GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntry, MORE_DATA,
@@ -12,14 +11,13 @@ use memlane_packet::layout::{
 use memlane_packet::wire::{Attach, Hello, Message};
 use memlane_packet::{Gso, GsoKind, Meta, Mode};
 use std::fmt::Debug;
-use support::World;
 
 /// The page shows these bytes under this name, and they read back as `value`.
 #[track_caller]
 fn golden<T: Debug + PartialEq>(page: &str, name: &str, bytes: &[u8], value: &T, read: &T) {
-    let told = dump::dump(name, bytes);
+    let told = golden::dump(name, bytes);
     assert!(
-        dump::page(page).contains(&told),
+        golden::page(page).contains(&told),
         "the page does not show\n{told}"
     );
     assert_eq!(read, value, "{name}");

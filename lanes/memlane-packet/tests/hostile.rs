@@ -5,6 +5,8 @@
 #![allow(clippy::cast_possible_truncation)] // random numbers, cut to size
 
 use memlane_core::sync::Words as _;
+use memlane_fixtures::random::Random;
+use memlane_fixtures::world::World;
 use memlane_packet::engine::back::Back;
 use memlane_packet::engine::front::Front;
 use memlane_packet::error::{GrantError, Ring};
@@ -17,9 +19,6 @@ use memlane_packet::{Detach, Meta, Mode, Sleep};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Random, World};
-
-mod support;
 
 const LOG2: u8 = 5;
 const SLOTS: u32 = 32;

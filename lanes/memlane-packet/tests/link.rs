@@ -1,5 +1,6 @@
 //! Links between threads and processes: terms, what is refused, sleeping and waking, deaths, coming back.
 
+use memlane_fixtures::frames::{copied, frame};
 use memlane_packet::error::WireError;
 use memlane_packet::io::{
     BackQueue, BackTerms, FrontQueue, FrontTerms, Link, Listener, connect, connect_until,
@@ -18,9 +19,6 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use support::{copied, frame};
-
-mod support;
 
 /// No wait of these tests is longer, on however loaded a machine.
 const PATIENCE: Duration = Duration::from_secs(30);

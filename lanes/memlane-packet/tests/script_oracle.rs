@@ -6,16 +6,16 @@
 
 #![allow(clippy::cast_possible_truncation)] // random numbers, cut to size
 
-mod script;
-mod support;
-
-use memlane_packet::layout::PAGE;
-use memlane_packet::{Meta, Mode, Sent};
-use script::{
-    EXTRA, GRANTS, Image, LOG2, MORE, PAGES, Packet, SLOTS, TxOracle, gso_of, meta_of, pick,
+use memlane_fixtures::frames::copied;
+use memlane_fixtures::frames::frame;
+use memlane_fixtures::random::Random;
+use memlane_fixtures::script::{
+    EXTRA, GRANTS, Image, LOG2, MORE, PAGES, Packet, SLOTS, TxOracle, Wrong, gso_of, meta_of, pick,
     write_packet, wrong,
 };
-use support::{Random, World, copied};
+use memlane_fixtures::world::World;
+use memlane_packet::layout::PAGE;
+use memlane_packet::{Meta, Mode, Sent};
 
 fn new_world() -> World {
     let world = World::new(LOG2, GRANTS, 0);
@@ -96,7 +96,7 @@ fn back_receives(seed: u64, mode: Mode) -> (usize, bool) {
                     match oracle.next(&image) {
                         Ok(Some(packet)) => expected.push(packet),
                         Ok(None) => break,
-                        Err(()) => {
+                        Err(Wrong) => {
                             ends = true;
                             break;
                         }
@@ -218,7 +218,7 @@ fn back_sends(seed: u64, mode: Mode) -> (usize, bool) {
             }
             _ => {
                 let len = pick(&mut random, &[64, 14, 1500, 4097, 9000, 20000, 65535]);
-                let (bytes, mut meta) = support::frame(step, len);
+                let (bytes, mut meta) = frame(step, len);
                 if len < 15 {
                     meta.gso = None;
                 }
@@ -227,7 +227,7 @@ fn back_sends(seed: u64, mode: Mode) -> (usize, bool) {
                 });
                 let extra = usize::from(meta.gso.is_some());
                 // The oracle: as many buffers as it takes, in order; a wrong one ends it, too few are waited for.
-                let fits = |seen: u32| -> Result<Option<usize>, ()> {
+                let fits = |seen: u32| -> Result<Option<usize>, Wrong> {
                     let known = seen.wrapping_sub(done) as usize;
                     let (mut left, mut n) = (len, 0);
                     while left > 0 {
@@ -235,7 +235,7 @@ fn back_sends(seed: u64, mode: Mode) -> (usize, bool) {
                             return Ok(None);
                         }
                         let gref = posted.get(n).map_or(0, |(_, p)| p[1]);
-                        let (_, _, room) = image.granted(gref, true).ok_or(())?;
+                        let (_, _, room) = image.granted(gref, true).ok_or(Wrong)?;
                         left -= left.min(room).min(32767);
                         n += if n == 0 { 1 + extra } else { 1 };
                     }
@@ -244,7 +244,7 @@ fn back_sends(seed: u64, mode: Mode) -> (usize, bool) {
                 let mut expected = fits(seen);
                 if expected == Ok(None) {
                     if shown.wrapping_sub(seen) > done.wrapping_add(SLOTS).wrapping_sub(seen) {
-                        expected = Err(());
+                        expected = Err(Wrong);
                     } else {
                         seen = shown;
                         // What was published and never written is somebody's older slot: not for this oracle.
@@ -256,7 +256,7 @@ fn back_sends(seed: u64, mode: Mode) -> (usize, bool) {
                 }
                 let label = format!("seed {seed}, {mode:?}, step {step}, {len} bytes");
                 match expected {
-                    Err(()) => {
+                    Err(Wrong) => {
                         assert!(sent.expect_err(&label).is_hostile(), "{label}");
                         return (frames, true);
                     }
@@ -296,7 +296,7 @@ fn front_works(seed: u64) -> (usize, bool) {
         match random.below(6) {
             0 => {
                 let len = pick(&mut random, &[64, 1500, 5000, 9000]);
-                let (bytes, meta) = support::frame(step, len);
+                let (bytes, meta) = frame(step, len);
                 let sent = front.send(len, meta, |room| {
                     room.copy_in(0, &bytes);
                 });
@@ -393,7 +393,7 @@ fn front_works(seed: u64) -> (usize, bool) {
                 while taken != shown {
                     match next_response(&image, &mut taken, shown) {
                         Ok(packet) => expected.extend(packet),
-                        Err(()) => {
+                        Err(Wrong) => {
                             ends = true;
                             break;
                         }
@@ -477,35 +477,35 @@ fn answer(image: &Image<'_>, random: &mut Random, at: u32, odds: u64) -> u32 {
 }
 
 /// What a front must see; `None`: the back could not use that buffer.
-fn next_response(image: &Image<'_>, taken: &mut u32, shown: u32) -> Result<Option<Packet>, ()> {
+fn next_response(image: &Image<'_>, taken: &mut u32, shown: u32) -> Result<Option<Packet>, Wrong> {
     let (mut bytes, mut first, mut gso, mut parts) = (Vec::new(), None, None, 0);
     loop {
-        (*taken != shown && parts < 18).then_some(()).ok_or(())?;
+        (*taken != shown && parts < 18).then_some(()).ok_or(Wrong)?;
         let (index, [head, tail]) = (*taken, image.words::<2>(1, *taken));
         *taken = taken.wrapping_add(1);
         // A buffer keeps its slot as long as each frame takes whole ones: they come round in order.
         let (id, offset) = (head & 0xffff, (head >> 16) as usize);
-        (id == posted_at(index)).then_some(()).ok_or(())?;
+        (id == posted_at(index)).then_some(()).ok_or(Wrong)?;
         let (flags, status) = ((tail & 0xffff) as u16, ((tail >> 16) as u16).cast_signed());
         if status < 0 && first.is_none() {
             return Ok(None);
         }
-        let size = usize::try_from(status).map_err(|_| ())?;
+        let size = usize::try_from(status).map_err(|_| Wrong)?;
         (size > 0 && offset + size <= PAGE)
             .then_some(())
-            .ok_or(())?;
+            .ok_or(Wrong)?;
         bytes.extend(image.data(1, id as usize * PAGE + offset, size));
         parts += 1;
         if first.is_none() {
             first = Some(flags);
             if flags & EXTRA != 0 {
-                (*taken != shown).then_some(()).ok_or(())?;
+                (*taken != shown).then_some(()).ok_or(Wrong)?;
                 gso = gso_of(image.words::<2>(1, *taken))?;
                 *taken = taken.wrapping_add(1);
             }
         }
         if flags & MORE == 0 {
-            (bytes.len() >= 14).then_some(()).ok_or(())?;
+            (bytes.len() >= 14).then_some(()).ok_or(Wrong)?;
             return Ok(Some((bytes, meta_of(1, first.unwrap_or(0), gso))));
         }
     }

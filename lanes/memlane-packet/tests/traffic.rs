@@ -1,14 +1,14 @@
 //! What goes in at one end comes out at the other: bytes, order, what frames say of themselves; in all three modes.
 
+use memlane_fixtures::frames::{copied, frame};
+use memlane_fixtures::random::Random;
+use memlane_fixtures::world::World;
 use memlane_packet::engine::back::Back;
 use memlane_packet::engine::front::Front;
 use memlane_packet::io::Regions;
 use memlane_packet::{Detach, Gso, GsoKind, Meta, Mode, Placed, Room, Sent, Sleep};
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use support::{Random, World, copied, frame};
-
-mod support;
 
 /// Both directions, with what is under way in each.
 struct Traffic {

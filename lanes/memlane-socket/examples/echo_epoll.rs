@@ -5,8 +5,9 @@
 //! Bytes in memory do not make a descriptor readable: a stream is read until it has nothing, then armed. Armed, it is woken
 //! by the kernel; not armed, its turn comes again before the loop sleeps.
 
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::Counts;
-use memlane_socket::{Listener, Stream};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

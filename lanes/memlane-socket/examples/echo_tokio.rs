@@ -2,8 +2,9 @@
 //!
 //! `cargo run -p memlane-socket --features std --example echo_tokio -- 127.0.0.1:7007`
 
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::Counts;
-use memlane_socket::{Listener, Stream};
 use std::io::{self, ErrorKind, Read, Write};
 use tokio::io::unix::AsyncFd;
 

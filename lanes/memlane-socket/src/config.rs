@@ -27,6 +27,15 @@ pub enum Upgrade {
     Eager = 2,
 }
 
+/// `--upgrade auto`: calls (8 exchanges of one send and one receive each).
+pub const AUTO_OPS: u64 = 16;
+/// `--upgrade auto`: or bytes.
+pub const AUTO_BYTES: u64 = 64 * 1024;
+/// … on the accepting side, which must be ready before the other side proposes.
+pub const AUTO_OPS_ACCEPTING: u64 = 8;
+/// `--upgrade eager`: calls.
+pub const EAGER_OPS: u64 = 1;
+
 /// How bytes get into the receiver's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -78,6 +87,16 @@ impl Config {
         eid_count: 0,
         stats_on_exit: false,
     };
+
+    /// The call of a connection after which its handshake takes its first step; `u64::MAX` = none does.
+    pub fn first_step(&self, accepting: bool) -> u64 {
+        match self.upgrade {
+            Upgrade::Off => u64::MAX,
+            Upgrade::Auto if accepting => AUTO_OPS_ACCEPTING,
+            Upgrade::Auto => AUTO_OPS,
+            Upgrade::Eager => EAGER_OPS,
+        }
+    }
 
     /// Reads the environment through `get` (`getenv`).
     pub fn read<'a>(get: impl Fn(&CStr) -> Option<&'a [u8]>) -> Config {

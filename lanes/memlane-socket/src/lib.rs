@@ -12,16 +12,13 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`calls`] | bodies of the hooked calls |
-//! | [`wait`] | epoll, poll, select over both lanes |
-//! | [`lane`] | one connection's lanes: open, wake, park, end, receive, send |
-//! | [`upgrade`], [`wire`], [`group`] | the handshake, its bytes, the memory shared with one peer process |
-//! | [`conn`], [`process`], [`thread`] | what is kept per connection, process, thread |
-//! | [`faults`] | where a process can be made to fail: empty but in tests |
 //! | [`native`] | the lane by name, for programs that are not preloaded: [`Stream`], [`Listener`] |
-//! | [`trace`] | what this process carries, told to a tracer |
-//! | [`spin`] | when to spin |
-//! | [`config`], [`stats`], [`real`], [`iov`] | settings, what is shown, libc's own functions, buffers |
+//! | [`hooks`] | what libc's calls become: bytes, waits, forks, execs |
+//! | [`protocol`] | what two processes do together: the handshake, the shared memory, the two lanes of a connection |
+//! | [`state`] | what is kept: per connection, process, thread, epoll set; what is shown and traced of it |
+//! | [`config`], [`real`], [`iov`], [`faults`] | settings, libc's own functions, the program's buffers, where tests make a process fail |
+//!
+//! Each room uses only those below it, and no module of a room uses another in a circle: `verify/memlane-system` checks it.
 //!
 //! `no_std`, no allocation; locks are spin locks over memory-only sections. Feature `std` adds what std's
 //! users expect of a stream: [`native`].
@@ -30,23 +27,13 @@
 // do; what the program promised its call is what each SAFETY note refers to.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
-pub mod calls;
-pub mod carry;
 pub mod config;
-pub mod conn;
 pub mod faults;
-pub mod group;
+pub mod hooks;
 pub mod iov;
-pub mod lane;
 pub mod native;
-pub mod process;
+pub mod protocol;
 pub mod real;
-pub mod spin;
-pub mod stats;
-pub mod thread;
-pub mod trace;
-pub mod upgrade;
-pub mod wait;
-pub mod wire;
+pub mod state;
 
 pub use native::{Listener, Stream};

@@ -1,8 +1,9 @@
 //! Streams by name: between two threads and between two processes, with plain peers, with peers that die.
 
 use memlane_core::reason::Reason;
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::{End, Ready, Standing};
-use memlane_socket::{Listener, Stream};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use std::io::{Read, Write};

@@ -5,9 +5,10 @@
 
 #![allow(clippy::cast_possible_truncation)] // small numbers, on 64 bits
 
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::faults::{Part, STEPS};
 use memlane_socket::native::{Came, End, Lane, Memory, Ready, Standing};
-use memlane_socket::{Listener, Stream};
 use memlane_sys::iov::Piece;
 use memlane_sys::{Errno, mem};
 use std::net::{SocketAddr, TcpStream};

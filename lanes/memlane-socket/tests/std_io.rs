@@ -6,8 +6,9 @@ mod echo_epoll;
 mod echo_tokio;
 
 use memlane_core::reason::Reason;
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::{Counts, End, Standing};
-use memlane_socket::{Listener, Stream};
 use std::io::{self, BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};

@@ -22,7 +22,7 @@
 //! | `writing` | sender | receiver, when it parks | fence against `flags` |
 //! | `active` | sender | receiver | release/acquire: 1 = runs valid; 2 = the sender has detached |
 //! | `runs_declared`, `runs`, `parts` | sender | receiver | before `published` |
-//! | `tx_cpu` | sender | receiver | hint |
+//! | `tx_cpu`, `ready_since` | sender | receiver | hint |
 //!
 //! Both sides can *physically* write all of it. Neither believes a word that it
 //! wrote itself: it keeps its own copy in private memory; and what it reads of
@@ -125,6 +125,9 @@ pub struct SentWords<W: Words> {
     pub runs_declared: W::U32,
     /// CPU that the sender last sent from, +1; 0 = not known.
     pub tx_cpu: W::U32,
+    /// `ticks` at which the sender set this DMB's bit in the ready word; 0 = it does not tell. Receivers report
+    /// connections in this order.
+    pub ready_since: W::U64,
 }
 
 /// Words of the sender that the receiver reads only when it parks: `writing` changes twice a message, so that this line
@@ -147,11 +150,22 @@ pub struct ChunkHeader {
     pub ring_size: AtomicU32,
     /// `LAYOUT_VERSION`.
     pub version: AtomicU32,
-    /// Filler: the ready word has its own lines.
+    /// Filler: the ready words have their own lines.
     pub reserved: [AtomicU64; 14],
+    /// Who has news, and who looks for them.
+    pub ready: ReadyWords,
+}
+
+/// The words of a chunk by which a receiver learns which of its DMBs have news.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ReadyWords {
     /// Bit n: the sender published into DMB n since the receiver last looked.
     /// Set by the sender (after `published`), cleared by the receiver (before it reads `published`).
-    pub ready: AtomicU64,
+    pub bits: AtomicU64,
+    /// `ticks` at which the receiver last looked at its rings, give or take 200 µs; 0 = it does not tell. Written by the
+    /// receiver, read by the sender, a hint.
+    pub looked: AtomicU64,
 }
 
 /// "MLCHUNK1", little endian.
@@ -179,7 +193,9 @@ const _: () = {
     assert!(offset_of!(DmbWords<Cpu>, parts) == 768);
     assert!(size_of::<Run<Cpu>>() == 16);
     assert!(size_of::<Part<Cpu>>() == 8);
+    assert!(offset_of!(SentWords<Cpu>, ready_since) == 16);
     assert!(offset_of!(ChunkHeader, ready) == 128);
+    assert!(offset_of!(ReadyWords, looked) == 8);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);
     assert!(RINGS_AT.is_multiple_of(4096));
 };

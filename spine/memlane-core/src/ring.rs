@@ -560,16 +560,6 @@ impl Rx {
         self.taken
     }
 
-    /// Likewise, of a state that somebody else may be using: a guess.
-    ///
-    /// # Safety
-    /// `rx` is readable.
-    #[inline(always)]
-    pub unsafe fn offset_at(rx: *const Rx) -> u64 {
-        // SAFETY: the caller's promise; any bits are a value.
-        unsafe { (&raw const (*rx).taken).read_volatile() }
-    }
-
     /// The flags as this side set them last.
     pub fn flags(&self) -> u32 {
         self.flags
@@ -581,13 +571,18 @@ impl Rx {
         part_of(self.part, size)
     }
 
+    /// The state that belongs to a fresh DMB after [`Rx::prepare`]: parked, at stream offset 0.
+    pub fn prepared() -> Rx {
+        Rx {
+            flags: PARKED,
+            ..Rx::default()
+        }
+    }
+
     /// Prepares a fresh DMB before the sender is told of it: parked, at stream
     /// offset 0 (the sender's first run says how far TCP has come).
     pub fn prepare<W: Words>(&mut self, w: &DmbWords<W>) {
-        *self = Rx {
-            flags: PARKED,
-            ..Rx::default()
-        };
+        *self = Rx::prepared();
         w.consumed.0.store(0, Relaxed);
         w.sent.0.published.store(0, Relaxed);
         w.tx.0.writing.store(0, Relaxed);

@@ -26,6 +26,19 @@ pub trait Word<T> {
     fn store(&self, value: T, order: Ordering);
 }
 
+/// A shared word that several change: each change is one step, which sees the latest value.
+pub trait Exchange<T>: Word<T> {
+    /// Stores `new` if the word is `old`; `Err`: what it is instead.
+    ///
+    /// # Errors
+    /// The word's value, which is not `old`.
+    fn compare_exchange(&self, old: T, new: T) -> Result<T, T>;
+    /// Adds; what was there before.
+    fn fetch_add(&self, n: T) -> T;
+    /// Subtracts; what was there before.
+    fn fetch_sub(&self, n: T) -> T;
+}
+
 /// The CPU's own atomics; their layout is a plain integer's.
 #[derive(Debug)]
 pub struct Cpu;
@@ -71,7 +84,28 @@ macro_rules! impl_word {
     };
 }
 
+/// Sequentially consistent: on a CPU such a step costs no more than a weaker one does on x86-64.
+macro_rules! impl_exchange {
+    ($atomic:ty, $int:ty) => {
+        impl Exchange<$int> for $atomic {
+            #[inline(always)]
+            fn compare_exchange(&self, old: $int, new: $int) -> Result<$int, $int> {
+                <$atomic>::compare_exchange(self, old, new, Ordering::SeqCst, Ordering::SeqCst)
+            }
+            #[inline(always)]
+            fn fetch_add(&self, n: $int) -> $int {
+                <$atomic>::fetch_add(self, n, Ordering::SeqCst)
+            }
+            #[inline(always)]
+            fn fetch_sub(&self, n: $int) -> $int {
+                <$atomic>::fetch_sub(self, n, Ordering::SeqCst)
+            }
+        }
+    };
+}
+
 impl_word!(core::sync::atomic::AtomicU64, u64);
+impl_exchange!(core::sync::atomic::AtomicU64, u64);
 impl_word!(core::sync::atomic::AtomicU32, u32);
 
 /// loom's atomics, for model checks.
@@ -95,5 +129,7 @@ impl Words for Loom {
 
 #[cfg(feature = "loom")]
 impl_word!(loom::sync::atomic::AtomicU64, u64);
+#[cfg(feature = "loom")]
+impl_exchange!(loom::sync::atomic::AtomicU64, u64);
 #[cfg(feature = "loom")]
 impl_word!(loom::sync::atomic::AtomicU32, u32);

@@ -316,7 +316,7 @@ impl UnixName {
         let mut sun: libc::sockaddr_un = unsafe { core::mem::zeroed() };
         sun.sun_family = libc::AF_UNIX as libc::sa_family_t;
         for (dst, src) in sun.sun_path[1..].iter_mut().zip(self.as_bytes()) {
-            *dst = src.cast_signed();
+            *dst = libc::c_char::from_ne_bytes([*src]);
         }
         #[allow(clippy::cast_possible_truncation)] // at most 110
         let len = (size_of::<libc::sa_family_t>() + 1 + self.len) as libc::socklen_t;
@@ -370,7 +370,7 @@ fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
         bytes: [0; NAME_MAX],
     };
     for (dst, src) in name.bytes.iter_mut().zip(&path[1..]) {
-        *dst = src.cast_unsigned();
+        [*dst] = src.to_ne_bytes();
     }
     Ok(name)
 }

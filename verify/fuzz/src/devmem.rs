@@ -1,4 +1,4 @@
-//! Device memory: what the kernel tells beside a stream's bytes, and what its netlink families answer.
+//! Device memory: the kernel's control messages beside a stream, and the answers of its netlink families.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -76,7 +76,7 @@ fn region() -> Arc<Binding> {
     Binding::beside(region, 4096, KEPT).expect("chunks")
 }
 
-/// Two bytes: how many bytes a receive brings; then what is told of them. Believed: they have names.
+/// Two bytes give the length of a receive; control messages about it follow. Believed if the messages name the bytes.
 pub fn devmem_told(bytes: &[u8]) -> bool {
     let Some((count, told)) = bytes.split_first_chunk() else {
         return false;

@@ -1,14 +1,14 @@
-//! Frames of others: split by rules, cut up into segments.
+//! Frames from other processes: split by rules, and cut up into segments.
 
 use std::sync::Arc;
 
 use memlane_core::region::Region;
-use memlane_packet::ends::headers::{LOOK, Transport, find, fold, sum};
-use memlane_packet::ends::lend;
-use memlane_packet::ends::segment::{Cut, fill_in_blank};
-use memlane_packet::ends::split::rules::Rule;
-use memlane_packet::ends::split::{Fragment, Splitter, Terms, Token, Whole};
 use memlane_packet::{Gso, GsoKind, Meta, More};
+use memlane_packet_ends::headers::{LOOK, Transport, find, fold, sum};
+use memlane_packet_ends::lend;
+use memlane_packet_ends::segment::{Cut, fill_in_blank};
+use memlane_packet_ends::split::rules::Rule;
+use memlane_packet_ends::split::{Fragment, Splitter, Terms, Token, Whole};
 
 const CHUNK: usize = 1024;
 

@@ -18,7 +18,7 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::CONN_CAPACITY;
 use memlane_observe::page;
 use memlane_socket::config::{Config, EID_LEN, EIDS};
-use memlane_socket::wire::{LEN, Message};
+use memlane_socket::protocol::wire::{LEN, Message};
 use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
 use ring_stream::Op;

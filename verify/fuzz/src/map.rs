@@ -1,4 +1,5 @@
-//! The sender's map of a stream, as the receiver follows it: how far it is published, and which stretches come by TCP.
+//! The sender's map of a stream, as the receiver follows it: how far it is published, and which stretches come by
+//! TCP.
 
 use arbitrary::{Arbitrary, Unstructured};
 use memlane_core::layout::{DmbWords, RUNS};

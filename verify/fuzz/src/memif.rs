@@ -1,16 +1,14 @@
-//! memif: what a client says to a server, and what the other side writes into rings.
+//! memif: a client's messages to a server, and rings that the other side has written.
 
 use std::sync::Arc;
 
 use memlane_core::region::Region;
-use memlane_packet::ends::memif::handshake::{REGIONS_MAX, Server, ServerTerms, Step};
-use memlane_packet::ends::memif::layout::{Desc, Memory, NEXT, ring_len};
-use memlane_packet::ends::memif::rings::{Buffers, Counts, FRAME_MIN, Rx, Tx};
-use memlane_packet::ends::memif::wire::{
-    AddRing, Init, LEN, MODE_ETHERNET, Message, Text, VERSION,
-};
 use memlane_packet::error::Ring;
 use memlane_packet::port::More;
+use memlane_packet_ends::memif::handshake::{REGIONS_MAX, Server, ServerTerms, Step};
+use memlane_packet_ends::memif::layout::{Desc, Memory, NEXT, ring_len};
+use memlane_packet_ends::memif::rings::{Buffers, Counts, FRAME_MIN, Rx, Tx};
+use memlane_packet_ends::memif::wire::{AddRing, Init, LEN, MODE_ETHERNET, Message, Text, VERSION};
 
 const MEMORY: u64 = 1 << 20;
 

@@ -1,11 +1,11 @@
-//! What an NBD client may say, before and after the handshake.
+//! Messages of an NBD client, during and after the handshake.
 
+use memlane_block::volume::Info;
 use memlane_block_frontends::nbd::negotiate::{Negotiation, Offer, Step, Tls};
 use memlane_block_frontends::nbd::request::{Piece, Span, Terms, Verdict, inner_blocks};
 use memlane_block_frontends::nbd::wire::{self, REQUEST_LEN, Request, cmd};
-use memlane_block::volume::Info;
 
-/// Replies are bounded whatever is asked: options, times what one of them is told at most.
+/// The most bytes of replies, whatever is asked: the number of options times the longest reply to one.
 const MOST_SAID: usize = 256 * 1024;
 
 fn offers() -> Vec<Offer> {

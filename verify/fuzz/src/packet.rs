@@ -4,22 +4,15 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use memlane_packet::ends::headers::{self, LOOK};
-use memlane_packet::ends::pcap::{Capture, Replay};
-use memlane_packet::ends::{End, EndError, vnet};
+use memlane_fixtures::frames::copied;
+use memlane_fixtures::script::{self, EXTRA, Image, MORE, SLOTS, TxOracle, Wrong};
+use memlane_fixtures::world::World;
 use memlane_packet::engine::chain::Offloads;
 use memlane_packet::wire::{Attach, Hello, LEN, Message};
 use memlane_packet::{Detach, Meta, Mode, More, Sent, Sleep};
-
-use script::{EXTRA, Image, MORE, SLOTS, TxOracle};
-use support::{World, copied};
-
-// The harnesses of the lane's own tests.
-#[path = "../../../lanes/memlane-packet/tests/script/mod.rs"]
-#[allow(dead_code)]
-mod script;
-#[path = "../../../lanes/memlane-packet/tests/support/mod.rs"]
-mod support;
+use memlane_packet_ends::headers::{self, LOOK};
+use memlane_packet_ends::pcap::{Capture, Replay};
+use memlane_packet_ends::{End, EndError, vnet};
 
 /// A message of a front or a back: refused, or the same after encoding it again.
 pub fn packet_link(bytes: &[u8]) -> bool {
@@ -185,7 +178,7 @@ fn compare(
         match oracle.next(image) {
             Ok(Some(packet)) => expected.push(packet),
             Ok(None) => break,
-            Err(()) => ends = true,
+            Err(Wrong) => ends = true,
         }
     }
     let mut got = Vec::new();
@@ -314,8 +307,8 @@ pub fn rings() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A header as of a TAP device, and the frame behind it: what is found lies inside, what is understood is told to
-/// another kernel in the same words, what is filled in is right. Believed: there is a transport header.
+/// A TAP device's header and its frame. What is found lies inside the frame, the header is written as it was read, and a
+/// checksum that is filled in is right. Believed if there is a transport header.
 pub fn packet_headers(bytes: &[u8]) -> bool {
     let Some((header, frame)) = bytes.split_first_chunk::<{ vnet::LEN }>() else {
         return false;

@@ -5,9 +5,9 @@ use memlane_transport::wire::{
     SgDesc,
 };
 
-/// A message of a client or a server, by connect, accept or send, and the header of a request (after a byte that says
-/// whether replays are told, and four of an immediate): refused, or the same after encoding it again; and whatever an
-/// immediate names is in a chunk that there is.
+/// A message of a client or a server (connect, accept or send) and the header of a request, after a byte that says
+/// whether replays are supported, and four bytes of an immediate. A message is refused, or encodes to the same bytes
+/// again; and whatever an immediate names lies in an existing chunk.
 pub fn rtrs_message(bytes: &[u8]) -> bool {
     let Some((head, bytes)) = bytes.split_at_checked(5) else {
         return false;

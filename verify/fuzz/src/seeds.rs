@@ -9,7 +9,7 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::{
     CONN_ENTRY_LEN, ConnEntry, ConnState, HEADER_LEN, Header, MAGIC, ReasonCount, VERSION,
 };
-use memlane_socket::wire::{Kind, Message};
+use memlane_socket::protocol::wire::{Kind, Message};
 use memlane_sys::sock::{Addr, Tuple};
 use memlane_transport::io::frame::{Header as Frame, Place, Step};
 

@@ -1,4 +1,4 @@
-//! A stream of the tcp device's frames, however it is cut into pieces.
+//! A stream of the tcp device's frames, cut into arbitrary pieces.
 
 use memlane_core::access::{SharedBytes, copy};
 use memlane_transport::io::frame::{FrameError, HEADER, Header, Place};

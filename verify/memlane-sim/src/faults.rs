@@ -1,4 +1,4 @@
-//! What goes wrong, and when it is mended.
+//! Faults: what goes wrong in a world, and when it is repaired.
 
 use crate::net::Way;
 use crate::rng::Rng;
@@ -11,9 +11,9 @@ pub enum Fault {
     Stall(usize, Time),
     /// A wire holds one connection of each path back, and no other.
     StallOne(usize, u16, Time),
-    /// A wire loses what is sent, one way or both, and nobody is told.
+    /// A wire silently loses what is sent, in one direction or both.
     Hole(usize, Option<Way>, Time),
-    /// A wire breaks: both ends are told.
+    /// A wire breaks, and both ends notice.
     Cut(usize, Time),
     /// The backend is stuck for a while with what it begins now.
     Stuck(Time),

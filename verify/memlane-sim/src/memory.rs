@@ -1,4 +1,4 @@
-//! The server's memory: the chunks of its sessions, where clients write at any time.
+//! The server's memory: the chunks of its sessions, which clients may write at any time.
 
 use memlane_transport::engine::server::{Chunks, SessionId};
 use memlane_transport::wire::SgDesc;

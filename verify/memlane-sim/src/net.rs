@@ -1,5 +1,5 @@
-//! Wires and links. A link is one connection over a wire: it delivers in order, or not at all any more. Two links have
-//! nothing to do with each other's order.
+//! Wires and links. A link is one connection over a wire. It delivers in order until it fails, and then delivers
+//! nothing more. Different links have no common order.
 
 use crate::rng::Rng;
 use memlane_transport::engine::Time;

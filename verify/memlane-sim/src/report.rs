@@ -1,4 +1,4 @@
-//! What happened in a world.
+//! Counts of what happened in a world.
 
 /// What happened in a world, to see that worlds are not dull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,4 +1,4 @@
-//! Everything that happens by chance.
+//! The random numbers of a world, all from its seed.
 
 use memlane_transport::engine::Time;
 use memlane_transport::engine::backoff::Jitter;
@@ -24,7 +24,7 @@ impl Rng {
         self.any() % most.max(1)
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability, in percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -1,7 +1,7 @@
-//! Many worlds; and the two that must go wrong.
+//! Many worlds that must hold, and two that must fail.
 //!
-//! `MEMLANE_SEED=n cargo test -p memlane-sim --test worlds` runs the world of that seed alone and prints what happens;
-//! `MEMLANE_WORLDS=n` runs more of them, or fewer.
+//! `MEMLANE_SEED=n cargo test -p memlane-sim --test worlds` runs only the world of that seed and prints what happens.
+//! `MEMLANE_WORLDS=n` sets how many worlds to run.
 
 use memlane_sim::oracle::Violation;
 use memlane_sim::report::Report;

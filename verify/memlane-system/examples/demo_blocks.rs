@@ -1,5 +1,5 @@
-//! `./dev demo blocks`: a volume of one machine on another, over two cables, while one is pulled and the server is
-//! killed and started again. fio writes, reads back and checks all the while.
+//! `./dev demo blocks`: one machine uses a volume of another over two cables, while one cable is pulled and the
+//! server is killed and restarted. fio writes, reads back and verifies throughout.
 
 use std::time::{Duration, Instant};
 

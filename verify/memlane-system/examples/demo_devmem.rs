@@ -1,5 +1,5 @@
-//! `./dev demo devmem`: a file goes from one process to another through a region of device memory, over each path that
-//! takes nothing special, by turns; what each path costs, and whether the file is the same afterwards.
+//! `./dev demo devmem`: sends a file from one process to another through a region of device memory, over each path
+//! that needs no special hardware in turn. It prints what each path costs, and whether the file arrived unchanged.
 
 use std::process::exit;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! `./dev demo packets`: two machines joined by `memlane net link` over TAP devices, in the lane's three modes, and by a
-//! veth pair; iperf3 over each of them, by turns.
+//! `./dev demo packets`: joins two machines by `memlane net link` over TAP devices, in the lane's three modes, and by
+//! a veth pair. It runs iperf3 over each in turn.
 
 use std::process::exit;
 use std::time::Instant;

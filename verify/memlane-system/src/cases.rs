@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::harness::{self, Mode, Outcome};
 
-/// What a family's cases are forgiven, and why.
+/// Exceptions of a family's cases, each with its reason.
 #[derive(Clone, Copy, Debug)]
 pub enum Exception {
     /// The memory lane need not have carried a byte.
@@ -23,14 +23,14 @@ pub enum Exception {
         /// Why not.
         because: &'static str,
     },
-    /// A known gap: not run under memlane. Must stand in docs/limits.md.
+    /// A known gap, which does not run under memlane. docs/limits.md must list it.
     Gap {
         /// The case's name.
         case: &'static str,
         /// What happens instead.
         because: &'static str,
     },
-    /// One line may differ. To be found in docs/limits.md too.
+    /// One line may differ. docs/limits.md lists it, too.
     Limit {
         /// The case's name.
         case: &'static str,
@@ -43,7 +43,7 @@ pub enum Exception {
     },
 }
 
-/// One way to play a case.
+/// One way to run a case.
 #[derive(Debug)]
 struct Variant {
     name: &'static str,
@@ -161,8 +161,8 @@ fn compare_in(mut run: FamilyRun<'_>) {
     );
 }
 
-/// Plays one case of `family` in one of its ways, both chosen by `pick`, plain
-/// and in `mode`; says which it was. For families without exceptions.
+/// Runs one case of `family` in one of its ways, both chosen by `pick`, plain
+/// and in `mode`, and returns their names. For families without exceptions.
 ///
 /// # Panics
 /// If it was not as on plain TCP, hung, or did not use the lane though it should have.
@@ -215,7 +215,7 @@ fn check_names(cases: &[Case], exceptions: &[Exception]) {
         let limits = include_str!("../../../docs/limits.md");
         assert!(
             !matches!(exception, Exception::Gap { .. }) || limits.contains(&format!("`{case}`")),
-            "the gap {case} does not stand in docs/limits.md"
+            "docs/limits.md does not list the gap {case}"
         );
     }
 }
@@ -366,7 +366,7 @@ impl<'a> FamilyRun<'a> {
             .any(|e| matches!(e, Exception::NoLane { case, .. } if case == name))
     }
 
-    /// `got`, with the lines that may differ put back to what plain TCP says there.
+    /// `got`, with the lines that may differ replaced by those of plain TCP.
     fn forgive(&self, name: &str, plain: &str, got: &str) -> String {
         let mut text = String::with_capacity(got.len());
         let mut expected = plain.lines();
@@ -442,7 +442,7 @@ fn ring_bytes(outcome: &Outcome) -> u64 {
         .sum()
 }
 
-/// Where two transcripts part: `-` plain, `+` memlane.
+/// Where two transcripts differ: `-` plain, `+` memlane.
 fn difference(plain: &str, got: &str) -> String {
     let (plain, got): (Vec<_>, Vec<_>) = (plain.lines().collect(), got.lines().collect());
     let same = plain.iter().zip(&got).take_while(|(a, b)| a == b).count();

@@ -1,5 +1,4 @@
-//! Many connections between few processes, or few between many: `ends/crowd.c`, told
-//! step by step what to do.
+//! Many connections between few processes, or few between many: drives `ends/crowd.c` step by step.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -14,7 +13,7 @@ use crate::real::lane::{LaneReport, LaneWatch};
 /// Longest that connections may take to get their lane while they talk.
 const PATIENCE: Duration = Duration::from_secs(500);
 
-/// The program that is told what to do.
+/// The program that the tests drive.
 pub fn program() -> std::path::PathBuf {
     Path::new(env!("OUT_DIR")).join("crowd")
 }
@@ -71,7 +70,7 @@ impl Program {
         line.trim().to_owned()
     }
 
-    /// Gives an order, and waits for the answer: how often it waited.
+    /// Gives an order, waits for the answer, and returns how often it waited.
     ///
     /// # Panics
     /// If it finds something wrong.
@@ -85,7 +84,7 @@ impl Program {
         waits.unwrap_or_else(|| panic!("{order}: said {said:?}"))
     }
 
-    /// Its page is there since its first socket: found once, it need not be looked for.
+    /// Its stats page, found once: it exists from the first socket on.
     fn find_page(&mut self) {
         if let (false, Some(watch)) = (self.found_page, &mut self.watch) {
             watch.rest();
@@ -94,7 +93,7 @@ impl Program {
         }
     }
 
-    /// What its page says now.
+    /// The present contents of its stats page.
     pub fn lane(&self) -> LaneReport {
         match &self.watch {
             Some(watch) => watch.report("crowd", self.mode),
@@ -164,9 +163,9 @@ impl Drop for Program {
 /// A server, and one (or the first of many) that calls it.
 #[derive(Debug)]
 pub struct Crowd {
-    /// Who accepts.
+    /// The accepting side.
     pub server: Program,
-    /// Who connects.
+    /// The connecting side.
     pub caller: Program,
 }
 
@@ -178,7 +177,7 @@ impl Crowd {
         Crowd { server, caller }
     }
 
-    /// A server, and so many processes that call it.
+    /// A server, and this many processes that connect to it.
     pub fn of_many(mode: Mode, callers: usize) -> Crowd {
         let (server, port) = serve(mode);
         let mut caller = Program::start(mode, &["many", &port, &callers.to_string()]);
@@ -206,7 +205,7 @@ impl Crowd {
         }
     }
 
-    /// Talks until so many of the server's connections have the lane.
+    /// Talks until this many of the server's connections have the lane.
     ///
     /// # Panics
     /// If they don't get it, or if a byte is wrong.

@@ -1,4 +1,4 @@
-//! `memlane nc` as a black box: receivers that wait, what they counted, who holds what.
+//! `memlane nc` as a black box: waiting receivers, their counts, and who holds which memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,14 +11,14 @@ use crate::blocks::memlane;
 use crate::harness::{self, Outcome, Running};
 use crate::real::sha256_of_file;
 
-/// For whatever should take seconds at most.
+/// Time limit for anything that should take seconds.
 pub const LIMIT: Duration = Duration::from_secs(120);
-/// Those that every machine has, whoever sends.
+/// Paths that every machine has, for any sender.
 pub const PATHS: [&str; 2] = ["mapped", "staged"];
-/// And if memlane sends, on the same machine.
+/// The same, and the path for a memlane sender on the same machine.
 pub const PATHS_HERE: [&str; 3] = ["lane", "mapped", "staged"];
 
-/// What a sender has to be told, too, if the receiver requires that path.
+/// Arguments that a sender also needs if the receiver requires that path.
 pub fn both(path: &str) -> &'static [&'static str] {
     match path {
         "lane" => &["--require", "lane"],
@@ -33,14 +33,14 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Likewise, on one of two machines.
+/// `memlane` with these arguments, on one of two machines.
 pub fn command_on(machines: &Machines, side: Side, args: &[&str]) -> Command {
     let mut command = machines.command(side, memlane());
     command.args(args);
     command
 }
 
-/// A `memlane nc` that listens, and where.
+/// A listening `memlane nc`, and its address.
 #[derive(Debug)]
 pub struct Listening {
     /// The process.
@@ -55,7 +55,7 @@ impl Listening {
         Listening::of(command(&[&["nc", "-l", "127.0.0.1:0"], args].concat()))
     }
 
-    /// This command, which says where it listens.
+    /// Starts this command and reads the address that it prints.
     ///
     /// # Panics
     /// If it does not.
@@ -75,33 +75,33 @@ impl Listening {
         Listening { running, at }
     }
 
-    /// What became of it.
+    /// Waits for its end.
     pub fn finish(self) -> Outcome {
         self.running.finish(LIMIT)
     }
 
-    /// What it counted.
+    /// Waits for its end and returns its counts.
     ///
     /// # Panics
-    /// If something went wrong.
+    /// If it failed.
     pub fn counted(self) -> Value {
         counted(&self.finish())
     }
 }
 
-/// What a command that has ended well counted.
+/// The counts that a successful command printed.
 ///
 /// # Panics
-/// If it has not, or did not say.
+/// If it failed, or printed none.
 pub fn counted(outcome: &Outcome) -> Value {
     assert!(outcome.is_ok(), "{}", outcome.report());
     serde_json::from_str(&outcome.stdout).expect("JSON")
 }
 
-/// What is so of every receiver that has ended well.
+/// Checks what holds for every receiver that ended well.
 ///
 /// # Panics
-/// If it is not.
+/// If it does not hold.
 pub fn nothing_is_lost(counted: &Value, bytes: u64) {
     assert_eq!(counted["schema"], "memlane.nc/1");
     assert_eq!(counted["bytes"], bytes);
@@ -110,10 +110,10 @@ pub fn nothing_is_lost(counted: &Value, bytes: u64) {
     assert_eq!(counted["chunks_free"], counted["chunks"]);
 }
 
-/// An error has one sentence, and nothing on standard output.
+/// Checks an error: this code, one sentence, and nothing on standard output.
 ///
 /// # Panics
-/// If it has not, or another code.
+/// If it differs.
 pub fn refused(outcome: &Outcome, code: i32, says: &str) {
     let report = outcome.report();
     assert!(!outcome.hung, "{report}");
@@ -123,7 +123,7 @@ pub fn refused(outcome: &Outcome, code: i32, says: &str) {
     assert!(!outcome.stderr.contains("panicked"), "{report}");
 }
 
-/// Bytes of memory that a process has, and of it what is its own and of no file or region; KiB.
+/// Memory of a process in KiB: all of it, and the anonymous part that belongs to no file or region.
 pub fn resident(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -135,7 +135,7 @@ pub fn resident(pid: u32) -> (u64, u64) {
     (field("VmRSS:"), field("RssAnon:"))
 }
 
-/// Ticks (hundredths of a second) that a process has run.
+/// CPU time of a process, in ticks (hundredths of a second).
 pub fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or_default();
@@ -143,7 +143,7 @@ pub fn ticks(pid: u32) -> u64 {
     ticks.filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// Processes that have a region's memfd open, as far as we may look.
+/// Processes that have a region's memfd open, among those that we may examine.
 pub fn holders_of_regions() -> Vec<(u32, PathBuf)> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -168,7 +168,7 @@ pub fn holders_of_regions() -> Vec<(u32, PathBuf)> {
 pub struct Carried {
     /// What the receiver counted.
     pub counted: Value,
-    /// Of what came out, SHA-256.
+    /// SHA-256 of what came out.
     pub hash: String,
 }
 

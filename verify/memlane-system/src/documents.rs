@@ -1,7 +1,7 @@
-//! Documents by shape, and pages for Prometheus by their grammar.
+//! Checks JSON documents by shape, and Prometheus pages by grammar.
 //!
-//! A document of a schema may gain fields; none that is in `tests/shapes/` may vanish or become something else without
-//! another number in `schema`. `MEMLANE_WRITE_SHAPES=1` writes the files anew.
+//! A document may gain fields. A field in `tests/shapes/` may neither disappear nor change its type unless the number
+//! in `schema` changes. `MEMLANE_WRITE_SHAPES=1` rewrites the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -46,7 +46,7 @@ pub fn lost(kept: &BTreeSet<String>, now: &BTreeSet<String>) -> Vec<String> {
     kept.difference(now).cloned().collect()
 }
 
-/// A document has what `tests/shapes/NAME` lists, and the schema that is told.
+/// Checks that a document has this schema, and every field that `tests/shapes/NAME` lists.
 ///
 /// # Panics
 /// If it has not.

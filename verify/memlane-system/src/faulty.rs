@@ -1,4 +1,5 @@
-//! The preload library with fault points (`memlane-socket`, `faults`), and programs that are to survive a peer with it.
+//! The preload library with fault points (`memlane-socket`, feature `faults`), and programs that must survive a peer
+//! that runs with it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -156,13 +156,13 @@ fn under_memlane(built: &Built, mode: Mode, program: &OsStr) -> Command {
 /// What became of a command.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Exit status; of a hang, that of the kill.
+    /// Exit status; after a hang, that of the kill.
     pub status: ExitStatus,
     /// It had to be killed.
     pub hung: bool,
     /// Everything it and its children wrote to standard output.
     pub stdout: String,
-    /// Likewise, standard error.
+    /// Everything it and its children wrote to standard error.
     pub stderr: String,
     /// How long it took.
     pub took: Duration,
@@ -269,6 +269,23 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// How often it has written `what` to standard error.
+    pub fn said(&self, what: &str) -> usize {
+        self.stderr().matches(what).count()
+    }
+
+    /// Waits until it has written `what` to standard error `times` times.
+    ///
+    /// # Panics
+    /// With all its output, if it ends first or has not done so after a minute.
+    pub fn wait_until_said(&mut self, what: &str, times: usize) {
+        let stderr = self.dir.path().join("stderr");
+        let limit = Duration::from_secs(60);
+        self.wait_until(limit, what, || {
+            read_lossy(&stderr).matches(what).count() >= times
+        });
     }
 
     /// Waits until something listens on `port` of 127.0.0.1.

@@ -1,5 +1,4 @@
-//! Two programs with one connection between them (`ends/end.c`), each with settings
-//! of its own, told step by step what to do.
+//! Two programs with one connection between them (`ends/end.c`), each with its own settings, driven step by step.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -268,9 +267,9 @@ pub struct Alone {
 /// Both ends of one connection, each in a process of its own.
 #[derive(Debug)]
 pub struct Pair {
-    /// Who accepted.
+    /// The accepting side.
     pub server: End,
-    /// Who connected.
+    /// The connecting side.
     pub client: End,
     home: Home,
     seed: u64,
@@ -345,7 +344,7 @@ impl Pair {
         both.map(|conn| conn.map(|conn| [conn.reason, conn.peer_reason]))
     }
 
-    /// Both send so many bytes at the same time; each must get what the other sent.
+    /// Both send this many bytes at the same time; each must receive what the other sent.
     ///
     /// # Panics
     /// If not.

@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::blocks::memlane;
 use crate::harness::{self, Outcome, Running, TempDir};
 
-/// How long anything may take.
+/// The longest that anything may take.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// How a back gets at packets.
+/// The modes in which a back reaches packets.
 pub const MODES: [&str; 3] = ["persistent", "map", "copy"];
 
 /// A verb of `memlane net`.
@@ -26,28 +26,20 @@ pub fn run(args: &[&str]) -> Outcome {
     harness::run(net(args), LIMIT)
 }
 
-/// Starts one.
+/// Starts a verb.
 pub fn start(args: &[&str]) -> Running {
     Running::start(net(args))
 }
 
-/// Waits until it has said that.
+/// Waits until it has printed this text.
 ///
 /// # Panics
 /// If it does not.
 pub fn says(running: &mut Running, what: &str) {
-    let end = Instant::now() + LIMIT;
-    while !running.stderr().contains(what) {
-        assert!(
-            running.is_running() && Instant::now() < end,
-            "no {what:?}: {}",
-            running.stderr()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    running.wait_until_said(what, 1);
 }
 
-/// It ended with this code and said that.
+/// Checks that it ended with this code and printed this text.
 ///
 /// # Panics
 /// If it did not.
@@ -56,15 +48,15 @@ pub fn ended(said: &Outcome, code: i32, what: &str) {
     assert!(said.stderr.contains(what), "{}", said.report());
 }
 
-/// A document.
+/// Parses a JSON document.
 ///
 /// # Panics
-/// If it is none.
+/// If it is not one.
 pub fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A folder with a socket to be, and a name that no other test has.
+/// A folder for a socket, and a name that no other test uses.
 #[derive(Debug)]
 pub struct Place {
     dir: TempDir,
@@ -72,7 +64,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A new one.
+    /// Makes a new folder.
     pub fn new(test: &str) -> Place {
         Place {
             dir: TempDir::new(test),
@@ -80,12 +72,12 @@ impl Place {
         }
     }
 
-    /// Of a file in it.
+    /// The path of a file in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Of the socket.
+    /// The path of the socket.
     pub fn socket(&self) -> String {
         self.path("s").display().to_string()
     }
@@ -95,16 +87,16 @@ impl Place {
         format!("{kind}:{}", self.socket())
     }
 
-    /// A name for one side.
+    /// The name of one side.
     pub fn named(&self, side: &str) -> String {
         format!("{}-{side}", self.name)
     }
 }
 
-/// What `net stats --json` shows of a process; `None`: it is not there.
+/// What `net stats --json` shows of a process, or `None` if it does not show it.
 ///
 /// # Panics
-/// If it is no such document.
+/// If the output is not such a document.
 pub fn stats(name: &str) -> Option<Value> {
     let said = run(&["stats", name, "--json"]);
     if said.status.code() == Some(1) {
@@ -117,10 +109,10 @@ pub fn stats(name: &str) -> Option<Value> {
     Some(found[0].clone())
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 ///
 /// # Panics
-/// If it never is.
+/// If it never does.
 pub fn shows(name: &str, what: &str, so: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + LIMIT;
     loop {
@@ -133,10 +125,10 @@ pub fn shows(name: &str, what: &str, so: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// A number of a document.
+/// A number in a document.
 ///
 /// # Panics
-/// If it is none.
+/// If it is not a number.
 pub fn number(value: &Value) -> u64 {
     value
         .as_u64()

@@ -1,4 +1,4 @@
-//! `memlane serve`, `map`, `vol` on one machine: what they do, and what they refuse with which exit code.
+//! `memlane serve`, `map` and `vol` on one machine: what they do, what they refuse, and with which exit code.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};

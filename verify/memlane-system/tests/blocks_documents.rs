@@ -1,7 +1,7 @@
-//! What the verbs of volumes print with `--json`, by shape, and the pages for Prometheus, by their grammar.
+//! The JSON of the volume verbs, checked by shape, and their Prometheus pages, checked by grammar.
 //!
-//! A document of a schema may gain fields; none that is in `shapes/` may vanish or become something else without
-//! another number in `schema`. `MEMLANE_WRITE_SHAPES=1` writes the files anew.
+//! A document may gain fields. A field in `shapes/` may neither disappear nor change its type unless the number in
+//! `schema` changes. `MEMLANE_WRITE_SHAPES=1` rewrites the files.
 
 use memlane_system::blocks::alone::{Alone, Mapping};
 use memlane_system::documents::{self, faults, lost, page, shape_of};
@@ -29,7 +29,7 @@ fn scene(test: &str) -> Scene {
     }
 }
 
-/// The document that a verb prints has what `shapes/NAME` lists, and the schema that is told.
+/// Checks that a verb's document has this schema, and every field that `shapes/NAME` lists.
 fn keeps_its_shape(scene: &Scene, name: &str, args: &[&str], schema: &str) {
     let said = scene.alone.memlane(args);
     assert!(said.status.success(), "{args:?}: {said:?}");

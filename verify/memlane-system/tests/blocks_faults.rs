@@ -1,5 +1,5 @@
-//! What goes wrong behind a volume, in front of it, and between: each a clear error, nobody else is disturbed, and
-//! nothing that was acknowledged is lost.
+//! Faults behind a volume, in front of it, and between. Each gives a clear error and disturbs nobody else, and no
+//! acknowledged write is lost.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -242,7 +242,7 @@ fn a_server_that_comes_back_with_other_chunks_is_told_and_the_old_ones_work_agai
     disk.wait_until("the path is given up", |session| {
         session["paths"][0]["state"] == "closed"
     });
-    // Whoever looks is told so.
+    // The server reports it.
     disk.wait_until("an event", |session| {
         session["events"].to_string().contains("closed")
     });
@@ -385,7 +385,7 @@ fn nbd_clients_that_go_in_mid_command_or_ask_for_four_gigabytes_disturb_nobody()
     mapping.end();
 }
 
-/// Two paths through proxies that misbehave in turns, at points out of a seed.
+/// Two paths through proxies that misbehave in turn, at points that a seed selects.
 #[test]
 fn paths_that_are_late_stand_still_or_break_in_mid_frame_carry_every_request_once() {
     let test = "faults-proxies";

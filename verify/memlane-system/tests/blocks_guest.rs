@@ -1,7 +1,7 @@
-//! Machines in QEMU: one that boots from a volume, one that serves volumes and whose power fails, one whose network
-//! delays, loses and reorders.
+//! Machines in QEMU: one boots from a volume, one serves volumes and loses its power, one has a network that delays,
+//! loses and reorders.
 //!
-//! The first is short and runs where its kernel can be had; `./dev test-kernels` runs all.
+//! The first test is short and runs wherever its kernel is available. `./dev test-kernels` runs all of them.
 #![cfg(target_arch = "x86_64")]
 
 use std::fs::File;
@@ -243,7 +243,7 @@ fn what_was_flushed_is_there_after_the_servers_machine_has_lost_its_power() {
             machine.kill();
             machine = serving_machine(&kernel, &memlane, &disk, port);
             mapping.wait_for_paths(1);
-            // Some writes by the path that is back, before the writer is told that this round is over.
+            // Some writes take the path that is back, before the writer learns that this round is over.
             std::thread::sleep(Duration::from_millis(1000));
             over.store(true, Ordering::SeqCst);
         });

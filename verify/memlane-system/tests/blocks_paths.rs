@@ -1,52 +1,21 @@
-//! A volume of one machine, used on another, while the cables between them are pulled, cut and throttled and the
-//! server is killed. fio writes, reads back and checks all the while.
+//! One machine uses a volume of another while the cables between them are pulled, cut and throttled and the server is
+//! killed. fio writes, reads back and verifies throughout.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memlane_system::blocks::fio::{Verdict, Verifying};
-use memlane_system::blocks::machines::{Machines, Side};
-use memlane_system::blocks::volumes::{Mapped, Serving};
-use memlane_system::blocks::{has, memlane, must, skip};
-
-const LIMIT: Duration = Duration::from_secs(90);
-const SIZE: u64 = 64 << 20;
-
-/// Machines with `cables` cables, if there can be any here.
-fn machines(test: &str, cables: usize) -> Option<Machines> {
-    if !has("fio") {
-        skip(test, "no fio: apt-get install fio");
-        return None;
-    }
-    let machines = Machines::new(test, cables);
-    // Not for want of a package: it cannot be demanded.
-    machines
-        .map_err(|why| eprintln!("SKIPPED {test}: {why}"))
-        .ok()
-}
-
-fn pause(millis: u64) {
-    std::thread::sleep(Duration::from_millis(millis));
-}
-
-fn tell(test: &str, verdict: &Verdict) {
-    println!(
-        "{test}: {} requests, the longest took {:.0} ms",
-        verdict.requests,
-        verdict.longest.as_secs_f64() * 1000.0
-    );
-}
+use memlane_system::blocks::fio::Verifying;
+use memlane_system::blocks::machines::Side;
+use memlane_system::blocks::scene::{LIMIT, Scene, pause};
+use memlane_system::blocks::{memlane, must};
 
 #[test]
 fn a_cable_is_pulled_and_put_back_and_nothing_is_wrong() {
-    let test = "cable-pulled";
-    let Some(machines) = machines(test, 2) else {
+    let Some(scene) = Scene::new("cable-pulled", 2, &[]) else {
         return;
     };
-    Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &[]);
-    mapped.wait_for_paths(2);
+    let machines = &scene.machines;
+    let mapped = scene.map(&[]);
     let fio = Verifying::start(&mapped.uri(), 8, &[]);
     for cable in [0, 1] {
         pause(1000);
@@ -55,21 +24,18 @@ fn a_cable_is_pulled_and_put_back_and_nothing_is_wrong() {
         machines.pull(cable, false);
         mapped.wait_for_paths(2);
     }
-    tell(test, &fio.must_find_nothing(LIMIT));
+    scene.report(&fio.must_find_nothing(LIMIT));
     assert!(mapped.failed_over() > 0, "{:#}", mapped.session());
     mapped.unmap();
 }
 
 #[test]
 fn a_cable_that_carries_one_direction_only_is_left_alone() {
-    let test = "one-way";
-    let Some(machines) = machines(test, 2) else {
+    let Some(scene) = Scene::new("one-way", 2, &[]) else {
         return;
     };
-    Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &[]);
-    mapped.wait_for_paths(2);
+    let machines = &scene.machines;
+    let mapped = scene.map(&[]);
     let fio = Verifying::start(&mapped.uri(), 8, &[]);
     for (cable, deaf) in [(0, Side::Client), (1, Side::Server)] {
         pause(500);
@@ -78,19 +44,17 @@ fn a_cable_that_carries_one_direction_only_is_left_alone() {
         machines.stop_losing(deaf);
         mapped.wait_for_paths(2);
     }
-    tell(test, &fio.must_find_nothing(LIMIT));
+    scene.report(&fio.must_find_nothing(LIMIT));
     mapped.unmap();
 }
 
 #[test]
 fn a_client_that_was_cut_off_loses_its_volume_to_another_one_and_writes_no_more() {
-    let test = "taken-over";
-    let Some(machines) = machines(test, 1) else {
+    let Some(scene) = Scene::new("taken-over", 1, &["--heartbeat", "1s"]) else {
         return;
     };
-    let file = Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &["--heartbeat", "1s"]);
-    let mapped = Mapped::new(&machines, "disk", &["--on-disconnect", "queue:60s"]);
+    let machines = &scene.machines;
+    let mapped = scene.map(&["--on-disconnect", "queue:60s"]);
     let old = Verifying::start(&mapped.uri(), 40, &[]);
     pause(1000);
     for deaf in [Side::Client, Side::Server] {
@@ -125,14 +89,14 @@ fn a_client_that_was_cut_off_loses_its_volume_to_another_one_and_writes_no_more(
     }
     let outcome = old.end(LIMIT);
     assert!(!outcome.is_ok() && !outcome.hung, "{}", outcome.report());
-    tell(test, &new.must_find_nothing(LIMIT));
+    scene.report(&new.must_find_nothing(LIMIT));
     let session = mapped.session();
     let state = session["volumes"][0]["state"].as_str().unwrap_or_default();
     assert!(state.contains("taken it over"), "{session:#}");
     let end = ["vol", "unmap", "disk"];
-    let before = std::fs::read(&file).expect("the file");
+    let before = std::fs::read(&scene.file).expect("the file");
     mapped.unmap();
-    assert!(before == std::fs::read(&file).expect("the file"));
+    assert!(before == std::fs::read(&scene.file).expect("the file"));
     let mut command = machines.command(Side::Server, memlane());
     command.args(end);
     must(command);
@@ -140,14 +104,11 @@ fn a_client_that_was_cut_off_loses_its_volume_to_another_one_and_writes_no_more(
 
 #[test]
 fn a_cable_that_loses_packets_or_crawls_slows_nobody_down_for_ever() {
-    let test = "lossy";
-    let Some(machines) = machines(test, 2) else {
+    let Some(scene) = Scene::new("lossy", 2, &[]) else {
         return;
     };
-    Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &[]);
-    mapped.wait_for_paths(2);
+    let machines = &scene.machines;
+    let mapped = scene.map(&[]);
     let fio = Verifying::start(&mapped.uri(), 8, &[]);
     pause(500);
     machines.lose(0, Side::Client, 20);
@@ -156,52 +117,45 @@ fn a_cable_that_loses_packets_or_crawls_slows_nobody_down_for_ever() {
     machines.throttle(1, Side::Server, Some("256kbit"));
     pause(2000);
     machines.throttle(1, Side::Server, None);
-    tell(test, &fio.must_find_nothing(LIMIT));
+    scene.report(&fio.must_find_nothing(LIMIT));
     mapped.wait_for_paths(2);
     mapped.unmap();
 }
 
 #[test]
 fn the_server_is_killed_and_started_again_twice_and_nothing_is_lost() {
-    let test = "server-killed";
-    let Some(machines) = machines(test, 2) else {
+    let Some(scene) = Scene::new("server-killed", 2, &[]) else {
         return;
     };
-    let file = Serving::make_volume(&machines, "disk", SIZE);
-    let server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &[]);
-    mapped.wait_for_paths(2);
+    let mapped = scene.map(&[]);
     let fio = Verifying::start(&mapped.uri(), 10, &[]);
     pause(1500);
-    server.kill();
+    scene.kill_server();
     pause(500);
-    let server = Serving::start(&machines, &[]);
+    scene.start_server();
     mapped.wait_for_paths(2);
     pause(1500);
-    server.kill();
-    let server = Serving::start(&machines, &[]);
+    scene.kill_server();
+    scene.start_server();
     mapped.wait_for_paths(2);
-    tell(test, &fio.must_find_nothing(LIMIT));
+    scene.report(&fio.must_find_nothing(LIMIT));
     // The file is what the volume shows.
     must({
         let mut command = Command::new("qemu-img");
         command.args(["compare", "-f", "raw", "-F", "raw"]);
-        command.arg(&file).arg(mapped.uri());
+        command.arg(&scene.file).arg(mapped.uri());
         command
     });
     mapped.unmap();
-    drop(server);
 }
 
 #[test]
 fn without_a_path_requests_wait_as_long_as_was_asked_and_then_fail() {
-    let test = "no-path";
-    let Some(machines) = machines(test, 1) else {
+    let Some(scene) = Scene::new("no-path", 1, &[]) else {
         return;
     };
-    Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &["--on-disconnect", "queue:20s"]);
+    let machines = &scene.machines;
+    let mapped = scene.map(&["--on-disconnect", "queue:20s"]);
     let fio = Verifying::start(&mapped.uri(), 6, &[]);
     pause(1000);
     machines.pull(0, true);
@@ -209,14 +163,14 @@ fn without_a_path_requests_wait_as_long_as_was_asked_and_then_fail() {
     pause(1500);
     machines.pull(0, false);
     let verdict = fio.must_find_nothing(LIMIT);
-    tell(test, &verdict);
+    scene.report(&verdict);
     assert!(
         verdict.longest >= Duration::from_millis(1500),
         "{verdict:?}"
     );
     mapped.unmap();
 
-    let mapped = Mapped::new(&machines, "disk", &["--on-disconnect", "fail"]);
+    let mapped = scene.map(&["--on-disconnect", "fail"]);
     let fio = Verifying::start(&mapped.uri(), 30, &[]);
     pause(1000);
     machines.pull(0, true);
@@ -231,14 +185,11 @@ fn without_a_path_requests_wait_as_long_as_was_asked_and_then_fail() {
 
 #[test]
 fn paths_are_added_and_removed_under_load() {
-    let test = "paths-changed";
-    let Some(machines) = machines(test, 2) else {
+    let Some(scene) = Scene::new("paths-changed", 2, &[]) else {
         return;
     };
-    Serving::make_volume(&machines, "disk", SIZE);
-    let _server = Serving::start(&machines, &[]);
-    let mapped = Mapped::new(&machines, "disk", &[]);
-    mapped.wait_for_paths(2);
+    let machines = &scene.machines;
+    let mapped = scene.map(&[]);
     let fio = Verifying::start(&mapped.uri(), 6, &[]);
     for cable in [0, 1, 0] {
         pause(500);
@@ -253,6 +204,6 @@ fn paths_are_added_and_removed_under_load() {
         must(mapped.verb(&["session", "add-path", "test", &to]));
         mapped.wait_for_paths(2);
     }
-    tell(test, &fio.must_find_nothing(LIMIT));
+    scene.report(&fio.must_find_nothing(LIMIT));
     mapped.unmap();
 }

@@ -1,8 +1,8 @@
-//! Power cuts, as far as processes can play them: the server, or the server and whoever has mapped its volume, are
-//! killed between writes and flushes, again and again at moments out of a seed. What was acknowledged must be there,
-//! by content: through the mapping, and in the file behind the volume.
+//! Power cuts, as far as processes can imitate them: the server, or the server and the client, are killed between
+//! writes and flushes, repeatedly, at moments that a seed selects. Acknowledged data must be there, by content,
+//! through the mapping and in the file behind the volume.
 //!
-//! `MEMLANE_SEED=n` chooses another seed. (A machine whose page cache is lost with it: `blocks_guest`.)
+//! `MEMLANE_SEED=n` selects another seed. (`blocks_guest` covers a machine that loses its page cache.)
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

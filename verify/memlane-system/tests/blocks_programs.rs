@@ -1,5 +1,5 @@
-//! The programs that people use with disks, at volumes that are mapped from a server: over TCP and over one host's
-//! memory, as NBD exports and as loop devices. The server's file is what they have written.
+//! Common disk programs on volumes mapped from a server, over TCP and over shared memory, as NBD exports and as loop
+//! devices. The server's file must contain what they wrote.
 
 use std::path::Path;
 use std::process::Command;

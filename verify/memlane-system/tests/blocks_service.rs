@@ -1,4 +1,4 @@
-//! `memlane serve` under a service manager, which listens for it: as systemd does, told by variables.
+//! `memlane serve` under a service manager that listens for it, as systemd does, through environment variables.
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};

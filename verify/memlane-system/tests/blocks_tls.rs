@@ -1,4 +1,5 @@
-//! `memlane serve --tls` and `memlane map --tls`: encrypted volumes, and who is refused, how fast and with which exit code.
+//! `memlane serve --tls` and `memlane map --tls`: encrypted volumes; who is refused, how fast, and with which exit
+//! code.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

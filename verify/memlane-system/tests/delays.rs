@@ -1,6 +1,6 @@
-//! A handshake that comes to nothing delays nobody: of the calls that a program under memlane makes, only its own may
-//! wait. What could wait among the others has a limit of some milliseconds, and there are few of them. By strace, which
-//! sees what is asked for, not how long it takes on a machine that is busy.
+//! A failed handshake delays nobody. Of the calls that a program under memlane makes, only its own may wait; the
+//! library's few other waits are limited to some milliseconds. strace shows the calls; it does not measure how long
+//! they take on a busy machine.
 
 mod handshake;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handshake::{Meeting, chunk};
-use memlane_socket::wire::Kind;
+use memlane_socket::protocol::wire::Kind;
 use memlane_system::harness::{TempDir, plain_only};
 use memlane_system::pair::{DEFAULT, PATIENCE, Pair, Settings};
 use memlane_system::real::Reason;

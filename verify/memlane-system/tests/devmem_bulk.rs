@@ -1,5 +1,5 @@
-//! Gigabytes into device memory over each path, between two processes and between two machines; and beside programs that
-//! know nothing of it.
+//! Gigabytes into device memory over each path, between two processes and between two machines, and with programs
+//! that know nothing of memlane.
 
 use std::process::Command;
 
@@ -107,7 +107,7 @@ fn plain_programs_at_the_other_end_send_and_get_the_same_bytes() {
     same("sent by memlane");
 }
 
-/// bash has TCP of its own, as descriptor 3 here.
+/// bash opens TCP connections by itself, here as descriptor 3.
 fn plain(at: &str, script: &str) -> Command {
     let (host, port) = at.rsplit_once(':').expect("an address");
     let mut bash = Command::new("bash");
@@ -115,7 +115,7 @@ fn plain(at: &str, script: &str) -> Command {
     bash
 }
 
-/// Likewise the other way round: memlane connects.
+/// Other people's netcats connect to memlane, and memlane connects to them.
 #[test]
 fn netcats_of_others_are_served_and_used() {
     if !has("socat") {

@@ -1,4 +1,4 @@
-//! Regions of CUDA's by the command, with a driver that is made here: the one that the device-memory lane is tested with.
+//! CUDA regions through the command, with the driver that the device-memory lane's own tests build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! `kill -9` of either end of `memlane nc`, at each step: the other one ends with a sentence or goes on, and nothing is left.
+//! `kill -9` of either end of `memlane nc` at each step: the other end goes on or ends with a message, and nothing is
+//! left behind.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! `memlane nc` and `memlane devmem`: payload into device memory, by real processes, and what is refused.
+//! `memlane nc` and `memlane devmem` with real processes: payload into device memory, and what is refused.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

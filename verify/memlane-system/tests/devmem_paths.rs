@@ -1,5 +1,5 @@
-//! `memlane nc`: which path is taken, why no better one, and what `--require` and the kernel's own path say where it
-//! cannot be had.
+//! `memlane nc`: which path it takes, why no better one, and what it reports when `--require` or the kernel's own
+//! path cannot be satisfied.
 
 use std::process::Command;
 use std::time::Duration;

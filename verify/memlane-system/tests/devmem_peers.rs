@@ -1,4 +1,5 @@
-//! `memlane nc` with peers without manners: that flood, say nothing, never read, break off, freeze; and what cannot be.
+//! `memlane nc` with misbehaving peers that flood, stay silent, never read, disconnect or freeze; and impossible
+//! requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -218,7 +219,7 @@ fn a_sender_whose_peer_breaks_off_says_so() {
     }
 }
 
-/// Both are frozen and go on, by turns, in the middle of a chunk or of anything.
+/// Both sides are frozen and resumed in turn, at any point.
 #[test]
 fn both_ends_may_be_frozen_at_any_moment_and_nothing_is_lost() {
     for path in PATHS_HERE {

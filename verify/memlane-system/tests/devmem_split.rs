@@ -1,4 +1,4 @@
-//! The packet lane's header split: payload of some flows into device memory, by real processes.
+//! The packet lane's header split with real processes: the payload of some flows goes into device memory.
 
 use memlane_system::verbs::{MODES, Place, ended, json, run, says, start};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! `memlane vol read`: volumes into device memory, by real processes: from a file, over TCP, within a host.
+//! `memlane vol read` with real processes: volumes into device memory, from a file, over TCP, and within a host.
 
 use std::io::Read as _;
 use std::process::Command;

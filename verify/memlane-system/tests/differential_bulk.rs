@@ -1,4 +1,4 @@
-//! Much data, slow readers, many connections.
+//! Large amounts of data, slow readers, many connections.
 
 use memlane_system::cases::{Exception, compare};
 

@@ -1,4 +1,4 @@
-//! Mode `copy`: whatever goes by way of the sender's own buffer, and whenever it ends, is as on TCP.
+//! Mode `copy`: data that goes through the sender's own buffer behaves as on TCP, whenever the connection ends.
 
 use memlane_system::cases::{Exception, compare_copied};
 

@@ -1,4 +1,4 @@
-//! The moment of the upgrade: a side that opens alone, handlers in the middle of it.
+//! The moment of the upgrade: a side that opens alone, and signal handlers in the middle of it.
 
 use memlane_system::cases::{Exception, compare};
 

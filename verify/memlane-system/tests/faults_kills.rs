@@ -1,5 +1,5 @@
-//! A peer dies, stops or dawdles at each step of the socket lane (`memlane-socket`, `faults`): who is left sees what
-//! TCP would have shown, and nothing of it stays behind.
+//! A peer dies, stops or stalls at each step of the socket lane (`memlane-socket`, feature `faults`). The survivor
+//! sees what TCP would show, and nothing is left behind.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,7 +20,7 @@ const EOF: i64 = 0;
 const EPIPE: i64 = 32;
 const ECONNRESET: i64 = 104;
 
-/// Who fails.
+/// The side that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failing {
     Client,

@@ -1,5 +1,5 @@
-//! What is installed runs from where it is; taking it away, or putting the next version in its place, hurts no program
-//! that runs, nor what it starts.
+//! An installed memlane runs from where it is. Uninstalling it, or installing the next version, disturbs neither
+//! running programs nor the programs that they start.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -258,6 +258,117 @@ fn deb(built: &Path, out: &Path, version: &str) -> PathBuf {
     command.args(["--version", version, "--compress", "none"]);
     let output = done(command);
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+/// Stand-ins for the library for C programs, which no system test builds: shared, with its name, and static.
+fn c_library(dir: &Path) -> PathBuf {
+    let built = dir.join("c");
+    std::fs::create_dir_all(&built).expect("a folder");
+    let source = built.join("stand_in.c");
+    let text =
+        "#include <stdlib.h>\nint memlane_stand_in(void) { return atoi(getenv(\"HOME\")); }\n";
+    std::fs::write(&source, text).expect("written");
+    let (shared, object) = (built.join("libmemlane_c.so"), built.join("stand_in.o"));
+    let soname = "-Wl,-soname,libmemlane.so.0,-z,relro,-z,now";
+    let mut cc = Command::new("cc");
+    done({
+        cc.args(["-O2", "-g", "-shared", "-fPIC", soname, "-o"]);
+        cc.arg(&shared).arg(&source);
+        cc
+    });
+    let mut cc = Command::new("cc");
+    done({
+        cc.args(["-O2", "-g", "-c", "-o"]).arg(&object).arg(&source);
+        cc
+    });
+    let mut ar = Command::new("ar");
+    done({
+        ar.arg("rc").arg(built.join("libmemlane_c.a")).arg(&object);
+        ar
+    });
+    built
+}
+
+/// lintian knows Debian's policy. Its errors and warnings fail the test.
+#[test]
+fn debian_packages_are_accepted_by_lintian() {
+    let tools = ["dpkg-deb", "lintian", "strip", "objdump", "cc"];
+    let there = |tool: &&str| Command::new(tool).arg("--version").output().is_ok();
+    if plain_only() || !tools.iter().all(there) {
+        eprintln!("SKIPPED: install: lintian: no dpkg-deb, lintian, binutils or C compiler");
+        return;
+    }
+    let dir = TempDir::new("install-lintian");
+    let built = built(dir.path());
+    let mut command = packaging("deb.sh");
+    command.arg("--built").arg(built);
+    command.arg("--c").arg(c_library(dir.path()));
+    command.arg("--out").arg(dir.path().join("deb"));
+    command.args(["--compress", "gzip"]);
+    let output = done(command);
+    let packages = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(packages.lines().count(), 3, "{packages}");
+    let lint = |packages: &[&str]| {
+        let mut command = Command::new("lintian");
+        command.args(["--allow-root", "--fail-on", "error,warning"]);
+        run(
+            {
+                command.args(packages);
+                command
+            },
+            LIMIT * 3,
+        )
+    };
+    let accepted = lint(&packages.lines().collect::<Vec<_>>());
+    assert!(accepted.is_ok(), "{}", accepted.report());
+    // It does look: a package without the trigger for the linker's cache is refused.
+    let broken = without_triggers(dir.path(), packages.lines().nth(1).expect("a library"));
+    assert!(!lint(&[&broken]).is_ok());
+}
+
+/// The package with its file `triggers` removed.
+fn without_triggers(dir: &Path, package: &str) -> String {
+    let root = dir.join("broken");
+    let mut command = Command::new("dpkg-deb");
+    command.arg("-R").arg(package).arg(&root);
+    done(command);
+    std::fs::remove_file(root.join("DEBIAN/triggers")).expect("triggers");
+    let broken = dir.join("broken.deb");
+    let mut command = Command::new("dpkg-deb");
+    command.args(["--build", "--root-owner-group", "-Znone"]);
+    command.arg(&root).arg(&broken);
+    done(command);
+    broken.into_os_string().into_string().expect("UTF-8")
+}
+
+#[test]
+fn a_tarball_runs_where_it_is_unpacked_and_is_the_same_when_made_again() {
+    if plain_only() {
+        return;
+    }
+    let dir = TempDir::new("install-tarball");
+    let built = built(dir.path());
+    let tarball = |out: &str| {
+        let mut command = packaging("tarball.sh");
+        command.arg("--built").arg(&built);
+        command.arg("--out").arg(dir.path().join(out));
+        let output = done(command);
+        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+    };
+    let (first, second) = (tarball("first"), tarball("second"));
+    let bytes = |file: &Path| std::fs::read(file).expect("a tarball");
+    assert!(bytes(&first) == bytes(&second), "differs from run to run");
+    let mut sum = Command::new("sha256sum");
+    sum.args(["--check", "--strict"]);
+    sum.arg(first.with_extension("gz.sha256"));
+    sum.current_dir(first.parent().expect("a folder"));
+    done(sum);
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(&first).arg("-C").arg(dir.path());
+    done(tar);
+    let name = first.file_name().and_then(|name| name.to_str());
+    let name = name.and_then(|name| name.strip_suffix(".tar.gz"));
+    works(&dir.path().join(name.expect("a name")).join("bin/memlane"));
 }
 
 /// `dpkg` on a root of its own, in which nothing else is installed.

@@ -1,5 +1,5 @@
-//! A peer that lies in the handshake: TCP, with a reason, and every byte arrives. What is not said to this connection,
-//! or is no message at all, is as if it had not been said.
+//! A peer that lies in the handshake: the connection stays on TCP, with a reason, and every byte arrives. A message
+//! for another connection, or one that is invalid, has no effect.
 
 mod handshake;
 
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
 use handshake::{ID, Meeting, chunk, chunk_with, is_let_go_of};
 use memlane_core::layout::{CHUNK_MAGIC, LAYOUT_VERSION, chunk_len};
-use memlane_socket::wire::{Kind, LEN, Message};
+use memlane_socket::protocol::wire::{Kind, LEN, Message};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem::SEALS_FIXED;
 use memlane_system::faulty;
@@ -30,7 +30,7 @@ fn event() -> Fd {
     fd::event().expect("an eventfd")
 }
 
-/// The Proposal of a liar, changed by `lie`, with these descriptors beside it; and what becomes of it.
+/// The Proposal of a liar, changed by `lie`, sent with these descriptors; and the answer.
 fn proposal(lie: impl Fn(&Meeting, &mut Message), proof: impl Fn(&Meeting) -> Fd, reason: Reason) {
     if plain_only() {
         return;

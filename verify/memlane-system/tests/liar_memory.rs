@@ -1,5 +1,5 @@
-//! A peer whose lane is open, and who does with the shared memory what it likes: this connection may end, with an error
-//! that TCP has too; the program never ends by it, and never waits for it.
+//! A peer with an open lane that writes anything into the shared memory. This connection may end, with an error that
+//! TCP also gives; the program never dies of it and never hangs.
 
 mod handshake;
 
@@ -10,7 +10,7 @@ use std::time::Instant;
 use handshake::{Meeting, RING, chunk, put, word};
 use memlane_core::layout::{DmbWords, RINGS_AT};
 use memlane_core::sync::Cpu;
-use memlane_socket::wire::Kind;
+use memlane_socket::protocol::wire::Kind;
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem;
 use memlane_system::harness::plain_only;

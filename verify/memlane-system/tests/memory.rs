@@ -1,4 +1,4 @@
-//! How much memory connections hold: while they are used, and when they are not.
+//! How much memory connections hold while they are used, and while they are idle.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Memory cgroups that are nearly full: programs go on by TCP, and nobody is killed.
+//! Memory cgroups that are nearly full: programs go on by TCP, and none is killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Who was in it has just been killed, and may still be going.
+        // Its processes have just been killed, and may not be gone yet.
         for _ in 0..200 {
             if fs::remove_dir(&self.home).is_ok() {
                 return;

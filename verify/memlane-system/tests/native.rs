@@ -1,4 +1,4 @@
-//! Streams by name with programs under memlane at the other end, and with the same programs without it.
+//! Streams by name, with programs at the other end that run under memlane, and the same programs without it.
 
 use std::process::Command;
 use std::sync::LazyLock;
@@ -8,8 +8,9 @@ use memlane_devmem::DeviceRegion;
 use memlane_devmem::error::ReceiveError;
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Binding, Path, Terms, Wait};
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::Standing;
-use memlane_socket::{Listener, Stream};
 use memlane_system::harness::{Mode, Running, command, plain_only};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -99,8 +100,8 @@ fn read_all(stream: &mut Stream) -> usize {
     }
 }
 
-/// Plays a story in each mode; it says how much went through memory. Which lane carries a byte depends on who has a CPU
-/// when: a story in which all is right and nothing went through memory is told again.
+/// Runs a story in each mode; it returns the number of bytes that went through memory. Which lane carries a byte depends
+/// on who has a CPU when, so a story that succeeds but moves nothing through memory runs again.
 fn tell(story: impl Fn(Mode) -> u64) {
     if !has_python() {
         return;

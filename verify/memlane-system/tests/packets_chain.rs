@@ -1,7 +1,7 @@
-//! A process in the middle: both of its ends are links, to different neighbours, of which each may go and come back.
+//! A process in the middle, whose two ends are links to different neighbours. Either neighbour may go and come back.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memlane_system::blocks::memlane;
 use memlane_system::harness::{Running, TempDir};
@@ -19,15 +19,6 @@ fn start(args: &[&str]) -> Running {
     let mut command = Command::new(memlane());
     command.arg("net").args(args);
     Running::start(command)
-}
-
-fn says(running: &mut Running, what: &str, times: usize) {
-    let end = Instant::now() + LIMIT;
-    while running.stderr().matches(what).count() < times {
-        let alive = running.is_running() && Instant::now() < end;
-        assert!(alive, "not {times} times {what:?}: {}", running.stderr());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 impl Chain {
@@ -96,14 +87,14 @@ fn a_neighbour_that_is_killed_comes_back_and_the_other_does_not_notice() {
     let mut chain = Chain::new("chain-kill", "back:", "back:");
     let generator = chain.generator("front:", 1_000_000);
     let first = chain.sink("front:", 0);
-    says(&mut chain.middle, "linked: ", 1);
+    chain.middle.wait_until_said("linked: ", 1);
     first.signal("KILL");
-    says(&mut chain.middle, "waiting for another", 1);
+    chain.middle.wait_until_said("waiting for another", 1);
     // Frames that were on their way are lost, as on any wire; what comes is whole.
     let seen = verdict(chain.sink("front:", 3000));
     assert_eq!(seen["changed"], 0, "{seen}");
     assert!(seen["good"].as_u64() >= Some(3000), "{seen}");
-    says(&mut chain.middle, "linked: ", 2);
+    chain.middle.wait_until_said("linked: ", 2);
     let said = generator.stderr();
     assert_eq!(said.matches("linked: ").count(), 1, "it noticed: {said}");
 

@@ -1,5 +1,5 @@
-//! `memlane net`, verb by verb: what it does, and what it answers to what does not go together. No privileges: frames
-//! are made and looked at by the command itself.
+//! `memlane net`, verb by verb: what it does, and how it answers contradictory arguments. It needs no privileges: the
+//! command itself makes and checks the frames.
 
 use std::path::{Path, PathBuf};
 

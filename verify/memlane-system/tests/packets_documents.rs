@@ -1,5 +1,4 @@
-//! What the verbs of `memlane net` print with `--json`, by shape, and the page for Prometheus, by its grammar and by
-//! what it shows.
+//! The JSON of the `memlane net` verbs, checked by shape, and the Prometheus page, checked by grammar and contents.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! `memlane net link` under fire: the other side writes anything at any time, rings without end, or does nothing at
-//! all. The liar is let go of and leaves nothing behind, and nobody else notices.
+//! `memlane net link` under fire: the other side writes anything at any time, notifies endlessly, or does nothing at
+//! all. The liar is detached and leaves nothing behind, and nobody else notices.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,19 +7,17 @@ use std::time::{Duration, Instant};
 
 use memlane_system::blocks::Rng;
 use memlane_system::blocks::machines::{Machines, Side};
-
-use liar::victim::{Bystander, Victim};
-use liar::{
-    Back, EXTRA, Front, GRANTS, Heard, LIMIT, Memory, REGION, RSP_EVENT, RSP_PROD, Ring, Socket,
+use memlane_system::packets::hostile::netif::{
+    Back, EXTRA, Front, GRANTS, Queue, REGION, RSP_EVENT, RSP_PROD, Ring,
 };
-
-mod liar;
+use memlane_system::packets::hostile::victim::{Bystander, LINK_OVER, Victim};
+use memlane_system::packets::hostile::{Heard, LIMIT, Memory, Socket, fire};
 
 /// Numbers of the modes on the wire.
 const MODES: [u8; 3] = [0, 1, 2];
 
 /// Something that is nearly right, anywhere in what both sides can write.
-fn scribble(queue: &liar::Queue, data: [&Memory; 2], random: &mut Rng) {
+fn scribble(queue: &Queue, data: [&Memory; 2], random: &mut Rng) {
     let ring = if random.below(2) == 0 {
         Ring::Tx
     } else {
@@ -59,70 +57,25 @@ fn scribble(queue: &liar::Queue, data: [&Memory; 2], random: &mut Rng) {
     }
 }
 
-/// Has a second thread scribble while `work` runs, until the other side has detached or some time is over: did it?
-fn under_fire(
-    seed: u64,
-    (queue, data): (&liar::Queue, [&Memory; 2]),
-    socket: &Socket,
-    mut work: impl FnMut(),
-) -> bool {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            let mut random = Rng(seed);
-            while !over.load(Ordering::Relaxed) {
-                scribble(queue, data, &mut random);
-            }
-        });
-        let end = Instant::now() + Duration::from_millis(150);
-        let mut detached = false;
-        while !detached && Instant::now() < end {
-            for _ in 0..20 {
-                work();
-            }
-            detached = !matches!(socket.hear(Duration::ZERO), Heard::Nothing);
-        }
-        over.store(true, Ordering::Relaxed);
-        detached
-    })
-}
-
 #[test]
 fn a_front_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behind() {
     let bystander = Bystander::new();
     let mut victim = Victim::new("fire-front", "sink:", "back", &[]);
-    drop(Front::attach(&victim.socket, 0));
-    victim.says("waiting for another");
-    let before = victim.held();
-    let (mut let_go, rounds) = (0, 45);
-    for seed in 1..=rounds {
+    let before = victim.idle();
+    fire::until_noticed(45, 9, |seed| {
         let mode = MODES[usize::try_from(seed % 3).unwrap_or(0)];
         let mut front = Front::attach(&victim.socket, mode);
-        let queue = liar::Queue(front.queue.0.again());
+        let queue = Queue(front.queue.0.again());
         let [tx, rx] = [&front.tx, &front.rx].map(Memory::again);
         let (socket, mut len) = (front.socket.again(), 14);
-        let fired = under_fire(seed, (&queue, [&tx, &rx]), &socket, || {
+        let scribble = |random: &mut Rng| scribble(&queue, [&tx, &rx], random);
+        fire::attack(seed, &socket, scribble, || {
             front.work(len);
             len = len % 4000 + 13;
-        });
-        println!(
-            "fire-front: seed {seed}, mode {mode}: {}",
-            if fired { "let go of" } else { "survived" }
-        );
-        let_go += u64::from(fired);
-    }
-    assert!(
-        let_go > rounds / 5,
-        "only {let_go} of {rounds} lies were noticed"
-    );
-    let said = victim.honest("gen:count=3000", "front", &[]);
-    assert!(said.is_ok(), "{}", said.report());
-    std::thread::sleep(Duration::from_millis(300));
-    let after = victim.held();
-    assert_eq!(
-        (after.fds, after.memfds, after.shared_maps),
-        (before.fds, before.memfds, before.shared_maps)
-    );
+        })
+    });
+    victim.takes_from("gen:count=3000", "front", &[]);
+    victim.holds_again(&before);
     let verdict = &victim.end()["ends"][0]["verdict"];
     // Frames of liars may be anything, but the honest ones are all there.
     assert_eq!(verdict["good"], 3000, "{verdict:#}");
@@ -208,8 +161,8 @@ fn a_kernels_interface_survives_a_front_that_writes_anything() {
         "--json",
     ]);
     let mut victim = Victim::of(memlane_system::harness::Running::start(command), socket);
-    let mut let_go = 0;
-    for seed in 1..=12 {
+    // How many of them hit depends on who has a CPU when.
+    fire::until_noticed(12, 0, |seed| {
         let mut front = Front::attach(
             &victim.socket,
             MODES[usize::try_from(seed % 3).unwrap_or(0)],
@@ -226,16 +179,15 @@ fn a_kernels_interface_survives_a_front_that_writes_anything() {
             "{}",
             victim.running.stderr()
         );
-        let queue = liar::Queue(front.queue.0.again());
+        let queue = Queue(front.queue.0.again());
         let [tx, rx] = [&front.tx, &front.rx].map(Memory::again);
         let socket = front.socket.again();
-        let_go += u32::from(under_fire(seed, (&queue, [&tx, &rx]), &socket, || {
+        let scribble = |random: &mut Rng| scribble(&queue, [&tx, &rx], random);
+        fire::attack(seed, &socket, scribble, || {
             large(&mut front, &mut random);
-        }));
-    }
-    // How many of them hit depends on who has a CPU when.
-    assert!(let_go > 0, "none of 12 lies was noticed");
-    victim.says("waiting for another");
+        })
+    });
+    victim.says(LINK_OVER);
     let said = victim.honest("gen:count=100,rate=1000", "front", &[]);
     assert!(said.is_ok(), "{}", said.report());
     let said = victim.end();
@@ -246,44 +198,22 @@ fn a_kernels_interface_survives_a_front_that_writes_anything() {
 fn a_back_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behind() {
     let bystander = Bystander::new();
     let mut victim = Victim::new("fire-back", "gen:size=64-9000", "front", &["--ring", "32"]);
+    let before = victim.idle();
     let door = Socket::listen(&victim.socket);
-    drop(Back::accept(&door));
-    victim.says("waiting for another");
-    std::thread::sleep(Duration::from_millis(100));
-    let (mut let_go, rounds) = (0, 30);
-    let mut before = None;
-    for seed in 1..=rounds {
+    fire::until_noticed(30, 6, |seed| {
         let mut back = Back::accept(&door);
-        if before.is_none() {
-            // Until it has all that a link takes.
-            std::thread::sleep(Duration::from_millis(200));
-            before = Some(victim.held());
-        }
-        let queue = liar::Queue(back.queue.0.again());
+        let queue = Queue(back.queue.0.again());
         let [rx, again] = [&back.rx, &back.rx].map(Memory::again);
         let socket = back.socket.again();
+        let scribble = |random: &mut Rng| scribble(&queue, [&rx, &again], random);
         let mut len = 14;
-        let fired = under_fire(seed, (&queue, [&rx, &again]), &socket, || {
+        fire::attack(seed, &socket, scribble, || {
             back.work(len);
             len = len % 4000 + 13;
-        });
-        println!(
-            "fire-back: seed {seed}: {}",
-            if fired { "let go of" } else { "survived" }
-        );
-        let_go += u64::from(fired);
-    }
-    assert!(
-        let_go > rounds / 5,
-        "only {let_go} of {rounds} lies were noticed"
-    );
-    let _last = Back::accept(&door);
-    std::thread::sleep(Duration::from_millis(300));
-    let (before, after) = (before.expect("there were rounds"), victim.held());
-    assert_eq!(
-        (after.fds, after.memfds, after.shared_maps),
-        (before.fds, before.memfds, before.shared_maps)
-    );
+        })
+    });
+    drop(door);
+    victim.holds_again(&before);
     victim.end();
     bystander.saw_nothing();
 }

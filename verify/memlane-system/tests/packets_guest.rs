@@ -1,5 +1,5 @@
-//! A Linux in QEMU whose network is `memlane net link vhost-user:… tap:…`: what people do with a machine goes over it,
-//! also when the program between them is killed, or the machine is.
+//! A Linux in QEMU whose network is `memlane net link vhost-user:… tap:…`. Ordinary traffic passes, and recovers
+//! after the command or the machine is killed.
 #![cfg(target_arch = "x86_64")]
 
 use std::io::Write as _;
@@ -28,7 +28,7 @@ struct Host {
 }
 
 impl Host {
-    /// `None`, and it is said why: not here.
+    /// `None` if this cannot run here; the reason is printed.
     fn new(test: &str, queues: u16) -> Option<Host> {
         let here = || -> Result<Host, String> {
             if let Some(missing) = ["ping", "curl", "python3"]

@@ -1,5 +1,5 @@
-//! `memlane net link` with a front or a back at the other end that lies: it lets go of that one with a reason, keeps
-//! its other end, does bounded work, serves the next honest one, and nobody else on the machine notices.
+//! `memlane net link` with a lying front or back at the other end: it detaches the liar with a reason, keeps its
+//! other end, does bounded work, and serves the next honest peer. Nobody else on the machine notices.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::SealFlags;
 
-use liar::victim::{Bystander, Victim, all_good};
-use liar::{
-    Back, CONTROL, EXTRA, Front, GRANTS, Heard, LIMIT, MORE, Memory, REFUSED, REGION, REQ_PROD,
-    RSP_PROD, Request, Ring, SLOTS, Socket, attach, detached, hello, kind, message,
+use memlane_system::packets::hostile::netif::{
+    Back, CONTROL, EXTRA, Front, GRANTS, MORE, REFUSED, REGION, REQ_PROD, RSP_PROD, Request, Ring,
+    SLOTS, attach, detached, hello, kind, message,
 };
-
-mod liar;
+use memlane_system::packets::hostile::victim::{Bystander, Victim, all_good};
+use memlane_system::packets::hostile::{Heard, LIMIT, Memory, Socket};
 
 /// Numbers of the modes on the wire.
 const MODES: [u8; 3] = [0, 1, 2];
@@ -126,9 +125,7 @@ fn whatever_a_front_says_instead_of_attach_the_next_one_is_let_in() {
                     }
                 }
                 victim.says("no link yet: ");
-                let said = victim.honest("gen:count=1000", "front", &[]);
-                assert!(said.is_ok(), "{}", said.report());
-                victim.says("waiting for another");
+                victim.takes_from("gen:count=1000", "front", &[]);
                 all_good(&victim.end(), 1000);
             });
         }
@@ -147,95 +144,63 @@ const FRONT_LIES: [Lie; 13] = [
         f.publish(u32::MAX)
     }),
     ("no such grant", "no such reference", |f| {
-        f.queue.request(
-            0,
-            Request {
-                gref: GRANTS,
-                size: 64,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            gref: GRANTS,
+            size: 64,
+            ..Request::default()
+        });
     }),
     ("what was not granted", "not granted", |f| {
         f.queue.grant(3, 0, 0, 3);
-        f.queue.request(
-            0,
-            Request {
-                gref: 3,
-                size: 64,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            gref: 3,
+            size: 64,
+            ..Request::default()
+        });
     }),
     ("pages outside", "outside of the memory", |f| {
         f.queue.grant(3, 5, 0, 32);
-        f.queue.request(
-            0,
-            Request {
-                gref: 3,
-                size: 64,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            gref: 3,
+            size: 64,
+            ..Request::default()
+        });
     }),
     ("another region", "outside of the memory", |f| {
         f.queue.grant(3, 5, 2, 0);
-        f.queue.request(
-            0,
-            Request {
-                gref: 3,
-                size: 64,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            gref: 3,
+            size: 64,
+            ..Request::default()
+        });
     }),
     ("a large order", "too many pages", |f| {
         f.queue.grant(3, 5 | 15 << 12, 0, 0);
-        f.queue.request(
-            0,
-            Request {
-                gref: 3,
-                size: 64,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            gref: 3,
+            size: 64,
+            ..Request::default()
+        });
     }),
     ("beyond the buffer", "beyond its grant", |f| {
-        f.queue.request(
-            0,
-            Request {
-                offset: 4090,
-                size: 64,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            offset: 4090,
+            size: 64,
+            ..Request::default()
+        });
     }),
     ("no bytes", "less than an Ethernet header", |f| {
-        f.queue.request(
-            0,
-            Request {
-                size: 13,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            size: 13,
+            ..Request::default()
+        });
     }),
     ("half a packet", "last slots are not there", |f| {
-        f.queue.request(
-            0,
-            Request {
-                size: 9000,
-                flags: MORE,
-                ..Request::default()
-            },
-        );
-        f.publish(1);
+        f.asks(Request {
+            size: 9000,
+            flags: MORE,
+            ..Request::default()
+        });
     }),
     ("a packet without end", "too many fragments", |f| {
         f.queue.request(
@@ -311,18 +276,15 @@ fn a_front_that_writes_what_it_must_not_is_let_go_of_with_a_reason_and_the_next_
                     "{what}: the honest frame is not taken"
                 );
             }
-            let told = victim.running.stderr().matches(reason).count();
+            let told = victim.running.said(reason);
             drop(front);
             let front = Front::attach(&victim.socket, mode);
             lie(&front);
             assert_eq!(detached(&front.socket), Some(1), "{what}: a reason is told");
-            victim.says_again(reason, told);
+            victim.running.wait_until_said(reason, told + 1);
         }
     }
-    let said = victim.honest("gen:count=3000,size=64-9000", "front", &[]);
-    assert!(said.is_ok(), "{}", said.report());
-    // The last of many that it said that of.
-    std::thread::sleep(Duration::from_millis(200));
+    victim.takes_from("gen:count=3000,size=64-9000", "front", &[]);
     all_good(&victim.end(), 3000);
     bystander.saw_nothing();
 }
@@ -354,7 +316,7 @@ fn a_front_with_buffers_that_are_none_is_let_go_of_and_the_next_one_gets_frames(
     let mut victim = Victim::new("lie-room", "gen:size=64-1500", "back", &[]);
     for mode in MODES {
         for (what, reason, lie) in ROOM_LIES {
-            let told = victim.running.stderr().matches(reason).count();
+            let told = victim.running.said(reason);
             // What it lies about may have been used honestly before: it posts what it got again and again.
             let mut front = Front::attach(&victim.socket, mode);
             lie(&front);
@@ -373,21 +335,10 @@ fn a_front_with_buffers_that_are_none_is_let_go_of_and_the_next_one_gets_frames(
                 lie(&front);
                 closed = matches!(front.socket.hear(Duration::from_millis(1)), Heard::Said(..));
             }
-            victim.says_again(reason, told);
+            victim.running.wait_until_said(reason, told + 1);
         }
     }
-    let mut sink = victim.honest_running("sink:", "front", &[]);
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(sink.is_running(), "{}", sink.stderr());
-    sink.signal("TERM");
-    let said = sink.finish(LIMIT);
-    let said: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
-    let verdict = &said["ends"][0]["verdict"];
-    assert!(verdict["good"].as_u64() > Some(100), "{said:#}");
-    assert_eq!(
-        (&verdict["changed"], &verdict["twice"]),
-        (&0.into(), &0.into())
-    );
+    victim.gives_to("front");
     let said = victim.end();
     assert!(said["ends"][0]["received"].as_u64() > Some(100), "{said:#}");
 }
@@ -460,9 +411,7 @@ fn a_back_that_writes_what_it_must_not_is_let_go_of_with_a_reason_and_the_next_o
     }
     drop(door);
     std::fs::remove_file(&victim.socket).expect("it was there");
-    let said = victim.honest("gen:count=3000,size=64-9000", "back", &[]);
-    assert!(said.is_ok(), "{}", said.report());
-    std::thread::sleep(Duration::from_millis(200));
+    victim.takes_from("gen:count=3000,size=64-9000", "back", &[]);
     all_good(&victim.end(), 3000);
     bystander.saw_nothing();
 }
@@ -496,10 +445,8 @@ fn a_front_that_says_nothing_keeps_the_next_one_waiting_for_some_seconds_at_most
     let silent = Socket::connect(&victim.socket);
     let (hello, _) = silent.expect();
     assert_eq!(kind(&hello), 1);
-    let said = victim.honest("gen:count=1000", "front", &[]);
-    assert!(said.is_ok(), "{}", said.report());
+    victim.takes_from("gen:count=1000", "front", &[]);
     assert!(silent.is_closed(LIMIT));
-    victim.says("waiting for another");
     all_good(&victim.end(), 1000);
 }
 
@@ -511,8 +458,6 @@ fn a_back_that_says_nothing_is_given_up_and_the_next_one_found() {
     assert!(silent.is_closed(LIMIT));
     drop((silent, door));
     std::fs::remove_file(&victim.socket).expect("it was there");
-    let said = victim.honest("gen:count=1000", "back", &[]);
-    assert!(said.is_ok(), "{}", said.report());
-    victim.says("waiting for another");
+    victim.takes_from("gen:count=1000", "back", &[]);
     all_good(&victim.end(), 1000);
 }

@@ -1,5 +1,5 @@
-//! Interfaces that exist, by packet sockets: what a generator sends by one is what a sink takes in at the other, and
-//! VLAN tags, which the kernel takes out of frames, are in them again.
+//! Existing interfaces, through packet sockets: what a generator sends through one, a sink receives from the other,
+//! and VLAN tags that the kernel removes from frames are back in place.
 
 use std::time::Duration;
 
@@ -23,22 +23,13 @@ fn link(machines: &Machines, side: Side, ends: [&str; 2]) -> Running {
     Running::start(command)
 }
 
-fn wait_for(running: &mut Running, what: &str) {
-    let mut tries = 0;
-    while !running.stderr().contains(what) {
-        tries += 1;
-        assert!(running.is_running() && tries < 2000, "{}", running.stderr());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn what_is_sent_by_one_interface_is_taken_in_at_the_other() {
     let Some(machines) = machines("afpacket") else {
         return;
     };
     let mut taking = link(&machines, Side::Server, ["afpacket:c0", "sink:"]);
-    wait_for(&mut taking, "linked");
+    taking.wait_until_said("linked", 1);
     let mut sending = machines.command(Side::Client, memlane());
     sending.args([
         "net",
@@ -72,7 +63,7 @@ fn a_tag_of_a_vlan_is_in_its_frames() {
         Side::Server,
         ["afpacket:c0", &format!("pcap:{}", file.display())],
     );
-    wait_for(&mut taking, "linked");
+    taking.wait_until_said("linked", 1);
     let (frame, sent) = (tagged_frame(), machines.dir().join("sent.pcap"));
     std::fs::write(&sent, capture_of(&frame)).expect("room for it");
     let mut sending = machines.command(Side::Client, memlane());

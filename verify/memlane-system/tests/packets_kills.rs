@@ -1,15 +1,12 @@
-//! Links whose processes are killed and frozen, again and again: what goes over them afterwards is right, and who
-//! lives on holds no more than before.
+//! Links whose processes are killed and frozen repeatedly: traffic afterwards is correct, and the survivor holds no
+//! more than before.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use liar::LIMIT;
-use liar::victim::{Victim, all_good};
-use memlane_system::real::held::Held;
+use memlane_system::packets::hostile::LIMIT;
+use memlane_system::packets::hostile::victim::{LINK_OVER, Victim, all_good, own_memory};
 
-mod liar;
-
-/// Who waits and who comes, as the command has them.
+/// The side that waits and the side that comes, as the command names them.
 const LINKS: [[&str; 2]; 2] = [["back", "front"], ["memif?role=server", "memif"]];
 const MODES: [&str; 3] = ["persistent", "map", "copy"];
 
@@ -18,34 +15,6 @@ fn modes(link: [&str; 2]) -> Vec<Vec<&'static str>> {
     match link[0] {
         "back" => MODES.iter().map(|mode| vec!["--mode", *mode]).collect(),
         _ => vec![vec![]],
-    }
-}
-
-fn count(victim: &Victim, what: &str) -> usize {
-    victim.running.stderr().matches(what).count()
-}
-
-/// Waits until it has said so for the nth time.
-fn says(victim: &mut Victim, what: &str, n: usize) {
-    let end = Instant::now() + LIMIT;
-    while count(victim, what) < n {
-        let said = victim.running.stderr();
-        assert!(victim.running.is_running(), "it ended: {said}");
-        assert!(Instant::now() < end, "not {n} times {what}: {said}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// What it holds once that is no more than `before`, or after some time.
-fn settled(victim: &Victim, before: &Held) -> [usize; 3] {
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
-        let held = victim.held();
-        let enough = held.fds <= before.fds && held.memfds <= before.memfds;
-        if enough && held.shared_maps <= before.shared_maps || Instant::now() > end {
-            return [held.fds, held.memfds, held.shared_maps];
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -71,30 +40,21 @@ fn killed(here: &str, there: &str, mode: &[&str], [lives, dies]: [&str; 2]) {
     const ROUNDS: usize = 6;
     let label = format!("{here} {mode:?} {lives}");
     let mut victim = Victim::new("kills", lives, here, terms(here, mode));
-    let mut before = None;
+    let before = victim.idle();
     for round in 1..=ROUNDS {
         let other = victim.honest_running(dies, there, terms(there, mode));
-        says(&mut victim, "linked: ", round);
+        victim.running.wait_until_said("linked: ", round);
         std::thread::sleep(Duration::from_millis(20));
         other.signal("KILL");
         drop(other);
-        says(&mut victim, "waiting for another", round);
-        let Some(held): Option<Held> = before else {
-            std::thread::sleep(Duration::from_millis(300));
-            before = Some(victim.held());
-            continue;
-        };
-        let now = settled(&victim, &held);
-        let then = [held.fds, held.memfds, held.shared_maps];
-        assert_eq!(now, then, "{label}, round {round}");
+        victim.running.wait_until_said(LINK_OVER, round);
+        victim.holds_again(&before);
     }
     if lives != "sink:" {
         victim.end();
         return;
     }
-    let said = victim.honest("gen:count=2000", there, terms(there, mode));
-    assert!(said.is_ok(), "{label}: {}", said.report());
-    says(&mut victim, "waiting for another", ROUNDS + 1);
+    victim.takes_from("gen:count=2000", there, terms(there, mode));
     let verdict = &victim.end()["ends"][0]["verdict"];
     assert!(
         verdict["good"].as_u64() > Some(2000),
@@ -122,21 +82,21 @@ fn frozen(sends: &str, receives: &str, mode: &[&str], sender: bool) {
     let mut sink = Victim::new("frozen", "sink:", receives, terms(receives, mode));
     let plan = format!("gen:size=64-9000,count={FRAMES}");
     let generator = sink.honest_running(&plan, sends, terms(sends, mode));
-    says(&mut sink, "linked: ", 1);
+    sink.says("linked: ");
     let (stops, lives) = match sender {
         true => (&generator, sink.running.pid()),
         false => (&sink.running, generator.pid()),
     };
     stops.signal("STOP");
     std::thread::sleep(Duration::from_millis(100));
-    let before = resident(lives);
+    let before = own_memory(lives);
     std::thread::sleep(Duration::from_millis(500));
-    let grown = resident(lives).saturating_sub(before);
+    let grown = own_memory(lives).saturating_sub(before);
     assert!(grown < 1 << 20, "{label}: {grown} bytes more");
     stops.signal("CONT");
     let said = generator.finish(LIMIT);
     assert!(said.is_ok(), "{label}: {}", said.report());
-    says(&mut sink, "waiting for another", 1);
+    sink.says(LINK_OVER);
     all_good(&sink.end(), FRAMES);
 }
 
@@ -148,14 +108,4 @@ fn whichever_side_is_frozen_nothing_is_lost_and_nothing_grows() {
             frozen(sends, receives, mode, false);
         }
     });
-}
-
-/// Memory of its own that a process uses, bytes.
-fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it lives");
-    let pages: Vec<u64> = text
-        .split(' ')
-        .filter_map(|n| n.trim().parse().ok())
-        .collect();
-    (pages[1] - pages[2]) * 4096
 }

@@ -1,16 +1,13 @@
-//! `memlane net link` with memif: a peer that lies is let go of with a reason and the next one served; peers are killed
-//! and come back, DPDK's testpmd among them.
+//! `memlane net link` with memif: a peer that lies is detached with a reason, and the next one is served. Peers,
+//! among them DPDK's testpmd, are killed and come back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memlane_system::blocks::Rng;
-
-use liar::memif::{Desc, NEXT, Peer, REGION, SLOTS, disconnected};
-use liar::victim::{Bystander, Victim, all_good};
-use liar::{Heard, LIMIT, Socket};
-
-mod liar;
+use memlane_system::packets::hostile::fire;
+use memlane_system::packets::hostile::memif::{Desc, NEXT, Peer, REGION, SLOTS, disconnected};
+use memlane_system::packets::hostile::victim::{Bystander, LINK_OVER, Victim, all_good};
+use memlane_system::packets::hostile::{LIMIT, Socket};
 
 type Lie = (&'static str, &'static str, fn(&Peer));
 
@@ -75,17 +72,15 @@ fn a_client_that_writes_what_it_must_not_is_let_go_of_and_the_next_one_served() 
     let bystander = Bystander::new();
     let mut victim = Victim::new("memif-lies", "sink:", "memif?role=server", &[]);
     for (what, reason, lie) in CLIENT_LIES {
-        let told = victim.running.stderr().matches(reason).count();
+        let told = victim.running.said(reason);
         let peer = Peer::connect(&victim.socket);
         lie(&peer);
         peer.ring();
         let why = disconnected(&peer.socket).unwrap_or_default();
         assert!(why.contains(reason), "{what}: {why}");
-        victim.says_again(reason, told);
+        victim.running.wait_until_said(reason, told + 1);
     }
-    let said = victim.honest("gen:count=3000,size=64-9000", "memif", &[]);
-    assert!(said.is_ok(), "{}", said.report());
-    std::thread::sleep(Duration::from_millis(200));
+    victim.takes_from("gen:count=3000,size=64-9000", "memif", &[]);
     all_good(&victim.end(), 3000);
     bystander.saw_nothing();
 }
@@ -129,14 +124,7 @@ fn a_client_with_buffers_that_are_none_is_let_go_of_and_the_next_one_gets_frames
         let why = disconnected(&peer.socket).unwrap_or_default();
         assert!(why.contains(reason), "{what}: {why}");
     }
-    let sink = victim.honest_running("sink:", "memif", &[]);
-    std::thread::sleep(Duration::from_millis(300));
-    sink.signal("TERM");
-    let said = sink.finish(LIMIT);
-    let said: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
-    let verdict = &said["ends"][0]["verdict"];
-    assert!(verdict["good"].as_u64() > Some(100), "{said:#}");
-    assert_eq!(verdict["changed"], 0, "{said:#}");
+    victim.gives_to("memif");
     victim.end();
 }
 
@@ -151,7 +139,7 @@ fn half_a_frame_keeps_nobody_busy_and_is_over_when_its_client_goes() {
     let used = victim.ticks() - ticks;
     assert!(used < 15, "{used} ticks of 10 ms for half a frame");
     drop(peer);
-    victim.says("waiting for another");
+    victim.says(LINK_OVER);
     let peer = Peer::connect(&victim.socket);
     peer.show(3, 64, NEXT);
     std::thread::sleep(Duration::from_millis(100));
@@ -204,7 +192,7 @@ const SERVER_LIES: [Lie; 4] = [
 
 #[test]
 fn a_server_that_writes_what_it_must_not_is_let_go_of_and_the_next_one_found() {
-    let victim = Victim::new("memif-server", "sink:", "memif", &[]);
+    let mut victim = Victim::new("memif-server", "sink:", "memif", &[]);
     let door = Socket::listen(&victim.socket);
     for (what, reason, lie) in SERVER_LIES {
         let peer = Peer::accept(&door);
@@ -220,9 +208,7 @@ fn a_server_that_writes_what_it_must_not_is_let_go_of_and_the_next_one_found() {
     }
     drop(door);
     std::fs::remove_file(&victim.socket).expect("it was there");
-    let said = victim.honest("gen:count=3000,size=64-9000", "memif?role=server", &[]);
-    assert!(said.is_ok(), "{}", said.report());
-    std::thread::sleep(Duration::from_millis(200));
+    victim.takes_from("gen:count=3000,size=64-9000", "memif?role=server", &[]);
     all_good(&victim.end(), 3000);
 }
 
@@ -243,36 +229,6 @@ fn a_server_that_takes_more_than_it_was_shown_is_let_go_of() {
     victim.end();
 }
 
-/// Has a second thread write words anywhere in the region while `work` runs, until the other side has gone or some time
-/// is over: has it gone?
-fn under_fire(seed: u64, peer: &Peer, mut work: impl FnMut()) -> bool {
-    let over = AtomicBool::new(false);
-    std::thread::scope(|s| {
-        s.spawn(|| {
-            let (region, mut random) = (peer.there.region(), Rng(seed));
-            let edges = [0, 1, 13, 64, 2048, 2049, 65536, u32::MAX];
-            while !over.load(Ordering::Relaxed) {
-                // The rings far more often than their buffers.
-                let end = if random.below(4) == 0 { REGION } else { 768 };
-                let edge = edges[usize::try_from(random.below(8)).unwrap_or(0)];
-                let word = u32::try_from(random.next() >> 40).unwrap_or(0);
-                let word = if random.below(2) == 0 { edge } else { word };
-                region.set(random.below(u64::from(end) / 4) * 4, word);
-            }
-        });
-        let end = Instant::now() + Duration::from_millis(200);
-        let mut gone = false;
-        while !gone && Instant::now() < end {
-            for _ in 0..20 {
-                work();
-            }
-            gone = !matches!(peer.socket.hear(Duration::ZERO), Heard::Nothing);
-        }
-        over.store(true, Ordering::Relaxed);
-        gone
-    })
-}
-
 #[test]
 fn a_peer_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behind() {
     let bystander = Bystander::new();
@@ -283,40 +239,33 @@ fn a_peer_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behin
         ("gen:size=64-1500", "memif", false),
     ] {
         let mut victim = Victim::new("memif-fire", end, place, &[]);
+        let before = victim.idle();
         let door = (!client).then(|| Socket::listen(&victim.socket));
-        let next = |victim: &Victim| match &door {
-            Some(door) => Peer::accept(door),
-            None => Peer::connect(&victim.socket),
-        };
-        drop(next(&victim));
-        victim.says("waiting for another");
-        let (mut let_go, rounds, mut before) = (0, 10, None);
-        for seed in 1..=rounds {
-            let peer = next(&victim);
-            if before.is_none() {
-                // Until it has all that a link takes.
-                std::thread::sleep(Duration::from_millis(200));
-                before = Some(victim.held());
-            }
+        fire::until_noticed(10, 1, |seed| {
+            let peer = match &door {
+                Some(door) => Peer::accept(door),
+                None => Peer::connect(&victim.socket),
+            };
+            let (region, edges) = (
+                peer.there.region(),
+                [0, 1, 13, 64, 2048, 2049, 65536, u32::MAX],
+            );
+            let scribble = |random: &mut Rng| {
+                // The rings far more often than their buffers.
+                let end = if random.below(4) == 0 { REGION } else { 768 };
+                let edge = edges[usize::try_from(random.below(8)).unwrap_or(0)];
+                let word = u32::try_from(random.next() >> 40).unwrap_or(0);
+                let word = if random.below(2) == 0 { edge } else { word };
+                region.set(random.below(u64::from(end) / 4) * 4, word);
+            };
             let mut len = 14;
-            let_go += u64::from(under_fire(seed, &peer, || {
+            fire::attack(seed, &peer.socket, scribble, || {
                 peer.work(client, len);
                 len = len % 2000 + 13;
-            }));
-        }
-        assert!(
-            let_go > rounds / 6,
-            "{end} {place}: {let_go} of {rounds} lies were noticed"
-        );
-        let last = next(&victim);
-        std::thread::sleep(Duration::from_millis(200));
-        let (before, after) = (before.expect("there were rounds"), victim.held());
-        assert_eq!(
-            (after.fds, after.memfds),
-            (before.fds, before.memfds),
-            "{end} {place}"
-        );
-        drop(last);
+            })
+        });
+        drop(door);
+        victim.holds_again(&before);
         victim.end();
     }
     bystander.saw_nothing();

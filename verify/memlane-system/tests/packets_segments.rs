@@ -1,5 +1,5 @@
-//! Two machines joined TAP, memif, TAP: the kernel gives large TCP frames, memif takes none; they are cut up between.
-//! An interface joined to a TAP device in several queues; and what becomes of a command whose interface is removed.
+//! Two machines joined TAP, memif, TAP: the kernel sends large TCP frames, memif takes none, so they are cut up in
+//! between. Also an interface joined to a TAP device with several queues, and a command whose interface is removed.
 
 use std::path::Path;
 use std::process::Command;
@@ -69,7 +69,7 @@ fn number(value: &serde_json::Value, end: usize, key: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {key} in {value:#}"))
 }
 
-/// Fetches a file of so many bytes from the server's machine, and compares.
+/// Fetches a file of this many bytes from the server's machine, and compares it.
 fn fetch(machines: &Machines, bytes: usize) {
     let file = machines.dir().join("file");
     let words = (0..bytes as u64 / 8).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,4 +1,4 @@
-//! What one can see of `memlane net` while it works: `net stats`, the terminal; and after it was killed or stopped.
+//! What `memlane net` shows while it works (`net stats`, the terminal), and after it was killed or stopped.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Two machines joined TAP, packet lane, TAP: what people do over a network goes over it, and goes on after either
-//! side was killed or frozen.
+//! Two machines joined TAP, packet lane, TAP: ordinary traffic passes, and goes on after either side was killed or
+//! frozen.
 
 use std::time::{Duration, Instant};
 

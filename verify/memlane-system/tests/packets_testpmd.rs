@@ -1,9 +1,9 @@
-//! `memlane net link` with DPDK's testpmd between two of them, over memif in both roles: frames go through it, and go on
-//! when testpmd, or either of ours, was killed and started again, or frozen.
+//! `memlane net link` with DPDK's testpmd between two of them, over memif in both roles. Frames pass through it, and
+//! go on after testpmd, or either of ours, was killed and restarted, or frozen.
 //!
-//! Frames here take one slot: where a ring is full, DPDK's driver (22.11, both roles) writes the beginning of a frame
-//! of several slots over the oldest one that was not taken yet, so that it damages another (docs/limits.md). Long frames
-//! are in the packet lane's own `memif_testpmd`, which never fills a ring.
+//! Frames here take one slot: when a ring is full, DPDK's driver (22.11, both roles) writes the beginning of a frame
+//! of several slots over the oldest untaken one and damages it (docs/limits/packets.md). The packet lane's own
+//! `memif_testpmd`, which never fills a ring, sends long frames.
 
 use std::fs::File;
 use std::io::Write as _;

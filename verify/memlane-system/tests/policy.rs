@@ -1,5 +1,5 @@
-//! Who gets a lane, by each side's settings: the lane opens, or both sides stay on TCP and
-//! say why. The bytes arrive either way.
+//! Which settings of the two sides open a lane. Otherwise both sides stay on TCP and say why. The bytes arrive either
+//! way.
 
 use std::io::Write as _;
 

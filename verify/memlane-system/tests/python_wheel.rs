@@ -1,5 +1,5 @@
-//! The Python wheel: built as its users build it, installed into fresh environments, and its own tests (`bindings/python/tests`)
-//! pass there: with the newest NumPy, and with the PyTorch and NumPy that Debian has.
+//! The Python wheel is built as for a release and accepted by twine. Its own tests (`bindings/python/tests`) pass in fresh
+//! environments where it is installed: alone, with the newest NumPy, and with the PyTorch and NumPy that Debian has.
 
 use memlane_system::blocks::skip;
 use memlane_system::harness::{self, Outcome, TempDir};
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A package is fetched, or the wheel is built.
+/// Time to fetch a package or to build the wheel.
 const BUILT: Duration = Duration::from_secs(900);
 const TESTED: Duration = Duration::from_secs(600);
-/// What builds it.
-const MATURIN: &str = "maturin==1.16.0";
+/// How `packaging/wheel.sh` ends where maturin and twine cannot be installed.
+const NOT_INSTALLED: i32 = 3;
 
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     root.canonicalize().expect("the work tree")
 }
 
-/// Debian's, of which PyTorch is a package; or another one.
+/// Debian's Python, for which PyTorch is a package; or another one.
 fn python() -> Option<PathBuf> {
     let known = ["/usr/bin/python3", "python3"].map(PathBuf::from);
     known.into_iter().find(|python| {
@@ -56,7 +56,7 @@ impl Environment {
     fn run(&self, args: &[&str], at: &Path, limit: Duration) -> Outcome {
         let mut command = Command::new(&self.python);
         command.args(args).current_dir(at);
-        // What some user has installed is not looked at.
+        // Packages that a user has installed do not count.
         command.env("PYTHONNOUSERSITE", "1");
         command.env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
         harness::run(command, limit)
@@ -108,28 +108,46 @@ impl Environment {
     }
 }
 
-/// Builds it, into `to`; its file. `Err`: what is missing here.
+/// Builds the wheel into `to`, as a release does, and returns its file. `Err`: what is missing here.
 fn build(python: &Path, to: &Path) -> Result<String, String> {
-    let tools = Environment::new(python, &to.join("tools"), false)?;
-    tools.fetch(MATURIN, to)?;
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let target = target.parent().expect("a target folder");
-    let mut command = Command::new(to.join("tools/bin/maturin"));
-    command
-        .args(["build", "--locked", "--quiet", "--out"])
-        .arg(to.join("wheels"))
-        .arg("--interpreter")
-        .arg(python)
-        .current_dir(root().join("bindings/python"))
-        .env("CARGO_TARGET_DIR", target)
-        .env_remove("RUSTFLAGS");
+    let out = to.join("wheels");
+    let mut command = Command::new("sh");
+    command.arg(root().join("packaging/wheel.sh"));
+    command.arg("--out").arg(&out).arg("--python").arg(python);
+    command.env("CARGO_TARGET_DIR", target);
     let built = harness::run(command, BUILT);
+    if built.status.code() == Some(NOT_INSTALLED) {
+        return Err(built.stderr.lines().last().unwrap_or_default().to_owned());
+    }
     assert!(built.is_ok(), "{}", built.report());
-    let wheels = std::fs::read_dir(to.join("wheels")).expect("a folder");
-    let mut wheels = wheels.flatten().map(|entry| entry.path());
-    let wheel = wheels.next().expect("a wheel");
-    assert_eq!(wheels.next(), None, "one for all versions of Python");
-    Ok(wheel.into_os_string().into_string().expect("a plain name"))
+    let files: Vec<&str> = built.stdout.lines().collect();
+    let ends = |end: &str| files.iter().find(|file| file.ends_with(end));
+    let (Some(wheel), Some(sources), 2) = (ends(".whl"), ends(".tar.gz"), files.len()) else {
+        panic!("not one wheel for all versions of Python and its sources: {files:?}");
+    };
+    has_licences(Path::new(sources));
+    Ok((*wheel).to_owned())
+}
+
+/// Whoever builds from the source archive has both licences, and the crates that the binding is made of.
+fn has_licences(sources: &Path) {
+    let mut command = Command::new("tar");
+    command.arg("-tzf").arg(sources);
+    let listed = harness::run(command, TESTED);
+    assert!(listed.is_ok(), "{}", listed.report());
+    for end in [
+        "/LICENSE-MIT",
+        "/LICENSE-APACHE",
+        "/memlane-devmem/Cargo.toml",
+    ] {
+        assert!(
+            listed.stdout.lines().any(|line| line.ends_with(end)),
+            "{end}: {}",
+            listed.stdout
+        );
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Go makes its own system calls: it stays on TCP, and so do those who talk to it.
+//! Go makes its own system calls: it stays on TCP, and so do its peers.
 
 use std::process::Command;
 

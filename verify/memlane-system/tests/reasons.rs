@@ -1,5 +1,5 @@
-//! Each reason for TCP that a program can bring about: it is given, and the bytes arrive.
-//! Those that come from a side's settings are in `policy.rs`.
+//! Each reason for TCP that a program can provoke: the connection gets that reason, and the bytes arrive. `policy.rs`
+//! covers the reasons that come from settings.
 
 use std::time::Instant;
 

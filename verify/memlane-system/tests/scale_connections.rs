@@ -1,5 +1,5 @@
-//! Very many connections between two processes: all upgraded, no byte wrong, and what
-//! they cost in descriptors, mappings and waits.
+//! Very many connections between two processes: all are upgraded, no byte is wrong, and their cost in descriptors,
+//! mappings and waits is bounded.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -100,7 +100,7 @@ fn poll_and_select_wait_on_very_many_without_giving_up_a_lane() {
     crowd.end();
 }
 
-/// Instructions that 300 rounds of talk on 16 of so many connections take, at both ends,
+/// Instructions that 300 rounds of talk on 16 of this many connections take, at both ends,
 /// by valgrind's count.
 fn instructions(connections: usize) -> u64 {
     let orders = format!(

@@ -1,5 +1,5 @@
-//! A server with a thousand processes, connections by the ten thousand that come and go,
-//! and forks: what anybody holds afterwards is what he held before.
+//! A server with a thousand processes, tens of thousands of connections that come and go, and forks. Afterwards each
+//! process holds what it held before.
 
 use memlane_system::crowd::{Crowd, Program, descriptors, serve};
 use memlane_system::harness::{Mode, plain_only};

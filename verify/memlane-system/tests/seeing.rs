@@ -1,4 +1,4 @@
-//! What `memlane ss` says of a ring, while two programs use it.
+//! What `memlane ss` shows of a ring while two programs use it.
 
 use memlane_system::harness::plain_only;
 use memlane_system::pair::{DEFAULT, Pair, flags};

@@ -1,9 +1,8 @@
-//! Servers that live long, and what clients do to them in a seeded mix: stock
-//! programs and hard cases, connections by the thousand, `kill -9` on either
-//! side. After each round the servers must hold no more than before.
+//! Long-lived servers, and what clients do to them in a seeded mix: stock programs and hard cases, connections by the
+//! thousand, `kill -9` on either side. After each round the servers must hold no more than before.
 //!
-//! `SOAK_SECONDS` (15 by default, so that every test run has a little of it;
-//! `./dev soak`: 600) and `SOAK_SEED` choose how long and which mix.
+//! `SOAK_SECONDS` (15 by default, so that every test run includes a little; 600 in `./dev soak`) and `SOAK_SEED`
+//! select how long and which mix.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -381,7 +380,7 @@ impl Round<'_> {
         done.lane.must_explain(&[SHORT_LIVED, GONE]);
     }
 
-    /// One that asks nginx for files until it is told to stop by a file.
+    /// A client that fetches files from nginx until a file tells it to stop.
     fn hammer(&self, nginx: &Nginx) -> Proc {
         let mut command = self.stage.python("hammer.py");
         command

@@ -16,6 +16,8 @@ mod library;
 mod publication;
 #[path = "tidy/safety.rs"]
 mod safety;
+#[path = "tidy/strata.rs"]
+mod strata;
 
 fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -94,13 +96,31 @@ fn nothing_wrong(wrong: &[String], what: &str) {
     assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
 }
 
-/// Rust files below `dirs` that are no tests.
+/// Files of modules that are declared under `#[cfg(test)]`.
+fn test_modules(files: &[(String, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (file, text) in files {
+        let stem = file.trim_end_matches(".rs");
+        let dir = match file.rsplit_once('/') {
+            Some((dir, "mod.rs" | "lib.rs" | "main.rs")) => dir,
+            _ => stem,
+        };
+        for declared in text.split("#[cfg(test)]\nmod ").skip(1) {
+            let name = declared.split([';', ' ']).next().unwrap_or_default();
+            found.extend([format!("{dir}/{name}.rs"), format!("{dir}/{name}/mod.rs")]);
+        }
+    }
+    found
+}
+
+/// Rust files below `dirs` that are not tests.
 fn code_files(dirs: &[&str]) -> Vec<(String, String)> {
     let mut found = rust_files();
+    let modules = test_modules(&found);
     found.retain(|(file, _)| {
         let test = file.starts_with("verify/") || file.contains("/tests/");
         let test = test || file.ends_with("/tests.rs") || file.ends_with("_tests.rs");
-        !test && dirs.iter().any(|dir| file.starts_with(dir))
+        !test && !modules.contains(file) && dirs.iter().any(|dir| file.starts_with(dir))
     });
     found
 }

@@ -1,5 +1,5 @@
-//! `memlane trace`: the captures, as tshark and tcpdump read them, against what the programs have sent; tracers that
-//! die, that are two, that lie, that are somebody else.
+//! `memlane trace`: its captures, as tshark and tcpdump read them, against what the programs sent. Tracers that die,
+//! lie, belong to another user, or come in pairs.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, Write as _};

@@ -1,4 +1,4 @@
-//! What a mapped volume is shown as.
+//! Frontends: each shows a mapped volume to programs as a device, a file or an export.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -265,7 +265,7 @@ impl KernelNbd {
             ..nbd_kernel::Options::default()
         };
         nbd_kernel::probe().map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
-        // Of a process that was killed.
+        // A device that outlived its process is taken over.
         let attached = match nbd_kernel::left(name) {
             Some(index) => nbd_kernel::recover(volume, index, &options),
             None => nbd_kernel::attach(volume, &options),
@@ -303,7 +303,7 @@ impl Ublk {
             ..ublk::Options::default()
         };
         ublk::probe().map_err(|error| fail(Exit::Unsupported, error.to_string()))?;
-        // As above.
+        // A device that outlived its process is taken over.
         let attached = match ublk::left(name) {
             Some(id) => ublk::recover(volume, id, &options),
             None => ublk::attach(volume, &options),
@@ -318,11 +318,11 @@ impl Shown for Ublk {
     }
 
     fn users(&self) -> usize {
-        0 // as above
+        0 // the kernel knows, and says so when it is to be detached
     }
 
     fn resized(&mut self) {
-        // As above.
+        // Before Linux 6.16 the device stays as it was, and its users see the old size.
         let _ = self.0.resized();
     }
 

@@ -141,7 +141,7 @@ struct Host {
     tls: Option<(ClientTls, Renewal)>,
     mappings: Vec<Mapping>,
     events: Vec<Event>,
-    /// Rung when a path or a volume has changed.
+    /// Signalled when a path or a volume has changed.
     changes: Arc<Changes>,
     /// Paths, as they were at the last look.
     paths: Vec<(String, String)>,
@@ -325,14 +325,14 @@ impl Host {
         let mapping = self.mappings.remove(at);
         mapping.volume.close();
         self.idle = Instant::now();
-        self.changes.ring();
+        self.changes.signal();
         self.note(format!("{volume} unmapped"));
         Ok(format!("{volume} is not mapped any more"))
     }
 
     fn remap(&mut self, volume: &str) -> anyhow::Result<String> {
         let at = self.known(volume)?;
-        // Each path begins anew; the keeper then opens what the server has forgotten.
+        // Each path begins anew; the reopener then opens what the server has forgotten.
         for path in self.session.paths() {
             if path.state != PathState::Connected {
                 self.session.reconnect(path.id);

@@ -29,13 +29,13 @@ pub(super) fn folder(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A file that is missing or wrong is named.
+/// Loads a server's certificates. The error names a file that is missing or wrong.
 pub(super) fn server(folder: &Path) -> anyhow::Result<(ServerTls, Renewal)> {
     let tls = ServerTls::load(&TlsFiles::of_server(folder)).map_err(unusable)?;
     Ok((tls, Renewal::new(folder, TlsFiles::of_server)))
 }
 
-/// Likewise.
+/// Loads a client's certificates. The error names a file that is missing or wrong.
 pub(super) fn client(spec: &TlsSpec) -> anyhow::Result<(ClientTls, Renewal)> {
     let files = TlsFiles::of_client(&spec.folder);
     let tls = ClientTls::load(&files, spec.name.as_deref()).map_err(unusable)?;

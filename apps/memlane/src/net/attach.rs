@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use memlane_packet::ends::End;
-use memlane_packet::ends::memif::{
-    self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
-};
-use memlane_packet::ends::port::Port;
-use memlane_packet::ends::vhost::{VhostDoor, VhostLink, VhostTerms};
 use memlane_packet::io::{BackTerms, FrontTerms, Link, Listener, connect};
 use memlane_packet::{AttachError, Detach, Mode};
+use memlane_packet_ends::memif::{
+    self, ClientTerms, MemifLink, MemifListener, MemifQueue, ServerTerms,
+};
+use memlane_packet_ends::port::Port;
+use memlane_packet_ends::vhost::{VhostDoor, VhostLink, VhostTerms};
+use memlane_packet_ends::{End, OpenError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -199,7 +199,7 @@ impl<'a> Attacher<'a> {
             job,
             label: &end.label,
             place: &end.place,
-            door: door.map_err(|error| not_bound(&end.label, &error))?,
+            door: door.map_err(|error| not_bound(&end.label, error))?,
         }))
     }
 
@@ -257,7 +257,7 @@ impl<'a> Attacher<'a> {
                 Place::Memif(memif) => self.memif_client(memif),
                 Place::Front(at) => self.front(at),
                 // Who comes to us has a door.
-                _ => Err(AttachError::Config("no link")),
+                _ => Err(AttachError::Config("no link").into()),
             };
             let error = match tried {
                 Ok(held) => return Ok(Some(held)),
@@ -274,7 +274,7 @@ impl<'a> Attacher<'a> {
         }
     }
 
-    fn front(&self, at: &str) -> Result<Held, AttachError> {
+    fn front(&self, at: &str) -> Result<Held, OpenError> {
         let defaults = FrontTerms::default();
         let terms = FrontTerms {
             mode: self.job.mode,
@@ -290,7 +290,7 @@ impl<'a> Attacher<'a> {
         })
     }
 
-    fn back(&self, door: &Listener) -> Result<Held, AttachError> {
+    fn back(&self, door: &Listener) -> Result<Held, OpenError> {
         let terms = BackTerms {
             modes: Mode::ALL.map(|mode| self.job.mode.is_none_or(|only| only == mode)),
             queues: self.job.queues,
@@ -306,7 +306,7 @@ impl<'a> Attacher<'a> {
         })
     }
 
-    fn memif_client(&self, place: &Memif) -> Result<Held, AttachError> {
+    fn memif_client(&self, place: &Memif) -> Result<Held, OpenError> {
         let defaults = ClientTerms::default();
         let terms = ClientTerms {
             id: place.id,
@@ -319,9 +319,9 @@ impl<'a> Attacher<'a> {
         self.memif(memif::connect(&place.socket, &terms)?)
     }
 
-    fn memif_server(&self, door: &MemifListener) -> Result<Held, AttachError> {
+    fn memif_server(&self, door: &MemifListener) -> Result<Held, OpenError> {
         let Place::Memif(place) = self.place else {
-            return Err(AttachError::Config("no memif"));
+            return Err(AttachError::Config("no memif").into());
         };
         let defaults = ServerTerms::default();
         let terms = ServerTerms {
@@ -334,11 +334,10 @@ impl<'a> Attacher<'a> {
         self.memif(door.accept(&terms, ACCEPT_WITHIN)?)
     }
 
-    fn memif(&self, (link, queues): (MemifLink, Vec<MemifQueue>)) -> Result<Held, AttachError> {
+    fn memif(&self, (link, queues): (MemifLink, Vec<MemifQueue>)) -> Result<Held, OpenError> {
         if queues.len() != usize::from(self.job.queues) {
-            return Err(AttachError::Config(
-                "the other side has fewer queues: start both sides with the same number",
-            ));
+            let fewer = "the other side has fewer queues: start both sides with the same number";
+            return Err(AttachError::Config(fewer).into());
         }
         let end = |queue| Box::new(queue) as Box<dyn End>;
         Ok(Held {
@@ -349,7 +348,7 @@ impl<'a> Attacher<'a> {
 }
 
 /// A guest whose driver is there.
-fn guest(door: &VhostDoor) -> Result<Held, AttachError> {
+fn guest(door: &VhostDoor) -> Result<Held, OpenError> {
     let (link, queues) = door.accept(ACCEPT_WITHIN)?;
     let end = |queue| Box::new(queue) as Box<dyn End>;
     Ok(Held {
@@ -423,19 +422,19 @@ impl Vigil {
 }
 
 /// Can the next try of a front be better?
-fn passes(error: &AttachError) -> bool {
+fn passes(error: &OpenError) -> bool {
     // EPROTOTYPE, ENAMETOOLONG, EINVAL: not a socket of ours, no name of one.
     let hopeless = |errno: i32| [91, 36, 22].contains(&errno);
     match error {
-        AttachError::Socket(errno) => !hopeless(errno.0),
-        AttachError::Timeout => true,
+        OpenError::Attach(AttachError::Socket(errno)) => !hopeless(errno.0),
+        OpenError::Attach(AttachError::Timeout) => true,
         _ => false,
     }
 }
 
 /// Why there is no link, to whom it is told.
-fn because(error: &AttachError) -> String {
-    let AttachError::Socket(errno) = error else {
+fn because(error: &OpenError) -> String {
+    let OpenError::Attach(AttachError::Socket(errno)) = error else {
         return error.to_string();
     };
     match errno.0 {
@@ -448,19 +447,25 @@ fn because(error: &AttachError) -> String {
     }
 }
 
-fn refused(label: &str, error: &AttachError) -> anyhow::Error {
+fn refused(label: &str, error: &OpenError) -> anyhow::Error {
     let exit = match error {
-        AttachError::Refused(_)
-        | AttachError::NotOffered(_)
-        | AttachError::Stranger(_)
-        | AttachError::Wire(_)
-        | AttachError::Memif(_)
-        | AttachError::VhostUser(_) => Exit::PeerRefused,
+        OpenError::Attach(
+            AttachError::Refused(_)
+            | AttachError::NotOffered(_)
+            | AttachError::Stranger(_)
+            | AttachError::Wire(_),
+        )
+        | OpenError::Memif(_)
+        | OpenError::VhostUser(_) => Exit::PeerRefused,
         _ => Exit::Failed,
     };
     let advice = match error {
-        AttachError::NotOffered("so many queues") => ": start both sides with the same --queues",
-        AttachError::NotOffered("that mode") => ": it was started with another --mode",
+        OpenError::Attach(AttachError::NotOffered("so many queues")) => {
+            ": start both sides with the same --queues"
+        }
+        OpenError::Attach(AttachError::NotOffered("that mode")) => {
+            ": it was started with another --mode"
+        }
         _ => "",
     };
     let why = because(error);
@@ -468,14 +473,14 @@ fn refused(label: &str, error: &AttachError) -> anyhow::Error {
     fail(exit, format!("{label}: the back: {why}{advice}"))
 }
 
-fn not_bound(label: &str, error: &AttachError) -> anyhow::Error {
-    let why = match error {
+fn not_bound(label: &str, error: AttachError) -> anyhow::Error {
+    let why = match &error {
         // EADDRINUSE, ENOENT, EACCES, EPERM.
         AttachError::Socket(errno) => match errno.0 {
             98 => "another process listens there, or a file is there that is no socket: take another name".into(),
             2 => "there is no such folder".into(),
             1 | 13 => "no permission to make a socket there".into(),
-            36 | 22 => because(error),
+            36 | 22 => because(&error.into()),
             _ => format!("cannot listen: {errno}"),
         },
         _ => error.to_string(),

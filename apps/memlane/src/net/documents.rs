@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use memlane_packet::ends::tally::Tally;
 use memlane_packet::engine::cache::GrantCounts;
+use memlane_packet_ends::tally::Tally;
 use serde::{Deserialize, Serialize};
 
 /// A process of `memlane net` that joins two ends.

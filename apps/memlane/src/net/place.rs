@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use memlane_packet::ends::generate::{Generator, HEADER, Plan, Sink};
-use memlane_packet::ends::kernel::Interface;
-use memlane_packet::ends::memif::wire::SECRET;
-use memlane_packet::ends::pcap::{Capture, Replay};
-use memlane_packet::ends::vhost::Role;
-use memlane_packet::ends::{End, EndError, afpacket, tap};
+use memlane_packet_ends::generate::{Generator, HEADER, Plan, Sink};
+use memlane_packet_ends::kernel::Interface;
+use memlane_packet_ends::memif::wire::SECRET;
+use memlane_packet_ends::pcap::{Capture, Replay};
+use memlane_packet_ends::vhost::Role;
+use memlane_packet_ends::{End, EndError, afpacket, tap};
 
 use super::options::Options;
 use super::region::Target;

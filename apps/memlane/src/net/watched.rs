@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use memlane_packet::ends::tally::{Board, Tally};
+use memlane_packet_ends::tally::{Board, Tally};
 
 use super::args::{Job, Kind};
 use super::documents::{End, Event, Peer, Process};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use memlane_packet::ends::join::{Join, Over, Side, Terms, run_all};
-use memlane_packet::ends::{End, EndError};
+use memlane_packet_ends::join::{Join, Over, Side, Terms, run_all};
+use memlane_packet_ends::{End, EndError};
 
 use super::args::{Job, Kind};
 use super::attach::{Attacher, Held, Stops};

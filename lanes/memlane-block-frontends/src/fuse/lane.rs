@@ -7,12 +7,14 @@ use super::ranges::Hold;
 use super::seek::{Seek, clear};
 use fuser::{ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
 use memlane_block::volume::{Done, Errno, Flags, Info, Io, Lease, Op, Queue, Volume};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use memlane_wait::event::{EventFd, poll};
+use memlane_wait::mutex::{lock, wait};
+use rustix::event::{PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// Trims and the like of one request that are under way at once: it may have very many.
 const WINDOW: usize = 8;
@@ -23,7 +25,7 @@ pub(super) struct Lane {
     changed: Condvar,
     /// The queue's descriptor, to sleep on without the lock.
     ready: OwnedFd,
-    stop: OwnedFd,
+    stop: EventFd,
 }
 
 struct State {
@@ -93,7 +95,7 @@ impl Lane {
         let queue = volume.queue()?;
         Ok(Lane {
             ready: queue.fd().try_clone_to_owned()?,
-            stop: eventfd(0, EventfdFlags::CLOEXEC)?,
+            stop: EventFd::new()?,
             changed: Condvar::new(),
             state: Mutex::new(State {
                 queue,
@@ -212,7 +214,7 @@ impl Lane {
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
         self.changed.notify_all();
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.stop.signal();
     }
 
     fn submitted(&self, mut state: MutexGuard<'_, State>, id: u32) {
@@ -253,15 +255,12 @@ impl Lane {
                 state = self.lock();
                 continue;
             }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = wait(&self.changed, state);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -36,8 +36,8 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     match unmount(path, UnmountFlags::DETACH) {
         Ok(()) => Ok(true),
         Err(Errno::PERM) => fusermount(path, &["-u", "-z"]).map(|()| true),
-        // Somebody was faster.
-        Err(Errno::INVAL) => Ok(false),
+        // Somebody else has unmounted it, and perhaps removed its folder.
+        Err(Errno::INVAL | Errno::NOENT) => Ok(false),
         Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
     }
 }

@@ -345,8 +345,8 @@ fn unmount_idle(path: &Path) -> Result<(), MountError> {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
         Err(Errno::PERM) => fusermount(path, &["-u"]),
-        // Somebody was faster.
-        Err(Errno::INVAL) => Ok(()),
+        // Somebody else has unmounted it, and perhaps removed its folder.
+        Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
     }
 }

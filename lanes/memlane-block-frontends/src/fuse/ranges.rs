@@ -3,7 +3,8 @@
 //! Writes of whole blocks need no order among themselves: a disk gives none either. A **patch** reads blocks, changes
 //! some of their bytes and writes them back; nobody else may write these blocks meanwhile.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use memlane_wait::mutex::{lock, wait};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// The writes that are under way on one volume.
 #[derive(Debug, Default)]
@@ -54,10 +55,7 @@ impl Ranges {
         };
         table.entries.push(mine);
         while table.blocks(&mine) {
-            table = self
-                .changed
-                .wait(table)
-                .unwrap_or_else(PoisonError::into_inner);
+            table = wait(&self.changed, table);
         }
         Hold {
             ranges: Arc::clone(self),
@@ -66,7 +64,7 @@ impl Ranges {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 

@@ -1,11 +1,10 @@
 //! Drives a [`Negotiation`] over a socket, with a time limit.
 
-use super::conn::timespec;
-use super::lock::Bell;
 use super::negotiate::{Agreed, MAX_OPTION, Negotiation, Offer, Step, Tls};
 use super::stream::Stream;
 use memlane_core::access::SharedBytes;
-use rustix::event::{PollFd, PollFlags, poll};
+use memlane_wait::event::{EventFd, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::ptr::NonNull;
@@ -20,7 +19,7 @@ pub(super) struct Doorman<'a> {
     pub(super) offers: &'a [Offer],
     #[cfg(feature = "tls")]
     pub(super) tls: Option<&'a (std::sync::Arc<rustls::ServerConfig>, bool)>,
-    pub(super) bell: &'a Bell,
+    pub(super) event: &'a EventFd,
     pub(super) stop: &'a AtomicBool,
     pub(super) limit: Duration,
     pub(super) grace: Duration,
@@ -190,14 +189,11 @@ impl Talk<'_> {
         }
         let mut fds = [
             PollFd::from_borrowed_fd(self.stream.as_fd(), events),
-            PollFd::from_borrowed_fd(self.doorman.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.doorman.event.as_fd(), PollFlags::IN),
         ];
-        match poll(&mut fds, Some(&timespec(left))) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        poll(&mut fds, Some(left))?;
         if !fds[1].revents().is_empty() {
-            self.doorman.bell.hush();
+            self.doorman.event.drain();
         }
         Ok(())
     }

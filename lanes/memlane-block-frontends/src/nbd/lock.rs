@@ -5,66 +5,50 @@
 //! part holds its block alone, and everything else that writes holds its bytes together with others. Reads hold
 //! nothing: what a read sees of a write that is under way is not defined.
 
-use rustix::event::{EventfdFlags, eventfd};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-/// How a connection is told things by other threads.
+/// What other threads tell a connection's thread: look again, or these bytes are yours now.
 #[derive(Debug)]
-pub(super) struct Bell {
-    fd: OwnedFd,
-    /// Something is in `granted`.
-    rung: AtomicBool,
-    granted: Mutex<Vec<(u32, Held)>>,
+pub(super) struct Wakeup {
+    pub(super) event: EventFd,
+    /// Whether `granted` has anything, so that a look at nothing takes no lock. Other threads set it (release) after
+    /// they have added to `granted`; the connection's thread clears it (acquire) before it takes.
+    pending: AtomicBool,
+    granted: Mutex<Vec<(u32, HeldRange)>>,
 }
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Arc<Bell>> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Bell {
-            fd,
-            rung: AtomicBool::new(false),
+impl Wakeup {
+    pub(super) fn new() -> io::Result<Arc<Wakeup>> {
+        Ok(Arc::new(Wakeup {
+            event: EventFd::new()?,
+            pending: AtomicBool::new(false),
             granted: Mutex::default(),
         }))
     }
 
-    /// Wakes its owner. A counter that is full wakes as well.
-    pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-    }
-
-    /// Quiet again.
-    pub(super) fn hush(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
-    }
-
-    /// What was waited for and is held now.
-    pub(super) fn granted(&self) -> Vec<(u32, Held)> {
-        match self.rung.swap(false, Ordering::Acquire) {
-            true => std::mem::take(&mut *guard(&self.granted)),
+    /// Takes the ranges that were waited for and are held now, each with its key.
+    pub(super) fn granted(&self) -> Vec<(u32, HeldRange)> {
+        match self.pending.swap(false, Ordering::Acquire) {
+            true => std::mem::take(&mut *lock(&self.granted)),
             false => Vec::new(),
         }
     }
 
-    fn grant(&self, key: u32, held: Held) {
-        guard(&self.granted).push((key, held));
-        self.rung.store(true, Ordering::Release);
-        self.ring();
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    fn grant(&self, key: u32, held: HeldRange) {
+        lock(&self.granted).push((key, held));
+        self.pending.store(true, Ordering::Release);
+        self.event.signal();
     }
 }
 
 /// Bytes that are held; given to [`RangeLock::release`].
 #[derive(Debug)]
-pub(super) struct Held(usize);
+pub(super) struct HeldRange(usize);
 
 #[derive(Clone, Copy, Debug)]
 struct Range {
@@ -83,7 +67,7 @@ impl Range {
 struct Waiter {
     range: Range,
     key: u32,
-    owner: Arc<Bell>,
+    owner: Arc<Wakeup>,
 }
 
 #[derive(Debug, Default)]
@@ -108,11 +92,11 @@ impl RangeLock {
         &self,
         (from, to): (u64, u64),
         alone: bool,
-        owner: &Arc<Bell>,
+        owner: &Arc<Wakeup>,
         key: u32,
-    ) -> Option<Held> {
+    ) -> Option<HeldRange> {
         let range = Range { from, to, alone };
-        let mut state = guard(&self.state);
+        let mut state = lock(&self.state);
         if state.admits(&range) {
             return Some(state.hold(range));
         }
@@ -125,8 +109,8 @@ impl RangeLock {
     }
 
     /// Lets go, and tells those who can go on now.
-    pub(super) fn release(&self, held: Held) {
-        let mut state = guard(&self.state);
+    pub(super) fn release(&self, held: HeldRange) {
+        let mut state = lock(&self.state);
         if let Some(range) = state.held.get_mut(held.0).and_then(Option::take) {
             state.alone -= usize::from(range.alone);
             state.free.push(held.0);
@@ -149,14 +133,14 @@ impl State {
         !self.held.iter().flatten().any(|held| held.excludes(range))
     }
 
-    fn hold(&mut self, range: Range) -> Held {
+    fn hold(&mut self, range: Range) -> HeldRange {
         self.alone += usize::from(range.alone);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
             self.held.len() - 1
         });
         self.held[slot] = Some(range);
-        Held(slot)
+        HeldRange(slot)
     }
 
     fn admit_waiting(&mut self) {
@@ -174,65 +158,63 @@ impl State {
     }
 }
 
-fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn keys(bell: &Bell) -> Vec<(u32, Held)> {
-        bell.granted()
+    fn keys(wakeup: &Wakeup) -> Vec<(u32, HeldRange)> {
+        wakeup.granted()
     }
 
     #[test]
     fn writers_of_whole_blocks_do_not_wait_for_each_other() {
-        let (lock, bell) = (RangeLock::default(), Bell::new().unwrap());
-        let a = lock.acquire((0, 4096), false, &bell, 1).unwrap();
-        let b = lock.acquire((0, 4096), false, &bell, 2).unwrap();
-        lock.release(a);
-        lock.release(b);
+        let (ranges, wakeup) = (RangeLock::default(), Wakeup::new().unwrap());
+        let a = ranges.acquire((0, 4096), false, &wakeup, 1).unwrap();
+        let b = ranges.acquire((0, 4096), false, &wakeup, 2).unwrap();
+        ranges.release(a);
+        ranges.release(b);
     }
 
     #[test]
     fn who_changes_a_part_of_a_block_has_it_alone() {
-        let (lock, bell) = (RangeLock::default(), Bell::new().unwrap());
-        let whole = lock.acquire((0, 4096), false, &bell, 1).unwrap();
-        assert!(lock.acquire((512, 1024), true, &bell, 2).is_none());
-        let elsewhere = lock.acquire((8192, 8704), true, &bell, 3).unwrap();
-        assert!(keys(&bell).is_empty());
-        lock.release(whole);
-        let (key, part) = keys(&bell).pop().unwrap();
+        let (ranges, wakeup) = (RangeLock::default(), Wakeup::new().unwrap());
+        let whole = ranges.acquire((0, 4096), false, &wakeup, 1).unwrap();
+        assert!(ranges.acquire((512, 1024), true, &wakeup, 2).is_none());
+        let elsewhere = ranges.acquire((8192, 8704), true, &wakeup, 3).unwrap();
+        assert!(keys(&wakeup).is_empty());
+        ranges.release(whole);
+        let (key, part) = keys(&wakeup).pop().unwrap();
         assert_eq!(key, 2);
-        assert!(lock.acquire((0, 4096), false, &bell, 4).is_none());
-        lock.release(part);
-        assert_eq!(keys(&bell).pop().unwrap().0, 4);
-        lock.release(elsewhere);
+        assert!(ranges.acquire((0, 4096), false, &wakeup, 4).is_none());
+        ranges.release(part);
+        assert_eq!(keys(&wakeup).pop().unwrap().0, 4);
+        ranges.release(elsewhere);
     }
 
     #[test]
     fn who_waits_is_not_overtaken_by_those_who_come_later() {
-        let (lock, bell) = (RangeLock::default(), Bell::new().unwrap());
-        let first = lock.acquire((0, 512), false, &bell, 1).unwrap();
-        assert!(lock.acquire((0, 512), true, &bell, 2).is_none());
-        assert!(lock.acquire((0, 512), false, &bell, 3).is_none());
-        lock.release(first);
-        let granted = keys(&bell);
+        let (ranges, wakeup) = (RangeLock::default(), Wakeup::new().unwrap());
+        let first = ranges.acquire((0, 512), false, &wakeup, 1).unwrap();
+        assert!(ranges.acquire((0, 512), true, &wakeup, 2).is_none());
+        assert!(ranges.acquire((0, 512), false, &wakeup, 3).is_none());
+        ranges.release(first);
+        let granted = keys(&wakeup);
         assert_eq!(granted.iter().map(|g| g.0).collect::<Vec<_>>(), [2]);
         for (_, held) in granted {
-            lock.release(held);
+            ranges.release(held);
         }
-        assert_eq!(keys(&bell)[0].0, 3);
+        assert_eq!(keys(&wakeup)[0].0, 3);
     }
 
     #[test]
     fn slots_are_used_again() {
-        let (lock, bell) = (RangeLock::default(), Bell::new().unwrap());
+        let (ranges, wakeup) = (RangeLock::default(), Wakeup::new().unwrap());
         for i in 0..1000 {
-            let held = lock.acquire((i, i + 512), i % 2 == 0, &bell, 0).unwrap();
+            let held = ranges
+                .acquire((i, i + 512), i % 2 == 0, &wakeup, 0)
+                .unwrap();
             assert!(held.0 < 1);
-            lock.release(held);
+            ranges.release(held);
         }
     }
 }

@@ -27,7 +27,7 @@
 //! | [`wire`], [`negotiate`], [`request`] | the protocol, without descriptors |
 //! | `handshake`, `conn`, `outbox`, `stream`, `tls` | bytes |
 //! | `lock` | requests that are not in blocks |
-//! | `listen`, `server`, `stats`, `pace` | doors, threads, counters, when to sleep |
+//! | `listen`, `server`, `stats` | doors, threads, counters |
 
 mod conn;
 mod handshake;
@@ -35,7 +35,6 @@ mod listen;
 mod lock;
 pub mod negotiate;
 mod outbox;
-mod pace;
 pub mod request;
 mod server;
 mod slab;

@@ -3,7 +3,7 @@
 use super::conn::{Around, Conn};
 use super::handshake::{Doorman, Welcome};
 use super::listen::{Door, Listen};
-use super::lock::{Bell, RangeLock};
+use super::lock::{RangeLock, Wakeup};
 use super::negotiate::{Agreed, Offer};
 use super::request::Terms;
 use super::stats::{ConnStats, Connection, Counters, Snapshot};
@@ -12,13 +12,15 @@ use super::stream::Stream;
 use super::tls::TlsConfig;
 use super::wire::MAX_STRING;
 use memlane_block::volume::Volume;
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::{lock, wait};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 /// A client's thread needs little.
@@ -133,7 +135,8 @@ struct Shared {
     grace: Duration,
     spin: Duration,
     stop: AtomicBool,
-    bell: Arc<Bell>,
+    /// Wakes the thread that accepts clients.
+    event: EventFd,
     book: Mutex<Book>,
     someone_left: Condvar,
 }
@@ -151,7 +154,7 @@ struct Book {
 
 struct Client {
     peer: String,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     export: OnceLock<usize>,
     tls: AtomicBool,
     stats: ConnStats,
@@ -166,9 +169,9 @@ impl StopHandle {
     /// [`Server::run`] returns when all clients are gone.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::SeqCst);
-        self.0.bell.ring();
+        self.0.event.signal();
         for client in self.0.book().here.values() {
-            client.bell.ring();
+            client.wakeup.event.signal();
         }
     }
 
@@ -203,7 +206,7 @@ impl Server {
             grace: config.grace,
             spin: config.spin,
             stop: AtomicBool::new(false),
-            bell: Bell::new()?,
+            event: EventFd::new()?,
             book: Mutex::default(),
             someone_left: Condvar::new(),
         };
@@ -267,11 +270,7 @@ impl Server {
         drop(doors);
         let mut book = self.shared.book();
         while !book.here.is_empty() {
-            book = self
-                .shared
-                .someone_left
-                .wait(book)
-                .unwrap_or_else(PoisonError::into_inner);
+            book = wait(&self.shared.someone_left, book);
         }
         served
     }
@@ -284,8 +283,8 @@ impl Shared {
 
     fn serve(self: &Arc<Shared>, doors: &[Door]) -> io::Result<()> {
         while !self.stop.load(Ordering::SeqCst) {
-            let bell = [self.bell.as_fd()];
-            let fds = bell
+            let event = [self.event.as_fd()];
+            let fds = event
                 .into_iter()
                 .chain(doors.iter().map(|door| door.as_fd()));
             let mut fds: Vec<PollFd<'_>> = fds
@@ -340,16 +339,16 @@ impl Shared {
     fn enter(&self, peer: String) -> Option<(u64, Arc<Client>)> {
         let mut book = self.book();
         book.accepted += 1;
-        let bell = Bell::new()
+        let wakeup = Wakeup::new()
             .ok()
             .filter(|_| book.here.len() < self.max_connections);
-        let Some(bell) = bell else {
+        let Some(wakeup) = wakeup else {
             book.turned_away += 1;
             return None;
         };
         let client = Arc::new(Client {
             peer,
-            bell,
+            wakeup,
             export: OnceLock::new(),
             tls: AtomicBool::new(false),
             stats: ConnStats::default(),
@@ -375,7 +374,7 @@ impl Shared {
             offers: &offers,
             #[cfg(feature = "tls")]
             tls: self.tls.as_ref(),
-            bell: &client.bell,
+            event: &client.wakeup.event,
             stop: &self.stop,
             limit: self.handshake_limit,
             grace: self.grace,
@@ -411,7 +410,7 @@ impl Shared {
         let around = Around {
             volume: &*export.volume,
             lock,
-            bell: &client.bell,
+            wakeup: &client.wakeup,
             stop: &self.stop,
             stats: &client.stats,
             read_only: export.read_only || export.volume.info().read_only,
@@ -458,8 +457,4 @@ impl Export {
             blocks: (info.block, info.preferred.max(info.block)),
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,8 +17,8 @@ mod queue;
 use abi::{Basic, DeviceInfo, Discard, Parameters, attribute, feature};
 use control::{ANY, Control};
 use memlane_block::volume::{Info, Volume};
+use memlane_wait::event::EventFd;
 use queue::{Told, Worker};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::OpenOptions;
@@ -356,7 +356,7 @@ impl Serving {
         depth: u16,
     ) -> io::Result<Serving> {
         let told = Arc::new(Told {
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event: EventFd::new()?,
             give_up: AtomicBool::new(false),
         });
         let (tell, started) = channel();
@@ -388,7 +388,7 @@ impl Serving {
 
     fn give_up(&self) {
         self.told.give_up.store(true, Ordering::SeqCst);
-        let _ = rustix::io::write(&self.told.bell, &1_u64.to_ne_bytes());
+        self.told.event.signal();
     }
 }
 

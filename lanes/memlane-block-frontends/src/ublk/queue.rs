@@ -8,11 +8,12 @@ use super::abi::{self, F_FUA, F_NOUNMAP, IoCommand, WANTED_LEN, Wanted, op};
 use io_uring::{IoUring, opcode, types};
 use memlane_block::volume::{Done, Errno, Flags, Io, Lease, Op, Queue};
 use memlane_core::access::SharedBytes;
+use memlane_wait::event::EventFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// Among the numbers of tags: the volume's queue has something.
 const VOLUME: u64 = 1 << 32;
-/// Likewise: somebody has rung.
-const BELL: u64 = 1 << 33;
+/// Among the numbers of tags: another thread has signalled.
+const EVENT: u64 = 1 << 33;
 
 /// What a queue is told from outside.
 #[derive(Debug)]
 pub(super) struct Told {
-    pub(super) bell: OwnedFd,
+    pub(super) event: EventFd,
     /// Everything ends with `EIO`, now.
     pub(super) give_up: AtomicBool,
 }
@@ -194,8 +195,8 @@ impl Worker {
                 (Ok(tag), _) => self.set(tag, State::Over),
                 (Err(_), _) => {
                     self.watched &= !of;
-                    if of == BELL {
-                        let _ = rustix::io::read(&self.told.bell, &mut [0; 8]);
+                    if of == EVENT {
+                        self.told.event.drain();
                     }
                 }
             }
@@ -351,8 +352,8 @@ impl Worker {
         if !given_up && self.queue.arm() {
             return self.ring.submit().is_ok();
         }
-        let bell = self.told.bell.as_raw_fd();
-        self.watch(BELL, bell);
+        let event = self.told.event.as_fd().as_raw_fd();
+        self.watch(EVENT, event);
         if !given_up {
             let volume = self.queue.fd().as_raw_fd();
             self.watch(VOLUME, volume);

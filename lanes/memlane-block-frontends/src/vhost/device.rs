@@ -7,10 +7,12 @@ use super::ring::{Ring, Virtqueue};
 use super::worker::Worker;
 use memlane_block::volume::Volume;
 use memlane_virtio::memory::{Memory, check};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::{lock, wait_timeout};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user_backend::VhostUserBackend;
@@ -54,7 +56,7 @@ struct Slot {
     changed: Condvar,
     ring: Mutex<Option<Virtqueue>>,
     stopping: AtomicBool,
-    exit: OwnedFd,
+    exit: EventFd,
     /// The crate adds its copy to its epoll set and never closes it; we do.
     exit_copy: Mutex<Option<RawFd>>,
 }
@@ -69,14 +71,12 @@ impl<const SEALED: bool> Device<SEALED> {
         let slot = |_| {
             let limit = usize::from(RING);
             let worker = Worker::new(Arc::clone(volume), serial, limit)?;
-            let flags =
-                rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
             Ok(Slot {
                 worker: Mutex::new(worker),
                 changed: Condvar::new(),
                 ring: Mutex::default(),
                 stopping: AtomicBool::new(false),
-                exit: rustix::event::eventfd(0, flags)?,
+                exit: EventFd::new()?,
                 exit_copy: Mutex::default(),
             })
         };
@@ -140,8 +140,7 @@ impl<const SEALED: bool> Device<SEALED> {
                 }
                 return;
             }
-            let waited = slot.changed.wait_timeout(worker, left);
-            worker = waited.unwrap_or_else(PoisonError::into_inner).0;
+            worker = wait_timeout(&slot.changed, worker, left);
         }
     }
 
@@ -313,8 +312,4 @@ impl<const SEALED: bool> VhostUserBackend for Device<SEALED> {
         }
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

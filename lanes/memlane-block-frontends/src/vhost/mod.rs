@@ -26,13 +26,14 @@ use memlane_virtio::memory::Memory;
 use memlane_virtio::socket::listen;
 use request::ID_LEN;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use memlane_wait::event::{EventFd, poll};
+use memlane_wait::mutex::lock;
+use rustix::event::{PollFd, PollFlags};
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vhost::vhost_user::Listener;
@@ -92,7 +93,7 @@ pub enum Event {
 /// A volume on a socket. Dropped, it is taken away.
 pub struct Served {
     path: PathBuf,
-    stop: OwnedFd,
+    stop: Arc<EventFd>,
     machine: Arc<Mutex<Machine>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -109,13 +110,13 @@ struct Machine {
 /// Somebody listens there, something other than a socket is there, or it cannot be made.
 pub fn serve(volume: Arc<dyn Volume>, path: &Path, options: &Options) -> io::Result<Served> {
     let listener = listen(path)?;
-    let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let stop = Arc::new(EventFd::new()?);
     let machine: Arc<Mutex<Machine>> = Arc::default();
     let server = Server {
         volume,
         listener: Listener::from(listener.try_clone()?),
         socket: listener,
-        stop: stop.try_clone()?,
+        stop: Arc::clone(&stop),
         machine: Arc::clone(&machine),
         options: options.clone(),
     };
@@ -147,7 +148,7 @@ impl Served {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.stop.signal();
         let mut machine = lock(&self.machine);
         machine.stopping = true;
         if let Some(shutdown) = machine.shutdown.take() {
@@ -169,7 +170,7 @@ struct Server {
     volume: Arc<dyn Volume>,
     listener: Listener,
     socket: UnixListener,
-    stop: OwnedFd,
+    stop: Arc<EventFd>,
     machine: Arc<Mutex<Machine>>,
     options: Options,
 }
@@ -196,11 +197,11 @@ impl Server {
     fn somebody_comes(&self) -> bool {
         let mut fds = [
             PollFd::new(&self.socket, PollFlags::IN),
-            PollFd::new(&self.stop, PollFlags::IN),
+            PollFd::new(&*self.stop, PollFlags::IN),
         ];
         loop {
             match poll(&mut fds, None) {
-                Err(rustix::io::Errno::INTR) => {}
+                Ok(0) => {}
                 Err(_) => return false,
                 Ok(_) => return fds[1].revents().is_empty(),
             }
@@ -252,8 +253,4 @@ fn complaint(error: vhost_user_backend::Error) -> Option<String> {
         Error::HandleRequest(Protocol::Disconnected | Protocol::PartialMessage) => None,
         error => Some(error.to_string()),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A driver of virtio-blk over a front end of vhost-user without manners.
+//! A virtio-blk driver over a vhost-user monitor that breaks the protocol when a test says so.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[path = "../../../../spine/memlane-virtio/tests/monitor/mod.rs"]

@@ -1,4 +1,4 @@
-//! What the tests of the faces share: a daemon in a process of its own (the kernel must be able to outlive it), and
+//! What the tests of the frontends share: a daemon in a process of its own (the kernel must be able to outlive it), and
 //! a folder that goes away.
 #![allow(dead_code, reason = "each test program uses a part")]
 

@@ -1,34 +1,31 @@
-//! A bell for whoever shows paths and volumes to people: it rings when one of them may have changed.
+//! Tells whoever shows paths and volumes to people that one of them may have changed.
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use memlane_wait::event::EventFd;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Rung by the keeper when a path came or went, or a volume's size or status changed; heard by one thread.
+/// Signalled by the reopener when a path came or went, or when a volume's size or status changed. One thread waits for
+/// it.
 #[derive(Debug)]
-pub struct Changes(OwnedFd);
+pub struct Changes(EventFd);
 
 impl Changes {
-    /// One that was not rung.
+    /// Makes one that has not been signalled.
     ///
     /// # Errors
-    /// Descriptors are used up.
+    /// `EMFILE`, `ENFILE` or `ENOMEM`, from `eventfd(2)`.
     pub fn new() -> io::Result<Changes> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Changes(eventfd(0, flags)?))
+        Ok(Changes(EventFd::new()?))
     }
 
-    /// Something may have changed.
-    pub fn ring(&self) {
-        // If it fails, it rings already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    /// Tells that something may have changed.
+    pub fn signal(&self) {
+        self.0.signal();
     }
 
-    /// Waits until it is rung, but not longer than `limit`; it may also come back for nothing.
+    /// Waits until it is signalled, but not longer than `limit`. It may also return without a signal.
     pub fn wait(&self, limit: Option<Duration>) {
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], limit.as_ref());
-        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+        self.0.wait(limit);
+        self.0.drain();
     }
 }

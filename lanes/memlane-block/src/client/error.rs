@@ -11,7 +11,7 @@ pub enum OpenError {
     NotFound,
     /// Somebody else writes to it.
     InUse,
-    /// Likewise, and the server says who.
+    /// Another client writes it, and the server tells which one.
     Held(Busy),
     /// It was taken from a client, whose last requests are not over: soon.
     Ending,

@@ -3,13 +3,13 @@
 //! ```text
 //!  thread ── RemoteQueue ── Port ─┐                         requests: no lock, no other thread
 //!  thread ── RemoteQueue ── Port ─┼── Session ── paths ── server
-//!            Keeper ─────── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
+//!            Reopener ───── Port ─┘                         SESS_INFO, OPEN, CLOSE; news
 //! ```
 //!
 //! A path that fails is the session's business: requests take another one, and nobody here notices. A **server that
-//! restarted** has forgotten which volumes are open; the [`keeper`] opens them again, and the requests of which nobody
-//! knows whether they were executed are sent again by their queues, under the volume's new number: to their users they
-//! have only taken longer. The session must be one that fails such requests with `OutcomeUnknown`
+//! restarted** has forgotten which volumes are open. The [`reopener`] opens them again. Then their queues send those
+//! requests again whose outcome nobody knows, under the volume's new number: to their users they have only taken
+//! longer. The session must be one that fails such requests with `OutcomeUnknown`
 //! (`AfterRestart::Fail`), because the numbers in them mean nothing any more.
 //!
 //! Until its result is known a write may so be executed by two servers, one after the other; afterwards never again. Who
@@ -20,28 +20,29 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`keeper`] | opens, opens again, closes; one thread for each session |
+//! | [`reopener`] | opens, opens again, closes; one thread for each session |
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`], [`Changes`] | counts; time; a bell for whoever shows all that |
+//! | [`stats`], [`clock`], [`Changes`] | counts; time; news for whoever shows all that |
 
 pub mod answer;
 mod changes;
 pub mod clock;
 pub mod error;
-pub mod keeper;
 mod queue;
 mod remote;
+pub mod reopener;
 mod request;
 pub mod stats;
 
 use crate::volume::{Info, Queue, Volume};
 use clock::Clock;
 use error::OpenError;
-use keeper::{Command, Keeper, Mail};
 use memlane_transport::port::Session;
+use memlane_wait::mutex::lock;
 use remote::Remote;
+use reopener::{Command, Mail, Reopener};
 use stats::VolumeStats;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -68,7 +69,7 @@ pub struct Options {
     pub grace: Duration,
     /// How long an [`open`](Client::open) may take.
     pub open_limit: Duration,
-    /// Rung when a path or a volume has changed.
+    /// Signalled when a path or a volume has changed.
     pub changes: Option<Arc<Changes>>,
     /// Time.
     pub clock: Clock,
@@ -92,50 +93,50 @@ pub struct Client {
     core: Arc<Core>,
 }
 
-/// What lives as long as the client or any of its volumes.
+/// What the client and its volumes share. The last of them drops it.
 struct Core {
     session: Arc<dyn Session>,
     mail: Arc<Mail>,
     options: Options,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    reopener: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Client {
-    /// Over this session, with its keeper in a thread of its own.
+    /// Makes a client of `session` with default options, and starts its reopener in a thread of its own.
     ///
     /// # Errors
-    /// Descriptors, memory or threads are used up.
+    /// The process has no descriptor, memory or thread left.
     pub fn new(session: Arc<dyn Session>) -> io::Result<Client> {
         Client::with(session, Options::default())
     }
 
-    /// Likewise, with other settings.
+    /// Makes a client with these options, and starts its reopener in a thread of its own.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with(session: Arc<dyn Session>, options: Options) -> io::Result<Client> {
-        let (client, keeper) = Client::driven(session, options)?;
+        let (client, reopener) = Client::driven(session, options)?;
         let thread = std::thread::Builder::new().name("memlane-volumes".into());
-        let thread = thread.spawn(move || keeper.run())?;
-        *remote::lock(&client.core.keeper) = Some(thread);
+        let thread = thread.spawn(move || reopener.run())?;
+        *lock(&client.core.reopener) = Some(thread);
         Ok(client)
     }
 
-    /// Likewise, but whoever calls this drives the keeper: by [`Keeper::run`], or step by step.
+    /// Makes a client whose reopener the caller drives: by [`Reopener::run`], or step by step.
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Keeper)> {
+    pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Reopener)> {
         let mail = Arc::new(Mail::new()?);
-        let keeper = Keeper::new(&session, Arc::clone(&mail), options.clone())?;
+        let reopener = Reopener::new(&session, Arc::clone(&mail), options.clone())?;
         let core = Core {
             session,
             mail,
             options,
-            keeper: Mutex::new(None),
+            reopener: Mutex::new(None),
         };
         let core = Arc::new(core);
-        Ok((Client { core }, keeper))
+        Ok((Client { core }, reopener))
     }
 
     /// Opens a volume, and waits until that is done.
@@ -191,12 +192,12 @@ impl std::fmt::Debug for Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.mail.send(Command::Stop);
-        let keeper = remote::lock(&self.keeper).take();
-        if let Some(keeper) = keeper
-            && keeper.thread().id() != std::thread::current().id()
+        let reopener = lock(&self.reopener).take();
+        if let Some(reopener) = reopener
+            && reopener.thread().id() != std::thread::current().id()
         {
             // Its only end is the one that was asked for.
-            let _ = keeper.join();
+            let _ = reopener.join();
         }
     }
 }
@@ -214,7 +215,7 @@ impl Opening {
     /// # Errors
     /// See [`OpenError`].
     pub fn wait(self) -> Result<Arc<RemoteVolume>, OpenError> {
-        // The keeper keeps the limit; this is for a keeper that nobody drives.
+        // The reopener enforces the limit. Twice the limit is for a reopener that nobody drives.
         let limit = self.core.options.open_limit.saturating_mul(2);
         match self.answer.recv_timeout(limit) {
             Ok(answer) => answer.map(|claim| self.volume(claim)),
@@ -255,7 +256,7 @@ impl Drop for Claim {
     }
 }
 
-/// What a volume and its queues hold. The claim goes first, so that the keeper still closes the volume.
+/// What a volume and its queues hold. The claim goes first, so that the reopener still closes the volume.
 #[derive(Debug)]
 struct Handle {
     claim: Claim,
@@ -275,7 +276,7 @@ impl Handle {
         &self.core.options.clock
     }
 
-    /// Something for the keeper to look at.
+    /// Something for the reopener to look at.
     fn kick(&self) {
         self.core.mail.kick();
     }

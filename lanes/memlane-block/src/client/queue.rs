@@ -1,6 +1,6 @@
 //! One thread's way to a volume: one port, and the requests that wait until the volume is open again.
 
-use super::remote::{Bell, Remote, State};
+use super::remote::{Alarm, Remote, State};
 use super::request::{Request, check, result_of};
 use super::stats::Shard;
 use super::{Handle, Patience};
@@ -21,8 +21,8 @@ pub(super) struct RemoteQueue {
     port: Box<dyn Port>,
     /// Which shard of the counters.
     number: usize,
-    bell: Arc<Bell>,
-    /// The port's descriptor and the bell's.
+    alarm: Arc<Alarm>,
+    /// The port's descriptor and the alarm's.
     both: OwnedFd,
     /// A request's place is its tag at the port.
     requests: Vec<Option<Request>>,
@@ -49,9 +49,9 @@ enum Fate {
 
 impl RemoteQueue {
     pub(super) fn new(handle: Arc<Handle>, port: Box<dyn Port>) -> io::Result<RemoteQueue> {
-        let (number, bell) = handle.remote().enter()?;
+        let (number, alarm) = handle.remote().enter()?;
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (fd, data) in [(port.fd(), 0), (bell.fd.as_fd(), 1)] {
+        for (fd, data) in [(port.fd(), 0), (alarm.event.as_fd(), 1)] {
             let data = epoll::EventData::new_u64(data);
             epoll::add(&both, fd, data, epoll::EventFlags::IN)?;
         }
@@ -59,7 +59,7 @@ impl RemoteQueue {
             losses: handle.remote().durable.losses_told(),
             port,
             number,
-            bell,
+            alarm,
             both,
             requests: Vec::new(),
             free: Vec::new(),
@@ -81,7 +81,7 @@ impl RemoteQueue {
 
     /// Takes in what the port has, sends again what can be.
     fn turn(&mut self) {
-        self.bell.hush();
+        self.alarm.drain();
         let mut completions = std::mem::take(&mut self.completions);
         self.port.reap(&mut completions);
         self.unsent = false;
@@ -99,13 +99,13 @@ impl RemoteQueue {
 
     /// A request's way to the server, or to where it waits.
     fn send(&mut self, place: u32) {
-        // Boots before the life: if the server's machine starts anew in between, a needless copy is sent, and
+        // Boots before the generation: if the server's machine starts anew in between, a needless copy is sent, and
         // nothing is taken for safe that is not.
         let boots = self.remote().durable.boots();
         let gate = self.remote().gate();
         match gate.state {
             State::Open => {}
-            State::Waiting => return self.wait_for(place, gate.life),
+            State::Waiting => return self.wait_for(place, gate.generation),
             State::Refused => return self.finish(place, Err(EIO)),
             State::Closed => return self.finish(place, Err(CLOSED)),
         }
@@ -127,14 +127,14 @@ impl RemoteQueue {
             // A part that is done may be lost.
             (request.boots, request.done) = (boots, 0);
         }
-        request.life = gate.life;
+        request.generation = gate.generation;
         let submission = request.submission(u64::from(place), gate.device_id, &steps);
         self.port.submit(submission);
         self.unsent = true;
     }
 
-    /// A request has to wait for a later life than this.
-    fn wait_for(&mut self, place: u32, life: u32) {
+    /// Lets a request wait for a later generation than this.
+    fn wait_for(&mut self, place: u32, generation: u32) {
         let Patience::Queue(limit) = self.handle.patience() else {
             return self.finish(place, Err(EIO));
         };
@@ -142,13 +142,13 @@ impl RemoteQueue {
         let Some(request) = self.requests[place as usize].as_mut() else {
             return;
         };
-        request.life = life;
+        request.generation = generation;
         request.since = Some(now);
         let due = *request.due.get_or_insert(now.saturating_add(limit));
         self.shard().waits();
         self.waiting.push(place);
-        if self.bell.expect_also(due) {
-            // Who rings it when it is late does not know of it yet.
+        if self.alarm.expect_also(due) {
+            // The reopener, which signals when it is late, does not know of it yet.
             self.handle.kick();
         }
     }
@@ -156,7 +156,7 @@ impl RemoteQueue {
     fn expect(&self) {
         let waiting = self.waiting.iter();
         let requests = waiting.filter_map(|place| self.requests[*place as usize].as_ref());
-        self.bell.expect(requests.filter_map(|r| r.due).min());
+        self.alarm.expect(requests.filter_map(|r| r.due).min());
     }
 
     fn fate(&self, request: &Request, now: Option<Time>) -> Fate {
@@ -166,9 +166,9 @@ impl RemoteQueue {
             State::Closed => Fate::Fail(CLOSED),
             State::Refused => Fate::Fail(EIO),
             // Also when it is late: perhaps it was this process that did not run.
-            State::Open if gate.life > request.life => Fate::Send,
+            State::Open if gate.generation > request.generation => Fate::Send,
             _ if overdue => Fate::Fail(EIO),
-            State::Open if request.unknown && self.remote().is_denied(request.life) => {
+            State::Open if request.unknown && self.remote().is_denied(request.generation) => {
                 Fate::Fail(EIO)
             }
             _ => Fate::Wait,
@@ -221,17 +221,21 @@ impl RemoteQueue {
         }
     }
 
-    /// The server restarted with the request, or does not know the volume: one of the next lives gets it.
+    /// The server restarted before it answered, or does not know the volume: the request waits for a later generation.
     fn unanswered(&mut self, place: u32) {
         let Some(request) = self.requests[place as usize].as_ref() else {
             return;
         };
-        let (life, unknown) = (request.life, request.unknown);
+        let (generation, unknown) = (request.generation, request.unknown);
         let gate = self.remote().gate();
-        if gate.state == State::Open && gate.life == life && unknown && self.remote().doubt(life) {
+        if gate.state == State::Open
+            && gate.generation == generation
+            && unknown
+            && self.remote().doubt(generation)
+        {
             self.handle.kick();
         }
-        self.wait_for(place, life);
+        self.wait_for(place, generation);
     }
 
     fn succeeded(&mut self, place: u32) {

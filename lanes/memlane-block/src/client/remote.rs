@@ -1,4 +1,4 @@
-//! What the keeper and the queues of one volume share: words that are read for each request without a lock.
+//! What the reopener and the queues of one volume share: words that are read for each request without a lock.
 
 use super::answer::{Opened, Server, Steps};
 use super::clock::nanos_of;
@@ -7,11 +7,11 @@ use super::stats::Counters;
 use crate::volume::Info;
 use crate::wire::Access;
 use memlane_transport::engine::Time;
-use rustix::event::{EventfdFlags, eventfd};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// May requests go to the server?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,14 +26,15 @@ pub(super) enum State {
     Closed,
 }
 
-/// A volume's state, its life, and its number there, in one word.
+/// A volume's state, its generation, and its number there, in one word.
 ///
-/// A **life** begins when the volume gets a number that may be another one. A request that was sent in one life is sent
-/// again in a later one only, so it is never sent twice to the same server.
+/// A **generation** of the volume begins each time the server opens it and gives it a number, which may be another one.
+/// A request that was sent in one generation is sent again in a later one only. So it never goes twice to the same
+/// server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gate {
     pub(super) state: State,
-    pub(super) life: u32,
+    pub(super) generation: u32,
     pub(super) device_id: u32,
 }
 
@@ -45,7 +46,7 @@ impl Gate {
             State::Refused => 2,
             State::Closed => 3,
         };
-        (u64::from(self.life) << 34) | (state << 32) | u64::from(self.device_id)
+        (u64::from(self.generation) << 34) | (state << 32) | u64::from(self.device_id)
     }
 
     fn unpack(word: u64) -> Gate {
@@ -57,7 +58,7 @@ impl Gate {
                 2 => State::Refused,
                 _ => State::Closed,
             },
-            life: low(word >> 34),
+            generation: low(word >> 34),
             device_id: low(word),
         }
     }
@@ -76,39 +77,38 @@ pub enum Status {
     Closed,
 }
 
-/// How a sleeping queue is told that its waiting requests are to be looked at.
+/// Wakes a queue that sleeps while some of its requests wait for the volume.
 #[derive(Debug)]
-pub(super) struct Bell {
-    pub(super) fd: OwnedFd,
-    /// To be read; set after `fd` was written.
-    rang: AtomicBool,
+pub(super) struct Alarm {
+    pub(super) event: EventFd,
+    /// Whether `event` is to be drained. Set by whoever signals, after the signal; cleared by the queue before it
+    /// drains. So a queue that was not woken makes no system call.
+    signalled: AtomicBool,
     /// Requests wait.
     waits: AtomicBool,
     /// When the first of them has waited for too long, in nanoseconds.
     due: AtomicU64,
 }
 
-impl Bell {
-    fn new() -> io::Result<Bell> {
-        Ok(Bell {
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            rang: AtomicBool::new(false),
+impl Alarm {
+    fn new() -> io::Result<Alarm> {
+        Ok(Alarm {
+            event: EventFd::new()?,
+            signalled: AtomicBool::new(false),
             waits: AtomicBool::new(false),
             due: AtomicU64::new(u64::MAX),
         })
     }
 
-    pub(super) fn ring(&self) {
-        // It cannot fail but for a count that is full, and then it rings.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-        self.rang.store(true, Ordering::SeqCst);
+    pub(super) fn signal(&self) {
+        self.event.signal();
+        self.signalled.store(true, Ordering::SeqCst);
     }
 
-    /// Stops ringing.
-    pub(super) fn hush(&self) {
-        if self.rang.load(Ordering::Relaxed) && self.rang.swap(false, Ordering::SeqCst) {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.fd, &mut count);
+    /// Makes the descriptor unreadable again.
+    pub(super) fn drain(&self) {
+        if self.signalled.load(Ordering::Relaxed) && self.signalled.swap(false, Ordering::SeqCst) {
+            self.event.drain();
         }
     }
 
@@ -140,15 +140,15 @@ pub(super) struct Remote {
     zero_step: AtomicU32,
     fast: AtomicBool,
     gate: AtomicU64,
-    /// Requests of lives up to this one that the server does not know the volume of are at an end.
+    /// Requests of generations up to this one that the server does not know the volume of are at an end.
     denied: AtomicU32,
-    /// The life in which the server said that it does not know the volume.
+    /// The generation in which the server said that it does not know the volume.
     doubted: AtomicU32,
     pub(super) durable: Durability,
     pub(super) counters: Counters,
     changes: AtomicU64,
     status: Mutex<Status>,
-    bells: Mutex<Vec<Weak<Bell>>>,
+    alarms: Mutex<Vec<Weak<Alarm>>>,
     queues: AtomicUsize,
 }
 
@@ -156,7 +156,7 @@ impl Remote {
     pub(super) fn new(name: String, access: Access, opened: &Opened) -> Remote {
         let gate = Gate {
             state: State::Open,
-            life: 1,
+            generation: 1,
             device_id: opened.device_id,
         };
         let mut first = opened.info;
@@ -176,7 +176,7 @@ impl Remote {
             counters: Counters::default(),
             changes: AtomicU64::new(0),
             status: Mutex::new(Status::Open),
-            bells: Mutex::default(),
+            alarms: Mutex::default(),
             queues: AtomicUsize::new(0),
         }
     }
@@ -210,38 +210,38 @@ impl Remote {
         *lock(&self.status)
     }
 
-    pub(super) fn is_denied(&self, life: u32) -> bool {
-        life <= self.denied.load(Ordering::SeqCst)
+    pub(super) fn is_denied(&self, generation: u32) -> bool {
+        generation <= self.denied.load(Ordering::SeqCst)
     }
 
     // ---- what a queue does ----
 
-    /// A queue's number and its bell.
-    pub(super) fn enter(&self) -> io::Result<(usize, Arc<Bell>)> {
-        let bell = Arc::new(Bell::new()?);
-        let mut bells = lock(&self.bells);
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(Arc::downgrade(&bell));
-        Ok((self.queues.fetch_add(1, Ordering::Relaxed), bell))
+    /// A queue's number and its alarm.
+    pub(super) fn enter(&self) -> io::Result<(usize, Arc<Alarm>)> {
+        let alarm = Arc::new(Alarm::new()?);
+        let mut alarms = lock(&self.alarms);
+        alarms.retain(|alarm| alarm.strong_count() > 0);
+        alarms.push(Arc::downgrade(&alarm));
+        Ok((self.queues.fetch_add(1, Ordering::Relaxed), alarm))
     }
 
-    /// The server does not know the volume in this life. Is that news, so that the keeper is to be told?
-    pub(super) fn doubt(&self, life: u32) -> bool {
-        self.doubted.fetch_max(life, Ordering::SeqCst) < life
+    /// The server does not know the volume in this generation. Is that news, so that the reopener is to be told?
+    pub(super) fn doubt(&self, generation: u32) -> bool {
+        self.doubted.fetch_max(generation, Ordering::SeqCst) < generation
     }
 
-    // ---- what the keeper does ----
+    // ---- what the reopener does ----
 
-    /// Has a queue doubted the present life?
+    /// Has a queue doubted the present generation?
     pub(super) fn is_doubted(&self) -> bool {
-        let life = self.gate().life;
-        self.doubted.load(Ordering::SeqCst) >= life && !self.is_denied(life)
+        let generation = self.gate().generation;
+        self.doubted.load(Ordering::SeqCst) >= generation && !self.is_denied(generation)
     }
 
     /// The server has insisted that it has no such volume, right after it opened it.
     pub(super) fn deny(&self) {
-        self.denied.store(self.gate().life, Ordering::SeqCst);
-        self.ring();
+        self.denied.store(self.gate().generation, Ordering::SeqCst);
+        self.signal_waiting();
     }
 
     /// A volume's size and limits, as they are now.
@@ -254,17 +254,17 @@ impl Remote {
         }
     }
 
-    /// Begins a life.
+    /// Begins a generation: the volume is open, as `device_id`.
     pub(super) fn revive(&self, device_id: u32) {
-        let life = self.gate().life.wrapping_add(1);
+        let generation = self.gate().generation.wrapping_add(1);
         self.set(Gate {
             state: State::Open,
-            life,
+            generation,
             device_id,
         });
     }
 
-    /// The same life, another state.
+    /// Changes the state within the generation.
     pub(super) fn becomes(&self, state: State) {
         self.set(Gate {
             state,
@@ -274,7 +274,7 @@ impl Remote {
 
     fn set(&self, gate: Gate) {
         if self.gate.swap(gate.pack(), Ordering::SeqCst) != gate.pack() {
-            self.ring();
+            self.signal_waiting();
         }
     }
 
@@ -286,27 +286,27 @@ impl Remote {
     }
 
     /// Tells queues with requests that wait.
-    fn ring(&self) {
-        for bell in lock(&self.bells).iter().filter_map(Weak::upgrade) {
-            if bell.waits.load(Ordering::SeqCst) {
-                bell.ring();
+    fn signal_waiting(&self) {
+        for alarm in lock(&self.alarms).iter().filter_map(Weak::upgrade) {
+            if alarm.waits.load(Ordering::SeqCst) {
+                alarm.signal();
             }
         }
     }
 
     /// Tells queues of which a request has waited for too long; when is the next one's turn?
-    pub(super) fn ring_overdue(&self, now: Time) -> Option<Time> {
+    pub(super) fn signal_overdue(&self, now: Time) -> Option<Time> {
         let mut next = u64::MAX;
-        for bell in lock(&self.bells).iter().filter_map(Weak::upgrade) {
-            let due = bell.due.load(Ordering::SeqCst);
+        for alarm in lock(&self.alarms).iter().filter_map(Weak::upgrade) {
+            let due = alarm.due.load(Ordering::SeqCst);
             if due > nanos_of(now) {
                 next = next.min(due);
-            } else if bell
+            } else if alarm
                 .due
                 .compare_exchange(due, u64::MAX, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok()
             {
-                bell.ring();
+                alarm.signal();
             }
         }
         (next < u64::MAX).then(|| Time::from_nanos(next))
@@ -374,13 +374,9 @@ impl Durability {
     }
 }
 
-/// What the keeper remembers of the server under a volume.
+/// What the reopener remembers of the server under a volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Under {
     pub(super) era: u64,
     pub(super) server: Server,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

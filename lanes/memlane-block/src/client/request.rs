@@ -20,8 +20,8 @@ pub(super) struct Request {
     pub(super) done: u32,
     /// Bytes that are asked for at present.
     pub(super) part: u32,
-    /// The volume's life in which it was sent.
-    pub(super) life: u32,
+    /// The volume's generation in which it was sent.
+    pub(super) generation: u32,
     /// The server's boot in which it was sent.
     pub(super) boots: u32,
     /// Of a flush: writes that it covers.
@@ -54,7 +54,7 @@ impl Request {
             len,
             done: 0,
             part: 0,
-            life: 0,
+            generation: 0,
             boots: 0,
             covers: 0,
             unknown: false,
@@ -152,7 +152,7 @@ pub(super) fn check(io: &Io, info: &Info, steps: &Steps) -> Result<(), Errno> {
 }
 
 /// A result as a disk would give it. `None`: nobody knows, or the server does not know the volume: it may be sent
-/// again in a later life.
+/// again in a later generation.
 pub(super) fn result_of(result: Result<(), RequestError>) -> Option<Result<(), Errno>> {
     let errno = match result {
         Ok(()) => return Some(Ok(())),

@@ -6,7 +6,7 @@ use std::io;
 /// Rounds of the Feistel network; more than enough to look random to one who does not have the keys.
 const ROUNDS: usize = 8;
 
-/// The numbers from 0 on, in an order that differs for each life of a server: an id of an earlier one is most likely
+/// The numbers from 0 on, in an order that differs for each start of a server: an id of an earlier one is most likely
 /// nobody's now. The order needs no memory of what was given away.
 #[derive(Debug)]
 pub(super) struct Ids {
@@ -75,7 +75,7 @@ mod tests {
         let met = (0..1000)
             .filter(|_| ids.contains(&two.take().unwrap()))
             .count();
-        assert!(met < 10, "{met} of 1000 were the other life's");
+        assert!(met < 10, "{met} of 1000 were the other start's");
         // Neighbours are far from each other.
         let (a, b) = (one.take().unwrap(), one.take().unwrap());
         assert!(a.abs_diff(b) > 1000, "{a} {b}");

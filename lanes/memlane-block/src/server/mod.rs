@@ -14,15 +14,16 @@ pub use registry::{Counters, OpenerView, Refusal, VolumeView};
 pub use service::BlockService;
 
 use crate::names::{Found, NameError, Names};
-use crate::store::pool::Bell;
+use crate::store::pool::Wakeup;
 use crate::store::{Backing, Direct, Kind, Mode};
 use crate::volume::Errno;
+use memlane_wait::mutex::lock;
 use registry::{Opener, Registry};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// A server's settings.
@@ -86,7 +87,7 @@ pub struct Shared {
     registry: Mutex<Registry>,
     /// Counts whenever a size may have changed or an opener was revoked, so that services look.
     changed: AtomicU64,
-    bells: Mutex<Vec<Weak<Bell>>>,
+    wakeups: Mutex<Vec<Weak<Wakeup>>>,
 }
 
 impl Shared {
@@ -108,7 +109,7 @@ impl Shared {
             boot: boot_id(),
             registry: Mutex::new(Registry::new()?),
             changed: AtomicU64::new(0),
-            bells: Mutex::default(),
+            wakeups: Mutex::default(),
         });
         let watched = Arc::downgrade(&shared);
         let name = std::thread::Builder::new().name("memlane-sizes".to_owned());
@@ -122,9 +123,9 @@ impl Shared {
     /// Descriptors are used up; no `io_uring` where one was asked for.
     pub fn service(self: &Arc<Self>) -> io::Result<BlockService> {
         let service = BlockService::new(Arc::clone(self))?;
-        let mut bells = lock(&self.bells);
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(Arc::downgrade(&service.bell()));
+        let mut wakeups = lock(&self.wakeups);
+        wakeups.retain(|wakeup| wakeup.strong_count() > 0);
+        wakeups.push(Arc::downgrade(&service.wakeup()));
         Ok(service)
     }
 
@@ -180,8 +181,8 @@ impl Shared {
 
     fn tell_services(&self) {
         self.changed.fetch_add(1, Ordering::AcqRel);
-        for bell in lock(&self.bells).iter().filter_map(Weak::upgrade) {
-            bell.ring();
+        for wakeup in lock(&self.wakeups).iter().filter_map(Weak::upgrade) {
+            wakeup.signal();
         }
     }
 
@@ -215,8 +216,4 @@ fn boot_id() -> Option<[u8; 16]> {
 fn os(error: io::Error) -> NameError {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     NameError::Os(Errno(errno))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

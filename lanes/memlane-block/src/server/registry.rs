@@ -6,10 +6,11 @@ use crate::volume::{Errno, Op};
 use crate::wire::{AGAIN_MASK, Access, Busy};
 use memlane_transport::io::tls::stands_for;
 use memlane_transport::port::Identity;
+use memlane_wait::mutex::lock;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Refusals that are remembered.
@@ -40,7 +41,7 @@ impl Party {
 
     /// It has so many paths now.
     pub(super) fn reached_by(&self, paths: usize) {
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = lock(&self.silent);
         *silent = match paths {
             0 => Some(silent.unwrap_or_else(Instant::now)),
             _ => None,
@@ -48,7 +49,7 @@ impl Party {
     }
 
     fn silent_for(&self) -> Option<Duration> {
-        let silent = *self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent = *lock(&self.silent);
         silent.map(|since| since.elapsed())
     }
 

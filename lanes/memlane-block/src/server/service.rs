@@ -3,7 +3,7 @@
 use super::registry::{Denied, Party, joins};
 use super::{Opener, Shared};
 use crate::names::Found;
-use crate::store::pool::Bell;
+use crate::store::pool::Wakeup;
 use crate::store::{Backing, Completion, Engine, Key, Mode, Request};
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
 use crate::wire::{
@@ -146,8 +146,8 @@ impl BlockService {
         false
     }
 
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        self.engine.bell()
+    pub(super) fn wakeup(&self) -> Arc<Wakeup> {
+        self.engine.wakeup()
     }
 
     fn begin(&mut self, job: &Job, chunk: SharedBytes) -> Result<Begun, Errno> {

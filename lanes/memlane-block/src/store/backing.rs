@@ -3,11 +3,12 @@
 use super::Request;
 use super::memory::Memory;
 use crate::volume::{Errno, Info, Op};
+use memlane_wait::mutex::lock;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, OFlags, StatxFlags};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 /// Most bytes of one trim or write-zeroes. Where a file system can do neither, zeroes are written: that may take a
@@ -473,8 +474,4 @@ fn in_blocks(size: u64) -> io::Result<()> {
 
 fn whole(bytes: u64, block: u32) -> u64 {
     bytes - bytes % u64::from(block)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -59,11 +59,11 @@ pub trait Store: Send {
     /// Begins what was submitted, and appends what is done. Never waits.
     fn complete(&mut self, into: &mut Vec<Completion>);
 
-    /// Readable when something is done that `complete` has not told, or the bell was rung.
+    /// Readable when something is done that `complete` has not told, or another thread has signalled.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// What makes `fd` readable from another thread.
-    fn bell(&self) -> Arc<pool::Bell>;
+    fn wakeup(&self) -> Arc<pool::Wakeup>;
 }
 
 /// Which store an engine has.
@@ -131,7 +131,7 @@ impl Engine {
 
     /// Begins what was submitted, and appends what is done. Never waits.
     pub fn complete(&mut self, into: &mut Vec<Completion>) {
-        // What is done at once needs no store. Its bell is heard as soon as there is nothing such.
+        // What is done at once needs no store. Its wake-ups are looked at as soon as there is nothing of this kind.
         let at_once = !self.done.is_empty();
         into.append(&mut self.done);
         if self.in_store > 0 || !at_once {
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// Readable when something is done that `complete` has not told, or the bell was rung.
+    /// Readable when something is done that `complete` has not told, or another thread has signalled.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.store.fd()
@@ -149,7 +149,7 @@ impl Engine {
 
     /// What makes `fd` readable from another thread.
     #[must_use]
-    pub fn bell(&self) -> Arc<pool::Bell> {
-        self.store.bell()
+    pub fn wakeup(&self) -> Arc<pool::Wakeup> {
+        self.store.wakeup()
     }
 }

@@ -1,23 +1,25 @@
 //! Files by plain calls on a few threads: where `io_uring` is not permitted, and for what it cannot do.
 
 use super::{Completion, Request, Store, plain};
-use rustix::event::EventfdFlags;
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::{lock, wait};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 /// A disk alone has seldom more to do at a time.
 const THREADS: usize = 4;
 
-/// What other threads tell an engine's thread: what is done, or merely that it should look.
+/// Wakes an engine's thread: a request is done, or another thread wants the engine's user to look at something.
 #[derive(Debug)]
-pub struct Bell {
-    fd: OwnedFd,
-    /// Is there anything? So that looking costs no lock.
-    rung: AtomicBool,
+pub struct Wakeup {
+    event: EventFd,
+    /// Whether `told` has anything, so that a look at nothing takes no lock. Written with the lock held, by
+    /// `tell` (release) and `take`; read without it by the engine's thread (acquire).
+    pending: AtomicBool,
     told: Mutex<Told>,
 }
 
@@ -28,43 +30,41 @@ struct Told {
     signalled: bool,
 }
 
-impl Bell {
-    fn new() -> io::Result<Bell> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Bell {
-            fd: rustix::event::eventfd(0, flags)?,
-            rung: AtomicBool::new(false),
+impl Wakeup {
+    fn new() -> io::Result<Wakeup> {
+        Ok(Wakeup {
+            event: EventFd::new()?,
+            pending: AtomicBool::new(false),
             told: Mutex::default(),
         })
     }
 
     /// Makes the engine's descriptor readable.
-    pub fn ring(&self) {
+    pub fn signal(&self) {
         self.tell(None);
     }
 
     fn tell(&self, done: Option<Completion>) {
         let mut told = lock(&self.told);
         told.done.extend(done);
-        self.rung.store(true, Ordering::Release);
+        self.pending.store(true, Ordering::Release);
         if !told.signalled {
-            // It can only fail if the counter is at its end: then it is readable.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            self.event.signal();
             told.signalled = true;
         }
     }
 
-    /// Appends what is done; the descriptor is not readable any more.
-    fn hear(&self, into: &mut Vec<Completion>) {
-        if !self.rung.load(Ordering::Acquire) {
+    /// Appends what is done, and makes the descriptor unreadable again.
+    fn take(&self, into: &mut Vec<Completion>) {
+        if !self.pending.load(Ordering::Acquire) {
             return;
         }
         let mut told = lock(&self.told);
         if told.signalled {
-            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+            self.event.drain();
             told.signalled = false;
         }
-        self.rung.store(false, Ordering::Release);
+        self.pending.store(false, Ordering::Release);
         into.append(&mut told.done);
     }
 }
@@ -73,7 +73,7 @@ impl Bell {
 struct Work {
     todo: Mutex<Todo>,
     some: Condvar,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl Pool {
             work: Arc::new(Work {
                 todo: Mutex::default(),
                 some: Condvar::new(),
-                bell: Arc::new(Bell::new()?),
+                wakeup: Arc::new(Wakeup::new()?),
             }),
             threads: Vec::new(),
         })
@@ -124,7 +124,7 @@ impl Work {
     fn serve(&self) {
         while let Some(request) = self.next() {
             let result = plain::perform(&request);
-            self.bell.tell(Some(Completion {
+            self.wakeup.tell(Some(Completion {
                 id: request.id,
                 result,
             }));
@@ -141,7 +141,7 @@ impl Work {
                 return Some(request);
             }
             todo.idle += 1;
-            todo = self.some.wait(todo).unwrap_or_else(PoisonError::into_inner);
+            todo = wait(&self.some, todo);
             todo.idle -= 1;
         }
     }
@@ -159,20 +159,20 @@ impl Store for Pool {
             // Not one thread: nobody will ever come for it.
             lock(&self.work.todo).requests.clear();
             let result = Err(memlane_sys::Errno(libc::EIO));
-            self.work.bell.tell(Some(Completion { id, result }));
+            self.work.wakeup.tell(Some(Completion { id, result }));
         }
     }
 
     fn complete(&mut self, into: &mut Vec<Completion>) {
-        self.work.bell.hear(into);
+        self.work.wakeup.take(into);
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.work.bell.fd.as_fd()
+        self.work.wakeup.event.as_fd()
     }
 
-    fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.work.bell)
+    fn wakeup(&self) -> Arc<Wakeup> {
+        Arc::clone(&self.work.wakeup)
     }
 }
 
@@ -188,8 +188,4 @@ impl Drop for Pool {
             let _ = thread.join();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! Files by `io_uring`: reads and writes straight from and into a session's chunks, one system call for many.
 
-use super::pool::{Bell, Pool};
+use super::pool::{Pool, Wakeup};
 use super::{Completion, Request, Store, plain};
 use crate::volume::{Errno, Flags, Op};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 const ENTRIES: u32 = 256;
 /// Results that fit before the kernel must keep them for us.
 const RESULTS: u32 = 4096;
-/// The bell's, among the numbers of slots.
-const BELL: u64 = u64::MAX;
+/// Among the numbers of slots: the wake-up's descriptor is readable.
+const WAKEUP: u64 = u64::MAX;
 
 /// What the kernel is doing for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,9 +35,9 @@ pub struct Ring {
     ring: IoUring,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
-    /// For what the ring cannot do; its bell is this store's.
+    /// For what the ring cannot do. Its wake-up is this store's.
     slow: Pool,
-    bell_watched: bool,
+    wakeup_watched: bool,
     /// Entries for which there was no room.
     waiting: Vec<squeue::Entry>,
 }
@@ -68,10 +68,10 @@ impl Ring {
             slots: Vec::new(),
             free: Vec::new(),
             slow: Pool::new()?,
-            bell_watched: false,
+            wakeup_watched: false,
             waiting: Vec::new(),
         };
-        ring.watch_bell();
+        ring.watch_wakeup();
         ring.enter(0)?;
         Ok(ring)
     }
@@ -159,12 +159,12 @@ impl Ring {
         }
     }
 
-    fn watch_bell(&mut self) {
-        if !self.bell_watched {
-            self.bell_watched = true;
+    fn watch_wakeup(&mut self) {
+        if !self.wakeup_watched {
+            self.wakeup_watched = true;
             let fd = types::Fd(self.slow.fd().as_raw_fd());
             let readable = u32::try_from(libc::POLLIN).unwrap_or(1);
-            let entry = opcode::PollAdd::new(fd, readable).build().user_data(BELL);
+            let entry = opcode::PollAdd::new(fd, readable).build().user_data(WAKEUP);
             self.push(entry);
         }
     }
@@ -190,8 +190,8 @@ impl Ring {
             };
             taken += 1;
             let (number, value) = (result.user_data(), result.result());
-            if number == BELL {
-                self.bell_watched = false;
+            if number == WAKEUP {
+                self.wakeup_watched = false;
                 continue;
             }
             if let Ok(at) = usize::try_from(number) {
@@ -265,7 +265,7 @@ impl Store for Ring {
             if self.reap(into) == 0 {
                 // The kernel has no memory for it now: somebody has to try again.
                 if entered.is_err() || !self.waiting.is_empty() {
-                    self.slow.bell().ring();
+                    self.slow.wakeup().signal();
                 }
                 break;
             }
@@ -275,8 +275,8 @@ impl Store for Ring {
             }
         }
         self.slow.complete(into);
-        if !self.bell_watched {
-            self.watch_bell();
+        if !self.wakeup_watched {
+            self.watch_wakeup();
             let _ = self.enter(0);
         }
     }
@@ -286,8 +286,8 @@ impl Store for Ring {
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
-    fn bell(&self) -> Arc<Bell> {
-        self.slow.bell()
+    fn wakeup(&self) -> Arc<Wakeup> {
+        self.slow.wakeup()
     }
 }
 

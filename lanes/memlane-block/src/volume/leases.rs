@@ -1,11 +1,12 @@
 //! Memory that a queue lends for requests, in pieces of one length.
 
 use super::{Errno, Lease, Lender, Memory};
-use crate::store::pool::Bell;
+use crate::store::pool::Wakeup;
 use memlane_core::region::Region;
+use memlane_wait::mutex::lock;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The pieces. Mapped until the last lease is back.
 #[derive(Debug)]
@@ -15,12 +16,12 @@ pub(super) struct Leases {
     free: Mutex<Vec<u32>>,
     /// Somebody wanted one when there was none, and sleeps.
     wanted: AtomicBool,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
 }
 
 impl Leases {
-    /// `count` pieces of `each` bytes; `bell` wakes who was refused one.
-    pub(super) fn new(count: u32, each: u32, bell: Arc<Bell>) -> io::Result<Arc<Leases>> {
+    /// `count` pieces of `each` bytes; `wakeup` wakes who was refused one.
+    pub(super) fn new(count: u32, each: u32, wakeup: Arc<Wakeup>) -> io::Result<Arc<Leases>> {
         let len = count as usize * each as usize;
         let memory = Region::create(c"memlane-leases", len, false);
         Ok(Arc::new(Leases {
@@ -29,7 +30,7 @@ impl Leases {
             // The lowest first: memory that nobody needs is never touched.
             free: Mutex::new((0..count).rev().collect()),
             wanted: AtomicBool::new(false),
-            bell,
+            wakeup,
         }))
     }
 
@@ -87,7 +88,7 @@ impl Leases {
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.free)
     }
 }
 
@@ -95,7 +96,7 @@ impl Lender for Leases {
     fn give_back(&self, number: u32) {
         self.free().push(number);
         if self.wanted.swap(false, Ordering::SeqCst) {
-            self.bell.ring();
+            self.wakeup.signal();
         }
     }
 }

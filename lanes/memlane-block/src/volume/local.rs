@@ -92,7 +92,7 @@ impl Volume for LocalVolume {
 
     fn queue(&self) -> io::Result<Box<dyn Queue>> {
         let engine = Engine::new(self.store)?;
-        let leases = Leases::new(LEASES, MAX_IO, engine.bell())?;
+        let leases = Leases::new(LEASES, MAX_IO, engine.wakeup())?;
         Ok(Box::new(LocalQueue {
             backing: Arc::clone(&self.backing),
             engine,

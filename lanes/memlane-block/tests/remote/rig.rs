@@ -1,9 +1,9 @@
-//! A client whose keeper and whose server take steps when the test says so.
+//! A client whose reopener and whose server take steps when the test says so.
 
 use super::{Shared, TestSession};
 use memlane_block::client::clock::Clock;
 use memlane_block::client::error::OpenError;
-use memlane_block::client::keeper::Keeper;
+use memlane_block::client::reopener::Reopener;
 use memlane_block::client::{Access, Client, Opening, Options, RemoteVolume};
 use memlane_block::volume::{Done, Errno, Io, Op, Queue};
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ pub struct Rig {
     /// What the client holds of the session.
     pub shared: Weak<Shared>,
     pub client: Option<Client>,
-    pub keeper: Keeper,
+    pub reopener: Reopener,
     tags: u64,
 }
 
@@ -33,12 +33,12 @@ impl Rig {
         let shared = Arc::new(Shared(Arc::clone(&session)));
         let weak = Arc::downgrade(&shared);
         let options = Options { clock, ..options };
-        let (client, keeper) = Client::driven(shared, options).unwrap();
+        let (client, reopener) = Client::driven(shared, options).unwrap();
         Rig {
             session,
             shared: weak,
             client: Some(client),
-            keeper,
+            reopener,
             tags: 1 << 32,
         }
     }
@@ -46,7 +46,7 @@ impl Rig {
     /// What can be done without time passing, is done.
     pub fn drive(&mut self) {
         for _ in 0..20 {
-            self.keeper.step();
+            self.reopener.step();
             self.session.settle();
         }
     }

@@ -68,7 +68,7 @@ pub struct Room<'a> {
 impl<'a> Frame<'a> {
     /// The windows must be alive for 'a, and together have `len` bytes.
     #[inline]
-    pub(crate) fn new(parts: &'a [SharedBytes], len: usize, meta: Meta) -> Frame<'a> {
+    pub fn new(parts: &'a [SharedBytes], len: usize, meta: Meta) -> Frame<'a> {
         Frame { parts, len, meta }
     }
 
@@ -110,7 +110,7 @@ impl<'a> Frame<'a> {
 impl<'a> Room<'a> {
     /// The windows must be alive for 'a, and together have `len` bytes.
     #[inline]
-    pub(crate) fn new(parts: &'a [SharedBytes], len: usize) -> Room<'a> {
+    pub fn new(parts: &'a [SharedBytes], len: usize) -> Room<'a> {
         Room { parts, len }
     }
 

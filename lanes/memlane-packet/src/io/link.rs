@@ -92,7 +92,7 @@ pub struct Listener(Door);
 
 /// A socket that listens, of this protocol or another.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub struct Door {
     socket: OwnedFd,
     /// `None`: the name is abstract, and has no permissions.
     path: Option<PathBuf>,
@@ -127,7 +127,7 @@ fn connected(address: &SocketAddrUnix) -> Result<OwnedFd, AttachError> {
 
 impl Door {
     /// Listens at a path, or at `@name`.
-    pub(crate) fn open(at: &str) -> Result<Door, AttachError> {
+    pub fn open(at: &str) -> Result<Door, AttachError> {
         let address = address(at)?;
         let socket = socket(SocketFlags::empty())?;
         let path = (!at.starts_with('@')).then(|| PathBuf::from(at));
@@ -144,7 +144,7 @@ impl Door {
     }
 
     /// Waits for somebody, until `end`.
-    pub(crate) fn come_in(&self, end: Instant) -> Result<OwnedFd, AttachError> {
+    pub fn come_in(&self, end: Instant) -> Result<OwnedFd, AttachError> {
         sleep(&self.socket, end)?;
         let came = accept_with(&self.socket, SocketFlags::CLOEXEC);
         let came = came.map_err(|error| AttachError::Socket(errno(error)))?;
@@ -156,7 +156,7 @@ impl Door {
 }
 
 /// A socket that is connected to whoever listens there.
-pub(crate) fn knock(at: &str) -> Result<OwnedFd, AttachError> {
+pub fn knock(at: &str) -> Result<OwnedFd, AttachError> {
     let socket = connected(&address(at)?)?;
     if at.starts_with('@') {
         no_stranger(&socket)?;
@@ -253,11 +253,11 @@ pub fn connect_until(
 }
 
 /// Tries until it goes or no other try `mends` it, with pauses that grow.
-pub(crate) fn again_until<T>(
+pub fn again_until<T, E>(
     end: Instant,
-    mends: impl Fn(&AttachError) -> bool,
-    mut attempt: impl FnMut() -> Result<T, AttachError>,
-) -> Result<T, AttachError> {
+    mends: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
     let [mut pause, longest] = PAUSES;
     loop {
         let error = match attempt() {

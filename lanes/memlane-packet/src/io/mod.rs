@@ -5,7 +5,7 @@ mod bell;
 pub mod link;
 mod memory;
 pub mod queue;
-pub(crate) mod socket;
+pub mod socket;
 
 pub use attach::{BackTerms, FrontTerms, back, front};
 pub use link::{Link, Listener, connect, connect_until};

@@ -11,13 +11,14 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Instant;
 
 /// Control, tx and rx memory, and the bells of 16 queues.
 pub(super) const DESCRIPTORS_MAX: usize = 3 + crate::layout::QUEUES_MAX as usize;
 
-pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+/// The number of an error of rustix, as the spine has errors.
+pub fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
 }
 
@@ -35,7 +36,7 @@ pub(super) fn send(
 }
 
 /// Likewise, of bytes.
-pub(crate) fn send_bytes(
+pub fn send_bytes(
     socket: &OwnedFd,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -63,7 +64,7 @@ pub(super) fn receive(
 }
 
 /// Likewise, of bytes: how many, at most as `buffer` takes.
-pub(crate) fn receive_bytes(
+pub fn receive_bytes(
     socket: &OwnedFd,
     end: Instant,
     buffer: &mut [u8],
@@ -89,7 +90,7 @@ pub(crate) fn receive_bytes(
 }
 
 /// Sleeps until something can be received, or accepted.
-pub(crate) fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
+pub fn sleep(socket: &impl AsFd, end: Instant) -> Result<(), AttachError> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let limit = Timespec::try_from(left).map_err(|_| AttachError::Timeout)?;
@@ -102,8 +103,8 @@ pub(crate) fn sleep(socket: &OwnedFd, end: Instant) -> Result<(), AttachError> {
     }
 }
 
-/// As the spine has descriptors.
-pub(crate) fn owned(fd: OwnedFd) -> Fd {
+/// An owned descriptor, as the spine has descriptors.
+pub fn owned(fd: OwnedFd) -> Fd {
     // SAFETY: it was owned, and is given away.
     unsafe { Fd::from_raw(fd.into_raw_fd()) }
 }

@@ -1,14 +1,15 @@
 //! The lane of a descriptor that somebody else owns and closes.
 
 use super::start::{generation, start};
-use crate::calls::life;
-use crate::conn::{SEEN_DATA, Use};
+use crate::hooks::calls::life;
 use crate::iov::IOV_MAX;
-use crate::lane::{self, Parked, place};
-use crate::process;
+use crate::protocol::lane::{self, Parked, place};
+use crate::protocol::upgrade::{self, Standing};
 use crate::real;
 use crate::real::errno;
-use crate::upgrade::{self, Standing};
+use crate::state::conn::SEEN_DATA;
+use crate::state::process;
+use crate::state::process::ConnRef;
 use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ use memlane_sys::iov::Piece;
 use memlane_sys::sock::{TCP_ESTABLISHED, tcp_counts};
 use memlane_sys::{Errno, Result, fd, time};
 
-pub use crate::lane::place::Came;
+pub use crate::protocol::lane::place::Came;
 
 /// Which end of the TCP connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +80,7 @@ const STEP: Duration = Duration::from_millis(1);
 pub struct Lane {
     fd: i32,
     /// `None`: this process does not track it, and it stays plain TCP.
-    conn: Option<Use>,
+    conn: Option<ConnRef>,
     came: Cell<bool>,
     steps: Cell<u32>,
     /// Bytes that were sent, and received, by either way.
@@ -117,7 +118,7 @@ impl Lane {
         let conn = enabled.then(|| process::open_conn(fd, role, nonblock));
         let conn = conn.flatten();
         if let Some(conn) = &conn {
-            let cell = conn.cell();
+            let cell = conn.shared();
             cell.rx_count.store(counts.taken, Ordering::Relaxed);
             cell.tx_count.store(counts.written, Ordering::Relaxed);
             if let Some(m) = memory {
@@ -127,8 +128,8 @@ impl Lane {
                 conn.given_size.store(m.len, Ordering::Relaxed);
             }
             conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed);
-            crate::stats::open_entry(conn);
-            crate::stats::connected(conn);
+            crate::state::stats::open_entry(conn);
+            crate::protocol::upgrade::connected(conn);
         }
         Ok(Lane {
             fd,
@@ -144,7 +145,7 @@ impl Lane {
 
     /// The connection; `None`: this process does not track it, and it stays plain TCP.
     #[inline]
-    pub(super) fn conn(&self) -> Option<&Use> {
+    pub(super) fn conn(&self) -> Option<&ConnRef> {
         match self.is_ours() {
             Ok(()) => self.conn.as_ref(),
             Err(_) => None, // the number may be somebody else's
@@ -238,6 +239,7 @@ impl Lane {
         let came = place::receive(conn, most, buffers)?;
         self.something_came(conn);
         let (Came::Ring { len, .. } | Came::Tcp(len)) = came;
+        upgrade::after_call(conn, len.cast_signed());
         self.count_received(len);
         Ok(came)
     }
@@ -263,7 +265,7 @@ impl Lane {
         let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
         msg.msg_iov = pieces.as_ptr().cast_mut().cast();
         msg.msg_iovlen = pieces.len();
-        let n = crate::calls::io::recvmsg(self.fd, &raw mut msg, libc::MSG_DONTWAIT);
+        let n = crate::hooks::calls::io::recvmsg(self.fd, &raw mut msg, libc::MSG_DONTWAIT);
         let n = usize::try_from(n).map_err(|_| Errno(errno()))?;
         self.count_received(n);
         Ok(n)
@@ -279,13 +281,13 @@ impl Lane {
     pub unsafe fn send(&self, piece: Piece) -> Result<usize> {
         self.is_ours()?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let n = crate::calls::io::send(self.fd, piece.base.cast(), piece.len, flags);
+        let n = crate::hooks::calls::io::send(self.fd, piece.base.cast(), piece.len, flags);
         let n = usize::try_from(n).map_err(|_| Errno(errno()))?;
         self.count_sent(n);
         Ok(n)
     }
 
-    fn something_came(&self, conn: &Use) {
+    fn something_came(&self, conn: &ConnRef) {
         if !self.came.replace(true) {
             upgrade::hope_again(conn);
         }
@@ -294,7 +296,7 @@ impl Lane {
 
     /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
     pub fn consumer(&self) -> Option<Consumer> {
-        let conn = self.conn().map(Use::another);
+        let conn = self.conn().map(ConnRef::another);
         conn.map(|conn| Consumer(conn, self.generation))
     }
 
@@ -338,10 +340,10 @@ impl Lane {
         if !conn.upgraded() {
             return true;
         }
-        let Some(held) = lane::lock_rx(conn) else {
+        let Some(mut held) = crate::state::guard::lock_rx(conn) else {
             return false;
         };
-        let parked = lane::park(conn, &held);
+        let parked = lane::park(conn, &mut held);
         drop(held);
         let stuck = if parked == Parked::Stuck {
             self.stuck.get() + 1
@@ -393,7 +395,7 @@ impl Drop for Lane {
 
 /// Gives received memory back to the sender.
 #[derive(Debug)]
-pub struct Consumer(Use, u32);
+pub struct Consumer(ConnRef, u32);
 
 impl Consumer {
     /// Bytes below this stream offset are not in use any more.
@@ -424,7 +426,7 @@ fn poll(fd: i32, what: Ready, limit: Duration) -> Result<bool> {
     };
     let at: *mut libc::pollfd = &raw mut one;
     let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
-    let n = crate::wait::poll::poll(at, 1, Some(limit_us), false, || {
+    let n = crate::hooks::wait::poll::poll(at, 1, Some(limit_us), false, || {
         real!(ppoll(at, 1, &raw const timeout, core::ptr::null()))
     });
     match n {

@@ -50,14 +50,14 @@ mod start;
 #[cfg(feature = "std")]
 mod std_io;
 
-pub use crate::upgrade::Standing;
+pub use crate::protocol::upgrade::Standing;
 pub use lane::{Came, Consumer, Counts, End, Lane, Memory, Ready};
 pub use place::{Here, Slot};
 
-use crate::calls::{io, life};
-use crate::conn::Use;
-use crate::lane::place::{self as ring, Reserved};
+use crate::hooks::calls::{io, life};
+use crate::protocol::lane::place::{self as ring, Reserved};
 use crate::real;
+use crate::state::process::ConnRef;
 use address::Address;
 use core::ffi::c_int;
 use core::net::SocketAddr;
@@ -323,7 +323,7 @@ impl Stream {
             false => (now & !libc::O_NONBLOCK, 0),
         };
         let flags = usize::try_from(flags).unwrap_or(0);
-        match crate::calls::opts::fcntl(self.fd.raw(), libc::F_SETFL, flags) {
+        match crate::hooks::calls::opts::fcntl(self.fd.raw(), libc::F_SETFL, flags) {
             0 => self.flags = call,
             _ => return Err(Errno(real::errno())),
         }
@@ -438,7 +438,7 @@ impl Listener {
 
 /// What lies in memory. Looking for a moment is cheaper than asking for readiness, which is for any number of descriptors.
 #[inline]
-fn shown(conn: &Use, waits: bool) -> Option<SharedBytes> {
+fn shown(conn: &ConnRef, waits: bool) -> Option<SharedBytes> {
     match waits {
         true => ring::peek_soon(conn),
         false => ring::peek(conn),

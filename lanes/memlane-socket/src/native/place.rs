@@ -3,7 +3,7 @@
 
 use super::lane::Lane;
 use super::{Spare, Stream, flush};
-use crate::lane::place as ring;
+use crate::protocol::lane::place as ring;
 use core::ffi::c_int;
 use core::ptr::NonNull;
 use memlane_core::access::SharedBytes;
@@ -101,7 +101,8 @@ impl Slot<'_> {
                 place.publish(n);
                 self.lane.count_sent(n);
                 if let Some(conn) = self.lane.conn() {
-                    ring::sent(conn, n);
+                    crate::state::stats::show_tx(conn, n.cast_signed());
+                    crate::protocol::upgrade::after_call(conn, n.cast_signed());
                 }
                 Ok(())
             }

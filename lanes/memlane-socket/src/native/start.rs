@@ -2,9 +2,8 @@
 //! library by name.
 
 use crate::config::{self, Config, Upgrade};
-use crate::process;
 use crate::real;
-use crate::thread::{self, Thread};
+use crate::state::thread::{self, Thread};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -40,7 +39,7 @@ pub(super) fn start() {
         settings.upgrade = Upgrade::Eager;
     }
     settings.disabled |= !has_threads;
-    process::start_by_name(settings);
+    crate::hooks::start::start_by_name(settings);
     // SAFETY: plain functions of this library, which is part of the program.
     unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
@@ -106,18 +105,18 @@ fn new_state(key: libc::pthread_key_t) -> *mut Thread {
 const _: () = assert!(align_of::<Thread>() <= 16); // calloc's
 
 unsafe extern "C" fn before_fork() {
-    process::before_fork_alone();
+    crate::hooks::fork::before_fork_alone();
 }
 
 unsafe extern "C" fn after_fork() {
-    process::after_fork_parent();
+    crate::hooks::fork::after_fork_parent();
 }
 
 unsafe extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    process::in_child_alone();
+    crate::hooks::fork::in_child_alone();
 }
 
 extern "C" fn at_exit() {
-    process::at_exit();
+    crate::hooks::fork::at_exit();
 }

@@ -30,7 +30,7 @@
 //! ```
 
 use super::{End, Listener, Standing, Stream, counted};
-use crate::calls::io as hooked;
+use crate::hooks::calls::io as hooked;
 use crate::iov::IOV_MAX;
 use memlane_core::reason::Reason;
 use memlane_sys::fd::Fd;

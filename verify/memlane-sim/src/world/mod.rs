@@ -1,4 +1,4 @@
-//! The clock, both drivers, the backend, the user: what happens in one world, from its seed to its verdict.
+//! One world, from its seed to its verdict: the clock, both drivers, the backend, the user.
 
 mod user;
 
@@ -275,7 +275,7 @@ impl World {
         self.violation.take().map_or(Ok(()), Err)
     }
 
-    /// Who was stopped reads first what came meanwhile, a moment after he is back; then he looks at the clock.
+    /// An end that was stopped first reads what arrived meanwhile, a moment after it resumes; then it reads the clock.
     fn polled_again(&self, end: End) -> Time {
         let stopped = self.stopped[end as usize];
         stopped + Time::from_nanos(if stopped.is_zero() { 0 } else { 2 })
@@ -594,7 +594,7 @@ impl World {
         }
         self.report.kills += 1;
         self.count_server();
-        // What the disk had begun it may yet finish; nobody is told.
+        // The disk may still finish what it had begun; nobody learns of it.
         for job in std::mem::take(&mut self.jobs).into_values() {
             if self.rng.chance(50) {
                 self.execute(&job);

@@ -1,4 +1,4 @@
-//! The user of a client: what is asked for, and what came of it.
+//! The user of a client: its requests, and their results.
 
 use super::{Asked, BLOCKS, DATA, Happening, UNTIL, World};
 use crate::oracle::{NOTHING, Op, Violation};
@@ -137,7 +137,7 @@ impl World {
                 }
                 self.report.done += 1;
             }
-            // No backend here says no; and whoever is told that a request was settled was told before that it failed.
+            // No backend here refuses, and a user who learns that a request was settled has learned before that it failed.
             Err(RequestError::Remote(errno)) => {
                 let text = format!("{ticket:?} was answered errno {errno}");
                 self.violation.get_or_insert(Violation::NotARegister(text));

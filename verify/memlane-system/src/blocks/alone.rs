@@ -1,4 +1,4 @@
-//! A server and what is mapped from it on one machine, without namespaces: for what needs no cable.
+//! A server and its mappings on one machine, without namespaces: for tests that need no cable.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -231,7 +231,7 @@ impl Mapping {
         }
     }
 
-    /// Waits until so many paths are up.
+    /// Waits until this many paths are up.
     ///
     /// # Panics
     /// If they never are.

@@ -1,4 +1,4 @@
-//! fio as the judge: it writes, reads back and checks, whatever happens meanwhile.
+//! fio as the judge: it writes, reads back and verifies, whatever happens meanwhile.
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Verdict {
 }
 
 impl Verifying {
-    /// Starts it on an NBD export, for so many seconds.
+    /// Starts it on an NBD export, for this many seconds.
     pub fn start(uri: &str, seconds: u32, more: &[&str]) -> Verifying {
         let mut command = Command::new("fio");
         command.args([

@@ -133,7 +133,7 @@ impl Machines {
         self.rule(cable, arriving_at, &format!("{some}drop"));
     }
 
-    /// Whoever sends by TCP to one end of a cable is told that there is no such connection.
+    /// Answers TCP segments that arrive at one end of a cable with a reset.
     pub fn reset(&self, cable: usize, arriving_at: Side) {
         self.rule(cable, arriving_at, "meta l4proto tcp reject with tcp reset");
     }

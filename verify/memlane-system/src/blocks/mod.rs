@@ -1,7 +1,7 @@
 //! Two machines with cables between them, a server on one and a mapped volume on the other.
 //!
-//! The machines are network namespaces, the cables veth pairs: they can be pulled, cut in one direction, made lossy
-//! or slow. Whatever happens, a verifying program runs on and must find nothing wrong.
+//! The machines are network namespaces and the cables veth pairs, which can be pulled, cut in one direction, or made
+//! lossy or slow. Meanwhile a verifying program runs and must find nothing wrong.
 
 pub mod alone;
 pub mod authority;
@@ -15,13 +15,14 @@ pub mod machines;
     reason = "linted there"
 )]
 pub mod proxy;
+pub mod scene;
 pub mod volumes;
 pub mod writer;
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Numbers out of a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 

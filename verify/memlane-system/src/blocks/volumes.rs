@@ -1,4 +1,4 @@
-//! A server, and what is mapped from it.
+//! A server, and the volumes mapped from it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -133,7 +133,7 @@ impl Mapped<'_> {
             .count()
     }
 
-    /// Waits until so many paths are up.
+    /// Waits until this many paths are up.
     ///
     /// # Panics
     /// If they never are.

@@ -1,4 +1,4 @@
-//! Whoever writes, flushes, and remembers what it was told: what must be there after a power cut, and what may be.
+//! A writer that flushes and remembers what was acknowledged: what must be there after a power cut, and what may be.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,5 +1,5 @@
-//! What a process holds: descriptors, memfds, mappings. A program that serves
-//! for long must come back to what it held, whatever its clients did.
+//! What a process holds: descriptors, memfds, mappings. A long-running server must return to what it held before,
+//! whatever its clients did.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

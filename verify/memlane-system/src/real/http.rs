@@ -1,4 +1,4 @@
-//! nginx and haproxy, and what is asked of them.
+//! Starts nginx and haproxy, and sends them requests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

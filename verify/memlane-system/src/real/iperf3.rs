@@ -1,4 +1,4 @@
-//! iperf3, and what its JSON says.
+//! Runs iperf3 and reads its JSON.
 
 use std::time::Duration;
 

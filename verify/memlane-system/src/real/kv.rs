@@ -1,4 +1,4 @@
-//! redis and memcached.
+//! Starts redis and memcached.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -171,7 +171,7 @@ impl Process {
 pub struct Missed(pub String);
 
 impl Missed {
-    /// Ends the story, which is told again.
+    /// Ends the story, which then runs again.
     ///
     /// # Panics
     /// Always.
@@ -245,7 +245,7 @@ impl LaneReport {
         }
     }
 
-    /// Likewise, and at least so many bytes.
+    /// At least one lane opened, and at least this many bytes went through it.
     ///
     /// # Panics
     /// If not.

@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster of a test's own.
+//! A PostgreSQL cluster for one test.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// The server's command. Its owner may not be able to see the build tree:
-    /// he gets copies of the launcher and the library.
+    /// they get copies of the launcher and the library.
     fn server(&self, stage: &Stage) -> Command {
         let mut command = stage.command("postgres");
         if let (true, Some(built)) = (stage.under_memlane(), &self.launcher) {

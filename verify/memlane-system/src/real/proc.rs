@@ -1,4 +1,4 @@
-//! A program that was started by a test, and its end.
+//! A program that a test started, and its end.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -35,9 +35,9 @@ pub struct Done {
     pub status: ExitStatus,
     /// Its standard output, in a file.
     pub out: PathBuf,
-    /// Its standard error, likewise.
+    /// Its standard error, in a file.
     pub err: PathBuf,
-    /// What its stats page said last.
+    /// The last contents of its stats page.
     pub lane: LaneReport,
 }
 

@@ -41,7 +41,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("go", "golang-go"),
 ];
 
-/// How often a story may be told by TCP alone before that is a fault.
+/// How often a story may run by TCP alone before that is a failure.
 const TURNS: u32 = 6;
 
 /// A test that runs in every mode.
@@ -107,7 +107,7 @@ impl Story {
         }
     }
 
-    /// Plays once; again only if all was right but TCP carried too much of it.
+    /// Runs once, and again only if everything was right but TCP carried too much of it.
     fn until_by_the_lane(&self, mode: Mode, body: &impl Fn(&Stage)) {
         for turn in 1..=TURNS {
             let stage = self.stage(mode, &format!("{}-{turn}", mode.name()));
@@ -134,7 +134,7 @@ pub fn story(name: &str, needs: &[&str], body: impl Fn(&Stage)) {
     }
 }
 
-/// Says, when dropped by a panic, which story and mode it was.
+/// Prints, when dropped by a panic, which story and mode it was.
 struct Failing(String);
 
 impl Drop for Failing {

@@ -1,4 +1,4 @@
-//! A peer that speaks the handshake by itself, as it likes, with a program under memlane at the other end.
+//! A peer that speaks the handshake by itself, correctly or not, to a program under memlane.
 #![allow(dead_code)] // each test file uses its own part of it
 
 use std::ffi::CStr;
@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::time::Instant;
 
 use memlane_core::layout::{CHUNK_MAGIC, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, chunk_len};
-use memlane_socket::wire::{self, Kind, Message};
+use memlane_socket::protocol::wire::{self, Kind, Message};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem::{self, SEALS_FIXED};
 use memlane_sys::sock::{self, Received, Tuple, UnixName};

@@ -259,6 +259,21 @@ fn each_link_of_a_document_leads_somewhere() {
 }
 
 #[test]
+fn the_index_of_the_documents_names_each_page() {
+    let index = links(&text("docs/README.md").expect("the index"));
+    let pages = documents().into_iter();
+    let pages = pages.filter_map(|file| file.strip_prefix("docs/").map(String::from));
+    let linked = |page: &String| {
+        index
+            .iter()
+            .any(|link| link.split('#').next() == Some(page))
+    };
+    let below = |page: &String| page == "README.md" || page.starts_with("limits/");
+    let absent: Vec<_> = pages.filter(|page| !below(page) && !linked(page)).collect();
+    nothing_wrong(&absent, "docs/README.md does not link");
+}
+
+#[test]
 fn a_broken_link_would_be_found_out() {
     let text = "see [a](b.md#c) and `[x](y)`\n```\n[d](e)\n```\n[f](https://github.com/x)\n";
     assert_eq!(links(text), ["b.md#c"]);
@@ -273,7 +288,7 @@ fn a_broken_link_would_be_found_out() {
 
 // ---- reasons ----------------------------------------------------------------
 
-/// The page that explains the reasons has all of them, as the code says them, and for each a test that there is.
+/// The page about reasons lists each of them in the code's own words, with an existing test.
 #[test]
 fn every_reason_is_explained_and_brought_about_by_a_test() {
     let source = text("spine/memlane-core/src/reason.rs").expect("the reasons");

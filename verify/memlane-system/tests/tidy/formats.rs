@@ -61,29 +61,33 @@ fn page_tells(file: &str, numbers: &[usize], names: &[&str], rows: &[Fields], el
 #[test]
 fn the_page_about_chunks_tells_the_real_offsets() {
     use layout::{
-        CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, DmbWords, RINGS_AT, RUNS, Run, RxWords,
-        SLOTS, SentWords, TxWords,
+        CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, DmbWords, RINGS_AT, RUNS, ReadyWords,
+        Run, RxWords, SLOTS, SentWords, TxWords,
     };
     use std::mem::offset_of;
     use sync::Cpu;
     let header = fields!(0, ChunkHeader, ChunkHeader: magic ring_size version reserved ready);
+    let ready_at = offset_of!(ChunkHeader, ready);
+    let ready = fields!(ready_at, ReadyWords, ReadyWords: bits looked);
     let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
         consumed rx sent tx runs parts reserved2
     );
-    // The words of the three groups are told from the start of the DMB, too.
+    // The words of the three groups are also given from the start of the DMB.
     let rx_at = offset_of!(DmbWords<Cpu>, rx.0);
     let tx_at = offset_of!(DmbWords<Cpu>, tx.0);
     let rx = fields!(rx_at, RxWords<Cpu>, RxWords: flags rx_cpu token);
     let tx = fields!(tx_at, TxWords<Cpu>, TxWords: writing active);
     let sent_at = offset_of!(DmbWords<Cpu>, sent.0);
-    let sent = fields!(sent_at, SentWords<Cpu>, SentWords: published runs_declared tx_cpu);
+    let sent = fields!(sent_at, SentWords<Cpu>, SentWords:
+        published runs_declared tx_cpu ready_since
+    );
     let run = fields!(0, Run<Cpu>, Run: start end);
     let groups = ["rx", "sent", "tx"];
     let words = dmb.into_iter().filter(|(name, _)| !groups.contains(name));
     let numbers = [SLOTS, RUNS, DMB_WORDS_LEN, DMBS_AT, RINGS_AT];
     let magic = CHUNK_MAGIC.to_le_bytes();
     let names = [std::str::from_utf8(&magic).expect("ASCII")];
-    let rows = [header, words.collect(), rx, sent, tx];
+    let rows = [header, ready, words.collect(), rx, sent, tx];
     page_tells("docs/formats/chunk.md", &numbers, &names, &rows, run);
 }
 

@@ -1,4 +1,4 @@
-//! Which package may use which.
+//! The layer rule: which package may use which.
 
 use super::{files, nothing_wrong, text};
 use std::collections::{BTreeMap, BTreeSet};

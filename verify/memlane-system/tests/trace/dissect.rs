@@ -1,4 +1,4 @@
-//! What tshark and tcpdump make of a capture.
+//! Runs tshark and tcpdump on a capture and reads their output.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -8,9 +8,9 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use memlane_packet::ends::memif::{self, ClientTerms, MemifListener, ServerTerms};
 use memlane_packet::io::{BackTerms, FrontTerms, Listener, connect_until};
 use memlane_packet::{Detach, Frame, Meta, Mode, PacketPort, Sent, Sleep};
+use memlane_packet_ends::memif::{self, ClientTerms, MemifListener, ServerTerms};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 

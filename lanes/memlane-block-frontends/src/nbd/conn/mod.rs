@@ -11,17 +11,18 @@
 mod input;
 mod tasks;
 
-use super::lock::{Bell, Held, RangeLock};
+use super::lock::{HeldRange, RangeLock, Wakeup};
 use super::negotiate::Agreed;
 use super::outbox::Outbox;
-use super::pace::Pace;
 use super::request::{Piece, Span, Terms};
 use super::slab::Slab;
 use super::stats::ConnStats;
 use super::stream::Stream;
 use super::wire::{Request, error};
 use memlane_block::volume::{Done, Flags, Io, Lease, Queue, Volume};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use memlane_wait::event::poll;
+use memlane_wait::spin::{Policy, Spin};
+use rustix::event::{PollFd, PollFlags};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ const EXTENTS_LEN: u32 = 4096;
 pub(super) struct Around<'a> {
     pub(super) volume: &'a dyn Volume,
     pub(super) lock: &'a RangeLock,
-    pub(super) bell: &'a Arc<Bell>,
+    pub(super) wakeup: &'a Arc<Wakeup>,
     pub(super) stop: &'a AtomicBool,
     pub(super) stats: &'a ConnStats,
     pub(super) read_only: bool,
@@ -75,7 +76,7 @@ struct Pending {
 /// What the volume is asked for.
 struct Task {
     pending: u32,
-    held: Option<Held>,
+    held: Option<HeldRange>,
     /// Waits for the range lock.
     parked: Option<Io>,
     kind: Kind,
@@ -228,7 +229,7 @@ impl<'a> Conn<'a> {
 
     /// Serves until the client goes, or is told to.
     pub(super) fn run(mut self) {
-        let mut pace = Pace::new(self.around.spin);
+        let mut spin = Spin::new(policy(self.around.spin));
         // Where there is nothing but the socket to wait for, its own call waits: that is half the system calls.
         let mut nap = true;
         while !self.is_over() {
@@ -237,7 +238,9 @@ impl<'a> Conn<'a> {
             self.turn = TURN;
             self.wants = self.take_in();
             if self.wants == Wants::Bytes {
-                let came = self.receive(nap && self.has_only_the_socket() && pace.rests());
+                // `is_over` begins the sleep that `found` then measures.
+                let sleeps = nap && self.has_only_the_socket();
+                let came = self.receive(sleeps && !spin.would_look() && spin.is_over());
                 (progress, nap) = (progress | came, came);
                 // It may have come after a stop that was not there before this wait.
                 self.notice_stop();
@@ -248,9 +251,11 @@ impl<'a> Conn<'a> {
             progress |= self.reap();
             progress |= self.send();
             if progress {
-                pace.busy();
-            } else if !pace.spin() {
+                spin.found();
+            } else if spin.is_over() {
                 self.sleep();
+            } else {
+                spin.pause();
             }
         }
         self.stream.end();
@@ -323,7 +328,7 @@ impl<'a> Conn<'a> {
         }
     }
 
-    /// Until the client, the volume or the bell has something.
+    /// Sleeps until the client, the volume or another thread has something.
     fn sleep(&mut self) {
         self.woken = true;
         if self.is_over() || self.queue.arm() {
@@ -339,21 +344,21 @@ impl<'a> Conn<'a> {
         let left = self
             .until
             .map(|until| until.saturating_duration_since(Instant::now()));
-        let limit = left.filter(|_| !self.dead).map(timespec);
+        let limit = left.filter(|_| !self.dead);
         let socket = self.stream.as_fd();
         let mut fds = [
             PollFd::from_borrowed_fd(self.queue.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.around.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.around.wakeup.event.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(socket, events),
         ];
         // One that is gone would be reported again and again.
         let watched = if self.dead { 2 } else { 3 };
-        if poll(&mut fds[..watched], limit.as_ref()).is_err() {
+        if poll(&mut fds[..watched], limit).is_err() {
             return;
         }
-        let (rung, hung_up) = (!fds[1].revents().is_empty(), fds[2].revents());
-        if rung {
-            self.around.bell.hush();
+        let (woken, hung_up) = (!fds[1].revents().is_empty(), fds[2].revents());
+        if woken {
+            self.around.wakeup.event.drain();
         }
         let gone = hung_up.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
         if gone && events.is_empty() {
@@ -363,10 +368,17 @@ impl<'a> Conn<'a> {
     }
 }
 
-/// For the kernel.
-pub(super) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
+/// How a connection's thread spins: for `longest` at most. What comes late lets it sleep at once, as the socket's own
+/// call can wait, and only one wait in 16 tries again. A look takes locks of the socket that the client needs as well,
+/// so looks are further apart than elsewhere. One core is left to the clients.
+fn policy(longest: Duration) -> Policy {
+    Policy {
+        longest,
+        shortest: Duration::ZERO,
+        probe_every: 16,
+        probe: longest,
+        pauses: 16,
+        yields: true,
+        leaves_a_core: true,
     }
 }

@@ -1,7 +1,7 @@
 //! What the volume is asked for, and what is said about it.
 
 use super::{Conn, EXTENTS_LEN, Kind, Pending, Task};
-use crate::nbd::lock::Held;
+use crate::nbd::lock::HeldRange;
 use crate::nbd::outbox::Body;
 use crate::nbd::stats::add;
 use crate::nbd::wire::{self, Request, cmd};
@@ -16,7 +16,7 @@ impl Conn<'_> {
         let held = self
             .around
             .lock
-            .acquire(range, alone, self.around.bell, key);
+            .acquire(range, alone, self.around.wakeup, key);
         match held {
             Some(held) => self.submit(pending, kind, io, Some(held)),
             None => self.park(pending, kind, io, key),
@@ -34,7 +34,7 @@ impl Conn<'_> {
             kind,
         };
         let at = self.tasks.insert(task);
-        debug_assert_eq!(at, key, "the bell will ring for this task");
+        debug_assert_eq!(at, key, "the range is granted to this task");
     }
 
     /// A part of a block: read it first.
@@ -57,7 +57,7 @@ impl Conn<'_> {
         self.change(pending, kind, io);
     }
 
-    pub(super) fn submit(&mut self, pending: u32, kind: Kind, io: Io, held: Option<Held>) {
+    pub(super) fn submit(&mut self, pending: u32, kind: Kind, io: Io, held: Option<HeldRange>) {
         if let Some(waiting) = self.pending.get_mut(pending) {
             waiting.open += 1;
         }
@@ -75,7 +75,7 @@ impl Conn<'_> {
 
     /// Takes back what is done, and gives out what waited for the range lock.
     pub(super) fn reap(&mut self) -> bool {
-        let granted = self.around.bell.granted();
+        let granted = self.around.wakeup.granted();
         let mut progress = !granted.is_empty();
         for (key, held) in granted {
             let Some(task) = self.tasks.get_mut(key) else {

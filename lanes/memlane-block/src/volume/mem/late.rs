@@ -1,10 +1,11 @@
 //! A queue whose requests are done by another thread, later, and not in order: as a real device's are.
 
-use super::{Inner, Pool, lock};
+use super::{Inner, Pool};
 use crate::volume::{Done, Errno, Io, Lease, Queue};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,10 +17,10 @@ const PILE: usize = 4;
 #[derive(Debug)]
 struct Tray {
     done: Mutex<(Vec<Done>, bool)>,
-    bell: OwnedFd,
+    event: EventFd,
 }
 
-/// See above. When it is dropped, what is under way is done nevertheless.
+/// A queue whose requests another thread does. Those under way when it is dropped are done nevertheless.
 pub(super) struct LateQueue {
     volume: Arc<Inner>,
     pool: Arc<Pool>,
@@ -34,7 +35,7 @@ impl LateQueue {
         let (asked, ask) = channel();
         let tray = Arc::new(Tray {
             done: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            event: EventFd::new()?,
         });
         let worker = (Arc::clone(&volume), Arc::clone(&tray));
         let thread = std::thread::Builder::new().name("mem-volume".into());
@@ -81,7 +82,7 @@ impl Tray {
         let mut tray = lock(&self.done);
         tray.0.push(done);
         if std::mem::take(&mut tray.1) {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            self.event.signal();
         }
     }
 }
@@ -114,24 +115,18 @@ impl Queue for LateQueue {
             return true;
         }
         let mut tray = lock(&self.tray.done);
-        let _ = rustix::io::read(&self.tray.bell, &mut [0; 8]);
+        self.tray.event.drain();
         tray.1 = tray.0.is_empty();
         !tray.1
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.tray.bell.as_fd()
+        self.tray.event.as_fd()
     }
 
     fn wait(&mut self, limit: Option<Duration>) {
-        if self.arm() {
-            return;
+        if !self.arm() {
+            self.tray.event.wait(limit);
         }
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
-        let mut fds = [PollFd::new(&self.tray.bell, PollFlags::IN)];
-        let _ = poll(&mut fds, limit.as_ref());
     }
 }

@@ -5,11 +5,13 @@ mod late;
 use super::{Done, EXTENT_LEN, Errno, Flags, Info, Io, Lease, Lender, Op, Queue, Volume};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const BLOCK: u32 = 512;
@@ -138,7 +140,7 @@ impl Volume for MemVolume {
         Ok(Box::new(MemQueue {
             volume,
             pool,
-            ready: rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?,
+            ready: EventFd::new()?,
             done: VecDeque::new(),
         }))
     }
@@ -181,7 +183,7 @@ struct MemQueue {
     volume: Arc<Inner>,
     pool: Arc<Pool>,
     /// Never readable: there is never anything to wait for.
-    ready: OwnedFd,
+    ready: EventFd,
     done: VecDeque<Done>,
 }
 
@@ -291,8 +293,4 @@ fn zero(bytes: SharedBytes) -> Result<(), Errno> {
 
 fn os(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use memlane_socket::Listener;
+use memlane_socket::Stream;
 use memlane_socket::native::Standing;
-use memlane_socket::{Listener, Stream};
 
 use super::turns::End;
 

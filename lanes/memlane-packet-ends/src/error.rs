@@ -1,0 +1,82 @@
+//! Why an end ends, and why one could not be opened.
+
+use crate::memif::MemifError;
+use core::fmt;
+use memlane_packet::{AttachError, Detach};
+use memlane_sys::Errno;
+
+/// Why an end gives and takes no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndError {
+    /// The link, or what is like one (memif, vhost-user): another attach may mend it.
+    Detached(Detach),
+    /// The kernel refuses: the interface is gone, the disk is full.
+    Device(Errno),
+    /// What lies in a file, or what a peer says, is not what it must be.
+    Malformed(&'static str),
+    /// Everything that there was to receive has come.
+    Finished,
+}
+
+impl fmt::Display for EndError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndError::Detached(why) => write!(f, "{why}"),
+            EndError::Device(Errno(19)) => f.write_str(
+                "the interface is gone (errno 19): start this command again when it is back",
+            ),
+            EndError::Device(errno) => write!(f, "device: {errno}"),
+            EndError::Malformed(what) => f.write_str(what),
+            EndError::Finished => f.write_str("finished"),
+        }
+    }
+}
+
+impl core::error::Error for EndError {}
+
+impl From<Detach> for EndError {
+    fn from(why: Detach) -> EndError {
+        EndError::Detached(why)
+    }
+}
+
+impl From<rustix::io::Errno> for EndError {
+    fn from(errno: rustix::io::Errno) -> EndError {
+        EndError::Device(Errno(errno.raw_os_error()))
+    }
+}
+
+/// Why an end that another process must open with us (memif, vhost-user) was not opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The socket, the descriptors, the memory or the settings: all that a link of the lane can fail with too.
+    Attach(AttachError),
+    /// The memif handshake failed.
+    Memif(MemifError),
+    /// The machine monitor broke the vhost-user protocol.
+    VhostUser(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Attach(error) => write!(f, "{error}"),
+            OpenError::Memif(error) => write!(f, "memif: {error}"),
+            OpenError::VhostUser(what) => write!(f, "vhost-user: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<AttachError> for OpenError {
+    fn from(error: AttachError) -> Self {
+        OpenError::Attach(error)
+    }
+}
+
+impl From<MemifError> for OpenError {
+    fn from(error: MemifError) -> Self {
+        OpenError::Memif(error)
+    }
+}

@@ -1,0 +1,651 @@
+//! An interface of the kernel, one of its queues: a descriptor that gives and takes frames behind a [`vnet`] header.
+//!
+//! What TAP devices ([`tap`](super::tap)) and packet sockets ([`afpacket`]) have in common, which is
+//! all but how they are opened and one system call each way. Frames that go are written from where they lie: the copy
+//! is the kernel's. Frames that come are read to where they are to lie, if they are large and the other end lends room;
+//! else into memory of our own. What is believed of their headers is looked at in a private copy, once.
+
+use super::headers::{self, LOOK};
+use super::{
+    End, EndCounts, EndError, Filled, More, Sent, Sleep, Taker, Taking, afpacket, lend, vnet,
+};
+use memlane_packet::engine::Meta;
+use memlane_packet::engine::chain::{Frame, Offloads, Part, Room};
+use memlane_packet::layout::{PACKET_MAX, PACKET_MIN, SLOTS_MAX};
+use memlane_sys::iov::{self, Piece};
+use memlane_sys::{Errno, Result};
+use rustix::event::{PollFd, PollFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
+
+/// Room for a VLAN tag that the kernel has taken out of a frame.
+const TAG: usize = 4;
+
+/// The next frame is read into lent room if the last one had more bytes than this: for a small one, copying it is less
+/// work than naming the kernel so many places.
+const LARGE: usize = 4096;
+
+/// Errors that are about one frame, or about an interface that is down and may come up again: EIO (a TAP that is
+/// down), ENXIO, EINVAL, EMSGSIZE, ENETDOWN, ENOBUFS, ENOMEM.
+const PASSING: [Errno; 7] = [
+    Errno(5),
+    Errno(6),
+    Errno::INVAL,
+    Errno(90),
+    Errno(100),
+    Errno(105),
+    Errno(12),
+];
+
+/// Those of them that are about the interface: ENXIO (a packet socket whose interface is gone), ENETDOWN.
+const DOWN: [Errno; 2] = [Errno(6), Errno(100)];
+/// ENODEV.
+const GONE: Errno = Errno(19);
+/// EBADFD: what a TAP's descriptor says when its interface has been removed.
+const DETACHED: Errno = Errno(77);
+
+/// How a descriptor is read and written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// `readv`, `writev`.
+    Device,
+    /// `recvmsg`, `sendmsg`; VLAN tags come beside the frame.
+    Socket {
+        /// The interface's number.
+        index: u32,
+    },
+}
+
+/// One queue of an interface of the kernel.
+#[derive(Debug)]
+pub struct Interface {
+    fd: OwnedFd,
+    kind: Kind,
+    name: String,
+    buffer: Box<[u8]>,
+    /// The last frame was large.
+    large: bool,
+    counts: EndCounts,
+    /// Of a packet socket: its interface was down when we looked last, and may be gone the next time.
+    down: Option<Instant>,
+}
+
+impl Interface {
+    pub(super) fn new(fd: OwnedFd, kind: Kind, name: String) -> Interface {
+        Interface {
+            fd,
+            kind,
+            name,
+            // One byte more than a frame may have, so that a longer one is seen.
+            buffer: vec![0; TAG + PACKET_MAX + 1].into(),
+            large: false,
+            counts: EndCounts::default(),
+            down: None,
+        }
+    }
+
+    /// After an error that may pass: has the interface gone meanwhile?
+    #[cold]
+    fn passes(&mut self, error: Errno) -> core::result::Result<(), EndError> {
+        if DOWN.contains(&error) {
+            self.look_whether_gone()?;
+        }
+        Ok(())
+    }
+
+    fn look_whether_gone(&mut self) -> core::result::Result<(), EndError> {
+        let Kind::Socket { index } = self.kind else {
+            return Ok(());
+        };
+        self.down = Some(Instant::now());
+        match afpacket::is_gone(&self.fd, index) {
+            true => Err(EndError::Device(GONE)),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Reads a frame to `TAG` bytes from the buffer's beginning: (its header, bytes, a tag that belongs into it).
+    fn read(&mut self) -> Result<([u8; vnet::LEN], usize, Option<[u8; TAG]>)> {
+        let mut header = [0; vnet::LEN];
+        let room = &mut self.buffer[TAG..];
+        let pieces = [
+            Piece {
+                base: header.as_mut_ptr(),
+                len: header.len(),
+            },
+            Piece {
+                base: room.as_mut_ptr(),
+                len: room.len(),
+            },
+        ];
+        let (fd, mut tag) = (self.fd.as_raw_fd(), None);
+        let n = match self.kind {
+            // SAFETY: both are ours, and borrowed by nobody else.
+            Kind::Device => unsafe { iov::read(fd, &pieces) }?,
+            Kind::Socket { .. } => {
+                // SAFETY: as above.
+                let (n, told) = unsafe { iov::receive_told(fd, &pieces) }?;
+                tag = told.and_then(afpacket::tag_of);
+                n
+            }
+        };
+        Ok((header, n.saturating_sub(vnet::LEN), tag))
+    }
+
+    /// Puts a tag back where it was; (first byte of the frame, its bytes).
+    fn put_back(
+        &mut self,
+        tag: Option<[u8; TAG]>,
+        header: &mut [u8; vnet::LEN],
+        len: usize,
+    ) -> (usize, usize) {
+        let Some(tag) = tag else { return (TAG, len) };
+        self.buffer.copy_within(TAG..TAG + 12, 0);
+        self.buffer[12..16].copy_from_slice(&tag);
+        vnet::shift(header, TAG);
+        (0, len + TAG)
+    }
+
+    /// Reads a frame into room that `taker` lends; `None`: it lends none, or there is no frame (which is told by `came`).
+    fn place_one(&mut self, taker: &mut dyn Taker, came: &mut Result<()>) -> Option<More> {
+        taker.place(&mut |room| match self.read_to(room) {
+            Ok(filled) => filled,
+            Err(error) => {
+                *came = Err(error);
+                None
+            }
+        })
+    }
+
+    /// Reads a frame to where it is to lie. `None`: it is of no use.
+    fn read_to(&mut self, room: &Room<'_>) -> Result<Filled> {
+        let (mut header, mut beyond) = ([0; vnet::LEN], [0; 1]);
+        let mut pieces = [Piece::NONE; SLOTS_MAX + 2];
+        pieces[0] = Piece {
+            base: header.as_mut_ptr(),
+            len: header.len(),
+        };
+        let count = 1 + name(room.parts(), &mut pieces[1..=SLOTS_MAX]);
+        // So that a frame that is too long is seen.
+        pieces[count] = Piece {
+            base: beyond.as_mut_ptr(),
+            len: beyond.len(),
+        };
+        // SAFETY: ours, and windows that are alive as long as the room; nobody borrows their bytes.
+        let n = unsafe { iov::read(self.fd.as_raw_fd(), &pieces[..=count]) }?;
+        let len = n.saturating_sub(vnet::LEN);
+        self.large = len > LARGE;
+        let fits = (PACKET_MIN..=PACKET_MAX).contains(&len);
+        let meta = if fits {
+            self.understand_in(room, &header, len)
+        } else {
+            None
+        };
+        let Some(meta) = meta else {
+            self.counts.failed += 1;
+            return Ok(None);
+        };
+        self.counts.received += 1;
+        self.counts.received_bytes += len as u64;
+        Ok(Some((len, meta)))
+    }
+
+    /// As [`understand`], of a frame that others can change: in a private copy of its headers, or of all of it.
+    fn understand_in(
+        &mut self,
+        room: &Room<'_>,
+        header: &[u8; vnet::LEN],
+        len: usize,
+    ) -> Option<Meta> {
+        let mut look = [0; LOOK];
+        let n = room.copy_out(0, &mut look[..len.min(LOOK)]);
+        match vnet::read(header, &look[..n], len) {
+            vnet::Read::Said(meta) => Some(meta),
+            vnet::Read::Unusable => None,
+            vnet::Read::FillIn(..) => {
+                room.copy_out(0, &mut self.buffer[..len]);
+                let frame = &mut self.buffer[..len];
+                let meta = understand(header, frame)?;
+                room.copy_in(0, frame);
+                Some(meta)
+            }
+        }
+    }
+
+    /// Reads a frame and has it taken; `None`: there is none.
+    fn receive_one(
+        &mut self,
+        taker: &mut dyn Taker,
+    ) -> core::result::Result<Option<More>, EndError> {
+        let mut came = Ok(());
+        if self.large && self.kind == Kind::Device {
+            let more = self.place_one(taker, &mut came);
+            if more.is_some() && came.is_ok() {
+                return Ok(more);
+            }
+        }
+        let (mut header, len, tag) = match came.and_then(|()| self.read()) {
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) if PASSING.contains(&error) => {
+                self.passes(error)?;
+                return Ok(None);
+            }
+            read => read.map_err(ended)?,
+        };
+        self.down = None;
+        self.large = len > LARGE;
+        let (at, len) = if len < PACKET_MIN {
+            (TAG, len)
+        } else {
+            self.put_back(tag, &mut header, len)
+        };
+        let frame = self.buffer.get_mut(at..at + len);
+        let frame = frame.filter(|frame| (PACKET_MIN..=PACKET_MAX).contains(&frame.len()));
+        let meta = frame.and_then(|frame| understand(&header, frame));
+        let Some(meta) = meta else {
+            self.counts.failed += 1;
+            return Ok(Some(More::Yes));
+        };
+        self.counts.received += 1;
+        self.counts.received_bytes += len as u64;
+        let frame = &self.buffer[at..at + len];
+        Ok(Some(lend(frame, meta, &mut |frame| taker.take(frame))))
+    }
+
+    fn write(&mut self, header: &mut [u8; vnet::LEN], frame: &Frame<'_>) -> Result<usize> {
+        let mut pieces = [Piece::NONE; SLOTS_MAX + 1];
+        pieces[0] = Piece {
+            base: header.as_mut_ptr(),
+            len: header.len(),
+        };
+        let mut count = 1 + name(frame.parts(), &mut pieces[1..]);
+        if pieces[1..count]
+            .iter()
+            .map(|piece| piece.len)
+            .sum::<usize>()
+            < frame.len()
+        {
+            // More stretches than the lane has: memif's buffers can be small.
+            let n = frame.copy_out(0, &mut self.buffer);
+            pieces[1] = Piece {
+                base: self.buffer.as_mut_ptr(),
+                len: n,
+            };
+            count = 2;
+        }
+        let (fd, pieces) = (self.fd.as_raw_fd(), &pieces[..count]);
+        // SAFETY: a header of ours, and windows that are alive as long as the frame; the kernel copies their bytes.
+        unsafe {
+            match self.kind {
+                Kind::Device => iov::write(fd, pieces),
+                Kind::Socket { .. } => iov::send(fd, pieces),
+            }
+        }
+    }
+}
+
+fn ended(error: Errno) -> EndError {
+    EndError::Device(if error == DETACHED { GONE } else { error })
+}
+
+/// Names stretches to the kernel, those that lie beside each other as one; how many.
+fn name<'a>(parts: impl Iterator<Item = Part<'a>>, pieces: &mut [Piece]) -> usize {
+    let mut count = 0;
+    for part in parts {
+        if let Some(last) = pieces[..count].last_mut()
+            && last.base.wrapping_add(last.len) == part.as_ptr()
+        {
+            last.len += part.len();
+        } else if let Some(piece) = pieces.get_mut(count) {
+            *piece = Piece {
+                base: part.as_ptr(),
+                len: part.len(),
+            };
+            count += 1;
+        }
+    }
+    count
+}
+
+/// What a frame says of itself; fills in what netif cannot say. `None`: it is of no use.
+fn understand(header: &[u8; vnet::LEN], frame: &mut [u8]) -> Option<Meta> {
+    let len = frame.len();
+    match vnet::read(header, &frame[..len.min(LOOK)], len) {
+        vnet::Read::Said(meta) => Some(meta),
+        vnet::Read::Unusable => None,
+        vnet::Read::FillIn(start, offset) => {
+            let meta = Meta {
+                data_validated: true,
+                ..Meta::default()
+            };
+            headers::fill_in(frame, start, offset, len).then_some(meta)
+        }
+    }
+}
+
+/// What to tell the kernel of a frame. `None`: it does not say of itself what it is.
+fn explain(frame: &Frame<'_>) -> Option<[u8; vnet::LEN]> {
+    let meta = frame.meta();
+    if !meta.csum_blank && meta.gso.is_none() {
+        return Some([0; vnet::LEN]);
+    }
+    let mut look = [0; LOOK];
+    let n = frame.copy_out(0, &mut look);
+    vnet::write(meta, &look[..n], frame.len())
+}
+
+impl End for Interface {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn offloads(&self) -> Offloads {
+        Offloads {
+            gso4: true,
+            gso6: true,
+        }
+    }
+
+    fn limit(&mut self, takes: Offloads) -> core::result::Result<(), EndError> {
+        if self.kind != Kind::Device {
+            return Ok(());
+        }
+        super::tap::set_offloads(self, takes).map_err(EndError::Device)
+    }
+
+    fn receive(
+        &mut self,
+        most: usize,
+        take: &mut dyn FnMut(&Frame<'_>) -> More,
+    ) -> core::result::Result<usize, EndError> {
+        self.receive_for(most, &mut Taking(take))
+    }
+
+    fn receive_for(
+        &mut self,
+        most: usize,
+        taker: &mut dyn Taker,
+    ) -> core::result::Result<usize, EndError> {
+        let mut n = 0;
+        while n < most {
+            match self.receive_one(taker)? {
+                None => break,
+                Some(more) => {
+                    n += 1;
+                    if more == More::No {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    fn send(&mut self, frame: &Frame<'_>) -> core::result::Result<Sent, EndError> {
+        let Some(mut header) = explain(frame) else {
+            self.counts.failed += 1;
+            return Ok(Sent::Refused);
+        };
+        match self.write(&mut header, frame) {
+            Ok(_) => {
+                self.counts.sent += 1;
+                self.counts.sent_bytes += frame.len() as u64;
+                Ok(Sent::Queued)
+            }
+            Err(Errno::AGAIN) => {
+                self.counts.full += 1;
+                Ok(Sent::Full(1))
+            }
+            Err(error) if PASSING.contains(&error) => {
+                self.passes(error)?;
+                self.counts.failed += 1;
+                Ok(Sent::Refused)
+            }
+            Err(error) => Err(ended(error)),
+        }
+    }
+
+    fn asks_the_kernel(&self) -> bool {
+        true
+    }
+
+    fn sleeps(&mut self, _: Sleep) -> core::result::Result<bool, EndError> {
+        // The kernel's poll looks for itself.
+        Ok(true)
+    }
+
+    fn watch<'a>(&'a self, until: Sleep, fds: &mut Vec<PollFd<'a>>) {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::IN, until.frames);
+        events.set(PollFlags::OUT, until.room > 0);
+        fds.push(PollFd::new(&self.fd, events));
+    }
+
+    fn woken(&mut self) -> core::result::Result<(), EndError> {
+        match self.down {
+            Some(at) if at.elapsed() >= afpacket::LOOK_AGAIN => self.look_whether_gone(),
+            _ => Ok(()),
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.down.map(|at| at + afpacket::LOOK_AGAIN)
+    }
+
+    fn counts(&self) -> EndCounts {
+        self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlane_core::access::SharedBytes;
+    use memlane_packet::engine::{Gso, GsoKind};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::ptr::NonNull;
+
+    /// What comes, and how: by `take`, or by `place` into room of its own.
+    struct Store {
+        room: Vec<u8>,
+        lends: bool,
+        came: Vec<(bool, Vec<u8>, Meta)>,
+    }
+
+    impl Store {
+        fn new(lends: bool) -> Store {
+            Store {
+                room: vec![0xee; PACKET_MAX],
+                lends,
+                came: Vec::new(),
+            }
+        }
+    }
+
+    fn whole(frame: &Frame<'_>) -> Vec<u8> {
+        let mut bytes = vec![0; frame.len()];
+        assert_eq!(frame.copy_out(0, &mut bytes), frame.len());
+        bytes
+    }
+
+    impl Taker for Store {
+        fn take(&mut self, frame: &Frame<'_>) -> More {
+            self.came.push((false, whole(frame), frame.meta()));
+            More::Yes
+        }
+
+        fn place(&mut self, fill: &mut dyn FnMut(&Room<'_>) -> Filled) -> Option<More> {
+            if !self.lends {
+                return None;
+            }
+            let base = NonNull::from(&mut self.room[..]).cast();
+            // SAFETY: ours, and used by nobody else while the window is.
+            let window = unsafe { SharedBytes::new(base, PACKET_MAX) };
+            let parts: Vec<_> = (0..PACKET_MAX)
+                .step_by(4096)
+                .filter_map(|at| window.part(at, (PACKET_MAX - at).min(4096)))
+                .collect();
+            if let Some((len, meta)) = fill(&Room::new(&parts, PACKET_MAX)) {
+                self.came.push((true, self.room[..len].to_vec(), meta));
+            }
+            Some(More::Yes)
+        }
+    }
+
+    /// A device that a test has the other side of: whole frames, as a TAP's.
+    fn device() -> (Interface, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = pair.unwrap();
+        let interface = Interface::new(ours, Kind::Device, "test".into());
+        (interface, theirs)
+    }
+
+    fn comes(theirs: &OwnedFd, header: [u8; vnet::LEN], frame: &[u8]) {
+        let bytes = [&header[..], frame].concat();
+        assert_eq!(rustix::io::write(theirs, &bytes), Ok(bytes.len()));
+    }
+
+    /// IPv4 and TCP, or SCTP (whose checksum is elsewhere).
+    fn packet(protocol: u8, payload: usize) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0]);
+        let total = u16::try_from(40 + payload).unwrap();
+        frame.extend(total.to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let mut tcp = [0; 20];
+        tcp[12] = 0x50;
+        frame.extend(tcp);
+        frame.extend((0..payload).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]));
+        frame
+    }
+
+    const BLANK: Meta = Meta {
+        csum_blank: true,
+        data_validated: true,
+        gso: None,
+    };
+
+    #[test]
+    fn large_frames_are_read_to_where_they_are_to_lie_and_small_ones_are_copied() {
+        let (mut interface, theirs) = device();
+        let gso = Meta {
+            gso: Some(Gso {
+                kind: GsoKind::Tcp4,
+                size: 1448,
+            }),
+            ..BLANK
+        };
+        // (payload, is it known by the frame before that it will be large?)
+        let frames = [
+            (40_000, gso, false),
+            (60_000, gso, true),
+            (100, BLANK, true),
+            (100, BLANK, false),
+            (5000, BLANK, false),
+            (65_000, gso, true),
+        ];
+        let mut store = Store::new(true);
+        for (payload, meta, _) in frames {
+            let frame = packet(6, payload);
+            comes(
+                &theirs,
+                vnet::write(meta, &frame[..54], frame.len()).unwrap(),
+                &frame,
+            );
+            // One more call than there is something to read.
+            assert_eq!(interface.receive_for(8, &mut store), Ok(1));
+        }
+        let expected: Vec<_> = frames
+            .into_iter()
+            .map(|(payload, meta, large)| (large, packet(6, payload), meta))
+            .collect();
+        assert!(store.came == expected);
+        let counts = interface.counts();
+        assert_eq!((counts.received, counts.failed), (6, 0));
+    }
+
+    #[test]
+    fn who_lends_no_room_gets_large_frames_all_the_same() {
+        let (mut interface, theirs) = device();
+        let mut store = Store::new(false);
+        for _ in 0..3 {
+            comes(&theirs, [0; vnet::LEN], &packet(6, 20_000));
+        }
+        assert_eq!(interface.receive_for(8, &mut store), Ok(3));
+        assert!(store.came.iter().all(|came| came.1 == packet(6, 20_000)));
+    }
+
+    #[test]
+    fn a_checksum_that_netif_cannot_say_is_filled_in_in_lent_room_too() {
+        let (mut interface, theirs) = device();
+        let mut stores = [Store::new(false), Store::new(true)];
+        // SCTP, as far as the kernel's header goes: somewhere else than TCP's and UDP's.
+        let mut header = [0; vnet::LEN];
+        header[0] = 1;
+        header[6..8].copy_from_slice(&34_u16.to_ne_bytes());
+        header[8..10].copy_from_slice(&8_u16.to_ne_bytes());
+        for store in &mut stores {
+            for _ in 0..2 {
+                comes(&theirs, header, &packet(132, 9000));
+            }
+            assert_eq!(interface.receive_for(8, store), Ok(2));
+        }
+        let [copied, placed] = stores.map(|store| store.came);
+        assert_eq!([copied[1].0, placed[1].0], [false, true]);
+        assert!(copied[1].1 == placed[1].1 && copied[1].2 == placed[1].2);
+        assert_ne!(copied[1].1, packet(132, 9000));
+    }
+
+    #[test]
+    fn what_is_no_frame_is_counted_and_the_next_one_comes() {
+        let (mut interface, theirs) = device();
+        let mut store = Store::new(true);
+        comes(&theirs, [0; vnet::LEN], &packet(6, 20_000));
+        comes(&theirs, [0; vnet::LEN], &[7; PACKET_MAX + 1]);
+        // UDP segmentation, which nobody asked for.
+        let mut header = [0; vnet::LEN];
+        header[1] = 5;
+        comes(&theirs, header, &packet(6, 30_000));
+        comes(&theirs, [0; vnet::LEN], &[7; 13]);
+        comes(&theirs, [0; vnet::LEN], &packet(6, 50));
+        assert_eq!(interface.receive_for(16, &mut store), Ok(5));
+        let lens: Vec<_> = store.came.iter().map(|came| came.1.len()).collect();
+        assert_eq!(lens, [20_054, 104]);
+        assert_eq!(interface.counts().failed, 3);
+    }
+
+    #[test]
+    fn a_frame_of_more_stretches_than_the_lane_has_is_written_whole() {
+        let (mut interface, theirs) = device();
+        let bytes = packet(6, 60_000);
+        // Every other stretch of 2 KiB, so that none lie beside each other.
+        let memory: Vec<[u8; 2048]> = bytes
+            .chunks(2048)
+            .flat_map(|chunk| {
+                let mut page = [0; 2048];
+                page[..chunk.len()].copy_from_slice(chunk);
+                [page, [0; 2048]]
+            })
+            .collect();
+        let parts: Vec<_> = memory
+            .iter()
+            .step_by(2)
+            .zip(bytes.chunks(2048))
+            // SAFETY: ours, and there until the end.
+            .map(|(page, chunk)| unsafe {
+                SharedBytes::read_only(NonNull::from(page).cast(), chunk.len())
+            })
+            .collect();
+        assert!(parts.len() > SLOTS_MAX);
+        let frame = Frame::new(&parts, bytes.len(), Meta::default());
+        assert_eq!(interface.send(&frame), Ok(Sent::Queued));
+        let mut came = vec![0; 70_000];
+        let n = rustix::io::read(&theirs, &mut came[..]).unwrap();
+        assert!(came[vnet::LEN..n] == bytes[..]);
+    }
+}

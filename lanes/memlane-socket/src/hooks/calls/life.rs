@@ -1,0 +1,368 @@
+//! Birth and death of descriptors: socket, connect, accept, dup, shutdown, close.
+
+use crate::real;
+use crate::real::{errno, set_errno};
+use crate::state::conn::SEEN_DATA;
+use crate::state::process::{self, conn_of};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::{sockaddr, socklen_t};
+use memlane_core::reason::Reason;
+
+/// `socket(2)`.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = real!(socket(domain, kind, protocol));
+    if fd < 0 {
+        return fd;
+    }
+    process::forget(fd);
+    let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if tcp && process::enabled() {
+        let keep = errno();
+        if let Some(conn) = process::open_conn(fd, 0, kind & libc::SOCK_NONBLOCK != 0) {
+            crate::state::stats::open_entry(&conn);
+        }
+        set_errno(keep);
+    }
+    fd
+}
+
+/// `connect(2)`.
+pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    let family = if to.is_null() || len < 2 || crate::iov::is_nowhere(to.cast(), len as usize) {
+        0
+    } else {
+        // SAFETY: the program's address, readable for `len` bytes as it promised its call.
+        unsafe { (*to).sa_family }
+    };
+    if i32::from(family) == libc::AF_UNSPEC && process::known(fd) && !process::is_borrowed() {
+        before_close(fd); // disconnects: the stream ends here
+        process::forget(fd);
+    }
+    let r = real!(connect(fd, to, len));
+    let begun = r == 0 || errno() == libc::EINPROGRESS || errno() == libc::EINTR;
+    if begun && process::beyond(fd) {
+        let keep = errno();
+        if memlane_sys::sock::is_tcp(fd) {
+            crate::state::stats::out_of_range(0);
+        }
+        set_errno(keep);
+    }
+    if begun
+        && let Some(conn) = conn_of(fd)
+        && conn.seen.fetch_or(SEEN_DATA, Ordering::Relaxed) & SEEN_DATA == 0
+    {
+        let keep = errno();
+        crate::protocol::upgrade::connected(&conn);
+        if crate::state::trace::on() {
+            crate::state::trace::opened(&conn);
+        }
+        set_errno(keep);
+    }
+    r
+}
+
+/// `listen(2)`: such a socket carries no stream of its own.
+pub fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let r = real!(listen(fd, backlog));
+    if r == 0 && !process::is_borrowed() {
+        process::forget(fd);
+    }
+    r
+}
+
+/// `accept(2)`.
+pub fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let new = real!(accept(fd, addr, len));
+    accepted(new, false);
+    new
+}
+
+/// `accept4(2)`.
+pub fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let new = real!(accept4(fd, addr, len, flags));
+    accepted(new, flags & libc::SOCK_NONBLOCK != 0);
+    new
+}
+
+fn accepted(new: c_int, nonblock: bool) {
+    if new < 0 {
+        return;
+    }
+    process::forget(new);
+    if !process::enabled() {
+        return;
+    }
+    let keep = errno();
+    let protocol = memlane_sys::sock::option::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+    if protocol == Ok(libc::IPPROTO_TCP) {
+        if let Some(conn) = process::open_conn(new, 1, nonblock) {
+            crate::state::stats::open_entry(&conn);
+            crate::protocol::upgrade::connected(&conn);
+            if crate::state::trace::on() {
+                crate::state::trace::opened(&conn);
+            }
+        } else if process::beyond(new) {
+            crate::state::stats::out_of_range(1);
+        }
+    }
+    set_errno(keep);
+}
+
+/// `shutdown(2)`: the stream's ends are TCP's.
+pub fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(conn) = conn_of(fd) {
+        super::touch(&conn);
+        if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+            crate::protocol::lane::end_tx(&conn);
+            if crate::state::trace::on() {
+                crate::state::trace::closing(
+                    &conn,
+                    false,
+                    crate::protocol::lane::unread(&conn) > 0,
+                );
+            }
+        }
+        if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+            crate::protocol::lane::end_rx(&conn);
+        }
+        let _ =
+            conn.barred
+                .compare_exchange(0, Reason::CLOSING.0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    real!(shutdown(fd, how))
+}
+
+/// Just before the program closes `fd` (or has something else put in its place).
+pub fn before_close(fd: c_int) {
+    if let Some(conn) = conn_of(fd)
+        && process::is_last(&conn)
+    {
+        let keep = errno();
+        if crate::state::trace::on() {
+            crate::state::trace::closing(&conn, true, crate::protocol::lane::unread(&conn) > 0);
+        }
+        crate::protocol::lane::closing(&conn);
+        set_errno(keep);
+    }
+}
+
+/// `close(2)`.
+pub fn close(fd: c_int) -> c_int {
+    if process::is_hidden(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if process::known(fd) && !process::is_borrowed() {
+        before_close(fd);
+        process::forget(fd);
+    }
+    real!(close(fd))
+}
+
+/// `close_range(2)`: our own descriptors stay.
+pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let borrowed = process::is_borrowed();
+    if flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() == 0 && !borrowed {
+        forget_range(first, last);
+    }
+    if borrowed {
+        return kernel_close_range(first, last, flags);
+    }
+    let mut from = first;
+    while let Some(own) =
+        process::next_hidden(i32::try_from(from).unwrap_or(i32::MAX)).map(|h| h.cast_unsigned())
+        && own <= last
+    {
+        if own > from {
+            let r = kernel_close_range(from, own - 1, flags);
+            if r != 0 {
+                return r;
+            }
+        }
+        from = own + 1;
+    }
+    if from > last {
+        0
+    } else {
+        kernel_close_range(from, last, flags)
+    }
+}
+
+fn kernel_close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // SAFETY: no pointers are passed.
+    match unsafe { memlane_sys::syscall!(libc::SYS_close_range, first, last, flags) } {
+        Ok(_) => 0,
+        Err(e) => {
+            set_errno(e.0);
+            -1
+        }
+    }
+}
+
+fn forget_range(first: u32, last: u32) {
+    let end = i64::from(last).saturating_add(1).min(process::fd_high());
+    for fd in i64::from(first)..end {
+        let fd = i32::try_from(fd).unwrap_or(i32::MAX);
+        if process::known(fd) {
+            before_close(fd);
+            process::forget(fd);
+        }
+    }
+}
+
+/// `closefrom(3)`.
+pub fn closefrom(first: c_int) {
+    if close_range(first.max(0).cast_unsigned(), u32::MAX, 0) != 0 {
+        for fd in first.max(0)..65536 {
+            close(fd);
+        }
+    }
+}
+
+/// `dup(2)`.
+pub fn dup(old: c_int) -> c_int {
+    let new = real!(dup(old));
+    duplicated(old, new);
+    new
+}
+
+/// `dup2(2)`.
+pub fn dup2(old: c_int, new: c_int) -> c_int {
+    replace(old, new, || real!(dup2(old, new)))
+}
+
+/// `dup3(2)`.
+pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if old == new {
+        return real!(dup3(old, new, flags));
+    }
+    replace(old, new, || real!(dup3(old, new, flags)))
+}
+
+fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
+    if process::is_hidden(new) && !process::is_borrowed() {
+        process::evade(new);
+    }
+    if old != new
+        && process::known(new)
+        && !process::is_borrowed()
+        && memlane_sys::fd::status_flags(old).is_ok()
+    {
+        before_close(new);
+        process::forget(new);
+    }
+    let r = call();
+    if old != new {
+        duplicated(old, r);
+    }
+    r
+}
+
+/// `new` now refers to what `old` refers to.
+pub fn duplicated(old: c_int, new: c_int) {
+    if new < 0 {
+        return;
+    }
+    let keep = errno();
+    if process::is_borrowed() {
+        // In the child of a vfork the tables are the parent's; its exec looks at the mark.
+        super::pass::to_child(old);
+        set_errno(keep);
+        return;
+    }
+    process::dup_entry(old, new);
+    if process::beyond(new) {
+        super::pass::out_of_range(old);
+    }
+    if new <= 2
+        && let Some(conn) = conn_of(new)
+    {
+        crate::protocol::upgrade::bar(&conn, Reason::UNHOOKED_IO); // stdio writes there without asking us
+    }
+    set_errno(keep);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::process::FDS;
+    use crate::state::thread::Thread;
+    use core::sync::atomic::AtomicPtr;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+
+    fn as_the_preload_library_starts() {
+        static STATE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
+        unsafe extern "C" fn state() -> *mut Thread {
+            STATE.load(Ordering::Relaxed)
+        }
+        // SAFETY: all-zero is a thread's initial value.
+        let zero = Box::new(unsafe { core::mem::zeroed::<Thread>() });
+        STATE.store(Box::leak(zero), Ordering::Relaxed);
+        crate::state::thread::set_locator(state);
+        // SAFETY: a name of libc, looked up in libc.
+        real::TABLE.fill(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize });
+        crate::hooks::start::start(true);
+    }
+
+    /// How often, as client and as server, `FD_RANGE` was given.
+    fn given() -> (u64, u64) {
+        let reasons = &process::header().expect("a page").reasons;
+        let slot = reasons
+            .iter()
+            .find(|slot| slot.code.load(Ordering::Relaxed) == Reason::FD_RANGE.0);
+        slot.map_or((0, 0), |slot| {
+            let times = |side: &core::sync::atomic::AtomicU64| side.load(Ordering::Relaxed);
+            (times(&slot.client), times(&slot.server))
+        })
+    }
+
+    /// A copy with a number beyond the table.
+    fn copied_high(stream: &TcpStream) -> TcpStream {
+        let first = c_int::try_from(FDS).expect("small in tests");
+        // SAFETY: no pointers; the new descriptor is nobody else's.
+        unsafe {
+            let fd = libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first);
+            assert!(fd >= first);
+            TcpStream::from_raw_fd(fd)
+        }
+    }
+
+    #[test]
+    fn a_descriptor_beyond_the_table_stays_on_tcp_and_says_why() {
+        as_the_preload_library_starts();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        // SAFETY: just made.
+        let low = unsafe { TcpStream::from_raw_fd(fd) };
+        let client = copied_high(&low);
+        let to = libc::sockaddr_in {
+            sin_family: 2,
+            sin_port: port.to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
+            },
+            sin_zero: [0; 8],
+        };
+        let (address, len) = (core::ptr::from_ref(&to).cast(), size_of_val(&to));
+        let len = socklen_t::try_from(len).expect("small");
+        assert_eq!(connect(client.as_raw_fd(), address, len), 0);
+        assert_eq!(given(), (1, 0));
+
+        let (server, _) = listener.accept().expect("a connection");
+        accepted(copied_high(&server).into_raw_fd(), false);
+        assert_eq!(given(), (1, 1));
+
+        // One that is tracked, until it has a copy that is not.
+        accepted(server.as_raw_fd(), false);
+        let conn = conn_of(server.as_raw_fd()).expect("tracked");
+        let barred = || Reason(conn.barred.load(Ordering::Relaxed));
+        assert_eq!((given(), barred()), ((1, 1), Reason::NONE));
+        duplicated(server.as_raw_fd(), copied_high(&server).into_raw_fd());
+        assert_eq!((given(), barred()), ((1, 2), Reason::FD_RANGE));
+    }
+}

@@ -1,0 +1,142 @@
+//! Descriptors that are passed on: to other programs by exec, to other
+//! processes by SCM_RIGHTS, to stdio by fdopen. From then on somebody whom we
+//! do not see may use them: the connection goes back to TCP.
+
+use crate::hooks::handoff::target::Target;
+use crate::hooks::handoff::{self, Handoff};
+use crate::state::conn::{Conn, SEEN_TO_CHILD};
+use crate::state::process::ConnRef;
+use crate::state::process::{self, conn_of};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::msghdr;
+use memlane_core::reason::Reason;
+
+/// Bytes in the ring can only be read by this library: whoever gets the
+/// descriptor would miss them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnreadInRing;
+
+fn give_away(conn: &Conn, why: Reason) {
+    crate::protocol::upgrade::bar(conn, why);
+    conn.shared().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
+}
+
+/// A message with SCM_RIGHTS: connections among its descriptors go back to TCP.
+pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
+    // SAFETY: the program's message, as it promised its call.
+    let m = unsafe { &*msg };
+    let (base, len) = (m.msg_control.cast::<u8>(), m.msg_controllen);
+    let head = size_of::<libc::cmsghdr>();
+    let mut at = 0usize;
+    while !base.is_null() && at + head <= len {
+        // SAFETY: inside the program's control data.
+        let hdr = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
+        if hdr.cmsg_len < head || at + hdr.cmsg_len > len {
+            return Ok(()); // the kernel will refuse it
+        }
+        if hdr.cmsg_level == libc::SOL_SOCKET && hdr.cmsg_type == libc::SCM_RIGHTS {
+            for i in 0..(hdr.cmsg_len - head) / 4 {
+                // SAFETY: inside this control message.
+                let fd = unsafe { base.add(at + head + 4 * i).cast::<c_int>().read_unaligned() };
+                if let Some(conn) = conn_of(fd) {
+                    give_away(&conn, Reason::PASSED_ON);
+                    if crate::protocol::lane::in_ring(&conn) > 0 {
+                        return Err(UnreadInRing);
+                    }
+                }
+            }
+        }
+        at += hdr.cmsg_len.next_multiple_of(8);
+    }
+    Ok(())
+}
+
+/// Before exec (or spawn): connections that survive it go back to TCP, and what
+/// lies unread in their rings is carried over.
+pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
+    let mut unread: [Option<&'static Conn>; handoff::MOST] = [None; handoff::MOST];
+    let (mut count, mut too_many) = (0, false);
+    process::each_conn(0, i32::MAX, |fd, conn| {
+        let marked = conn.seen.load(Ordering::Relaxed) & SEEN_TO_CHILD != 0;
+        if !marked && memlane_sys::fd::is_cloexec(fd) != Ok(false) {
+            return;
+        }
+        give_away(conn, Reason::PASSED_ON);
+        let known = unread[..count]
+            .iter()
+            .flatten()
+            .any(|c| core::ptr::eq::<Conn>(*c, conn));
+        if !known && crate::protocol::lane::in_ring(conn) > 0 {
+            too_many |= count == unread.len();
+            if let Some(place) = unread.get_mut(count) {
+                *place = Some(conn);
+                count += 1;
+            }
+        }
+    });
+    let Some(first) = unread[0] else {
+        return Ok(None);
+    };
+    if too_many || !target.loads_us() {
+        return Err(UnreadInRing);
+    }
+    let unread = unread.map(|conn| conn.unwrap_or(first));
+    handoff::give(&unread[..count])
+        .map(Some)
+        .ok_or(UnreadInRing)
+}
+
+/// exec replaces this program: sockets that do not survive it are closed by
+/// the kernel, which does not know of rings.
+pub fn leaving() {
+    if process::is_borrowed() {
+        return;
+    }
+    process::each_conn(0, i32::MAX, |fd, conn| {
+        if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
+            crate::protocol::lane::closing(conn);
+            conn.shared().procs.fetch_sub(1, Ordering::AcqRel);
+        }
+    });
+}
+
+/// exec failed: we go on.
+pub fn stayed() {
+    if process::is_borrowed() {
+        return;
+    }
+    process::each_conn(0, i32::MAX, |fd, conn| {
+        if memlane_sys::fd::is_cloexec(fd) == Ok(true) && process::is_last(conn) {
+            conn.shared().procs.fetch_add(1, Ordering::AcqRel);
+        }
+    });
+}
+
+/// stdio reads and writes without asking us: the lane ends. Are there bytes
+/// left in the ring?
+pub fn to_stdio(conn: &ConnRef) -> bool {
+    crate::protocol::upgrade::bar(conn, Reason::UNHOOKED_IO);
+    crate::protocol::lane::in_ring(conn) > 0
+}
+
+/// Is the ring being emptied for the last time?
+pub fn still_draining(conn: &ConnRef) -> bool {
+    conn.rx_mode() == crate::state::conn::RxMode::Drain
+}
+
+/// A copy of `fd` has a number that is not tracked: its calls go past us. They have been
+/// made possible already, so bytes that lie in the ring are not asked about.
+pub fn out_of_range(fd: c_int) {
+    if let Some(conn) = conn_of(fd) {
+        give_away(&conn, Reason::FD_RANGE);
+    }
+}
+
+/// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`,
+/// or dup2 between vfork and exec).
+pub fn to_child(fd: c_int) {
+    if let Some(conn) = conn_of(fd) {
+        conn.seen.fetch_or(SEEN_TO_CHILD, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,120 @@
+//! Signal handlers: noticed, so that a wait that was spinning (and not in the
+//! kernel) when one ran can end as the kernel's would: `EINTR`, or restart.
+//!
+//! The program's handler is kept in a table; the kernel gets ours, which counts
+//! and calls it. Faults (SIGSEGV and its like) are left alone.
+
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+use crate::real;
+use crate::state::process;
+use crate::state::thread;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use libc::siginfo_t;
+
+const SIGNALS: usize = 65;
+static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(0) }; SIGNALS];
+static FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
+
+fn is_ours(signal: c_int) -> bool {
+    (1..SIGNALS as c_int).contains(&signal)
+        && !matches!(
+            signal,
+            libc::SIGSEGV
+                | libc::SIGBUS
+                | libc::SIGILL
+                | libc::SIGFPE
+                | libc::SIGTRAP
+                | libc::SIGSYS
+                | libc::SIGABRT
+                | libc::SIGKILL
+                | libc::SIGSTOP
+        )
+}
+
+extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let t = thread::current();
+    let at = usize::try_from(signal).unwrap_or(0).min(SIGNALS - 1);
+    let flags = FLAGS[at].load(Ordering::Relaxed);
+    t.restart
+        .store(u32::from(flags & libc::SA_RESTART != 0), Ordering::Relaxed);
+    t.signals.fetch_add(1, Ordering::Relaxed);
+    let handler = HANDLERS[at].load(Ordering::Acquire);
+    if handler == 0 {
+        return;
+    }
+    if flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the program registered a three-argument handler under this signal.
+        let f = unsafe {
+            core::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(
+                handler,
+            )
+        };
+        f(signal, info, context);
+    } else {
+        // SAFETY: the program registered a one-argument handler under this signal.
+        let f = unsafe { core::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
+        f(signal);
+    }
+}
+
+/// `sigaction(2)`.
+pub fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    if !process::enabled() || !is_ours(signal) {
+        return real!(sigaction(signal, new, old));
+    }
+    let at = signal.cast_unsigned() as usize;
+    let before = HANDLERS[at].load(Ordering::Acquire);
+    let mut ours = core::mem::MaybeUninit::<libc::sigaction>::uninit();
+    let mut given = new;
+    if !new.is_null() {
+        // SAFETY: the program's structure.
+        let n = unsafe { *new };
+        if n.sa_sigaction != libc::SIG_DFL && n.sa_sigaction != libc::SIG_IGN {
+            let mut o = n;
+            o.sa_sigaction = on_signal as *const () as usize;
+            o.sa_flags |= libc::SA_SIGINFO;
+            HANDLERS[at].store(n.sa_sigaction, Ordering::Release);
+            FLAGS[at].store(n.sa_flags, Ordering::Release);
+            given = ours.write(o);
+        }
+    }
+    let flags_before = FLAGS[at].load(Ordering::Relaxed);
+    let r = real!(sigaction(signal, given, old));
+    if r == 0 && !old.is_null() {
+        // SAFETY: the kernel has just filled it.
+        let o = unsafe { &mut *old };
+        if o.sa_sigaction == on_signal as *const () as usize {
+            o.sa_sigaction = before;
+            if flags_before & libc::SA_SIGINFO == 0 {
+                o.sa_flags &= !libc::SA_SIGINFO;
+            }
+        }
+    }
+    r
+}
+
+/// `signal(3)` with BSD semantics (glibc's).
+pub fn signal(number: c_int, handler: usize) -> usize {
+    if !process::enabled() || !is_ours(number) {
+        return match real::signal() {
+            // SAFETY: the program's own arguments.
+            Some(f) => unsafe { f(number, handler) },
+            None => libc::SIG_ERR,
+        };
+    }
+    // SAFETY: an all-zero sigaction is a valid value.
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
+    new.sa_sigaction = handler;
+    new.sa_flags = libc::SA_RESTART;
+    if sigaction(number, &raw const new, &raw mut old) != 0 {
+        return libc::SIG_ERR;
+    }
+    old.sa_sigaction
+}

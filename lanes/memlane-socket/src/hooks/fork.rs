@@ -1,0 +1,116 @@
+//! What happens to all this at a fork and at the end.
+
+use crate::state::conn::Handshake;
+use crate::state::process::{
+    PROCESS, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables, is_borrowed,
+    make_stats_page, memory, new_cells_for_child,
+};
+use crate::state::sets;
+use crate::state::thread;
+use core::sync::atomic::Ordering;
+use memlane_sys::proc;
+
+/// Before a fork: nobody is in the middle of anything that the child needs
+/// whole, and every socket has one more holder.
+pub fn before_fork() {
+    if !has_tables() {
+        return;
+    }
+    be_quiet();
+    for_live(|conn| {
+        conn.shared().procs.fetch_add(1, Ordering::AcqRel);
+    });
+}
+
+fn be_quiet() {
+    each_ep(sets::flush_dirty);
+    core::mem::forget(PROCESS.pool_lock.lock());
+    core::mem::forget(PROCESS.group_lock.lock());
+    each_ep(|ep| core::mem::forget(ep.lock.lock()));
+}
+
+/// Before a fork of a program that calls this library by name: its child gets no streams.
+pub fn before_fork_alone() {
+    if has_tables() {
+        be_quiet();
+    }
+}
+
+/// After it, in the child: it has copies of the sockets' descriptors, and nothing else of them.
+pub fn in_child_alone() {
+    after_fork_child();
+    if !has_tables() {
+        return;
+    }
+    forget_all_fds();
+    // Never used again here: holds on them may still be dropped.
+    for_live(|conn| conn.refs.store(0, Ordering::Release));
+}
+
+/// After a fork, in the parent.
+pub fn after_fork_parent() {
+    if !has_tables() {
+        return;
+    }
+    each_ep(|ep| ep.lock.reset());
+    PROCESS.group_lock.reset();
+    PROCESS.pool_lock.reset();
+}
+
+/// After a fork, in the child: it has the parent's sockets, but a life of its own.
+pub fn after_fork_child() {
+    thread::current().tid.store(0, Ordering::Relaxed);
+    PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
+    if !has_tables() {
+        return;
+    }
+    each_ep(|ep| {
+        ep.lock.reset();
+        ep.sleepers.store(0, Ordering::Relaxed);
+        ep.inherited.store(1, Ordering::Relaxed);
+        ep.bell.store(0, Ordering::Relaxed); // the parent's: closed below
+    });
+    PROCESS.group_lock.reset();
+    PROCESS.pool_lock.reset();
+    crate::protocol::group::forget_all();
+    crate::protocol::upgrade::forget_all();
+    PROCESS.mailbox.store(-1, Ordering::Relaxed);
+    PROCESS.waiting.store(0, Ordering::Relaxed);
+    crate::state::trace::forget();
+    memory::forget();
+    PROCESS
+        .gid
+        .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
+    close_hidden();
+    new_cells_for_child();
+    PROCESS
+        .stats
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    make_stats_page();
+    crate::state::trace::start();
+    for_live(|conn| {
+        conn.inherited.store(1, Ordering::Relaxed);
+        conn.holds.store(0, Ordering::Relaxed);
+        conn.hs_lock.reset();
+        // SAFETY: the child has one thread.
+        unsafe { *conn.hs.get() = Handshake::NEW };
+        crate::state::stats::open_entry(conn);
+    });
+}
+
+/// The process ends in an orderly way: its holds on shared sockets are over.
+pub fn at_exit() {
+    if !has_tables() || is_borrowed() {
+        return;
+    }
+    if config().stats_on_exit {
+        crate::state::stats::print_summary();
+    }
+    for_live(|conn| {
+        if crate::state::trace::on() {
+            crate::state::trace::closing(conn, true, crate::protocol::lane::unread(conn) > 0);
+        }
+        crate::protocol::lane::closing(conn);
+        conn.shared().procs.fetch_sub(1, Ordering::AcqRel);
+    });
+}

@@ -1,0 +1,195 @@
+//! Will a program that is about to be started load this library?
+
+use crate::config;
+use core::ffi::CStr;
+use memlane_sys::fd::{self, Fd};
+
+/// Interpreters of scripts that are scripts themselves: as deep as the kernel goes.
+const DEPTH: u32 = 4;
+/// A script's first line, as far as the kernel reads it (BINPRM_BUF_SIZE).
+const LINE: usize = 256;
+/// Longest path that is tried.
+const PATH: usize = 4096;
+/// Program headers that are looked at.
+const HEADERS: u64 = 128;
+const PT_INTERP: u32 = 3;
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u16 = 62; // EM_X86_64
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u16 = 183; // EM_AARCH64
+/// Part of the library's file name, as LD_PRELOAD gives it.
+const LIBRARY: &[u8] = b"memlane_preload";
+
+/// How the program is named.
+#[derive(Clone, Copy, Debug)]
+pub enum Program {
+    /// `execve`, `posix_spawn`: a path.
+    Path(*const u8),
+    /// `execvpe`, `posix_spawnp`: looked for in `PATH`, unless it has a slash.
+    Search(*const u8),
+    /// `fexecve`: an open file.
+    Open(i32),
+    /// `system`, `popen`.
+    Shell,
+}
+
+/// A program and the environment that it gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The program.
+    pub program: Program,
+    /// Its environment, as the call has it.
+    pub envp: *const *const u8,
+}
+
+impl Target {
+    /// `false` also where that cannot be found out.
+    pub fn loads_us(&self) -> bool {
+        if !env_loads_us(self.envp) {
+            return false;
+        }
+        match self.program {
+            Program::Path(path) => text(path)
+                .and_then(open)
+                .is_some_and(|f| file_loads_us(&f, 0)),
+            Program::Search(name) => search(name).is_some_and(|f| file_loads_us(&f, 0)),
+            Program::Open(n) => {
+                // SAFETY: the program's own descriptor: not ours to close.
+                let file = core::mem::ManuallyDrop::new(unsafe { Fd::from_raw(n) });
+                file_loads_us(&file, 0)
+            }
+            Program::Shell => open(c"/bin/sh").is_some_and(|f| file_loads_us(&f, 0)),
+        }
+    }
+}
+
+fn text<'a>(p: *const u8) -> Option<&'a CStr> {
+    // SAFETY: null, or the program's string, as it promised its call.
+    (!p.is_null()).then(|| unsafe { CStr::from_ptr(p.cast()) })
+}
+
+fn open(path: &CStr) -> Option<Fd> {
+    fd::open_read(path).ok()
+}
+
+fn env_loads_us(envp: *const *const u8) -> bool {
+    let (mut loads, mut disabled) = (false, false);
+    let mut at = envp;
+    while !at.is_null() {
+        // SAFETY: the program's array, ended by a null pointer.
+        let Some(entry) = text(unsafe { *at }) else {
+            break;
+        };
+        let entry = entry.to_bytes();
+        if let Some(list) = entry.strip_prefix(b"LD_PRELOAD=") {
+            loads = list.split(|b| b" :".contains(b)).any(is_our_library);
+        } else if let Some(value) = entry.strip_prefix(b"MEMLANE_DISABLE=") {
+            disabled = !value.is_empty() && value != b"0";
+        }
+        // SAFETY: the terminator has not been reached.
+        at = unsafe { at.add(1) };
+    }
+    loads && !disabled
+}
+
+/// Is this entry of LD_PRELOAD our library, and is there such a file? (After a
+/// chroot there may be none.) A bare name is the loader's to find.
+fn is_our_library(entry: &[u8]) -> bool {
+    let mut path = [0u8; PATH];
+    let Some(place) = path.get_mut(..entry.len()) else {
+        return false;
+    };
+    place.copy_from_slice(entry);
+    entry.windows(LIBRARY.len()).any(|w| w == LIBRARY)
+        && (!entry.contains(&b'/')
+            || CStr::from_bytes_until_nul(&path).is_ok_and(|path| open(path).is_some()))
+}
+
+/// The file that `execvp` would take.
+fn search(name: *const u8) -> Option<Fd> {
+    let name = text(name)?;
+    if name.to_bytes().contains(&b'/') {
+        return open(name);
+    }
+    let dirs = config::env(c"PATH").unwrap_or(b"/bin:/usr/bin");
+    dirs.split(|&b| b == b':').find_map(|dir| {
+        let mut path = [0u8; PATH];
+        let dir = if dir.is_empty() { b"." } else { dir };
+        let len = dir.len() + 1 + name.to_bytes_with_nul().len();
+        let whole = path.get_mut(..len)?;
+        whole[..dir.len()].copy_from_slice(dir);
+        whole[dir.len()] = b'/';
+        whole[dir.len() + 1..].copy_from_slice(name.to_bytes_with_nul());
+        let file = open(CStr::from_bytes_with_nul(whole).ok()?)?;
+        let mode = fd::stat(file.raw()).ok()?.mode;
+        (mode & libc::S_IFMT == libc::S_IFREG && mode & 0o111 != 0).then_some(file)
+    })
+}
+
+fn file_loads_us(file: &Fd, depth: u32) -> bool {
+    let mut head = [0u8; LINE];
+    let Ok(len) = fd::read_at(file.raw(), &mut head, 0) else {
+        return false;
+    };
+    let head = head.get(..len).unwrap_or(&[]);
+    if is_privileged(file) {
+        return false;
+    }
+    match head.strip_prefix(b"#!") {
+        Some(line) => {
+            depth < DEPTH && interpreter(line).is_some_and(|f| file_loads_us(&f, depth + 1))
+        }
+        None => is_dynamic(file, head).unwrap_or(false),
+    }
+}
+
+/// The loader ignores LD_PRELOAD in programs that gain rights.
+fn is_privileged(file: &Fd) -> bool {
+    let mode = fd::stat(file.raw()).map_or(0, |s| s.mode);
+    mode & (libc::S_ISUID | libc::S_ISGID) != 0
+        || fd::has_attribute(file.raw(), c"security.capability")
+}
+
+fn interpreter(line: &[u8]) -> Option<Fd> {
+    let line = line.split(|&b| b == b'\n').next()?.trim_ascii();
+    let name = line.split(|b| b" \t".contains(b)).next()?;
+    let mut path = [0u8; LINE + 1];
+    path.get_mut(..name.len())?.copy_from_slice(name);
+    open(CStr::from_bytes_until_nul(&path).ok()?)
+}
+
+/// Is it an ELF program for this machine that asks for glibc's dynamic loader? Others load the library too, and it passes
+/// every call on there.
+fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
+    let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+    // 64-bit, little-endian (Elf64_Ehdr, elf(5)).
+    if head.get(..6)? != b"\x7fELF\x02\x01" || word(18)? != MACHINE {
+        return Some(false);
+    }
+    let (table, size, count) = (long(32)?, u64::from(word(54)?), u64::from(word(56)?));
+    for i in 0..count.min(HEADERS) {
+        // Elf64_Phdr: the type at 0, the offset in the file at 8.
+        let mut header = [0u8; 16];
+        let at = table.checked_add(i * size)?;
+        if fd::read_at(file.raw(), &mut header, at).ok()? == header.len()
+            && header[..4] == PT_INTERP.to_le_bytes()
+        {
+            let name = u64::from_le_bytes(header[8..].try_into().ok()?);
+            return Some(is_glibcs_loader(file, name));
+        }
+    }
+    Some(false)
+}
+
+/// Does the file name a loader of glibc, at this offset? `ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`, in any folder.
+fn is_glibcs_loader(file: &Fd, at: u64) -> bool {
+    let mut path = [0u8; LINE];
+    let Ok(read) = fd::read_at(file.raw(), &mut path, at) else {
+        return false;
+    };
+    CStr::from_bytes_until_nul(&path[..read]).is_ok_and(|path| {
+        let name = path.to_bytes().rsplit(|&b| b == b'/').next();
+        name.is_some_and(|name| name.starts_with(b"ld-linux"))
+    })
+}

@@ -1,0 +1,8 @@
+//! What libc's calls become. [`calls`] move bytes and end descriptors, [`wait`] waits, [`fork`] and [`handoff`] let other
+//! processes have what this one has, [`start`] begins.
+
+pub mod calls;
+pub mod fork;
+pub mod handoff;
+pub mod start;
+pub mod wait;

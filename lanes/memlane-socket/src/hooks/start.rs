@@ -1,0 +1,40 @@
+//! How the library begins.
+
+use crate::config::{self, Config};
+use crate::hooks::handoff;
+use crate::protocol::lane;
+use crate::protocol::upgrade;
+use crate::state::conn::Conn;
+use crate::state::process::{self, Above};
+use crate::state::stats;
+use crate::state::trace;
+
+static ABOVE: Above = Above {
+    tables_made: trace::start,
+    gone,
+};
+
+/// Whatever a connection that nobody holds any more still has is given back.
+fn gone(conn: &'static Conn) {
+    upgrade::abandon(conn);
+    lane::detach(conn);
+    stats::close_entry(conn);
+}
+
+/// Reads the settings, and takes over what the program before has left. Called by the preload library's constructor, or
+/// by the first hook if that comes earlier.
+///
+/// `knows_libc`: the program's libc is the one that the hooks were written for; if not, they pass every call on.
+pub fn start(knows_libc: bool) {
+    let mut settings = Config::read(config::env);
+    settings.disabled |= !knows_libc;
+    if process::begin(settings, &ABOVE) && process::enabled() {
+        handoff::adopt();
+    }
+}
+
+/// Starts with these settings, for a program that calls this library by name. It has nothing to take over from a program
+/// before it: its descriptors are closed by an exec.
+pub fn start_by_name(settings: Config) {
+    process::begin(settings, &ABOVE);
+}

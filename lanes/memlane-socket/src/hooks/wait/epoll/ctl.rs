@@ -1,0 +1,250 @@
+//! `epoll_ctl`: what the program asks for, told to the kernel at once or, while
+//! nobody sleeps, later.
+
+use super::*;
+
+/// `epoll_ctl(2)`.
+pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let Some(ep) = process::ep_of(epfd) else {
+        // A set that we did not see being made: its waits cannot see rings.
+        if op == libc::EPOLL_CTL_ADD
+            && let Some(conn) = process::conn_of(fd)
+        {
+            crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND);
+        }
+        return real!(epoll_ctl(epfd, op, fd, event));
+    };
+    if let Some(inner) = process::ep_of(fd) {
+        is_waited_for(inner);
+        return real!(epoll_ctl(epfd, op, fd, event));
+    }
+    let Some(conn) = process::conn_of(fd) else {
+        return real!(epoll_ctl(epfd, op, fd, event));
+    };
+    crate::hooks::calls::touch(&conn);
+    match op {
+        libc::EPOLL_CTL_ADD => add(ep, &conn, fd, event),
+        libc::EPOLL_CTL_MOD => modify(ep, &conn, fd, event),
+        libc::EPOLL_CTL_DEL => delete(ep, &conn, fd, event),
+        _ => real!(epoll_ctl(epfd, op, fd, event)),
+    }
+}
+
+pub(super) fn find<'a>(ep: &Ep, conn: &'a Conn, fd: c_int) -> Option<&'a Reg> {
+    conn.regs.iter().find(|r| {
+        core::ptr::eq(r.ep.load(Ordering::Acquire), ep) && r.fd.load(Ordering::Relaxed) == fd
+    })
+}
+
+/// The set is itself waited for, by something that cannot look into it.
+pub fn is_waited_for(ep: &Ep) {
+    if ep.nested.swap(1, Ordering::Relaxed) == 0 {
+        bar_all(ep, Reason::WAIT_KIND);
+    }
+}
+
+/// Connections in this set stay on TCP from now on.
+pub(super) fn bar_all(ep: &Ep, why: Reason) {
+    if ep.regs.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    process::for_live(|conn| {
+        if conn
+            .regs
+            .iter()
+            .any(|r| core::ptr::eq(r.ep.load(Ordering::Relaxed), ep))
+        {
+            crate::protocol::upgrade::bar(conn, why);
+        }
+    });
+}
+
+pub(super) fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
+    if event.is_null() || crate::iov::is_nowhere(event.cast(), size_of::<epoll_event>()) {
+        return None;
+    }
+    // SAFETY: the program's structure, as it promised its call.
+    let e = unsafe { event.read_unaligned() };
+    Some((e.events, e.u64))
+}
+
+pub(super) fn delete(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
+    // Found and changed under one lock: another thread may be waiting on the set, or changing it, at the same time.
+    let held = ep.lock.lock();
+    let Some(reg) = held.as_ref().and_then(|_| find(ep, conn, fd)) else {
+        drop(held);
+        let epfd = ep.fd.load(Ordering::Relaxed);
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, event));
+    };
+    if marked(reg, REG_ABSENT) {
+        real::set_errno(libc::ENOENT);
+        return -1;
+    }
+    if may_wait(ep, conn.upgraded()) {
+        mark(reg, REG_ABSENT);
+        push_dirty(ep, reg);
+        process::count(Counter::CtlAvoided, 1);
+        return 0;
+    }
+    if let Err(e) = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0) {
+        real::set_errno(e.0);
+        return -1;
+    }
+    take_out(ep, reg);
+    0
+}
+
+/// The program adds what is registered already, or what it has deleted a moment ago, of which the kernel never knew.
+/// The set's lock is held. `None`: there is no such registration (any more).
+fn add_again(ep: &Ep, conn: &ConnRef, fd: c_int, events: u32, data: u64) -> Option<c_int> {
+    let reg = find(ep, conn, fd)?;
+    if !marked(reg, REG_ABSENT) {
+        real::set_errno(libc::EEXIST);
+        return Some(-1);
+    }
+    if events & NOT_OURS == 0 && may_wait(ep, conn.upgraded()) {
+        change_later(ep, reg, events, data);
+        process::count(Counter::CtlAvoided, 1);
+        return Some(0);
+    }
+    let _ = kernel_ctl(ep, libc::EPOLL_CTL_DEL, reg, 0);
+    take_out(ep, reg);
+    None
+}
+
+pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
+    let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
+        return add_unseen(ep, conn, fd, event);
+    };
+    if let Some(done) = add_again(ep, conn, fd, events, data) {
+        return done;
+    }
+    let follows = events & NOT_OURS == 0 && ep.nested.load(Ordering::Relaxed) == 0;
+    let Some(reg) = follows.then(|| claim(ep, conn)).flatten() else {
+        drop(held);
+        return add_unseen(ep, conn, fd, event);
+    };
+    // Complete before the call: another thread may get the event before it returns.
+    reg.fd.store(fd, Ordering::Relaxed);
+    reg.data.store(data, Ordering::Relaxed);
+    reg.events.store(events, Ordering::Relaxed);
+    reg.kernel_events.store(events, Ordering::Relaxed);
+    reg.kernel_data.store(data, Ordering::Relaxed);
+    reg.armed.store(1, Ordering::Relaxed);
+    reg.generation.fetch_add(1, Ordering::Relaxed);
+    reg.marks
+        .store(REG_IN_EDGE | REG_OUT_EDGE, Ordering::Relaxed);
+    if let Err(e) = kernel_ctl(ep, libc::EPOLL_CTL_ADD, reg, events) {
+        reg.ep.store(core::ptr::null_mut(), Ordering::Release);
+        real::set_errno(e.0);
+        return -1;
+    }
+    ep.regs.fetch_add(1, Ordering::Relaxed);
+    push_ready(ep, reg);
+    drop(held);
+    join(ep, conn, reg);
+    0
+}
+
+/// A registration of `conn` that was free until now, and so in no list. The set's lock is held; another thread may
+/// be adding the connection to another set.
+fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
+    let (none, ours) = (core::ptr::null_mut(), core::ptr::from_ref(ep).cast_mut());
+    conn.regs.iter().find(|r| {
+        r.ep.compare_exchange(none, ours, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    })
+}
+
+/// A registration that ring readiness cannot follow.
+fn add_unseen(ep: &Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event));
+    if r == 0 {
+        crate::protocol::upgrade::bar(conn, Reason::WAIT_KIND);
+    }
+    r
+}
+
+/// An awake connection has come into a set: if threads sleep there, it must be
+/// parked (or, with bytes unread in the ring, they must be woken).
+pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
+    if !conn.upgraded() {
+        return;
+    }
+    lane::want_ready(conn);
+    let asleep = {
+        let Some(_held) = ep.lock.lock() else { return };
+        if !belongs_to(reg, ep) {
+            return; // another thread has deleted it already
+        }
+        if ep.sleepers.load(Ordering::Relaxed) == 0 {
+            push_hot(ep, reg);
+            push_ready(ep, reg);
+            false
+        } else {
+            true
+        }
+    };
+    if asleep && conn.rx_mode() == RxMode::Hot {
+        let parked = crate::state::guard::lock_rx(conn).map(|mut held| lane::park(conn, &mut held));
+        if parked != Some(Parked::Yes) {
+            kick(ep, reg);
+        }
+    } else if asleep && lane::readable(conn) {
+        kick(ep, reg);
+    }
+}
+
+/// Wakes a thread that sleeps on the set, for a look at the rings: by an eventfd
+/// of ours in the set, which the program never sees.
+pub(super) fn kick(ep: &Ep, reg: &Reg) {
+    let Some(held) = ep.lock.lock() else { return };
+    if !belongs_to(reg, ep) {
+        return;
+    }
+    push_ready(ep, reg);
+    let bell = oneshot::bell(ep);
+    drop(held);
+    if let Some(bell) = bell {
+        // SAFETY: eight bytes, as an eventfd takes them.
+        let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
+    }
+}
+
+/// What a kick writes.
+static ONE: u64 = 1;
+
+pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    let (Some((events, data)), Some(held)) = (asked(event), ep.lock.lock()) else {
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
+    };
+    let Some(reg) = find(ep, conn, fd) else {
+        drop(held);
+        return real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event));
+    };
+    if events & NOT_OURS != 0 {
+        drop(held);
+        crate::protocol::upgrade::bar(conn, Reason::WAIT_KIND);
+    } else {
+        if marked(reg, REG_ABSENT) {
+            real::set_errno(libc::ENOENT);
+            return -1;
+        }
+        if may_wait(ep, conn.upgraded()) {
+            change_later(ep, reg, events, data);
+            process::count(Counter::CtlAvoided, 1);
+            return 0;
+        }
+        if oneshot::modify_now(ep, reg, events, data) < 0 {
+            return -1;
+        }
+        mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
+        push_ready(ep, reg);
+        drop(held);
+        join(ep, conn, reg);
+        return 0;
+    }
+    real!(epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event))
+}

@@ -1,0 +1,149 @@
+//! `EPOLLONESHOT`: one report until it is armed anew, by the kernel or from a
+//! ring, whichever comes first.
+//!
+//! The kernel disarms a registration when it reports it, so we must learn which
+//! one that was: the kernel's copy of such a registration carries a number of
+//! ours instead of the program's data, and events are translated before the
+//! program sees them. Whoever finds `armed` reports; the other report is dropped.
+
+use super::*;
+
+/// The registration that the kernel's `data` stands for.
+fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
+    let known = BASE.load(Ordering::Relaxed);
+    if known == 0 {
+        return None; // none was ever made
+    }
+    let index = usize::try_from((data ^ known) >> GENERATION_BITS).ok()?;
+    let conn = process::conn_at(index / REGS)?;
+    let reg = &conn.regs[index % REGS];
+    let ours = reg.events.load(Ordering::Relaxed) & ONESHOT != 0
+        && core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
+        && cookie(reg) == data;
+    ours.then_some(reg)
+}
+
+/// A place that no registration has: the set's bell.
+const BELL: u64 = 1 << 40;
+
+/// The set's eventfd; made when it is first needed. The set's lock is held.
+pub(super) fn bell(ep: &Ep) -> Option<c_int> {
+    let known = ep.bell.load(Ordering::Relaxed);
+    if known > 0 {
+        return Some(known);
+    }
+    let fresh = process::hide(memlane_sys::fd::event().ok()?);
+    let mut e = epoll_event {
+        events: IN,
+        u64: base() ^ (BELL << GENERATION_BITS),
+    };
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    // SAFETY: `e` lives over the call.
+    let added = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_epoll_ctl,
+            epfd,
+            libc::EPOLL_CTL_ADD,
+            fresh,
+            &raw mut e
+        )
+    };
+    if fresh < 0 || added.is_err() {
+        process::unhide(fresh);
+        return None;
+    }
+    ep.bell.store(fresh, Ordering::Relaxed);
+    Some(fresh)
+}
+
+fn is_bell(data: u64) -> bool {
+    data ^ BASE.load(Ordering::Relaxed) == BELL << GENERATION_BITS
+}
+
+/// It has rung.
+fn silence(ep: &Ep) {
+    let mut count = 0u64;
+    let bell = ep.bell.load(Ordering::Relaxed);
+    if bell <= 0 {
+        return; // another process's, who shares the set: it will silence its own
+    }
+    // SAFETY: eight bytes, as an eventfd gives them; it does not block.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
+}
+
+/// Could `data` be a number of ours, if only of a registration that is gone?
+fn looks_like_ours(data: u64) -> bool {
+    let known = BASE.load(Ordering::Relaxed);
+    known != 0 && (data ^ known) >> GENERATION_BITS < process::conns_made() as u64 * REGS as u64
+}
+
+/// A ring's news have been reported; the set's lock is held.
+pub(super) fn reported(ep: &Ep, reg: &Reg) {
+    if reg.events.load(Ordering::Relaxed) & ONESHOT != 0 {
+        reg.armed.store(0, Ordering::Relaxed);
+        push_dirty(ep, reg);
+    }
+}
+
+/// Turns what the kernel reported into what the program is to see; returns how many are left.
+pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
+    if BASE.load(Ordering::Relaxed) == 0 {
+        return events.len();
+    }
+    let Some(_held) = ep.lock.lock() else {
+        return events.len();
+    };
+    let mut kept = 0;
+    for i in 0..events.len() {
+        let (bits, data) = (events[i].events, events[i].u64);
+        if is_bell(data) {
+            silence(ep);
+            continue;
+        }
+        let Some(reg) = decode(ep, data) else {
+            if !looks_like_ours(data) {
+                events[kept] = events[i];
+                kept += 1;
+            }
+            continue;
+        };
+        // The kernel has disarmed it.
+        let asked = reg.events.load(Ordering::Relaxed);
+        reg.kernel_events
+            .store(asked & (ONESHOT | ET), Ordering::Relaxed);
+        if reg.armed.swap(0, Ordering::Relaxed) != 0 {
+            events[kept] = epoll_event {
+                events: bits,
+                u64: reg.data.load(Ordering::Relaxed),
+            };
+            kept += 1;
+        }
+    }
+    kept
+}
+
+/// `EPOLL_CTL_MOD` that the kernel must hear of at once; the set's lock is held.
+pub(super) fn modify_now(ep: &Ep, reg: &Reg, events: u32, data: u64) -> c_int {
+    let before = (
+        reg.events.load(Ordering::Relaxed),
+        reg.data.load(Ordering::Relaxed),
+        reg.armed.load(Ordering::Relaxed),
+    );
+    reg.events.store(events, Ordering::Relaxed);
+    reg.data.store(data, Ordering::Relaxed);
+    reg.armed.store(1, Ordering::Relaxed);
+    match kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events) {
+        Ok(_) => {
+            reg.kernel_events.store(events, Ordering::Relaxed);
+            reg.kernel_data.store(data, Ordering::Relaxed);
+            0
+        }
+        Err(e) => {
+            reg.events.store(before.0, Ordering::Relaxed);
+            reg.data.store(before.1, Ordering::Relaxed);
+            reg.armed.store(before.2, Ordering::Relaxed);
+            real::set_errno(e.0);
+            -1
+        }
+    }
+}

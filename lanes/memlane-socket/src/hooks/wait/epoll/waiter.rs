@@ -1,0 +1,527 @@
+//! `epoll_wait`: rings first, a spin, then the kernel.
+
+use super::*;
+use crate::protocol::lane::trim::Pieces;
+use core::ops::Range;
+
+/// How a wait sleeps in the kernel: the program's own call with another timeout (ms).
+pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
+
+/// `epoll_wait(2)` and its relatives. `masked`: the call comes with a signal
+/// mask, which only the kernel can honour: no spinning then.
+pub fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    masked: bool,
+    sleep: Sleep<'_>,
+) -> c_int {
+    let Some(ep) = process::ep_of(epfd) else {
+        return sleep(events, max, timeout);
+    };
+    // Once: what is added to the set later is looked at then.
+    if ep.inherited.load(Ordering::Relaxed) == 1 {
+        ep.inherited.store(2, Ordering::Relaxed);
+        process::for_live(|conn| {
+            if is_registered(&conn.regs) {
+                crate::hooks::calls::touch_conn(conn);
+            }
+        });
+    }
+    if max <= 0 || events.is_null() {
+        return sleep(events, max, timeout);
+    }
+    // SAFETY: the program's array of `max` entries, as it promised its call.
+    let out = unsafe { core::slice::from_raw_parts_mut(events, max.cast_unsigned() as usize) };
+    Waiter {
+        ep,
+        out,
+        timeout,
+        masked,
+        sleep,
+        pieces: Pieces::WHOLE,
+    }
+    .run()
+}
+
+/// What one wait has reported so far.
+struct Round {
+    /// Places of the program's array that are filled.
+    filled: usize,
+    /// Those of them that the kernel filled.
+    by_kernel: Range<usize>,
+    /// Registrations that are looked at again afterwards, `kept` of them.
+    again: [*mut Reg; 64],
+    kept: usize,
+}
+
+impl Round {
+    fn new() -> Round {
+        Round {
+            filled: 0,
+            by_kernel: 0..0,
+            again: [core::ptr::null_mut(); 64],
+            kept: 0,
+        }
+    }
+
+    /// Adds an event of one side, rings or kernel; `others` are the entries of the other side. A registration whose
+    /// ring and socket both have news has one entry, as with the kernel.
+    fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
+        let data = event.u64;
+        if let Some(twin) = out[others.clone()].iter_mut().find(|e| { e.u64 } == data) {
+            twin.events |= event.events;
+        } else {
+            out[self.filled] = event;
+            self.filled += 1;
+        }
+    }
+}
+
+/// Puts the connections whose peers have published something on the ready lists of their sets: all sets of the process.
+fn harvest() {
+    if !group::any_hot() {
+        return;
+    }
+    group::harvest(|conn| {
+        for reg in &conn.regs {
+            if let Some((ep, _held)) = set_of(reg) {
+                mark(reg, REG_IN_EDGE);
+                push_ready(ep, reg);
+            }
+        }
+    });
+}
+
+struct Waiter<'a> {
+    ep: &'static Ep,
+    out: &'a mut [epoll_event],
+    timeout: c_int,
+    masked: bool,
+    sleep: Sleep<'a>,
+    pieces: Pieces,
+}
+
+impl Waiter<'_> {
+    fn run(&mut self) -> c_int {
+        let start = ticks();
+        let deadline = self.deadline(start);
+        let signals = crate::state::thread::current()
+            .signals
+            .load(Ordering::Relaxed);
+        trim::look(start);
+        group::looking(start);
+        loop {
+            let n = self.collect(start);
+            if n > 0 {
+                return c_int::try_from(n).unwrap_or(c_int::MAX);
+            }
+            if self.timeout == 0 {
+                flush_dirty(self.ep);
+                return self.kernel(0, 0);
+            }
+            if let Some(first) = reg_ref(self.ep.hot.load(Ordering::Relaxed)) {
+                let budget = self.budget(deadline);
+                // Who will sleep at once asks the kernel by that; but where many are awake,
+                // they are not parked for news of others.
+                let many = !first.next_hot.load(Ordering::Relaxed).is_null();
+                if budget > 0 || many {
+                    let n = self.ask_kernel();
+                    if n != 0 {
+                        return n;
+                    }
+                }
+                let (spun, n) = self.spin(budget);
+                if n != 0 {
+                    return n;
+                }
+                match spun {
+                    Spun::Ready => continue,
+                    Spun::Signal => {
+                        real::set_errno(libc::EINTR);
+                        return -1;
+                    }
+                    Spun::Nothing => {}
+                }
+            }
+            match self.park_all() {
+                AllParked::No => {}
+                AllParked::Yes => {
+                    if let Some(n) = self.sleep_parked(deadline, signals) {
+                        return n;
+                    }
+                }
+                AllParked::Stuck => {
+                    let n = self.kernel(0, 1);
+                    if n != 0 || deadline.is_some_and(|d| ticks() >= d) {
+                        return n;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Before a spin: what the kernel has, if it was not asked lately.
+    fn ask_kernel(&mut self) -> c_int {
+        let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let now = ticks();
+        if now.wrapping_sub(self.ep.asked.load(Ordering::Relaxed)) < every {
+            return 0;
+        }
+        self.ep.asked.store(now, Ordering::Relaxed);
+        flush_dirty(self.ep);
+        self.kernel(0, 0)
+    }
+
+    /// What the kernel has for the places from `first` on, as the program is to see it.
+    fn kernel(&mut self, first: usize, timeout: c_int) -> c_int {
+        kernel(self.ep, &mut self.out[first..], timeout, self.sleep)
+    }
+
+    fn max(&self) -> c_int {
+        c_int::try_from(self.out.len()).unwrap_or(c_int::MAX)
+    }
+
+    fn deadline(&self, start: u64) -> Option<u64> {
+        let ms = u64::try_from(self.timeout).ok()?;
+        Some(start.saturating_add(ms * 1000 * PROCESS.ticks_per_us.load(Ordering::Relaxed)))
+    }
+
+    /// How long this wait may spin, in ticks.
+    fn budget(&self, deadline: Option<u64>) -> u64 {
+        if self.masked {
+            return 0;
+        }
+        let left = |d: u64| d.saturating_sub(ticks());
+        spin::budget().min(deadline.map_or(u64::MAX, left))
+    }
+
+    /// Fills `out` with what the rings have to report, in the order in which connections became ready, and with what the
+    /// kernel has, when its turn has come. Returns the number of entries; 0 = the rings have nothing.
+    fn collect(&mut self, now: u64) -> usize {
+        harvest();
+        if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
+            return 0;
+        }
+        let kernels_turn = self.is_kernels_turn(now);
+        let all = self.out.len();
+        // Half of the places at least are the kernel's when it is its turn; what it does not need goes to the rings.
+        let share = if kernels_turn { all.div_ceil(2) } else { 0 };
+        let mut round = Round::new();
+        self.report_rings(&mut round, all - share);
+        if round.filled == 0 && all > share {
+            return 0; // the caller asks the kernel, or sleeps there
+        }
+        if kernels_turn {
+            self.report_kernel(&mut round, now);
+            self.report_rings(&mut round, all);
+        } else {
+            process::count(Counter::WaitsAvoided, 1);
+        }
+        self.requeue(&round);
+        round.filled
+    }
+
+    /// Is it time to ask the kernel, though the rings have something to report? Where both sides have more to report
+    /// than the program takes at a time, once the rings have all had their turn; else now and then.
+    fn is_kernels_turn(&self, now: u64) -> bool {
+        let ep = self.ep;
+        let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let waits = ep.unasked.fetch_add(1, Ordering::Relaxed) + 1;
+        let reported = (waits as usize).saturating_mul(self.out.len());
+        waits >= KERNEL_EVERY_WAITS
+            || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
+            || ep.contended.load(Ordering::Relaxed) != 0
+                && reported >= ep.regs.load(Ordering::Relaxed) as usize
+    }
+
+    /// Reports rings until `limit` places are filled.
+    fn report_rings(&mut self, round: &mut Round, limit: usize) {
+        let Some(_held) = self.ep.lock.lock() else {
+            return;
+        };
+        while round.filled < limit && round.kept < round.again.len() {
+            let Some(reg) = pop_ready(self.ep) else { break };
+            let Some(conn) = reg_conn(reg) else { continue };
+            let asked = reg.events.load(Ordering::Relaxed);
+            let report = report(conn, reg, asked);
+            if report == 0 {
+                continue;
+            }
+            oneshot::reported(self.ep, reg);
+            let event = epoll_event {
+                events: report,
+                u64: reg.data.load(Ordering::Relaxed),
+            };
+            round.add(self.out, event, &round.by_kernel.clone());
+            if asked & ET == 0 {
+                round.again[round.kept] = ptr(reg);
+                round.kept += 1;
+            }
+        }
+    }
+
+    /// Asks the kernel for what fits behind the entries so far.
+    fn report_kernel(&mut self, round: &mut Round, now: u64) {
+        let ep = self.ep;
+        ep.asked.store(now, Ordering::Relaxed);
+        ep.unasked.store(0, Ordering::Relaxed);
+        flush_dirty(ep);
+        let first = round.filled;
+        let got = usize::try_from(self.kernel(first, 0)).unwrap_or(0);
+        for i in first..first + got {
+            let event = self.out[i];
+            round.add(self.out, event, &(0..first));
+        }
+        round.by_kernel = first..round.filled;
+        let contended = got > 0 && first + got == self.out.len();
+        ep.contended.store(u32::from(contended), Ordering::Relaxed);
+    }
+
+    /// What is level-triggered is looked at again, behind all others.
+    fn requeue(&self, round: &Round) {
+        if round.kept == 0 {
+            return;
+        }
+        let Some(_held) = self.ep.lock.lock() else {
+            return;
+        };
+        for reg in round.again[..round.kept].iter().filter_map(|p| reg_ref(*p)) {
+            if belongs_to(reg, self.ep) {
+                push_ready(self.ep, reg);
+            }
+        }
+    }
+
+    /// Waits awake: for the rings, and (second answer: its events) for the kernel
+    /// too, which is asked now and then. A set has sockets without rings, and parked
+    /// connections: to park the others because only these have news would be to
+    /// throw them all back to TCP.
+    fn spin(&mut self, budget: u64) -> (Spun, c_int) {
+        if budget == 0 {
+            return (Spun::Nothing, 0);
+        }
+        let ep = self.ep;
+        let every = KERNEL_EVERY_SPIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let (mut turns, mut asked, mut from_kernel) = (0u32, ticks(), 0);
+        let here = self.peer_is_here();
+        let spun = spin::until(budget, here, || {
+            if group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
+                return true;
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(8) && ticks().wrapping_sub(asked) > every {
+                flush_dirty(ep);
+                from_kernel = kernel(ep, self.out, 0, self.sleep);
+                asked = ticks();
+                group::looking(asked);
+            }
+            from_kernel != 0
+        });
+        let counter = if spun == Spun::Ready {
+            Counter::SpinHits
+        } else {
+            Counter::SpinMisses
+        };
+        process::count(counter, 1);
+        (spun, from_kernel)
+    }
+
+    /// Was the peer of the connection last woken seen on this very CPU?
+    fn peer_is_here(&self) -> bool {
+        let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
+            return false;
+        };
+        if conn.rx_mode() != RxMode::Hot {
+            return false;
+        }
+        conn.rx_lane().is_some_and(|lane| {
+            lane.words.sent.0.tx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
+        })
+    }
+
+    /// Parks every awake connection of the set and counts us as asleep.
+    fn park_all(&mut self) -> AllParked {
+        let Some(_held) = self.ep.lock.lock() else {
+            return AllParked::Stuck;
+        };
+        let mut at = self.ep.hot.load(Ordering::Relaxed);
+        while let Some(reg) = reg_ref(at) {
+            at = reg.next_hot.load(Ordering::Relaxed);
+            match park_reg(reg) {
+                ParkedReg::Yes => drop_hot(self.ep, reg),
+                ParkedReg::ByTcp => {}
+                ParkedReg::Stuck => return AllParked::Stuck,
+                ParkedReg::Report => {
+                    mark(reg, REG_IN_EDGE);
+                    push_ready(self.ep, reg);
+                    return AllParked::No;
+                }
+            }
+        }
+        if !self.ep.ready_head.load(Ordering::Relaxed).is_null() {
+            return AllParked::No;
+        }
+        self.ep.sleepers.fetch_add(1, Ordering::SeqCst);
+        AllParked::Yes
+    }
+
+    /// `None`: somebody woke us for a look at the rings, or it is time to look
+    /// which are not needed. `signals`: handlers that had run when the wait began.
+    fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
+        flush_dirty(self.ep);
+        process::count(Counter::KernelWaits, 1);
+        let start = ticks();
+        let whole = self.remaining(deadline);
+        // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
+        let nap = if self.masked {
+            None
+        } else {
+            self.pieces.first(u64::try_from(whole).ok())
+        };
+        let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
+        let keep = real::errno();
+        self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
+        let now = ticks();
+        self.ep.asked.store(now, Ordering::Relaxed);
+        if n > 0 {
+            spin::slept(now.wrapping_sub(start));
+        }
+        real::set_errno(keep);
+        if n == 0 && nap.is_some() {
+            trim::look(now);
+            return self.interrupted(signals);
+        }
+        if n <= 0 {
+            return Some(n);
+        }
+        let left = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
+        (left > 0).then_some(left as c_int)
+    }
+
+    /// A handler that ran since, other than in the kernel's sleep, ends the wait as one that ran there.
+    fn interrupted(&self, signals: u32) -> Option<c_int> {
+        if crate::state::thread::current()
+            .signals
+            .load(Ordering::Relaxed)
+            == signals
+        {
+            return None;
+        }
+        real::set_errno(libc::EINTR);
+        Some(-1)
+    }
+
+    fn remaining(&self, deadline: Option<u64>) -> c_int {
+        if self.pieces.is_cut() {
+            return self
+                .pieces
+                .left()
+                .map_or(-1, |ms| c_int::try_from(ms).unwrap_or(c_int::MAX));
+        }
+        let Some(deadline) = deadline else {
+            return self.timeout;
+        };
+        let per_ms = PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000;
+        let left = deadline.saturating_sub(ticks()).div_ceil(per_ms.max(1));
+        c_int::try_from(left)
+            .unwrap_or(self.timeout)
+            .min(self.timeout)
+    }
+}
+
+/// The program's own wait, with another timeout and place.
+fn kernel(ep: &Ep, out: &mut [epoll_event], timeout: c_int, sleep: Sleep<'_>) -> c_int {
+    let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+    let n = sleep(out.as_mut_ptr(), max, timeout);
+    if n <= 0 {
+        return n;
+    }
+    oneshot::translate(ep, &mut out[..n.cast_unsigned() as usize]) as c_int
+}
+
+#[derive(PartialEq, Eq)]
+enum AllParked {
+    Yes,
+    No,
+    Stuck,
+}
+
+pub(super) enum ParkedReg {
+    /// It is parked, or on TCP.
+    Yes,
+    /// It stays awake, but only TCP can have news for this set.
+    ByTcp,
+    /// Its peer is in the middle of a write.
+    Stuck,
+    /// There is something to report.
+    Report,
+}
+
+pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
+    let Some(conn) = reg_conn(reg) else {
+        return ParkedReg::Yes;
+    };
+    if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
+        return ParkedReg::Yes;
+    }
+    if !may_report(reg) {
+        return ParkedReg::ByTcp; // nobody waits for it here
+    }
+    let Some(mut held) = crate::state::guard::lock_rx(conn) else {
+        return ParkedReg::Stuck;
+    };
+    match lane::park(conn, &mut held) {
+        Parked::Yes | Parked::Ended => ParkedReg::Yes,
+        Parked::Stuck => ParkedReg::Stuck,
+        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
+        // Bytes of a TCP run are due, or nobody asked for input.
+        Parked::Data => ParkedReg::ByTcp,
+    }
+}
+
+pub(super) fn wants_in(reg: &Reg) -> bool {
+    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
+}
+
+pub(super) fn ring_bytes(held: &mut crate::state::guard::RxGuard<'_>) -> bool {
+    let Some(lane) = held.lane() else {
+        return false;
+    };
+    matches!(
+        held.next(lane.words, lane.ring.len()),
+        Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
+    )
+}
+
+/// What the rings have to report for a registration; 0 = nothing.
+pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
+    if marked(reg, REG_ABSENT) || !may_report(reg) {
+        return 0;
+    }
+    let readable = asked & IN != 0 && lane::readable(conn);
+    // The kernel would say "writable" unless TCP's buffer is full. It is asked
+    // itself as long as the connection is parked.
+    let writable = asked & OUT != 0
+        && conn.rx_mode() == RxMode::Hot
+        && conn.tx_mode() == TxMode::Open
+        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
+    // An edge on either side makes the kernel report the whole state.
+    let due = asked & ET == 0
+        || readable && marked(reg, REG_IN_EDGE)
+        || writable && marked(reg, REG_OUT_EDGE);
+    if !due {
+        return 0;
+    }
+    let mut bits = 0;
+    if readable {
+        bits |= asked & IN;
+        unmark(reg, REG_IN_EDGE);
+    }
+    if writable {
+        bits |= asked & OUT;
+        unmark(reg, REG_OUT_EDGE);
+    }
+    bits
+}

@@ -1,0 +1,476 @@
+//! poll and select over two lanes.
+//!
+//! Both cost by the number of descriptors anyway, so nothing is remembered
+//! between calls: look at the rings, spin, park, sleep in the kernel. While the rings
+//! answer, the kernel, who looks at every descriptor too, is asked now and then only.
+
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+use super::waited::{Room, Waited};
+use crate::protocol::lane::trim::{self, Pieces};
+use crate::protocol::lane::{self, Parked};
+use crate::real;
+use crate::state::conn::{Conn, TxMode};
+use crate::state::process::{self, PROCESS};
+use crate::state::spin::{self, Spun};
+use core::sync::atomic::Ordering;
+use libc::{c_int, fd_set, nfds_t, pollfd};
+use memlane_core::reason::Reason;
+use memlane_core::stats::Counter;
+
+/// While the ring answers for a descriptor, the kernel is asked this often.
+const GLANCE_EVERY_US: u64 = 50;
+
+const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
+const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
+
+/// What a call can do besides looking at rings.
+struct Kernel<'a> {
+    /// Descriptors in the program's list.
+    many: usize,
+    /// The rings' part of the answer, alone.
+    rings: &'a mut dyn FnMut() -> c_int,
+    /// The call with timeout 0, ring readiness merged in.
+    glance: &'a mut dyn FnMut() -> c_int,
+    /// The call as the program made it.
+    sleep: &'a mut dyn FnMut() -> c_int,
+    /// The call with another timeout, in ms (−1: for ever), and without a mask.
+    nap: &'a mut dyn FnMut(c_int) -> c_int,
+    /// How long it may take.
+    limit: Limit,
+    /// It comes with a signal mask, which only the kernel can honour.
+    masked: bool,
+}
+
+/// A time limit in µs; `None` = for ever.
+pub type Limit = Option<u64>;
+
+/// The limit that `poll(2)` states: ms, for ever if negative.
+pub fn limit_ms(ms: c_int) -> Limit {
+    u64::try_from(ms).ok().map(|ms| ms * 1000)
+}
+
+/// The limit that a pair of seconds and parts of a second states (`parts` in a µs).
+fn limit_of(seconds: i64, small: i64, parts: u64) -> Limit {
+    let whole = u64::try_from(seconds)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000);
+    let rest = u64::try_from(small).unwrap_or(0).div_ceil(parts);
+    Some(whole.saturating_add(rest))
+}
+
+/// The limit that `ppoll(2)` and `pselect(2)` state.
+pub fn limit_ts(ts: *const libc::timespec) -> Limit {
+    // SAFETY: null, or the program's structure.
+    unsafe { ts.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_nsec, 1000))
+}
+
+/// The limit that `select(2)` states.
+pub fn limit_tv(tv: *const libc::timeval) -> Limit {
+    // SAFETY: null, or the program's structure.
+    unsafe { tv.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_usec, 1))
+}
+
+/// A peer stays in the middle of a write: a look each millisecond, within the
+/// call's own limit. `Some`: the call's answer.
+fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
+    let t = crate::state::thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    memlane_sys::time::nap_ms(1);
+    let n = (kernel.glance)();
+    let passed = memlane_sys::time::ticks().wrapping_sub(start)
+        / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+    if n != 0 || kernel.limit.is_some_and(|limit| passed >= limit) {
+        return Some(n);
+    }
+    if t.signals.load(Ordering::Relaxed) != signals {
+        real::set_errno(libc::EINTR);
+        return Some(-1);
+    }
+    None
+}
+
+/// Sleeps in the kernel; in between, if a look at the rings lies ahead, looks
+/// which are not needed. All of `waited` are parked and counted as slept on.
+fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
+    let mut pieces = Pieces::WHOLE;
+    let whole = kernel.limit.map(|limit| limit.div_ceil(1000));
+    loop {
+        // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
+        let first = if kernel.masked || !crate::state::thread::is_alone() {
+            None
+        } else {
+            pieces.first(whole)
+        };
+        let Some(ms) = first else {
+            let rest = || {
+                pieces
+                    .left()
+                    .map(|ms| c_int::try_from(ms).unwrap_or(c_int::MAX))
+            };
+            return if pieces.is_cut() {
+                (kernel.nap)(rest().unwrap_or(-1))
+            } else {
+                (kernel.sleep)()
+            };
+        };
+        let n = (kernel.nap)(ms);
+        if n != 0 {
+            return n;
+        }
+        trim::look(memlane_sys::time::ticks());
+        if crate::state::thread::current()
+            .signals
+            .load(Ordering::Relaxed)
+            != signals
+        {
+            real::set_errno(libc::EINTR);
+            return -1;
+        }
+    }
+}
+
+fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
+    let start = memlane_sys::time::ticks();
+    let signals = crate::state::thread::current()
+        .signals
+        .load(Ordering::Relaxed);
+    trim::look(start);
+    crate::protocol::group::looking(start);
+    if !waited.upgraded {
+        waited.asleep(true);
+        let n = (kernel.sleep)();
+        waited.asleep(false);
+        return n;
+    }
+    loop {
+        if waited.any_readable() && !kernel.masked && !waited.is_kernel_due(kernel.many) {
+            process::count(Counter::WaitsAvoided, 1);
+            return (kernel.rings)();
+        }
+        if kernel.limit == Some(0) || waited.any_readable() {
+            return (kernel.glance)();
+        }
+        if !kernel.masked {
+            if kernel.many > 1 && waited.is_kernel_due(kernel.many) {
+                let n = (kernel.glance)();
+                if n != 0 {
+                    return n;
+                }
+            }
+            match waited.spin() {
+                // What is published may also be a TCP run under way: that is the kernel's to report.
+                Spun::Ready if waited.any_readable() => continue,
+                Spun::Ready | Spun::Nothing => {}
+                Spun::Signal => {
+                    real::set_errno(libc::EINTR);
+                    return -1;
+                }
+            }
+        }
+        waited.asleep(true);
+        match waited.park() {
+            Parked::Data | Parked::Ended => waited.asleep(false),
+            Parked::Stuck => {
+                waited.asleep(false);
+                if let Some(done) = look_now_and_then(&mut kernel, start) {
+                    return done;
+                }
+            }
+            Parked::Yes => {
+                process::count(Counter::KernelWaits, 1);
+                let slept = memlane_sys::time::ticks();
+                let n = sleep(&mut kernel, signals);
+                waited.asleep(false);
+                if n > 0 {
+                    spin::slept(memlane_sys::time::ticks().wrapping_sub(slept));
+                }
+                return n;
+            }
+        }
+    }
+}
+
+/// `poll(2)`, `ppoll(2)`: `sleep` is the program's own call.
+pub fn poll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    limit: Limit,
+    masked: bool,
+    mut sleep: impl FnMut() -> c_int,
+) -> c_int {
+    if fds.is_null() || !process::enabled() || process::fd_high() == 0 {
+        return sleep();
+    }
+    // SAFETY: the program's array of `n` entries, as it promised its call.
+    let list = unsafe { core::slice::from_raw_parts_mut(fds, usize::try_from(n).unwrap_or(0)) };
+    if let [one] = list
+        && let Some(done) = poll_one(one)
+    {
+        return done;
+    }
+    let mut room = Room::new();
+    let mut waited = Waited::new(&mut room, list.len());
+    for (at, p) in list.iter().enumerate() {
+        if let Some(ep) = process::ep_of(p.fd) {
+            super::epoll::is_waited_for(ep);
+        }
+        if p.fd >= 0
+            && p.events & IN != 0
+            && let Some(conn) = process::conn_of(p.fd)
+        {
+            waited.add(conn, at);
+        }
+    }
+    if waited.is_empty() {
+        return sleep();
+    }
+    let many = list.len();
+    let mut rings = || {
+        // SAFETY: as above.
+        let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
+        list.iter_mut().for_each(|p| p.revents = 0);
+        merge(&waited, list)
+    };
+    let mut glance = || {
+        // SAFETY: as above; `ts` lives over the call.
+        let r = unsafe {
+            let ts = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            memlane_sys::syscall!(libc::SYS_ppoll, fds, n, &raw const ts, 0, 0)
+        };
+        if let Err(e) = r {
+            real::set_errno(e.0);
+            return -1;
+        }
+        // SAFETY: as above.
+        merge(&waited, unsafe {
+            core::slice::from_raw_parts_mut(fds, many)
+        })
+    };
+    let mut nap = |ms| real!(poll(fds, n, ms));
+    run(
+        &waited,
+        Kernel {
+            many,
+            rings: &mut rings,
+            glance: &mut glance,
+            sleep: &mut sleep,
+            nap: &mut nap,
+            limit,
+            masked,
+        },
+    )
+}
+
+/// Adds what the rings have to the answer; returns how many descriptors have one.
+fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
+    for (at, conn) in waited.readable() {
+        if let Some(p) = list.get_mut(at) {
+            p.revents |= ring_events(conn, p.events);
+        }
+    }
+    c_int::try_from(list.iter().filter(|p| p.revents != 0).count()).unwrap_or(0)
+}
+
+/// What is to be said of a connection whose ring has something.
+fn ring_events(conn: &Conn, asked: i16) -> i16 {
+    let open =
+        conn.tx_mode() == TxMode::Open && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
+    asked & if open { IN | OUT } else { IN }
+}
+
+/// One descriptor, and the ring has the answer: no system call.
+fn poll_one(p: &mut pollfd) -> Option<c_int> {
+    if p.events & IN == 0 {
+        return None;
+    }
+    let conn = process::conn_of(p.fd)?;
+    if conn.inherited.load(Ordering::Relaxed) != 0 || !lane::readable(&conn) {
+        return None;
+    }
+    // The rest of the state (the peer's end, errors) is the kernel's to tell: it is asked now and then.
+    let now = memlane_sys::time::ticks();
+    let every = GLANCE_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if now.wrapping_sub(conn.glanced.load(Ordering::Relaxed)) > every {
+        return None; // who asks the kernel notes when
+    }
+    p.revents = ring_events(&conn, p.events);
+    process::count(Counter::WaitsAvoided, 1);
+    Some(1)
+}
+
+/// Words of an `fd_set`.
+const SET_WORDS: usize = 16;
+type Sets = [[u64; SET_WORDS]; 3];
+
+/// `select(2)`, `pselect(2)`: `sleep` is the program's own call.
+pub fn select(
+    n: c_int,
+    sets: [*mut fd_set; 3],
+    limit: Limit,
+    masked: bool,
+    mut sleep: impl FnMut() -> c_int,
+) -> c_int {
+    let read = sets[0].cast::<u64>();
+    if read.is_null() || n <= 0 || !process::enabled() || process::fd_high() == 0 {
+        return sleep();
+    }
+    let count = n.cast_unsigned() as usize;
+    let words = count.div_ceil(64);
+    let mut room = Room::new();
+    let mut waited = Waited::new(&mut room, count);
+    for w in 0..words {
+        // SAFETY: the program's set covers `n` descriptors, as it promised its call.
+        let mut bits = unsafe { read.add(w).read_unaligned() };
+        while bits != 0 {
+            let fd = w * 64 + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            if let Some(ep) = process::ep_of(fd as c_int) {
+                super::epoll::is_waited_for(ep);
+            }
+            if fd < count
+                && let Some(conn) = process::conn_of(fd as c_int)
+            {
+                if count > SET_WORDS * 64 {
+                    crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // a set larger than fd_set
+                }
+                waited.add(conn, fd);
+            }
+        }
+    }
+    if waited.is_empty() || count > SET_WORDS * 64 {
+        return sleep();
+    }
+    let asked = copy_sets(&sets, words);
+    let mut rings = || {
+        let mut answer: Sets = [[0; SET_WORDS]; 3];
+        merge_sets(&waited, &sets, &asked, &mut answer, words)
+    };
+    let mut glance = || glance_select(n, &waited, &sets, &asked, words);
+    let mut nap = |ms| nap_select(n, &sets, &asked, words, ms);
+    let r = run(
+        &waited,
+        Kernel {
+            many: count,
+            rings: &mut rings,
+            glance: &mut glance,
+            sleep: &mut sleep,
+            nap: &mut nap,
+            limit,
+            masked,
+        },
+    );
+    if r == 0 {
+        write_sets(&sets, &[[0; SET_WORDS]; 3], words);
+    }
+    r
+}
+
+fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
+    let mut copy: Sets = [[0; SET_WORDS]; 3];
+    for (to, from) in copy.iter_mut().zip(sets) {
+        if !from.is_null() {
+            for (w, word) in to.iter_mut().enumerate().take(words) {
+                // SAFETY: the program's set covers `words` words.
+                *word = unsafe { from.cast::<u64>().add(w).read_unaligned() };
+            }
+        }
+    }
+    copy
+}
+
+/// `select` on what was asked, with a timeout in ms. On 0 and errors the program's sets are left alone.
+fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms: c_int) -> c_int {
+    let mut answer = *asked;
+    let mut at = |i: usize| {
+        if sets[i].is_null() {
+            core::ptr::null_mut()
+        } else {
+            answer[i].as_mut_ptr().cast::<fd_set>()
+        }
+    };
+    let (r, w, e) = (at(0), at(1), at(2));
+    let limit = libc::timespec {
+        tv_sec: i64::from(ms) / 1000,
+        tv_nsec: i64::from(ms) % 1000 * 1_000_000,
+    };
+    let limit = if ms < 0 {
+        core::ptr::null()
+    } else {
+        &raw const limit
+    };
+    let got = real!(pselect(n, r, w, e, limit, core::ptr::null()));
+    if got > 0 {
+        write_sets(sets, &answer, words);
+    }
+    got
+}
+
+/// `select` with timeout 0, ring readiness merged in. On 0 the program's sets
+/// are as asked (they are looked at again), not as answered.
+fn glance_select(
+    n: c_int,
+    waited: &Waited<'_>,
+    sets: &[*mut fd_set; 3],
+    asked: &Sets,
+    words: usize,
+) -> c_int {
+    let mut answer = *asked;
+    let at = |i: usize, a: &mut Sets| {
+        if sets[i].is_null() {
+            core::ptr::null_mut()
+        } else {
+            a[i].as_mut_ptr()
+        }
+    };
+    let (r, w, e) = (at(0, &mut answer), at(1, &mut answer), at(2, &mut answer));
+    let ts = [0i64; 2];
+    // SAFETY: our copies are as long as the kernel reads for `n` ≤ 1024 descriptors.
+    let got = unsafe { memlane_sys::syscall!(libc::SYS_pselect6, n, r, w, e, ts.as_ptr(), 0) };
+    if let Err(e) = got {
+        real::set_errno(e.0);
+        return -1;
+    }
+    merge_sets(waited, sets, asked, &mut answer, words)
+}
+
+/// Adds what the rings have to the answer, and gives it to the program if there is any.
+fn merge_sets(
+    waited: &Waited<'_>,
+    sets: &[*mut fd_set; 3],
+    asked: &Sets,
+    answer: &mut Sets,
+    words: usize,
+) -> c_int {
+    for (fd, conn) in waited.readable() {
+        let (word, bit) = (fd / 64, 1 << (fd % 64));
+        answer[0][word] |= asked[0][word] & bit;
+        if ring_events(conn, OUT) != 0 {
+            answer[1][word] |= asked[1][word] & bit;
+        }
+    }
+    let total: u32 = answer.iter().flatten().map(|w| w.count_ones()).sum();
+    if total > 0 {
+        write_sets(sets, answer, words);
+    }
+    total.cast_signed()
+}
+
+fn write_sets(sets: &[*mut fd_set; 3], from: &Sets, words: usize) {
+    for (to, answer) in sets.iter().zip(from) {
+        if !to.is_null() {
+            for (w, word) in answer.iter().enumerate().take(words) {
+                // SAFETY: the program's set covers `words` words.
+                unsafe { to.cast::<u64>().add(w).write_unaligned(*word) };
+            }
+        }
+    }
+}

@@ -1,0 +1,878 @@
+//! Link groups: all connections between this process and one other process.
+//!
+//! What is per peer process, not per connection: the memory. Each side makes
+//! **chunks** (64 DMBs each, see `memlane_core::layout`) for what it receives
+//! from that peer, and attaches the peer's. Nobody else ever gets a chunk's
+//! descriptor, so a hostile peer can disturb only its own connections.
+//!
+//! Everything here is guarded by `PROCESS.group_lock`, except what `harvest`
+//! reads (atomics).
+
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+use crate::faults::{self, Step};
+use crate::state::conn::{Conn, Dmb, SharedState};
+use crate::state::idle;
+pub use crate::state::idle::CHUNKS;
+use crate::state::process::{self, PROCESS};
+use core::cell::UnsafeCell;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use memlane_core::layout::{
+    self, CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, RINGS_AT, ReadyWords,
+    SLOTS, TCP_ONLY,
+};
+use memlane_core::reason::Reason;
+use memlane_core::region::Region;
+use memlane_core::ring::{Rx, Tx};
+use memlane_core::stats::Counter;
+use memlane_core::token::Token;
+use memlane_sys::fd::Fd;
+use memlane_sys::sock::{Addr, UnixName};
+use memlane_sys::{mem, proc, time};
+
+/// Peer processes at a time.
+pub const GROUPS: usize = 1024;
+
+/// A peer process.
+#[derive(Debug)]
+struct Group {
+    gid: u64,
+    pid: i32,
+    conns: u32,
+    idle_since: u64,
+    /// Where it was connected to, if it serves and takes Proposals by mail …
+    serves: Addr,
+    /// … and its mailbox; length 0 = not known.
+    mailbox: [u8; MAILBOX],
+    mailbox_len: u8,
+}
+
+impl Group {
+    const NONE: Group = Group {
+        gid: 0,
+        pid: 0,
+        conns: 0,
+        idle_since: 0,
+        serves: Addr {
+            ip: [0; 16],
+            port: 0,
+        },
+        mailbox: [0; MAILBOX],
+        mailbox_len: 0,
+    };
+}
+
+/// Bytes of a mailbox's name that are remembered: the kernel makes 5.
+const MAILBOX: usize = 8;
+
+/// A chunk of ours.
+#[derive(Debug)]
+struct OwnChunk {
+    group: u32,
+    ring_size: u32,
+    used: u64,
+    quarantine: u64,
+    fd: i32,
+    acked: bool,
+}
+
+/// What `harvest` reads of a chunk of ours.
+#[derive(Debug)]
+struct Board {
+    base: AtomicPtr<u8>,
+    hot: AtomicU32,
+    conns: [AtomicPtr<Conn>; SLOTS],
+    /// Cells of connections that other processes hold, of slots in quarantine.
+    cells: [AtomicPtr<SharedState>; SLOTS],
+}
+
+/// A chunk of a peer's.
+#[derive(Debug)]
+struct PeerChunk {
+    group: u32,
+    id: u32,
+    ring_size: u32,
+    base: Option<NonNull<u8>>,
+}
+
+struct Tables {
+    groups: UnsafeCell<[Group; GROUPS]>,
+    own: UnsafeCell<[OwnChunk; CHUNKS]>,
+    peers: UnsafeCell<[PeerChunk; CHUNKS]>,
+}
+
+// SAFETY: guarded by PROCESS.group_lock.
+unsafe impl Sync for Tables {}
+
+static TABLES: Tables = Tables {
+    groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
+    own: UnsafeCell::new(
+        [const {
+            OwnChunk {
+                group: 0,
+                ring_size: 0,
+                used: 0,
+                quarantine: 0,
+                fd: 0,
+                acked: false,
+            }
+        }; CHUNKS],
+    ),
+    peers: UnsafeCell::new(
+        [const {
+            PeerChunk {
+                group: 0,
+                id: 0,
+                ring_size: 0,
+                base: None,
+            }
+        }; CHUNKS],
+    ),
+};
+
+static BOARDS: [Board; CHUNKS] = [const {
+    Board {
+        base: AtomicPtr::new(core::ptr::null_mut()),
+        hot: AtomicU32::new(0),
+        conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+        cells: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+    }
+}; CHUNKS];
+static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
+
+/// Proof that `PROCESS.group_lock` is held.
+pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::LockGuard<'a>);
+
+/// Takes the lock (`None`: we interrupted ourselves in a signal handler).
+pub fn lock() -> Option<Locked<'static>> {
+    PROCESS.group_lock.lock().map(Locked)
+}
+
+impl Locked<'_> {
+    fn groups(&mut self) -> &mut [Group; GROUPS] {
+        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
+        unsafe { &mut *TABLES.groups.get() }
+    }
+    fn own(&mut self) -> &mut [OwnChunk; CHUNKS] {
+        // SAFETY: as above.
+        unsafe { &mut *TABLES.own.get() }
+    }
+    fn peers(&mut self) -> &mut [PeerChunk; CHUNKS] {
+        // SAFETY: as above.
+        unsafe { &mut *TABLES.peers.get() }
+    }
+}
+
+/// A DMB of ours, as told to the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnDmb {
+    /// Chunk index.
+    pub chunk: u32,
+    /// Slot in the chunk.
+    pub slot: u32,
+    /// Bytes of the ring.
+    pub ring_size: u32,
+    /// Its token.
+    pub token: Token,
+}
+
+/// Finds or makes the group of the peer process (`gid`, `pid`).
+pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> {
+    let groups = locked.groups();
+    if let Some(i) = groups.iter().position(|g| g.gid == gid && g.pid == pid) {
+        return u32::try_from(i).map_err(|_| Reason::INTERNAL);
+    }
+    sweep(locked);
+    let groups = locked.groups();
+    let i = groups[..faults::groups(GROUPS)]
+        .iter()
+        .position(|g| g.gid == 0)
+        .ok_or(Reason::MAX_DMB)?;
+    groups[i] = Group {
+        gid,
+        pid,
+        idle_since: time::now_ns(),
+        ..Group::NONE
+    };
+    process::count(Counter::LinkGroups, 1);
+    u32::try_from(i).map_err(|_| Reason::INTERNAL)
+}
+
+/// A DMB that a peer process has offered for a connection that is gone here: it may serve
+/// another one. `false`: nothing is known of it.
+pub fn let_go(locked: &mut Locked<'_>, gid: u64, pid: i32, told: &PeerDmb) -> bool {
+    let groups = locked.groups();
+    let Some(group) = groups.iter().position(|g| g.gid == gid && g.pid == pid) else {
+        return false;
+    };
+    let attached = attach(locked, group as u32, told, None);
+    if let Ok(a) = &attached {
+        detach(a.dmb);
+    }
+    attached.is_ok()
+}
+
+/// The process of `group` serves at this address, and takes Proposals by mail.
+pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &[u8]) {
+    let g = &mut locked.groups()[group as usize];
+    if let Some(place) = g.mailbox.get_mut(..name.len()) {
+        place.copy_from_slice(name);
+        g.mailbox_len = name.len() as u8;
+        g.serves = *serves;
+    }
+}
+
+/// The mailbox of a process that serves at this address: one of them, in turn.
+pub fn mailbox_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<UnixName> {
+    let known = |g: &&Group| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
+    let groups = locked.groups();
+    let many = groups.iter().filter(known).count();
+    let g = groups
+        .iter()
+        .filter(known)
+        .nth(turn as usize % many.max(1))?;
+    UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()
+}
+
+/// Forgets groups whose process is gone and that carry nothing any more.
+fn sweep(locked: &mut Locked<'_>) {
+    let now = time::now_ns();
+    for i in 0..GROUPS {
+        let g = &locked.groups()[i];
+        // A second's grace: another thread may still be looking at a board.
+        let over = g.gid != 0 && g.conns == 0 && now.saturating_sub(g.idle_since) > 1_000_000_000;
+        if over && !proc::alive(g.pid) {
+            drop_group(locked, i as u32);
+        }
+    }
+}
+
+fn drop_group(locked: &mut Locked<'_>, group: u32) {
+    locked.groups()[group as usize] = Group::NONE;
+    for (i, chunk) in locked.own().iter_mut().enumerate() {
+        if chunk.ring_size != 0 && chunk.group == group {
+            let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
+            if let Some(base) = NonNull::new(base) {
+                if !process::drop_file(base) {
+                    process::unhide(chunk.fd);
+                }
+                // SAFETY: the whole mapping; no connection uses it.
+                unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
+            }
+            idle::forget(i);
+            *chunk = OwnChunk {
+                group: 0,
+                ring_size: 0,
+                used: 0,
+                quarantine: 0,
+                fd: 0,
+                acked: false,
+            };
+        }
+    }
+    for chunk in locked.peers().iter_mut() {
+        if let Some(base) = chunk.base.take_if(|_| chunk.group == group) {
+            // SAFETY: the whole mapping; no connection uses it.
+            unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
+            chunk.ring_size = 0;
+        }
+    }
+}
+
+/// Takes a DMB of ours for a connection with `group`; prepared and parked.
+pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
+    let (chunk, slot) = match free_slot(locked, group) {
+        Some(found) => found,
+        None => (new_chunk(locked, group)?, 0),
+    };
+    let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
+    let own = &mut locked.own()[chunk as usize];
+    own.used |= 1 << slot;
+    let dmb = OwnDmb {
+        chunk,
+        slot,
+        ring_size: own.ring_size,
+        token,
+    };
+    let words = own_words(chunk, slot).ok_or(Reason::INTERNAL)?;
+    idle::used(chunk, slot);
+    Rx::default().prepare(words);
+    words.rx.0.token.store(token.bits(), Ordering::Release);
+    locked.groups()[group as usize].conns += 1;
+    Ok(dmb)
+}
+
+fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
+    for i in 0..CHUNKS {
+        let chunk = &mut locked.own()[i];
+        if chunk.ring_size == 0 || chunk.group != group {
+            continue;
+        }
+        let mut waiting = chunk.quarantine;
+        while waiting != 0 {
+            let slot = waiting.trailing_zeros();
+            waiting &= waiting - 1;
+            let detached = own_words(i as u32, slot).is_some_and(Rx::sender_detached);
+            if detached && !is_read_elsewhere(i, slot) {
+                chunk.quarantine &= !(1 << slot);
+                chunk.used &= !(1 << slot);
+                idle::mark(i as u32, slot);
+            }
+        }
+        if chunk.used != u64::MAX {
+            return Some((i as u32, chunk.used.trailing_ones()));
+        }
+    }
+    None
+}
+
+/// Does another process still hold the socket whose DMB this was? (Perhaps a
+/// later connection has got its cell: then the slot waits for that one too.)
+fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
+    let cell = BOARDS[chunk].cells[slot as usize].load(Ordering::Acquire);
+    // SAFETY: null, or a cell; cells are never unmapped.
+    unsafe { cell.as_ref() }.is_some_and(|c| c.procs.load(Ordering::Acquire) != 0)
+}
+
+fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
+    let i = locked
+        .own()
+        .iter()
+        .position(|c| c.ring_size == 0)
+        .ok_or(Reason::MAX_DMB)?;
+    let ring_size = process::config().ring;
+    let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false)
+        .map_err(|_| Reason::MEMORY)?;
+    let file = region.take_fd().ok_or(Reason::INTERNAL)?;
+    let (base, len) = region.leak();
+    let fd = process::keep_file(base, len, file);
+    if fd < 0 {
+        // SAFETY: the whole mapping; nobody knows of it yet.
+        unsafe { mem::unmap(base, len) };
+        return Err(Reason::MEMORY);
+    }
+    // SAFETY: a page-aligned fresh mapping, larger than the header, zeroed.
+    let header = unsafe { base.cast::<ChunkHeader>().as_ref() };
+    header.ring_size.store(ring_size, Ordering::Relaxed);
+    let version = faults::chunk_version(LAYOUT_VERSION);
+    header.version.store(version, Ordering::Relaxed);
+    header.magic.store(CHUNK_MAGIC, Ordering::Release);
+    locked.own()[i] = OwnChunk {
+        group,
+        ring_size,
+        used: 0,
+        quarantine: 0,
+        fd,
+        acked: false,
+    };
+    BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
+    BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
+    faults::at(Step::ChunkMade);
+    Ok(i as u32)
+}
+
+/// Words of a DMB of ours.
+pub fn own_words(chunk: u32, slot: u32) -> Option<&'static Dmb> {
+    let base = BOARDS.get(chunk as usize)?.base.load(Ordering::Acquire);
+    if base.is_null() || slot as usize >= SLOTS {
+        return None;
+    }
+    // SAFETY: inside the chunk's mapping, aligned; consists of atomics.
+    Some(unsafe {
+        &*base
+            .add(DMBS_AT + slot as usize * DMB_WORDS_LEN)
+            .cast::<Dmb>()
+    })
+}
+
+/// First byte of the ring of a DMB of ours.
+pub fn own_ring(chunk: u32, slot: u32, ring_size: u32) -> *mut u8 {
+    BOARDS[chunk as usize]
+        .base
+        .load(Ordering::Acquire)
+        .wrapping_add(RINGS_AT + slot as usize * ring_size as usize)
+}
+
+/// Puts a connection on the board, so that `harvest` finds it.
+pub fn post(chunk: u32, slot: u32, conn: &Conn) {
+    BOARDS[chunk as usize].conns[slot as usize]
+        .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
+}
+
+/// Is the connection on the board at this place? (In a forked child, its numbers are those of the parent's board.)
+pub fn is_posted(chunk: u32, slot: u32, conn: &Conn) -> bool {
+    let on_board = &BOARDS[chunk as usize].conns[slot as usize & (SLOTS - 1)];
+    core::ptr::eq(on_board.load(Ordering::Acquire), conn)
+}
+
+/// Who has a slot of ours, and the ring in its chunk.
+pub enum Holder {
+    /// It is free, and the sender will not touch it.
+    Nobody(NonNull<u8>, usize),
+    /// An open connection.
+    Conn(&'static Conn, NonNull<u8>, usize),
+    /// Perhaps a sender, another process, or a connection that is not open yet.
+    Somebody,
+}
+
+/// As long as the lock is held, that stays so.
+pub fn holder(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> Holder {
+    let (i, bit) = (chunk as usize, 1u64 << slot);
+    let own = &locked.own()[i];
+    let size = own.ring_size as usize;
+    let Some(ring) = NonNull::new(own_ring(chunk, slot, own.ring_size)).filter(|_| size != 0)
+    else {
+        return Holder::Somebody;
+    };
+    if own.used & bit == 0 {
+        return Holder::Nobody(ring, size);
+    }
+    // SAFETY: null or an address in the pool, which is never unmapped.
+    if let Some(conn) = unsafe {
+        BOARDS[i].conns[slot as usize]
+            .load(Ordering::Acquire)
+            .as_ref()
+    } {
+        return Holder::Conn(conn, ring, size);
+    }
+    let detached = own_words(chunk, slot).is_some_and(Rx::sender_detached);
+    if own.quarantine & bit != 0 && detached && !is_read_elsewhere(i, slot) {
+        return Holder::Nobody(ring, size);
+    }
+    Holder::Somebody
+}
+
+/// Chunks of ours have lower numbers.
+pub fn chunks_in_use() -> usize {
+    BOARD_HIGH.load(Ordering::Acquire) as usize
+}
+
+/// The peer has the chunk: its descriptor is of no more use to us.
+pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
+    let own = &mut locked.own()[chunk as usize];
+    if !own.acked {
+        own.acked = true;
+        let fd = core::mem::take(&mut own.fd);
+        if !process::is_kept_file(fd) {
+            process::unhide(fd);
+        }
+    }
+}
+
+/// Gives a DMB of ours back. It is used anew only when the sender has said that
+/// it will not touch it again (or never knew of it), and no other process reads
+/// on from it: `cell` is what all of them hold.
+pub fn release_dmb(
+    locked: &mut Locked<'_>,
+    group: u32,
+    chunk: u32,
+    slot: u32,
+    told: bool,
+    cell: Option<&SharedState>,
+) {
+    let board = &BOARDS[chunk as usize];
+    board.conns[slot as usize].store(core::ptr::null_mut(), Ordering::Release);
+    let shared = cell.filter(|c| c.procs.load(Ordering::Acquire) > 1);
+    board.cells[slot as usize].store(
+        shared.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
+        Ordering::Release,
+    );
+    if let Some(words) = own_words(chunk, slot) {
+        words.rx.0.flags.fetch_or(TCP_ONLY, Ordering::SeqCst);
+        idle::mark(chunk, slot);
+        let own = &mut locked.own()[chunk as usize];
+        if shared.is_some() || told && !Rx::sender_detached(words) {
+            own.quarantine |= 1 << slot;
+        } else {
+            own.used &= !(1 << slot);
+        }
+    }
+    let g = &mut locked.groups()[group as usize];
+    g.conns = g.conns.saturating_sub(1);
+    g.idle_since = time::now_ns();
+}
+
+/// The peer's DMB, attached.
+pub struct Attached {
+    /// Its words.
+    pub dmb: &'static Dmb,
+    /// First byte of its ring.
+    pub ring: *mut u8,
+    /// Bytes of the ring.
+    pub ring_size: u32,
+    /// The chunk's ready words.
+    pub ready: *mut ReadyWords,
+    /// Slot: bit in the ready word.
+    pub slot: u32,
+}
+
+/// What a peer tells of its DMB.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerDmb {
+    /// The peer's chunk number.
+    pub chunk: u32,
+    /// Slot in it.
+    pub slot: u32,
+    /// Bytes of each ring of the chunk.
+    pub ring_size: u32,
+    /// The DMB's token.
+    pub token: u64,
+}
+
+/// Attaches the peer's DMB; `file` is the chunk's descriptor if one came along.
+pub fn attach(
+    locked: &mut Locked<'_>,
+    group: u32,
+    told: &PeerDmb,
+    file: Option<Fd>,
+) -> Result<Attached, Reason> {
+    if !layout::ring_size_ok(told.ring_size as usize) || told.slot as usize >= SLOTS {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    let known = locked
+        .peers()
+        .iter()
+        .position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
+    let at = match (known, file) {
+        (Some(at), _) => at,
+        (None, Some(file)) => attach_chunk(locked, group, told, file)?,
+        (None, None) => return Err(Reason::MEMORY),
+    };
+    let chunk = &locked.peers()[at];
+    let base = chunk.base.ok_or(Reason::INTERNAL)?;
+    if chunk.ring_size != told.ring_size {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    // SAFETY: slot and ring size are checked: inside the chunk's mapping, aligned, atomics only.
+    let dmb = unsafe {
+        base.add(DMBS_AT + told.slot as usize * DMB_WORDS_LEN)
+            .cast::<Dmb>()
+            .as_ref()
+    };
+    if told.token == 0 || dmb.rx.0.token.load(Ordering::Acquire) != told.token {
+        return Err(Reason::PEER_MISBEHAVED);
+    }
+    // SAFETY: inside the chunk's mapping.
+    let (ring, ready) = unsafe {
+        let ring = base
+            .add(RINGS_AT + told.slot as usize * told.ring_size as usize)
+            .as_ptr();
+        let header = base.cast::<ChunkHeader>().as_ref();
+        (ring, core::ptr::from_ref(&header.ready).cast_mut())
+    };
+    Ok(Attached {
+        dmb,
+        ring,
+        ring_size: told.ring_size,
+        ready,
+        slot: told.slot,
+    })
+}
+
+fn attach_chunk(
+    locked: &mut Locked<'_>,
+    group: u32,
+    told: &PeerDmb,
+    file: Fd,
+) -> Result<usize, Reason> {
+    let at = locked
+        .peers()
+        .iter()
+        .position(|c| c.base.is_none())
+        .ok_or(Reason::MAX_DMB)?;
+    let len = layout::chunk_len(told.ring_size as usize);
+    let region = Region::attach(file, len).map_err(|_| Reason::MEMORY)?;
+    // SAFETY: a page-aligned mapping larger than the header; atomics only.
+    let header = unsafe { &*region.bytes().as_ptr().cast::<ChunkHeader>() };
+    if header.magic.load(Ordering::Acquire) != CHUNK_MAGIC
+        || header.version.load(Ordering::Relaxed) != faults::chunk_version(LAYOUT_VERSION)
+    {
+        return Err(Reason::RELEASE);
+    }
+    let (base, _) = region.leak();
+    locked.peers()[at] = PeerChunk {
+        group,
+        id: told.chunk,
+        ring_size: told.ring_size,
+        base: Some(base),
+    };
+    Ok(at)
+}
+
+/// A sender's last act on a peer's DMB.
+pub fn detach(dmb: &Dmb) {
+    Tx::detach(dmb);
+}
+
+// --- ready words ----------------------------------------------------------
+
+/// Chunks of ours with awake connections: a bit each; in `HOT_WORDS_USED` a bit for each
+/// word that has ever had one. So a look costs by what is awake, not by what there is.
+/// Whoever clears a bit looks again whether somebody has woken up meanwhile; for that
+/// moment it is missing, and who parks then finds the news in the ring itself.
+static HOT_CHUNKS: [AtomicU64; CHUNKS / 64] = [const { AtomicU64::new(0) }; CHUNKS / 64];
+static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
+
+/// One more (or less) connection of this chunk is awake.
+pub fn hot(chunk: u32, up: bool) {
+    let board = &BOARDS[chunk as usize];
+    let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
+    if up {
+        show_looking(board, time::ticks());
+        if board.hot.fetch_add(1, Ordering::SeqCst) == 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+            HOT_WORDS_USED.fetch_or(1 << (chunk / 64), Ordering::SeqCst);
+        }
+    } else if board.hot.fetch_sub(1, Ordering::SeqCst) == 1 {
+        word.fetch_and(!bit, Ordering::SeqCst);
+        if board.hot.load(Ordering::SeqCst) != 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+}
+
+/// May any connection of the process be awake?
+#[inline(always)]
+pub fn any_hot() -> bool {
+    HOT_WORDS_USED.load(Ordering::Relaxed) != 0
+}
+
+/// The chunks with awake connections, until `f` says `true`.
+#[inline]
+fn any_hot_chunk(mut f: impl FnMut(&Board, &ReadyWords) -> bool) -> bool {
+    for of_words in ones(u64::from(HOT_WORDS_USED.load(Ordering::Acquire))) {
+        for bit in ones(HOT_CHUNKS[of_words].load(Ordering::Acquire)) {
+            let board = &BOARDS[of_words * 64 + bit];
+            if board.hot.load(Ordering::Relaxed) != 0
+                && let Some(ready) = ready_words(board)
+                && f(board, ready)
+            {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The ready words of a chunk that is in use.
+#[inline]
+fn ready_words(board: &Board) -> Option<&ReadyWords> {
+    let base = board.base.load(Ordering::Acquire);
+    // SAFETY: null, or a chunk that stays mapped while it has connections; atomics only.
+    unsafe { base.cast::<ChunkHeader>().as_ref() }.map(|header| &header.ready)
+}
+
+/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+#[inline]
+fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+    any_hot_chunk(|board, ready| ready.bits.load(Ordering::Relaxed) != 0 && f(board, &ready.bits))
+}
+
+/// The bits of a word that are set, by number.
+#[inline]
+fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        word &= word.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+/// Calls `f` for every connection whose peer has published something since the last look, in the order in which they
+/// did. Costs one load per chunk with awake connections.
+#[inline]
+pub fn harvest(mut f: impl FnMut(&'static Conn)) {
+    let mut found = Found::new();
+    any_ready_word(|board, bits| {
+        for slot in ones(bits.swap(0, Ordering::AcqRel)) {
+            if let Some(conn) = posted(board, slot) {
+                found.add(since(board, slot), conn, &mut f);
+            }
+        }
+        false
+    });
+    found.tell(&mut f);
+}
+
+#[inline]
+fn posted(board: &Board, slot: usize) -> Option<&'static Conn> {
+    let conn = board.conns[slot].load(Ordering::Acquire);
+    // SAFETY: null or an address in the pool, which is never unmapped.
+    unsafe { conn.as_ref() }
+}
+
+/// When the peer of this slot had news, by its own word: it can only change its place among what is ready.
+#[inline]
+fn since(board: &Board, slot: usize) -> u64 {
+    let base = board.base.load(Ordering::Acquire);
+    if base.is_null() {
+        return 0;
+    }
+    // SAFETY: a chunk that stays mapped while it has connections, and `slot` is below SLOTS; atomics only.
+    let words = unsafe { &*base.add(DMBS_AT + slot * DMB_WORDS_LEN).cast::<Dmb>() };
+    words.sent.0.ready_since.load(Ordering::Relaxed)
+}
+
+/// Connections with news, to be told in the order of their age; many of them in several lots.
+struct Found {
+    all: [(u64, *const Conn); FOUND_MOST],
+    count: usize,
+}
+
+/// Connections in one lot: all that one look finds, unless the process serves a crowd. 1 KiB of stack.
+const FOUND_MOST: usize = 64;
+
+impl Found {
+    #[inline]
+    fn new() -> Found {
+        Found {
+            all: [(0, core::ptr::null()); FOUND_MOST],
+            count: 0,
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, since: u64, conn: &'static Conn, f: &mut impl FnMut(&'static Conn)) {
+        if self.count == FOUND_MOST {
+            self.tell(f);
+        }
+        self.all[self.count] = (since, core::ptr::from_ref(conn));
+        self.count += 1;
+    }
+
+    #[inline]
+    fn tell(&mut self, f: &mut impl FnMut(&'static Conn)) {
+        let found = &mut self.all[..self.count];
+        if found.len() > 1 {
+            found.sort_unstable_by_key(|(since, _)| *since);
+        }
+        for (_, conn) in found {
+            // SAFETY: `add` was given a reference that lives for ever.
+            f(unsafe { &**conn });
+        }
+        self.count = 0;
+    }
+}
+
+/// How often a process tells that it looks at its rings.
+const SHOW_LOOKING_EVERY_US: u64 = 200;
+/// `ticks` at which it last told.
+static SHOWN_LOOKING: AtomicU64 = AtomicU64::new(0);
+
+/// This process looks at its rings, `now` in `ticks`: peers see it in the chunks, see `lane::order`.
+#[inline]
+pub fn looking(now: u64) {
+    let every = SHOW_LOOKING_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if now.wrapping_sub(SHOWN_LOOKING.load(Ordering::Relaxed)) >= every {
+        SHOWN_LOOKING.store(now, Ordering::Relaxed);
+        any_hot_chunk(|board, _| {
+            show_looking(board, now);
+            false
+        });
+    }
+}
+
+fn show_looking(board: &Board, now: u64) {
+    if let Some(ready) = ready_words(board) {
+        ready.looked.store(now, Ordering::Relaxed);
+    }
+}
+
+/// Has any peer published anything since the last harvest? (For spin loops.)
+#[inline]
+pub fn any_ready() -> bool {
+    any_ready_word(|_, _| true)
+}
+
+/// In the child of a fork: the parent's groups are not ours. The mappings stay
+/// (inherited connections may still have bytes in them).
+pub fn forget_all() {
+    // SAFETY: the child has one thread, and nobody holds the lock.
+    unsafe {
+        for g in &mut *TABLES.groups.get() {
+            if g.gid != 0 {
+                *g = Group::NONE;
+            }
+        }
+        for c in &mut *TABLES.own.get() {
+            c.ring_size = 0;
+        }
+        for c in &mut *TABLES.peers.get() {
+            c.base = None;
+        }
+    }
+    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
+        board.base.store(core::ptr::null_mut(), Ordering::Relaxed);
+        board.hot.store(0, Ordering::Relaxed);
+        for conn in &board.conns {
+            conn.store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+        for cell in &board.cells {
+            cell.store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+    (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(idle::forget);
+    for word in &HOT_CHUNKS {
+        word.store(0, Ordering::Relaxed);
+    }
+    HOT_WORDS_USED.store(0, Ordering::Relaxed);
+}
+
+/// The descriptor of a chunk of ours, if the peer may not have it yet.
+pub fn chunk_fd(locked: &mut Locked<'_>, chunk: u32) -> Option<i32> {
+    let own = &locked.own()[chunk as usize];
+    (!own.acked && own.fd > 0).then_some(own.fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_looked_at(chunk: u32) -> bool {
+        let word = HOT_CHUNKS[chunk as usize / 64].load(Ordering::SeqCst);
+        let of_words = HOT_WORDS_USED.load(Ordering::SeqCst);
+        word & 1 << (chunk % 64) != 0 && of_words & 1 << (chunk / 64) != 0
+    }
+
+    #[test]
+    fn a_chunk_is_looked_at_from_its_first_awake_connection_to_its_last() {
+        // Chunks that no other test has.
+        for chunk in [1984, 1985, 2047] {
+            assert!(!is_looked_at(chunk));
+            hot(chunk, true);
+            hot(chunk, true);
+            assert!(is_looked_at(chunk));
+            hot(chunk, false);
+            assert!(is_looked_at(chunk), "one is still awake");
+            hot(chunk, false);
+            assert!(!is_looked_at(chunk), "none is awake");
+        }
+    }
+
+    #[test]
+    fn a_chunk_stays_listed_while_others_of_its_word_come_and_go() {
+        let restless = |chunk: u32| {
+            std::thread::spawn(move || {
+                for _ in 0..20_000 {
+                    hot(chunk, true);
+                    hot(chunk, false);
+                }
+            })
+        };
+        hot(1920, true);
+        let threads = [1920, 1920, 1921, 1921, 1922].map(restless);
+        for thread in threads {
+            thread.join().expect("it ends");
+        }
+        assert!(is_looked_at(1920), "one has been awake all the time");
+        assert!((1921..1984).all(|chunk| !is_looked_at(chunk)));
+        hot(1920, false);
+        assert!(!is_looked_at(1920));
+    }
+}

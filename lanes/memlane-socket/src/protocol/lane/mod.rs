@@ -1,0 +1,460 @@
+//! The memory lane of a connection: opening, waking, parking, ending.
+
+#[cfg(test)]
+mod copies;
+pub mod copying;
+#[cfg(test)]
+mod looped;
+#[cfg(test)]
+mod nested;
+mod order;
+mod outbox;
+pub mod place;
+pub mod recv;
+pub mod send;
+#[cfg(test)]
+mod stuck;
+pub mod trim;
+pub mod tune;
+mod wake_backoff;
+
+use crate::faults::{self, Step};
+use crate::protocol::group;
+use crate::state::conn::{Conn, Dmb, LaneView, RxMode, SEEN_WIDENED, TxMode};
+use crate::state::gate::Busy;
+use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
+use crate::state::process;
+use crate::state::sets;
+use core::sync::atomic::Ordering;
+use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
+use memlane_core::reason::Reason;
+use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
+use memlane_core::stats::{ConnState, Counter};
+use memlane_sys::sock;
+
+/// Opens both lanes; both modes are `Moving`.
+/// `taken`/`written`: stream offsets reached by TCP. `least`: the part of the
+/// peer's ring to begin with; 0: all of it, always.
+pub fn open(
+    conn: &Conn,
+    (rx, tx): (&mut RxGuard<'_>, &mut TxGuard<'_>),
+    (chunk, slot): (u32, u32),
+    (taken, written): (u64, u64),
+    least: u32,
+) {
+    let cell = conn.shared();
+    let Some(words) = group::own_words(chunk, slot) else {
+        return;
+    };
+    conn.rx_chunk.store(chunk, Ordering::Relaxed);
+    conn.rx_slot.store(slot, Ordering::Relaxed);
+    let size = process::config().ring;
+    let (ring, size) = match conn.given_size.load(Ordering::Relaxed) {
+        0 => (group::own_ring(chunk, slot, size), size),
+        given => (conn.given_ring.load(Ordering::Relaxed), given),
+    };
+    conn.rx_size.store(size, Ordering::Relaxed);
+    conn.rx_ring.store(ring, Ordering::Relaxed);
+    group::post(chunk, slot, conn);
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
+    cell.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    tune::tune(conn);
+    cell.rx_count.store(0, Ordering::Relaxed);
+    cell.rx_flight.store(0, Ordering::Relaxed);
+    cell.tx_flight.store(0, Ordering::Relaxed);
+    **rx = Rx::prepared();
+    rx.took(words, taken);
+    conn.rx_dmb
+        .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
+    let Some(peers) = conn.tx_lane() else {
+        return; // never: attached before the handshake agreed
+    };
+    tx.activate_part(peers.words, written, least);
+    faults::at(Step::Activated);
+    crate::state::idle::mark(chunk, slot); // whoever had the slot before may have left pages
+    crate::state::stats::show_rings(conn);
+    crate::state::stats::show_part(conn, tx.part(peers.ring.len()));
+    cell.tx_gate.set(TxMode::Open);
+    cell.rx_gate.set(RxMode::Cold);
+}
+
+/// After bytes came by TCP: from now on they may come by the ring, if nobody
+/// sleeps in the kernel on this connection.
+pub fn wake(conn: &Conn) {
+    let cell = conn.shared();
+    let Some(mut held) = lock_rx(conn) else {
+        return;
+    }; // credits what was taken
+    let Some(LaneView { words, .. }) = held.lane() else {
+        return;
+    };
+    if !Rx::sender_active(words) {
+        return;
+    }
+    let gate = &cell.rx_gate;
+    if !gate.begin_move(RxMode::Cold, Busy::CallsAndSleepers) {
+        return; // awake already, or somebody sleeps in the kernel
+    }
+    if !sets::may_wake(&conn.regs) {
+        gate.set(RxMode::Cold);
+        return;
+    }
+    let want = if sets::is_registered(&conn.regs) {
+        WANT_READY
+    } else {
+        0
+    };
+    faults::at(Step::Waking);
+    held.set_flags(words, want);
+    trim::woken(conn);
+    wake_backoff::woken(conn);
+    faults::at(Step::Awake);
+    if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED == 0 {
+        tune::widen_window(conn);
+    }
+    words
+        .rx
+        .0
+        .rx_cpu
+        .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
+    group::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
+    show_parked(conn, false);
+    cell.rx_gate.set(RxMode::Hot);
+}
+
+/// The connection has just been put into an epoll set while awake.
+pub fn want_ready(conn: &Conn) {
+    let Some(mut held) = lock_rx(conn) else {
+        return;
+    };
+    if conn.rx_mode() == RxMode::Hot
+        && let Some(lane) = held.lane()
+    {
+        let flags = held.flags() | WANT_READY;
+        held.set_flags(lane.words, flags);
+    }
+}
+
+/// What came of an attempt to park.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parked {
+    /// The mode is `Cold` (or already was): sleep on TCP.
+    Yes,
+    /// Something is there.
+    Data,
+    /// The peer stays in the middle of a write: sleep only for a moment.
+    Stuck,
+    /// The lane has ended.
+    Ended,
+}
+
+/// Turns that a parking receiver waits for a sender in the middle of a write.
+const WRITER_TURNS: u32 = 2000;
+/// … then so many times it lets others run.
+const WRITER_YIELDS: u32 = 50;
+
+/// `Hot` → `Cold`. `held` is `rx_lock`.
+pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
+    let cell = conn.shared();
+    match conn.rx_mode() {
+        RxMode::Cold => return Parked::Yes,
+        RxMode::Hot | RxMode::Drain => {}
+        _ => return Parked::Ended,
+    }
+    let Some(LaneView { words, .. }) = held.lane() else {
+        return Parked::Ended;
+    };
+    if conn.rx_mode() == RxMode::Drain {
+        // What the peer is writing now will not be announced: it has been told to use TCP.
+        return match held.check_park(words) {
+            ParkCheck::WriterBusy => Parked::Stuck,
+            _ => Parked::Data,
+        };
+    }
+    held.begin_park(words, PARKED);
+    faults::at(Step::Parking);
+    match settle(held, words) {
+        ParkCheck::Parked => {
+            group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+            process::count(Counter::Parks, 1);
+            show_parked(conn, true);
+            trim::parked(conn, held);
+            wake_backoff::parked(conn);
+            cell.rx_gate.set(RxMode::Cold);
+            faults::at(Step::Parked);
+            Parked::Yes
+        }
+        ParkCheck::Data => {
+            held.unpark(words);
+            Parked::Data
+        }
+        ParkCheck::WriterBusy => {
+            held.unpark(words);
+            Parked::Stuck
+        }
+    }
+}
+
+/// Waits out a sender that is in the middle of a write (bounded).
+fn settle(rx: &Rx, words: &Dmb) -> ParkCheck {
+    for turn in 0..WRITER_TURNS + WRITER_YIELDS {
+        match rx.check_park(words) {
+            ParkCheck::WriterBusy if turn >= WRITER_TURNS => memlane_sys::proc::yield_now(),
+            ParkCheck::WriterBusy => core::hint::spin_loop(),
+            other => return other,
+        }
+    }
+    ParkCheck::WriterBusy
+}
+
+/// Ends the memory lane: what lies in the ring is still read, everything later
+/// comes and goes by TCP.
+pub fn end(conn: &Conn, why: Reason) {
+    if !conn.upgraded() {
+        return;
+    }
+    let ended_tx = end_tx(conn);
+    let ended_rx = end_rx(conn);
+    if ended_tx || ended_rx {
+        process::show(conn, ConnState::Downgraded, why);
+        crate::state::stats::count_reason(conn, why);
+        process::count(Counter::Downgrades, 1);
+    }
+}
+
+/// The peer has ended one direction. If it was the other one's turn before, and the connection goes on (it does not when
+/// the peer just closes), it is on TCP because the peer wants it so.
+#[cold]
+fn ended_by_peer(conn: &Conn) {
+    let over =
+        conn.tx_mode() == TxMode::Ended && matches!(conn.rx_mode(), RxMode::Drain | RxMode::Ended);
+    let goes_on = || {
+        let counts = sock::tcp_counts(conn.fd.load(Ordering::Relaxed));
+        counts.is_ok_and(|counts| counts.state == sock::TCP_ESTABLISHED)
+    };
+    let why = Reason::PEER_TCP_ONLY;
+    if over
+        && conn.barred.load(Ordering::Relaxed) == 0
+        && goes_on()
+        && conn
+            .barred
+            .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    {
+        process::show(conn, ConnState::Downgraded, why);
+        crate::state::stats::count_reason(conn, why);
+        process::count(Counter::Downgrades, 1);
+    }
+}
+
+/// From here on, everything is sent by TCP.
+pub fn end_tx(conn: &Conn) -> bool {
+    let Some(mut held) = lock_tx(conn) else {
+        return false;
+    };
+    let Some(lane) = held.lane().filter(|_| conn.tx_mode() == TxMode::Open) else {
+        return false;
+    };
+    faults::at(Step::EndingTx);
+    held.go_tcp_only(lane.words);
+    faults::at(Step::EndedTx);
+    tune::tx_ended(conn);
+    drop(held);
+    outbox::send(conn);
+    true
+}
+
+/// From here on, everything is to come by TCP (what is in the ring stays readable).
+pub fn end_rx(conn: &Conn) -> bool {
+    let Some(mut held) = lock_rx(conn) else {
+        return false;
+    };
+    let was = conn.rx_mode();
+    let open = was == RxMode::Hot || was == RxMode::Cold;
+    let Some(LaneView { words, .. }) = held.lane().filter(|_| open) else {
+        return false;
+    };
+    held.begin_park(words, PARKED | TCP_ONLY);
+    faults::at(Step::EndingRx);
+    let state = settle(&held, words);
+    if was == RxMode::Hot && conn.inherited.load(Ordering::Relaxed) == 0 {
+        group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+    }
+    let empty = was == RxMode::Cold || state == ParkCheck::Parked;
+    tune::rx_ended(conn, if empty { RxMode::Ended } else { RxMode::Drain });
+    faults::at(Step::EndedRx);
+    true
+}
+
+/// Bytes that lie unread in the ring.
+pub fn unread(conn: &Conn) -> u64 {
+    if !conn.upgraded() || !conn.rx_mode().is_awake() {
+        return 0;
+    }
+    let Some(mut held) = lock_rx(conn) else {
+        return 0;
+    };
+    let Some(lane) = held.lane() else { return 0 };
+    match held.next(lane.words, lane.ring.len()) {
+        Ok(Next::Ring(n)) => n as u64,
+        Err(_) => 1, // the read that follows ends the connection
+        _ => 0,
+    }
+}
+
+/// Bytes that lie in the ring, behind TCP runs too.
+pub fn in_ring(conn: &Conn) -> u64 {
+    let mut sum = 0;
+    walk(conn, |piece| {
+        if let Next::Ring(n) = piece {
+            sum += n as u64;
+        }
+        true
+    });
+    sum
+}
+
+/// Bytes that reads would get now without waiting, of `by_tcp` that the kernel
+/// holds and those in the ring: what stands behind a TCP run that is still
+/// under way does not count.
+pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
+    if !conn.upgraded() || !conn.rx_mode().is_awake() {
+        return by_tcp;
+    }
+    let (mut sum, mut left) = (0, by_tcp);
+    let ended = walk(conn, |piece| match piece {
+        Next::Ring(n) => {
+            sum += n as u64;
+            true
+        }
+        Next::Tcp(k) => {
+            let arrived = left.min(k);
+            sum += arrived;
+            left -= arrived;
+            arrived == k
+        }
+        _ => false,
+    });
+    // Beyond the last run, or ended since: all that TCP has is ours.
+    if ended { sum + left } else { sum }
+}
+
+/// Shows `look` the pieces of the stream that lie ahead, until it says `false`.
+/// `true`: the end of what has been published was reached.
+fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
+    if !conn.upgraded() || !conn.rx_mode().is_awake() {
+        return true;
+    }
+    let Some(held) = lock_rx(conn) else {
+        return false;
+    };
+    let mut rx: Rx = *held;
+    let Some(LaneView { words, ring }) = held.lane() else {
+        return true;
+    };
+    // Bounded: every turn passes a run or the end.
+    for _ in 0..2 * memlane_core::layout::RUNS + 2 {
+        match rx.next(words, ring.len()) {
+            Ok(piece @ (Next::Ring(_) | Next::Tcp(_))) => {
+                if !look(piece) {
+                    return false;
+                }
+                match piece {
+                    Next::Ring(n) => rx.skip(n as u64),
+                    Next::Tcp(k) => rx.skip(k),
+                    _ => {}
+                }
+            }
+            _ => return true,
+        }
+    }
+    false
+}
+
+/// Is there something to read without asking the kernel? (Ring bytes only.)
+#[inline]
+pub fn readable(conn: &Conn) -> bool {
+    match conn.rx_mode() {
+        RxMode::Hot | RxMode::Drain => unread(conn) > 0,
+        _ => false,
+    }
+}
+
+/// As `readable`, without the lock and without certainty: for spin loops.
+#[inline]
+pub fn perhaps_readable(conn: &Conn) -> bool {
+    let cell = conn.shared();
+    match cell.rx_gate.glance() {
+        RxMode::Hot => conn.rx_lane().is_some_and(|lane| {
+            lane.words.sent.0.published.load(Ordering::Relaxed)
+                != cell.rx_taken.load(Ordering::Relaxed)
+        }),
+        RxMode::Drain => true,
+        _ => false,
+    }
+}
+
+/// The last descriptor of this process is about to be closed: the peer must
+/// learn from TCP, as it would without us.
+pub fn closing(conn: &Conn) {
+    if !conn.upgraded() || conn.shared().procs.load(Ordering::Acquire) > 1 {
+        return;
+    }
+    faults::at(Step::Closing);
+    end_rx(conn);
+    end_tx(conn);
+    faults::at(Step::ClosingTold);
+    if unread(conn) > 0 {
+        // The kernel answers a close with unread data by RST; it does not know
+        // of ours, so it is asked for the same.
+        let linger = [1i32, 0i32];
+        let _ = sock::set_option(
+            conn.fd.load(Ordering::Relaxed),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            linger,
+        );
+    }
+}
+
+/// The connection is gone from this process.
+pub fn detach(conn: &Conn) {
+    if conn.upgraded()
+        && conn.rx_mode() == RxMode::Hot
+        && conn.inherited.load(Ordering::Relaxed) == 0
+    {
+        group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+    }
+}
+
+/// The peer wrote nonsense: its connection ends here, and nothing else does.
+#[cold]
+pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
+    process::count(Counter::PeerMisbehaved, 1);
+    cut(conn, Reason::PEER_MISBEHAVED);
+}
+
+/// Bytes are lost, or cannot be believed: the connection ends.
+#[cold]
+fn cut(conn: &Conn, why: Reason) {
+    let cell = conn.shared();
+    cell.rx_gate.set(RxMode::Ended);
+    cell.tx_gate.set(TxMode::Ended);
+    process::show(conn, ConnState::Downgraded, why);
+    crate::state::stats::count_reason(conn, why);
+    // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.
+    let _ = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_shutdown,
+            conn.fd.load(Ordering::Relaxed),
+            libc::SHUT_RDWR
+        )
+    };
+}
+
+fn show_parked(conn: &Conn, parked: bool) {
+    if let Some(e) = process::entry(conn) {
+        e.parked.store(u32::from(parked), Ordering::Relaxed);
+    }
+}

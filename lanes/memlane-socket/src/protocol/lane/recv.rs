@@ -1,0 +1,792 @@
+//! Receiving: from the ring, from TCP, or from both, at the stream's place.
+
+use super::{Parked, misbehaved, park, trim, wake, wake_backoff};
+use crate::faults::{self, Step};
+use crate::iov::Cursor;
+use crate::protocol::group;
+use crate::real;
+use crate::real::{errno, fail, set_errno};
+use crate::state::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode};
+use crate::state::guard::{RxGuard, lock_rx, lock_tx};
+use crate::state::process;
+use crate::state::process::ConnRef;
+use crate::state::spin::{self, Spun};
+use crate::state::thread;
+use crate::state::trace;
+use core::sync::atomic::Ordering;
+use libc::{iovec, ssize_t};
+use memlane_core::layout::TCP_ONLY;
+use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
+use memlane_core::stats::Counter;
+use memlane_core::trace::Way;
+use memlane_sys::Errno;
+use memlane_sys::sock::{self, Peeked};
+use memlane_sys::time::ticks;
+
+/// What one turn came to.
+pub(super) enum Turn {
+    /// The call's answer (errno set if −1).
+    Done(ssize_t),
+    /// The program asked for no bytes at all.
+    Empty,
+    /// Look at the mode again.
+    Again,
+    /// Nothing there: `limit` bytes of a TCP run are due next (0 = nothing is).
+    Wait { limit: usize },
+}
+
+/// One receive call of the program. `original` is the very call that the
+/// program made, on libc; it is used whenever TCP alone is concerned.
+pub fn receive(
+    conn: &ConnRef,
+    buffers: &[iovec],
+    flags: i32,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    if conn.upgraded() && flags & libc::MSG_TRUNC == 0 && crate::iov::implausible(buffers) {
+        return fail(Errno(libc::EFAULT));
+    }
+    let n = if flags & libc::MSG_WAITALL != 0
+        && conn.upgraded()
+        && !conn.is_nonblock()
+        && flags & (libc::MSG_DONTWAIT | libc::MSG_PEEK) == 0
+    {
+        receive_all(conn, buffers, flags)
+    } else {
+        receive_some(conn, buffers, flags, original)
+    };
+    if conn.seen.load(Ordering::Relaxed) & SEEN_RUN != 0 {
+        conn.seen.fetch_and(!SEEN_RUN, Ordering::Relaxed);
+        crate::state::sets::look_again(&conn.regs);
+    }
+    crate::state::stats::show_rx(conn, n);
+    if n <= 0 && trace::on() {
+        let keep = errno();
+        trace::received_end(conn, buffers, n);
+        set_errno(keep);
+    }
+    n
+}
+
+/// A call that takes from TCP alone (`splice`), while nothing comes by the ring. `None`: that has changed.
+pub fn plain(conn: &ConnRef, original: impl Fn() -> ssize_t) -> Option<ssize_t> {
+    conn.rx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = from_kernel(conn, 0, true, &original)?;
+    if trace::on() {
+        trace::unseen_received(conn, None, n);
+    }
+    crate::state::stats::show_rx(conn, n);
+    Some(n)
+}
+
+/// `MSG_WAITALL`: as often as it takes.
+fn receive_all(conn: &ConnRef, buffers: &[iovec], flags: i32) -> ssize_t {
+    let flags = flags & !libc::MSG_WAITALL;
+    let mut cursor = Cursor::new(buffers);
+    let mut total = 0;
+    while cursor.left() > 0 {
+        let (base, len) = cursor.piece();
+        let one = [iovec {
+            iov_base: base.cast(),
+            iov_len: len,
+        }];
+        let fd = conn.fd.load(Ordering::Relaxed);
+        let n = receive_some(conn, &one, flags, || {
+            real!(recv(fd, base.cast(), len, flags))
+        });
+        if n <= 0 {
+            return if total > 0 { total } else { n };
+        }
+        total += n;
+        cursor.advance(n.cast_unsigned());
+    }
+    total
+}
+
+fn receive_some(
+    conn: &ConnRef,
+    buffers: &[iovec],
+    flags: i32,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
+    loop {
+        match conn.rx_mode() {
+            RxMode::Ended => {
+                let n = original();
+                if trace::on() && flags & libc::MSG_PEEK == 0 {
+                    trace::after_end(conn, Way::Received, seen(buffers, flags), n);
+                }
+                return n;
+            }
+            RxMode::Plain | RxMode::Cold => {
+                let wanted = buffers.iter().any(|v| v.iov_len > 0);
+                if let Some(n) = from_kernel(conn, flags, wanted, &original) {
+                    if trace::on() && flags & libc::MSG_PEEK == 0 {
+                        trace::unseen_received(conn, seen(buffers, flags), n);
+                    }
+                    return n;
+                }
+            }
+            // In a handler that has interrupted the very move, it will not end.
+            RxMode::Moving if lock_rx(conn).is_none() => {
+                return fail(if conn.is_nonblock() {
+                    Errno::AGAIN
+                } else {
+                    Errno::INTR
+                });
+            }
+            RxMode::Moving => core::hint::spin_loop(),
+            _ => match from_lanes(conn, buffers, flags) {
+                Turn::Done(n) => return n,
+                Turn::Again => {}
+                Turn::Empty if super::readable(conn) => return 0,
+                Turn::Empty => return original(),
+                Turn::Wait { limit } => {
+                    if let Turn::Done(n) = wait(conn, buffers, flags, limit) {
+                        return n;
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// The buffers, if what was taken lies in them.
+fn seen(buffers: &[iovec], flags: i32) -> Option<&[iovec]> {
+    (flags & libc::MSG_TRUNC == 0).then_some(buffers)
+}
+
+/// Plain TCP, or parked: the program's own call. `None`: the mode changed.
+pub(super) fn from_kernel(
+    conn: &ConnRef,
+    flags: i32,
+    buffers_wanted: bool,
+    original: &impl Fn() -> ssize_t,
+) -> Option<ssize_t> {
+    let cell = conn.shared();
+    let m = cell.rx_gate.enter();
+    if m != RxMode::Plain && m != RxMode::Cold {
+        cell.rx_gate.leave();
+        return None;
+    }
+    let mut start = 0;
+    if m == RxMode::Cold {
+        start = ticks();
+        trim::look(start);
+        let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
+        if may_block && trim::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
+        {
+            cell.rx_gate.leave();
+            return Some(fail(Errno::INTR));
+        }
+    }
+    let n = original();
+    if n > 0 && flags & libc::MSG_PEEK == 0 {
+        cell.rx_count
+            .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
+        crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
+    }
+    cell.rx_gate.leave();
+    if n == 0 && m == RxMode::Cold && buffers_wanted {
+        return Some(stream_end(conn));
+    }
+    if n > 0 && m == RxMode::Cold {
+        spin::slept(ticks().wrapping_sub(start));
+        if wake_backoff::waking(conn, n.cast_unsigned()) {
+            wake(conn);
+        }
+    } else if m == RxMode::Plain {
+        process::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
+    }
+    Some(n)
+}
+
+/// A read that is about to sleep for bytes of a connection whose ring has grown:
+/// the ring is given back if nothing comes for a while.
+#[cold]
+fn nap_first(conn: &Conn) -> Spun {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let timeout: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    if timeout != [0, 0] {
+        return Spun::Ready; // the kernel must count all of it
+    }
+    let t = thread::current();
+    let signals = t.signals.load(Ordering::Relaxed);
+    while trim::is_due(conn) {
+        let Some(ms) = trim::nap(None) else { break };
+        let mut p = libc::pollfd {
+            fd,
+            events: libc::POLLIN | libc::POLLRDHUP,
+            revents: 0,
+        };
+        let n = real!(poll(&raw mut p, 1, ms));
+        if t.signals.load(Ordering::Relaxed) != signals && !restarts(conn) {
+            return Spun::Signal;
+        }
+        if n != 0 {
+            break;
+        }
+        trim::look(ticks());
+    }
+    Spun::Ready
+}
+
+/// Takes whatever is there, over as many changes of lane as fit.
+fn from_lanes(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
+    let Some(mut held) = lock_rx(conn) else {
+        return Turn::Done(fail(if conn.is_nonblock() {
+            Errno::AGAIN
+        } else {
+            Errno::INTR
+        }));
+    };
+    if !conn.rx_mode().is_awake() {
+        return Turn::Again;
+    }
+    if flags & libc::MSG_PEEK != 0 {
+        return peek_lanes(conn, &mut held, buffers, flags);
+    }
+    let mut cursor = Cursor::new(buffers);
+    let wanted = cursor.left();
+    if wanted == 0 {
+        drop(held);
+        return Turn::Empty;
+    }
+    let turn = take(conn, held, &mut cursor, flags);
+    let got = wanted - cursor.left();
+    if got > 0 {
+        Turn::Done(got.cast_signed())
+    } else {
+        turn
+    }
+}
+
+fn take(conn: &ConnRef, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) -> Turn {
+    let mut held = held;
+    let Some(lane) = held.lane() else {
+        return Turn::Again;
+    };
+    let mut any = false;
+    while cursor.left() > 0 {
+        match held.next(lane.words, lane.ring.len()) {
+            Ok(Next::Ring(n)) => {
+                take_ring(conn, &mut held, lane, cursor, (n, flags));
+                any = true;
+            }
+            Ok(Next::Tcp(k)) => {
+                let (next_held, turn) = take_tcp(conn, held, cursor, k);
+                match (next_held, turn) {
+                    (Some(h), Turn::Again) => {
+                        held = h;
+                        any = true;
+                    }
+                    (_, turn) => return turn,
+                }
+            }
+            Ok(Next::TcpForever) => {
+                super::tune::rx_ended(conn, RxMode::Ended);
+                super::ended_by_peer(conn);
+                return Turn::Again;
+            }
+            Ok(Next::Empty) if any => return Turn::Again,
+            Ok(Next::Empty) => return nothing(conn, &mut held),
+            Err(what) => return broken(conn, what),
+        }
+    }
+    Turn::Again
+}
+
+fn take_ring(
+    conn: &Conn,
+    held: &mut RxGuard<'_>,
+    lane: LaneView<'_>,
+    cursor: &mut Cursor<'_>,
+    (n, flags): (usize, i32),
+) {
+    if trace::on() {
+        let (mark, seq, n) = (cursor.clone(), held.offset(), n.min(cursor.left()));
+        take_ring_now(conn, held, lane, cursor, (n, flags));
+        trace::from_ring(conn, mark, seq, n);
+    } else {
+        take_ring_now(conn, held, lane, cursor, (n, flags));
+    }
+}
+
+#[inline(always)]
+fn take_ring_now(
+    conn: &Conn,
+    held: &mut RxGuard<'_>,
+    LaneView { words, ring }: LaneView<'_>,
+    cursor: &mut Cursor<'_>,
+    (n, flags): (usize, i32),
+) {
+    let n = n.min(cursor.left());
+    if flags & libc::MSG_TRUNC != 0 {
+        cursor.skip(n); // TCP's MSG_TRUNC: taken, not copied
+    } else {
+        let (a, b) = held.stretches(ring.len(), n);
+        // SAFETY: the program's buffers, as it promised its call.
+        unsafe {
+            cursor.fill_from(&ring, a);
+            cursor.fill_from(&ring, b);
+        }
+    }
+    faults::at(Step::TakenFromRing);
+    held.took(words, n as u64);
+    faults::at(Step::RingTold);
+    wake_backoff::by_ring(conn);
+    crate::state::stats::add_rx_ring(conn, n as u64);
+}
+
+/// Takes from TCP what the run at this place allows, without waiting. The lock
+/// is given up meanwhile; `Some` and `Again`: got something.
+pub(super) fn take_tcp<'a>(
+    conn: &'a ConnRef,
+    held: RxGuard<'a>,
+    cursor: &mut Cursor<'_>,
+    run: u64,
+) -> (Option<RxGuard<'a>>, Turn) {
+    let cell = conn.shared();
+    let (base, len) = cursor.piece();
+    let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
+    let want = len.min(usize::try_from(free).unwrap_or(usize::MAX));
+    if want == 0 {
+        return (None, Turn::Wait { limit: 0 });
+    }
+    cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+    drop(held);
+    // SAFETY: the program's buffer, as it promised its call.
+    let r = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_recvfrom,
+            conn.fd.load(Ordering::Relaxed),
+            base,
+            want,
+            libc::MSG_DONTWAIT,
+            0,
+            0
+        )
+    };
+    faults::at(Step::TakenFromTcp);
+    let held = settle_tcp(conn, base, want, r.unwrap_or(0));
+    match r {
+        Ok(0) => (None, Turn::Done(0)),
+        Ok(n) => {
+            cursor.advance(n);
+            (held, Turn::Again)
+        }
+        Err(Errno::AGAIN) => (None, Turn::Wait { limit: want }),
+        Err(e) => (None, Turn::Done(fail(e))),
+    }
+}
+
+/// Books a TCP read of `n` bytes, to `base`, for which `want` had been set aside. What
+/// follows may lie in the ring already, reported to nobody: while the run came
+/// first, only the kernel could report.
+fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<RxGuard<'_>> {
+    if n > 0 {
+        conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
+    }
+    let mut held = lock_rx(conn);
+    conn.shared()
+        .rx_flight
+        .fetch_sub(want as u64, Ordering::Relaxed);
+    if n == 0 {
+        return held;
+    }
+    crate::state::stats::add_rx_tcp(conn, n as u64);
+    match &mut held {
+        Some(held) => {
+            if trace::on() {
+                trace::from_tcp(conn, base, held.offset(), n);
+            }
+            if let Some(lane) = held.lane() {
+                held.took(lane.words, n as u64);
+            }
+        }
+        None => {
+            conn.shared().rx_count.fetch_add(n as u64, Ordering::AcqRel);
+        }
+    }
+    held
+}
+
+/// Nothing published beyond our place.
+pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
+    let cell = conn.shared();
+    let pending = cell.pending_error.swap(0, Ordering::Relaxed);
+    if pending != 0 {
+        return Turn::Done(fail(Errno(pending)));
+    }
+    if let Some(lane) = held.lane().filter(|_| conn.rx_mode() == RxMode::Drain) {
+        // TCP_ONLY was fenced when `Drain` began, so once no write is in progress
+        // nothing can be added to the ring any more.
+        match held.check_park(lane.words) {
+            ParkCheck::Parked => {
+                cell.rx_gate.set(RxMode::Ended);
+            }
+            ParkCheck::Data => {}
+            ParkCheck::WriterBusy => return beside_a_writer(conn, held, lane),
+        }
+        return Turn::Again;
+    }
+    Turn::Wait { limit: 0 }
+}
+
+/// `Drain`, and the peer is in the middle of a write. If TCP has ended, it was
+/// killed there (a living one ends its write first): nothing more will come.
+fn beside_a_writer(conn: &ConnRef, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
+    let cell = conn.shared();
+    let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
+    let next = held.next(lane.words, lane.ring.len());
+    match (seen, next) {
+        (Peeked::End, Ok(Next::Empty)) => {
+            cell.rx_gate.set(RxMode::Ended);
+        }
+        (Peeked::Error(e), Ok(Next::Empty)) => {
+            cell.rx_gate.set(RxMode::Ended);
+            return Turn::Done(fail(e));
+        }
+        (Peeked::Error(e), _) => cell.pending_error.store(e.0, Ordering::Relaxed),
+        // It may be stopped, or never mean to end: nobody waits for it here.
+        (Peeked::Nothing, Ok(Next::Empty)) => return Turn::Wait { limit: 0 },
+        _ => memlane_sys::proc::yield_now(),
+    }
+    Turn::Again
+}
+
+pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
+    misbehaved(conn, what);
+    Turn::Done(fail(Errno(libc::ECONNRESET)))
+}
+
+/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `Cold`).
+fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+    if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
+        return try_tcp_end(conn);
+    }
+    if limit > 0 {
+        return wait_for_run(conn, buffers, flags, limit);
+    }
+    match spin_for(conn) {
+        Spun::Ready => {
+            process::count(Counter::SpinHits, 1);
+            return Turn::Again;
+        }
+        Spun::Signal if !restarts(conn) => return Turn::Done(fail(Errno::INTR)),
+        _ => {}
+    }
+    let Some(mut held) = lock_rx(conn) else {
+        return Turn::Done(fail(Errno::INTR));
+    };
+    match park(conn, &mut held) {
+        Parked::Yes => {
+            process::count(Counter::SpinMisses, 1);
+            Turn::Again
+        }
+        Parked::Data | Parked::Ended => {
+            drop(held);
+            data_without_ring(conn, buffers, flags)
+        }
+        Parked::Stuck => {
+            drop(held);
+            doze(conn);
+            // A peer that was killed in the middle of a write stays there for ever.
+            if sock::peek(conn.fd.load(Ordering::Relaxed)) == Peeked::Nothing {
+                return Turn::Again;
+            }
+            try_tcp_end(conn)
+        }
+    }
+}
+
+/// Something is published: ring bytes (take them), or a TCP run whose bytes are under way.
+fn data_without_ring(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
+    match from_lanes(conn, buffers, flags) {
+        Turn::Wait { limit } if limit > 0 => wait_for_run(conn, buffers, flags, limit),
+        Turn::Wait { .. } => {
+            doze(conn);
+            Turn::Again
+        }
+        other => other,
+    }
+}
+
+/// Sleeps for the bytes of a declared TCP run: at most `limit`, so that no byte
+/// of a later run can be taken before its turn.
+fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
+    let cell = conn.shared();
+    let mut cursor = Cursor::new(buffers);
+    let (base, len) = cursor.piece();
+    let want = len.min(limit);
+    {
+        let Some(mut held) = lock_rx(conn) else {
+            return Turn::Done(fail(Errno::INTR));
+        };
+        let Some(lane) = held.lane() else {
+            return Turn::Again;
+        };
+        let run = match held.next(lane.words, lane.ring.len()) {
+            Ok(Next::Tcp(k)) => k,
+            _ => return Turn::Again,
+        };
+        if run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed)) < want as u64 || want == 0 {
+            drop(held);
+            doze(conn);
+            return Turn::Again;
+        }
+        cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+    }
+    let n = real!(recv(
+        conn.fd.load(Ordering::Relaxed),
+        base.cast(),
+        want,
+        flags & !libc::MSG_WAITALL
+    ));
+    let keep = errno();
+    let got = usize::try_from(n).unwrap_or(0);
+    drop(settle_tcp(conn, base, want, got));
+    set_errno(keep);
+    Turn::Done(n)
+}
+
+/// Non-blocking and nothing in the ring: has TCP something to say (its end, an error)?
+pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let seen = sock::peek(fd);
+    if seen == Peeked::Nothing {
+        return Turn::Done(fail(Errno::AGAIN));
+    }
+    // The peer may have published to the ring just before it ended its TCP side.
+    let Some(mut held) = lock_rx(conn) else {
+        return Turn::Done(fail(Errno::AGAIN));
+    };
+    let Some(lane) = held.lane() else {
+        return Turn::Again;
+    };
+    let next = held.next(lane.words, lane.ring.len());
+    match (seen, next) {
+        (_, Err(what)) => broken(conn, what),
+        (Peeked::End, Ok(Next::Empty | Next::Tcp(_))) => {
+            drop(held);
+            Turn::Done(stream_end(conn))
+        }
+        (Peeked::Error(e), Ok(Next::Empty | Next::Tcp(_))) => Turn::Done(fail(e)),
+        (Peeked::Error(e), Ok(_)) => {
+            conn.shared().pending_error.store(e.0, Ordering::Relaxed);
+            Turn::Again
+        }
+        // Bytes on TCP that nobody declared: not from an honest peer, unless the
+        // declaration has just come or another thread is taking them.
+        (Peeked::Data, Ok(Next::Empty)) => {
+            if conn.shared().rx_flight.load(Ordering::Relaxed) == 0
+                && sock::peek(fd) == Peeked::Data
+            {
+                return broken(conn, Misbehaved::Run);
+            }
+            Turn::Done(fail(Errno::AGAIN))
+        }
+        (Peeked::Data, Ok(Next::Tcp(_)))
+            if conn.shared().rx_flight.load(Ordering::Relaxed) != 0 =>
+        {
+            Turn::Done(fail(Errno::AGAIN))
+        }
+        _ => Turn::Again,
+    }
+}
+
+/// TCP says that the stream has ended, and the peer has not announced it (it
+/// does so when it shuts down or closes): the peer has died. What it had not
+/// read of ours, the kernel would have answered by RST; it does not know of
+/// bytes in the ring, so the answer is made here.
+fn stream_end(conn: &ConnRef) -> ssize_t {
+    if conn.tx_mode() != TxMode::Open {
+        return 0;
+    }
+    let (Some(from), Some(to)) = (conn.rx_lane(), conn.tx_lane()) else {
+        return 0;
+    };
+    let announced = lock_rx(conn)
+        .is_none_or(|mut held| held.next(from.words, from.ring.len()) == Ok(Next::TcpForever))
+        || to.words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0;
+    if announced {
+        return 0;
+    }
+    let unread = lock_tx(conn).is_some_and(|mut held| held.ring_unread(to.words) == Ok(true));
+    super::end_tx(conn);
+    if unread {
+        fail(Errno(libc::ECONNRESET))
+    } else {
+        0
+    }
+}
+
+fn spin_for(conn: &ConnRef) -> Spun {
+    let Some(lane) = conn.rx_lane() else {
+        return Spun::Nothing;
+    };
+    let taken = conn.shared().rx_taken.load(Ordering::Relaxed);
+    let here = is_peer_here(conn);
+    group::looking(ticks());
+    spin::until(spin::budget(), here, || {
+        lane.words.sent.0.published.load(Ordering::Relaxed) != taken
+            || conn.closing.load(Ordering::Relaxed) != 0
+    })
+}
+
+/// For callers that will ask the kernel next: looks for something for as long as a blocking receive would, unless the
+/// lane is not open. Looking in vain once is enough: the wait that follows does not look again.
+pub fn comes(conn: &ConnRef) -> bool {
+    if conn.rx_mode() != RxMode::Hot {
+        return false;
+    }
+    let spun = spin_for(conn);
+    if spun == Spun::Nothing {
+        spin::skip_one();
+    }
+    spun == Spun::Ready
+}
+
+/// Was the peer last seen on this very CPU? (And tells it which one we are on.)
+pub fn is_peer_here(conn: &Conn) -> bool {
+    let Some(LaneView { words, .. }) = conn.rx_lane() else {
+        return false;
+    };
+    let mine = spin::cpu_mark();
+    // The sender has this line too, and reads it with every message: it is written only when there is something new.
+    if words.rx.0.rx_cpu.load(Ordering::Relaxed) != mine {
+        words.rx.0.rx_cpu.store(mine, Ordering::Relaxed);
+    }
+    words.sent.0.tx_cpu.load(Ordering::Relaxed) == mine
+}
+
+/// Would the kernel restart the call after the handler that just ran? (Never
+/// with a receive timeout: signal(7).)
+fn restarts(conn: &Conn) -> bool {
+    if thread::current().restart.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let timeout: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    timeout == [0, 0]
+}
+
+/// A millisecond in the kernel, or until TCP has something.
+fn doze(conn: &Conn) {
+    let mut p = libc::pollfd {
+        fd: conn.fd.load(Ordering::Relaxed),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    };
+    // SAFETY: both structures live over the call.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const ts, 0, 0) };
+}
+
+// --- MSG_PEEK ---------------------------------------------------------------
+
+/// Copies what is there without taking it, over as many changes of lane as fit.
+fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: i32) -> Turn {
+    let Some(LaneView { words, ring }) = held.lane() else {
+        return Turn::Again;
+    };
+    let mut cursor = Cursor::new(buffers);
+    let wanted = cursor.left();
+    let saved: Rx = **held;
+    let mut tcp_seen = 0usize;
+    while cursor.left() > 0 {
+        match held.next(words, ring.len()) {
+            Ok(Next::Ring(n)) => {
+                let n = n.min(cursor.left());
+                let (a, b) = held.stretches(ring.len(), n);
+                // SAFETY: the program's buffers, as it promised its call.
+                unsafe {
+                    cursor.fill_from(&ring, a);
+                    cursor.fill_from(&ring, b);
+                }
+                held.skip(n as u64);
+            }
+            Ok(next @ (Next::Tcp(_) | Next::TcpForever)) => {
+                let (base, len) = cursor.piece();
+                let run = if let Next::Tcp(k) = next {
+                    usize::try_from(k).unwrap_or(usize::MAX)
+                } else {
+                    usize::MAX
+                };
+                let got = peek_tcp(conn, base, tcp_seen, len.min(run));
+                if got == 0 {
+                    break;
+                }
+                cursor.advance(got);
+                held.skip(got as u64);
+                tcp_seen += got;
+            }
+            Ok(Next::Empty) => break,
+            Err(what) => return broken(conn, what),
+        }
+    }
+    let done = wanted - cursor.left();
+    **held = saved;
+    if done > 0 {
+        return Turn::Done(done.cast_signed());
+    }
+    let next = held.next(words, ring.len());
+    match next {
+        Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => {
+            Turn::Wait { limit: 0 }
+        }
+        // Promised, and not there yet: unless whoever promised it is gone.
+        Ok(Next::Tcp(_)) => match sock::peek(conn.fd.load(Ordering::Relaxed)) {
+            Peeked::End => Turn::Done(0),
+            Peeked::Error(e) => Turn::Done(fail(e)),
+            Peeked::Nothing | Peeked::Data => {
+                doze(conn);
+                Turn::Again
+            }
+        },
+        Ok(Next::TcpForever) => {
+            super::tune::rx_ended(conn, RxMode::Ended);
+            super::ended_by_peer(conn);
+            Turn::Again
+        }
+        _ => nothing(conn, held),
+    }
+}
+
+/// Peeks `want` TCP bytes that follow `seen` TCP bytes, to `base`. Peeking
+/// starts at the queue's head, so the earlier ones are peeked again, into a small buffer.
+fn peek_tcp(conn: &Conn, base: *mut u8, seen: usize, want: usize) -> usize {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let mut skip = [0u8; 2048];
+    if seen > skip.len() || want == 0 {
+        return 0;
+    }
+    let list = [
+        iovec {
+            iov_base: skip.as_mut_ptr().cast(),
+            iov_len: seen,
+        },
+        iovec {
+            iov_base: base.cast(),
+            iov_len: want,
+        },
+    ];
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = list.as_ptr().cast_mut();
+    msg.msg_iovlen = 2;
+    // SAFETY: both buffers are writable for their lengths.
+    let r = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_recvmsg,
+            fd,
+            &raw mut msg,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT
+        )
+    };
+    r.unwrap_or(0).saturating_sub(seen)
+}

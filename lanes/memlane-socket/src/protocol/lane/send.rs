@@ -1,0 +1,558 @@
+//! Sending: into the peer's ring, or by TCP where that must be.
+
+use super::{copying, misbehaved, order, outbox};
+use crate::faults::{self, Step};
+use crate::iov::Cursor;
+use crate::real;
+use crate::real::{errno, fail, set_errno};
+use crate::state::conn::{Conn, Dmb, LaneView, TxMode};
+use crate::state::guard::{TxGuard, lock_tx};
+use crate::state::process::ConnRef;
+use crate::state::process::{self, PROCESS, memory};
+use crate::state::spin::{self, Spun};
+use crate::state::thread;
+use crate::state::trace;
+use core::sync::atomic::Ordering;
+use libc::{iovec, ssize_t};
+use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
+use memlane_core::ring::{MustTcp, Room, Stretch};
+use memlane_core::stats::Counter;
+use memlane_core::trace::Way;
+use memlane_sys::Errno;
+use memlane_sys::time::ticks;
+
+/// How often a sender asks TCP whether the peer is still there.
+const LOOK_EVERY_US: u64 = 500;
+/// How long non-blocking sends wait for room, all in all, before TCP's flow control has its turn.
+const WAIT_UNTIL_AGAIN_US: u64 = 10_000;
+/// A receiver that takes less …
+const LEAST_PROGRESS: u64 = 16 * 1024;
+/// … in this time (32 MB/s) is not waited for: it has more to do than to receive.
+const PROGRESS_WITHIN_US: u64 = 500;
+/// Times that a sender lets others run before it goes on by TCP.
+const YIELDS_FOR_ROOM: u32 = 4;
+/// Most bytes promised to TCP at a time: then the ring is asked again.
+pub(super) const TCP_PIECE: usize = 64 * 1024;
+
+/// One send call of the program; `original` is that very call, on libc.
+pub fn send(
+    conn: &ConnRef,
+    buffers: &[iovec],
+    flags: i32,
+    original: impl Fn() -> ssize_t,
+) -> ssize_t {
+    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    if conn.upgraded() && crate::iov::implausible(buffers) {
+        return fail(Errno(libc::EFAULT));
+    }
+    let n = loop {
+        match conn.tx_mode() {
+            TxMode::Ended => break after_end(conn, Some(buffers), &original),
+            TxMode::Plain => {
+                if let Some(n) = by_kernel(conn, Some(buffers), &original) {
+                    break n;
+                }
+            }
+            TxMode::Open => break by_lanes(conn, &mut Cursor::new(buffers), flags),
+            _ => core::hint::spin_loop(),
+        }
+    };
+    crate::state::stats::show_tx(conn, n);
+    n
+}
+
+/// A call that sends by TCP alone (`sendfile`, `splice`), while the lane is not open. `None`: it has opened.
+pub fn plain(conn: &ConnRef, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
+    conn.tx_calls.fetch_add(1, Ordering::Relaxed);
+    let n = by_kernel(conn, None, original)?;
+    crate::state::stats::show_tx(conn, n);
+    Some(n)
+}
+
+/// TCP for ever: the program's own call, of which nobody but a tracer is told.
+pub fn after_end(
+    conn: &ConnRef,
+    buffers: Option<&[iovec]>,
+    original: &impl Fn() -> ssize_t,
+) -> ssize_t {
+    let n = original();
+    if trace::on() {
+        trace::after_end(conn, Way::Sent, buffers, n);
+    }
+    n
+}
+
+/// Plain TCP: the program's own call. `None`: the mode changed.
+fn by_kernel(
+    conn: &ConnRef,
+    buffers: Option<&[iovec]>,
+    original: &impl Fn() -> ssize_t,
+) -> Option<ssize_t> {
+    let cell = conn.shared();
+    if cell.tx_gate.enter() != TxMode::Plain {
+        cell.tx_gate.leave();
+        return None;
+    }
+    let n = original();
+    if n > 0 {
+        let sum = cell
+            .tx_count
+            .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
+        crate::state::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
+        if trace::on() {
+            trace::by_kernel(conn, buffers.unwrap_or(&[]), sum, n);
+        }
+        process::hurry(conn, sum + n.cast_unsigned() as u64);
+    }
+    cell.tx_gate.leave();
+    Some(n)
+}
+
+/// What one turn came to.
+enum Turn {
+    /// Some went; look again for the rest.
+    Some,
+    /// The ring is full.
+    Full,
+    /// There is too little memory for rings: by TCP, until there is more.
+    Scarce,
+    /// By TCP.
+    Tcp(MustTcp),
+    /// The receiver is away: by TCP, so that it learns of these bytes in their turn.
+    Away,
+    /// The lane has ended.
+    Ended,
+    /// A signal handler has interrupted this very thread's send.
+    Nested,
+    /// The peer wrote nonsense.
+    Broken,
+}
+
+/// Sends by the ring, or by TCP where that must be; behind what signal handlers have left, and before what they leave.
+#[inline]
+fn by_lanes(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    outbox::send(conn);
+    let n = by_lanes_alone(conn, cursor, flags);
+    outbox::send(conn);
+    n
+}
+
+/// Sends by the ring, or by TCP where that must be.
+#[inline(never)]
+pub(super) fn by_lanes_alone(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    if !conn.tx_own.load(Ordering::Relaxed).is_null() {
+        return by_lanes_copied(conn, cursor, flags);
+    }
+    by_lanes_in::<false>(conn, cursor, flags)
+}
+
+/// Apart, so that mode `nocopy` pays for the choice and for nothing else.
+#[inline(never)]
+fn by_lanes_copied(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    by_lanes_in::<true>(conn, cursor, flags)
+}
+
+#[inline(always)]
+fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
+    let wanted = cursor.left();
+    if wanted == 0 {
+        return 0;
+    }
+    let now = look_for_death(conn);
+    let mut spun = false;
+    let mut handlers = None;
+    while cursor.left() > 0 {
+        let turn = by_ring::<COPY>(conn, cursor, now);
+        if cursor.left() == 0 {
+            break;
+        }
+        let sent = wanted - cursor.left();
+        let before = *handlers.get_or_insert_with(handlers_run);
+        match turn {
+            Turn::Some => {
+                spun = false;
+                continue;
+            }
+            Turn::Full if !spun && is_patient(conn, flags, 0) => {
+                process::count(Counter::RingFull, 1);
+                spun = !wait_for_room(conn, flags);
+                continue;
+            }
+            Turn::Nested => return outbox::put(conn, cursor, flags),
+            Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
+            Turn::Tcp(MustTcp::Parked) => {
+                if is_waking(conn, cursor.left()) {
+                    continue;
+                }
+                process::count(Counter::WakeupsSent, 1);
+            }
+            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
+        }
+        spun = false;
+        if handlers_run() != before && !must_not_block(conn, flags) {
+            if sent > 0 {
+                break;
+            }
+            if thread::current().restart.load(Ordering::Relaxed) == 0 {
+                return fail(Errno::INTR);
+            }
+        }
+        let limit = if matches!(turn, Turn::Ended) {
+            cursor.left()
+        } else {
+            TCP_PIECE.min(cursor.left())
+        };
+        let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
+        if n < 0 {
+            conn.shared().tx_waited.store(0, Ordering::Relaxed);
+            return answer(sent, n);
+        }
+        if n.cast_unsigned() < limit && (must_not_block(conn, flags) || n == 0) {
+            conn.shared().tx_blocked.store(1, Ordering::Relaxed);
+            conn.shared().tx_waited.store(0, Ordering::Relaxed);
+            break;
+        }
+        conn.shared().tx_blocked.store(0, Ordering::Relaxed);
+        if n.cast_unsigned() < limit {
+            break; // a signal or a timeout ended a blocking send early
+        }
+    }
+    (wanted - cursor.left()).cast_signed()
+}
+
+/// Signal handlers that this thread has run. The kernel ends a call that waits
+/// for one that ran at any time since the call began; a piece by TCP is a call
+/// of its own, and would wait on.
+fn handlers_run() -> u32 {
+    thread::current().signals.load(Ordering::Relaxed)
+}
+
+/// A peer that closes says so; one that is killed cannot, and would leave us
+/// writing into its ring for ever. So TCP is asked now and then. Returns the time in `ticks`.
+#[inline]
+pub(super) fn look_for_death(conn: &Conn) -> u64 {
+    let now = ticks();
+    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
+        > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+        && !is_receiver_parked(conn)
+    {
+        conn.looked.store(now, Ordering::Relaxed);
+        look_now(conn);
+    }
+    now
+}
+
+/// Then the bytes go by TCP, which says by itself that nobody is there.
+fn is_receiver_parked(conn: &Conn) -> bool {
+    let open = conn.tx_mode() == TxMode::Open;
+    conn.tx_lane()
+        .filter(|_| open)
+        .is_none_or(|lane| lane.words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0)
+}
+
+#[cold]
+fn look_now(conn: &Conn) {
+    let mut p = libc::pollfd {
+        fd: conn.fd.load(Ordering::Relaxed),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both structures live over the call.
+    let r =
+        unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
+    if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+        super::end_tx(conn);
+    }
+}
+
+/// May this call wait a moment for room? One that must not block may, but not
+/// for ever: a program that pours until it is told `EAGAIN` has to be told some
+/// time, by TCP's own flow control.
+pub(super) fn is_patient(conn: &Conn, flags: i32, waited_now: u64) -> bool {
+    !must_not_block(conn, flags)
+        || conn.shared().tx_waited.load(Ordering::Relaxed) + waited_now
+            < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+}
+
+pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
+    conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
+}
+
+/// What a C call answers: bytes if any went, else the error (errno is set).
+fn answer(sent: usize, error: ssize_t) -> ssize_t {
+    if sent > 0 { sent.cast_signed() } else { error }
+}
+
+/// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
+#[inline]
+fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> Turn {
+    let Some(mut held) = lock_tx(conn) else {
+        return Turn::Nested;
+    };
+    let open = conn.shared().tx_gate.glance() == TxMode::Open;
+    let Some(LaneView { words, ring }) = held.lane().filter(|_| open) else {
+        return Turn::Ended;
+    };
+    if memory::is_scarce() {
+        return Turn::Scarce;
+    }
+    match order::is_away(conn, &mut held, words, now) {
+        Ok(false) => {}
+        Ok(true) => return Turn::Away,
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
+    }
+    let part = held.part(ring.len());
+    let mut asked = false;
+    let may_grow = |more| {
+        asked = true;
+        memory::allows_part(&ring, part, more)
+    };
+    let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
+    if asked {
+        crate::state::stats::show_part(conn, held.part(ring.len()));
+    }
+    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
+    let n = match reserved {
+        Ok(Room::Ring(n)) => n,
+        Ok(Room::Full) => return Turn::Full,
+        Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
+            held.go_tcp_only(words);
+            super::tune::tx_ended(conn);
+            super::ended_by_peer(conn);
+            return Turn::Ended;
+        }
+        Ok(Room::Tcp(why)) => return Turn::Tcp(why),
+        Err(what) => {
+            drop(held);
+            misbehaved(conn, what);
+            return Turn::Broken;
+        }
+    };
+    let (a, b) = held.stretches(ring.len(), n);
+    if trace::on() {
+        trace::by_ring(conn, cursor, held.offset(), n);
+    }
+    faults::at(Step::WritingSet);
+    if COPY {
+        let put = copying::put(conn, &mut held, cursor, &ring, [a, b]);
+        faults::at(Step::Copied);
+        publish(conn, &mut held, words, put, || now);
+        if put < n {
+            // The device has refused: the rest goes by TCP.
+            held.go_tcp_only(words);
+            super::tune::tx_ended(conn);
+            return Turn::Ended;
+        }
+        return Turn::Some;
+    }
+    let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
+    // SAFETY: the program's buffers, as it promised its call.
+    unsafe {
+        cursor.drain_to(&ring, a);
+        faults::at(Step::HalfCopied);
+        if faults::ON {
+            cursor.drain_to(&ring, rest);
+        }
+        cursor.drain_to(&ring, b);
+    }
+    faults::at(Step::Copied);
+    publish(conn, &mut held, words, n, || now);
+    Turn::Some
+}
+
+/// The first `len` bytes of a stretch, and the others.
+#[inline(always)]
+fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
+    let (at, rest) = (whole.at + len, whole.len - len);
+    (Stretch { len, ..whole }, Stretch { at, len: rest })
+}
+
+/// `n` bytes lie in the ring behind what was sent: the receiver may have them.
+/// `words` are the DMB's that `held` is the lock of; `now` tells the time in `ticks`.
+#[inline]
+pub(super) fn publish(
+    conn: &Conn,
+    held: &mut TxGuard<'_>,
+    words: &Dmb,
+    n: usize,
+    now: impl Fn() -> u64,
+) {
+    let is_wanted = || words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0;
+    let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
+    held.commit(words, n);
+    faults::at(Step::Published);
+    conn.shared().tx_to_parked.store(0, Ordering::Relaxed);
+    if is_wanted() {
+        let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
+        order::is_ready(conn, words, &since);
+    }
+    if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
+        words
+            .sent
+            .0
+            .tx_cpu
+            .store(spin::cpu_mark(), Ordering::Relaxed);
+    }
+    crate::state::stats::add_tx_ring(conn, n as u64);
+}
+
+/// Sends up to `limit` bytes by TCP, promised beforehand.
+fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
+    let cell = conn.shared();
+    if !ended {
+        let Some(mut held) = lock_tx(conn) else {
+            return fail(Errno::AGAIN);
+        };
+        let Some(LaneView { words, ring }) = held.lane() else {
+            return fail(Errno::AGAIN); // never: the lane has been open
+        };
+        words
+            .sent
+            .0
+            .tx_cpu
+            .store(spin::cpu_mark(), Ordering::Relaxed);
+        let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
+        let size = ring.len();
+        let part = held.part(size);
+        held.promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
+        faults::at_change(Step::PartShrunk, part, held.part(size));
+        if held.part(size) != part {
+            crate::state::stats::show_part(conn, held.part(size));
+        }
+        faults::at(Step::RunDeclared);
+    }
+    let mut list = [iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 16];
+    let count = cursor.rest(&mut list, faults::half(Step::RunHalfPaid, limit));
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = list.as_mut_ptr();
+    msg.msg_iovlen = count;
+    // MSG_MORE would hold the tail of these bytes back for the next TCP bytes,
+    // and the next bytes may go by the ring.
+    let flags = if ended {
+        flags
+    } else {
+        flags & !libc::MSG_MORE
+    };
+    let n = real!(sendmsg(
+        conn.fd.load(Ordering::Relaxed),
+        &raw const msg,
+        flags
+    ));
+    let keep = errno();
+    if !ended {
+        faults::at(Step::RunHalfPaid);
+        faults::at(Step::RunWritten);
+    }
+    let mark = cursor.clone();
+    if n > 0 {
+        cursor.skip(n.cast_unsigned());
+        crate::state::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
+    }
+    if !ended {
+        settle(conn, mark, limit, n.max(0).cast_unsigned());
+    } else if trace::on() {
+        trace::after_end(conn, Way::Sent, Some(&list[..count]), n);
+    }
+    set_errno(keep);
+    n
+}
+
+/// Books a TCP write of `n` bytes, from `mark` on, for which `limit` had been promised.
+fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
+    // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
+    let Some(mut held) = lock_tx(conn) else {
+        return;
+    };
+    conn.shared()
+        .tx_flight
+        .fetch_sub(limit as u64, Ordering::Relaxed);
+    if trace::on() {
+        trace::by_tcp(conn, mark, held.offset(), n);
+    }
+    held.paid(n);
+}
+
+/// In a bulk transfer, the receiver has got its wake-up call with the first
+/// bytes: the rest is worth a moment's wait, until it is awake and the ring can
+/// be used (else TCP's buffers, much larger than the ring, would be filled
+/// first, and the stream would never get off TCP).
+pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
+    let sent = &conn.shared().tx_to_parked;
+    let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
+    if before < TCP_PIECE as u64 {
+        return false;
+    }
+    sent.store(0, Ordering::Relaxed);
+    let Some(LaneView { words, .. }) = conn.tx_lane() else {
+        return false;
+    };
+    let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
+    spin::for_room(is_receiver_here(words), awake) == Spun::Ready
+}
+
+/// The ring is full: a receiver that gets on is waited for, else TCP's own flow
+/// control takes over. (What lies in TCP's buffers must be read first: whoever
+/// adds to it at once never gets off TCP again.)
+pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
+    let (words, target) = {
+        let Some(held) = lock_tx(conn) else {
+            return false;
+        };
+        let Some(lane) = held.lane() else {
+            return false;
+        };
+        (lane.words, held.room_from(lane.ring.len()))
+    };
+    let moved = || {
+        words.consumed.0.load(Ordering::Relaxed) >= target
+            || words.rx.0.flags.load(Ordering::Relaxed) & (PARKED | TCP_ONLY) != 0
+    };
+    let start = ticks();
+    let within = PROGRESS_WITHIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let mut seen = (start, words.consumed.0.load(Ordering::Relaxed));
+    let mut came = look_for_room(words, moved);
+    while !came && is_patient(conn, flags, ticks().wrapping_sub(start)) {
+        let now = (ticks(), words.consumed.0.load(Ordering::Relaxed));
+        if now.1.wrapping_sub(seen.1) >= LEAST_PROGRESS {
+            seen = now;
+        } else if now.0.wrapping_sub(seen.0) > within {
+            break;
+        }
+        came = look_for_room(words, moved);
+    }
+    if must_not_block(conn, flags) {
+        let waited = ticks().wrapping_sub(start);
+        conn.shared().tx_waited.fetch_add(waited, Ordering::Relaxed);
+    }
+    came
+}
+
+fn is_receiver_here(words: &Dmb) -> bool {
+    words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
+}
+
+/// One spin, then some yields.
+fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
+    if spin::for_room(is_receiver_here(words), &moved) == Spun::Ready {
+        return true;
+    }
+    for _ in 0..YIELDS_FOR_ROOM {
+        if moved() {
+            return true;
+        }
+        memlane_sys::proc::yield_now();
+    }
+    moved()
+}

@@ -1,0 +1,398 @@
+//! Rings that have not been used for a while give their pages back.
+//!
+//! A receiver that is parked, with nothing unread, owns its ring alone: a sender
+//! that sees `PARKED` goes by TCP and does not touch it. So the pages of a ring
+//! can go while its connection is cold, and those of a slot that nobody has.
+//!
+//! Who parks marks its slot here. A *look*, at most one a second, gives back what
+//! was marked at the look before and not used since, and notes the rest: so a
+//! ring goes after one to two seconds. There is no thread for it: calls that come
+//! anyway look when it is time, and a call that is about to sleep for longer
+//! sleeps until then first ([`nap`]). When nothing is marked any more, nobody
+//! looks, and sleeps are whole.
+
+// Ticks and milliseconds: far below 2^31 where it matters.
+#![allow(clippy::cast_possible_truncation)]
+
+use crate::faults::{self, Step};
+use crate::protocol::group::{self, Holder, Locked};
+use crate::state::conn::{Conn, LaneView, RxMode, SEEN_GROWN};
+use crate::state::guard::try_lock_rx;
+use crate::state::idle::{EVERY_MS, IN_VAIN, MARKS, NEXT, arm, mark, per_ms, used};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use memlane_core::layout::PART_LEAST;
+use memlane_core::ring::Rx;
+use memlane_sys::time::ticks;
+use memlane_sys::{mem, proc};
+
+/// Rings given back at a time …
+const MOST: u32 = 64;
+/// … and how soon those follow that are left.
+const SOON_MS: u64 = 2;
+
+/// After so many, nobody looks until something is marked anew: what is left is in use, or waits for a peer.
+const IN_VAIN_MOST: u32 = 8;
+
+/// The connection has parked; `rx_lock` is held.
+pub(super) fn parked(conn: &Conn, rx: &Rx) {
+    if conn.given_size.load(Ordering::Relaxed) != 0 {
+        return; // its ring is its user's
+    }
+    let size = conn.rx_size.load(Ordering::Relaxed) as usize;
+    let has_grown = rx.part(size) > PART_LEAST as usize;
+    if has_grown && conn.seen.load(Ordering::Relaxed) & SEEN_GROWN == 0 {
+        conn.seen.fetch_or(SEEN_GROWN, Ordering::Relaxed);
+    }
+    let (chunk, slot) = place(conn);
+    if group::is_posted(chunk, slot, conn) {
+        mark(chunk, slot);
+    }
+}
+
+/// The connection is no longer parked.
+#[inline]
+pub(super) fn woken(conn: &Conn) {
+    let (chunk, slot) = place(conn);
+    used(chunk, slot);
+}
+
+fn place(conn: &Conn) -> (u32, u32) {
+    (
+        conn.rx_chunk.load(Ordering::Relaxed),
+        conn.rx_slot.load(Ordering::Relaxed),
+    )
+}
+
+/// Is it time? Then what has not been used for a while is given back.
+#[inline]
+pub fn look(now: u64) {
+    let next = NEXT.load(Ordering::Relaxed);
+    if next != 0 && now >= next {
+        look_now(next, now);
+    }
+}
+
+#[cold]
+fn look_now(next: u64, now: u64) {
+    // Whoever marks from here on sees that nobody is going to look, and arms.
+    let mine = NEXT.compare_exchange(next, 0, Ordering::AcqRel, Ordering::Relaxed);
+    if mine.is_err() {
+        return;
+    }
+    // A handler that interrupted this would find the groups locked.
+    let mask = proc::block_signals();
+    let left = group::lock().map_or(Left::Some, |mut locked| look_at_all(&mut locked));
+    proc::restore_signals(mask);
+    match left {
+        Left::Nothing => {}
+        Left::Some => arm(now, EVERY_MS),
+        Left::Aged => arm(now, SOON_MS),
+    }
+}
+
+enum Left {
+    Nothing,
+    Some,
+    Aged,
+}
+
+fn look_at_all(locked: &mut Locked<'_>) -> Left {
+    let high = group::chunks_in_use();
+    let mut budget = MOST;
+    for (chunk, marks) in MARKS[..high].iter().enumerate() {
+        let mut old = marks.dirty.load(Ordering::Acquire) & marks.aged.load(Ordering::Acquire);
+        while old != 0 {
+            let slot = old.trailing_zeros();
+            old &= old - 1;
+            if budget == 0 {
+                return Left::Aged;
+            }
+            budget -= u32::from(give_back(locked, chunk as u32, slot));
+        }
+    }
+    if budget < MOST {
+        IN_VAIN.store(0, Ordering::Relaxed);
+    } else if IN_VAIN.fetch_add(1, Ordering::Relaxed) >= IN_VAIN_MOST {
+        return Left::Nothing;
+    }
+    let mut left = Left::Nothing;
+    for marks in &MARKS[..high] {
+        let young = marks.dirty.load(Ordering::Acquire);
+        if young != 0 {
+            marks.aged.fetch_or(young, Ordering::AcqRel);
+            left = Left::Some;
+        }
+    }
+    left
+}
+
+/// Gives a slot's ring back, unless somebody may need it: then it stays marked,
+/// as one that was used just now. Was it given back?
+fn give_back(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> bool {
+    let (marks, bit) = (&MARKS[chunk as usize], 1u64 << slot);
+    marks.aged.fetch_and(!bit, Ordering::AcqRel);
+    // Before it goes: whoever parks behind our back marks anew.
+    marks.dirty.fetch_and(!bit, Ordering::AcqRel);
+    let gone = match group::holder(locked, chunk, slot) {
+        Holder::Somebody => false,
+        Holder::Nobody(ring, size) => {
+            punch(ring, size);
+            true
+        }
+        Holder::Conn(conn, ring, size) => from_cold(conn, ring, size),
+    };
+    if !gone {
+        marks.dirty.fetch_or(bit, Ordering::AcqRel);
+    }
+    gone
+}
+
+/// `conn` stays where it is: the groups are locked.
+fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
+    if conn.given_size.load(Ordering::Relaxed) != 0 {
+        return true; // its ring is its user's: in the chunk there is nothing
+    }
+    let Some(mut held) = try_lock_rx(conn) else {
+        return false;
+    };
+    if conn.rx_mode() == RxMode::Ended {
+        // For ever: nobody reads what somebody may still be writing.
+        punch(ring, size);
+        return true;
+    }
+    if conn.rx_mode() != RxMode::Cold {
+        return false;
+    }
+    let Some(LaneView { words, .. }) = held.lane() else {
+        return false;
+    };
+    if !held.owns_ring(words) {
+        return false;
+    }
+    faults::at(Step::Shedding);
+    if punch(ring, size) {
+        faults::at(Step::Shed);
+        held.shed(words);
+        faults::at(Step::ShedTold);
+        conn.seen.fetch_and(!SEEN_GROWN, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Where the kernel refuses (pages larger than a ring's alignment), the ring stays as it is.
+fn punch(ring: NonNull<u8>, size: usize) -> bool {
+    // SAFETY: a ring of a chunk of ours, of whole pages; the caller knows that nobody uses it.
+    unsafe { mem::punch(ring, size) }.is_ok()
+}
+
+/// A call wants to sleep for so many ms (`None`: for ever): how long should it
+/// sleep first, so that somebody looks? `None`: all of it.
+#[inline]
+pub(super) fn nap(left_ms: Option<u64>) -> Option<i32> {
+    let next = NEXT.load(Ordering::Relaxed);
+    if next == 0 {
+        return None;
+    }
+    let ms = next.saturating_sub(ticks()) / per_ms() + 1;
+    left_ms
+        .is_none_or(|left| left > ms)
+        .then(|| i32::try_from(ms).unwrap_or(i32::MAX))
+}
+
+/// A sleep that may be made in pieces: how much of it is left. By the kernel's
+/// clock, since the pieces must come to no less than the whole.
+#[derive(Debug)]
+pub struct Pieces {
+    whole_ms: Option<u64>,
+    /// ns; 0 = no piece has been slept yet.
+    began: u64,
+}
+
+impl Pieces {
+    /// Not cut yet.
+    pub const WHOLE: Pieces = Pieces {
+        whole_ms: None,
+        began: 0,
+    };
+
+    /// What is left once it is cut, in ms; `None`: for ever.
+    pub fn left(&self) -> Option<u64> {
+        let whole = self.whole_ms?;
+        let passed = memlane_sys::time::now_ns().saturating_sub(self.began);
+        Some(
+            whole
+                .saturating_mul(1_000_000)
+                .saturating_sub(passed)
+                .div_ceil(1_000_000),
+        )
+    }
+
+    /// How long to sleep first: see [`nap`]. `left_ms`: of the whole, before it is cut.
+    pub fn first(&mut self, left_ms: Option<u64>) -> Option<i32> {
+        if self.began != 0 {
+            return nap(self.left());
+        }
+        let ms = nap(left_ms)?;
+        self.whole_ms = left_ms;
+        self.began = memlane_sys::time::now_ns();
+        Some(ms)
+    }
+
+    /// Has a piece been slept?
+    pub fn is_cut(&self) -> bool {
+        self.began != 0
+    }
+}
+
+/// Has this connection grown, and does a look lie ahead?
+#[inline]
+pub(super) fn is_due(conn: &Conn) -> bool {
+    conn.seen.load(Ordering::Relaxed) & SEEN_GROWN != 0 && NEXT.load(Ordering::Relaxed) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::calls::io;
+    use crate::protocol::lane::looped::{Looped, looped};
+    use crate::protocol::lane::{self, Parked};
+    use crate::state::guard::{lock_rx, lock_tx};
+    use crate::state::process;
+    use memlane_core::layout::RINGS_AT;
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+    /// Pages of the ring that this connection receives from.
+    fn has_pages(l: &Looped) -> bool {
+        let ring = l.conn.rx_ring.load(Ordering::Relaxed) as usize;
+        let (fd, at) = process::find_file(ring).unwrap();
+        let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).unwrap();
+        assert!(at >= RINGS_AT && file.metadata().unwrap().blocks() > 0);
+        let mut bytes = vec![0; l.conn.rx_size.load(Ordering::Relaxed) as usize];
+        file.read_exact_at(&mut bytes, at as u64).unwrap();
+        bytes.iter().any(|b| *b != 0) // what is sent has no zeroes; pages that were given back have nothing else
+    }
+
+    fn pass(l: &Looped, n: usize) {
+        let sent = vec![7u8; n];
+        let mut got = vec![0u8; n];
+        let n = n.cast_signed();
+        assert_eq!(io::send(l.fd, sent.as_ptr().cast(), sent.len(), 0), n);
+        let took = io::recv(l.fd, got.as_mut_ptr().cast(), got.len(), 0);
+        assert!(took == n && got == sent);
+    }
+
+    fn looks() {
+        let mut locked = group::lock().unwrap();
+        // Two, but for other tests' connections, which are given back too.
+        for _ in 0..4 {
+            look_at_all(&mut locked);
+        }
+    }
+
+    fn ends(l: Looped) {
+        process::forget(l.fd);
+        drop(l.conn);
+    }
+
+    #[test]
+    fn a_parked_ring_is_given_back_and_the_sender_begins_small_again() {
+        let l = looped();
+        pass(&l, 100_000);
+        let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
+        let part = |l: &Looped| lock_tx(&l.conn).unwrap().part(size);
+        assert!(has_pages(&l) && part(&l) >= 100_000);
+        looks();
+        assert!(has_pages(&l), "an awake ring is in use");
+        assert_eq!(
+            lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap()),
+            Parked::Yes
+        );
+        looks();
+        assert!(!has_pages(&l));
+        // What is sent now goes by TCP, to the other end of this socket; the lane stays as it is.
+        assert_eq!(io::send(l.fd, b"x".as_ptr().cast(), 1, 0), 1);
+        assert_eq!(part(&l), PART_LEAST as usize);
+        ends(l);
+    }
+
+    #[test]
+    fn a_ring_in_which_somebody_may_be_writing_is_never_given_back() {
+        let l = looped();
+        pass(&l, 100_000);
+        let words = l.conn.rx_lane().unwrap().words;
+        words.tx.0.writing.store(1, Ordering::SeqCst);
+        let parked = lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap());
+        assert_eq!(parked, Parked::Stuck);
+        // As if it had been marked all the same.
+        mark(place(&l.conn).0, place(&l.conn).1);
+        looks();
+        assert!(has_pages(&l));
+        // Nobody looks for ever; who parks is looked at again.
+        for _ in 0..=2 * IN_VAIN_MOST {
+            looks();
+        }
+        words.tx.0.writing.store(0, Ordering::SeqCst);
+        assert_eq!(
+            lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap()),
+            Parked::Yes
+        );
+        looks();
+        assert!(!has_pages(&l));
+        ends(l);
+    }
+
+    #[test]
+    fn a_ring_whose_bytes_are_in_use_where_they_lie_is_not_given_back() {
+        let l = looped();
+        let sent = [7u8; 1000];
+        assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 1000, 0), 1000);
+        let came = lane::place::receive(&l.conn, 1000, &[]).unwrap();
+        assert!(matches!(came, lane::place::Came::Ring { len: 1000, .. }));
+        let parked = lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap());
+        assert_eq!(parked, Parked::Yes);
+        looks();
+        assert!(has_pages(&l));
+        lane::place::release_to(&l.conn, 1000);
+        mark(place(&l.conn).0, place(&l.conn).1);
+        looks();
+        assert!(!has_pages(&l));
+        ends(l);
+    }
+
+    #[test]
+    fn a_slot_that_is_free_again_gives_its_ring_back() {
+        let l = looped();
+        pass(&l, 100_000);
+        let (chunk, slot) = place(&l.conn);
+        assert!(has_pages(&l));
+        {
+            let mut locked = group::lock().unwrap();
+            let group = group::find(&mut locked, 1, proc::pid()).unwrap();
+            let told = false; // nobody else knows of it
+            group::release_dmb(&mut locked, group, chunk, slot, told, None);
+        }
+        looks();
+        assert!(!has_pages(&l));
+        ends(l);
+    }
+
+    #[test]
+    fn pieces_of_a_sleep_come_to_no_less_than_the_whole() {
+        assert!(!Pieces::WHOLE.is_cut());
+        let ago = |ns| memlane_sys::time::now_ns() - ns;
+        let mut pieces = Pieces {
+            whole_ms: Some(5000),
+            began: ago(2_000_000_000),
+        };
+        let left = pieces.left().unwrap();
+        assert!(left <= 3000 && pieces.is_cut(), "{left}");
+        // A millisecond that has begun counts whole.
+        pieces.began = ago(0);
+        assert!(pieces.left() > Some(0));
+        pieces.began = 1;
+        assert_eq!(pieces.left(), Some(0));
+        pieces.whole_ms = None;
+        assert_eq!(pieces.left(), None);
+    }
+}

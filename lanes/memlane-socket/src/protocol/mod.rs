@@ -1,0 +1,7 @@
+//! What two processes do together: the bytes of the handshake ([`wire`]), the memory that they share ([`group`]), the two
+//! lanes of a connection ([`lane`]), and the way from plain TCP to them ([`upgrade`]).
+
+pub mod group;
+pub mod lane;
+pub mod upgrade;
+pub mod wire;

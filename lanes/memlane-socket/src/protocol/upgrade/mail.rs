@@ -1,0 +1,93 @@
+//! The process's mailbox, and mail for connections that are gone or of peers that speak another version.
+
+use super::{deliver, version};
+use crate::protocol::group::{self, PeerDmb};
+use crate::protocol::wire::{self, Kind, Malformed, Message};
+use crate::state::process::{self, PROCESS};
+use core::sync::atomic::Ordering;
+use memlane_core::reason::Reason;
+use memlane_core::ring::Tx;
+use memlane_sys::sock::{self, Received, UnixName};
+
+/// The process's mailbox; made when first needed. −1 = cannot be made.
+pub(super) fn mailbox() -> i32 {
+    let have = PROCESS.mailbox.load(Ordering::Acquire);
+    if have >= 0 {
+        return have;
+    }
+    let Some(_held) = group::lock() else {
+        return -1;
+    };
+    let have = PROCESS.mailbox.load(Ordering::Acquire);
+    if have >= 0 {
+        return have;
+    }
+    let Ok(own) = sock::unix_datagram(None) else {
+        return -1;
+    };
+    let raw = process::hide(own);
+    PROCESS.mailbox.store(raw, Ordering::Release);
+    raw
+}
+
+/// Takes what lies in the mailbox and hands it to the connections it is for.
+pub fn drain_mailbox() {
+    let own = PROCESS.mailbox.load(Ordering::Acquire);
+    if own < 0 {
+        return;
+    }
+    for _ in 0..64 {
+        let mut buf = [0u8; wire::LEN + 1];
+        let Ok(got) = sock::recv_with_fds(own, &mut buf) else {
+            return;
+        };
+        let bytes = got.len.and_then(|n| buf.get(..n)).unwrap_or(&[]);
+        match Message::decode(bytes) {
+            Ok(m) => deliver(&m, got),
+            Err(Malformed::Version) => version::of_answer(bytes, &got),
+            Err(_) => {}
+        }
+    }
+}
+
+/// An Accept or Confirm for a connection that is gone: the DMB that it offers may be used
+/// anew. Said in the DMB itself, if its chunk is known here, and else by mail.
+pub(super) fn decline_unknown(m: &Message, got: &Received) {
+    if !matches!(m.kind, Kind::Accept | Kind::Confirm) {
+        return;
+    }
+    let told = PeerDmb {
+        chunk: m.chunk,
+        slot: u32::from(m.slot),
+        ring_size: m.ring_size,
+        token: m.token,
+    };
+    let let_go = group::lock().map(|mut l| group::let_go(&mut l, m.gid, got.cred.pid, &told));
+    if let_go != Some(true) {
+        give_back(m, got.from.as_ref());
+    }
+}
+
+/// The DMB that `m` offers is not wanted: the peer is told by mail.
+pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
+    if m.token == 0 {
+        return;
+    }
+    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    (no.echo, no.reason) = (m.id, Reason::CLOSING.0);
+    (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
+    if let Some(to) = to {
+        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
+    }
+}
+
+/// The peer says that it will never use the DMB that we offered.
+pub(super) fn release_declined(m: &Message) {
+    let words = group::own_words(m.chunk, u32::from(m.slot));
+    if let Some(words) = words
+        && m.token != 0
+        && words.rx.0.token.load(Ordering::Acquire) == m.token
+    {
+        Tx::detach(words);
+    }
+}

@@ -1,0 +1,781 @@
+//! The upgrade: from plain TCP to two lanes, in mid-stream, out of band.
+//!
+//! No thread, no waiting: each side takes a step after some of the program's
+//! own calls on the connection, and a step never blocks.
+//!
+//! ```text
+//! accepting side                               connecting side
+//! Idle      bind the rendezvous name           Idle
+//! Listening ◄──────── Proposal + proof ─────── Proposed
+//! Accepted  ───────── Accept + proof + chunk ► Agreed: attach; when nobody is
+//!                                              inside a call: counts right? open
+//! Agreed    ◄──────── Confirm + chunk ──────── Open
+//! Open      (same rule)
+//! ```
+//!
+//! Opening is per side and safe at any time, because a receiver starts parked:
+//! the other side sends by TCP until it is told otherwise, and it is told only
+//! after both have opened. What goes wrong on the way leaves plain TCP.
+
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+mod mail;
+mod names;
+mod own_ring;
+mod proof;
+mod standing;
+mod version;
+
+pub use mail::drain_mailbox;
+use mail::{decline_unknown, mailbox, release_declined};
+use names::Mailed;
+pub use names::forget_all;
+use proof::{check_peer, common_eid};
+pub use standing::{Standing, bar, connected, freeze, give_up, hope_again, standing};
+
+use crate::faults::{self, Step};
+use crate::protocol::group::{self, PeerDmb};
+use crate::protocol::lane::copying;
+use crate::protocol::wire::{self, Kind, Malformed, Message};
+use crate::state::conn::{Conn, Handshake, RxMode, SEEN_TUPLE, SharedState, TxMode};
+use crate::state::gate::Busy;
+use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
+use crate::state::process::ConnRef;
+use crate::state::process::{self, PROCESS, memory};
+use core::sync::atomic::Ordering;
+use memlane_core::layout::PART_LEAST;
+use memlane_core::peer;
+use memlane_core::reason::Reason;
+use memlane_core::stats::{ConnState, Counter};
+use memlane_sys::fd;
+use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
+use memlane_sys::{Errno, proc, time};
+
+/// Tries to reach the other side before it counts as not under memlane.
+const TRIES: u32 = 8;
+/// … and for how long at least.
+const TRIES_NS: u64 = 300_000_000;
+/// How long a rendezvous name is kept open for a peer that may not be under memlane.
+const LISTEN_NS: u64 = if faults::ON {
+    300_000_000
+} else {
+    2_000_000_000
+};
+/// How long an answer is waited for: the peer may be inside one long call.
+const ANSWER_NS: u64 = if faults::ON {
+    300_000_000
+} else {
+    30_000_000_000
+};
+
+const IDLE: u32 = 0;
+const LISTENING: u32 = 1;
+const ACCEPTED: u32 = 2;
+const PROPOSED: u32 = 3;
+const AGREED: u32 = 4;
+const CONFIRMING: u32 = 5;
+const OPEN: u32 = 6;
+const OVER: u32 = 7;
+const ANSWERING: u32 = 8;
+
+/// After a call of the program on a connection, which answered `n`: the handshake's next step, if one is due.
+/// `errno` stays as it is.
+#[inline]
+pub fn after_call(conn: &ConnRef, n: isize) {
+    if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
+        let keep = crate::real::errno();
+        step(conn);
+        crate::real::set_errno(keep);
+    }
+}
+
+/// The next step of a connection's handshake.
+#[cold]
+pub fn step(conn: &ConnRef) {
+    if PROCESS.waiting.load(Ordering::Relaxed) != 0 {
+        drain_mailbox();
+    }
+    let Some(_held) = conn.hs_lock.try_lock() else {
+        return;
+    };
+    // SAFETY: hs_lock is held.
+    let hs = unsafe { &mut *conn.hs.get() };
+    if let Err(why) = advance(conn, hs) {
+        refuse(conn, hs, why, true);
+    }
+    let due = if matches!(hs.stage, OPEN | OVER) {
+        u64::MAX
+    } else {
+        hs.next_op
+    };
+    conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    for why in [&conn.barred, &PROCESS.frozen] {
+        let why = why.load(Ordering::Relaxed);
+        if why != 0 && !matches!(hs.stage, CONFIRMING | OPEN) {
+            return Err(Reason(why));
+        }
+    }
+    hs.next_op = conn.ops() + 1;
+    match hs.stage {
+        IDLE => begin(conn, hs),
+        LISTENING => listen(conn, hs),
+        ANSWERING => accept(conn, hs),
+        ACCEPTED | PROPOSED => wait(conn, hs),
+        AGREED => open(conn, hs),
+        CONFIRMING => confirm(conn, hs),
+        _ => Ok(()),
+    }
+}
+
+// --- first step -----------------------------------------------------------
+
+fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    if conn.shared().procs.load(Ordering::Acquire) != 1 {
+        return later(conn, hs, Reason::SHARED_FD);
+    }
+    let fd = conn.fd.load(Ordering::Relaxed);
+    if fd <= 2 {
+        return Err(Reason::UNHOOKED_IO); // stdio writes there without asking us
+    }
+    let tuple = learn_tuple(conn)?;
+    if hs.since == 0 {
+        hs.since = time::now_ns();
+        // Without it there is nothing to upgrade to.
+        peer::other_end(&tuple, fd)?;
+    }
+    if mailbox() < 0 {
+        return Err(Reason::NO_DEVICE);
+    }
+    if conn.role.load(Ordering::Relaxed) == 1 {
+        bind_name(conn, hs, &tuple)
+    } else {
+        propose(conn, hs, &tuple)
+    }
+}
+
+/// Not now: once more after 1, 1, 2, 4 … 256 calls, until it has been too often for too long.
+fn later(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
+    hs.tries += 1;
+    if hs.tries > TRIES && time::now_ns().saturating_sub(hs.since) > TRIES_NS {
+        return Err(why);
+    }
+    hs.next_op = conn.ops() + (1 << hs.tries.saturating_sub(2).min(8));
+    process::show(conn, ConnState::Tcp, Reason::TOO_YOUNG);
+    Ok(())
+}
+
+fn learn_tuple(conn: &ConnRef) -> Result<Tuple, Reason> {
+    if conn.seen.load(Ordering::Relaxed) & SEEN_TUPLE == 0 {
+        let fd = conn.fd.load(Ordering::Relaxed);
+        let local = sock::local_addr(fd).map_err(|_| Reason::CLOSING)?;
+        let remote = sock::remote_addr(fd).map_err(|_| Reason::CLOSING)?;
+        // SAFETY: hs_lock is held; readers look at SEEN_TUPLE first.
+        unsafe { *conn.tuple.get() = Tuple { local, remote } };
+        conn.seen.fetch_or(SEEN_TUPLE, Ordering::Release);
+        crate::state::stats::show_tuple(conn, &Tuple { local, remote });
+    }
+    // SAFETY: written once, before SEEN_TUPLE.
+    Ok(unsafe { *conn.tuple.get() })
+}
+
+fn bind_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+    match names::listen_for(conn, hs, tuple) {
+        Ok(()) => {
+            faults::at(Step::NameBound);
+            process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
+            Ok(())
+        }
+        Err(e) if e.0 == libc::EADDRINUSE || e.0 == libc::EMFILE => {
+            later(conn, hs, Reason::NO_DEVICE)
+        }
+        Err(_) => Err(Reason::NO_DEVICE),
+    }
+}
+
+fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+    let name =
+        UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
+    let mut m = own_message(Kind::Proposal, conn, tuple);
+    m.eids = process::config().eids;
+    m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
+    faults::at(Step::Proposing);
+    match names::propose(conn, hs, &m) {
+        Mailed::Sent => return proposed(conn, hs),
+        Mailed::Full => return be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
+        Mailed::Nobody => {}
+    }
+    match send(conn, &name, &m, None) {
+        Ok(()) => {
+            hs.since = time::now_ns();
+            proposed(conn, hs)
+        }
+        Err(Sent::Later) => {
+            // A peer that has closed answers no more, whether it is under memlane or not.
+            let fd = conn.fd.load(Ordering::Relaxed);
+            peer::other_end(tuple, fd).map_err(|_| Reason::CLOSING)?;
+            later(conn, hs, Reason::PEER_NO_MEMLANE)
+        }
+        Err(Sent::Never(why)) => Err(why),
+    }
+}
+
+fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
+    faults::at(Step::Proposed);
+    hs.stage = PROPOSED;
+    PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
+    process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
+    Ok(())
+}
+
+/// A Proposal by mail came to somebody who is not, or not yet, the other end.
+fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    stop_waiting();
+    hs.stage = IDLE;
+    hs.by_name = true;
+    later(conn, hs, Reason::PEER_NO_MEMLANE)
+}
+
+// --- messages -------------------------------------------------------------
+
+enum Sent {
+    Later,
+    Never(Reason),
+}
+
+fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
+    let mut m = Message::new(kind, *tuple);
+    m.gid = PROCESS.gid.load(Ordering::Relaxed);
+    m.boot = [
+        PROCESS.boot[0].load(Ordering::Relaxed),
+        PROCESS.boot[1].load(Ordering::Relaxed),
+    ];
+    m.id = process::id_of(conn);
+    m.features = faults::features(copying::features());
+    m
+}
+
+/// Sends a message with our proof, and perhaps a chunk.
+fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
+    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed))
+        .map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
+    let mut fds = [proof.raw(), -1, -1];
+    let mut count = 1;
+    if m.own_ring != 0 {
+        fds[count] = conn.given_fd.load(Ordering::Relaxed);
+        count += 1;
+    }
+    if let Some(chunk) = chunk {
+        fds[count] = chunk;
+        count += 1;
+    }
+    match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
+        Ok(()) => Ok(()),
+        Err(Errno(
+            libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
+        )) => Err(Sent::Later),
+        Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
+    }
+}
+
+fn deliver(m: &Message, got: Received) {
+    faults::at(match m.kind {
+        Kind::Proposal => Step::ProposalCame,
+        Kind::Accept => Step::AcceptCame,
+        Kind::Decline => Step::DeclineCame,
+        Kind::Confirm => Step::ConfirmCame,
+    });
+    match m.kind {
+        Kind::Proposal => return names::proposed(m, got),
+        Kind::Decline => release_declined(m),
+        _ => {}
+    }
+    let Some(conn) = process::conn_by_id(m.echo) else {
+        return decline_unknown(m, &got);
+    };
+    let Some(_held) = conn.hs_lock.lock() else {
+        return;
+    };
+    // SAFETY: hs_lock is held.
+    let hs = unsafe { &mut *conn.hs.get() };
+    // SAFETY: a connection that told its id has learnt its tuple.
+    let tuple = unsafe { *conn.tuple.get() };
+    if m.tuple != tuple.mirrored() {
+        return decline_unknown(m, &got);
+    }
+    let from = got.from;
+    let done = match (m.kind, hs.stage) {
+        (Kind::Accept, PROPOSED) => accepted(&conn, hs, m, got, &tuple),
+        (Kind::Confirm, ACCEPTED) => confirmed(&conn, hs, m, got, &tuple),
+        (Kind::Decline, PROPOSED) if m.reason == Reason::TOO_YOUNG.0 => not_there(&conn, hs),
+        (Kind::Decline, PROPOSED | ACCEPTED | AGREED) => {
+            if let Some(e) = process::entry(&conn) {
+                e.peer_reason.store(m.reason, Ordering::Relaxed);
+            }
+            refuse(&conn, hs, Reason::PEER_DECLINED, false);
+            Ok(())
+        }
+        (Kind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
+        (Kind::Accept, _) | (Kind::Confirm, OVER) => return decline_unknown(m, &got),
+        _ => Ok(()),
+    };
+    if let Err(why) = done {
+        refuse(&conn, hs, why, true);
+        mail::give_back(m, from.as_ref());
+    }
+    let due = match hs.stage {
+        OPEN | OVER => u64::MAX,
+        IDLE => hs.next_op,
+        _ => 0,
+    };
+    conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+/// Is it the very DMB that this connection has attached? (Else it would be told that nobody uses it.)
+fn sends_into(conn: &Conn, m: &Message) -> bool {
+    let dmb = conn.tx_dmb.load(Ordering::Acquire);
+    // SAFETY: attached (the caller's look at `hs`): mapped, atomics only.
+    let token = unsafe { &*dmb }.rx.0.token.load(Ordering::Acquire);
+    token == m.token && conn.tx_slot.load(Ordering::Relaxed) == u32::from(m.slot)
+}
+
+// --- accepting side -------------------------------------------------------
+
+fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    if hs.name_fd < 0 {
+        // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+        let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
+        return be_patient(conn, hs, Reason::PEER_NO_MEMLANE);
+    }
+    let mut buf = [0u8; wire::LEN + 1];
+    match sock::recv_with_fds(hs.name_fd, &mut buf) {
+        Ok(got) => {
+            faults::at(Step::ProposalCame);
+            let bytes = got.len.and_then(|n| buf.get(..n)).unwrap_or(&[]);
+            match Message::decode(bytes) {
+                Err(Malformed::Version) => Err(version::of_proposal(hs, bytes, &got)),
+                m => answer(conn, hs, m, got),
+            }
+        }
+        Err(Errno::AGAIN) => be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
+        Err(_) => Err(Reason::INTERNAL),
+    }
+}
+
+/// Nothing yet: look again after the next call, later ever more rarely.
+fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
+    hs.tries += 1;
+    if hs.tries < 64 {
+        return Ok(());
+    }
+    hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
+    let limit = if hs.stage == LISTENING {
+        LISTEN_NS
+    } else {
+        ANSWER_NS
+    };
+    if time::now_ns().saturating_sub(hs.since) > limit {
+        Err(why)
+    } else {
+        Ok(())
+    }
+}
+
+fn answer(
+    conn: &ConnRef,
+    hs: &mut Handshake,
+    m: Result<Message, Malformed>,
+    got: Received,
+) -> Result<(), Reason> {
+    let m = match m {
+        Ok(m) if m.kind == Kind::Proposal => m,
+        // Not a Proposal: whoever it was, the name stays open for the real one.
+        Ok(_) | Err(_) => return Ok(()),
+    };
+    remember_peer(hs, &m, &got);
+    // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+    let tuple = unsafe { *conn.tuple.get() };
+    check_peer(conn, &m, &got, &tuple)?;
+    hs.eid = common_eid(&m)?;
+    offer_dmb(conn, hs, &m)?;
+    names::expect_no_more(conn);
+    accept(conn, hs)
+}
+
+/// Sends the Accept; again later if the client's mailbox is full just now.
+fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+    let tuple = unsafe { *conn.tuple.get() };
+    let mut yes = own_message(Kind::Accept, conn, &tuple);
+    if let Some(eid) = hs.eid {
+        (yes.eids[0], yes.eid_count) = (eid, 1);
+    }
+    tell_dmb(conn, &mut yes, hs);
+    let to =
+        UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    faults::at(Step::Accepting);
+    match send_with_chunk(conn, &to, &yes) {
+        Ok(()) => {
+            faults::at(Step::Accepted);
+            hs.stage = ACCEPTED;
+            hs.tries = 0;
+            PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
+            names::let_go(conn, hs);
+            Ok(())
+        }
+        Err(Sent::Later) => {
+            hs.stage = ANSWERING;
+            be_patient(conn, hs, Reason::TIMEOUT_AL)
+        }
+        Err(Sent::Never(why)) => Err(why),
+    }
+}
+
+/// Our DMB, and the chunk's descriptor if the peer may not have it yet.
+fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
+    m.token = hs.rx_token;
+    m.chunk = hs.rx_chunk - 1;
+    m.slot = hs.rx_slot as u16;
+    m.ring_size = process::config().ring;
+    m.echo = hs.peer_id;
+    m.own_ring = conn.given_size.load(Ordering::Relaxed);
+    if m.own_ring != 0 {
+        m.own_ring_at = conn.given_at.load(Ordering::Relaxed);
+    }
+}
+
+/// Sends a message about a DMB of ours, and its chunk if the peer may not have it
+/// yet. Under the lock: another thread may hear meanwhile that the peer has the
+/// chunk, and would close the descriptor (or worse, give its number to another).
+fn send_with_chunk(conn: &Conn, to: &UnixName, m: &Message) -> Result<(), Sent> {
+    let mut locked = group::lock();
+    let file = locked
+        .as_mut()
+        .and_then(|locked| group::chunk_fd(locked, m.chunk));
+    send(conn, to, m, file)
+}
+
+fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
+    hs.peer_id = m.id;
+    hs.peer_pid = got.cred.pid;
+    hs.peer_uid = got.cred.uid;
+    hs.peer_features = m.features;
+    if let Some(from) = &got.from {
+        let name = from.as_bytes();
+        hs.peer_name[..name.len()].copy_from_slice(name);
+        hs.peer_name_len = name.len();
+    }
+}
+
+fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
+    if conn.given_size.load(Ordering::Relaxed) != 0 && hs.peer_features & wire::OWN_RINGS == 0 {
+        return Err(Reason::RELEASE); // it would write into the chunk
+    }
+    if !memory::allows(memory::BEGINNING) {
+        return Err(Reason::MEMORY);
+    }
+    let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
+    let group = group::find(&mut locked, m.gid, hs.peer_pid)?;
+    let dmb = group::take_dmb(&mut locked, group)?;
+    hs.group = group + 1;
+    hs.rx_chunk = dmb.chunk + 1;
+    hs.rx_slot = dmb.slot;
+    hs.rx_token = dmb.token.bits();
+    faults::at(Step::DmbTaken);
+    Ok(())
+}
+
+fn confirmed(
+    conn: &ConnRef,
+    hs: &mut Handshake,
+    m: &Message,
+    mut got: Received,
+    tuple: &Tuple,
+) -> Result<(), Reason> {
+    check_peer(conn, m, &got, tuple)?;
+    attach(conn, hs, m, &mut got)?;
+    if let Some(mut locked) = group::lock() {
+        group::acked(&mut locked, hs.rx_chunk - 1);
+    }
+    stop_waiting(); // not earlier: who refuses does so himself
+    hs.stage = AGREED;
+    Ok(())
+}
+
+// --- connecting side ------------------------------------------------------
+
+fn accepted(
+    conn: &ConnRef,
+    hs: &mut Handshake,
+    m: &Message,
+    mut got: Received,
+    tuple: &Tuple,
+) -> Result<(), Reason> {
+    remember_peer(hs, m, &got);
+    check_peer(conn, m, &got, tuple)?;
+    if process::config().eid_count > 0 {
+        common_eid(m)?;
+    }
+    offer_dmb(conn, hs, m)?;
+    attach(conn, hs, m, &mut got)?;
+    if m.features & wire::TAKES_MAIL != 0
+        && let Some(mut locked) = group::lock()
+    {
+        let name = &hs.peer_name[..hs.peer_name_len];
+        group::learn_mailbox(&mut locked, hs.group - 1, &tuple.remote, name);
+    }
+    stop_waiting();
+    hs.stage = AGREED;
+    hs.tries = 0;
+    Ok(())
+}
+
+fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> Result<(), Reason> {
+    // The ring's own file, if it has one, comes before the chunk's.
+    let own = if m.own_ring == 0 { 0 } else { 1 };
+    let file = got.fds[1 + own].take();
+    let told = PeerDmb {
+        chunk: m.chunk,
+        slot: u32::from(m.slot),
+        ring_size: m.ring_size,
+        token: m.token,
+    };
+    let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
+    let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
+    let (ring, ring_size) = match own {
+        0 => (a.ring, a.ring_size),
+        _ => (own_ring::attach(hs, m, got.fds[1].take())?, m.own_ring),
+    };
+    if copying::agreed(hs.peer_features)[0] {
+        copying::start(conn, m.token)?;
+    }
+    conn.tx_ring.store(ring, Ordering::Relaxed);
+    conn.tx_size.store(ring_size, Ordering::Relaxed);
+    conn.tx_slot.store(a.slot, Ordering::Relaxed);
+    conn.tx_ready.store(a.ready, Ordering::Relaxed);
+    conn.tx_dmb
+        .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
+    hs.attached = true;
+    faults::at(Step::Attached);
+    Ok(())
+}
+
+fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    let why = if hs.stage == PROPOSED {
+        Reason::TIMEOUT_CL
+    } else {
+        Reason::TIMEOUT_AL
+    };
+    be_patient(conn, hs, why)
+}
+
+fn stop_waiting() {
+    PROCESS.waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
+// --- opening --------------------------------------------------------------
+
+/// Opens this side's lanes. A handler that interrupted this and used the
+/// connection would wait for itself: signals wait until it is done.
+fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    let mask = proc::block_signals();
+    let opened = open_undisturbed(conn, hs);
+    proc::restore_signals(mask);
+    opened
+}
+
+/// Both sides agree: open this side's lanes, if nobody is inside a call.
+fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    let cell = conn.shared();
+    if cell.procs.load(Ordering::Acquire) != 1 {
+        return Err(Reason::SHARED_FD);
+    }
+    let (Some(mut rx), Some(mut tx)) = (lock_rx(conn), lock_tx(conn)) else {
+        return Ok(());
+    };
+    if !begin_move(cell) {
+        return be_patient(conn, hs, Reason::COUNTS); // somebody is inside a call
+    }
+    faults::at(Step::Opening);
+    let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
+    if !matches!(opened, Ok(true)) {
+        cell.rx_gate.set(RxMode::Plain);
+        cell.tx_gate.set(TxMode::Plain);
+        opened?;
+        return be_patient(conn, hs, Reason::COUNTS);
+    }
+    faults::at(Step::Opened);
+    process::show(conn, ConnState::Memlane, Reason::NONE);
+    crate::state::stats::upgraded(conn);
+    crate::state::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
+    crate::state::stats::show_copied(conn, copying::agreed(hs.peer_features));
+    if conn.role.load(Ordering::Relaxed) == 0 {
+        hs.stage = CONFIRMING;
+        return confirm(conn, hs);
+    }
+    hs.stage = OPEN;
+    Ok(())
+}
+
+/// Both directions move, unless somebody is inside a call of either. Both locks are held.
+fn begin_move(cell: &SharedState) -> bool {
+    if !cell.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
+        return false;
+    }
+    let both = cell.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
+    if !both {
+        cell.rx_gate.set(RxMode::Plain);
+    }
+    both
+}
+
+/// Both modes are `Moving` and both locks held. `Ok(false)`: not now.
+fn open_quiet(
+    conn: &Conn,
+    hs: &Handshake,
+    guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
+) -> Result<bool, Reason> {
+    let cell = conn.shared();
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let Ok(counts) = sock::tcp_counts(fd) else {
+        return Ok(false);
+    };
+    if counts.state != TCP_ESTABLISHED {
+        return Err(Reason::CLOSING);
+    }
+    let (taken, written) = (
+        cell.rx_count.load(Ordering::Relaxed),
+        cell.tx_count.load(Ordering::Relaxed),
+    );
+    if counts.taken != taken || counts.written != written {
+        return if hs.tries < 4 {
+            Ok(false)
+        } else {
+            Err(Reason::COUNTS)
+        };
+    }
+    // A ring that its user gave is as large as he wants it; one of a chunk grows with the need.
+    let least = hs.tx_map.map_or(PART_LEAST, |_| 0);
+    let dmb = (hs.rx_chunk - 1, hs.rx_slot);
+    crate::protocol::lane::open(conn, guards, dmb, (taken, written), least);
+    Ok(true)
+}
+
+fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    // SAFETY: learnt in `begin`.
+    let tuple = unsafe { *conn.tuple.get() };
+    let mut m = own_message(Kind::Confirm, conn, &tuple);
+    tell_dmb(conn, &mut m, hs);
+    let to =
+        UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    faults::at(Step::Confirming);
+    match send_with_chunk(conn, &to, &m) {
+        Ok(()) => {
+            hs.stage = OPEN;
+            faults::at(Step::Confirmed);
+        }
+        Err(Sent::Later) => hs.next_op = conn.ops() + 1,
+        Err(Sent::Never(_)) => hs.stage = OVER,
+    }
+    Ok(())
+}
+
+// --- the end --------------------------------------------------------------
+
+/// Stays on TCP, and says why: to the stats page and, if asked, to the peer.
+fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
+    if tell
+        && matches!(
+            hs.stage,
+            LISTENING | ANSWERING | ACCEPTED | PROPOSED | AGREED
+        )
+        && hs.peer_name_len > 0
+    {
+        // SAFETY: learnt in `begin`.
+        let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
+        m.reason = why.0;
+        m.echo = hs.peer_id;
+        if let Ok(to) = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]) {
+            faults::at(Step::Declining);
+            let _ = sock::send_with_fds(mailbox(), &to, &m.encode(), &[]);
+            faults::at(Step::Declined);
+        }
+    }
+    if matches!(hs.stage, ACCEPTED | PROPOSED) {
+        stop_waiting();
+    }
+    // A peer that knows of our DMB may have opened its side already: the DMB must
+    // not serve anybody else before the peer has let go of it.
+    let told = hs.stage == ACCEPTED || hs.stage == AGREED && conn.role.load(Ordering::Relaxed) == 1;
+    give_back(conn, hs, told);
+    hs.stage = OVER;
+    let _ = conn
+        .barred
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
+    process::show(conn, ConnState::Tcp, why);
+    crate::state::stats::count_reason(conn, why);
+    process::count(Counter::Fallbacks, 1);
+    if matches!(
+        why,
+        Reason::INTERNAL | Reason::NOT_PROVEN | Reason::PEER_MISBEHAVED | Reason::MEMORY
+    ) {
+        process::count(Counter::HandshakeErrors, 1);
+    }
+}
+
+fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
+    names::let_go(conn, hs);
+    names::expect_no_more(conn);
+    if hs.attached {
+        let dmb = conn.tx_dmb.load(Ordering::Acquire);
+        // SAFETY: attached: mapped, atomics only.
+        group::detach(unsafe { &*dmb });
+        hs.attached = false;
+        faults::at(Step::Detached);
+    }
+    // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
+    if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
+        own_ring::detach(hs);
+        copying::stop(conn);
+    }
+    if hs.rx_chunk != 0
+        && let Some(mut locked) = group::lock()
+    {
+        let cell = conn.upgraded().then(|| conn.shared());
+        let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
+        group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
+        hs.rx_chunk = 0;
+        faults::at(Step::Released);
+    }
+}
+
+/// The connection is going away: whatever the handshake holds is given back.
+pub fn abandon(conn: &'static Conn) {
+    // SAFETY: the last hold is gone: nobody else looks at `hs` but `deliver`, which takes hs_lock.
+    let hs = unsafe { &mut *conn.hs.get() };
+    if matches!(hs.stage, ACCEPTED | PROPOSED) {
+        stop_waiting();
+    }
+    if hs.rx_chunk != 0 {
+        faults::at(Step::Abandoning);
+    }
+    // The connecting side tells of its DMB with the Confirm only.
+    let told = match conn.role.load(Ordering::Relaxed) {
+        0 => hs.stage == OPEN,
+        _ => matches!(hs.stage, ACCEPTED | AGREED | OPEN),
+    };
+    give_back(conn, hs, told);
+    if hs.stage == IDLE && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {
+        process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);
+        crate::state::stats::count_reason(conn, Reason::PEER_NO_MEMLANE);
+        process::count(Counter::Fallbacks, 1);
+    }
+    hs.stage = OVER;
+}

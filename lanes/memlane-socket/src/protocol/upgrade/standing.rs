@@ -1,0 +1,108 @@
+//! How an upgrade stands, and what speeds it up.
+
+use super::{CONFIRMING, IDLE, LISTENING, OPEN, OVER, refuse};
+use crate::config::Upgrade;
+use crate::state::conn::{Conn, RxMode, TxMode};
+use crate::state::process;
+use core::sync::atomic::Ordering;
+use memlane_core::reason::Reason;
+use memlane_core::stats::{ConnState, Counter};
+use memlane_sys::time;
+
+/// How a connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// On TCP; the handshake is not over.
+    Pending,
+    /// The memory lane is open.
+    Memory,
+    /// On TCP for good, and why.
+    Tcp(Reason),
+}
+
+/// How does it stand? (Of a lane that has ended: why, if the stats page knows.)
+pub fn standing(conn: &Conn) -> Standing {
+    let barred = Reason(conn.barred.load(Ordering::Acquire));
+    let shown =
+        || process::entry(conn).map_or(barred, |e| Reason(e.reason.load(Ordering::Relaxed)));
+    if conn.upgraded() {
+        let over = matches!(conn.rx_mode(), RxMode::Drain | RxMode::Ended);
+        return match (over && conn.tx_mode() == TxMode::Ended, barred) {
+            (false, _) => Standing::Memory,
+            (true, Reason::NONE) => Standing::Tcp(shown()),
+            (true, why) => Standing::Tcp(why),
+        };
+    }
+    match barred {
+        Reason::NONE => Standing::Pending,
+        // Declined by the peer: its own reason says more.
+        Reason::PEER_DECLINED => {
+            let peers = process::entry(conn).map_or(0, |e| e.peer_reason.load(Ordering::Relaxed));
+            Standing::Tcp(if peers == 0 { barred } else { Reason(peers) })
+        }
+        why => Standing::Tcp(why),
+    }
+}
+
+/// The other side has only now begun to use the connection: what was waited for
+/// it before does not count.
+pub fn hope_again(conn: &Conn) {
+    if let Some(_held) = conn.hs_lock.try_lock() {
+        // SAFETY: hs_lock is held.
+        let hs = unsafe { &mut *conn.hs.get() };
+        if matches!(hs.stage, IDLE | LISTENING) && hs.since != 0 {
+            (hs.tries, hs.since) = (0, time::now_ns());
+        }
+    }
+}
+
+/// The connection is connected.
+pub fn connected(conn: &Conn) {
+    crate::state::stats::connected(conn);
+    if process::config().upgrade == Upgrade::Off {
+        bar(conn, Reason::CNF_ERR);
+    }
+}
+
+/// As `bar`, and a handshake that is under way ends here: no step of it follows.
+pub fn give_up(conn: &Conn, why: Reason) {
+    if let Some(_held) = conn.hs_lock.try_lock() {
+        // SAFETY: hs_lock is held.
+        let hs = unsafe { &mut *conn.hs.get() };
+        if !matches!(hs.stage, IDLE | CONFIRMING | OPEN | OVER) {
+            refuse(conn, hs, why, true);
+        }
+    }
+    conn.hs_due.store(u64::MAX, Ordering::Relaxed);
+    bar(conn, why);
+}
+
+/// Never upgrade this connection (and end its lane if it is open).
+pub fn bar(conn: &Conn, why: Reason) {
+    if conn
+        .barred
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+        && !conn.upgraded()
+    {
+        process::show(conn, ConnState::Tcp, why);
+        crate::state::stats::count_reason(conn, why);
+        process::count(Counter::Fallbacks, 1);
+    }
+    crate::protocol::lane::end(conn, why);
+}
+
+/// No connection of this process upgrades from now on, and lanes that are open end: while that may still need calls
+/// which a filter forbids soon, and before somebody uses the descriptors past us.
+pub fn freeze(why: Reason) {
+    if process::is_borrowed() {
+        return; // the child of a vfork: it is itself that it locks in
+    }
+    let _ = process::PROCESS
+        .frozen
+        .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
+    if let Some(h) = process::header() {
+        h.flags.fetch_or(1, Ordering::Relaxed);
+    }
+    process::each_conn(0, i32::MAX, |_, conn| give_up(conn, why));
+}

@@ -1,0 +1,386 @@
+//! The handshake's messages (SMC's CLC: Proposal, Accept, Confirm, Decline).
+//!
+//! One fixed layout for all four, big endian, 448 bytes; `docs/formats/clc.md`
+//! has the table and a vector per message. They travel as AF_UNIX datagrams,
+//! never inside the TCP stream, so no padding or framing is needed.
+//!
+//! Pure: bytes in, bytes out.
+
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+use crate::config::{EID_LEN, EIDS};
+use crate::faults;
+use memlane_sys::sock::{Addr, Tuple};
+
+/// Bytes of every message.
+pub const LEN: usize = 448;
+/// First four bytes (SMC has "SMCD" in EBCDIC).
+pub const EYECATCHER: [u8; 4] = *b"MLNE";
+/// Version of this layout.
+pub const VERSION: u8 = 1;
+/// SMC's channel id of loopback devices (`SMC_LO_RESERVED_CHID`, net/smc/smc_loopback.h).
+pub const CHID: u16 = 0xFFFF;
+
+/// Message types, numbered as SMC's (net/smc/smc_clc.h `SMC_CLC_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Client: I could.
+    Proposal = 1,
+    /// Server: so could I; here is my DMB.
+    Accept = 2,
+    /// Client: here is mine; the lane is open.
+    Confirm = 3,
+    /// Either: no, and why.
+    Decline = 4,
+}
+
+/// One message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message {
+    /// Type.
+    pub kind: Kind,
+    /// Sender's process id (SMC's GID): random per process.
+    pub gid: u64,
+    /// Boot id of the sender's host.
+    pub boot: [u64; 2],
+    /// Decline: reason code.
+    pub reason: u32,
+    /// The connection as the sender sees it.
+    pub tuple: Tuple,
+    /// Accept, Confirm: token of the sender's DMB.
+    pub token: u64,
+    /// … its chunk.
+    pub chunk: u32,
+    /// … its slot.
+    pub slot: u16,
+    /// … bytes of its ring.
+    pub ring_size: u32,
+    /// Sender's id of the connection.
+    pub id: u64,
+    /// Receiver's id of the connection, as it told (0 in a Proposal).
+    pub echo: u64,
+    /// Number of `eids`.
+    pub eid_count: u8,
+    /// Proposal: sender's EIDs; Accept: the chosen one.
+    pub eids: [[u8; EID_LEN]; EIDS],
+    /// What the sender can do and wants: [`OWN_RINGS`], [`CAN_COPY`], [`WANTS_COPY`].
+    pub features: u8,
+    /// Accept, Confirm: the ring is not in the chunk but in a file of its own, with so many bytes; 0 = it is in the chunk.
+    pub own_ring: u32,
+    /// … from there.
+    pub own_ring_at: u64,
+}
+
+/// `Message::features`: can send into rings that lie in a file of their own.
+pub const OWN_RINGS: u8 = 1;
+/// … can send by way of a buffer of its own and a device (mode `copy`).
+pub const CAN_COPY: u8 = 2;
+/// … wants both directions of this connection to be sent so.
+pub const WANTS_COPY: u8 = 4;
+/// … takes Proposals by its mailbox too.
+pub const TAKES_MAIL: u8 = 8;
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Malformed {
+    /// Shorter or longer than `LEN`.
+    Length,
+    /// No eye catcher at the front or the end.
+    EyeCatcher,
+    /// Another version of the protocol.
+    Version,
+    /// Unknown type, channel or count.
+    Field,
+}
+
+impl Message {
+    /// An empty message of this type.
+    pub fn new(kind: Kind, tuple: Tuple) -> Message {
+        Message {
+            kind,
+            gid: 0,
+            boot: [0; 2],
+            reason: 0,
+            tuple,
+            token: 0,
+            chunk: 0,
+            slot: 0,
+            ring_size: 0,
+            id: 0,
+            echo: 0,
+            eid_count: 0,
+            eids: [[b' '; EID_LEN]; EIDS],
+            features: 0,
+            own_ring: 0,
+            own_ring_at: 0,
+        }
+    }
+
+    /// To bytes.
+    pub fn encode(&self) -> [u8; LEN] {
+        let mut b = [0u8; LEN];
+        b[0..4].copy_from_slice(&EYECATCHER);
+        b[4] = self.kind as u8;
+        b[5] = faults::wire_version(VERSION);
+        b[6..8].copy_from_slice(&(LEN as u16).to_be_bytes());
+        b[8..16].copy_from_slice(&self.gid.to_be_bytes());
+        b[16..24].copy_from_slice(&self.boot[0].to_be_bytes());
+        b[24..32].copy_from_slice(&self.boot[1].to_be_bytes());
+        b[32..34].copy_from_slice(&CHID.to_be_bytes());
+        b[36..40].copy_from_slice(&self.reason.to_be_bytes());
+        put_addr(&mut b[40..58], &self.tuple.local);
+        put_addr(&mut b[58..76], &self.tuple.remote);
+        b[80..88].copy_from_slice(&self.token.to_be_bytes());
+        b[88..92].copy_from_slice(&self.chunk.to_be_bytes());
+        b[92..94].copy_from_slice(&self.slot.to_be_bytes());
+        b[96..100].copy_from_slice(&self.ring_size.to_be_bytes());
+        b[104..112].copy_from_slice(&self.id.to_be_bytes());
+        b[112..120].copy_from_slice(&self.echo.to_be_bytes());
+        b[120] = self.eid_count;
+        b[121] = self.features;
+        b[384..388].copy_from_slice(&self.own_ring.to_be_bytes());
+        b[392..400].copy_from_slice(&self.own_ring_at.to_be_bytes());
+        for (i, eid) in self.eids.iter().enumerate() {
+            b[128 + i * EID_LEN..128 + (i + 1) * EID_LEN].copy_from_slice(eid);
+        }
+        b[LEN - 4..].copy_from_slice(&EYECATCHER);
+        b
+    }
+
+    /// From bytes.
+    pub fn decode(b: &[u8]) -> Result<Message, Malformed> {
+        let b: &[u8; LEN] = b.try_into().map_err(|_| Malformed::Length)?;
+        if b[0..4] != EYECATCHER || b[LEN - 4..] != EYECATCHER {
+            return Err(Malformed::EyeCatcher);
+        }
+        // What a Decline needs lies at the same places in every version.
+        if b[5] != faults::wire_version(VERSION) && b[4] != Kind::Decline as u8 {
+            return Err(Malformed::Version);
+        }
+        let kind = match b[4] {
+            1 => Kind::Proposal,
+            2 => Kind::Accept,
+            3 => Kind::Confirm,
+            4 => Kind::Decline,
+            _ => return Err(Malformed::Field),
+        };
+        if usize::from(be16(b, 6)) != LEN || be16(b, 32) != CHID || usize::from(b[120]) > EIDS {
+            return Err(Malformed::Field);
+        }
+        let mut eids = [[b' '; EID_LEN]; EIDS];
+        for (i, eid) in eids.iter_mut().enumerate() {
+            eid.copy_from_slice(&b[128 + i * EID_LEN..128 + (i + 1) * EID_LEN]);
+        }
+        Ok(Message {
+            kind,
+            gid: be64(b, 8),
+            boot: [be64(b, 16), be64(b, 24)],
+            reason: be32(b, 36),
+            tuple: Tuple {
+                local: addr(b, 40),
+                remote: addr(b, 58),
+            },
+            token: be64(b, 80),
+            chunk: be32(b, 88),
+            slot: be16(b, 92),
+            ring_size: be32(b, 96),
+            id: be64(b, 104),
+            echo: be64(b, 112),
+            eid_count: b[120],
+            eids,
+            features: b[121],
+            own_ring: be32(b, 384),
+            own_ring_at: be64(b, 392),
+        })
+    }
+
+    /// What can be known of a message of another version: so much that it can be declined.
+    pub fn of_other_version(b: &[u8]) -> Result<Message, Malformed> {
+        let mut b: [u8; LEN] = b.try_into().map_err(|_| Malformed::Length)?;
+        b[5] = faults::wire_version(VERSION);
+        Message::decode(&b)
+    }
+
+    /// The EIDs in use.
+    pub fn eids(&self) -> &[[u8; EID_LEN]] {
+        &self.eids[..usize::from(self.eid_count).min(EIDS)]
+    }
+}
+
+fn put_addr(out: &mut [u8], a: &Addr) {
+    out[..16].copy_from_slice(&a.ip);
+    out[16..18].copy_from_slice(&a.port.to_be_bytes());
+}
+
+fn addr(b: &[u8; LEN], at: usize) -> Addr {
+    let mut ip = [0u8; 16];
+    ip.copy_from_slice(&b[at..at + 16]);
+    Addr {
+        ip,
+        port: be16(b, at + 16),
+    }
+}
+
+fn be16(b: &[u8; LEN], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+
+fn be32(b: &[u8; LEN], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn be64(b: &[u8; LEN], at: usize) -> u64 {
+    u64::from(be32(b, at)) << 32 | u64::from(be32(b, at + 4))
+}
+
+/// Abstract name at which the accepting side of a connection listens for a
+/// Proposal: made of the connection as the *connecting* side sees it.
+pub fn rendezvous_name(client_view: &Tuple) -> [u8; 36 + 10] {
+    let mut n = [0u8; 46];
+    n[..10].copy_from_slice(b"memlane/1/");
+    put_addr(&mut n[10..28], &client_view.local);
+    put_addr(&mut n[28..46], &client_view.remote);
+    n
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Message {
+        let local = Addr {
+            ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1],
+            port: 40000,
+        };
+        let remote = Addr { port: 80, ..local };
+        let mut m = Message::new(Kind::Accept, Tuple { local, remote });
+        (m.gid, m.boot, m.token, m.chunk, m.slot) =
+            (0x0102_0304_0506_0708, [1, 2], 0xdead_beef, 3, 63);
+        (m.ring_size, m.id, m.echo, m.eid_count) = (1 << 18, 5, 6, 1);
+        m.eids[0][..4].copy_from_slice(b"BLUE");
+        m
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_the_same() {
+        let m = sample();
+        assert_eq!(Message::decode(&m.encode()), Ok(m));
+    }
+
+    #[test]
+    fn truncated_oversized_and_foreign_bytes_are_refused() {
+        let good = sample().encode();
+        assert_eq!(Message::decode(&good[..LEN - 1]), Err(Malformed::Length));
+        assert_eq!(
+            Message::decode(&[good.as_slice(), &[0]].concat()),
+            Err(Malformed::Length)
+        );
+        let change = |at: usize, v: u8| {
+            let mut b = good;
+            b[at] = v;
+            Message::decode(&b)
+        };
+        assert_eq!(change(0, 0), Err(Malformed::EyeCatcher));
+        assert_eq!(change(LEN - 1, 0), Err(Malformed::EyeCatcher));
+        assert_eq!(change(5, 9), Err(Malformed::Version));
+        assert_eq!(change(4, 7), Err(Malformed::Field));
+        assert_eq!(change(120, 9), Err(Malformed::Field));
+        assert_eq!(change(32, 0), Err(Malformed::Field));
+    }
+
+    #[test]
+    fn a_ring_of_its_own_is_told_with_its_place() {
+        let mut m = sample();
+        (m.features, m.own_ring, m.own_ring_at) = (OWN_RINGS, 1 << 21, 0x0102_0304_0506_0000);
+        let bytes = m.encode();
+        assert_eq!(bytes[121], 1);
+        assert_eq!(bytes[384..388], [0, 0x20, 0, 0]);
+        assert_eq!(bytes[392..400], [1, 2, 3, 4, 5, 6, 0, 0]);
+        assert_eq!(Message::decode(&bytes), Ok(m));
+    }
+
+    const PAGE: &str = include_str!("../../../../docs/formats/clc.md");
+
+    /// The bytes that the page shows in the block after `title`, laid over what it
+    /// says of the rest.
+    fn vector<const N: usize>(title: &str, mut bytes: [u8; N]) -> [u8; N] {
+        let (_, after) = PAGE.split_once(title).expect("a vector of this title");
+        let block = after.split("```").nth(1).expect("a block");
+        for line in block.trim().lines().filter(|l| !l.starts_with('…')) {
+            let (at, hex) = line.split_once("  ").expect("an offset, two blanks, bytes");
+            let at = usize::from_str_radix(at, 16).unwrap();
+            for (i, byte) in hex.split(' ').enumerate() {
+                bytes[at + i] = u8::from_str_radix(byte, 16).unwrap();
+            }
+        }
+        bytes
+    }
+
+    /// "All bytes that are not shown between 0x0080 and 0x017f are blanks, all others zero."
+    fn message(title: &str) -> [u8; LEN] {
+        let mut rest = [0u8; LEN];
+        rest[0x80..=0x17f].fill(b' ');
+        vector(title, rest)
+    }
+
+    fn client_view() -> Tuple {
+        sample().tuple
+    }
+
+    fn from_client(kind: Kind) -> Message {
+        let mut m = Message::new(kind, client_view());
+        m.gid = 0x0102_0304_0506_0708;
+        m.boot = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888];
+        m.id = 0x0000_0001_0000_0005;
+        m
+    }
+
+    fn from_server(kind: Kind) -> Message {
+        let mut m = from_client(kind);
+        m.tuple = client_view().mirrored();
+        m.gid = 0x1112_1314_1516_1718;
+        (m.id, m.echo) = (0x0000_0002_0000_0003, m.id);
+        m
+    }
+
+    fn with_eid(mut m: Message) -> Message {
+        m.eid_count = 1;
+        m.eids[0][..4].copy_from_slice(b"BLUE");
+        m
+    }
+
+    #[test]
+    fn each_kind_of_message_is_byte_for_byte_as_its_page_shows_it() {
+        let mut accept = with_eid(from_server(Kind::Accept));
+        (accept.token, accept.chunk, accept.slot) = (0x0123_4567_89ab_cdef, 0, 63);
+        accept.ring_size = 262_144;
+        let mut confirm = from_client(Kind::Confirm);
+        confirm.echo = 0x0000_0002_0000_0003;
+        (confirm.token, confirm.chunk, confirm.slot) = (0xfedc_ba98_7654_3210, 2, 7);
+        confirm.ring_size = 262_144;
+        let mut decline = from_server(Kind::Decline);
+        decline.reason = memlane_core::reason::Reason::NO_EID.0;
+        for (title, m) in [
+            ("\nProposal, ", with_eid(from_client(Kind::Proposal))),
+            ("\nAccept, ", accept),
+            ("\nConfirm, ", confirm),
+            ("\nDecline by ", decline),
+        ] {
+            let shown = message(title);
+            assert_eq!(m.encode(), shown, "{title}");
+            assert_eq!(Message::decode(&shown), Ok(m), "{title}");
+        }
+    }
+
+    #[test]
+    fn the_rendezvous_name_is_as_its_page_shows_it() {
+        let shown = vector("\nRendezvous name of", [0xEEu8; 46]);
+        assert_eq!(rendezvous_name(&client_view()), shown);
+    }
+}

@@ -1,0 +1,780 @@
+//! What a process has once: settings, the descriptor table, the pools, the
+//! stats page; and what happens to them at a fork.
+
+// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+mod conn_ref;
+mod files;
+mod hidden;
+pub mod memory;
+
+pub use conn_ref::ConnRef;
+pub use files::{drop_file, find_file, is_kept_file, keep_file};
+pub use hidden::*;
+
+use crate::config::{self, Config, Upgrade};
+use crate::state::conn::{Conn, Handshake, SharedState};
+use crate::state::sets::{self, Ep, REGS};
+use crate::state::thread::Lock;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use memlane_core::reason::Reason;
+use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
+use memlane_sys::{fd, mem, proc, time};
+
+/// Descriptor numbers that are tracked; sockets above stay TCP. Tests have a small table:
+/// most machines allow them no larger numbers than the real one's.
+pub const FDS: usize = if cfg!(test) { 600 } else { 1 << 20 };
+/// Connections that are tracked; more stay TCP.
+pub const CONNS: usize = stats::CONN_CAPACITY;
+/// Epoll sets that are tracked; connections in others stay TCP.
+pub const EPS: usize = 8192;
+
+/// Table entry tag: the entry is an epoll set.
+const TAG_EP: usize = 1;
+
+/// What a process has once.
+#[derive(Debug)]
+pub struct Process {
+    /// 0 = not initialised, 1 = being initialised, 2 = ready, 3 = switched off.
+    stage: AtomicU32,
+    config: UnsafeCell<Config>,
+    /// Process id (0 in a process whose fork we have not noticed).
+    pub pid: AtomicI32,
+    /// Random id (SMC's GID).
+    pub gid: AtomicU64,
+    /// `ticks` in one µs.
+    pub ticks_per_us: AtomicU64,
+    /// See `owner`.
+    owner: AtomicU32,
+    /// Boot id, to tell hosts apart.
+    pub boot: [AtomicU64; 2],
+    /// Why no connection may upgrade from now on (0 = they may).
+    pub frozen: AtomicU32,
+    /// Mailbox of the handshakes; −1 = none yet.
+    pub mailbox: AtomicI32,
+    /// Connections that wait for mail.
+    pub waiting: AtomicU32,
+    /// Guards the handshake's mailbox and the link groups.
+    pub group_lock: Lock,
+    tables: AtomicBool,
+    pub(crate) pool_lock: Lock,
+    fds: AtomicPtr<AtomicUsize>,
+    conns: AtomicPtr<Conn>,
+    cells: AtomicPtr<SharedState>,
+    eps: AtomicPtr<Ep>,
+    conn_high: AtomicU32,
+    conn_free: AtomicPtr<u32>,
+    conn_free_len: AtomicU32,
+    ep_high: AtomicU32,
+    pub(crate) stats: AtomicPtr<Header>,
+    stats_fd: AtomicI32,
+    /// The file of the tracer's page (`trace`); −1 = none.
+    pub trace_fd: AtomicI32,
+}
+
+// SAFETY: everything is atomic, or guarded by a lock; `config` is written once, before `stage` says ready.
+unsafe impl Sync for Process {}
+
+/// The process.
+pub static PROCESS: Process = Process {
+    stage: AtomicU32::new(0),
+    config: UnsafeCell::new(Config::DEFAULT),
+    pid: AtomicI32::new(0),
+    gid: AtomicU64::new(0),
+    ticks_per_us: AtomicU64::new(1000),
+    owner: AtomicU32::new(0),
+    boot: [AtomicU64::new(0), AtomicU64::new(0)],
+    frozen: AtomicU32::new(0),
+    mailbox: AtomicI32::new(-1),
+    waiting: AtomicU32::new(0),
+    group_lock: Lock::new(),
+    tables: AtomicBool::new(false),
+    pool_lock: Lock::new(),
+    fds: AtomicPtr::new(core::ptr::null_mut()),
+    conns: AtomicPtr::new(core::ptr::null_mut()),
+    cells: AtomicPtr::new(core::ptr::null_mut()),
+    eps: AtomicPtr::new(core::ptr::null_mut()),
+    conn_high: AtomicU32::new(0),
+    conn_free: AtomicPtr::new(core::ptr::null_mut()),
+    conn_free_len: AtomicU32::new(0),
+    ep_high: AtomicU32::new(0),
+    stats: AtomicPtr::new(core::ptr::null_mut()),
+    stats_fd: AtomicI32::new(-1),
+    trace_fd: AtomicI32::new(-1),
+};
+
+/// The settings.
+#[inline(always)]
+pub fn config() -> &'static Config {
+    // SAFETY: written once by `start`, before hooks look.
+    unsafe { &*PROCESS.config.get() }
+}
+
+/// What the rooms above do at moments that only this one knows.
+#[derive(Debug)]
+pub struct Above {
+    /// The tables have been made.
+    pub tables_made: fn(),
+    /// The last descriptor and the last hold of a connection are gone.
+    pub gone: fn(&'static Conn),
+}
+
+/// Null, or what [`begin`] was given. Written once, before `stage` says ready.
+static ABOVE: AtomicPtr<Above> = AtomicPtr::new(core::ptr::null_mut());
+
+fn above() -> Option<&'static Above> {
+    // SAFETY: null, or a static that `begin` was given.
+    unsafe { ABOVE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Takes the settings, once; `false`: somebody has done so before.
+pub fn begin(c: Config, above: &'static Above) -> bool {
+    if PROCESS
+        .stage
+        .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        return false;
+    }
+    #[cfg(feature = "faults")]
+    crate::faults::read(config::env(c"MEMLANE_FAULT"));
+    ABOVE.store(core::ptr::from_ref(above).cast_mut(), Ordering::Release);
+    // SAFETY: nobody reads before `stage` says ready.
+    unsafe { *PROCESS.config.get() = c };
+    PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
+    PROCESS
+        .stage
+        .store(if c.disabled { 3 } else { 2 }, Ordering::Release);
+    true
+}
+
+/// May hooks do anything beyond passing on?
+#[inline(always)]
+pub fn enabled() -> bool {
+    PROCESS.stage.load(Ordering::Relaxed) == 2
+}
+
+/// Makes the tables; called when the process makes its first TCP socket or
+/// epoll set. False if there is no memory: everything stays as without us.
+pub fn tables() -> bool {
+    if PROCESS.tables.load(Ordering::Acquire) {
+        return true;
+    }
+    if !enabled() {
+        return false;
+    }
+    let Some(_held) = PROCESS.pool_lock.lock() else {
+        return false;
+    };
+    if PROCESS.tables.load(Ordering::Acquire) {
+        return true;
+    }
+    make_tables().is_ok()
+}
+
+/// Bytes of address space that the tables take; of memory they take what is used of them.
+const TABLES_LEN: usize = FDS * 8
+    + CONNS * (size_of::<Conn>() + size_of::<SharedState>() + 4)
+    + EPS * size_of::<Ep>()
+    + stats::PAGE_LEN;
+
+/// A program that was given so much, and no more, may need it for itself.
+fn leaves_room() -> bool {
+    let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(proc::limit);
+    limits.iter().all(|limit| TABLES_LEN as u64 <= limit / 4)
+}
+
+fn make_tables() -> memlane_sys::Result<()> {
+    if !leaves_room() {
+        return Err(memlane_sys::Errno(libc::ENOMEM));
+    }
+    PROCESS.fds.store(
+        mem::map_anon(FDS * 8, false)?.cast().as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.conns.store(
+        mem::map_anon(CONNS * size_of::<Conn>(), false)?
+            .cast()
+            .as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.cells.store(make_cells()?, Ordering::Relaxed);
+    PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
+    PROCESS.eps.store(
+        mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS.conn_free.store(
+        mem::map_anon(CONNS * 4, false)?.cast().as_ptr(),
+        Ordering::Relaxed,
+    );
+    PROCESS
+        .ticks_per_us
+        .store(time::measure_ticks_per_us(), Ordering::Relaxed);
+    PROCESS.gid.store(proc::random_u64()?, Ordering::Relaxed);
+    read_boot_id();
+    make_stats_page();
+    if let Some(above) = above() {
+        (above.tables_made)();
+    }
+    PROCESS.tables.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Memory for cells, shared with forked children and, where a memfd can be had,
+/// with programs started by exec.
+fn make_cells() -> memlane_sys::Result<*mut SharedState> {
+    let len = CONNS * size_of::<SharedState>();
+    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-cells", len, false) else {
+        return Ok(mem::map_anon(len, true)?.cast().as_ptr());
+    };
+    let file = region.take_fd();
+    let (base, _) = region.leak();
+    if let Some(file) = file {
+        keep_file(base, len, file);
+    }
+    Ok(base.cast().as_ptr())
+}
+
+/// The user who made this process's shared memory.
+pub fn owner() -> u32 {
+    PROCESS.owner.load(Ordering::Relaxed)
+}
+
+fn read_boot_id() {
+    let mut text = [0u8; 64];
+    let n = fd::read_file(c"/proc/sys/kernel/random/boot_id", &mut text).unwrap_or(0);
+    let mut words = [0u64; 2];
+    let mut digits = 0;
+    for b in &text[..n] {
+        if let Some(v) = (*b as char).to_digit(16) {
+            if digits < 32 {
+                words[digits / 16] = words[digits / 16] << 4 | u64::from(v);
+            }
+            digits += 1;
+        }
+    }
+    PROCESS.boot[0].store(words[0], Ordering::Relaxed);
+    PROCESS.boot[1].store(words[1], Ordering::Relaxed);
+}
+
+// --- descriptors ---------------------------------------------------------
+
+#[inline(always)]
+fn slot(n: i32) -> Option<&'static AtomicUsize> {
+    let base = PROCESS.fds.load(Ordering::Relaxed);
+    let n = usize::try_from(n).ok()?;
+    if base.is_null() || n >= FDS {
+        return None;
+    }
+    // SAFETY: inside the table, which is never unmapped.
+    Some(unsafe { &*base.add(n) })
+}
+
+/// The connection behind descriptor `n`, held.
+#[inline(always)]
+pub fn conn_of(n: i32) -> Option<ConnRef> {
+    let entry = slot(n)?;
+    loop {
+        let value = entry.load(Ordering::Acquire);
+        if value == 0 || value & TAG_EP != 0 {
+            return None;
+        }
+        // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
+        let conn = unsafe { &*(value as *const Conn) };
+        conn.holds.fetch_add(1, Ordering::AcqRel);
+        let held = ConnRef::counted(conn);
+        if entry.load(Ordering::Acquire) == value {
+            return Some(held);
+        }
+    }
+}
+
+/// The epoll set behind descriptor `n`.
+#[inline(always)]
+pub fn ep_of(n: i32) -> Option<&'static Ep> {
+    let value = slot(n)?.load(Ordering::Acquire);
+    if value & TAG_EP == 0 {
+        return None;
+    }
+    // SAFETY: tagged entries are addresses in the pool, which is never unmapped.
+    Some(unsafe { &*((value & !TAG_EP) as *const Ep) })
+}
+
+/// Is `n` a number that the table has no place for?
+pub fn beyond(n: i32) -> bool {
+    usize::try_from(n).is_ok_and(|n| n >= FDS)
+}
+
+/// Is anything known of descriptor `n`?
+pub fn known(n: i32) -> bool {
+    slot(n).is_some_and(|e| e.load(Ordering::Acquire) != 0)
+}
+
+/// Calls `f` with every descriptor below `end` and at least `begin` that refers to a connection.
+pub fn each_conn(begin: i32, end: i32, mut f: impl FnMut(i32, &'static Conn)) {
+    let high = fd_high().min(i64::from(end)) as i32;
+    for n in begin.max(0)..high {
+        if let Some(held) = conn_of(n) {
+            f(n, held.conn());
+        }
+    }
+}
+
+static FD_HIGH: AtomicI32 = AtomicI32::new(0);
+
+/// One more than the highest descriptor number ever tracked.
+pub fn fd_high() -> i64 {
+    i64::from(FD_HIGH.load(Ordering::Relaxed))
+}
+
+fn put(n: i32, value: usize) -> bool {
+    let Some(entry) = slot(n) else { return false };
+    FD_HIGH.fetch_max(n + 1, Ordering::Relaxed);
+    entry.store(value, Ordering::Release);
+    true
+}
+
+/// Makes descriptor `n` a reference to a new connection. `None`: not tracked.
+pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<ConnRef> {
+    if !tables() {
+        return None;
+    }
+    slot(n)?;
+    forget(n);
+    let conn = alloc_conn()?;
+    conn.fd.store(n, Ordering::Relaxed);
+    conn.role.store(role, Ordering::Relaxed);
+    conn.refs.store(1, Ordering::Relaxed);
+    conn.shared()
+        .nonblock
+        .store(u32::from(nonblock), Ordering::Relaxed);
+    conn.hs_due
+        .store(config().first_step(role == 1), Ordering::Relaxed);
+    conn.holds.fetch_add(1, Ordering::AcqRel);
+    put(n, core::ptr::from_ref(conn) as usize);
+    Some(ConnRef::counted(conn))
+}
+
+/// Has enough been moved for `--upgrade auto` to start before its count of calls?
+pub fn hurry(conn: &Conn, bytes: u64) {
+    let accepting = conn.role.load(Ordering::Relaxed) == 1;
+    let (least, first) = if accepting {
+        (config::AUTO_BYTES / 2, config::AUTO_OPS_ACCEPTING)
+    } else {
+        (config::AUTO_BYTES, config::AUTO_OPS)
+    };
+    if bytes >= least
+        && config().upgrade == Upgrade::Auto
+        && conn.hs_due.load(Ordering::Relaxed) == first
+    {
+        conn.hs_due.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Descriptor `new` refers to what `old` refers to (after a dup).
+pub fn dup_entry(old: i32, new: i32) {
+    forget(new);
+    let Some(value) = slot(old).map(|e| e.load(Ordering::Acquire)) else {
+        return;
+    };
+    if value == 0 || slot(new).is_none() {
+        return;
+    }
+    if value & TAG_EP == 0 {
+        let Some(held) = conn_of(old) else { return };
+        held.refs.fetch_add(1, Ordering::AcqRel);
+    } else if let Some(ep) = ep_of(old) {
+        ep.refs.fetch_add(1, Ordering::AcqRel);
+    }
+    put(new, value);
+}
+
+/// Is this the last descriptor (of this process) for its connection?
+pub fn is_last(conn: &Conn) -> bool {
+    conn.refs.load(Ordering::Acquire) == 1
+}
+
+/// Descriptor `n` no longer refers to anything (it is being closed).
+pub fn forget(n: i32) {
+    let Some(entry) = slot(n) else { return };
+    let value = entry.swap(0, Ordering::AcqRel);
+    if value == 0 {
+        return;
+    }
+    if value & TAG_EP != 0 {
+        // SAFETY: tagged entries are addresses in the pool.
+        let ep = unsafe { &*((value & !TAG_EP) as *const Ep) };
+        if ep.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            release(ep);
+        }
+        return;
+    }
+    // SAFETY: untagged entries are addresses in the pool.
+    let conn = unsafe { &*(value as *const Conn) };
+    conn.holds.fetch_add(1, Ordering::AcqRel);
+    let held = ConnRef::counted(conn);
+    sets::drop_fd(&held.regs, n, is_last(&held));
+    if held.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        held.closing.store(1, Ordering::Release);
+    } else if held.fd.load(Ordering::Relaxed) == n {
+        each_conn(0, FDS as i32, |m, c| {
+            if core::ptr::eq(c, held.conn()) {
+                c.fd.store(m, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// The set's last descriptor is closed: its registrations are void.
+fn release(ep: &'static Ep) {
+    unhide(ep.bell.swap(0, Ordering::Relaxed));
+    for_live(|conn| {
+        for reg in &conn.regs {
+            if sets::belongs_to(reg, ep) {
+                sets::remove(ep, reg);
+            }
+        }
+    });
+}
+
+/// Calls `f` with every connection in use.
+pub fn for_live(mut f: impl FnMut(&'static Conn)) {
+    let base = PROCESS.conns.load(Ordering::Relaxed);
+    for i in 0..PROCESS.conn_high.load(Ordering::Relaxed) {
+        // SAFETY: below conn_high, inside the pool.
+        let conn = unsafe { &*base.add(i as usize) };
+        if conn.refs.load(Ordering::Acquire) != 0 {
+            f(conn);
+        }
+    }
+}
+
+/// Is this the child of a vfork (or of another call that shares our memory)?
+/// Then nothing of ours may be changed.
+pub fn is_borrowed() -> bool {
+    proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
+}
+
+/// New connections of a child take cells of its own; the parent's stay mapped
+/// for the sockets that both hold.
+pub(crate) fn new_cells_for_child() {
+    if let Ok(cells) = make_cells() {
+        PROCESS.cells.store(cells, Ordering::Relaxed);
+    }
+}
+
+/// Have the tables been made?
+pub(crate) fn has_tables() -> bool {
+    PROCESS.tables.load(Ordering::Acquire)
+}
+
+/// No descriptor refers to anything any more. The process has one thread.
+pub(crate) fn forget_all_fds() {
+    for n in 0..FD_HIGH.load(Ordering::Relaxed) {
+        if let Some(entry) = slot(n) {
+            entry.store(0, Ordering::Release);
+        }
+    }
+}
+
+// --- pools ---------------------------------------------------------------
+
+fn alloc_conn() -> Option<&'static Conn> {
+    let _held = PROCESS.pool_lock.lock()?;
+    let base = PROCESS.conns.load(Ordering::Relaxed);
+    let free = PROCESS.conn_free.load(Ordering::Relaxed);
+    let waiting = PROCESS.conn_free_len.load(Ordering::Relaxed);
+    let index = if waiting > 0 {
+        PROCESS.conn_free_len.store(waiting - 1, Ordering::Relaxed);
+        // SAFETY: below `conn_free_len`, inside the mapping of CONNS numbers.
+        unsafe { *free.add(waiting as usize - 1) }
+    } else {
+        let next = PROCESS.conn_high.load(Ordering::Relaxed);
+        if next as usize >= CONNS {
+            return None;
+        }
+        PROCESS.conn_high.store(next + 1, Ordering::Relaxed);
+        next
+    };
+    // SAFETY: below CONNS, inside the pool.
+    let conn = unsafe { &*base.add(index as usize) };
+    let Some(cell) = alloc_cell(index as usize) else {
+        give_back(index);
+        return None;
+    };
+    reset_conn(conn, index, cell);
+    Some(conn)
+}
+
+/// Puts an index on the free list; `pool_lock` is held.
+fn give_back(index: u32) {
+    let len = PROCESS.conn_free_len.load(Ordering::Relaxed);
+    // SAFETY: there are never more free indices than CONNS.
+    unsafe { *PROCESS.conn_free.load(Ordering::Relaxed).add(len as usize) = index };
+    PROCESS.conn_free_len.store(len + 1, Ordering::Relaxed);
+}
+
+/// A cell that no process uses, for connection `index`: that of the same number, if no
+/// child still holds it, so that few connections use little of the memory, however many
+/// come and go. `pool_lock` is held.
+fn alloc_cell(index: usize) -> Option<&'static SharedState> {
+    let base = PROCESS.cells.load(Ordering::Relaxed);
+    for i in 0..CONNS {
+        // SAFETY: below CONNS, inside the pool.
+        let cell = unsafe { &*base.add((index + i) % CONNS) };
+        if cell.procs.load(Ordering::Acquire) == 0 {
+            reset_cell(cell);
+            return Some(cell);
+        }
+    }
+    None
+}
+
+fn reset_cell(cell: &SharedState) {
+    cell.procs.store(1, Ordering::Relaxed);
+    cell.nonblock.store(0, Ordering::Relaxed);
+    cell.rx_lock.reset();
+    cell.tx_lock.reset();
+    cell.rx_gate.reset();
+    cell.tx_gate.reset();
+    cell.pending_error.store(0, Ordering::Relaxed);
+    cell.tx_blocked.store(0, Ordering::Relaxed);
+    cell.tx_waited.store(0, Ordering::Relaxed);
+    for word in [
+        &cell.rx_count,
+        &cell.rx_taken,
+        &cell.tx_sent,
+        &cell.rx_flight,
+        &cell.tx_count,
+        &cell.tx_flight,
+        &cell.tx_to_parked,
+        &cell.tx_after,
+        &cell.rx_after,
+    ] {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+fn reset_conn(conn: &Conn, index: u32, cell: &'static SharedState) {
+    conn.generation.fetch_add(1, Ordering::AcqRel);
+    conn.closing.store(0, Ordering::Relaxed);
+    conn.barred
+        .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
+    conn.inherited.store(0, Ordering::Relaxed);
+    conn.cell
+        .store(core::ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
+    for p in [&conn.tx_dmb, &conn.rx_dmb] {
+        p.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    conn.given_ring
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    conn.given_size.store(0, Ordering::Relaxed);
+    conn.index.store(index, Ordering::Relaxed);
+    conn.tx_calls.store(0, Ordering::Relaxed);
+    conn.rx_calls.store(0, Ordering::Relaxed);
+    conn.tx_ready_since.store(0, Ordering::Relaxed);
+    conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
+    conn.hs_lock.reset();
+    conn.seen.store(0, Ordering::Relaxed);
+    conn.wakes_in_vain.store(0, Ordering::Relaxed);
+    conn.stays_parked.store(0, Ordering::Relaxed);
+    // SAFETY: the connection is not published yet: nobody else looks.
+    unsafe { *conn.hs.get() = Handshake::NEW };
+    for (place, reg) in conn.regs.iter().enumerate() {
+        reg.ep.store(core::ptr::null_mut(), Ordering::Relaxed);
+        reg.marks.store(0, Ordering::Relaxed);
+        let number = index * REGS as u32 + place as u32;
+        reg.number.store(number, Ordering::Relaxed);
+    }
+}
+
+/// Frees a connection whose last descriptor and last hold are gone.
+pub fn reap(conn: &'static Conn) {
+    if conn
+        .closing
+        .compare_exchange(1, 2, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        return;
+    }
+    if let Some(above) = above() {
+        (above.gone)(conn);
+    }
+    // Nobody holds it any more: from here on it has no memory.
+    for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
+        dmb.store(core::ptr::null_mut(), Ordering::Release);
+    }
+    let cell = conn.shared();
+    let _held = PROCESS.pool_lock.lock();
+    cell.procs.fetch_sub(1, Ordering::AcqRel);
+    give_back(conn.index.load(Ordering::Relaxed));
+}
+
+/// Makes descriptor `n` a reference to a new epoll set.
+pub fn open_ep(n: i32) {
+    if !tables() || slot(n).is_none() {
+        return;
+    }
+    forget(n);
+    let Some(_held) = PROCESS.pool_lock.lock() else {
+        return;
+    };
+    let base = PROCESS.eps.load(Ordering::Relaxed);
+    let high = PROCESS.ep_high.load(Ordering::Relaxed);
+    for i in 0..=high.min(EPS as u32 - 1) {
+        // SAFETY: below EPS, inside the pool.
+        let ep = unsafe { &*base.add(i as usize) };
+        if ep
+            .refs
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            if i == high {
+                PROCESS.ep_high.store(high + 1, Ordering::Relaxed);
+            }
+            ep.reset(n);
+            put(n, core::ptr::from_ref(ep) as usize | TAG_EP);
+            return;
+        }
+    }
+}
+
+/// Calls `f` with every epoll set in use.
+pub fn each_ep(mut f: impl FnMut(&'static Ep)) {
+    let base = PROCESS.eps.load(Ordering::Relaxed);
+    for i in 0..PROCESS.ep_high.load(Ordering::Relaxed) {
+        // SAFETY: below EPS, inside the pool.
+        let ep = unsafe { &*base.add(i as usize) };
+        if ep.refs.load(Ordering::Acquire) != 0 {
+            f(ep);
+        }
+    }
+}
+
+/// The connection of pool index `index`, if it is in use and of this generation.
+pub fn conn_by_id(id: u64) -> Option<ConnRef> {
+    let index = (id & 0xffff_ffff) as usize;
+    if index >= PROCESS.conn_high.load(Ordering::Relaxed) as usize {
+        return None;
+    }
+    // SAFETY: below conn_high, inside the pool.
+    let conn = unsafe { &*PROCESS.conns.load(Ordering::Relaxed).add(index) };
+    conn.holds.fetch_add(1, Ordering::AcqRel);
+    let held = ConnRef::counted(conn);
+    let alive = held.refs.load(Ordering::Acquire) != 0
+        && u64::from(held.generation.load(Ordering::Acquire)) == id >> 32;
+    alive.then_some(held)
+}
+
+/// What `conn_by_id` finds it by.
+pub fn id_of(conn: &Conn) -> u64 {
+    u64::from(conn.generation.load(Ordering::Acquire)) << 32
+        | u64::from(conn.index.load(Ordering::Relaxed))
+}
+
+/// The connection of index `i`, if that index was ever used.
+pub fn conn_at(i: usize) -> Option<&'static Conn> {
+    let base = PROCESS.conns.load(Ordering::Relaxed);
+    // SAFETY: below `conn_high`, inside the pool.
+    (i < conns_made()).then(|| unsafe { &*base.add(i) })
+}
+
+/// Indices of connections that were ever used.
+pub fn conns_made() -> usize {
+    PROCESS.conn_high.load(Ordering::Relaxed) as usize
+}
+
+// --- stats page ----------------------------------------------------------
+
+pub(crate) fn make_stats_page() {
+    let Ok(file) = mem::memfd(stats::MEMFD_NAME, stats::PAGE_LEN, false) else {
+        return;
+    };
+    let Ok(base) = mem::map_shared(file.raw(), 0, stats::PAGE_LEN, true) else {
+        return;
+    };
+    // From here on nobody can map it writable any more: others only read.
+    if mem::add_seals(file.raw(), mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE).is_err() {
+        return;
+    }
+    let header: *mut Header = base.as_ptr().cast();
+    // SAFETY: the region is larger than a Header, page aligned, zeroed; Header consists of atomics.
+    let h = unsafe { &*header };
+    h.version.store(stats::VERSION, Ordering::Relaxed);
+    h.header_len
+        .store(stats::HEADER_LEN as u32, Ordering::Relaxed);
+    h.page_len.store(stats::PAGE_LEN as u64, Ordering::Relaxed);
+    h.pid.store(proc::pid().cast_unsigned(), Ordering::Relaxed);
+    h.uid.store(proc::euid(), Ordering::Relaxed);
+    h.start_ns.store(time::wall_ns(), Ordering::Relaxed);
+    h.gid
+        .store(PROCESS.gid.load(Ordering::Relaxed), Ordering::Relaxed);
+    let mut comm = [0u8; 16];
+    let _ = fd::read_file(c"/proc/self/comm", &mut comm);
+    for (word, bytes) in h.comm.iter().zip(comm.chunks_exact(8)) {
+        let mut b = [0u8; 8];
+        b.copy_from_slice(bytes);
+        word.store(
+            u64::from_ne_bytes(b.map(|c| if c == b'\n' { 0 } else { c })),
+            Ordering::Relaxed,
+        );
+    }
+    h.conn_capacity
+        .store(stats::CONN_CAPACITY as u32, Ordering::Relaxed);
+    h.conn_entry_len
+        .store(stats::CONN_ENTRY_LEN as u32, Ordering::Relaxed);
+    h.ring_size
+        .store(u64::from(config().ring), Ordering::Relaxed);
+    h.spin_us.store(config().spin_us, Ordering::Relaxed);
+    h.upgrade.store(config().upgrade as u32, Ordering::Relaxed);
+    h.mode.store(config().mode as u32, Ordering::Relaxed);
+    h.magic.store(stats::MAGIC, Ordering::Release);
+    PROCESS.stats_fd.store(hide(file), Ordering::Relaxed);
+    PROCESS.stats.store(header, Ordering::Release);
+}
+
+/// The stats page's header, if there is a page.
+#[inline(always)]
+pub fn header() -> Option<&'static Header> {
+    let h = PROCESS.stats.load(Ordering::Acquire);
+    // SAFETY: null or a mapping that is never unmapped.
+    unsafe { h.as_ref() }
+}
+
+/// The stats entry of a connection.
+#[inline(always)]
+pub fn entry(conn: &Conn) -> Option<&'static ConnEntry> {
+    let h = PROCESS.stats.load(Ordering::Acquire);
+    if h.is_null() {
+        return None;
+    }
+    let at =
+        stats::HEADER_LEN + conn.index.load(Ordering::Relaxed) as usize * stats::CONN_ENTRY_LEN;
+    // SAFETY: the page has CONN_CAPACITY entries behind its header and `index` is below that.
+    Some(unsafe { &*h.cast::<u8>().add(at).cast::<ConnEntry>() })
+}
+
+/// Adds to a process-wide counter.
+#[inline]
+pub fn count(c: Counter, n: u64) {
+    if let Some(h) = header() {
+        h.counters[c as usize].fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// State that `ConnEntry` shows.
+pub fn show(conn: &Conn, state: ConnState, reason: Reason) {
+    if let Some(e) = entry(conn) {
+        e.reason.store(reason.0, Ordering::Relaxed);
+        e.state.store(state as u32, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,168 @@
+//! The lists of a set. Its lock is held (`remove` and `set_of` take it).
+//!
+//! A registration belongs to one set or to none, and only the lists of its own set link it. It leaves its set with
+//! all its links, under that set's lock; so whoever comes from a connection, and not from a list, looks again at
+//! `Reg::ep` once it has the lock ([`set_of`]).
+
+use super::*;
+use crate::state::thread::LockGuard;
+
+fn ep_ref<'a>(p: *mut Ep) -> Option<&'a Ep> {
+    // SAFETY: null, or an address in the pool of sets, which is never unmapped.
+    unsafe { p.as_ref() }
+}
+
+/// The set that a registration belongs to, with the set's lock.
+pub(crate) fn set_of(reg: &Reg) -> Option<(&'static Ep, LockGuard<'static>)> {
+    set_by(reg, Lock::lock)
+}
+
+/// The set that a registration belongs to, if its lock is free.
+pub(crate) fn try_set_of(reg: &Reg) -> Option<(&'static Ep, LockGuard<'static>)> {
+    set_by(reg, Lock::try_lock)
+}
+
+fn set_by(
+    reg: &Reg,
+    lock: impl Fn(&'static Lock) -> Option<LockGuard<'static>>,
+) -> Option<(&'static Ep, LockGuard<'static>)> {
+    let ep: &'static Ep = ep_ref(reg.ep.load(Ordering::Acquire))?;
+    let held = lock(&ep.lock)?;
+    belongs_to(reg, ep).then_some((ep, held))
+}
+
+/// Does the registration belong to this set? For sure if the set's lock is held.
+pub(crate) fn belongs_to(reg: &Reg, ep: &Ep) -> bool {
+    core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
+}
+
+pub(crate) fn marked(reg: &Reg, bit: u32) -> bool {
+    reg.marks.load(Ordering::Relaxed) & bit != 0
+}
+
+pub(crate) fn mark(reg: &Reg, bits: u32) {
+    reg.marks
+        .store(reg.marks.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+}
+
+pub(crate) fn unmark(reg: &Reg, bits: u32) {
+    reg.marks
+        .store(reg.marks.load(Ordering::Relaxed) & !bits, Ordering::Relaxed);
+}
+
+pub(crate) fn push_ready(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_READY) {
+        return;
+    }
+    mark(reg, REG_READY);
+    reg.next_ready
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    match reg_ref(ep.ready_tail.load(Ordering::Relaxed)) {
+        Some(last) => last.next_ready.store(ptr(reg), Ordering::Relaxed),
+        None => ep.ready_head.store(ptr(reg), Ordering::Relaxed),
+    }
+    ep.ready_tail.store(ptr(reg), Ordering::Relaxed);
+}
+
+pub(crate) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
+    let reg = reg_ref(ep.ready_head.load(Ordering::Relaxed))?;
+    let next = reg.next_ready.load(Ordering::Relaxed);
+    ep.ready_head.store(next, Ordering::Relaxed);
+    if next.is_null() {
+        ep.ready_tail
+            .store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    unmark(reg, REG_READY);
+    Some(reg)
+}
+
+pub(crate) fn push_hot(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_HOT) {
+        return;
+    }
+    mark(reg, REG_HOT);
+    let first = ep.hot.load(Ordering::Relaxed);
+    reg.next_hot.store(first, Ordering::Relaxed);
+    reg.prev_hot.store(core::ptr::null_mut(), Ordering::Relaxed);
+    if let Some(first) = reg_ref(first) {
+        first.prev_hot.store(ptr(reg), Ordering::Relaxed);
+    }
+    ep.hot.store(ptr(reg), Ordering::Relaxed);
+}
+
+pub(crate) fn drop_hot(ep: &Ep, reg: &Reg) {
+    if !marked(reg, REG_HOT) {
+        return;
+    }
+    unmark(reg, REG_HOT);
+    let (prev, next) = (
+        reg.prev_hot.load(Ordering::Relaxed),
+        reg.next_hot.load(Ordering::Relaxed),
+    );
+    match reg_ref(prev) {
+        Some(prev) => prev.next_hot.store(next, Ordering::Relaxed),
+        None => ep.hot.store(next, Ordering::Relaxed),
+    }
+    if let Some(next) = reg_ref(next) {
+        next.prev_hot.store(prev, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn push_dirty(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_DIRTY) {
+        return;
+    }
+    mark(reg, REG_DIRTY);
+    reg.next_dirty
+        .store(ep.dirty.load(Ordering::Relaxed), Ordering::Relaxed);
+    ep.dirty.store(ptr(reg), Ordering::Relaxed);
+}
+
+/// Takes a registration out of a set, if it is still in there.
+pub(crate) fn remove(ep: &Ep, reg: &Reg) {
+    if let Some(_held) = ep.lock.lock()
+        && belongs_to(reg, ep)
+    {
+        take_out(ep, reg);
+    }
+}
+
+/// Takes a registration out of its set.
+pub(crate) fn take_out(ep: &Ep, reg: &Reg) {
+    drop_hot(ep, reg);
+    drop_linked(&ep.dirty, reg, REG_DIRTY, |r| &r.next_dirty);
+    if marked(reg, REG_READY) {
+        drop_linked(&ep.ready_head, reg, REG_READY, |r| &r.next_ready);
+        // The tail may have been this one: walk to the new end.
+        let mut last = core::ptr::null_mut();
+        let mut at = ep.ready_head.load(Ordering::Relaxed);
+        while let Some(r) = reg_ref(at) {
+            last = at;
+            at = r.next_ready.load(Ordering::Relaxed);
+        }
+        ep.ready_tail.store(last, Ordering::Relaxed);
+    }
+    reg.fd.store(-1, Ordering::Relaxed);
+    reg.ep.store(core::ptr::null_mut(), Ordering::Release);
+    ep.regs.fetch_sub(1, Ordering::Relaxed);
+}
+
+pub(crate) fn drop_linked(
+    head: &AtomicPtr<Reg>,
+    reg: &Reg,
+    bit: u32,
+    next: impl Fn(&Reg) -> &AtomicPtr<Reg>,
+) {
+    if !marked(reg, bit) {
+        return;
+    }
+    unmark(reg, bit);
+    let mut link = head;
+    while let Some(r) = reg_ref(link.load(Ordering::Relaxed)) {
+        if core::ptr::eq(r, reg) {
+            link.store(next(r).load(Ordering::Relaxed), Ordering::Relaxed);
+            return;
+        }
+        link = next(r);
+    }
+}

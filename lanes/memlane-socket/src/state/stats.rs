@@ -1,0 +1,336 @@
+//! What a connection shows in the process's stats page.
+
+use crate::state::conn::Conn;
+use crate::state::process::{entry, header};
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use memlane_core::reason::Reason;
+use memlane_core::stats::{COPIED_RX, COPIED_TX, ConnState, Counter, Header, SIZE_CLASSES};
+use memlane_sys::proc;
+use memlane_sys::sock::Tuple;
+
+/// A connection begins.
+pub fn open_entry(conn: &Conn) {
+    let Some(e) = entry(conn) else { return };
+    e.seq.fetch_add(1, Relaxed);
+    for word in [
+        &e.local_ip[0],
+        &e.local_ip[1],
+        &e.remote_ip[0],
+        &e.remote_ip[1],
+        &e.inode,
+    ] {
+        word.store(0, Relaxed);
+    }
+    for word in [
+        &e.tx_ring_bytes,
+        &e.tx_tcp_bytes,
+        &e.rx_ring_bytes,
+        &e.rx_tcp_bytes,
+        &e.tx_calls,
+        &e.rx_calls,
+    ] {
+        word.store(0, Relaxed);
+    }
+    for word in [
+        &e.ports,
+        &e.peer_pid,
+        &e.peer_reason,
+        &e.peer_uid,
+        &e.parked,
+        &e.tx_ring_size,
+        &e.rx_ring_size,
+        &e.tx_ring_part,
+        &e.copied,
+    ] {
+        word.store(0, Relaxed);
+    }
+    e.fd.store(conn.fd.load(Relaxed).cast_unsigned(), Relaxed);
+    e.role.store(conn.role.load(Relaxed), Relaxed);
+    e.since_ns.store(memlane_sys::time::wall_ns(), Relaxed);
+    e.reason.store(Reason::TOO_YOUNG.0, Relaxed);
+    e.state.store(ConnState::New as u32, Relaxed);
+    e.seq.fetch_add(1, Relaxed);
+    if let Some(h) = header() {
+        h.conn_high.fetch_max(conn.index.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+/// It is connected.
+pub fn connected(conn: &Conn) {
+    let Some(h) = header() else { return };
+    count_conn(h, conn.role.load(Relaxed));
+    if let Some(e) = entry(conn) {
+        e.state.store(ConnState::Tcp as u32, Relaxed);
+    }
+}
+
+/// A connection of which nothing else is known: its descriptor's number is beyond the table.
+pub fn out_of_range(role: u32) {
+    let Some(h) = header() else { return };
+    count_conn(h, role);
+    count_reason_as(h, role, Reason::FD_RANGE);
+    h.counters[Counter::Fallbacks as usize].fetch_add(1, Relaxed);
+}
+
+fn count_conn(h: &Header, role: u32) {
+    h.counters[Counter::Conns as usize].fetch_add(1, Relaxed);
+    let side = if role == 0 {
+        Counter::ConnsClient
+    } else {
+        Counter::ConnsServer
+    };
+    h.counters[side as usize].fetch_add(1, Relaxed);
+}
+
+/// It got its memory lane.
+pub fn upgraded(conn: &Conn) {
+    let Some(h) = header() else { return };
+    let side = match conn.role.load(Relaxed) {
+        0 => Counter::UpgradedClient,
+        _ => Counter::UpgradedServer,
+    };
+    for counter in [Counter::Upgraded, side] {
+        h.counters[counter as usize].fetch_add(1, Relaxed);
+    }
+}
+
+/// It ends: its sums move to the process's.
+pub fn close_entry(conn: &Conn) {
+    let (Some(e), Some(h)) = (entry(conn), header()) else {
+        return;
+    };
+    let add = |c: Counter, from: &AtomicU64| {
+        h.counters[c as usize].fetch_add(from.swap(0, Relaxed), Relaxed);
+    };
+    if e.state.load(Relaxed) == ConnState::Tcp as u32
+        && e.reason.load(Relaxed) == Reason::TOO_YOUNG.0
+    {
+        count_reason(conn, Reason::TOO_YOUNG);
+    }
+    e.state.store(ConnState::Free as u32, Relaxed);
+    add(Counter::TxRingBytes, &e.tx_ring_bytes);
+    add(Counter::TxTcpBytes, &e.tx_tcp_bytes);
+    add(Counter::RxRingBytes, &e.rx_ring_bytes);
+    add(Counter::RxTcpBytes, &e.rx_tcp_bytes);
+    add(Counter::TxCalls, &e.tx_calls);
+    add(Counter::RxCalls, &e.rx_calls);
+}
+
+/// Its addresses are known.
+pub fn show_tuple(conn: &Conn, t: &Tuple) {
+    let Some(e) = entry(conn) else { return };
+    e.seq.fetch_add(1, Relaxed);
+    for (words, addr) in [(&e.local_ip, &t.local), (&e.remote_ip, &t.remote)] {
+        for (word, bytes) in words.iter().zip(addr.ip.chunks_exact(8)) {
+            let mut b = [0u8; 8];
+            b.copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(b), Relaxed);
+        }
+    }
+    let inode = memlane_sys::fd::stat(conn.fd.load(Relaxed)).map_or(0, |s| s.ino);
+    e.inode.store(inode, Relaxed);
+    e.ports.store(
+        u32::from(t.local.port) | u32::from(t.remote.port) << 16,
+        Relaxed,
+    );
+    e.seq.fetch_add(1, Relaxed);
+}
+
+/// Its peer is known.
+pub fn show_peer(conn: &Conn, pid: i32, uid: u32) {
+    if let Some(e) = entry(conn) {
+        e.peer_pid.store(pid.cast_unsigned(), Relaxed);
+        e.peer_uid.store(uid, Relaxed);
+    }
+}
+
+/// Its rings are open.
+pub fn show_rings(conn: &Conn) {
+    if let Some(e) = entry(conn) {
+        e.tx_ring_size.store(conn.tx_size.load(Relaxed), Relaxed);
+        e.rx_ring_size.store(conn.rx_size.load(Relaxed), Relaxed);
+        e.parked.store(1, Relaxed);
+    }
+}
+
+/// The sender uses so many bytes of the peer's ring from now on.
+#[cold]
+pub fn show_part(conn: &Conn, part: usize) {
+    if let Some(e) = entry(conn) {
+        e.tx_ring_part
+            .store(u32::try_from(part).unwrap_or(0), Relaxed);
+    }
+}
+
+/// Its lane is open: which directions, sent and received, go in mode `copy`?
+pub fn show_copied(conn: &Conn, [own, by_peer]: [bool; 2]) {
+    if let Some(e) = entry(conn) {
+        let bits = (u32::from(own) * COPIED_TX) | (u32::from(by_peer) * COPIED_RX);
+        e.copied.store(bits, Relaxed);
+    }
+}
+
+/// One more connection (or attempt) that is on TCP for this reason.
+pub fn count_reason(conn: &Conn, why: Reason) {
+    if let Some(h) = header() {
+        count_reason_as(h, conn.role.load(Relaxed), why);
+    }
+}
+
+fn count_reason_as(h: &Header, role: u32, why: Reason) {
+    for slot in &h.reasons {
+        let code = slot.code.load(Relaxed);
+        let mine = code == why.0
+            || code == 0
+                && slot
+                    .code
+                    .compare_exchange(0, why.0, Relaxed, Relaxed)
+                    .map_or_else(|c| c == why.0, |_| true);
+        if mine {
+            let side = if role == 0 {
+                &slot.client
+            } else {
+                &slot.server
+            };
+            side.fetch_add(1, Relaxed);
+            return;
+        }
+    }
+}
+
+/// Bytes received through the ring; `rx_lock` is held.
+#[inline]
+pub fn add_rx_ring(conn: &Conn, n: u64) {
+    if let Some(e) = entry(conn) {
+        e.rx_ring_bytes
+            .store(e.rx_ring_bytes.load(Relaxed) + n, Relaxed);
+    }
+}
+
+/// Bytes sent through the ring; `tx_lock` is held.
+#[inline]
+pub fn add_tx_ring(conn: &Conn, n: u64) {
+    if let Some(e) = entry(conn) {
+        e.tx_ring_bytes
+            .store(e.tx_ring_bytes.load(Relaxed) + n, Relaxed);
+    }
+}
+
+/// Bytes received through TCP.
+pub fn add_rx_tcp(conn: &Conn, n: u64) {
+    if let Some(e) = entry(conn) {
+        e.rx_tcp_bytes.fetch_add(n, Relaxed);
+    }
+}
+
+/// Bytes sent through TCP.
+pub fn add_tx_tcp(conn: &Conn, n: u64) {
+    if let Some(e) = entry(conn) {
+        e.tx_tcp_bytes.fetch_add(n, Relaxed);
+    }
+}
+
+/// A receive call ended.
+#[inline]
+pub fn show_rx(conn: &Conn, n: isize) {
+    if n > 0
+        && conn.upgraded()
+        && let (Some(e), Some(h)) = (entry(conn), header())
+    {
+        e.rx_calls.store(conn.rx_calls.load(Relaxed), Relaxed);
+        bump(&h.rx_sizes, n.cast_unsigned());
+    }
+}
+
+/// A send call ended.
+#[inline]
+pub fn show_tx(conn: &Conn, n: isize) {
+    if n > 0
+        && conn.upgraded()
+        && let (Some(e), Some(h)) = (entry(conn), header())
+    {
+        e.tx_calls.store(conn.tx_calls.load(Relaxed), Relaxed);
+        bump(&h.tx_sizes, n.cast_unsigned());
+        if n.cast_unsigned() > conn.tx_size.load(Relaxed) as usize {
+            h.counters[Counter::TxBeyondRing as usize].fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Size class as `smcd stats`: ≤8K, ≤16K … ≤512K, more.
+#[inline]
+fn bump(classes: &[AtomicU64; SIZE_CLASSES], n: usize) {
+    let class = (usize::BITS - (n.saturating_sub(1) >> 13).leading_zeros()) as usize;
+    classes[class.min(SIZE_CLASSES - 1)].fetch_add(1, Relaxed);
+}
+
+/// `--stats-on-exit`.
+pub fn print_summary() {
+    let Some(h) = header() else { return };
+    let mut line = Line {
+        bytes: [0; 512],
+        len: 0,
+    };
+    let c = |c: Counter| h.counters[c as usize].load(Relaxed);
+    let _ = writeln!(
+        line,
+        "memlane: pid {}: {} connections, {} upgraded, {} fallbacks, {} downgrades",
+        proc::pid(),
+        c(Counter::Conns),
+        c(Counter::Upgraded),
+        c(Counter::Fallbacks),
+        c(Counter::Downgrades),
+    );
+    let _ = write_bytes(&mut line, h);
+    proc::write_stderr(&line.bytes[..line.len]);
+}
+
+fn write_bytes(line: &mut Line, h: &'static Header) -> core::fmt::Result {
+    let mut sum = [
+        h.counters[Counter::TxRingBytes as usize].load(Relaxed),
+        h.counters[Counter::TxTcpBytes as usize].load(Relaxed),
+        h.counters[Counter::RxRingBytes as usize].load(Relaxed),
+        h.counters[Counter::RxTcpBytes as usize].load(Relaxed),
+    ];
+    crate::state::process::for_live(|conn| {
+        if let Some(e) = entry(conn) {
+            for (s, w) in sum.iter_mut().zip([
+                &e.tx_ring_bytes,
+                &e.tx_tcp_bytes,
+                &e.rx_ring_bytes,
+                &e.rx_tcp_bytes,
+            ]) {
+                *s += w.load(Relaxed);
+            }
+        }
+    });
+    writeln!(
+        line,
+        "memlane: sent {} ring + {} TCP bytes, received {} ring + {} TCP bytes",
+        sum[0], sum[1], sum[2], sum[3]
+    )?;
+    for slot in &h.reasons {
+        let code = slot.code.load(Relaxed);
+        if code != 0 {
+            let n = slot.client.load(Relaxed) + slot.server.load(Relaxed);
+            writeln!(line, "memlane: {n} x {}", Reason(code).name())?;
+        }
+    }
+    Ok(())
+}
+
+struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let room = self.bytes.len() - self.len;
+        let n = s.len().min(room);
+        self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! What is kept per thread, and the locks between threads.
+//!
+//! Thread state lies in the preload library's own thread-local block (initial
+//! exec: one instruction to reach, no allocation), which its C shim owns; this
+//! crate sees it through a function pointer.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use memlane_sys::proc;
+
+/// Bytes that a signal handler can send while it interrupts a send on the same
+/// connection (they follow the interrupted bytes).
+pub const OUTBOX: usize = 1024;
+
+/// One thread's state. All-zero is the initial value. Written and read by its
+/// own thread only (and by signal handlers on it).
+#[repr(C)]
+#[derive(Debug)]
+pub struct Thread {
+    /// Cached thread id; 0 = not known.
+    pub tid: AtomicI32,
+    /// Signal handlers run so far (see `calls::signals`).
+    pub signals: AtomicU32,
+    /// Did the last of them have `SA_RESTART`?
+    pub restart: AtomicU32,
+    /// Spin score: see `spin`.
+    pub spin_score: AtomicI32,
+    /// Ticks lost to strangers in a row, since when, and until when: see `spin`.
+    pub lost: AtomicU64,
+    /// See `lost`.
+    pub lost_since: AtomicU64,
+    /// See `lost`.
+    pub lost_at: AtomicU64,
+    /// `ticks` before which this thread yields instead of spinning (the machine is full).
+    pub no_spin_until: AtomicU64,
+    /// `ticks` before which it does not even yield (others than its peers have the CPU).
+    pub no_yield_until: AtomicU64,
+    /// Waits to skip before the next trial spin.
+    pub skip: AtomicU32,
+    /// Bytes in `outbox`: see `lane::outbox`.
+    pub outbox_len: AtomicU32,
+    /// The address of the connection that they are for; without bytes, nothing.
+    pub outbox_conn: AtomicUsize,
+    /// The address of a connection on which a handler's send was refused; 0 = none.
+    pub outbox_refused: AtomicUsize,
+    /// See `OUTBOX`.
+    pub outbox: core::cell::UnsafeCell<[u8; OUTBOX]>,
+}
+
+static LOCATE: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells where the calling thread's `Thread` is.
+pub fn set_locator(f: unsafe extern "C" fn() -> *mut Thread) {
+    LOCATE.store(f as usize, Ordering::Relaxed);
+}
+
+/// The calling thread's state.
+#[inline(always)]
+pub fn current() -> &'static Thread {
+    let f = LOCATE.load(Ordering::Relaxed);
+    // SAFETY: set_locator was called by the preload library's init with a
+    // function of this type, whose answer lives as long as the thread.
+    unsafe { &*core::mem::transmute::<usize, unsafe extern "C" fn() -> *mut Thread>(f)() }
+}
+
+/// Where libc says whether there has ever been a second thread; 0 = it does not.
+static ALONE: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells where libc says so (`__libc_single_threaded`, glibc 2.32 and later): a byte that
+/// lives as long as the process; 1 = never.
+pub fn set_alone(flag: Option<NonNull<u8>>) {
+    ALONE.store(flag.map_or(0, |at| at.as_ptr() as usize), Ordering::Relaxed);
+}
+
+/// Can no other thread close a descriptor while this one sleeps on it? Only the kernel keeps
+/// a socket open under a sleeper: a sleep in pieces would find the number gone, or somebody else's.
+pub fn is_alone() -> bool {
+    let flag = ALONE.load(Ordering::Relaxed) as *const u8;
+    // SAFETY: null, or a byte that lives as long as the process (`set_alone`).
+    !flag.is_null() && unsafe { flag.read_volatile() } != 0
+}
+
+/// The calling thread's id.
+#[inline(always)]
+pub fn tid() -> u32 {
+    let t = current();
+    let mut id = t.tid.load(Ordering::Relaxed);
+    if id == 0 {
+        id = proc::tid();
+        t.tid.store(id, Ordering::Relaxed);
+    }
+    id.cast_unsigned()
+}
+
+/// A lock between the threads of a process, or between a parent and the
+/// children it forked (never in memory that a peer can write). Holds the
+/// owner's thread id, so that a dead owner's lock can be taken over.
+///
+/// Critical sections only touch memory: no system call that may block is made
+/// under a lock.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Lock(AtomicU32);
+
+/// A held lock; released when dropped.
+#[derive(Debug)]
+pub struct LockGuard<'a>(&'a Lock);
+
+impl Lock {
+    /// Takes the lock; `None` if this very thread holds it already (a signal
+    /// handler has interrupted it).
+    #[inline]
+    pub fn lock(&self) -> Option<LockGuard<'_>> {
+        let me = tid();
+        if self
+            .0
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            return Some(LockGuard(self));
+        }
+        self.lock_slowly(me)
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<LockGuard<'_>> {
+        self.0
+            .compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| LockGuard(self))
+    }
+
+    /// Forgets whoever held it (in the child of a fork).
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    #[cold]
+    fn lock_slowly(&self, me: u32) -> Option<LockGuard<'_>> {
+        let mut turns = 0u32;
+        loop {
+            let owner = self.0.load(Ordering::Relaxed);
+            if owner == me {
+                return None;
+            }
+            let dead = turns % 4096 == 4095 && owner != 0 && !proc::alive(owner.cast_signed());
+            if (owner == 0 || dead)
+                && self
+                    .0
+                    .compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Some(LockGuard(self));
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(64) {
+                proc::yield_now();
+            }
+            core::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for LockGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+    }
+}
+
+impl Lock {
+    /// A free lock.
+    pub const fn new() -> Lock {
+        Lock(AtomicU32::new(0))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread::{JoinHandle, spawn};
+
+    unsafe extern "C" fn own() -> *mut Thread {
+        std::thread_local!(static OWN: &'static Thread = {
+            // SAFETY: all-zero is the initial value.
+            Box::leak(Box::new(unsafe { core::mem::zeroed() }))
+        });
+        OWN.with(|t| core::ptr::from_ref(*t).cast_mut())
+    }
+
+    /// What the preload library does for its program's threads.
+    pub(crate) fn set_own_locator() {
+        set_locator(own);
+    }
+
+    /// A thread that takes `lock` and keeps it until it is told to end; then it
+    /// ends with the lock held, as a thread that is killed does.
+    fn holder(lock: &'static Lock, released: Receiver<()>) -> JoinHandle<()> {
+        let (tell, told) = channel();
+        let thread = spawn(move || {
+            let held = lock.lock();
+            tell.send(held.is_some()).unwrap();
+            core::mem::forget(held);
+            let _ = released.recv();
+        });
+        assert!(told.recv().unwrap());
+        thread
+    }
+
+    #[test]
+    fn a_lock_is_not_taken_from_a_living_thread_but_from_a_dead_one() {
+        set_locator(own);
+        let lock: &'static Lock = Box::leak(Box::new(Lock::new()));
+        let (release, released) = channel();
+        let owner = holder(lock, released);
+        assert!(lock.try_lock().is_none());
+        let (tell, told) = channel();
+        let waiter = spawn(move || {
+            let held = lock.lock();
+            tell.send(held.is_some()).unwrap();
+        });
+        // Far longer than the turns after which a waiter asks whether the owner lives.
+        let early = told.recv_timeout(std::time::Duration::from_millis(300));
+        assert!(early.is_err(), "taken from a living thread");
+        release.send(()).unwrap();
+        owner.join().unwrap();
+        let late = told.recv_timeout(std::time::Duration::from_secs(60));
+        assert_eq!(late, Ok(true), "not taken over from a dead one");
+        waiter.join().unwrap();
+        assert!(lock.try_lock().is_some(), "free again");
+    }
+
+    #[test]
+    fn a_thread_that_asks_twice_is_told_that_it_has_the_lock() {
+        set_locator(own);
+        let lock = Lock::new();
+        let held = lock.lock();
+        assert!(held.is_some() && lock.lock().is_none() && lock.try_lock().is_none());
+        drop(held);
+        assert!(lock.lock().is_some());
+    }
+}

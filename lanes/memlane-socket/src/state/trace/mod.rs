@@ -1,0 +1,253 @@
+//! What this process carries, told to a tracer (`memlane trace`).
+//!
+//! The words that a tracer writes lie in a memfd of this process, which it finds
+//! in `/proc/PID/fd` and opens if the kernel lets it (as a debugger). That memfd is
+//! mapped over [`HOME`], a page of this library's own data, so that a lane that
+//! nobody traces pays for one comparison with a word at a fixed address.
+//!
+//! Nothing here waits for the tracer, but for a process that starts under one
+//! (`MEMLANE_TRACE`), and that for a second at most. What finds no room in the
+//! ring is counted and left out. A tracer that is gone (its lock on the memfd is,
+//! by the kernel's word) is noticed within a second of traffic: `on` becomes 0,
+//! and the ring's memory goes back.
+//!
+//! Everything works in signal handlers and between fork and exec: no lock, no
+//! allocation, private words are atomics.
+
+mod tell;
+
+pub use tell::{
+    after_end, by_kernel, by_ring, by_tcp, closing, finished, from_ring, from_tcp, in_ring, opened,
+    received_end, unseen_received, unseen_sent,
+};
+
+use crate::config;
+use crate::state::process::{self, PROCESS};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use memlane_core::access::SharedBytes;
+use memlane_core::trace::{self, Page, RING_AT, Ring};
+use memlane_sys::fd::{self, Fd};
+use memlane_sys::sock::{self, UnixName};
+use memlane_sys::{Result, mem, proc, time};
+
+/// A page of the largest size that the architecture has.
+#[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
+struct Home {
+    page: Page,
+}
+
+const HOME_LEN: usize = size_of::<Home>();
+const _: () = assert!(HOME_LEN <= RING_AT);
+
+/// The memfd is mapped over it. Until then, and where there is none, it is all zero: nobody traces.
+static HOME: Home = Home { page: Page::zero() };
+
+/// Position up to which room in the ring has been given away: never read back from shared memory.
+static HEAD: AtomicU64 = AtomicU64::new(0);
+/// The ring, mapped when it is first needed; not unmapped while the process lives, because threads may be using it.
+static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// Bytes of it; stored after `BASE`.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+/// Wall clock when a tracer was last looked for.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
+/// How often it is asked whether the tracer is still there.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+/// How long a process that starts under a tracer waits to be traced.
+const WAIT_FOR_TRACER_MS: i64 = 1000;
+
+/// Is there a tracer? One relaxed load.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn on() -> bool {
+    // Compiled, it would be four instructions: the address out of a table, the word, a test, a jump.
+    // SAFETY: reads the aligned first word of a static, which is what a relaxed load of it does.
+    unsafe {
+        core::arch::asm!(
+            "cmp dword ptr [rip + {home}], 0",
+            "jne {yes}",
+            home = sym HOME,
+            yes = label { return true },
+            options(nostack, readonly),
+        );
+    }
+    false
+}
+
+/// Is there a tracer? One relaxed load.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub fn on() -> bool {
+    HOME.page.on.load(Ordering::Relaxed) != 0
+}
+
+const _: () =
+    assert!(core::mem::offset_of!(Home, page) == 0 && core::mem::offset_of!(Page, on) == 0);
+
+/// Makes the page; called when the process makes its tables, and in the child of a fork.
+pub fn start() {
+    if make_page().is_err() {
+        PROCESS.trace_fd.store(-1, Ordering::Relaxed);
+        return;
+    }
+    if let Some(name) = config::env(c"MEMLANE_TRACE").filter(|name| !name.is_empty())
+        && call_tracer(name).is_ok()
+    {
+        for _ in 0..WAIT_FOR_TRACER_MS {
+            if on() {
+                break;
+            }
+            time::nap_ms(1);
+        }
+    }
+}
+
+/// In the child of a fork: the page and the ring are its parent's.
+pub fn forget() {
+    let home = NonNull::from(&HOME).cast::<u8>();
+    // The parent's words would tell us to write into its ring.
+    // SAFETY: the pages of HOME alone, which consists of atomics: every value that they can take is a valid one.
+    let gone = unsafe { mem::clear_shared(home, HOME_LEN) };
+    let base = NonNull::new(BASE.swap(core::ptr::null_mut(), Ordering::AcqRel));
+    let len = MAPPED.swap(0, Ordering::AcqRel);
+    if let (Some(base), Ok(())) = (base, gone) {
+        // SAFETY: mapped here; the child has one thread, and it is here.
+        unsafe { mem::unmap(base, len) };
+    }
+    PROCESS.trace_fd.store(-1, Ordering::Relaxed);
+}
+
+fn make_page() -> Result<()> {
+    let file = mem::memfd(trace::MEMFD_NAME, RING_AT, false)?;
+    // A tracer may make it longer; nobody can take away what we have mapped.
+    mem::add_seals(file.raw(), libc::F_SEAL_SHRINK)?;
+    let home = NonNull::from(&HOME).cast::<u8>();
+    // SAFETY: the pages of HOME alone (aligned and as long as pages are), which consists of atomics.
+    unsafe { mem::remap_shared(home, file.raw(), 0, HOME_LEN) }?;
+    let page = &HOME.page;
+    page.version.store(trace::VERSION, Ordering::Relaxed);
+    page.ring_at
+        .store(u32::try_from(RING_AT).unwrap_or(0), Ordering::Relaxed);
+    page.pid
+        .store(proc::pid().cast_unsigned(), Ordering::Relaxed);
+    page.uid.store(proc::euid(), Ordering::Relaxed);
+    let head = HEAD.load(Ordering::Relaxed);
+    page.head.store(head, Ordering::Relaxed);
+    page.tail.store(head, Ordering::Relaxed);
+    page.magic.store(trace::MAGIC, Ordering::Release);
+    PROCESS
+        .trace_fd
+        .store(process::hide(file), Ordering::Release);
+    Ok(())
+}
+
+/// Hands the page to the tracer that this process was started under; what it is given, nobody but the user
+/// whose process this is, or root, gets.
+fn call_tracer(name: &[u8]) -> Result<()> {
+    let tracer: Fd = sock::unix_stream_to(&UnixName::abstract_name(name)?)?;
+    let uid = sock::peer_uid(tracer.raw())?;
+    if uid != 0 && uid != proc::euid() {
+        return Err(memlane_sys::Errno(libc::EPERM));
+    }
+    sock::send_to_peer(
+        tracer.raw(),
+        b"trace",
+        &[PROCESS.trace_fd.load(Ordering::Relaxed)],
+    )
+}
+
+/// A thread that is writing records. The tracer waits for these to end before it begins anew.
+struct Session {
+    ring: Ring,
+    page: &'static Page,
+    now: u64,
+}
+
+impl Session {
+    fn enter() -> Option<Session> {
+        let page = &HOME.page;
+        page.writers.fetch_add(1, Ordering::SeqCst);
+        let now = time::wall_ns();
+        let traced = page.on.load(Ordering::SeqCst) != 0 && is_tracer_there(page, now);
+        let ring = if traced { ring(page) } else { None };
+        match ring {
+            Some(ring) => Some(Session { ring, page, now }),
+            None => {
+                page.writers.fetch_sub(1, Ordering::SeqCst);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.page.writers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The ring of the tracer's size, mapped. `None`, with the reason in `error`: it cannot be.
+fn ring(page: &Page) -> Option<Ring> {
+    let wanted = page.ring_size.load(Ordering::Relaxed);
+    let size = usize::try_from(wanted).ok()?;
+    if !trace::ring_size_ok(wanted) {
+        return refuse(page, libc::EINVAL);
+    }
+    if MAPPED.load(Ordering::Acquire) < size
+        && let Err(error) = map(size)
+    {
+        return refuse(page, error.0);
+    }
+    let base = NonNull::new(BASE.load(Ordering::Acquire))?;
+    // SAFETY: mapped for at least `size` bytes, and never unmapped; the file cannot shrink.
+    Ring::new(unsafe { SharedBytes::new(base, size) })
+}
+
+#[cold]
+fn refuse(page: &Page, error: i32) -> Option<Ring> {
+    page.error.store(error.cast_unsigned(), Ordering::Relaxed);
+    None
+}
+
+/// Maps the ring, or a longer one (the shorter mapping stays: another thread may be using it).
+#[cold]
+fn map(size: usize) -> Result<()> {
+    let file = PROCESS.trace_fd.load(Ordering::Acquire);
+    if fd::stat(file)?.size < (RING_AT + size) as u64 {
+        return Err(memlane_sys::Errno::INVAL);
+    }
+    let base = mem::map_shared(file, RING_AT, size, true)?;
+    let before = MAPPED.load(Ordering::Acquire);
+    let old = BASE.load(Ordering::Acquire);
+    // Two threads may map it at a time; both mappings are the same memory, and the later one counts.
+    let first = BASE.compare_exchange(old, base.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    if first.is_ok() && before < size {
+        MAPPED.store(size, Ordering::Release);
+        Ok(())
+    } else {
+        // SAFETY: just mapped, and nobody knows of it.
+        unsafe { mem::unmap(base, size) };
+        Err(memlane_sys::Errno::AGAIN)
+    }
+}
+
+/// Now and then: is somebody there who reads this? He has the file's lock as long as he lives.
+fn is_tracer_there(page: &Page, now: u64) -> bool {
+    let looked = LOOKED.load(Ordering::Relaxed);
+    if now.abs_diff(looked) < LOOK_EVERY_NS {
+        return true;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    let file = PROCESS.trace_fd.load(Ordering::Acquire);
+    if fd::try_lock(file).is_err() {
+        return true;
+    }
+    page.on.store(0, Ordering::SeqCst);
+    if let Ok(size) = usize::try_from(page.ring_size.load(Ordering::Relaxed)) {
+        let _ = fd::punch(file, RING_AT as u64, size as u64);
+    }
+    fd::unlock(file);
+    false
+}

@@ -1,0 +1,313 @@
+//! The records: what is told at which place of the lane. All are called only if
+//! `trace::on()` said so, and do nothing if that has changed.
+
+use super::Session;
+use crate::iov::Cursor;
+use crate::real::errno;
+use crate::state::conn::{Conn, SEEN_TUPLE, TxMode};
+use crate::state::process;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use libc::iovec;
+use memlane_core::access::SharedBytes;
+use memlane_core::ring::Stretch;
+use memlane_core::trace::{Kind, RECORD, Record, SEGMENT, Way, length_of};
+use memlane_sys::sock::{self, Addr, Tuple};
+
+const TCP: u8 = 0;
+const RING: u8 = 1;
+
+// --- sent ---------------------------------------------------------------------
+
+/// The next `n` bytes of `cursor` are about to go by the ring; `seq` is the first one's stream offset.
+#[cold]
+pub fn by_ring(conn: &Conn, cursor: &Cursor<'_>, seq: u64, n: usize) {
+    data(conn, Way::Sent, RING, seq, n, Some(cursor.clone()));
+}
+
+/// Likewise, bytes that lie in the ring already (`n` of `bytes`).
+#[cold]
+pub fn finished(conn: &Conn, bytes: &SharedBytes, seq: u64, n: usize) {
+    let piece = piece(bytes.as_ptr(), n.min(bytes.len()));
+    data(conn, Way::Sent, RING, seq, n, Some(Cursor::new(&piece)));
+}
+
+/// `n` bytes of `cursor` have gone by TCP, on an open lane.
+#[cold]
+pub fn by_tcp(conn: &Conn, cursor: Cursor<'_>, seq: u64, n: usize) {
+    data(conn, Way::Sent, TCP, seq, n, Some(cursor));
+}
+
+/// … by TCP while no lane was open: `n` is the call's answer.
+#[cold]
+pub fn by_kernel(conn: &Conn, buffers: &[iovec], seq: u64, n: isize) {
+    let n = usize::try_from(n).unwrap_or(0);
+    data(conn, Way::Sent, TCP, seq, n, Some(Cursor::new(buffers)));
+}
+
+/// … and nobody but the kernel knows which bytes these were (splice).
+#[cold]
+pub fn unseen_sent(conn: &Conn, n: isize) {
+    let n = usize::try_from(n).unwrap_or(0);
+    let seq = sent_so_far(conn).saturating_sub(n as u64);
+    data(conn, Way::Sent, TCP, seq, n, None);
+}
+
+/// The lane has ended, and `n` (a call's answer) bytes were sent (`way`), or received, by TCP: nobody else counts these.
+#[cold]
+pub fn after_end(conn: &Conn, way: Way, buffers: Option<&[iovec]>, n: isize) {
+    let Ok(n) = usize::try_from(n) else { return };
+    let cell = conn.shared();
+    let (before, sum) = match way {
+        Way::Sent => (sent_so_far(conn), &cell.tx_after),
+        Way::Received => (received_so_far(conn), &cell.rx_after),
+    };
+    sum.fetch_add(n as u64, Relaxed);
+    data(conn, way, TCP, before, n, buffers.map(Cursor::new));
+}
+
+// --- received -------------------------------------------------------------------
+
+/// `n` bytes have come out of the ring, into what `cursor` is a mark of.
+#[cold]
+pub fn from_ring(conn: &Conn, cursor: Cursor<'_>, seq: u64, n: usize) {
+    data(conn, Way::Received, RING, seq, n, Some(cursor));
+}
+
+/// … or lie in it, and are used there.
+#[cold]
+pub fn in_ring(conn: &Conn, ring: &SharedBytes, at: Stretch, seq: u64) {
+    if let Some(bytes) = ring.part(at.at, at.len) {
+        let piece = piece(bytes.as_ptr(), at.len);
+        data(
+            conn,
+            Way::Received,
+            RING,
+            seq,
+            at.len,
+            Some(Cursor::new(&piece)),
+        );
+    }
+}
+
+/// `n` bytes have come by TCP on an open lane, to `base`.
+#[cold]
+pub fn from_tcp(conn: &Conn, base: *mut u8, seq: u64, n: usize) {
+    let piece = piece(base, n);
+    data(conn, Way::Received, TCP, seq, n, Some(Cursor::new(&piece)));
+}
+
+/// `n` (a call's answer) bytes have come by the program's own call, and are counted already.
+#[cold]
+pub fn unseen_received(conn: &Conn, buffers: Option<&[iovec]>, n: isize) {
+    let Ok(n) = usize::try_from(n) else { return };
+    let seq = received_so_far(conn).saturating_sub(n as u64);
+    data(conn, Way::Received, TCP, seq, n, buffers.map(Cursor::new));
+}
+
+/// A receive call answered `n`, which is no bytes.
+#[cold]
+pub fn received_end(conn: &Conn, buffers: &[iovec], n: isize) {
+    let wanted = buffers.iter().any(|v| v.iov_len > 0);
+    let kind = match n {
+        0 if wanted => Kind::Fin,
+        -1 if errno() == libc::ECONNRESET => Kind::Reset,
+        _ => return,
+    };
+    event(conn, kind, Way::Received, received_so_far(conn));
+}
+
+// --- the connection ---------------------------------------------------------------
+
+/// It was made: both addresses are known.
+#[cold]
+pub fn opened(conn: &Conn) {
+    event(conn, Kind::Open, Way::Sent, sent_so_far(conn));
+}
+
+/// Its sending half is being shut down, or all of it closed, perhaps with bytes unread in its ring.
+#[cold]
+pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
+    if all && conn.shared().procs.load(Acquire) > 1 {
+        return; // another process goes on with it
+    }
+    let unread = || {
+        let fd = conn.fd.load(Relaxed);
+        ring_has_bytes || sock::queue_len(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+    };
+    let kind = if all && unread() {
+        Kind::Reset
+    } else {
+        Kind::Fin
+    };
+    event(conn, kind, Way::Sent, sent_so_far(conn));
+}
+
+// --- how far the streams are --------------------------------------------------------
+
+/// Bytes that the program has sent.
+fn sent_so_far(conn: &Conn) -> u64 {
+    let cell = conn.shared();
+    let before = if conn.upgraded() {
+        cell.tx_sent.load(Relaxed)
+    } else {
+        cell.tx_count.load(Relaxed)
+    };
+    before.wrapping_add(cell.tx_after.load(Relaxed))
+}
+
+/// Bytes that it has received.
+fn received_so_far(conn: &Conn) -> u64 {
+    let cell = conn.shared();
+    let before = if conn.upgraded() {
+        cell.rx_taken.load(Relaxed)
+    } else {
+        0
+    };
+    before
+        .wrapping_add(cell.rx_count.load(Relaxed))
+        .wrapping_add(cell.rx_after.load(Relaxed))
+}
+
+/// What the peer has of it, as far as can be told.
+fn peer_has(conn: &Conn) -> u64 {
+    let sent = sent_so_far(conn);
+    let open = conn.tx_mode() == TxMode::Open;
+    conn.tx_lane()
+        .filter(|_| open)
+        .map_or(sent, |lane| lane.words.consumed.0.load(Relaxed).min(sent))
+}
+
+// --- records --------------------------------------------------------------------
+
+fn piece(base: *mut u8, len: usize) -> [iovec; 1] {
+    [iovec {
+        iov_base: base.cast(),
+        iov_len: len,
+    }]
+}
+
+/// Both ends' addresses; `None`: it is not connected (any more).
+fn tuple(conn: &Conn) -> Option<Tuple> {
+    if conn.seen.load(Acquire) & SEEN_TUPLE != 0 {
+        // SAFETY: written once, before SEEN_TUPLE.
+        return Some(unsafe { *conn.tuple.get() });
+    }
+    let fd = conn.fd.load(Relaxed);
+    Some(Tuple {
+        local: sock::local_addr(fd).ok()?,
+        remote: sock::remote_addr(fd).ok()?,
+    })
+}
+
+fn blank(conn: &Conn, session: &Session, way: Way) -> Option<Record> {
+    let Tuple { local, remote } = tuple(conn)?;
+    let only = session.page.port.load(Relaxed);
+    if only != 0 && only != u32::from(local.port) && only != u32::from(remote.port) {
+        return None;
+    }
+    let end = |a: Addr| (a.ip, a.port);
+    Some(Record {
+        kind: Kind::Data,
+        way,
+        lane: TCP,
+        role: conn.role.load(Relaxed).min(1).to_le_bytes()[0],
+        time_ns: session.now,
+        seq: 0,
+        ack: match way {
+            Way::Sent => received_so_far(conn),
+            Way::Received => peer_has(conn),
+        },
+        conn: process::id_of(conn),
+        bytes: 0,
+        captured: 0,
+        local: end(local),
+        remote: end(remote),
+    })
+}
+
+fn event(conn: &Conn, kind: Kind, way: Way, seq: u64) {
+    let Some(session) = Session::enter() else {
+        return;
+    };
+    if let Some(record) = blank(conn, &session, way) {
+        let record = Record {
+            kind,
+            seq,
+            ..record
+        };
+        write(&session, &record, None);
+    }
+}
+
+fn data(conn: &Conn, way: Way, lane: u8, seq: u64, n: usize, cursor: Option<Cursor<'_>>) {
+    if n == 0 {
+        return;
+    }
+    let Some(session) = Session::enter() else {
+        return;
+    };
+    let Some(blank) = blank(conn, &session, way) else {
+        return;
+    };
+    let mut cursor = cursor;
+    let most = session.page.snaplen.load(Relaxed) as usize;
+    let mut done = 0;
+    while done < n {
+        let bytes = SEGMENT.min(n - done);
+        let captured = match &cursor {
+            Some(cursor) => most.min(bytes).min(cursor.left()),
+            None => 0,
+        };
+        let small = |n: usize| u32::try_from(n).unwrap_or(0);
+        let record = Record {
+            lane,
+            seq: seq.wrapping_add(done as u64),
+            bytes: small(bytes),
+            captured: small(captured),
+            ..blank
+        };
+        write(&session, &record, cursor.as_mut());
+        if let Some(cursor) = &mut cursor {
+            cursor.skip(bytes - captured);
+        }
+        done += bytes;
+    }
+}
+
+/// One record; `cursor` moves on by what is captured, also if there is no room for it.
+fn write(session: &Session, record: &Record, cursor: Option<&mut Cursor<'_>>) {
+    let captured = record.captured as usize;
+    let length = length_of(captured);
+    let (page, ring) = (session.page, &session.ring);
+    let Some(at) = ring.reserve(&super::HEAD, &page.tail, length) else {
+        page.dropped_records.fetch_add(1, Relaxed);
+        page.dropped_bytes
+            .fetch_add(u64::from(record.bytes), Relaxed);
+        if let Some(cursor) = cursor {
+            cursor.skip(captured);
+        }
+        return;
+    };
+    page.head
+        .fetch_max(at + length as u64, core::sync::atomic::Ordering::Release);
+    ring.put_record(at, record);
+    if let Some(cursor) = cursor {
+        copy(session, cursor, at + RECORD as u64, captured);
+    }
+    ring.publish(at, length);
+}
+
+fn copy(session: &Session, cursor: &mut Cursor<'_>, mut at: u64, mut left: usize) {
+    while left > 0 {
+        let (base, len) = cursor.piece();
+        let n = len.min(left);
+        if n == 0 {
+            return;
+        }
+        // SAFETY: the program's buffers, which this very call reads or has filled; or a stretch of a mapped ring.
+        unsafe { session.ring.put(at, base, n) };
+        cursor.advance(n);
+        at += n as u64;
+        left -= n;
+    }
+}

@@ -1,0 +1,75 @@
+//! Enums in atomics.
+
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// An enum that a shared word can hold.
+pub trait Bits: Copy {
+    /// The number that stands for it.
+    fn bits(self) -> u32;
+    /// What a number stands for; of a number that stands for nothing, the enum says.
+    fn from_bits(bits: u32) -> Self;
+}
+
+/// Declares an enum with [`Bits`]. Numbers that stand for nothing are read as the last variant.
+macro_rules! bits_enum {
+    ($(#[$about:meta])* pub enum $name:ident {
+        $($(#[$of:meta])* $variant:ident = $bits:literal,)*
+        ; $(#[$of_last:meta])* $last:ident = $bits_last:literal,
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$of])* $variant = $bits,)*
+            $(#[$of_last])* $last = $bits_last,
+        }
+
+        impl $crate::state::typed::Bits for $name {
+            #[inline(always)]
+            fn bits(self) -> u32 {
+                self as u32
+            }
+            #[inline(always)]
+            fn from_bits(bits: u32) -> $name {
+                match bits {
+                    $($bits => $name::$variant,)*
+                    _ => $name::$last,
+                }
+            }
+        }
+    };
+}
+pub(crate) use bits_enum;
+
+/// An atomic word with an enum in it. All-zero is the variant that 0 stands for.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Typed<E>(AtomicU32, PhantomData<E>);
+
+impl<E: Bits> Typed<E> {
+    /// With the variant that `bits` stands for.
+    pub const fn new(bits: u32) -> Typed<E> {
+        Typed(AtomicU32::new(bits), PhantomData)
+    }
+
+    /// Loads.
+    #[inline(always)]
+    pub fn load(&self, order: Ordering) -> E {
+        E::from_bits(self.0.load(order))
+    }
+
+    /// Stores.
+    #[inline(always)]
+    pub fn store(&self, value: E, order: Ordering) {
+        self.0.store(value.bits(), order);
+    }
+
+    /// Stores `new` if the word is `old`: did it?
+    pub fn replace(&self, old: E, new: E) -> bool {
+        let (old, new) = (old.bits(), new.bits());
+        self.0
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+}

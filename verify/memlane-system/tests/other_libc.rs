@@ -1,0 +1,168 @@
+//! Programs with another libc, and with an older glibc, that inherit the environment of a program under memlane.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use memlane_system::harness::{Built, Mode, Outcome, TempDir, command, run};
+
+/// The newest symbol version that the library may need: that of `memcpy`, glibc 2.14 (2011).
+const NEWEST: (u32, u32) = (2, 14);
+const LIMIT: Duration = Duration::from_secs(60);
+/// Where musl's packages have its libc.
+const MUSL: [&str; 3] = [
+    "/lib/ld-musl-x86_64.so.1",
+    "/lib/ld-musl-aarch64.so.1",
+    "/usr/lib/musl/lib/libc.so",
+];
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ends/other_libc.c");
+
+#[test]
+fn the_library_needs_no_symbol_newer_than_glibc_2_14() {
+    let needed = undefined(&Built::find().preload);
+    assert!(needed.len() > 5, "nm names the symbols: {needed:?}");
+    for symbol in &needed {
+        if let Some((_, version)) = symbol.name.split_once("@GLIBC_") {
+            assert!(number(version) <= NEWEST, "{}", symbol.name);
+        }
+    }
+}
+
+#[test]
+fn every_symbol_that_the_library_must_have_is_in_musl_too() {
+    let Some(musl) = MUSL.map(Path::new).into_iter().find(|path| path.exists()) else {
+        return skip("musl is not installed (package musl)");
+    };
+    let defined = nm(&["--defined-only"], musl);
+    let has = |name: &str| {
+        defined
+            .lines()
+            .any(|line| line.ends_with(&format!(" {name}")))
+    };
+    assert!(has("malloc"), "musl's table was read");
+    for symbol in undefined(&Built::find().preload) {
+        let name = symbol.name.split('@').next().unwrap_or_default();
+        assert!(
+            symbol.weak || has(name),
+            "{name} is not in {}",
+            musl.display()
+        );
+    }
+}
+
+#[test]
+fn a_musl_program_runs_as_the_child_of_a_program_under_memlane() {
+    let Some(built) = musl_program() else { return };
+    for mode in [Mode::Plain, Mode::Eager, Mode::Auto] {
+        let mut shell = command(mode, "sh");
+        shell
+            .args(["-c", "\"$0\" pair; echo ended: $?"])
+            .arg(&built.program);
+        let outcome = run(shell, LIMIT);
+        assert_eq!(
+            said(&outcome),
+            "bytes: 1000\nchild: 0\nended: 0\n",
+            "{}: {}",
+            mode.name(),
+            outcome.report()
+        );
+        assert_eq!(outcome.stderr, "", "the library says nothing there");
+    }
+}
+
+#[test]
+fn unread_bytes_are_not_handed_to_a_program_that_would_not_find_them() {
+    let Some(built) = musl_program() else { return };
+    let glibc = PathBuf::from(concat!(env!("OUT_DIR"), "/other_libc"));
+    let hands = |mode: Mode, to: &Path| {
+        let mut program = command(mode, &glibc);
+        program.arg("hand").arg(to);
+        run(program, LIMIT)
+    };
+    let plain = hands(Mode::Plain, &built.program);
+    assert_eq!(said(&plain), "bytes: 1000\nread: 6\n", "{}", plain.report());
+    let kept = hands(Mode::Eager, &built.program);
+    let refused = "bytes: 1000\nexec: Device or resource busy\nkept: 6\n";
+    let by_tcp = "bytes: 1000\nread: 6\n";
+    assert!(
+        [refused, by_tcp].contains(&said(&kept)),
+        "{}",
+        kept.report()
+    );
+    let handed = hands(Mode::Eager, &glibc);
+    assert_eq!(said(&handed), by_tcp, "{}", handed.report());
+}
+
+fn said(outcome: &Outcome) -> &str {
+    &outcome.stdout
+}
+
+struct MuslProgram {
+    program: PathBuf,
+    _place: TempDir,
+}
+
+/// `ends/other_libc.c`, linked with musl.
+fn musl_program() -> Option<MuslProgram> {
+    let place = TempDir::new("musl");
+    let program = place.path().join("other_libc");
+    let compiled = Command::new("musl-gcc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([program.as_path(), Path::new(SOURCE)])
+        .status();
+    match compiled {
+        Ok(status) => assert!(status.success(), "musl-gcc: {status}"),
+        Err(_) => {
+            skip("no musl-gcc (package musl-tools)");
+            return None;
+        }
+    }
+    Some(MuslProgram {
+        program,
+        _place: place,
+    })
+}
+
+fn skip(why: &str) {
+    assert!(
+        std::env::var_os("MEMLANE_TEST_REQUIRE_ALL").is_none(),
+        "{why}"
+    );
+    eprintln!("SKIPPED: other_libc: {why}");
+}
+
+#[derive(Debug)]
+struct Symbol {
+    /// With its version, if it has one: `read@GLIBC_2.2.5`.
+    name: String,
+    weak: bool,
+}
+
+fn undefined(library: &Path) -> Vec<Symbol> {
+    nm(&["--undefined-only"], library)
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (kind, name) = (words.next()?, words.next()?);
+            Some(Symbol {
+                name: name.to_owned(),
+                weak: kind.eq_ignore_ascii_case("w"),
+            })
+        })
+        .collect()
+}
+
+fn nm(what: &[&str], file: &Path) -> String {
+    let output = Command::new("nm").arg("-D").args(what).arg(file).output();
+    let output = output.expect("nm runs (package binutils)");
+    assert!(output.status.success(), "nm {}", file.display());
+    String::from_utf8(output.stdout).expect("nm writes ASCII")
+}
+
+/// "2.14" or "2.3.4", by its first two numbers.
+fn number(version: &str) -> (u32, u32) {
+    let mut parts = version
+        .split('.')
+        .map(|part| part.parse().unwrap_or(u32::MAX));
+    (parts.next().unwrap_or(u32::MAX), parts.next().unwrap_or(0))
+}
