@@ -42,6 +42,8 @@ installed || {
 rm -rf "$out"
 mkdir -p "$out"
 cd "$here/bindings/python"
-CARGO_TARGET_DIR=$target "$tools/bin/maturin" build --locked --quiet --sdist --interpreter "$python" --out "$out" >&2
+# Two steps: the archive has fewer crates than the workspace, so its lock file is not the one that --locked asks for.
+"$tools/bin/maturin" sdist --out "$out" >&2
+CARGO_TARGET_DIR=$target "$tools/bin/maturin" build --locked --quiet --interpreter "$python" --out "$out" >&2
 "$tools/bin/twine" check --strict "$out"/* >&2
 printf '%s\n' "$out"/*

@@ -1,4 +1,4 @@
-//! Compiles the C shim: what cannot be written in Rust 1.95 (C-variadic
+//! Compiles the C shim, which holds what stable Rust cannot express (C-variadic
 //! definitions, initial-exec thread-locals).
 
 fn main() {
@@ -14,6 +14,6 @@ fn main() {
     println!(
         "cargo::rustc-cdylib-link-arg=-Wl,--push-state,--no-as-needed,-l:libdl.so.2,--pop-state"
     );
-    // What nobody defines is to be told here, not by every program that is started with the library.
+    // Report undefined symbols here, not in every program that is started with the library.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");
 }

@@ -1,7 +1,7 @@
 //! The LD_PRELOAD library: the table of hooked calls and nothing else.
 //!
 //! Each line of the table is one libc name and the body that answers it
-//! (`memlane-socket`, `calls` and `wait`). No allocation, no locks, no calls to
+//! (`memlane-socket::hooks`). It does not allocate, lock or call
 //! hooked names; a test checks the built file for that (`nm -D`).
 #![no_std]
 // Arguments are passed on as the ABI has them.
@@ -48,7 +48,7 @@ unsafe extern "C" {
     static environ: *const *const u8;
 }
 
-/// What `memlane` looks for in the file before it preloads it: a library of another version is not its own.
+/// The version text that `memlane` searches for in the file. It does not preload a library of another version.
 #[used]
 static VERSION: [u8; 31 + VERSION_TEXT.len()] = version_mark();
 const VERSION_TEXT: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
@@ -104,14 +104,14 @@ fn ready() {
 
 #[cold]
 fn initialise() {
-    // Idempotent: two threads that get here together store the same values.
+    // Idempotent: two threads that arrive here at once store the same values.
     real::TABLE.fill(|name| {
         // SAFETY: `name` is NUL-terminated.
         unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
     memlane_socket::state::thread::set_locator(memlane_thread);
     memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
-    // Written for glibc: under another libc (musl) every call is passed on.
+    // The library is written for glibc. Under another libc (musl) it passes every call on.
     let is_glibc = find(c"gnu_get_libc_version").is_some();
     start::start(is_glibc);
     if !READY.swap(true, Ordering::AcqRel) && is_glibc {
@@ -123,13 +123,13 @@ fn initialise() {
     }
 }
 
-/// A name that the program or a library of it defines.
+/// A name that the program or one of its libraries defines.
 fn find(name: &core::ffi::CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name is NUL-terminated.
     NonNull::new(unsafe { memlane_dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }
 
-/// A program that is linked with liburing does I/O that no hook sees.
+/// `dl_iterate_phdr` callback: notes that the program is linked with liburing, whose I/O no hook sees.
 unsafe extern "C" fn look_for_io_uring(
     info: *mut libc::dl_phdr_info,
     _: size_t,
@@ -297,14 +297,14 @@ shims! {
     execle => "memlane_c_execle";
 }
 
-// --- bodies that only sort arguments -----------------------------------------
+// --- bodies that only rearrange arguments ------------------------------------
 
 fn environment() -> *const *const u8 {
     // SAFETY: libc's variable; read, as execv does.
     unsafe { environ }
 }
 
-/// `_FORTIFY_SOURCE`: the program's buffer is smaller than what it asks for.
+/// `_FORTIFY_SOURCE`: ends the program if it gives a length that its buffer does not have.
 fn fits(len: usize, room: usize) {
     if len > room {
         unsafe extern "C" {
@@ -404,7 +404,7 @@ fn pwait2_body(
     })
 }
 
-/// stdio reads and writes without asking us. A connection on the memory lane
+/// `fdopen`: stdio reads and writes past every hook. A connection on the memory lane
 /// gets a stream whose reads and writes come to us; any other stays on TCP.
 fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
     let Some(open) = real::fdopen() else {
@@ -422,7 +422,7 @@ fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
     unsafe { open(fd, how) }
 }
 
-/// stdio closes the descriptor without asking us.
+/// `fclose`: stdio closes the descriptor past every hook, so the connection ends here first.
 fn fclose_body(stream: *mut c_void) -> c_int {
     unsafe extern "C" {
         fn fileno(stream: *mut c_void) -> c_int;
@@ -471,7 +471,7 @@ fn pwritev2_body(
     r.map_or_else(real::fail, usize::cast_signed)
 }
 
-/// libc's `system` and `popen` start a shell without calling any name of ours.
+/// Prepares for libc's `system` and `popen`, which start a shell without calling a hooked name.
 fn before_shell() -> Option<Option<Handoff>> {
     let carried = pass::before_exec(Target {
         program: Program::Shell,

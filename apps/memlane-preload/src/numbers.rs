@@ -32,15 +32,15 @@ pub(crate) fn call(nr: usize, a: Args) -> isize {
         .unwrap_or_else(|| other(nr, a))
 }
 
-/// The call itself.
+/// Makes the system call itself.
 fn real(nr: usize, a: Args) -> isize {
     memlane_socket::real!(syscall(nr, a[0], a[1], a[2], a[3], a[4], a[5]))
 }
 
-/// Numbers that no hook carries; some of them say that more will happen that no hook sees.
+/// System calls without a hook. Some of them announce I/O that no hook will see.
 fn other(nr: usize, a: Args) -> isize {
     match nr as i64 {
-        // Other operations only ask.
+        // Other operations only query.
         libc::SYS_seccomp if matches!(a[0], SECCOMP_SET_MODE_STRICT | SECCOMP_SET_MODE_FILTER) => {
             memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
         }

@@ -27,10 +27,10 @@ static __thread struct { unsigned char bytes[2048]; } state __attribute__((align
 
 void *memlane_thread(void) { return &state; }
 
-/* A build without optimisation keeps functions of Rust's own library that name
- * this one, and without it no program could be started with such a library.
- * Nobody unwinds here but a thread that is cancelled: our frames have nothing
- * to be cleaned up (_URC_CONTINUE_UNWIND). */
+/* A build without optimisation keeps functions of Rust's own library that refer
+ * to this one; without it, no program could start with such a library. Only a
+ * cancelled thread unwinds here, and our frames have nothing to clean up
+ * (_URC_CONTINUE_UNWIND). */
 __attribute__((visibility("hidden"))) int rust_eh_personality(void) { return 8; }
 
 /* The library is inherited by every program that its user's programs start, so it must load under any libc. Its symbols
@@ -56,7 +56,7 @@ __attribute__((noreturn)) void memlane_chk_fail(void)
     abort();
 }
 
-/* pthread_atfork is no symbol of a shared libc; this is what it calls. */
+/* A shared libc does not export pthread_atfork; this is what it calls. */
 int memlane_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
 {
     return __register_atfork ? __register_atfork(prepare, parent, child, NULL) : -1;

@@ -34,7 +34,7 @@ extern "C" fn read(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_
     io::read(fd_of(cookie), buf.cast(), len)
 }
 
-/// A cookie's write says 0 for an error.
+/// A cookie's write function returns 0 for an error.
 extern "C" fn write(cookie: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
     io::write(fd_of(cookie), buf.cast(), len).max(0)
 }
@@ -71,7 +71,7 @@ pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
     stream
 }
 
-/// `freopen` of such a stream is refused: glibc cannot turn it into a file's.
+/// Refuses `freopen` of such a stream: glibc cannot turn it into a file's.
 pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void {
     let fd = if stream.is_null() {
         -1
@@ -90,8 +90,8 @@ pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *m
     }
 }
 
-/// A program that starts with a connection as descriptor 0, part of which lies
-/// in a ring that the program before it has left: its `stdin` reads by us.
+/// Makes `stdin` read through the library, in a program that starts with a connection as
+/// descriptor 0 whose unread bytes lie in a ring that the previous program left.
 pub(crate) fn replace_stdin() {
     unsafe extern "C" {
         static mut stdin: *mut c_void;

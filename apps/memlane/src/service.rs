@@ -13,7 +13,7 @@ pub(crate) fn ready() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Likewise, that it is about to end.
+/// Tells systemd that this process is about to end, if it asked to be told.
 pub(crate) fn stopping() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
 }

@@ -168,7 +168,7 @@ pub unsafe extern "C" fn memlane_listen(address: *const c_char, out: *mut usize)
 /// Where it listens, as text; how long that is.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_listener_address(
     listener: usize,
@@ -242,7 +242,7 @@ fn best(socket: OwnedFd, end: End, binding: &Arc<Binding>, terms: &Terms) -> Res
 /// Takes a connection, whose payload goes to the region.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_accept(
     listener: usize,
@@ -282,7 +282,7 @@ pub(crate) fn connect(address: &str, end: Instant) -> Result<OwnedFd> {
 /// Connects to HOST:PORT.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_connect(
     address: *const c_char,
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn memlane_devmem_connect(
 /// Of a connected socket of the program's, which is memlane's from now on; only if this succeeds.
 ///
 /// # Safety
-/// As above; nobody else closes the descriptor.
+/// Pointers are NULL or valid for what the function reads and writes; nobody else closes the descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_adopt(
     socket: c_int,
@@ -416,7 +416,7 @@ pub extern "C" fn memlane_devmem_wait(devmem: usize, until: c_int, milliseconds:
 /// What has come, into the caller's array; how many, 0 at the stream's end. Never waits.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_receive(
     devmem: usize,
@@ -454,7 +454,7 @@ pub unsafe extern "C" fn memlane_devmem_receive(
 /// Gives fragments back, in ranges of tokens; how many were out.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_release(
     devmem: usize,
@@ -477,7 +477,7 @@ pub unsafe extern "C" fn memlane_devmem_release(
 /// Gives these fragments back, as many as they are; how many were out.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_release_all(
     devmem: usize,
@@ -505,7 +505,7 @@ pub unsafe extern "C" fn memlane_devmem_release_all(
 /// Copies bytes of a fragment that is out.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_read(
     devmem: usize,
@@ -554,7 +554,7 @@ pub extern "C" fn memlane_devmem_shutdown(devmem: usize) -> c_int {
 /// From now on this fragment is its handle's: it outlives the stream, and no release frees it.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_keep(
     devmem: usize,
@@ -584,7 +584,7 @@ pub extern "C" fn memlane_kept_release(kept: usize) -> c_int {
 /// What was counted: as many bytes of it as the program's structure has.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_devmem_counts(
     devmem: usize,

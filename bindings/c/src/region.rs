@@ -74,7 +74,7 @@ pub extern "C" fn memlane_region_is_dma_buf(region: usize) -> c_int {
 /// Copies bytes out of it.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_region_read(
     region: usize,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn memlane_region_read(
 /// Copies bytes into it.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_region_write(
     region: usize,

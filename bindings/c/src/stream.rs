@@ -133,7 +133,7 @@ pub unsafe extern "C" fn memlane_stream_connect(
 /// Takes a connection.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_accept(
     listener: usize,
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn memlane_stream_accept(
 /// Of a connected TCP socket of the program's; `accepted`: it came from accept, not from connect. memlane's from now on.
 ///
 /// # Safety
-/// As above; nobody else closes the descriptor.
+/// Pointers are NULL or valid for what the function reads and writes; nobody else closes the descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_adopt(
     socket: c_int,
@@ -194,7 +194,7 @@ pub extern "C" fn memlane_stream_close(stream: usize) -> c_int {
 /// Reads what is there; 0 at the stream's end. Never waits.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_read(stream: usize, into: *mut c_void, len: usize) -> i64 {
     guard(|| {
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn memlane_stream_read(stream: usize, into: *mut c_void, l
 /// Writes some of it; how much. Never waits.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_write(
     stream: usize,
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn memlane_stream_write(
 /// A place for up to `want` bytes; in the peer's memory, if the lane is open. To be committed by the same thread.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_reserve(
     stream: usize,
@@ -292,7 +292,7 @@ fn slot_of(turn: &mut Turn, len: usize) -> Result<Slot<'static>> {
 /// What is next, where it lies; 0: the stream's end. Never waits.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_peek(stream: usize, place: *mut *const c_void) -> i64 {
     guard(|| {
@@ -418,7 +418,7 @@ pub extern "C" fn memlane_stream_negotiate(stream: usize, milliseconds: i32) -> 
 /// What went which way: as many bytes of it as the program's structure has.
 ///
 /// # Safety
-/// As above.
+/// Pointers are NULL or valid for what the function reads and writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlane_stream_counts(
     stream: usize,

@@ -235,7 +235,7 @@ fn prototypes() -> BTreeSet<(String, usize)> {
     functions.collect()
 }
 
-/// Likewise, of the code.
+/// Functions of the code by name, each with its number of parameters.
 fn exports() -> BTreeSet<(String, usize)> {
     let mut found = BTreeSet::new();
     for file in ["lib", "region", "devmem", "stream"] {

@@ -341,7 +341,7 @@ fn whatever_the_server_does_each_block_stays_a_register_and_every_request_ends()
 struct Promise {
     /// What was acknowledged to whoever wrote it.
     acknowledged: BTreeMap<u64, u64>,
-    /// Likewise, when a flush last failed: nobody relies on that any more.
+    /// What was acknowledged before a flush last failed: nobody relies on that any more.
     excused: BTreeMap<usize, BTreeMap<u64, u64>>,
     /// What was acknowledged when each flush that is under way was submitted.
     before: BTreeMap<u64, BTreeMap<u64, u64>>,

@@ -57,7 +57,7 @@ impl Taker for Taking<'_> {
 /// One queue of something that frames come from and go to.
 ///
 /// The order of calls, as [`join`](crate::join) has them: `receive` and `send` as long as there is something; then `sleeps`, which
-/// asks for a bell and looks once more; then a poll of what `watch` names; then `woken`.
+/// asks for a doorbell and looks once more; then a poll of what `watch` names; then `woken`.
 pub trait End: Send + fmt::Debug {
     /// What its user calls it: `tap:a`.
     fn name(&self) -> &str;
@@ -87,7 +87,7 @@ pub trait End: Send + fmt::Debug {
         take: &mut dyn FnMut(&Frame<'_>) -> More,
     ) -> Result<usize, EndError>;
 
-    /// Likewise, and may put frames into room that `taker` lends: an end that has to copy them anyway.
+    /// Lends up to `most` frames to `taker`, or copies them into room that `taker` lends: for an end that has to copy them anyway.
     ///
     /// # Errors
     /// The end has ended.
@@ -145,7 +145,7 @@ pub trait End: Send + fmt::Debug {
     /// What to poll for that.
     fn watch<'a>(&'a self, until: Sleep, fds: &mut Vec<PollFd<'a>>);
 
-    /// A poll of what was watched is over, however it ended: bells are hushed.
+    /// A poll of what was watched is over, however it ended: doorbells are drained.
     ///
     /// # Errors
     /// The end has ended.
@@ -166,7 +166,7 @@ pub trait End: Send + fmt::Debug {
     /// What was counted.
     fn counts(&self) -> EndCounts;
 
-    /// Likewise, with all that only some kinds have.
+    /// What was counted, including the counts that only some kinds of ends have.
     fn tally(&self) -> Tally {
         Tally {
             counts: self.counts(),
@@ -181,7 +181,7 @@ pub fn lend(bytes: &[u8], meta: Meta, take: &mut dyn FnMut(&Frame<'_>) -> More) 
     take(&Frame::new(&[window(bytes)], bytes.len(), meta))
 }
 
-/// Likewise, of two stretches.
+/// Lends two stretches of our own bytes as one frame.
 pub(crate) fn lend_both(
     parts: [&[u8]; 2],
     meta: Meta,

@@ -39,7 +39,7 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// 32 frames; 10 µs, which is about what a sleep and a bell cost.
+    /// 32 frames; 10 µs, which is about what a sleep and a doorbell cost.
     fn default() -> Terms {
         Terms {
             burst: 32,

@@ -54,7 +54,7 @@ impl Capture {
         Capture::create_short(path, LONGEST)
     }
 
-    /// Likewise, of each frame its first `snap` bytes, 1 to 65535.
+    /// Begins a file anew, with the first `snap` bytes of each frame, 1 to 65535.
     ///
     /// # Errors
     /// The file's.

@@ -31,7 +31,7 @@ impl PeerEventFd {
     /// Takes one that the peer handed over. Refuses any other kind of file.
     pub(super) fn of(fd: OwnedFd) -> std::result::Result<PeerEventFd, AttachError> {
         if !is_eventfd(&fd) {
-            return Err(AttachError::Descriptors("a bell that is no eventfd"));
+            return Err(AttachError::Descriptors("a doorbell that is no eventfd"));
         }
         let flags = fcntl_getfl(&fd).map_err(|error| AttachError::Memory(errno(error)))?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK)
@@ -72,26 +72,26 @@ mod tests {
 
     #[test]
     fn a_bell_whose_other_side_makes_calls_wait_keeps_nobody_waiting() {
-        let bell = PeerEventFd::new().unwrap();
+        let doorbell = PeerEventFd::new().unwrap();
         // As a hostile side would: calls may wait, and the counter is full.
-        fcntl_setfl(&bell.0, OFlags::empty()).unwrap();
-        write(&bell.0, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        bell.signal();
-        bell.drain();
-        bell.drain();
-        bell.signal();
-        let mut fds = [PollFd::new(&bell.0, PollFlags::IN)];
+        fcntl_setfl(&doorbell.0, OFlags::empty()).unwrap();
+        write(&doorbell.0, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        doorbell.signal();
+        doorbell.drain();
+        doorbell.drain();
+        doorbell.signal();
+        let mut fds = [PollFd::new(&doorbell.0, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(1));
     }
 
     #[test]
-    fn what_is_no_eventfd_is_no_bell() {
+    fn what_is_no_eventfd_is_no_doorbell() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(matches!(
             PeerEventFd::of(file.into()),
             Err(AttachError::Descriptors(_))
         ));
-        let bell = PeerEventFd::new().unwrap();
-        assert!(PeerEventFd::of(bell.0.try_clone().unwrap()).is_ok());
+        let doorbell = PeerEventFd::new().unwrap();
+        assert!(PeerEventFd::of(doorbell.0.try_clone().unwrap()).is_ok());
     }
 }

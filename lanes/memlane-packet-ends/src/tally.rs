@@ -12,7 +12,7 @@ pub struct Tally {
     pub counts: EndCounts,
     /// Of a link's queue: times that the other side was rung for.
     pub bells: u64,
-    /// Times that it was shown something and needed no bell, as it was awake.
+    /// Times that it was shown something and needed no doorbell, as it was awake.
     pub quiet: u64,
     /// Of a back: fragments that the kernel copied.
     pub copied: u64,

@@ -613,5 +613,5 @@ fn a_peer_that_asks_for_bells_without_end_gets_one_for_each_flush_at_most() {
     assert!(!tx.flush());
     world.ring.set_flags(MASK_INT);
     assert_eq!(tx.send(64, &mut counts, |_| ()), Ok(Sent::Queued));
-    assert!(!tx.flush(), "nobody wants a bell");
+    assert!(!tx.flush(), "nobody wants a doorbell");
 }

@@ -68,7 +68,7 @@ pub enum Detach {
     PeerDetached(u16),
     /// We closed.
     Closed,
-    /// The socket or a bell failed.
+    /// The socket or a doorbell failed.
     Socket(Errno),
 }
 

@@ -50,11 +50,11 @@ pub const QUEUES_MAX: u16 = 16;
 pub struct RingWords<W: Words> {
     /// Requests published, ever.
     pub req_prod: W::U32,
-    /// The back wants a bell when this request comes.
+    /// The back wants a doorbell when this request comes.
     pub req_event: W::U32,
     /// Responses published, ever.
     pub rsp_prod: W::U32,
-    /// The front wants a bell when this response comes.
+    /// The front wants a doorbell when this response comes.
     pub rsp_event: W::U32,
     /// `pvt` and `__pad`: zero, and not read.
     pub unused: [W::U32; 12],

@@ -103,7 +103,7 @@ pub trait PacketPort {
         })
     }
 
-    /// Likewise, as long as `take` wants more. The frame at which it says no is over too.
+    /// Lends frames to `take` as long as it wants more. The frame at which it declines is consumed, too.
     ///
     /// # Errors
     /// The queue has ended.

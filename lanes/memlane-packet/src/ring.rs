@@ -6,7 +6,7 @@
 //!
 //! **Who rings.** A consumer that is about to sleep stores the number of the message that is to wake it in its *event*
 //! word, then, after a full fence, looks at the producer index once more. A producer publishes its index, then, after a
-//! full fence, looks at the event word: if that number is among what it has just published, the bell is to be rung.
+//! full fence, looks at the event word: if that number is among what it has just published, the doorbell is to be rung.
 //! So either the consumer sees the message or the producer sees the wish. A consumer that polls leaves the event word
 //! behind, and is never rung for.
 
@@ -114,7 +114,7 @@ impl Front {
         index
     }
 
-    /// What was put in can be seen. Is the bell to be rung?
+    /// What was put in can be seen. Is the doorbell to be rung?
     #[inline]
     #[must_use]
     pub fn publish<W: Words>(&mut self, words: &RingWords<W>) -> bool {
@@ -130,7 +130,7 @@ impl Front {
         due
     }
 
-    /// Times that something was published and no bell was due.
+    /// Times that something was published and no doorbell was due.
     pub fn quiet(&self) -> u64 {
         self.quiet
     }
@@ -271,7 +271,7 @@ impl Back {
         self.taken.wrapping_sub(self.published)
     }
 
-    /// What was put in can be seen. Is the bell to be rung?
+    /// What was put in can be seen. Is the doorbell to be rung?
     #[inline]
     #[must_use]
     pub fn publish<W: Words>(&mut self, words: &RingWords<W>) -> bool {
@@ -287,7 +287,7 @@ impl Back {
         due
     }
 
-    /// Times that something was published and no bell was due.
+    /// Times that something was published and no doorbell was due.
     pub fn quiet(&self) -> u64 {
         self.quiet
     }

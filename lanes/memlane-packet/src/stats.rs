@@ -18,7 +18,7 @@ pub struct QueueStats {
     pub failed: u64,
     /// Bells that were to be rung.
     pub bells: u64,
-    /// Times that something was shown to the other side and no bell was needed: it had not asked for one yet.
+    /// Times that something was shown to the other side and no doorbell was needed: it had not asked for one yet.
     pub quiet: u64,
     /// Fragments that the kernel copied.
     pub copied: u64,

@@ -28,7 +28,7 @@ const DETACH: u16 = 5;
 pub enum Refusal {
     /// It was not offered, or numbers do not fit each other.
     Terms = 1,
-    /// Descriptors: too few, too many, not sealed, of another length, no bell.
+    /// Descriptors: too few, too many, not sealed, of another length, no doorbell.
     Descriptors = 2,
     /// The back could not map it.
     Memory = 3,
@@ -51,7 +51,7 @@ pub struct Hello {
     pub memory: u64,
 }
 
-/// What a front asks for; control memory, tx memory, rx memory and a bell for each queue come with it.
+/// What a front asks for; control memory, tx memory, rx memory and a doorbell for each queue come with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attach {
     /// One that was offered.

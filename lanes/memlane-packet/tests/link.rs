@@ -355,8 +355,13 @@ fn back_says(bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> (Option<Message>, 
 fn a_front_that_asks_for_what_cannot_be_is_told_why() {
     let ok = attach();
     let memory = [layout().len, 32 * PAGE, 32 * PAGE].map(region);
-    let (bell, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let all = [fd(&memory[0]), fd(&memory[1]), fd(&memory[2]), bell.as_fd()];
+    let (doorbell, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let all = [
+        fd(&memory[0]),
+        fd(&memory[1]),
+        fd(&memory[2]),
+        doorbell.as_fd(),
+    ];
     for wrong in [
         Attach {
             mode: Mode::Map,
@@ -396,7 +401,7 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
     let bytes = Message::Attach(attach()).encode();
     let memory = [layout().len, 32 * PAGE, 32 * PAGE].map(region);
     let [control, tx, rx] = [0, 1, 2].map(|n| fd(&memory[n]));
-    let (bell, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (doorbell, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
     let null = std::fs::File::options()
         .read(true)
@@ -406,17 +411,17 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
     let shorter = region(PAGE);
     let unsealed = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&unsealed, 32 * PAGE as u64).unwrap();
-    let (bell, null, datagrams) = (bell.as_fd(), null.as_fd(), datagrams.as_fd());
+    let (doorbell, null, datagrams) = (doorbell.as_fd(), null.as_fd(), datagrams.as_fd());
     let cases: [(&[BorrowedFd<'_>], Refusal); 9] = [
         (&[], Refusal::Descriptors),
         (&[control, tx, rx], Refusal::Descriptors),
-        (&[control, tx, rx, bell, bell], Refusal::Descriptors),
+        (&[control, tx, rx, doorbell, doorbell], Refusal::Descriptors),
         (&[control, tx, rx, null], Refusal::Descriptors),
         (&[control, tx, rx, datagrams], Refusal::Descriptors),
-        (&[null, tx, rx, bell], Refusal::Memory),
-        (&[fd(&shorter), tx, rx, bell], Refusal::Memory),
-        (&[control, fd(&shorter), rx, bell], Refusal::Memory),
-        (&[control, tx, unsealed.as_fd(), bell], Refusal::Memory),
+        (&[null, tx, rx, doorbell], Refusal::Memory),
+        (&[fd(&shorter), tx, rx, doorbell], Refusal::Memory),
+        (&[control, fd(&shorter), rx, doorbell], Refusal::Memory),
+        (&[control, tx, unsealed.as_fd(), doorbell], Refusal::Memory),
     ];
     for (n, (descriptors, refusal)) in cases.iter().enumerate() {
         let (heard, _) = back_says(&bytes, descriptors);

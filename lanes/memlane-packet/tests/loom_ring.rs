@@ -33,14 +33,14 @@ impl Words for NoFence {
     }
 }
 
-struct Bell {
+struct Doorbell {
     rung: Mutex<bool>,
     rings: Condvar,
 }
 
-impl Bell {
-    fn new() -> Bell {
-        Bell {
+impl Doorbell {
+    fn new() -> Doorbell {
+        Doorbell {
             rung: Mutex::new(false),
             rings: Condvar::new(),
         }
@@ -63,8 +63,8 @@ impl Bell {
 struct World<W: Words> {
     words: RingWords<W>,
     slots: Vec<W::U32>,
-    to_front: Bell,
-    to_back: Bell,
+    to_front: Doorbell,
+    to_back: Doorbell,
 }
 
 /// Asks for `MESSAGES` answers, as many at a time as there is room for, and takes them in order.
@@ -122,8 +122,8 @@ fn model<W: Words<U32 = AtomicU32> + 'static>() {
                 unused: std::array::from_fn(|_| word()),
             },
             slots: (0..SLOTS).map(|_| word()).collect(),
-            to_front: Bell::new(),
-            to_back: Bell::new(),
+            to_front: Doorbell::new(),
+            to_back: Doorbell::new(),
         });
         ring::init(&world.words);
         let other = Arc::clone(&world);

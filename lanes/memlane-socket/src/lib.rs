@@ -1,14 +1,36 @@
-//! memlane's socket lane: SMC-D loopback in user space.
+//! memlane's socket lane: TCP connections between two processes of one host, carried through shared memory.
 //!
-//! The program's descriptor is the real TCP socket, always. A connection starts
-//! as plain TCP and stays one; beside it a memory lane (a ring each way, in
-//! memory that the receiver owns) may open in mid-stream. The sender chooses
-//! the lane for each stretch of bytes, the receiver follows the sender's map.
+//! The program's descriptor is always the real TCP socket. A connection starts as plain TCP, and stays one. Beside it, a
+//! memory lane may open in mid-stream: a ring for each direction, in memory that the receiver owns. The sender chooses the
+//! lane for each stretch of bytes; the receiver follows the map that the sender publishes. The method is that of SMC-D's
+//! loopback, in user space.
 //!
-//! * The memory lane is for speed, the TCP lane is for waiting: who sleeps,
-//!   sleeps in the kernel on the real socket, and is woken by TCP.
-//! * TCP carries the lifetime: FIN, RST, keepalive, death.
-//! * Fallback is not a mode but a choice of lane.
+//! * The memory lane is for speed. The TCP lane is for waiting: a thread that has nothing to do sleeps in the kernel on the
+//!   real socket, and TCP wakes it.
+//! * TCP carries the lifetime of the connection: FIN, RST, keepalive, the death of a process.
+//! * What the memory lane cannot carry goes by TCP, from an exact byte on.
+//!
+//! Programs use it unchanged, through the preload library, or call it by name:
+//!
+//! ```
+//! use memlane_socket::{Listener, Stream};
+//!
+//! let listener = Listener::bind(&"127.0.0.1:0".parse()?)?;
+//! let address = listener.local_addr()?;
+//! let client = std::thread::spawn(move || {
+//!     let mut stream = Stream::connect(&address)?;
+//!     stream.write(b"hello")
+//! });
+//! let mut stream = listener.accept()?;
+//! let mut bytes = [0; 5];
+//! let mut have = 0;
+//! while have < bytes.len() {
+//!     have += stream.read(&mut bytes[have..])?;
+//! }
+//! assert_eq!(&bytes, b"hello");
+//! client.join().expect("it does not panic")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! | room | what |
 //! |---|---|
@@ -20,8 +42,8 @@
 //!
 //! Each room uses only those below it, and no module of a room uses another in a circle: `verify/memlane-system` checks it.
 //!
-//! `no_std`, no allocation; locks are spin locks over memory-only sections. Feature `std` adds what std's
-//! users expect of a stream: [`native`].
+//! The crate is `no_std` and allocates nothing. Its locks are spin locks over short sections that only touch memory.
+//! Feature `std` gives streams the traits of `std::io`.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 // The bodies take the program's pointers as libc's functions of the same names
 // do; what the program promised its call is what each SAFETY note refers to.

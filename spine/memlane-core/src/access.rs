@@ -36,7 +36,7 @@ impl SharedBytes {
         }
     }
 
-    /// Likewise, of memory that may only be read: nothing is copied into it.
+    /// The window `base..base+len` on memory that may only be read: nothing is copied into it.
     ///
     /// # Safety
     /// The memory stays mapped and readable while the window is used.

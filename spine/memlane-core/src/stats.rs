@@ -230,7 +230,7 @@ pub struct ConnEntry {
     pub parked: AtomicU32,
     /// Bytes of the ring that we send into / receive from (0 = none).
     pub tx_ring_size: AtomicU32,
-    /// Likewise, receiving.
+    /// Bytes of the ring that we receive from (0 = none).
     pub rx_ring_size: AtomicU32,
     /// Bytes sent through the ring.
     pub tx_ring_bytes: AtomicU64,

@@ -179,7 +179,7 @@ pub struct Record {
     pub conn: u64,
     /// Bytes of the stream.
     pub bytes: u32,
-    /// … of which so many follow here.
+    /// … and how many of them follow here.
     pub captured: u32,
     /// The process's end: address as `sock::Addr::ip`, port.
     pub local: ([u8; 16], u16),

@@ -82,6 +82,7 @@ fn fresh_words() -> DmbWords<Loom> {
             published: u64s(),
             runs_declared: u32s(),
             tx_cpu: u32s(),
+            ready_since: u64s(),
         }),
         tx: Aligned(TxWords {
             writing: u32s(),

@@ -339,7 +339,7 @@ pub fn find(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     each(attributes).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// Likewise, a number of 32 bits.
+/// The value of the first attribute of this kind, as a number of 32 bits.
 pub fn find_u32(attributes: &[u8], wanted: u16) -> Option<u32> {
     let value = find(attributes, wanted)?;
     Some(u32::from_ne_bytes(*value.first_chunk()?))

@@ -67,7 +67,7 @@ pub fn map_shared(fd: i32, offset: usize, len: usize, writable: bool) -> Result<
     map_shared_at(0, fd, offset, len, writable)
 }
 
-/// Likewise, at address `at` if nothing is there (else, or with 0, where the kernel likes): stretches of a file that lie
+/// Maps `len` bytes of `fd` from `offset`, shared, at address `at` if nothing is there (else, or with 0, where the kernel likes): stretches of a file that lie
 /// there as they do in the file are one mapping to the kernel, and one stretch to who names them in a system call.
 pub fn map_shared_at(
     at: usize,

@@ -411,7 +411,7 @@ pub fn send_with_fds(sock: i32, to: &UnixName, data: &[u8], fds: &[i32]) -> Resu
     send_message(sock, Some(to), data, fds)
 }
 
-/// Likewise, to where the socket is connected.
+/// Sends `data` with `fds` to the connected peer. Never blocks, never raises SIGPIPE.
 pub fn send_to_peer(sock: i32, data: &[u8], fds: &[i32]) -> Result<()> {
     send_message(sock, None, data, fds)
 }

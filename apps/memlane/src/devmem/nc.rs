@@ -126,7 +126,7 @@ impl Args {
         let mut addresses = self.address.to_socket_addrs().with_context(address)?;
         let at = addresses.next().with_context(address)?;
         let listener = TcpListener::bind(at).with_context(address)?;
-        // Port 0 is any: it is said which.
+        // Port 0 takes any free port, which is printed.
         crate::out::warn(&format!("listening on {}", listener.local_addr()?));
         Ok(listener
             .accept()

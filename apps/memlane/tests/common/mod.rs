@@ -247,7 +247,7 @@ pub(crate) fn settled(text: &str, pid: u32) -> String {
         .replace(version, "\"version\": \"VERSION\"")
 }
 
-/// Likewise, for a table: the width of a column depends on the process id.
+/// The same for a table, with runs of blanks squeezed: the width of a column depends on the process id.
 pub(crate) fn squeezed(text: &str, pid: u32) -> String {
     let lines = text.lines().map(|line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -51,7 +51,7 @@ impl Rig {
         }
     }
 
-    /// Likewise, and time passes.
+    /// Lets time pass, and does everything that becomes due.
     pub fn pass(&mut self, time: Duration) {
         let steps = 40;
         for _ in 0..steps {

@@ -77,7 +77,7 @@ impl Driver {
         self.session_of(name, &SOMEBODY)
     }
 
-    /// Likewise, of somebody.
+    /// A session of this user that can do all that this version can.
     pub(crate) fn session_of(&mut self, name: &str, who: &Identity) -> SessionId {
         self.sessions += 1;
         let id = SessionId(self.sessions);

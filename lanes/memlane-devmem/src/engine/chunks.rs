@@ -28,7 +28,7 @@ impl Chunks {
         Chunks::within(0..bytes, size).filter(|chunks| chunks.count() > 0)
     }
 
-    /// Likewise a part of a region, which may have no chunk.
+    /// A part of a region in chunks of `size`; it may have no chunk at all.
     pub fn within(part: core::ops::Range<u64>, size: u32) -> Option<Chunks> {
         if !size.is_power_of_two() || !(CHUNK_MIN..=CHUNK_MAX).contains(&size) {
             return None;

@@ -109,7 +109,7 @@ impl Tokens {
         self.name_of(offset, len, Origin::Pool)
     }
 
-    /// Likewise, bytes that anybody has put there.
+    /// Names `len` bytes at `offset` that `origin` has put there. `None`: too many tokens are out.
     pub fn name_of(&mut self, offset: u64, len: u32, origin: Origin) -> Option<Fragment> {
         if self.room() == 0 {
             return None;

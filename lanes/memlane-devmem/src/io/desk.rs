@@ -21,7 +21,7 @@ impl Desk {
     /// As [`Stream::release`](super::Stream::release).
     ///
     /// # Errors
-    /// Likewise.
+    /// Those of [`Stream::release`](super::Stream::release).
     pub fn release(&self, ranges: &[Range]) -> Result<u32, ReleaseError> {
         self.shared.release(ranges)
     }
@@ -35,7 +35,7 @@ impl Desk {
     /// As [`Stream::read`](super::Stream::read).
     ///
     /// # Errors
-    /// Likewise.
+    /// Those of [`Stream::read`](super::Stream::read).
     pub fn read(&self, token: u32, at: u32, into: &mut [u8]) -> Result<(), AccessError> {
         let fragment = self.shared.given().tokens.find(token);
         let fragment = fragment.ok_or(AccessError::NoSuchToken(token))?;

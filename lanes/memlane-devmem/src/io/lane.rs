@@ -80,7 +80,7 @@ pub fn stream(
     open(socket, end, binding, terms, part.map(Some))
 }
 
-/// Likewise, only to send: the region's bytes are copied into the other end's memory, and none of it is given to that.
+/// A stream that only sends, over a connected TCP socket: the region's bytes are copied into the other end's memory, and none of it is given to that.
 ///
 /// # Errors
 /// As [`stream`].

@@ -44,7 +44,7 @@ impl Stage {
         })
     }
 
-    /// Likewise, and tells the region's device of it, if that wants to know.
+    /// Maps whole pages, and registers them with the region's device if it needs that.
     ///
     /// # Errors
     /// No memory.

@@ -651,7 +651,7 @@ impl Stream {
         Ok(sent.map_err(AccessError::Device)?? as u64)
     }
 
-    /// Likewise, out of memory that the CPU cannot reach: it is copied into host memory first.
+    /// Sends bytes of memory that the CPU cannot reach: they are copied into host memory first.
     fn copy_out_twice(&mut self, span: Span) -> Result<u64, AccessError> {
         self.out.resize(span.len.min(COPIED_OUT) as usize, 0);
         let region = self.shared.binding.region();

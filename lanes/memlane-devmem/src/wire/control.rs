@@ -68,7 +68,7 @@ fn each(
 
 /// `MSG_ERRQUEUE`, `MSG_ZEROCOPY`: where sends without a copy are told to be over.
 pub const MSG_ERRQUEUE: i32 = 0x2000;
-/// As above.
+/// `MSG_ZEROCOPY`: send without a copy (linux/socket.h).
 pub const MSG_ZEROCOPY: i32 = 0x400_0000;
 /// `SO_ZEROCOPY`.
 pub const ZEROCOPY: i32 = 60;

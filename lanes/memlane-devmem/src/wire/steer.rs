@@ -9,15 +9,15 @@ use core::str::FromStr;
 pub mod command {
     /// `ETHTOOL_GFLAGS`, `ETHTOOL_SFLAGS`.
     pub const GET_FLAGS: u32 = 37;
-    /// As above.
+    /// `ETHTOOL_SFLAGS`.
     pub const SET_FLAGS: u32 = 38;
     /// `ETHTOOL_SRXCLSRLDEL`, `ETHTOOL_SRXCLSRLINS`.
     pub const DELETE_RULE: u32 = 49;
-    /// As above.
+    /// `ETHTOOL_SRXCLSRLINS`.
     pub const INSERT_RULE: u32 = 50;
     /// `ETHTOOL_GRSSH`, `ETHTOOL_SRSSH`.
     pub const GET_SPREAD: u32 = 70;
-    /// As above.
+    /// `ETHTOOL_SRSSH`.
     pub const SET_SPREAD: u32 = 71;
 }
 

@@ -199,8 +199,8 @@ pub enum Step {
     Ack,
     /// Keeps the descriptor as its next region, and acks.
     Region,
-    /// Keeps it as the bell of its next ring, and acks.
-    Bell,
+    /// Keeps it as the doorbell of its next ring, and acks.
+    Doorbell,
     /// Maps everything, begins, says that it is connected.
     Connect,
 }
@@ -255,7 +255,7 @@ impl Server {
             Message::AddRegion { index, size } => self
                 .region(*index, *size, descriptor)
                 .map(|()| Step::Region),
-            Message::AddRing(ring) => self.ring(*ring, descriptor).map(|()| Step::Bell),
+            Message::AddRing(ring) => self.ring(*ring, descriptor).map(|()| Step::Doorbell),
             Message::Connect(name) => {
                 if self.rings.is_empty() {
                     return Err(Refusal("No rings"));

@@ -188,7 +188,7 @@ fn serve_on(socket: &Arc<OwnedFd>, terms: &ServerTerms, at: &str) -> Result<Serv
         let (message, fd) = receive(socket, end)?;
         match (server.take(&message, fd.is_some())?, fd) {
             (Step::Region, Some(fd)) => regions.push(fd),
-            (Step::Bell, Some(fd)) => bells.push(PeerEventFd::of(fd)?),
+            (Step::Doorbell, Some(fd)) => bells.push(PeerEventFd::of(fd)?),
             (Step::Connect, _) => break,
             _ => {}
         }
@@ -221,7 +221,7 @@ fn server_queues(
     }
     let memory = Arc::new(Memory::new(mapped));
     let mut queues: Vec<MemifQueue> = Vec::new();
-    for (ring, bell) in server.rings().iter().zip(bells) {
+    for (ring, doorbell) in server.rings().iter().zip(bells) {
         let index = usize::from(ring.index);
         while queues.len() <= index {
             queues.push(MemifQueue::new(format!("memif:{at}"), socket));
@@ -234,11 +234,11 @@ fn server_queues(
         if ring.s2m {
             let mut rx = Rx::new(words, None).ok_or(wrong)?;
             rx.start();
-            queues[index].set_rx(rx, bell);
+            queues[index].set_rx(rx, doorbell);
         } else {
             let mut tx = Tx::new(words, None).ok_or(wrong)?;
             tx.start();
-            queues[index].set_tx(tx, bell);
+            queues[index].set_tx(tx, doorbell);
         }
     }
     Ok(queues)
@@ -275,7 +275,7 @@ pub fn connect(at: &str, terms: &ClientTerms) -> Result<(MemifLink, Vec<MemifQue
     Ok((MemifLink::new(&socket, peer), queues))
 }
 
-/// Likewise, again and again until `end`: for a server that is not there yet, or comes back. What was in the rings of
+/// Connects to a server, trying again until `end`: for a server that is not there yet, or comes back. What was in the rings of
 /// an earlier link is lost, as frames can be on any wire.
 ///
 /// # Errors

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Calls in vain after which a queue that never sleeps looks whether the other process still is.
 const LOOK_AFTER: u32 = 4096;
-/// memif has no bell for room: how often to look.
+/// memif has no doorbell for room: how often to look.
 const ROOM_EVERY: Duration = Duration::from_micros(100);
-/// DPDK's sender does not order its index before its look at our wish for a bell, so that one bell can be missed just
+/// DPDK's sender does not order its index before its look at our wish for a doorbell, so that one doorbell can be missed just
 /// when it is asked for: the first sleep is short.
 const FIRST_SLEEP: Duration = Duration::from_millis(1);
 
@@ -49,12 +49,12 @@ impl MemifQueue {
         }
     }
 
-    pub(super) fn set_rx(&mut self, rx: Rx, bell: PeerEventFd) {
-        self.rx = Some((rx, bell));
+    pub(super) fn set_rx(&mut self, rx: Rx, doorbell: PeerEventFd) {
+        self.rx = Some((rx, doorbell));
     }
 
-    pub(super) fn set_tx(&mut self, tx: Tx, bell: PeerEventFd) {
-        self.tx = Some((tx, bell));
+    pub(super) fn set_tx(&mut self, tx: Tx, doorbell: PeerEventFd) {
+        self.tx = Some((tx, doorbell));
     }
 
     /// `memif:` and the socket.
@@ -158,7 +158,7 @@ impl MemifQueue {
         Ok(true)
     }
 
-    /// When to look again without any bell.
+    /// When to look again without any doorbell.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -167,20 +167,20 @@ impl MemifQueue {
     pub fn watch<'a>(&'a self, until: Sleep, fds: &mut Vec<PollFd<'a>>) {
         fds.push(PollFd::new(&*self.socket, PollFlags::IN));
         if until.frames
-            && let Some((_, bell)) = &self.rx
+            && let Some((_, doorbell)) = &self.rx
         {
-            fds.push(PollFd::new(bell, PollFlags::IN));
+            fds.push(PollFd::new(doorbell, PollFlags::IN));
         }
     }
 
-    /// A poll is over: hushes the bell, sees who is gone.
+    /// A poll is over: drains the doorbell, sees who is gone.
     ///
     /// # Errors
     /// The queue has ended.
     pub fn woken(&mut self) -> Result<(), Detach> {
         self.due = None;
-        if let Some((_, bell)) = &self.rx {
-            bell.drain();
+        if let Some((_, doorbell)) = &self.rx {
+            doorbell.drain();
         }
         self.look_around()
     }
@@ -227,12 +227,12 @@ impl PacketPort for MemifQueue {
     #[inline]
     fn flush(&mut self) -> Result<(), Detach> {
         self.alive()?;
-        if let Some((tx, bell)) = &mut self.tx
+        if let Some((tx, doorbell)) = &mut self.tx
             && tx.is_behind()
         {
             if tx.flush() {
                 self.counts.bells += 1;
-                bell.signal();
+                doorbell.signal();
             } else {
                 self.counts.quiet += 1;
             }

@@ -75,7 +75,7 @@ pub struct Counts {
     pub refused: u64,
     /// Times that the other side was rung for.
     pub bells: u64,
-    /// Times that something was shown and no bell was needed: the other side was awake.
+    /// Times that something was shown and no doorbell was needed: the other side was awake.
     pub quiet: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct Rx {
     next: u16,
     /// Slots from `next` on that begin a frame whose end is not there yet: no news until there are more.
     half: u16,
-    /// We asked for a bell.
+    /// We asked for a doorbell.
     asked: bool,
     parts: Vec<SharedBytes>,
 }
@@ -291,7 +291,7 @@ impl Rx {
         Ok(self.filled()? > self.half)
     }
 
-    /// Asks for a bell, and looks again: is there nothing? The second value: it was asked for only now.
+    /// Asks for a doorbell, and looks again: is there nothing? The second value: it was asked for only now.
     ///
     /// # Errors
     /// The other side's index cannot be.

@@ -14,11 +14,11 @@ pub const MODE_ETHERNET: u8 = 0;
 /// `MEMIF_MSG_ADD_RING_FLAG_S2M`.
 pub const RING_S2M: u16 = 1;
 
-/// Bytes of names, of secrets, of reasons.
+/// Bytes of an interface's name (`memif.h`).
 pub const NAME: usize = 32;
-/// Likewise.
+/// Bytes of a secret.
 pub const SECRET: usize = 24;
-/// Likewise.
+/// Bytes of a reason.
 pub const REASON: usize = 96;
 
 /// Text in a field of fixed length, which ends with the first zero, if there is one.
@@ -130,7 +130,7 @@ pub enum Message {
         /// Bytes.
         size: u64,
     },
-    /// A ring and, beside the message, its bell.
+    /// A ring and, beside the message, its doorbell.
     AddRing(AddRing),
     /// All is there: the client's interface.
     Connect(Text<NAME>),

@@ -140,23 +140,23 @@ pub struct Split<'a> {
 pub struct SplitCounts {
     /// Frames that were split.
     pub split: u64,
-    /// Bytes that were copied to host memory, and to the device's.
+    /// Bytes that were copied to host memory.
     pub host_bytes: u64,
-    /// Likewise.
+    /// Bytes that were copied to the device's memory.
     pub device_bytes: u64,
-    /// Frames that went to host memory as a whole, by reason.
+    /// Frames that went to host memory as a whole because no rule matches them.
     pub no_match: u64,
-    /// Likewise.
+    /// Frames that stayed whole because they are fragments of an IP packet.
     pub fragmented: u64,
-    /// Likewise.
+    /// Frames that stayed whole because they are in a tunnel.
     pub encapsulated: u64,
-    /// Likewise.
+    /// Frames that stayed whole because their headers are incomplete or inconsistent.
     pub torn: u64,
-    /// Likewise.
+    /// Frames that stayed whole because nobody vouches for their checksum.
     pub unchecked: u64,
-    /// Likewise.
+    /// Frames that stayed whole because too few chunks were free.
     pub no_chunk: u64,
-    /// Likewise.
+    /// Frames that stayed whole because the device's memory could not be written.
     pub device: u64,
     /// Tokens that were given back, and were nobody's.
     pub strange_tokens: u64,

@@ -18,7 +18,7 @@ pub struct Flow {
     pub tcp: bool,
     /// Where it comes from, and where it goes: addresses.
     pub addresses: [IpAddr; 2],
-    /// Likewise, ports.
+    /// Where it comes from, and where it goes: ports.
     pub ports: [u16; 2],
 }
 

@@ -150,10 +150,10 @@ impl Device {
 }
 
 /// An eventfd; other descriptors could make us wait.
-fn bell(file: Option<File>) -> Result<Option<PeerEventFd>> {
+fn doorbell(file: Option<File>) -> Result<Option<PeerEventFd>> {
     match file.map(|file| PeerEventFd::of(file.into())) {
         None => Ok(None),
-        Some(Ok(bell)) => Ok(Some(bell)),
+        Some(Ok(doorbell)) => Ok(Some(doorbell)),
         Some(Err(why)) => refuse(why.to_string()),
     }
 }
@@ -282,8 +282,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let bell = bell(file)?;
-        if !self.ring(index.into())?.start(bell) {
+        let doorbell = doorbell(file)?;
+        if !self.ring(index.into())?.start(doorbell) {
             return refuse("a ring that lies nowhere, or outside of the guest's memory");
         }
         self.shared.look();
@@ -291,14 +291,14 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        let bell = bell(file)?;
-        self.ring(index.into())?.set_call(bell);
+        let doorbell = doorbell(file)?;
+        self.ring(index.into())?.set_call(doorbell);
         Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
         // Who detaches hangs up, which says more.
-        drop(bell(file)?);
+        drop(doorbell(file)?);
         self.ring(index.into()).map(drop)
     }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vm_memory::GuestMemoryMmap;
 
-/// A guest that polls has no bell: how often to look.
+/// A guest that polls has no doorbell: how often to look.
 const EVERY: Duration = Duration::from_micros(100);
 
 /// A queue pair of a guest's network device.
@@ -370,23 +370,23 @@ impl VhostQueue {
         Ok(true)
     }
 
-    /// A ring without a bell, or whose bell another thread may have heard for us.
+    /// A ring without a doorbell, or whose doorbell another thread may have heard for us.
     fn polls(&mut self, n: usize) {
         if self.kicks[n].is_none() || self.pair > 0 && n == 1 {
             self.due = Some(Instant::now() + EVERY);
         }
     }
 
-    fn hush(&mut self) -> Result<(), Detach> {
+    fn drain(&mut self) -> Result<(), Detach> {
         self.shared.changed(self.pair).drain();
         self.kicks.iter().flatten().for_each(|kick| kick.drain());
         let shared = Arc::clone(&self.shared);
-        let hush = |ring: &mut Vring| match ring.running() {
-            Some(memory) => ring.hush(&memory),
+        let drain = |ring: &mut Vring| match ring.running() {
+            Some(memory) => ring.drain(&memory),
             None => Ok(()),
         };
-        hush(&mut shared.outbox(self.pair))?;
-        hush(&mut shared.inbox(self.pair))
+        drain(&mut shared.outbox(self.pair))?;
+        drain(&mut shared.inbox(self.pair))
     }
 }
 
@@ -536,8 +536,8 @@ impl End for VhostQueue {
     }
 
     fn woken(&mut self) -> Result<(), EndError> {
-        let hushed = self.hush();
-        hushed.map_err(|why| self.end(why))?;
+        let drained = self.drain();
+        drained.map_err(|why| self.end(why))?;
         Ok(self.alive()?)
     }
 

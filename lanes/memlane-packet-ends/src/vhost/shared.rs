@@ -34,7 +34,7 @@ pub(super) struct State {
     pub(super) taken: bool,
     /// What the guest or its monitor did wrong, and in which session.
     wrong: Option<(u32, String)>,
-    /// Likewise, before there was a session: who waits for one is told.
+    /// What the guest or its monitor did wrong before there was a session; whoever waits for one learns it.
     trouble: Option<String>,
     stopping: bool,
 }
@@ -113,7 +113,7 @@ impl Shared {
         self.session.load(Ordering::Acquire)
     }
 
-    /// A ring was started, stopped, or has another bell: is the guest's driver there?
+    /// A ring was started, stopped, or has another doorbell: is the guest's driver there?
     pub(super) fn look(&self) {
         let there = [0, 1].iter().all(|n| lock(&self.rings[*n]).is_running());
         let mut state = self.state();

@@ -123,7 +123,7 @@ impl Vring {
         self.enabled = on;
     }
 
-    /// Starts, or changes the bell of a ring that has started. `false`: it does not lie in the memory.
+    /// Starts, or changes the doorbell of a ring that has started. `false`: it does not lie in the memory.
     pub(super) fn start(&mut self, kick: Option<PeerEventFd>) -> bool {
         self.kick = kick.map(Arc::new);
         if self.started {
@@ -268,7 +268,7 @@ impl Vring {
         Ok(u16::from_le(word))
     }
 
-    /// Shows what was answered, and rings the bell if the guest wants it; `true`: it did.
+    /// Shows what was answered, and rings the doorbell if the guest wants it; `true`: it did.
     pub(super) fn show(&mut self, memory: &GuestMemoryMmap) -> Result<bool, Detach> {
         let (old, new) = (self.shown, self.queue.next_used());
         if old == new {
@@ -311,7 +311,7 @@ impl Vring {
     }
 
     /// Asks not to be kicked. With event indices that is so: the one that was named is past.
-    pub(super) fn hush(&mut self, memory: &GuestMemoryMmap) -> Result<(), Detach> {
+    pub(super) fn drain(&mut self, memory: &GuestMemoryMmap) -> Result<(), Detach> {
         if self.queue.event_idx_enabled() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A driver of virtio-net over a front end of vhost-user without manners, and a door for it to come to.
+//! A driver of virtio-net over a front end of vhost-user that breaks the rules, and a door for it to come to.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 #[path = "../../../../spine/memlane-virtio/tests/monitor/mod.rs"]

@@ -3,7 +3,7 @@
 use super::cache::{Cache, Found, GrantCounts, Held};
 use super::chain::{self, Frame, Offloads, Room, Staging};
 use super::grant::{Access, Grant, Mode, Reach, refused};
-use super::{Burst, Meta, QueueMemory};
+use super::{Burst, Lent, Meta, QueueMemory, lend_while};
 use crate::error::{Detach, GrantError, Ring};
 use crate::layout::{
     EXTRA_INFO, EXTRA_MORE, ExtraGso, MORE_DATA, PACKET_MAX, PACKET_MIN, PAGE, RSP_NULL, RSP_OKAY,
@@ -14,7 +14,6 @@ use crate::port::{More, Placed, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
-use std::cell::Cell;
 
 /// Bytes of a fragment to a front, at most: its response has 15 bits for them.
 const FRAGMENT_MAX: usize = i16::MAX as usize;
@@ -135,25 +134,19 @@ impl<R: Reach> Back<R> {
         mut take: impl FnMut(&Frame<'_>) -> More,
     ) -> Result<Burst, Detach> {
         self.alive()?;
-        let mut burst = Burst::default();
-        let more = Cell::new(More::Yes);
-        let mut take = |frame: &Frame<'_>| more.set(take(frame));
-        while burst.frames < most && more.get() == More::Yes {
-            match self.receive_one(&mut take) {
-                Ok(true) => burst.frames += 1,
-                Ok(false) => break,
-                Err(error) => return Err(self.end(error)),
-            }
-        }
-        let comes_again = burst.frames == most && more.get() == More::Yes;
-        if !comes_again || self.tx.unanswered() >= self.together {
-            burst.ring = self.settle();
-        }
-        Ok(burst)
+        let lent = lend_while(most, |more| {
+            self.receive_one(&mut |frame| more.set(take(frame)))
+        });
+        let Lent {
+            frames,
+            comes_again,
+        } = lent.map_err(|error| self.end(error))?;
+        let ring = (!comes_again || self.tx.unanswered() >= self.together) && self.settle();
+        Ok(Burst { frames, ring })
     }
 
     /// Answers what was taken: a receiver that takes few frames at a time leaves some of that to its next call. `true`:
-    /// the front asked for a bell. To be called before a sleep.
+    /// the front asked for a doorbell. To be called before a sleep.
     #[inline]
     pub fn settle(&mut self) -> bool {
         self.answer_due();
@@ -173,7 +166,7 @@ impl<R: Reach> Back<R> {
         }
     }
 
-    /// Likewise, all of them.
+    /// Lends up to `most` packets to `take`.
     ///
     /// # Errors
     /// The queue has ended, now or before.
@@ -696,7 +689,7 @@ impl<R: Reach> Back<R> {
         }
     }
 
-    /// Shows the front what was sent. `true`: it asked for a bell.
+    /// Shows the front what was sent. `true`: it asked for a doorbell.
     ///
     /// # Errors
     /// The queue has ended.
@@ -723,7 +716,7 @@ impl<R: Reach> Back<R> {
         Ok(if self.rx.known() < most { most } else { 0 })
     }
 
-    /// Asks for a bell, before a sleep. `false`: there is something already.
+    /// Asks for a doorbell, before a sleep. `false`: there is something already.
     ///
     /// # Errors
     /// The queue has ended, now or before.

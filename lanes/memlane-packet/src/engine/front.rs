@@ -1,7 +1,7 @@
 //! The front of a queue: its memory carries the packets.
 
 use super::chain::{self, Frame, Offloads, Room};
-use super::{Burst, Gso, Meta, QueueMemory};
+use super::{Burst, Gso, Lent, Meta, QueueMemory, lend_while};
 use crate::error::{Detach, Ring};
 use crate::layout::{
     EXTRA_INFO, EXTRA_MORE, ExtraGso, GTF_ORDER_SHIFT, GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntry,
@@ -14,7 +14,6 @@ use crate::ring;
 use crate::stats::QueueStats;
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
-use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of a fragment of a packet that is sent, at most: its slot has 16 bits for them.
@@ -332,7 +331,7 @@ impl Front {
         }
     }
 
-    /// Shows the back what was sent, and takes its answers. `true`: it asked for a bell.
+    /// Shows the back what was sent, and takes its answers. `true`: it asked for a doorbell.
     ///
     /// # Errors
     /// The queue has ended, now or before.
@@ -391,25 +390,19 @@ impl Front {
         mut take: impl FnMut(&Frame<'_>) -> More,
     ) -> Result<Burst, Detach> {
         self.alive()?;
-        let mut burst = Burst::default();
-        let more = Cell::new(More::Yes);
-        let mut take = |frame: &Frame<'_>| more.set(take(frame));
-        while burst.frames < most && more.get() == More::Yes {
-            match self.receive_one(&mut take) {
-                Ok(true) => burst.frames += 1,
-                Ok(false) => break,
-                Err(error) => return Err(self.end(error)),
-            }
-        }
-        let comes_again = burst.frames == most && more.get() == More::Yes;
-        if !comes_again || self.due.len() >= self.together {
-            burst.ring = self.settle();
-        }
-        Ok(burst)
+        let lent = lend_while(most, |more| {
+            self.receive_one(&mut |frame| more.set(take(frame)))
+        });
+        let Lent {
+            frames,
+            comes_again,
+        } = lent.map_err(|error| self.end(error))?;
+        let ring = (!comes_again || self.due.len() >= self.together) && self.settle();
+        Ok(Burst { frames, ring })
     }
 
     /// Posts the buffers of what was taken anew: a receiver that takes few frames at a time leaves some of that to its
-    /// next call. `true`: the back asked for a bell. To be called before a sleep.
+    /// next call. `true`: the back asked for a doorbell. To be called before a sleep.
     #[inline]
     pub fn settle(&mut self) -> bool {
         let mut due = std::mem::take(&mut self.due);
@@ -420,7 +413,7 @@ impl Front {
         ring
     }
 
-    /// Likewise, all of them.
+    /// Lends up to `most` packets to `take`.
     ///
     /// # Errors
     /// The queue has ended, now or before.
@@ -580,7 +573,7 @@ impl Front {
         gso.map_err(|what| Detach::Slot(Ring::Rx, what))
     }
 
-    /// Asks for a bell, before a sleep. `false`: there is something already.
+    /// Asks for a doorbell, before a sleep. `false`: there is something already.
     ///
     /// # Errors
     /// The queue has ended, now or before.

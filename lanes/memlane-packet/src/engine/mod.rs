@@ -9,10 +9,13 @@ pub mod chain;
 pub mod front;
 pub mod grant;
 
+use crate::error::Detach;
 use crate::layout::{QueueLayout, RX_WORDS, RingWords, TX_WORDS};
+use crate::port::More;
 use crate::ring;
 use memlane_core::region::Region;
 use memlane_core::sync::Cpu;
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -164,9 +167,35 @@ pub enum GsoKind {
 /// few frames at a time finds more. Each time costs a fence, and cache lines that the sender is about to write.
 const TOGETHER: u32 = 16;
 
-/// Likewise, in a ring of so many slots: never so many that the sender feels it.
+/// How many are given back together in a ring of this many slots: never so many that the sender notices.
 fn together(slots: u32) -> u32 {
     TOGETHER.min(slots / 4)
+}
+
+/// How many frames a receiver was lent.
+struct Lent {
+    frames: usize,
+    /// It took all that it asked for and wants more: it is about to come again.
+    comes_again: bool,
+}
+
+/// Lends up to `most` frames, one after another. `lend_one` lends one to a receiver and keeps in the cell whether that
+/// wants more; it says whether there was a frame, and its error ends the queue.
+#[inline(always)]
+fn lend_while(
+    most: usize,
+    mut lend_one: impl FnMut(&Cell<More>) -> Result<bool, Detach>,
+) -> Result<Lent, Detach> {
+    let more = Cell::new(More::Yes);
+    let mut frames = 0;
+    while frames < most && more.get() == More::Yes && lend_one(&more)? {
+        frames += 1;
+    }
+    let comes_again = frames == most && more.get() == More::Yes;
+    Ok(Lent {
+        frames,
+        comes_again,
+    })
 }
 
 /// What one call of an engine did.
@@ -174,6 +203,6 @@ fn together(slots: u32) -> u32 {
 pub struct Burst {
     /// Frames.
     pub frames: usize,
-    /// The other side asked for a bell.
+    /// The other side asked for a doorbell.
     pub ring: bool,
 }

@@ -1,6 +1,6 @@
 //! The handshake: two sockets that are connected become a link.
 
-use super::bell::Bell;
+use super::doorbell::Doorbell;
 use super::link::Link;
 use super::memory::Regions;
 use super::queue::{BackQueue, FrontQueue};
@@ -117,8 +117,8 @@ pub fn front(socket: OwnedFd, terms: &FrontTerms) -> Result<(Link, Vec<FrontQueu
     let mut queues = Vec::new();
     let mut theirs = Vec::new();
     for engine in engines {
-        let (bell, end) = Bell::pair().map_err(AttachError::Memory)?;
-        queues.push(FrontQueue::new(engine, bell));
+        let (doorbell, end) = Doorbell::pair().map_err(AttachError::Memory)?;
+        queues.push(FrontQueue::new(engine, doorbell));
         theirs.push(end);
     }
     memory.hand_over(&socket, attach, &theirs)?;
@@ -283,14 +283,19 @@ fn take_over(
         offloads: attach.offloads,
     };
     let mut queues = Vec::new();
-    for (queue, bell) in (0..attach.queues).zip(descriptors) {
-        let no_bell = |_| (Refusal::Descriptors, AttachError::Descriptors("no bell"));
-        let bell = Bell::of(bell).map_err(no_bell)?;
+    for (queue, doorbell) in (0..attach.queues).zip(descriptors) {
+        let no_doorbell = |_| {
+            (
+                Refusal::Descriptors,
+                AttachError::Descriptors("no doorbell"),
+            )
+        };
+        let doorbell = Doorbell::of(doorbell).map_err(no_doorbell)?;
         let memory = QueueMemory::new(&control, layout, queue);
         let memory = memory.ok_or_else(|| wrong("control memory"))?;
         queues.push(BackQueue::new(
             Back::new(memory, config, regions.clone()),
-            bell,
+            doorbell,
         ));
     }
     Ok(queues)

@@ -237,7 +237,7 @@ pub fn connect(at: &str, terms: &FrontTerms) -> Result<(Link, Vec<FrontQueue>), 
     attach::front(knock(at)?, terms)
 }
 
-/// Likewise, again and again until `end`: for a back that is not there yet, or comes back. What was in the rings of an
+/// Connects to a back, trying again until `end`: for a back that is not there yet, or comes back. What was in the rings of an
 /// earlier link is lost, as frames can be on any wire.
 ///
 /// # Errors

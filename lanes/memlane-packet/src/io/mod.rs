@@ -1,7 +1,7 @@
 //! What does as the engines say: the only room with descriptors.
 
 pub mod attach;
-mod bell;
+mod doorbell;
 pub mod link;
 mod memory;
 pub mod queue;

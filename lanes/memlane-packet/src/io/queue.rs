@@ -1,6 +1,6 @@
 //! Queues with their bells: [`PacketPort`] at both ends.
 
-use super::bell::Bell;
+use super::doorbell::Doorbell;
 use super::memory::Regions;
 use crate::engine::Meta;
 use crate::engine::back::Back;
@@ -20,7 +20,7 @@ const LOOK_AFTER: u32 = 4096;
 #[derive(Debug)]
 pub struct FrontQueue {
     engine: Front,
-    bell: Bell,
+    doorbell: Doorbell,
     in_vain: u32,
 }
 
@@ -28,16 +28,16 @@ pub struct FrontQueue {
 #[derive(Debug)]
 pub struct BackQueue {
     engine: Back<Regions>,
-    bell: Bell,
+    doorbell: Doorbell,
     in_vain: u32,
     started: Instant,
 }
 
 impl FrontQueue {
-    pub(super) fn new(engine: Front, bell: Bell) -> FrontQueue {
+    pub(super) fn new(engine: Front, doorbell: Doorbell) -> FrontQueue {
         FrontQueue {
             engine,
-            bell,
+            doorbell,
             in_vain: 0,
         }
     }
@@ -57,10 +57,10 @@ impl FrontQueue {
 }
 
 impl BackQueue {
-    pub(super) fn new(engine: Back<Regions>, bell: Bell) -> BackQueue {
+    pub(super) fn new(engine: Back<Regions>, doorbell: Doorbell) -> BackQueue {
         BackQueue {
             engine,
-            bell,
+            doorbell,
             in_vain: 0,
             started: Instant::now(),
         }
@@ -91,7 +91,7 @@ macro_rules! port {
             #[inline]
             fn after(&self, ring: bool) {
                 if ring {
-                    self.bell.ring();
+                    self.doorbell.ring();
                 }
             }
 
@@ -112,19 +112,19 @@ macro_rules! port {
                 self.in_vain += 1;
                 if self.in_vain >= LOOK_AFTER {
                     self.in_vain = 0;
-                    return self.hush();
+                    return self.drain();
                 }
                 Ok(())
             }
 
-            fn hush(&mut self) -> Result<(), Detach> {
-                if self.bell.hush() {
+            fn drain(&mut self) -> Result<(), Detach> {
+                if self.doorbell.drain() {
                     return Ok(());
                 }
                 Err(self.engine.end(Detach::PeerGone))
             }
 
-            /// For who sleeps on more than this queue: asks for a bell. `false`: there is something already. Then poll
+            /// For who sleeps on more than this queue: asks for a doorbell. `false`: there is something already. Then poll
             /// the queue's descriptor for reading, and tell [`woken`](Self::woken) of it.
             ///
             /// # Errors
@@ -151,7 +151,7 @@ macro_rules! port {
             /// # Errors
             /// The queue has ended.
             pub fn woken(&mut self) -> Result<(), Detach> {
-                self.hush_after_a_look(Sleep::FOR_FRAMES)
+                self.drain_after_a_look(Sleep::FOR_FRAMES)
             }
 
             /// Why the queue has ended.
@@ -161,9 +161,9 @@ macro_rules! port {
         }
 
         impl AsFd for $queue {
-            /// The bell: readable when it was rung, and when the other process is gone.
+            /// The doorbell: readable when it was rung, and when the other process is gone.
             fn as_fd(&self) -> BorrowedFd<'_> {
-                self.bell.as_fd()
+                self.doorbell.as_fd()
             }
         }
 
@@ -219,20 +219,20 @@ macro_rules! port {
                     $before_sleep(self);
                     let left =
                         end.map_or(limit, |end| end.saturating_duration_since(Instant::now()));
-                    let slept = self.bell.sleep(left);
+                    let slept = self.doorbell.sleep(left);
                     let rung = slept.map_err(|errno| self.engine.end(Detach::Socket(errno)))?;
                     if !rung {
                         return Ok(!self.engine.sleeps(until)?);
                     }
-                    self.hush_after_a_look(until)?;
+                    self.drain_after_a_look(until)?;
                 }
             }
         }
 
         impl $queue {
             /// The last frames of a process that went are still taken: its death is told when there are no more.
-            fn hush_after_a_look(&mut self, until: Sleep) -> Result<(), Detach> {
-                if self.bell.hush() || !self.engine.sleeps(until)? {
+            fn drain_after_a_look(&mut self, until: Sleep) -> Result<(), Detach> {
+                if self.doorbell.drain() || !self.engine.sleeps(until)? {
                     return Ok(());
                 }
                 Err(self.engine.end(Detach::PeerGone))
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn frames_of_a_process_that_died_before_it_could_ring_are_taken() {
-        let name = format!("@memlane-packet-no-bell-{}", std::process::id());
+        let name = format!("@memlane-packet-no-doorbell-{}", std::process::id());
         let listener = Listener::bind(&name).unwrap();
         let front = std::thread::spawn(move || connect(&name, &FrontTerms::default()).unwrap());
         let limit = Duration::from_secs(30);
@@ -261,7 +261,7 @@ mod tests {
             // Most often the other side sleeps by then; if it does not, the same must come out.
             std::thread::sleep(Duration::from_millis(100));
             fronts[0].send(64, Meta::default(), |_| ()).unwrap();
-            // Published, and gone before the bell.
+            // Published, and gone before the doorbell.
             let _ = fronts[0].engine.flush();
             drop((link, fronts));
         });

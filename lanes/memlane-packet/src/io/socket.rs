@@ -35,7 +35,7 @@ pub(super) fn send(
     send_bytes(socket, &message.encode(), descriptors)
 }
 
-/// Likewise, of bytes.
+/// Sends bytes with descriptors, as one packet: all of it or nothing.
 pub fn send_bytes(
     socket: &OwnedFd,
     bytes: &[u8],
@@ -63,7 +63,7 @@ pub(super) fn receive(
     Ok((Message::decode(bytes)?, descriptors))
 }
 
-/// Likewise, of bytes: how many, at most as `buffer` takes.
+/// Receives one packet of bytes and its descriptors, by `end`; returns how many bytes, at most what `buffer` takes.
 pub fn receive_bytes(
     socket: &OwnedFd,
     end: Instant,

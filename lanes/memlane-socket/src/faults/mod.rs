@@ -45,7 +45,7 @@ mod off {
         own
     }
 
-    /// Likewise.
+    /// The version of the chunk that this process claims.
     #[inline(always)]
     pub const fn chunk_version(own: u32) -> u32 {
         own

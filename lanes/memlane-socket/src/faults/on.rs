@@ -122,7 +122,7 @@ pub fn wire_version(own: u8) -> u8 {
     if is_set(WIRE) { own + 1 } else { own }
 }
 
-/// Likewise.
+/// The version of the chunk that this process claims.
 pub fn chunk_version(own: u32) -> u32 {
     if is_set(CHUNK) { own + 1 } else { own }
 }

@@ -7,7 +7,7 @@ use crate::protocol::lane::{self, Parked, place};
 use crate::protocol::upgrade::{self, Standing};
 use crate::real;
 use crate::real::errno;
-use crate::state::conn::SEEN_DATA;
+use crate::state::conn::{Role, SEEN_DATA};
 use crate::state::process;
 use crate::state::process::ConnRef;
 use core::cell::Cell;
@@ -113,7 +113,11 @@ impl Lane {
             return Err(Errno(libc::ENOTCONN));
         }
         let nonblock = fd::status_flags(fd)? & libc::O_NONBLOCK != 0;
-        let role = u32::from(end == End::Accepted);
+        let role = if end == End::Accepted {
+            Role::Accepted
+        } else {
+            Role::Connected
+        };
         let enabled = process::enabled();
         let conn = enabled.then(|| process::open_conn(fd, role, nonblock));
         let conn = conn.flatten();

@@ -140,7 +140,7 @@ impl Stream {
         Stream::with(lane, fd)
     }
 
-    /// Likewise, and what is received lands in `memory`.
+    /// Takes a connected TCP socket; what is received lands in `memory`.
     ///
     /// # Errors
     /// It is none, or that is not memory that can be given: [`Memory`].

@@ -30,7 +30,7 @@
 use crate::state::gate::{Gate, Mode};
 use crate::state::sets::{REGS, Reg};
 use crate::state::thread::Lock;
-use crate::state::typed::bits_enum;
+use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
@@ -73,6 +73,17 @@ impl<'a> LaneView<'a> {
         // SAFETY: the ring is mapped for its whole size for as long as its DMB.
         let ring = unsafe { SharedBytes::new(base, len) };
         Some(LaneView { words, ring })
+    }
+}
+
+bits_enum! {
+    /// Which end of a connection a socket is.
+    pub enum Role {
+        /// The one that connected.
+        Connected = 0,
+        ;
+        /// The one that was accepted.
+        Accepted = 1,
     }
 }
 
@@ -178,11 +189,34 @@ pub struct SharedState {
 /// TCP options that an open lane sets.
 pub const TUNED: usize = 2;
 
+/// How far a connection's handshake has come: see `protocol::upgrade`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Nothing has happened yet, or it begins anew.
+    Idle,
+    /// The accepting side waits for a Proposal.
+    Listening,
+    /// The accepting side has a Proposal, and could not answer it yet.
+    Answering,
+    /// The accepting side has sent its Accept.
+    Accepted,
+    /// The connecting side has sent its Proposal.
+    Proposed,
+    /// Both sides have attached; this one opens as soon as nobody is inside a call.
+    Agreed,
+    /// The connecting side has opened, and could not send its Confirm yet.
+    Confirming,
+    /// Open.
+    Open,
+    /// The connection stays on TCP.
+    Over,
+}
+
 /// Handshake of one connection, guarded by `Conn::hs_lock`.
 #[derive(Debug)]
 pub struct Handshake {
-    /// `upgrade::Stage` as a number.
-    pub stage: u32,
+    /// How far it has come.
+    pub stage: Stage,
     /// Tries so far.
     pub tries: u32,
     /// Operation count at which the next step is due.
@@ -209,7 +243,7 @@ pub struct Handshake {
     pub peer_name_len: usize,
     /// Peer by the kernel's word.
     pub peer_pid: i32,
-    /// Likewise.
+    /// The peer's user id, by the kernel's word.
     pub peer_uid: u32,
     /// The EID that both sides share, if any is needed.
     pub eid: Option<[u8; crate::config::EID_LEN]>,
@@ -226,7 +260,7 @@ pub struct Handshake {
 impl Handshake {
     /// Nothing has happened yet.
     pub const NEW: Handshake = Handshake {
-        stage: 0,
+        stage: Stage::Idle,
         tries: 0,
         next_op: 0,
         name_fd: -1,
@@ -263,8 +297,8 @@ pub struct Conn {
     pub closing: AtomicU32,
     /// One descriptor that refers to it.
     pub fd: AtomicI32,
-    /// 0 = connected by us, 1 = accepted.
-    pub role: AtomicU32,
+    /// Which end of the connection this is. Written when the connection is made.
+    pub role: Typed<Role>,
     /// Reason code why it may never upgrade (0 = it may).
     pub barred: AtomicU32,
     /// Set in a forked child: not used here yet.

@@ -1,7 +1,8 @@
 //! What a connection shows in the process's stats page.
 
-use crate::state::conn::Conn;
+use crate::state::conn::{Conn, Role};
 use crate::state::process::{entry, header};
+use crate::state::typed::Bits as _;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memlane_core::reason::Reason;
@@ -46,7 +47,7 @@ pub fn open_entry(conn: &Conn) {
         word.store(0, Relaxed);
     }
     e.fd.store(conn.fd.load(Relaxed).cast_unsigned(), Relaxed);
-    e.role.store(conn.role.load(Relaxed), Relaxed);
+    e.role.store(conn.role.load(Relaxed).bits(), Relaxed);
     e.since_ns.store(memlane_sys::time::wall_ns(), Relaxed);
     e.reason.store(Reason::TOO_YOUNG.0, Relaxed);
     e.state.store(ConnState::New as u32, Relaxed);
@@ -66,16 +67,16 @@ pub fn connected(conn: &Conn) {
 }
 
 /// A connection of which nothing else is known: its descriptor's number is beyond the table.
-pub fn out_of_range(role: u32) {
+pub fn out_of_range(role: Role) {
     let Some(h) = header() else { return };
     count_conn(h, role);
     count_reason_as(h, role, Reason::FD_RANGE);
     h.counters[Counter::Fallbacks as usize].fetch_add(1, Relaxed);
 }
 
-fn count_conn(h: &Header, role: u32) {
+fn count_conn(h: &Header, role: Role) {
     h.counters[Counter::Conns as usize].fetch_add(1, Relaxed);
-    let side = if role == 0 {
+    let side = if role == Role::Connected {
         Counter::ConnsClient
     } else {
         Counter::ConnsServer
@@ -87,8 +88,8 @@ fn count_conn(h: &Header, role: u32) {
 pub fn upgraded(conn: &Conn) {
     let Some(h) = header() else { return };
     let side = match conn.role.load(Relaxed) {
-        0 => Counter::UpgradedClient,
-        _ => Counter::UpgradedServer,
+        Role::Connected => Counter::UpgradedClient,
+        Role::Accepted => Counter::UpgradedServer,
     };
     for counter in [Counter::Upgraded, side] {
         h.counters[counter as usize].fetch_add(1, Relaxed);
@@ -178,7 +179,7 @@ pub fn count_reason(conn: &Conn, why: Reason) {
     }
 }
 
-fn count_reason_as(h: &Header, role: u32, why: Reason) {
+fn count_reason_as(h: &Header, role: Role, why: Reason) {
     for slot in &h.reasons {
         let code = slot.code.load(Relaxed);
         let mine = code == why.0
@@ -188,7 +189,7 @@ fn count_reason_as(h: &Header, role: u32, why: Reason) {
                     .compare_exchange(0, why.0, Relaxed, Relaxed)
                     .map_or_else(|c| c == why.0, |_| true);
         if mine {
-            let side = if role == 0 {
+            let side = if role == Role::Connected {
                 &slot.client
             } else {
                 &slot.server

@@ -13,14 +13,14 @@ pub trait Bits: Copy {
 
 /// Declares an enum with [`Bits`]. Numbers that stand for nothing are read as the last variant.
 macro_rules! bits_enum {
-    ($(#[$about:meta])* pub enum $name:ident {
+    ($(#[$about:meta])* $see:vis enum $name:ident {
         $($(#[$of:meta])* $variant:ident = $bits:literal,)*
         ; $(#[$of_last:meta])* $last:ident = $bits_last:literal,
     }) => {
         $(#[$about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
-        pub enum $name {
+        $see enum $name {
             $($(#[$of])* $variant = $bits,)*
             $(#[$of_last])* $last = $bits_last,
         }

@@ -326,7 +326,7 @@ impl Client {
         self.submit_with(now, request, None)
     }
 
-    /// Likewise, with a permit that the driver has reserved, and that no request has. It stays the driver's, unless the
+    /// Takes a request with a permit that the driver has reserved, and that no request has. It stays the driver's, unless the
     /// engine [`holds`](Self::holds) it when it has told that the request failed.
     pub fn submit_with(
         &mut self,

@@ -1,4 +1,4 @@
-//! A front end of vhost-user and a driver of virtqueues, small and without manners: what QEMU would never send, too.
+//! A front end of vhost-user and a driver of virtqueues, small and rude: they also send what QEMU never would.
 //! For the tests of the lanes that have devices.
 //!
 //! Messages: QEMU's `docs/interop/vhost-user.rst`. Rings: VIRTIO 1.2, 2.7 "Split Virtqueues".

@@ -10,7 +10,11 @@ const MOST_LINES: usize = 1500;
 const MANY_LINES: usize = 800;
 
 /// The documents that a newcomer reads first, and the most bytes that each may have.
-const SHORT: [(&str, usize); 2] = [("README.md", 9 * 1024), ("CONTRIBUTING.md", 6 * 1024)];
+const SHORT: [(&str, usize); 3] = [
+    ("ARCHITECTURE.md", 15 * 1024),
+    ("README.md", 9 * 1024),
+    ("CONTRIBUTING.md", 6 * 1024),
+];
 
 // ---- the map ----------------------------------------------------------------
 
@@ -284,6 +288,91 @@ fn a_broken_link_would_be_found_out() {
     assert!(broken("README.md", "ARCHITECTURE.md").is_none());
     assert!(broken("README.md", "no/such.md").is_some());
     assert!(broken("README.md", "ARCHITECTURE.md#no-such-heading").is_some());
+}
+
+// ---- words ------------------------------------------------------------------
+
+/// Starts of doc comments that do not stand alone.
+const LEANING: [&str; 2] = [concat!("Like", "wise"), concat!("As ", "above")];
+
+/// Phrases that have to be decoded. In pieces, for this file is examined, too.
+const DECODED: [&str; 3] = [
+    concat!("it is said ", "which"),
+    concat!("of which ", "so many"),
+    concat!("who must ", "sleep"),
+];
+
+/// What is wrong with the words of a line.
+fn words_to_decode(line: &str) -> Option<&'static str> {
+    let comment = line.trim_start();
+    let doc = ["///", "//!"]
+        .iter()
+        .find_map(|mark| comment.strip_prefix(mark));
+    let leans = |start: &&&str| doc.is_some_and(|doc| doc.trim_start().starts_with(**start));
+    let lower = line.to_lowercase();
+    let phrase = DECODED.iter().find(|phrase| lower.contains(**phrase));
+    LEANING.iter().find(leans).or(phrase).copied()
+}
+
+#[test]
+fn each_comment_stands_alone_and_needs_no_decoding() {
+    let mut wrong = Vec::new();
+    // The bench is on its way from the command to a crate of its own.
+    let rust = rust_files()
+        .into_iter()
+        .filter(|(file, _)| !file.starts_with("bench/"));
+    let pages = documents()
+        .into_iter()
+        .filter_map(|file| Some((file.clone(), text(&file)?)));
+    for (file, text) in rust.chain(pages) {
+        for (at, line) in text.lines().enumerate() {
+            let found = words_to_decode(line).into_iter();
+            wrong.extend(found.map(|what| format!("{file}:{}: {what}", at + 1)));
+        }
+    }
+    nothing_wrong(&wrong, "say it in plain English");
+}
+
+#[test]
+fn a_comment_that_leans_on_another_one_would_be_found_out() {
+    assert!(words_to_decode(concat!("    /// Like", "wise, of bytes.")).is_some());
+    assert!(words_to_decode(concat!("it is said ", "which one")).is_some());
+    assert!(words_to_decode("/// Sends bytes.").is_none());
+}
+
+/// Paths of the tree that a document names in backticks.
+fn named_paths(text: &str) -> Vec<String> {
+    let tops = [
+        "spine/",
+        "lanes/",
+        "apps/",
+        "bindings/",
+        "bench/",
+        "verify/",
+        "docs/",
+        "packaging/",
+    ];
+    let quoted = text
+        .lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    let paths = quoted.filter(|it| tops.iter().any(|top| it.starts_with(top)));
+    let plain = paths.filter(|it| !it.contains([' ', '*', '{', '<', ':']));
+    plain.map(String::from).collect()
+}
+
+#[test]
+fn each_path_that_a_document_names_is_there() {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for file in documents() {
+        for path in named_paths(&text(&file).unwrap_or_default()) {
+            seen += 1;
+            if !root().join(&path).exists() {
+                wrong.push(format!("{file}: {path}"));
+            }
+        }
+    }
+    assert!(seen > 30, "{seen} paths");
+    nothing_wrong(&wrong, "paths that are not there");
 }
 
 // ---- reasons ----------------------------------------------------------------

@@ -40,7 +40,7 @@ impl Link {
         Ok(self.stream_by(Arc::new(calls), socket, binding, terms))
     }
 
-    /// Likewise, by other calls than the kernel's: `socket` is only waited for.
+    /// A stream that uses these calls instead of the kernel's; `socket` is only waited for.
     pub fn stream_by(
         self,
         calls: Arc<dyn Calls>,

@@ -27,61 +27,61 @@ pub trait Nic {
     /// How headers are split off.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn rings(&mut self) -> Result<Rings, Refused>;
 
     /// Sets that.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn set_rings(&mut self, to: Rings) -> Result<(), Refused>;
 
     /// Are rules for flows looked at?
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn rules(&mut self) -> Result<bool, Refused>;
 
     /// Sets that.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn set_rules(&mut self, on: bool) -> Result<(), Refused>;
 
     /// The queues that packets without a rule go to, by their hash.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn spread(&mut self) -> Result<Vec<u32>, Refused>;
 
     /// Sets that; an empty table: as the driver has it by itself.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn set_spread(&mut self, table: &[u32]) -> Result<(), Refused>;
 
     /// A table of its own for some flows; its number.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn add_context(&mut self, table: &[u32]) -> Result<u32, Refused>;
 
     /// Takes it away.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn drop_context(&mut self, context: u32) -> Result<(), Refused>;
 
     /// A rule; its place.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn add_rule(&mut self, flow: &Flow, target: Target) -> Result<u32, Refused>;
 
     /// Takes it away.
     ///
     /// # Errors
-    /// As above.
+    /// The kernel refuses.
     fn drop_rule(&mut self, place: u32) -> Result<(), Refused>;
 
     /// Binds a dma-buf to receive queues; the binding's number.

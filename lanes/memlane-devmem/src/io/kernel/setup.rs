@@ -74,7 +74,7 @@ const SPLITTING: (&str, &str) = (
     "splitting headers off",
     "ethtool -G DEV tcp-data-split on hds-thresh 0",
 );
-/// As above.
+/// The step that keeps other packets off the bound queues.
 const KEEPING: &str = "keeping other packets off these queues";
 
 /// `ETHTOOL_TCP_DATA_SPLIT_ENABLED`.

@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-/// Likewise, by another ring than the kernel's.
+/// A stream that uses this ring instead of the kernel's.
 pub fn stream_by(
     ring: Box<dyn Ring>,
     refill: Arc<RefillRing>,

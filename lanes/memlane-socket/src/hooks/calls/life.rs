@@ -2,7 +2,7 @@
 
 use crate::real;
 use crate::real::{errno, set_errno};
-use crate::state::conn::SEEN_DATA;
+use crate::state::conn::{Role, SEEN_DATA};
 use crate::state::process::{self, conn_of};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -21,7 +21,8 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if tcp && process::enabled() {
         let keep = errno();
-        if let Some(conn) = process::open_conn(fd, 0, kind & libc::SOCK_NONBLOCK != 0) {
+        if let Some(conn) = process::open_conn(fd, Role::Connected, kind & libc::SOCK_NONBLOCK != 0)
+        {
             crate::state::stats::open_entry(&conn);
         }
         set_errno(keep);
@@ -46,7 +47,7 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     if begun && process::beyond(fd) {
         let keep = errno();
         if memlane_sys::sock::is_tcp(fd) {
-            crate::state::stats::out_of_range(0);
+            crate::state::stats::out_of_range(Role::Connected);
         }
         set_errno(keep);
     }
@@ -98,14 +99,14 @@ fn accepted(new: c_int, nonblock: bool) {
     let keep = errno();
     let protocol = memlane_sys::sock::option::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     if protocol == Ok(libc::IPPROTO_TCP) {
-        if let Some(conn) = process::open_conn(new, 1, nonblock) {
+        if let Some(conn) = process::open_conn(new, Role::Accepted, nonblock) {
             crate::state::stats::open_entry(&conn);
             crate::protocol::upgrade::connected(&conn);
             if crate::state::trace::on() {
                 crate::state::trace::opened(&conn);
             }
         } else if process::beyond(new) {
-            crate::state::stats::out_of_range(1);
+            crate::state::stats::out_of_range(Role::Accepted);
         }
     }
     set_errno(keep);

@@ -10,8 +10,9 @@
 
 pub mod target;
 
-use crate::state::conn::{Conn, Dmb, SharedState};
+use crate::state::conn::{Conn, Dmb, Role, SharedState};
 use crate::state::process;
+use crate::state::typed::Bits as _;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::ring_size_ok;
 use memlane_core::reason::Reason;
@@ -125,7 +126,7 @@ fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
     let item = Item {
         inode: fd::stat(conn.fd.load(Ordering::Relaxed)).ok()?.ino,
         ring_size: u32::try_from(view.ring.len()).ok()?,
-        role: conn.role.load(Ordering::Relaxed),
+        role: conn.role.load(Ordering::Relaxed).bits(),
         cell: handed.place(core::ptr::from_ref(conn.shared()) as usize)?,
         words: handed.place(core::ptr::from_ref(view.words) as usize)?,
         ring: handed.place(view.ring.as_ptr() as usize)?,
@@ -278,7 +279,7 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
     ) else {
         return;
     };
-    let Some(conn) = process::open_conn(first, item.role & 1, false) else {
+    let Some(conn) = process::open_conn(first, Role::from_bits(item.role & 1), false) else {
         return;
     };
     conn.rx_size.store(item.ring_size, Ordering::Relaxed);

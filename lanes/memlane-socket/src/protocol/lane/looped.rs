@@ -3,7 +3,7 @@
 use crate::protocol::group;
 use crate::protocol::lane;
 use crate::real;
-use crate::state::conn::{RxMode, TxMode};
+use crate::state::conn::{Role, RxMode, TxMode};
 use crate::state::guard::{lock_rx, lock_tx};
 use crate::state::process;
 use crate::state::process::ConnRef;
@@ -34,7 +34,7 @@ pub(super) fn looped() -> Looped {
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let server = listener.accept().unwrap().0;
     let fd = client.as_raw_fd();
-    let conn = process::open_conn(fd, 0, false).unwrap();
+    let conn = process::open_conn(fd, Role::Connected, false).unwrap();
     conn.hs_due.store(u64::MAX, Ordering::Relaxed);
     {
         let mut locked = group::lock().unwrap();

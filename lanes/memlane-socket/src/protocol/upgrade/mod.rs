@@ -42,7 +42,7 @@ use crate::faults::{self, Step};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Kind, Malformed, Message};
-use crate::state::conn::{Conn, Handshake, RxMode, SEEN_TUPLE, SharedState, TxMode};
+use crate::state::conn::{Conn, Handshake, Role, RxMode, SEEN_TUPLE, SharedState, Stage, TxMode};
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
@@ -73,16 +73,6 @@ const ANSWER_NS: u64 = if faults::ON {
     30_000_000_000
 };
 
-const IDLE: u32 = 0;
-const LISTENING: u32 = 1;
-const ACCEPTED: u32 = 2;
-const PROPOSED: u32 = 3;
-const AGREED: u32 = 4;
-const CONFIRMING: u32 = 5;
-const OPEN: u32 = 6;
-const OVER: u32 = 7;
-const ANSWERING: u32 = 8;
-
 /// After a call of the program on a connection, which answered `n`: the handshake's next step, if one is due.
 /// `errno` stays as it is.
 #[inline]
@@ -108,7 +98,7 @@ pub fn step(conn: &ConnRef) {
     if let Err(why) = advance(conn, hs) {
         refuse(conn, hs, why, true);
     }
-    let due = if matches!(hs.stage, OPEN | OVER) {
+    let due = if matches!(hs.stage, Stage::Open | Stage::Over) {
         u64::MAX
     } else {
         hs.next_op
@@ -119,18 +109,18 @@ pub fn step(conn: &ConnRef) {
 fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     for why in [&conn.barred, &PROCESS.frozen] {
         let why = why.load(Ordering::Relaxed);
-        if why != 0 && !matches!(hs.stage, CONFIRMING | OPEN) {
+        if why != 0 && !matches!(hs.stage, Stage::Confirming | Stage::Open) {
             return Err(Reason(why));
         }
     }
     hs.next_op = conn.ops() + 1;
     match hs.stage {
-        IDLE => begin(conn, hs),
-        LISTENING => listen(conn, hs),
-        ANSWERING => accept(conn, hs),
-        ACCEPTED | PROPOSED => wait(conn, hs),
-        AGREED => open(conn, hs),
-        CONFIRMING => confirm(conn, hs),
+        Stage::Idle => begin(conn, hs),
+        Stage::Listening => listen(conn, hs),
+        Stage::Answering => accept(conn, hs),
+        Stage::Accepted | Stage::Proposed => wait(conn, hs),
+        Stage::Agreed => open(conn, hs),
+        Stage::Confirming => confirm(conn, hs),
         _ => Ok(()),
     }
 }
@@ -154,7 +144,7 @@ fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
     }
-    if conn.role.load(Ordering::Relaxed) == 1 {
+    if conn.role.load(Ordering::Relaxed) == Role::Accepted {
         bind_name(conn, hs, &tuple)
     } else {
         propose(conn, hs, &tuple)
@@ -229,7 +219,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
 
 fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
     faults::at(Step::Proposed);
-    hs.stage = PROPOSED;
+    hs.stage = Stage::Proposed;
     PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
     process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
     Ok(())
@@ -238,7 +228,7 @@ fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
 /// A Proposal by mail came to somebody who is not, or not yet, the other end.
 fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     stop_waiting();
-    hs.stage = IDLE;
+    hs.stage = Stage::Idle;
     hs.by_name = true;
     later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
@@ -312,10 +302,10 @@ fn deliver(m: &Message, got: Received) {
     }
     let from = got.from;
     let done = match (m.kind, hs.stage) {
-        (Kind::Accept, PROPOSED) => accepted(&conn, hs, m, got, &tuple),
-        (Kind::Confirm, ACCEPTED) => confirmed(&conn, hs, m, got, &tuple),
-        (Kind::Decline, PROPOSED) if m.reason == Reason::TOO_YOUNG.0 => not_there(&conn, hs),
-        (Kind::Decline, PROPOSED | ACCEPTED | AGREED) => {
+        (Kind::Accept, Stage::Proposed) => accepted(&conn, hs, m, got, &tuple),
+        (Kind::Confirm, Stage::Accepted) => confirmed(&conn, hs, m, got, &tuple),
+        (Kind::Decline, Stage::Proposed) if m.reason == Reason::TOO_YOUNG.0 => not_there(&conn, hs),
+        (Kind::Decline, Stage::Proposed | Stage::Accepted | Stage::Agreed) => {
             if let Some(e) = process::entry(&conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
             }
@@ -323,7 +313,7 @@ fn deliver(m: &Message, got: Received) {
             Ok(())
         }
         (Kind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
-        (Kind::Accept, _) | (Kind::Confirm, OVER) => return decline_unknown(m, &got),
+        (Kind::Accept, _) | (Kind::Confirm, Stage::Over) => return decline_unknown(m, &got),
         _ => Ok(()),
     };
     if let Err(why) = done {
@@ -331,8 +321,8 @@ fn deliver(m: &Message, got: Received) {
         mail::give_back(m, from.as_ref());
     }
     let due = match hs.stage {
-        OPEN | OVER => u64::MAX,
-        IDLE => hs.next_op,
+        Stage::Open | Stage::Over => u64::MAX,
+        Stage::Idle => hs.next_op,
         _ => 0,
     };
     conn.hs_due.store(due, Ordering::Relaxed);
@@ -376,7 +366,7 @@ fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Rea
         return Ok(());
     }
     hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
-    let limit = if hs.stage == LISTENING {
+    let limit = if hs.stage == Stage::Listening {
         LISTEN_NS
     } else {
         ANSWER_NS
@@ -424,14 +414,14 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     match send_with_chunk(conn, &to, &yes) {
         Ok(()) => {
             faults::at(Step::Accepted);
-            hs.stage = ACCEPTED;
+            hs.stage = Stage::Accepted;
             hs.tries = 0;
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
             names::let_go(conn, hs);
             Ok(())
         }
         Err(Sent::Later) => {
-            hs.stage = ANSWERING;
+            hs.stage = Stage::Answering;
             be_patient(conn, hs, Reason::TIMEOUT_AL)
         }
         Err(Sent::Never(why)) => Err(why),
@@ -505,7 +495,7 @@ fn confirmed(
         group::acked(&mut locked, hs.rx_chunk - 1);
     }
     stop_waiting(); // not earlier: who refuses does so himself
-    hs.stage = AGREED;
+    hs.stage = Stage::Agreed;
     Ok(())
 }
 
@@ -532,7 +522,7 @@ fn accepted(
         group::learn_mailbox(&mut locked, hs.group - 1, &tuple.remote, name);
     }
     stop_waiting();
-    hs.stage = AGREED;
+    hs.stage = Stage::Agreed;
     hs.tries = 0;
     Ok(())
 }
@@ -568,7 +558,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
 }
 
 fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    let why = if hs.stage == PROPOSED {
+    let why = if hs.stage == Stage::Proposed {
         Reason::TIMEOUT_CL
     } else {
         Reason::TIMEOUT_AL
@@ -616,11 +606,11 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     crate::state::stats::upgraded(conn);
     crate::state::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
     crate::state::stats::show_copied(conn, copying::agreed(hs.peer_features));
-    if conn.role.load(Ordering::Relaxed) == 0 {
-        hs.stage = CONFIRMING;
+    if conn.role.load(Ordering::Relaxed) == Role::Connected {
+        hs.stage = Stage::Confirming;
         return confirm(conn, hs);
     }
-    hs.stage = OPEN;
+    hs.stage = Stage::Open;
     Ok(())
 }
 
@@ -678,11 +668,11 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     faults::at(Step::Confirming);
     match send_with_chunk(conn, &to, &m) {
         Ok(()) => {
-            hs.stage = OPEN;
+            hs.stage = Stage::Open;
             faults::at(Step::Confirmed);
         }
         Err(Sent::Later) => hs.next_op = conn.ops() + 1,
-        Err(Sent::Never(_)) => hs.stage = OVER,
+        Err(Sent::Never(_)) => hs.stage = Stage::Over,
     }
     Ok(())
 }
@@ -694,7 +684,7 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     if tell
         && matches!(
             hs.stage,
-            LISTENING | ANSWERING | ACCEPTED | PROPOSED | AGREED
+            Stage::Listening | Stage::Answering | Stage::Accepted | Stage::Proposed | Stage::Agreed
         )
         && hs.peer_name_len > 0
     {
@@ -708,14 +698,15 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
             faults::at(Step::Declined);
         }
     }
-    if matches!(hs.stage, ACCEPTED | PROPOSED) {
+    if matches!(hs.stage, Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }
     // A peer that knows of our DMB may have opened its side already: the DMB must
     // not serve anybody else before the peer has let go of it.
-    let told = hs.stage == ACCEPTED || hs.stage == AGREED && conn.role.load(Ordering::Relaxed) == 1;
+    let told = hs.stage == Stage::Accepted
+        || hs.stage == Stage::Agreed && conn.role.load(Ordering::Relaxed) == Role::Accepted;
     give_back(conn, hs, told);
-    hs.stage = OVER;
+    hs.stage = Stage::Over;
     let _ = conn
         .barred
         .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed);
@@ -760,7 +751,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
 pub fn abandon(conn: &'static Conn) {
     // SAFETY: the last hold is gone: nobody else looks at `hs` but `deliver`, which takes hs_lock.
     let hs = unsafe { &mut *conn.hs.get() };
-    if matches!(hs.stage, ACCEPTED | PROPOSED) {
+    if matches!(hs.stage, Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }
     if hs.rx_chunk != 0 {
@@ -768,14 +759,17 @@ pub fn abandon(conn: &'static Conn) {
     }
     // The connecting side tells of its DMB with the Confirm only.
     let told = match conn.role.load(Ordering::Relaxed) {
-        0 => hs.stage == OPEN,
-        _ => matches!(hs.stage, ACCEPTED | AGREED | OPEN),
+        Role::Connected => hs.stage == Stage::Open,
+        Role::Accepted => matches!(hs.stage, Stage::Accepted | Stage::Agreed | Stage::Open),
     };
     give_back(conn, hs, told);
-    if hs.stage == IDLE && hs.tries >= TRIES / 2 && conn.role.load(Ordering::Relaxed) == 0 {
+    if hs.stage == Stage::Idle
+        && hs.tries >= TRIES / 2
+        && conn.role.load(Ordering::Relaxed) == Role::Connected
+    {
         process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);
         crate::state::stats::count_reason(conn, Reason::PEER_NO_MEMLANE);
         process::count(Counter::Fallbacks, 1);
     }
-    hs.stage = OVER;
+    hs.stage = Stage::Over;
 }

@@ -8,10 +8,10 @@
 //! process sends its Proposal to the mailbox, and the connection is found by its
 //! addresses. Whoever is not found there is told so, and tries by name again.
 
-use super::{LISTENING, Sent, answer, mailbox, refuse, send};
+use super::{Sent, answer, mailbox, refuse, send};
 use crate::protocol::group;
 use crate::protocol::wire::{self, Kind, Message};
-use crate::state::conn::{Conn, Handshake};
+use crate::state::conn::{Conn, Handshake, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, CONNS, PROCESS};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> R
     if let Some(_held) = group::lock() {
         expect(conn, tuple);
     }
-    hs.stage = LISTENING;
+    hs.stage = Stage::Listening;
     Ok(())
 }
 
@@ -106,7 +106,7 @@ fn take_back(place: &AtomicU64) {
     };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
-    let stale = hs.stage == LISTENING && time::now_ns().saturating_sub(hs.since) > STALE_NS;
+    let stale = hs.stage == Stage::Listening && time::now_ns().saturating_sub(hs.since) > STALE_NS;
     if stale && sock::peek(hs.name_fd) == sock::Peeked::Nothing {
         let_go(&conn, hs);
     }
@@ -245,7 +245,7 @@ pub(super) fn proposed(m: &Message, got: Received) {
     };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
-    if hs.stage != LISTENING {
+    if hs.stage != Stage::Listening {
         return not_here(m, &got);
     }
     if let Err(why) = answer(&conn, hs, Ok(*m), got) {

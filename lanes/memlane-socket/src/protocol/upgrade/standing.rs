@@ -1,8 +1,8 @@
 //! How an upgrade stands, and what speeds it up.
 
-use super::{CONFIRMING, IDLE, LISTENING, OPEN, OVER, refuse};
+use super::refuse;
 use crate::config::Upgrade;
-use crate::state::conn::{Conn, RxMode, TxMode};
+use crate::state::conn::{Conn, RxMode, Stage, TxMode};
 use crate::state::process;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
@@ -50,7 +50,7 @@ pub fn hope_again(conn: &Conn) {
     if let Some(_held) = conn.hs_lock.try_lock() {
         // SAFETY: hs_lock is held.
         let hs = unsafe { &mut *conn.hs.get() };
-        if matches!(hs.stage, IDLE | LISTENING) && hs.since != 0 {
+        if matches!(hs.stage, Stage::Idle | Stage::Listening) && hs.since != 0 {
             (hs.tries, hs.since) = (0, time::now_ns());
         }
     }
@@ -69,7 +69,10 @@ pub fn give_up(conn: &Conn, why: Reason) {
     if let Some(_held) = conn.hs_lock.try_lock() {
         // SAFETY: hs_lock is held.
         let hs = unsafe { &mut *conn.hs.get() };
-        if !matches!(hs.stage, IDLE | CONFIRMING | OPEN | OVER) {
+        if !matches!(
+            hs.stage,
+            Stage::Idle | Stage::Confirming | Stage::Open | Stage::Over
+        ) {
             refuse(conn, hs, why, true);
         }
     }

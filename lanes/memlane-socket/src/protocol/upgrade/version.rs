@@ -1,8 +1,8 @@
 //! A peer that speaks another version of the handshake: it is told so, and both stay on TCP at once.
 
-use super::{ACCEPTED, PROPOSED, refuse, remember_peer};
+use super::{refuse, remember_peer};
 use crate::protocol::wire::Message;
-use crate::state::conn::Handshake;
+use crate::state::conn::{Handshake, Stage};
 use crate::state::process;
 use memlane_core::reason::Reason;
 use memlane_sys::sock::Received;
@@ -30,7 +30,7 @@ pub(super) fn of_answer(bytes: &[u8], got: &Received) {
     let hs = unsafe { &mut *conn.hs.get() };
     // SAFETY: a connection that told its id has learnt its tuple.
     let tuple = unsafe { *conn.tuple.get() };
-    if m.tuple == tuple.mirrored() && matches!(hs.stage, PROPOSED | ACCEPTED) {
+    if m.tuple == tuple.mirrored() && matches!(hs.stage, Stage::Proposed | Stage::Accepted) {
         remember_peer(hs, &m, got);
         refuse(&conn, hs, Reason::VERSION, true);
         conn.hs_due

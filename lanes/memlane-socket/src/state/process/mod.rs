@@ -18,9 +18,10 @@ pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
-use crate::state::conn::{Conn, Handshake, SharedState};
+use crate::state::conn::{Conn, Handshake, Role, SharedState};
 use crate::state::sets::{self, Ep, REGS};
 use crate::state::thread::Lock;
+use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -40,11 +41,26 @@ pub const EPS: usize = 8192;
 /// Table entry tag: the entry is an epoll set.
 const TAG_EP: usize = 1;
 
+bits_enum! {
+    /// Has the library begun its work in this process?
+    enum Started {
+        /// Nobody has asked for it.
+        No = 0,
+        /// Somebody is at it.
+        Beginning = 1,
+        /// It has.
+        Yes = 2,
+        ;
+        /// It is switched off.
+        Off = 3,
+    }
+}
+
 /// What a process has once.
 #[derive(Debug)]
 pub struct Process {
-    /// 0 = not initialised, 1 = being initialised, 2 = ready, 3 = switched off.
-    stage: AtomicU32,
+    /// Written by whoever begins; read by all.
+    stage: Typed<Started>,
     config: UnsafeCell<Config>,
     /// Process id (0 in a process whose fork we have not noticed).
     pub pid: AtomicI32,
@@ -85,7 +101,7 @@ unsafe impl Sync for Process {}
 
 /// The process.
 pub static PROCESS: Process = Process {
-    stage: AtomicU32::new(0),
+    stage: Typed::new(0),
     config: UnsafeCell::new(Config::DEFAULT),
     pid: AtomicI32::new(0),
     gid: AtomicU64::new(0),
@@ -137,11 +153,7 @@ fn above() -> Option<&'static Above> {
 
 /// Takes the settings, once; `false`: somebody has done so before.
 pub fn begin(c: Config, above: &'static Above) -> bool {
-    if PROCESS
-        .stage
-        .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire)
-        .is_err()
-    {
+    if !PROCESS.stage.replace(Started::No, Started::Beginning) {
         return false;
     }
     #[cfg(feature = "faults")]
@@ -150,16 +162,19 @@ pub fn begin(c: Config, above: &'static Above) -> bool {
     // SAFETY: nobody reads before `stage` says ready.
     unsafe { *PROCESS.config.get() = c };
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
-    PROCESS
-        .stage
-        .store(if c.disabled { 3 } else { 2 }, Ordering::Release);
+    let started = if c.disabled {
+        Started::Off
+    } else {
+        Started::Yes
+    };
+    PROCESS.stage.store(started, Ordering::Release);
     true
 }
 
 /// May hooks do anything beyond passing on?
 #[inline(always)]
 pub fn enabled() -> bool {
-    PROCESS.stage.load(Ordering::Relaxed) == 2
+    PROCESS.stage.load(Ordering::Relaxed) == Started::Yes
 }
 
 /// Makes the tables; called when the process makes its first TCP socket or
@@ -344,7 +359,7 @@ fn put(n: i32, value: usize) -> bool {
 }
 
 /// Makes descriptor `n` a reference to a new connection. `None`: not tracked.
-pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<ConnRef> {
+pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
     if !tables() {
         return None;
     }
@@ -357,8 +372,10 @@ pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<ConnRef> {
     conn.shared()
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
-    conn.hs_due
-        .store(config().first_step(role == 1), Ordering::Relaxed);
+    conn.hs_due.store(
+        config().first_step(role == Role::Accepted),
+        Ordering::Relaxed,
+    );
     conn.holds.fetch_add(1, Ordering::AcqRel);
     put(n, core::ptr::from_ref(conn) as usize);
     Some(ConnRef::counted(conn))
@@ -366,7 +383,7 @@ pub fn open_conn(n: i32, role: u32, nonblock: bool) -> Option<ConnRef> {
 
 /// Has enough been moved for `--upgrade auto` to start before its count of calls?
 pub fn hurry(conn: &Conn, bytes: u64) {
-    let accepting = conn.role.load(Ordering::Relaxed) == 1;
+    let accepting = conn.role.load(Ordering::Relaxed) == Role::Accepted;
     let (least, first) = if accepting {
         (config::AUTO_BYTES / 2, config::AUTO_OPS_ACCEPTING)
     } else {

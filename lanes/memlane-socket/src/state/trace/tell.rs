@@ -24,7 +24,7 @@ pub fn by_ring(conn: &Conn, cursor: &Cursor<'_>, seq: u64, n: usize) {
     data(conn, Way::Sent, RING, seq, n, Some(cursor.clone()));
 }
 
-/// Likewise, bytes that lie in the ring already (`n` of `bytes`).
+/// The next `n` of `bytes`, which lie in the ring already, are published; `seq` is the first one's stream offset.
 #[cold]
 pub fn finished(conn: &Conn, bytes: &SharedBytes, seq: u64, n: usize) {
     let piece = piece(bytes.as_ptr(), n.min(bytes.len()));
@@ -210,7 +210,7 @@ fn blank(conn: &Conn, session: &Session, way: Way) -> Option<Record> {
         kind: Kind::Data,
         way,
         lane: TCP,
-        role: conn.role.load(Relaxed).min(1).to_le_bytes()[0],
+        role: conn.role.load(Relaxed) as u8,
         time_ns: session.now,
         seq: 0,
         ack: match way {

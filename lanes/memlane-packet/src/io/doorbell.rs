@@ -1,7 +1,7 @@
-//! A queue's bell: a pair of connected sockets, each end's one for each side.
+//! A queue's doorbell: a pair of connected sockets, each end's one for each side.
 //!
 //! Not an eventfd: whether a write to one may wait is a flag that both sides share, so that a hostile side could fill
-//! the counter, clear the flag, and have us sleep in our own ring of the bell. On a socket each call says for itself
+//! the counter, clear the flag, and have us sleep in our own ring of the doorbell. On a socket each call says for itself
 //! that it does not wait. And the end of the other process is seen at the very descriptor that one sleeps on.
 
 use super::socket::errno;
@@ -16,25 +16,25 @@ use std::time::Duration;
 
 /// One side's end.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct Doorbell(OwnedFd);
 
-impl Bell {
-    /// A bell, and the other side's end of it.
-    pub(super) fn pair() -> Result<(Bell, OwnedFd)> {
+impl Doorbell {
+    /// A doorbell, and the other side's end of it.
+    pub(super) fn pair() -> Result<(Doorbell, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (ours, theirs) = pair.map_err(errno)?;
-        Ok((Bell(ours), theirs))
+        Ok((Doorbell(ours), theirs))
     }
 
-    /// One that was handed over: another kind of descriptor is no bell.
-    pub(super) fn of(fd: OwnedFd) -> Result<Bell> {
+    /// One that was handed over: another kind of descriptor is no doorbell.
+    pub(super) fn of(fd: OwnedFd) -> Result<Doorbell> {
         let domain = socket_domain(&fd).map_err(errno)?;
         let kind = socket_type(&fd).map_err(errno)?;
         if domain != AddressFamily::UNIX || kind != SocketType::STREAM {
             return Err(Errno::INVAL);
         }
-        Ok(Bell(fd))
+        Ok(Doorbell(fd))
     }
 
     /// What to sleep on, together with others.
@@ -42,14 +42,14 @@ impl Bell {
         self.0.as_fd()
     }
 
-    /// Wakes the other side, if it sleeps. A bell that is full has been rung; one without another end is noticed by
-    /// `hush`.
+    /// Wakes the other side, if it sleeps. A doorbell that is full has been rung; one without another end is noticed by
+    /// `drain`.
     pub(super) fn ring(&self) {
         let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Forgets that it was rung. `false`: the other side is gone.
-    pub(super) fn hush(&self) -> bool {
+    pub(super) fn drain(&self) -> bool {
         match recv(&self.0, &mut [0; 512][..], RecvFlags::DONTWAIT) {
             Ok((n, _)) => n > 0,
             Err(error) => error == rustix::io::Errno::AGAIN || error == rustix::io::Errno::INTR,
