@@ -1,19 +1,15 @@
-//! The one binary: parses flags, prints, picks the exit code.
+//! The command `memlane`: parses the command line, runs a verb, picks the exit code.
 
 mod blocks;
 mod check;
-mod color;
+mod cli;
+mod daemon;
 mod devmem;
-mod exit;
 mod exporter;
 mod info;
-mod metrics;
+mod manuals;
 mod net;
-mod os;
-mod out;
-mod pages;
 mod run;
-mod service;
 mod ss;
 mod stats;
 mod top;
@@ -26,9 +22,13 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
-use exit::Exit;
+use cli::exit::{self, Exit};
+use cli::out;
 
-/// TCP programs of one host talk through shared memory, without a change to them.
+/// Carry data between programs through shared memory instead of the network stack.
+///
+/// memlane run CMD starts a program whose TCP connections within this host use shared memory. The other verbs show what
+/// such programs do, and carry packets, volumes and device memory.
 #[derive(Parser, Debug)]
 #[command(name = "memlane", version)]
 struct Cli {
@@ -54,7 +54,7 @@ enum Verb {
     Nc(devmem::nc::Args),
     Devmem(devmem::probe::Args),
     #[command(name = "__pages", hide = true)]
-    Pages(pages::Args),
+    Pages(manuals::Args),
     #[command(name = "__volumes", hide = true)]
     Volumes,
     #[command(name = "__echo-server", hide = true)]
@@ -120,14 +120,15 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Net(args) => net::run(&args).map(ExitCode::from),
         Verb::Nc(args) => devmem::nc::run(&args).map(done),
         Verb::Devmem(args) => devmem::probe::run(&args).map(done),
-        Verb::Pages(args) => pages::run(&args).map(done),
+        Verb::Pages(args) => manuals::run(&args).map(done),
         Verb::EchoServer => check::echo::server().map(done),
         Verb::EchoClient(args) => check::echo::client(&args).map(done),
         Verb::Probe(args) => check::echo::probe(&args).map(done),
     }
 }
 
-/// Help and version go to stdout; a mistake goes to stderr. `run` keeps code 2 for its command.
+/// Prints help and version to stdout, and a wrong command line to stderr. A wrong command line of `run` is exit code
+/// 125, because code 2 may be that of the command that it runs.
 fn usage(error: &clap::Error, arguments: &[OsString]) -> Exit {
     let text = error.render().to_string();
     if matches!(

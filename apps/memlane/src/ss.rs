@@ -10,30 +10,33 @@ use memlane_observe::processes::{Process, Survey};
 use memlane_observe::rings;
 use serde::Serialize;
 
-use crate::out;
+use crate::cli::out;
 
-/// Longest address that is shown in full without `-w`.
+/// Longest address, in characters, that is shown in full without `-w`.
 const NARROW: usize = 25;
 
-/// Show the connections of all programs that run under memlane, and which lane each is on.
+/// List connections, and show which lane each one is on.
+///
+/// The list has the connections of all programs that run under memlane and that you may examine: your own, or everybody's
+/// as root.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Also sockets that are not connected
+    /// List sockets that are not connected, too
     #[arg(short, long)]
     all: bool,
-    /// Also descriptor, and the process and user at the other end
+    /// Show descriptor numbers, and the process and the user at the other end
     #[arg(short, long)]
     processes: bool,
-    /// Wide: addresses in full, exact numbers, the reason as a sentence
+    /// Show full addresses, exact numbers, and the reason for TCP as a sentence
     #[arg(short, long)]
     wide: bool,
-    /// Only this process
+    /// List only the connections of this process
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Say what could not be read
+    /// Report which processes could not be read
     #[arg(short, long)]
     verbose: bool,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -55,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     out::print(&text)
 }
 
-/// One connection with what the kernel adds to it.
+/// One connection, with what the kernel knows of it.
 struct Row<'a> {
     process: &'a Process,
     conn: &'a Conn,
@@ -110,14 +113,14 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// An unconnected socket has no peer.
+    /// The peer's address; `None` for a socket that is not connected.
     fn peer(&self) -> Option<SocketAddr> {
         let connected = self.conn.state != ConnState::New;
         self.addresses.filter(|_| connected).map(|(_, peer)| peer)
     }
 }
 
-/// `MEMLANE`, and which direction is copied if one is; or `TCP` with its reason (own/peer's), as smcss shows it.
+/// `MEMLANE`, with the direction that is copied, if any; or `TCP` with its reason (own/peer's), in the format of smcss.
 pub(crate) fn mode(conn: &Conn) -> String {
     let (own, peer) = (conn.reason, conn.peer_reason);
     if conn.state == ConnState::Memlane {
@@ -234,7 +237,7 @@ fn peer_process(conn: &Conn) -> String {
     }
 }
 
-/// The user is only known together with the process.
+/// The peer's user, which is known only together with its process.
 fn peer_uid(conn: &Conn) -> String {
     match conn.peer_pid {
         0 => "-".to_owned(),
@@ -290,7 +293,7 @@ struct AddressDocument {
     port: u16,
 }
 
-/// A reason, for every JSON document.
+/// A reason for TCP, as all JSON documents show it.
 #[derive(Serialize, Clone, Debug)]
 pub(crate) struct ReasonDocument {
     pub(crate) code: u32,

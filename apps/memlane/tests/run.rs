@@ -303,7 +303,7 @@ fn a_wrong_variable_is_told_by_the_launcher() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        stderr(&output).contains("MEMLANE_RING=64K is not right"),
+        stderr(&output).contains("MEMLANE_RING=64K is ignored"),
         "{}",
         stderr(&output)
     );

@@ -243,19 +243,9 @@ fn test_volume(name: &str) -> Option<(Test, &str)> {
     memory.or_else(|| Some((Test::Nothing, name.strip_prefix("null:")?)))
 }
 
-/// Bytes, or a number with K, M, G or T; in blocks of 512.
+/// Reads the size of a test volume, such as `64M` or `1T`, in whole blocks of 512 bytes.
 fn parse_size(text: &str) -> Option<u64> {
-    let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
-    let unit = units
-        .iter()
-        .find_map(|(unit, bits)| Some((text.strip_suffix(*unit)?, *bits)));
-    let (digits, bits) = unit.unwrap_or((text, 0));
-    // parse() would take a sign.
-    let number: u64 = digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| digits.parse().ok())??;
-    let size = number.checked_mul(1 << bits)?;
+    let size = memlane_core::size::parse(text).ok()?;
     (size > 0 && size.is_multiple_of(512)).then_some(size)
 }
 

@@ -97,18 +97,11 @@ fn device_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| digits)
 }
 
-/// `65536`, `64K`, `64M`, `1G`; not 0.
+/// Reads a size such as `65536`, `64K` or `1G`; not 0.
 fn size(text: &str) -> Option<usize> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number: usize = digits.parse().ok().filter(|n| *n > 0)?;
-    let bytes = number.checked_mul(1 << shift)?;
-    // Addresses end there.
-    (bytes <= 1 << 46).then_some(bytes)
+    let bytes = usize::try_from(memlane_core::size::parse(text).ok()?).ok()?;
+    // Addresses end at 2^46.
+    (1..=1 << 46).contains(&bytes).then_some(bytes)
 }
 
 /// Memory for payload, mapped once. Unmapped and given back when dropped.

@@ -14,6 +14,7 @@
 //! | [`device`] | register · attach · write · signal, and the loopback device |
 //! | [`peer`] | who the other end is, by the kernel's word |
 //! | [`trace`] | what a process carries, for a tracer that may look at it |
+//! | [`size`] | sizes in bytes, as people write and read them |
 //! | [`stats`], [`reason`] | what a process shows of itself, and why it is on TCP |
 #![cfg_attr(not(test), no_std)]
 
@@ -25,6 +26,7 @@ pub mod queue;
 pub mod reason;
 pub mod region;
 pub mod ring;
+pub mod size;
 pub mod stats;
 pub mod sync;
 pub mod token;

@@ -144,7 +144,7 @@ fn nginx_and_curl_from_the_first_byte_are_http_for_tshark() {
             command.arg(at("run.sh"));
             let done = Running::start(command).finish(LIMIT);
             assert!(done.is_ok(), "{}", done.report());
-            assert!(!done.stderr.contains("left out"), "{}", done.stderr);
+            assert!(!done.stderr.contains("were dropped"), "{}", done.stderr);
             is_http(&file, &at(upgrade), &body)
         });
         assert!(took_ring, "nothing went by the ring");
@@ -236,7 +236,7 @@ fn redis_is_attached_to_in_the_middle_and_its_protocol_is_read() {
     let done = memlane_system::harness::run(client, LIMIT);
     assert!(done.is_ok(), "{}", done.report());
     let said = ended(tracer);
-    assert!(!said.contains("left out"), "{said}");
+    assert!(!said.contains("were dropped"), "{said}");
     assert_flawless(&file);
     // 600 of each, and what redis-benchmark asks for its configuration.
     let decode = format!("tcp.port=={port},resp");
@@ -276,7 +276,7 @@ fn both_ends_are_attached_to_and_let_go_without_a_byte_twice_or_lost() {
         let mut streams = many_turns(&mut pair, 1000 * (round + 1), turns);
         let bulk = both_send(&mut pair, 7 + round, 2_000_000);
         let said = ended(tracer);
-        assert!(!said.contains("left out"), "{said}");
+        assert!(!said.contains("were dropped"), "{said}");
         for (all, more) in streams.iter_mut().zip(bulk) {
             all.extend(more);
         }
@@ -308,7 +308,7 @@ fn a_tracer_that_was_away_catches_up_without_a_gap() {
     let streams = many_turns(&mut pair, 100, 1500);
     tracer.signal("CONT");
     let said = ended(tracer);
-    assert!(!said.contains("left out"), "{said}");
+    assert!(!said.contains("were dropped"), "{said}");
     assert_flawless(&file);
     has_streams(&file, &streams);
 }
@@ -367,7 +367,7 @@ fn what_finds_no_room_is_counted_and_marked_and_the_program_does_not_notice() {
     }
     pair.exchange();
     let said = ended(tracer);
-    assert!(said.contains("were left out"), "{said}");
+    assert!(said.contains("were dropped"), "{said}");
     let lost = fields(&file, "tcp.analysis.lost_segment", &["frame.number"]);
     assert!(!lost.is_empty(), "no gap is marked");
     assert!(fields(&file, "_ws.malformed", &["frame.number"]).is_empty());

@@ -13,7 +13,7 @@ use memlane_block_frontends::{nbd_kernel, ublk, vhost};
 
 use super::leftovers::{self, Folder};
 use super::spec::{Frontend, MapSpec};
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// A volume that programs can use.
 pub(super) trait Shown: Send {

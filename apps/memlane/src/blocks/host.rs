@@ -23,7 +23,7 @@ use super::metrics;
 use super::requests::Request;
 use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
 use super::tls::{self, Renewal, TlsSpec};
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// Events that are remembered.
 const MOST_EVENTS: usize = 64;
@@ -46,7 +46,7 @@ pub(crate) fn in_background() -> anyhow::Result<()> {
     println!("ready");
     leave_the_terminal()?;
     listener.serve_until(
-        |request| crate::exit::reply(locked(&host).obey(request)),
+        |request| crate::cli::exit::reply(locked(&host).obey(request)),
         || locked(&host).ends_at_once,
     );
     locked(&host).close()
@@ -63,14 +63,14 @@ pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> an
     watch(&host, false)?;
     serve_metrics(&host, spec.metrics)?;
     super::map::tell(&spec.session, &volume, &shown, json)?;
-    crate::service::ready();
+    crate::daemon::service::ready();
     let obeyed = Arc::clone(&host);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || {
-            listener.serve(move |request| crate::exit::reply(locked(&obeyed).obey(request)))
+            listener.serve(move |request| crate::cli::exit::reply(locked(&obeyed).obey(request)))
         })?;
-    crate::service::wait_for_the_end()?;
+    crate::daemon::service::wait_for_the_end()?;
     locked(&host).close()
 }
 

@@ -17,83 +17,83 @@ use super::requests::Request;
 use super::spec::{Access, Frontend, MapSpec, OnDisconnect, PathSpec};
 use super::tls::TlsSpec;
 use super::{host, vol};
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 
-/// Map a volume of a server: it becomes a device, a file or an export of this machine
+/// Map a volume of a server to a device, a file or an export of this machine
 ///
-/// Volumes of one session share its memory and its paths. The mapping goes on when this command has ended; `memlane
-/// vol unmap` ends it.
+/// The mapping stays when this command exits; memlane vol unmap ends it. All volumes of one session share its memory and
+/// its paths.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The session's name: namespaces on the server may depend on it [default: this host's and the server's name]
+    /// Name of the session, which the server may use to choose a folder [default: this host's name and the server's]
     #[arg(long, value_parser = session_name)]
     session: Option<String>,
-    /// A path to the server, [SRC@]DST[:PORT]; can be repeated
+    /// Path to the server, [SRC@]DST[:PORT]; can be repeated
     #[arg(long = "path", value_name = "SRC@DST")]
     paths: Vec<PathSpec>,
-    /// Which path takes a request
+    /// How to choose the path for a request
     #[arg(long, value_enum, default_value_t = Policy::MinInflight)]
     policy: Policy,
-    /// Who may write
+    /// Who may write to the volume
     #[arg(long, value_enum, default_value_t = Access::Rw)]
     access: Access,
-    /// Take the volume from a client that writes it and that the server has no path to: what that one asks later is refused
+    /// Take the volume from a client that writes to it, if the server has lost that client; the server refuses its later
+    /// requests
     #[arg(long)]
     take_over: bool,
-    /// Requests while no path is up: queue:TIME or fail
+    /// What to do with requests while no path is up: queue them for this time, or fail them
     #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
     on_disconnect: OnDisconnect,
-    /// A path is dead so long after its last sign of life; its requests then go by another one
+    /// Give up a path after this time without a sign of life, from 40ms to 10m; its requests move to another path
     #[arg(long, default_value = "800ms", value_parser = super::spec::heartbeat, value_name = "TIME")]
     heartbeat: Duration,
-    /// nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel, ublk
+    /// What the volume becomes: nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel or ublk
     #[arg(long = "as", value_name = "FRONTEND")]
     frontend: Frontend,
-    /// Give up after so long if the server does not answer
-    #[arg(long, default_value = "10s", value_parser = super::spec::duration, value_name = "TIME")]
+    /// Give up if the server does not answer within this time
+    #[arg(long, default_value = "10s", value_parser = crate::cli::values::duration, value_name = "TIME")]
     wait: Duration,
-    /// Connections of each path [default: one per CPU]
+    /// Connections on each path [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: Option<u16>,
-    /// Encrypt paths over TCP, and show a certificate; DIR has client-cert.pem, client-key.pem, ca-cert.pem and perhaps
+    /// Use TLS with a client certificate on TCP paths; DIR has client-cert.pem, client-key.pem, ca-cert.pem and optionally
     /// ca-crl.pem
     #[arg(long, value_name = "DIR", value_parser = super::tls::folder)]
     tls: Option<PathBuf>,
-    /// The name that the server's certificate must have [default: the first host's name in SERVER, or else each
-    /// path's address]
+    /// Name that the server's certificate must have [default: the first host name in SERVER, or the address of each path]
     #[arg(long, value_name = "NAME", requires = "tls")]
     tls_name: Option<String>,
-    /// Clients of the NBD export must speak TLS and show a certificate; DIR has server-cert.pem, server-key.pem,
-    /// ca-cert.pem and perhaps ca-crl.pem
+    /// Require TLS and a client certificate on the NBD export; DIR has server-cert.pem, server-key.pem, ca-cert.pem and
+    /// optionally ca-crl.pem
     #[arg(long, value_name = "DIR", value_parser = super::tls::folder)]
     nbd_tls: Option<PathBuf>,
-    /// Serve Prometheus here
+    /// Serve metrics for Prometheus here
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<std::net::SocketAddr>,
-    /// Stay in the foreground, and end the mapping when interrupted
+    /// Stay in the foreground, and end the mapping on SIGINT or SIGTERM
     #[arg(long)]
     foreground: bool,
-    /// Print where the volume is as JSON
+    /// Print one JSON document with the place of the volume
     #[arg(long)]
     json: bool,
-    /// SERVER[,SERVER2…]: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; each is a path
+    /// Server: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; several, separated by commas, are several paths
     #[arg(value_name = "SERVER")]
     servers: String,
-    /// The volume's name on the server
+    /// Name of the volume on the server
     volume: String,
 }
 
-/// Which path takes a request.
+/// How to choose the path for a request.
 #[derive(clap::ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Policy {
-    /// One after another
+    /// Each path in turn
     #[value(alias = "round-robin")]
     Rr,
-    /// The one with the fewest under way
+    /// The path with the fewest requests in flight
     MinInflight,
-    /// The one that has answered fastest
+    /// The path with the fastest answers
     MinLatency,
 }
 
@@ -107,7 +107,7 @@ impl Policy {
     }
 }
 
-/// What the process behind a session is started with.
+/// The arguments of a session's background process.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct HostSpec {
     pub(super) session: String,
@@ -163,13 +163,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// What `map --json` prints.
+/// The document of `map --json`.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'static str,
     session: &'a str,
     volume: &'a str,
-    /// The device, file or URI.
+    /// The path of the device or file, or the URI of the export.
     place: &'a str,
 }
 
@@ -221,7 +221,7 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
     })
 }
 
-/// The first host that is called by its name, not by its address.
+/// The first host that is given by name, not by address.
 fn host_name(servers: &str) -> Option<String> {
     let host = |server: &str| {
         let address = server.strip_prefix("tcp://").unwrap_or(server);
@@ -234,7 +234,7 @@ fn host_name(servers: &str) -> Option<String> {
     servers.split(',').find_map(host)
 }
 
-/// RTRS allows neither '/' nor '.' in a session's name.
+/// Checks the name of a session: RTRS allows neither `/` nor `.` in it.
 fn session_name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_:@".contains(c);
     let fits = !text.is_empty() && text.len() < 64 && text.chars().all(plain);
@@ -260,7 +260,7 @@ fn default_session(path: &PathSpec) -> String {
     name.chars().take(63).collect()
 }
 
-/// Starts the process behind a session, and waits until it listens.
+/// Starts a session's background process, and waits until it listens.
 fn start(spec: &HostSpec) -> anyhow::Result<()> {
     let mut child = Command::new("/proc/self/exe")
         .arg("__volumes")
@@ -287,7 +287,7 @@ fn start(spec: &HostSpec) -> anyhow::Result<()> {
     }
 }
 
-/// Until the process behind a session is there, or is not. Has that come about?
+/// Waits until a session's background process answers, or has gone. Returns whether that happened in time.
 fn wait_for(session: &str, there: bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {
@@ -300,7 +300,7 @@ fn wait_for(session: &str, there: bool) -> bool {
     false
 }
 
-/// Its own message is on our stderr already.
+/// The error of a background process that has failed; its own message is on stderr already.
 fn failed(child: &mut Child) -> anyhow::Error {
     let code = child.wait().ok().and_then(|status| status.code());
     let exit = code

@@ -3,8 +3,8 @@
 use prometheus_client::registry::Registry;
 
 use super::documents::{Client, Path, Server, Session, Volume};
-pub(super) use crate::metrics::serve;
-use crate::metrics::{Labels, Value, counters, gauges, labels};
+pub(super) use crate::daemon::metrics::serve;
+use crate::daemon::metrics::{Labels, Value, counters, gauges, labels};
 
 /// What sessions show, told apart by their names.
 pub(crate) fn of_sessions(sessions: &[Session]) -> Registry {

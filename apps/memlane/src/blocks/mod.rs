@@ -26,4 +26,4 @@ pub(crate) mod vol;
 pub(crate) use documents::{Server, Session};
 pub(crate) use host::{One, open_one};
 pub(crate) use metrics::{of_servers, of_sessions};
-pub(crate) use spec::{Access, duration, size};
+pub(crate) use spec::Access;

@@ -27,13 +27,13 @@ pub(crate) enum Request {
     },
     /// End a mapping.
     Unmap { volume: String, force: bool },
-    /// Open a volume anew, now.
+    /// Open a volume on the server again, now.
     Remap { volume: String },
-    /// One more path.
+    /// Add a path.
     AddPath { path: PathSpec },
-    /// One less; `path` as `session show` prints it.
+    /// Remove a path; `path` is its text in `session show`.
     RemovePath { path: String },
-    /// Take a volume from a session that is gone for good (servers).
+    /// Take a volume from a session that will not come back (servers).
     Release { volume: String, session: String },
     /// Change a volume's size (servers).
     Resize { volume: String, size: u64 },

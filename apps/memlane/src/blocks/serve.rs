@@ -19,57 +19,59 @@ use memlane_transport::wire::Geometry;
 use super::requests::Request;
 use super::tls::{self, Renewal};
 use super::{documents, metrics, spec};
-use crate::exit::{Exit, fail};
-use crate::{out, service};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::cli::values::size;
+use crate::daemon::service;
 
-/// What a request's header may need of a chunk (`MAX_HDR_SIZE` of mainline: a page).
+/// Room for a request's header in a chunk, in bytes: a page, as `MAX_HDR_SIZE` of mainline RTRS.
 const HEADER: u32 = 4096;
 
-/// Give out volumes: files, or block devices, below a folder
+/// Serve volumes: the files, or block devices, below a folder
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Volumes are what is below this folder; nothing outside can be reached
+    /// Folder with the volumes; clients cannot reach anything outside it
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the service manager's sockets, or local and tcp://127.0.0.1:1234]
+    /// Listen here: tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the sockets of the service manager,
+    /// or local and tcp://127.0.0.1:1234]
     #[arg(long, value_name = "WHERE")]
     listen: Vec<Address>,
-    /// Over TCP, speak TLS only, with clients that show a certificate; DIR has server-cert.pem, server-key.pem,
-    /// ca-cert.pem and perhaps ca-crl.pem
+    /// Require TLS and a client certificate on TCP; DIR has server-cert.pem, server-key.pem, ca-cert.pem and optionally
+    /// ca-crl.pem
     #[arg(long, value_name = "DIR", value_parser = tls::folder)]
     tls: Option<PathBuf>,
-    /// Without --tls, listen beyond this machine, and believe any session's name, although nobody is asked who he is and
-    /// nothing is encrypted
+    /// Listen beyond this machine without --tls: nothing is encrypted, and a client may use any session's name
     #[arg(long, conflicts_with = "tls")]
     insecure: bool,
-    /// Below the root, the folder of a session: %SESSNAME% stands for its name
+    /// Give each session its own folder below the root; %SESSNAME% stands for the session's name
     #[arg(long, value_name = "TEMPLATE")]
     namespace: Option<String>,
-    /// Requests that a session may have under way
+    /// Most requests that a session may have in flight
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     queue_depth: u16,
-    /// Memory of each of them
-    #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = spec::size)]
+    /// Memory for each request
+    #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = size)]
     chunk: u64,
-    /// Threads that serve; a session stays with one
+    /// Number of threads; each session stays on one thread
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// A client's path is given up so long after its last sign of life
+    /// Drop a client's path after this time without a sign of life, from 40ms to 10m
     #[arg(long, default_value = "4s", value_parser = spec::heartbeat, value_name = "TIME")]
     heartbeat: Duration,
-    /// Block devices below the root are volumes too
+    /// Serve block devices below the root, too
     #[arg(long)]
     devices: bool,
-    /// Names like mem:1G and null:1G are volumes too: for tests and measurements
+    /// Serve volumes with names like mem:1G and null:1G, for tests and measurements
     #[arg(long)]
     test_volumes: bool,
-    /// How `memlane vol` calls this server
+    /// Name of this server for memlane vol
     #[arg(long, default_value = LOCAL)]
     name: String,
-    /// Print where it listens as JSON, on stdout, as soon as it does
+    /// Print one JSON document with the addresses when the server listens
     #[arg(long)]
     json: bool,
-    /// Serve Prometheus here
+    /// Serve metrics for Prometheus here
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<std::net::SocketAddr>,
 }
@@ -136,7 +138,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let obeyed = Arc::clone(&running);
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || control.serve(move |request| crate::exit::reply(obeyed.obey(request))))?;
+        .spawn(move || {
+            control.serve(move |request| crate::cli::exit::reply(obeyed.obey(request)))
+        })?;
     if let Some((tls, renewal)) = renewal {
         renew(tls, renewal)?;
     }
@@ -147,7 +151,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A thread that reads certificates again when they have changed.
+/// Starts a thread that reads certificates again when they have changed.
 fn renew(tls: ServerTls, mut renewal: Renewal) -> anyhow::Result<()> {
     let name = std::thread::Builder::new().name("certificates".into());
     name.spawn(move || {
@@ -165,7 +169,7 @@ fn renew(tls: ServerTls, mut renewal: Renewal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where to listen, beside the sockets that are there already.
+/// The addresses to listen at, in addition to inherited sockets.
 fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> {
     let open = args.tls.is_none() && !args.insecure;
     let mut listen = args.listen.clone();
@@ -211,7 +215,7 @@ fn geometry(args: &Args) -> anyhow::Result<Geometry> {
     })
 }
 
-/// What `serve --json` prints.
+/// The document of `serve --json`.
 #[derive(serde::Serialize)]
 struct Hello<'a> {
     schema: &'static str,
@@ -229,7 +233,7 @@ struct Running {
 }
 
 impl Running {
-    /// For people, and for whoever waits until it listens.
+    /// The text for people, and for scripts that wait until the server listens.
     fn say_hello(&self, json: bool) -> anyhow::Result<()> {
         let all: Vec<String> = self
             .server

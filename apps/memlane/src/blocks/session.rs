@@ -6,10 +6,10 @@ use super::documents::{Path, Session};
 use super::requests::Request;
 use super::spec::PathSpec;
 use super::vol;
-use crate::out::{self, human};
+use crate::cli::out::{self, human};
 use serde::Serialize;
 
-/// Show and change sessions with servers, and their paths.
+/// List and change sessions with servers, and their paths
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -18,35 +18,35 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum What {
-    /// One line for each session
+    /// List sessions
     Ls {
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Paths, volumes and the last events of a session
+    /// Show paths, volumes and the last events of a session
     Show {
         session: String,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// One more path to the server
+    /// Add a path to the server
     AddPath {
         session: String,
-        /// [SRC@]DST[:PORT]
+        /// Path, [SRC@]DST[:PORT]
         path: PathSpec,
     },
-    /// One path less; its requests go to the others
+    /// Remove a path; its requests move to the others
     RmPath {
         session: String,
-        /// As `session show` prints it
+        /// Path, as memlane session show prints it
         path: String,
     },
-    /// What each path has carried, and how fast
+    /// Show what each path has carried, and how fast
     Stats {
         session: String,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
@@ -69,7 +69,7 @@ struct Document {
     sessions: Vec<Session>,
 }
 
-/// What `session stats --json` prints.
+/// The document of `session stats --json`.
 #[derive(Serialize)]
 struct Stats {
     schema: &'static str,
@@ -208,7 +208,7 @@ fn stats(name: &str, json: bool) -> anyhow::Result<()> {
     out::print(&text)
 }
 
-/// One bar for each power of two of microseconds.
+/// A histogram: one bar for each power of two of microseconds.
 fn histogram(counts: &[u64]) -> String {
     const WIDTH: u64 = 50;
     let most = counts.iter().copied().max().unwrap_or(0).max(1);

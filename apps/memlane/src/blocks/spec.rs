@@ -8,6 +8,8 @@ use std::time::Duration;
 use memlane_transport::io::PathAddr;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::values::duration;
+
 /// A path to a server, which travels as its text.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 #[serde(try_from = "String", into = "String")]
@@ -57,54 +59,16 @@ impl FromStr for OnDisconnect {
     }
 }
 
-/// `30s`, `500ms`, `2m`; a bare number is seconds.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("{text:?}: a number and ms, s, m or h"))?;
-    let millis = match &text[digits.len()..] {
-        "ms" => Some(number),
-        "" | "s" => number.checked_mul(1000),
-        "m" => number.checked_mul(60_000),
-        "h" => number.checked_mul(3_600_000),
-        unit => return Err(format!("{unit:?} is none of ms, s, m and h")),
-    };
-    millis
-        .map(Duration::from_millis)
-        .ok_or_else(|| format!("{text:?} is too long"))
-}
-
-/// What `map --heartbeat` is by default.
+/// Default of `map --heartbeat`.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(800);
 
-/// When a silent path is dead: long enough for an answer, short enough to be of use.
+/// Parses the time after which a silent path is given up: 40 ms leave room for an answer, and more than 10 min would be
+/// useless.
 pub(crate) fn heartbeat(text: &str) -> Result<Duration, String> {
     let limit = duration(text)?;
     let fits = Duration::from_millis(40) <= limit && limit <= Duration::from_secs(600);
     fits.then_some(limit)
         .ok_or_else(|| format!("{text:?} is not between 40ms and 10m"))
-}
-
-/// `512`, `64k`, `128KiB`, `10G`: binary units.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("{text:?}: a number and k, M, G or T"))?;
-    let unit = text[digits.len()..].to_ascii_lowercase();
-    let shift = match unit.trim_end_matches("ib").trim_end_matches('b') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err(format!("{unit:?} is none of k, M, G and T")),
-    };
-    number
-        .checked_shl(shift)
-        .filter(|shifted| shifted >> shift == number)
-        .ok_or_else(|| format!("{text:?} is too large"))
 }
 
 /// What a program sees of a volume.
@@ -222,23 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_have_units_and_never_overflow() {
-        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(size("128k"), Ok(128 << 10));
-        assert_eq!(size("10GiB"), Ok(10 << 30));
-        for wrong in [
-            "",
-            "x",
-            "5y",
-            "99999999999999999999s",
-            "18446744073709551615h",
-        ] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-        for wrong in ["", "k", "5x", "18446744073709551615k", "16777216T"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
+    fn a_heartbeat_has_bounds() {
         assert_eq!(heartbeat("800ms"), Ok(HEARTBEAT));
         for wrong in ["0", "39ms", "601s", "x"] {
             assert!(heartbeat(wrong).is_err(), "{wrong}");

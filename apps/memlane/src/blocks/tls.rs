@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use memlane_transport::io::tls::{ClientTls, ServerTls, TlsFiles};
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// How often files are looked at.
 pub(super) const LOOK: Duration = Duration::from_secs(2);

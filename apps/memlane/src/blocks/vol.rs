@@ -6,12 +6,12 @@ use memlane_observe::control::{self, Role};
 use serde::Serialize;
 
 use super::documents::{Open, Server, Session, Volume};
+use super::leftovers;
 use super::requests::Request;
-use super::{leftovers, spec};
-use crate::exit::{Exit, fail};
-use crate::out::{self, human};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out::{self, human};
 
-/// Show and change volumes: those mapped here, and those that servers here have given out.
+/// List and change volumes that are mapped here, and volumes that servers here serve
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -20,59 +20,59 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum What {
-    /// One line for each volume
+    /// List volumes
     Ls {
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
     /// Read a volume into device memory
     Read(crate::devmem::storage::Args),
-    /// Everything about a volume
+    /// Show everything about a volume
     Show {
         volume: String,
-        /// If several sessions have it
+        /// Session that has the volume, if several have it
         #[arg(long)]
         session: Option<String>,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
-    /// Change the size, on the server's machine; clients are told
+    /// Change the size of a volume; run this on the server's machine
     Resize {
         volume: String,
-        /// New size: 10G, 512M …
-        #[arg(value_parser = spec::size)]
+        /// New size, such as 512M or 10G
+        #[arg(value_parser = crate::cli::values::size)]
         size: u64,
-        /// The server's name, if several run here
+        /// Name of the server, if several run here
         #[arg(long)]
         server: Option<String>,
     },
-    /// Take a volume from a session that is gone for good, on the server's machine
+    /// Take a volume from a session that will not come back; run this on the server's machine
     Release {
         volume: String,
-        /// The session that has it open
+        /// Session that has the volume open
         session: String,
-        /// The server's name, if several run here
+        /// Name of the server, if several run here
         #[arg(long)]
         server: Option<String>,
     },
-    /// End a mapping: the device goes away
+    /// End a mapping and remove its device
     Unmap {
         volume: String,
-        /// If several sessions have it
+        /// Session that has the volume, if several have it
         #[arg(long)]
         session: Option<String>,
-        /// Even if it is in use
+        /// End the mapping even if the volume is in use
         #[arg(long)]
         force: bool,
     },
-    /// Take away the mounts and folders that killed processes have left
+    /// Remove mounts and folders that killed processes have left behind
     Prune,
-    /// Open it anew on the server, now
+    /// Open a mapped volume on the server again, now
     Remap {
         volume: String,
-        /// If several sessions have it
+        /// Session that has the volume, if several have it
         #[arg(long)]
         session: Option<String>,
     },
@@ -88,7 +88,7 @@ impl Args {
     }
 }
 
-/// What `vol ls --json` prints.
+/// The document of `vol ls --json`.
 #[derive(Serialize)]
 struct Document {
     schema: &'static str,
@@ -96,7 +96,7 @@ struct Document {
     served: Vec<Open>,
 }
 
-/// What `vol show --json` prints.
+/// The document of `vol show --json`.
 #[derive(Serialize)]
 struct Shown {
     schema: &'static str,
@@ -255,7 +255,7 @@ fn show(name: &str, session: Option<&str>, json: bool) -> anyhow::Result<()> {
     out::print(&text)
 }
 
-/// The one mapped volume of this name.
+/// The mapped volume of this name, which must be the only one.
 fn mapped(name: &str, session: Option<&str>) -> anyhow::Result<Volume> {
     let all = sessions()?.into_iter().flat_map(|s| s.volumes);
     let mut found: Vec<Volume> = all
@@ -305,7 +305,7 @@ fn tell_server(server: Option<String>, request: &Request) -> anyhow::Result<()> 
     print_reply(said, "no such server runs here")
 }
 
-/// Prints what a process said; `gone` if nobody was there.
+/// Prints the answer of a process. If there is no such process, `gone` is the error.
 pub(super) fn print_reply(said: Option<serde_json::Value>, gone: &str) -> anyhow::Result<()> {
     match said {
         Some(serde_json::Value::String(text)) => out::print(&format!("{text}\n")),

@@ -14,45 +14,45 @@ use memlane_observe::page::{Conn, Flow};
 use memlane_observe::processes::{self, Survey};
 use serde::Serialize;
 
-use crate::exit::Exit;
+use crate::cli::exit::Exit;
+use crate::cli::out;
 use crate::ss::ReasonDocument;
-use crate::{out, run, ss};
+use crate::{run, ss};
 use child::Helper;
 
-/// How long a helper may take to come up or to answer.
+/// How long a helper process may take to start or to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Cycles of six rounds each that are always run.
+/// Number of cycles that always run; each has six rounds.
 const CYCLES: u32 = 8;
-/// Time between two looks at the stats pages.
+/// Time between two readings of the stats pages.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Times that `--send` is repeated.
+/// Times that the request of `--send` is sent.
 const SENDS: &str = "32";
 
-/// Prove that memlane works here, or find out why a service is on TCP.
+/// Test whether memlane works here, or why a service stays on TCP.
 ///
-/// Without HOST:PORT: starts an echo server and a client under the library,
-/// exchanges a few dozen messages, compares every byte, and reads in both
-/// processes' stats pages that bytes took the memory lane in both directions.
+/// Without HOST:PORT, this starts an echo server and a client under memlane. They exchange a few dozen messages and
+/// compare every byte. Then it reads from the stats pages of both processes whether the bytes went through memory in both
+/// directions.
 ///
-/// With HOST:PORT: connects to that service under the library and looks at what
-/// becomes of the connection. It sends nothing, so a service that waits for its
-/// client to speak may leave the question open; --send names a harmless request
-/// (such as 'PING\r\n') to repeat.
+/// With HOST:PORT, this connects to the service under memlane and shows whether the connection gets the memory lane. It
+/// sends nothing. If the service waits for its client to speak first, there may be no verdict: name a harmless request
+/// with --send, such as 'PING\r\n'.
 ///
-/// Exit code 0: on the memory lane; 3: not possible here; 4: the service refused;
-/// 5: it is TCP, with the reason.
+/// Exit code 0: the connection is on the memory lane; 3: this machine cannot do it; 4: the service refused; 5: the
+/// connection is on TCP for another reason, which is shown.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A service to look at
+    /// Service to connect to
     #[arg(value_name = "HOST:PORT")]
     target: Option<String>,
-    /// A request to repeat (\r, \n, \t and \\ are understood)
+    /// Request to send 32 times; \r, \n, \t and \\ are understood
     #[arg(long, value_name = "TEXT", requires = "target", value_parser = unescape)]
     send: Option<String>,
-    /// Longest wait for a verdict
+    /// Longest wait for a verdict, in seconds from 1 to 60
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     wait: u64,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -97,12 +97,12 @@ fn unescape(text: &str) -> Result<String, String> {
     Ok(plain)
 }
 
-/// The verdict and what it rests on.
+/// The verdict, with its evidence.
 #[derive(Serialize, Debug)]
 struct Report {
     schema: &'static str,
     version: &'static str,
-    /// `HOST:PORT`, or nothing for the embedded pair.
+    /// `HOST:PORT`; `None` for the embedded pair.
     target: Option<String>,
     /// `memlane`, `tcp` or `undecided`.
     result: &'static str,
@@ -110,7 +110,7 @@ struct Report {
     reason: Option<ReasonDocument>,
     peer_reason: Option<ReasonDocument>,
     note: Option<String>,
-    /// Payload that was compared, each way.
+    /// Bytes that were compared, in each direction.
     verified_bytes: u64,
     client: Option<End>,
     server: Option<End>,
@@ -118,7 +118,7 @@ struct Report {
     exit: Exit,
 }
 
-/// One end of the connection, by its own stats page.
+/// One end of the connection, from its own stats page.
 #[derive(Serialize, Debug)]
 struct End {
     pid: u32,
@@ -130,10 +130,10 @@ struct End {
     rx_tcp_bytes: u64,
 }
 
-/// An end as it is printed, and as it was read.
+/// An end as it is printed, with the connection as it was read.
 type Seen = Option<(End, Conn)>;
 
-/// The first connection of the wanted kind that a process shows.
+/// The first connection of process `pid` for which `wanted` holds.
 fn connection(pid: u32, accepted: bool) -> Seen {
     let process = processes::process(pid)?;
     let conn = process
@@ -171,13 +171,13 @@ impl End {
     }
 }
 
-/// Is the connection where it will stay?
+/// Whether the connection is on the lane on which it will stay.
 fn settled(conn: &Conn) -> bool {
     let over = matches!(conn.state, ConnState::Tcp | ConnState::Downgraded);
     over && conn.reason != Reason::NONE && conn.reason != Reason::TOO_YOUNG
 }
 
-/// Have bytes taken the memory lane, both ways, at this end?
+/// Whether bytes went through memory in both directions at this end.
 fn proven(conn: &Conn) -> bool {
     let used = |flow: &Flow| flow.ring_size > 0 && flow.ring_bytes > 0;
     conn.state == ConnState::Memlane && used(&conn.tx) && used(&conn.rx)
@@ -218,7 +218,7 @@ fn embedded(wait: Duration) -> anyhow::Result<Report> {
     unreachable!("the loop above ends by its deadline")
 }
 
-/// One cycle of verified rounds; how many bytes that was.
+/// Runs one cycle of rounds and returns the number of bytes that were compared.
 fn exchange(client: &mut Helper) -> anyhow::Result<u64> {
     client.ask("go")?;
     let answer = client.line(PATIENCE).context("the echo failed")?;
@@ -255,7 +255,7 @@ fn service(target: &str, send: Option<&str>, wait: Duration) -> anyhow::Result<R
     }
 }
 
-/// The service's own view of our connection, if its page may be read.
+/// The connection as the service's own page shows it, if this user may read that page.
 fn other_end(addresses: Option<(SocketAddr, SocketAddr)>) -> Option<End> {
     let (local, peer) = addresses?;
     let survey = Survey::all().ok()?;
@@ -361,7 +361,7 @@ impl Report {
         ));
     }
 
-    /// Not on the memory lane: says why, and picks the code.
+    /// Says why the connection is not on the memory lane, and picks the exit code.
     fn blame(&mut self, conn: &Conn) {
         self.reason = ReasonDocument::of(conn.reason);
         self.peer_reason = ReasonDocument::of(conn.peer_reason);

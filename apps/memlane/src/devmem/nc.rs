@@ -13,23 +13,23 @@ use memlane_devmem::wire::steer::Flow;
 
 use super::way::{self, Asked};
 use super::{receive, send};
-use crate::blocks::size;
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::values::size;
 
-/// One TCP connection, into device memory or out of it
+/// Receive one TCP connection into device memory, or send from device memory
 ///
 /// memlane nc -l 127.0.0.1:5201 --into udmabuf:64M      receives into a region
 /// memlane nc 127.0.0.1:5201 --from FILE                sends a file
 ///
-/// A region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE or cuda:N:SIZE. What is received stays there as
-/// fragments, until it has been checked or written to --output; then its tokens are handed back.
+/// A region is memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE or cuda:N:SIZE. Received bytes stay in the region
+/// until they have been checked or written to --output; then their memory is used again.
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Where to connect to, or with -l where to listen: HOST:PORT
+    /// Address to connect to; with -l, address to listen at
     #[arg(value_name = "HOST:PORT")]
     address: String,
-    /// Wait for one connection
+    /// Listen for one connection
     #[arg(short, long)]
     listen: bool,
     /// Receive into this region
@@ -40,31 +40,31 @@ pub(crate) struct Args {
         conflicts_with = "from"
     )]
     into: Option<Spec>,
-    /// Send a file, or --bytes of a region
+    /// Send this file, or --bytes of this region
     #[arg(long, value_name = "FILE|REGION")]
     from: Option<String>,
-    /// Bytes of a chunk of the region: a power of two
+    /// Size of the region's chunks, a power of two
     #[arg(long, value_parser = size, default_value = "64K", value_name = "SIZE")]
     chunk: u64,
-    /// Of --from REGION: send so many bytes of it, again and again [default: its size]
+    /// With --from REGION: send this many bytes, repeating the region [default: the size of the region]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     bytes: Option<u64>,
-    /// Send, or look for, the bytes 1 to N-1 and 0, again and again
+    /// Send, or expect, the pattern 1 to N-1 and 0, repeated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=255))]
     validate: Option<u8>,
-    /// What was received goes to this file, too
+    /// Write the received bytes to this file
     #[arg(long, value_name = "FILE", requires = "into")]
     output: Option<PathBuf>,
-    /// This path or none (exit code 5), by its name in memlane devmem probe
+    /// Use only this path, by its name in memlane devmem probe; exit code 5 if it is not available
     #[arg(long, value_name = "PATH")]
     require: Option<Path>,
-    /// The interface that is to write to the region, or to read from it
+    /// Network interface that writes to the region, or reads from it
     #[arg(long, value_name = "NAME", value_parser = interface)]
     interface: Option<Interface>,
-    /// Bind the region to the interface's last N receive queues; without --flow, nothing else is changed [default: 1]
+    /// Bind the region to the last N receive queues of the interface [default: 1]
     #[arg(long, value_name = "N", requires = "interface", conflicts_with = "from", value_parser = clap::value_parser!(u32).range(1..))]
     queues: Option<u32>,
-    /// Packets that go there: tcp [src WHERE] [dst WHERE]. What this takes is set, and put back at the end
+    /// Steer these packets to the region: tcp [src WHERE] [dst WHERE]; the interface's settings are restored at the end
     #[arg(
         long,
         value_name = "RULE",
@@ -72,7 +72,7 @@ pub(crate) struct Args {
         conflicts_with = "from"
     )]
     flow: Option<Flow>,
-    /// Say what was counted as JSON
+    /// Print the counters as one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -116,7 +116,7 @@ impl Args {
         }
     }
 
-    /// One connection, made or taken.
+    /// The connection, outgoing or accepted.
     fn connection(&self) -> anyhow::Result<OwnedFd> {
         let address = || self.address.clone();
         if !self.listen {
@@ -127,7 +127,7 @@ impl Args {
         let at = addresses.next().with_context(address)?;
         let listener = TcpListener::bind(at).with_context(address)?;
         // Port 0 takes any free port, which is printed.
-        crate::out::warn(&format!("listening on {}", listener.local_addr()?));
+        crate::cli::out::warn(&format!("listening on {}", listener.local_addr()?));
         Ok(listener
             .accept()
             .context("waiting for a connection")?

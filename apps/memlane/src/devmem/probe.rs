@@ -4,10 +4,10 @@ use memlane_devmem::io::kernel::Interface;
 use memlane_devmem::probe::{self, Finding};
 use serde::Serialize;
 
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 
-/// Device memory: what this machine has
+/// Show what this machine offers for device memory
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -16,25 +16,25 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
-    /// Kinds of memory that payload can be put into, and what is missing for the others
+    /// List kinds of memory for payload, and what is missing for those that do not work
     Ls(Ls),
-    /// Ways for payload into it, the best first, and what is missing for the others
+    /// List paths for payload into that memory, the best first, and what is missing for those that do not work
     Probe(Probe),
 }
 
 #[derive(clap::Args, Debug)]
 struct Ls {
-    /// As JSON
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
 #[derive(clap::Args, Debug)]
 struct Probe {
-    /// The interface that would receive [default: any]
+    /// Network interface that would receive [default: any]
     #[arg(long, value_name = "INTERFACE")]
     interface: Option<String>,
-    /// As JSON
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -94,7 +94,7 @@ fn say(schema: &'static str, found: &[Finding], json: bool) -> anyhow::Result<()
     out::print(&out::columns(&["Name", "Here", "What"], &[], rows))
 }
 
-/// A line for it, and one for each thing that it lacks.
+/// A line for one path or kind of memory, and a line for each thing that it lacks.
 fn rows(finding: &Finding) -> Vec<Vec<String>> {
     let here = if finding.is_here() { "yes" } else { "no" };
     let mut rows = vec![vec![finding.name.clone(), here.into(), finding.what.into()]];

@@ -14,7 +14,7 @@ use memlane_devmem::io::{Stream, Wait};
 use super::pattern::Pattern;
 use super::report::{Received, say};
 use super::way::Ready;
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// What is done with what comes.
 pub(super) struct Job<'a> {

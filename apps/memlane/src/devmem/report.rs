@@ -6,7 +6,7 @@ use memlane_devmem::io::path::{Choice, Passed};
 use memlane_devmem::io::{BindingCounts, StreamCounts};
 use serde::Serialize;
 
-use crate::out;
+use crate::cli::out;
 
 /// Of a receiver.
 pub(super) struct Received<'a> {

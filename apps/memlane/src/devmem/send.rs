@@ -15,7 +15,7 @@ use memlane_socket::Stream as Native;
 use super::pattern::Pattern;
 use super::report::{Sent, say};
 use super::way::{self, Asked, Ready, not_there};
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// Bytes of the region that a file goes through.
 const THROUGH: usize = 4 << 20;

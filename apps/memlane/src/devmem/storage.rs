@@ -20,46 +20,46 @@ use serde::Serialize;
 
 use super::pattern::Pattern;
 use super::way::refused;
-use crate::blocks::{self, size};
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::blocks;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::cli::values::size;
 
 /// Read a volume, or a file of this machine, into device memory
 ///
 /// memlane vol read tcp://192.0.2.1 disk --into udmabuf:64M
-/// memlane vol read local disk --into chunks            the server's own memory becomes the region
+/// memlane vol read local disk --into chunks            uses the server's own memory as the region
 /// memlane vol read file:/srv/weights --into memfd:1G
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// As `map` takes it (tcp://HOST[:PORT], local, local:NAME), or file:PATH
+    /// Server, as for memlane map (tcp://HOST[:PORT], local, local:NAME), or file:PATH
     server: String,
-    /// The volume's name on the server
+    /// Name of the volume on the server
     #[arg(default_value = "", hide_default_value = true)]
     volume: String,
-    /// A region as of `memlane nc`, or `chunks`: the memory that a server of this host reads into (`chunks:udmabuf`: as
-    /// a dma-buf)
+    /// Region, as for memlane nc, or chunks: the memory of a server on this host (chunks:udmabuf: as a dma-buf)
     #[arg(long, value_name = "REGION|chunks")]
     into: Into,
-    /// From this byte on
+    /// Start at this byte
     #[arg(long, value_parser = size, default_value = "0", value_name = "SIZE")]
     offset: u64,
-    /// So many [default: to the end]
+    /// Read this many bytes [default: to the end]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     bytes: Option<u64>,
-    /// Bytes of a chunk of the region, and of a read at most: a power of two
+    /// Size of the region's chunks, and largest read: a power of two
     #[arg(long, value_parser = size, default_value = "128K", value_name = "SIZE")]
     chunk: u64,
-    /// This path or none
+    /// Use only this path; exit code 5 if it is not available
     #[arg(long, value_name = "chunks|direct|staged")]
     require: Option<Way>,
-    /// Look for the bytes 1 to N-1 and 0, again and again
+    /// Expect the pattern 1 to N-1 and 0, repeated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=255))]
     validate: Option<u8>,
-    /// What was read goes to this file, too
+    /// Write the bytes to this file, too
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Say what was counted as JSON
+    /// Print the counters as one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -85,14 +85,14 @@ impl FromStr for Into {
     }
 }
 
-/// How bytes get into the region.
+/// The path of bytes into the region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// The server's own memory is the region.
     Chunks,
-    /// What reads puts them there: the kernel, from a file or a socket; within a host, a copy out of the chunks.
+    /// The kernel reads into the region, from a file or a socket; within a host, one copy out of the chunks.
     Direct,
-    /// By memory in between.
+    /// Through memory in between.
     Staged,
 }
 
@@ -116,9 +116,9 @@ impl FromStr for Way {
     }
 }
 
-/// Reads that are under way at a time.
+/// Most reads in flight.
 const DEPTH: usize = 16;
-/// Nothing is done for so long, and it is said.
+/// A warning is printed after this time without progress.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A region as the block lane has it.
@@ -155,7 +155,7 @@ struct Part {
     lease: Option<Lease>,
 }
 
-/// What was counted.
+/// Counters of the run.
 #[derive(Default)]
 struct Counts {
     reads: u64,
@@ -214,7 +214,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     reader.say(began.elapsed(), args)
 }
 
-/// Makes a region and cuts it into chunks.
+/// Makes a region and divides it into chunks.
 pub(crate) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
     let refused = |error: RegionError| refused(region, &error);
     let made = DeviceRegion::create(region).map_err(refused)?;
@@ -279,7 +279,7 @@ impl Place {
     }
 }
 
-/// The server's own memory as a region.
+/// Uses the server's own memory as the region.
 fn chunks(queue: &dyn Queue, as_dma_buf: bool) -> anyhow::Result<(Arc<Binding>, Option<File>)> {
     let file = queue.chunk_file()?;
     let text = "chunks: the server is not on this host, or not reached by its local socket";
@@ -474,7 +474,7 @@ impl Document {
     }
 }
 
-/// Whoever looks at bytes by the CPU.
+/// Checks or writes bytes with the CPU.
 struct Look {
     pattern: Option<Pattern>,
     output: Option<std::fs::File>,

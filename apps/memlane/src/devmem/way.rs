@@ -14,8 +14,8 @@ use memlane_devmem::io::{Binding, Path, Stream, Terms, zcrx};
 use memlane_devmem::region::Spec;
 use memlane_devmem::wire::steer::Flow;
 
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 
 /// What a user has said of it.
 #[derive(Clone, Debug)]

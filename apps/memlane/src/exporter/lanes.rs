@@ -1,4 +1,4 @@
-//! The lanes whose processes answer when they are asked: blocks and packets, of this user.
+//! The block and packet lanes: asks this user's processes for their counters.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::blocks;
 use crate::net;
 
-/// Longest time for all answers together: Prometheus waits for ten seconds.
+/// Longest time for all answers together. Prometheus gives up after ten seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// All of them understand this one.
+/// The question that all these processes understand.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 enum Look {
-    /// Everything about it.
+    /// Everything about the process.
     Describe,
 }
 
@@ -31,7 +31,7 @@ impl Question for Look {
     }
 }
 
-/// What they said, and how many said nothing that could be understood.
+/// The answers, and the number of processes without a usable answer.
 pub(super) struct Told {
     pub(super) registries: [Registry; 3],
     pub(super) silent: u64,

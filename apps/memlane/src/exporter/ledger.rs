@@ -1,6 +1,8 @@
-//! Counters by program that never go down: what a process has counted stays in its program's sum when it has ended, as
-//! long as the exporter lives. Labels are names of programs, of which there is a bounded number; a process id would be a
-//! new series for each process that ever ran.
+//! Sums counters by program, so that they never go down.
+//!
+//! When a process ends, its counters stay in the sum of its program as long as the exporter runs. Series have the name of
+//! the program as their label, and the number of names is limited. A process id as the label would make a new series for
+//! every process that ever ran.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,25 +10,25 @@ use memlane_core::stats::ConnState;
 use memlane_observe::counters::Counters;
 use memlane_observe::processes::{self, Process, Survey};
 
-/// Most names that are told apart. The others are `OTHER` together: a process chooses its name itself.
+/// Most names that have series of their own. All others share [`OTHER`], because a process chooses its name itself.
 const NAMES: usize = 100;
 const OTHER: &str = "other";
 
-/// A process, whatever has its number now: that, its start in ticks, its page's random id.
+/// Identity of a process: its id, its start in clock ticks, and the random id of its page.
 type Key = (u32, u64, u64);
 
-/// What was seen of all processes.
+/// The counters of all processes that were seen.
 #[derive(Default, Debug)]
 pub(super) struct Ledger {
-    /// Those that live, by the name under which they were seen first, with what they had counted then.
+    /// Running processes: the name under which each was seen first, and its counters when it was seen last.
     known: HashMap<Key, (String, Counters)>,
-    /// Of those that have ended.
+    /// Sums of processes that have ended, by program.
     ended: BTreeMap<String, Counters>,
-    /// Names that have series of their own.
+    /// Names with series of their own.
     names: Vec<String>,
 }
 
-/// A program: all its processes together.
+/// All processes of one program together.
 #[derive(Default, Debug)]
 pub(super) struct Program {
     pub(super) name: String,
@@ -42,7 +44,7 @@ pub(super) struct Open {
     pub(super) memory: u64,
     pub(super) tcp: u64,
     pub(super) handshake: u64,
-    /// Bytes that the rings of both directions hold at most.
+    /// Size of the rings, in bytes.
     pub(super) tx_ring_bytes: u64,
     pub(super) rx_ring_bytes: u64,
 }
@@ -63,7 +65,7 @@ impl Open {
 }
 
 impl Ledger {
-    /// Takes in what was seen now, and says what there is of each program.
+    /// Takes in a survey, and returns the sums of each program.
     pub(super) fn update(&mut self, survey: &Survey) -> Vec<Program> {
         let mut open: BTreeMap<String, (u64, Open)> = BTreeMap::new();
         for process in &survey.processes {
@@ -90,12 +92,12 @@ impl Ledger {
         programs.collect()
     }
 
-    /// Its name here; `None`: it has ended meanwhile.
+    /// Takes in one process, and returns the name under which it counts. `None`: it has ended.
     fn see(&mut self, process: &Process) -> Option<String> {
         let key = (process.pid, process.started()?, process.page.gid);
         let sums = Counters::of(&process.page);
         if let Some((name, before)) = self.known.get_mut(&key) {
-            // While a connection ends, its bytes are for a moment in no sum.
+            // While a connection ends, its bytes are missing from the page for a moment.
             before.raise(&sums);
             return Some(name.clone());
         }
@@ -114,7 +116,8 @@ impl Ledger {
         comm.into()
     }
 
-    /// Those that have ended, by the kernel's word: one whose page could not be read just now may be back.
+    /// Moves processes that have ended to the sums. Only the kernel's answer counts: a page that could not be read now may
+    /// be readable next time.
     fn bury(&mut self, started: impl Fn(u32) -> Option<u64>) {
         let ended = &mut self.ended;
         self.known.retain(|(pid, ticks, _), (name, sums)| {

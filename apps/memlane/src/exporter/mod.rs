@@ -1,4 +1,4 @@
-//! `memlane exporter`: the counters of all lanes of this machine, for Prometheus.
+//! `memlane exporter`: shows the counters of all lanes of this machine to Prometheus.
 
 mod lanes;
 mod ledger;
@@ -15,26 +15,29 @@ use memlane_observe::processes::Survey;
 use prometheus_client::registry::Registry;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::blocks::duration;
-use crate::metrics::{self, Format, gauges, labels};
-use crate::{out, service};
+use crate::cli::out;
+use crate::cli::values::duration;
+use crate::daemon::metrics::{self, Format, gauges, labels};
+use crate::daemon::service;
 use ledger::Ledger;
 
-/// Show the counters of all lanes to Prometheus, over HTTP or in a file.
+/// Export the counters of all lanes to Prometheus, over HTTP or in a file.
 ///
-/// Sockets: of every process under memlane that this user may look at (all of them as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH),
-/// by the name of the program. Packets and blocks: of this user's `memlane net` processes, sessions and servers. Counters
-/// are those since each process began, whatever `memlane stats reset` has put aside; those of processes that have ended
+/// The socket lane's counters cover all processes under memlane that you may examine: your own, or everybody's as root or
+/// with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH. They are summed by the name of the program. Packet and block counters are
+/// those of your own memlane net processes, sessions and servers.
+///
+/// Counters start when a process starts; memlane stats reset does not change them. Counters of processes that have ended
 /// stay in the sums as long as the exporter runs.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to listen; the page is /metrics [default without --textfile: 127.0.0.1:9469]
+    /// Listen here and serve /metrics [default without --textfile: 127.0.0.1:9469]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Write this file, as node_exporter's textfile collector reads it: NAME.prom, replaced as a whole; -: stdout
+    /// Write this file for node_exporter's textfile collector; the name must end in .prom; - for stdout
     #[arg(long, value_name = "PATH", value_parser = textfile::path)]
     textfile: Option<PathBuf>,
-    /// Write the file again and again [default: once, or every 15s if it also listens]
+    /// Write the file again after this time [default: write once, or every 15s with --listen]
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "textfile")]
     interval: Option<Duration>,
 }
@@ -72,7 +75,7 @@ fn again_and_again(file: &std::path::Path, page: &Page, pause: Duration) -> anyh
         let mut polled = [PollFd::new(&bell, PollFlags::IN)];
         match poll(&mut polled, Some(&pause)) {
             Ok(0) => {
-                // A full disk, say, may be mended: the file that is there stays until then.
+                // The error may pass (a full disk): the old file stays until then.
                 if let Err(error) = textfile::write(file, &page.text(Format::Classic)) {
                     out::warn(&format!("{error:#}"));
                 }
@@ -87,7 +90,7 @@ fn again_and_again(file: &std::path::Path, page: &Page, pause: Duration) -> anyh
     }
 }
 
-/// What is shown, and what must be remembered for it.
+/// What the exporter shows, with the counters of processes that have ended.
 #[derive(Clone, Default)]
 struct Page(Arc<Mutex<Ledger>>);
 
@@ -107,26 +110,26 @@ impl Page {
     }
 }
 
-/// The exporter itself: what it is, and what it could not see.
+/// Metrics of the exporter itself: its version, and what it could not read.
 fn about(registry: &mut Registry, survey: &Survey, silent: u64) {
     let one = |value| std::iter::once((labels(&[], &[]), value));
     let version = labels(&[("version", env!("CARGO_PKG_VERSION"))], &[]);
     gauges(
         registry,
         "build_info",
-        "1; the label says which version this is",
+        "Always 1; the label has the version",
         std::iter::once((version, 1)),
     );
     gauges(
         registry,
         "exporter_processes_unreadable",
-        "Processes of other users that could not be looked at",
+        "Processes of other users that could not be read",
         one(survey.unreadable),
     );
     gauges(
         registry,
         "exporter_pages_skipped",
-        "Processes whose page of counters was not believed",
+        "Processes whose stats page was rejected",
         one(survey.bad_pages.len() as u64),
     );
     gauges(

@@ -1,4 +1,4 @@
-//! The socket lane, by program.
+//! The socket lane's metrics, by program.
 
 use memlane_core::reason::Reason;
 use memlane_observe::counters::Counters;
@@ -6,7 +6,7 @@ use memlane_observe::counters::table::{METRICS, ROWS, SIZES, metric};
 use prometheus_client::registry::Registry;
 
 use super::ledger::Program;
-use crate::metrics::{Value, counters, gauges, labels};
+use crate::daemon::metrics::{Value, counters, gauges, labels};
 
 pub(super) fn page(programs: &[Program]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_socket");
@@ -35,7 +35,8 @@ fn of(program: &Program, more: &[(&str, &str)], value: u64) -> Value {
     (labels(&[("program", &program.name)], more), value)
 }
 
-/// A code that this release does not know is one reason with all others of its kind: a page can name any.
+/// Counts fallbacks by reason. All codes that this release does not know share one name, because a hostile page can
+/// contain any code.
 fn reasons(registry: &mut Registry, programs: &[Program]) {
     let mut values: Vec<Value> = Vec::new();
     for program in programs {
@@ -106,7 +107,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::metrics::{Format, text};
+    use crate::daemon::metrics::{Format, text};
 
     #[test]
     fn the_page_has_the_metrics_of_the_table_and_no_others() {

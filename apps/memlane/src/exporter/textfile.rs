@@ -1,5 +1,7 @@
-//! A file for node_exporter's textfile collector, which reads every `*.prom` of a folder at any moment: it is there as a
-//! whole or not at all, and its next version has a name that the collector does not read.
+//! Writes the file for node_exporter's textfile collector.
+//!
+//! The collector reads every `*.prom` of a folder at any moment. The file is therefore written under a name that the
+//! collector does not read, and then renamed.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::out;
+use crate::cli::out;
 
-/// Which file may be written.
+/// Parses the path of the file, or `-`.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     let fits = path.extension().is_some_and(|end| end == "prom");
     match text == "-" || fits {
         true => Ok(path),
-        false => Err("the collector reads files whose names end in .prom".into()),
+        false => Err("the name must end in .prom: the collector reads no other files".into()),
     }
 }
 
@@ -32,7 +34,7 @@ pub(super) fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Beside it, so that it can be renamed; hidden, and with another ending.
+/// The temporary name: in the same folder, hidden, and with another extension.
 fn next_name(file: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(file.file_name().unwrap_or_default());
@@ -41,7 +43,7 @@ fn next_name(file: &Path) -> PathBuf {
 }
 
 fn fill(next: &Path, text: &str) -> std::io::Result<()> {
-    // What a killed process with this number has left.
+    // A killed process with the same id may have left one.
     let _ = fs::remove_file(next);
     let mut opened = File::options()
         .write(true)

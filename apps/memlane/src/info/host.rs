@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::out::human;
+use crate::cli::out::human;
 use crate::run;
 
 /// Facts, `None` where /proc does not tell.
@@ -54,7 +54,7 @@ impl Host {
             memory_bytes: bytes("MemTotal"),
             memory_available_bytes: bytes("MemAvailable"),
             huge_pages_free: huge_pages(),
-            uid: crate::os::ids().0,
+            uid: rustix::process::getuid().as_raw(),
             capabilities: field(&status, "CapEff").map(str::to_owned),
             seccomp: field(&status, "Seccomp").and_then(|text| text.parse().ok()),
             ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),

@@ -9,39 +9,39 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::color::{Color, Painter, Tone};
-use crate::exit::Exit;
-use crate::out;
+use crate::cli::color::{Color, Painter, Tone};
+use crate::cli::exit::Exit;
+use crate::cli::out;
 use host::Host;
 
-/// Show what this host offers: for each lane what there is, and for what is not, why and what to do.
+/// Show what this host offers to each lane, and what to do about what is missing.
 ///
-/// Nothing is changed: what has to be tried is made small and given back at once. With a LANE, exit code 3 says that it
-/// cannot work here.
+/// This changes nothing; where only trying can tell, it makes something small and removes it at once. With a LANE, exit
+/// code 3 means that the lane cannot work here.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Only these
+    /// Show only these lanes
     #[arg(value_name = "LANE")]
     lanes: Vec<Lane>,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
-    /// Colours
+    /// When to use colours
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     color: Color,
 }
 
-/// A lane, as it is called on the command line.
+/// A lane, by its name on the command line.
 #[derive(clap::ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "kebab-case")]
 enum Lane {
-    /// TCP between processes of this host, through memory
+    /// TCP between processes of this host, through shared memory
     Sockets,
     /// Ethernet frames between processes, interfaces and virtual machines
     Packets,
-    /// Payload of TCP streams into memory that the CPU need not touch
+    /// Payload of TCP streams in memory of devices
     Devmem,
-    /// Volumes of one machine, used on another
+    /// Volumes of one machine, used on another machine
     Blocks,
 }
 
@@ -73,12 +73,12 @@ impl Lane {
     }
 }
 
-/// A lane, and what it is made of.
+/// A lane, and what it uses.
 #[derive(Serialize, Debug)]
 struct Report {
     lane: Lane,
     what: &'static str,
-    /// Nothing is missing without which there is no such lane.
+    /// True if nothing that the lane needs is missing.
     here: bool,
     findings: Vec<Finding>,
 }
@@ -89,23 +89,23 @@ struct Finding {
     name: String,
     what: String,
     here: bool,
-    /// The lane does without it: one way less.
+    /// True if the lane works without it.
     optional: bool,
-    /// What was found.
+    /// What was found, in words.
     detail: Option<String>,
     lacks: Vec<Lack>,
 }
 
-/// Why it is not here.
+/// Why it is missing.
 #[derive(Serialize, PartialEq, Eq, Debug)]
 struct Lack {
     why: String,
-    /// Where it is not part of the reason.
+    /// What to do about it, if `reason` does not say so.
     to_do: Option<String>,
 }
 
 impl Finding {
-    /// Of something that the lane cannot do without.
+    /// The answer for something that the lane needs.
     fn new(name: &str, what: &str, found: Result<Option<String>, Lack>) -> Finding {
         let (detail, lacks) = match found {
             Ok(detail) => (detail, Vec::new()),
@@ -127,7 +127,7 @@ impl Finding {
     }
 }
 
-/// A reason, with what to do about it.
+/// A reason, and what to do about it.
 fn lack(why: impl ToString, to_do: &str) -> Lack {
     Lack {
         why: why.to_string(),
@@ -135,7 +135,7 @@ fn lack(why: impl ToString, to_do: &str) -> Lack {
     }
 }
 
-/// A reason that says by itself what to do.
+/// A reason that itself says what to do.
 fn said(why: impl ToString) -> Lack {
     Lack {
         why: why.to_string(),
@@ -183,7 +183,7 @@ impl Document {
     }
 }
 
-/// Columns: names, and yes or no.
+/// Width of the columns of names and of yes or no.
 const NAME: usize = 16;
 const HERE: usize = 5;
 

@@ -8,25 +8,37 @@ use memlane_packet::Mode;
 
 use super::options;
 use super::place::{self, Place};
-use crate::blocks::duration;
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::values::duration;
 
-/// Join two ends: what comes from one goes to the other, both ways
+/// Join two ends: frames from each go to the other
 ///
-/// An end is tap:NAME (made if it is not there), afpacket:INTERFACE, pcap:FILE[?snap=N] (written),
-/// replay:FILE[?paced&loop], gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N],
-/// memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES] (DPDK, VPP; a client, unless it is said),
-/// vhost-user:SOCKET[?role=server|client&memory=sealed|any] (a virtual machine; a server of sealed memory, likewise),
-/// into:REGION?flow=RULE[;RULE][&chunk=SIZE&unchecked&validate=N&output=FILE] (payload of such packets into device memory),
-/// or the packet lane: back:SOCKET listens there, front:SOCKET connects to it and brings the memory.
-/// When the other process of a link goes, its ends stay, and it is attached again as soon as it is back.
+/// An END is one of:
+///   tap:NAME                TAP device, made if it does not exist
+///   afpacket:INTERFACE      interface of the kernel
+///   pcap:FILE[?snap=N]      capture file to write
+///   replay:FILE[?paced&loop]
+///                           capture file to read
+///   gen:[size=BYTES[-BYTES],count=N,rate=N]
+///                           generator of frames
+///   sink:[count=N]          checks frames of a generator
+///   memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES]
+///                           DPDK or VPP; role is client by default
+///   vhost-user:SOCKET[?role=server|client&memory=sealed|any]
+///                           virtual machine; by default a server that wants sealed memory
+///   into:REGION?flow=RULE[;RULE][&chunk=SIZE&unchecked&validate=N&output=FILE]
+///                           payload of the packets that match goes to device memory
+///   back:SOCKET             packet lane: listen here
+///   front:SOCKET            packet lane: connect here and bring the memory
+///
+/// If the other process of a link ends, this one keeps its ends and attaches again when the other process is back.
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LinkArgs {
-    /// One end
+    /// First end
     #[arg(value_name = "END")]
     a: String,
-    /// The other
+    /// Second end
     #[arg(value_name = "END")]
     b: String,
     #[command(flatten)]
@@ -37,20 +49,20 @@ pub(crate) struct LinkArgs {
     common: Common,
 }
 
-/// The packet lane's back: listen at a socket, for a front that brings the memory, and join it to an end
+/// Listen for a front of the packet lane, and join it to an end
 ///
-/// The socket's permissions say who may attach; @NAME is an abstract name, for processes of the same user.
-/// Ends are those of `memlane net link`.
+/// The front brings the memory. The permissions of the socket decide who may attach; @NAME is an abstract name, for
+/// processes of the same user. memlane net link --help lists the ends.
 #[derive(clap::Args, Debug)]
 pub(crate) struct BackArgs {
-    /// Where to listen: a path, or @NAME
+    /// Listen here: a path, or @NAME
     socket: String,
-    /// What to join it to
+    /// End to join it to
     end: String,
-    /// The only way to get at packets that is offered [default: the best that the front can, too]
+    /// Offer only this way to reach the front's memory [default: the best one that both support]
     #[arg(long, value_parser = mode, value_name = "persistent|map|copy")]
     mode: Option<Mode>,
-    /// Mappings kept for each direction of a queue [default: one for each slot]
+    /// Mappings to keep for each direction of a queue [default: one for each slot]
     #[arg(long, value_name = "N")]
     max_grants: Option<u32>,
     #[command(flatten)]
@@ -59,19 +71,19 @@ pub(crate) struct BackArgs {
     common: Common,
 }
 
-/// The packet lane's front: connect to a back, with memory of one's own, and join it to an end
+/// Connect to a back of the packet lane, bring the memory, and join it to an end
 ///
-/// Ends are those of `memlane net link`.
+/// memlane net link --help lists the ends.
 #[derive(clap::Args, Debug)]
 pub(crate) struct FrontArgs {
-    /// Where the back listens: a path, or @NAME
+    /// Socket of the back: a path, or @NAME
     socket: String,
-    /// What to join it to
+    /// End to join it to
     end: String,
-    /// How the back is to get at packets [default: the best that both have]
+    /// How the back reaches this memory [default: the best way that both support]
     #[arg(long, value_parser = mode, value_name = "persistent|map|copy")]
     mode: Option<Mode>,
-    /// Slots of each ring: a power of two, 32 to 4096 [default: 256]
+    /// Slots in each ring: a power of two from 32 to 4096 [default: 256]
     #[arg(long, value_parser = ring, value_name = "SLOTS")]
     ring: Option<u8>,
     #[command(flatten)]
@@ -80,24 +92,24 @@ pub(crate) struct FrontArgs {
     common: Common,
 }
 
-/// Send frames that can be checked to an end
+/// Send frames to an end that memlane net sink can check
 ///
-/// Each has a number and contents that follow from it: `memlane net sink` at the other side says whether all of them
-/// came, once, in order and unchanged. Ends are those of `memlane net link`.
+/// Each frame has a number, and its contents follow from the number. memlane net sink at the other side tells whether all
+/// frames arrived once, in order and unchanged. memlane net link --help lists the ends.
 #[derive(clap::Args, Debug)]
 pub(crate) struct GenArgs {
-    /// Where they go
+    /// End to send to
     end: String,
-    /// Bytes of a frame; BYTES-BYTES: by turns from the one to the other
+    /// Size of the frames; MIN-MAX cycles through all sizes from MIN to MAX
     #[arg(long, default_value = "64", value_parser = place::sizes, value_name = "BYTES")]
     size: (usize, usize),
-    /// How many [default: without end]
+    /// Number of frames [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// How many a second [default: as many as go]
+    /// Frames each second [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
-    /// For how long, from the first attach on
+    /// Stop after this many seconds, counted from the first attach
     #[arg(long, value_parser = seconds, value_name = "N")]
     seconds: Option<Duration>,
     #[command(flatten)]
@@ -106,18 +118,18 @@ pub(crate) struct GenArgs {
     common: Common,
 }
 
-/// Take frames of `memlane net gen` from an end, and say what became of them
+/// Check frames of memlane net gen that come from an end
 ///
-/// Ends with 0 if all came, once and unchanged; with 6 if not. Other frames are counted as strange and do no harm.
-/// Ends are those of `memlane net link`.
+/// Exit code 0: all frames arrived once and unchanged; 6: they did not. Frames of other senders are counted as strange and
+/// do not change the exit code. memlane net link --help lists the ends.
 #[derive(clap::Args, Debug)]
 pub(crate) struct SinkArgs {
-    /// Where they come from
+    /// End to receive from
     end: String,
-    /// End when so many good ones have come; it is 6 if it ends before
+    /// Stop after N good frames; exit code 6 if it stops earlier
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so long, from the first attach on
+    /// Stop after this many seconds, counted from the first attach
     #[arg(long, value_parser = seconds, value_name = "N")]
     seconds: Option<Duration>,
     #[command(flatten)]
@@ -128,42 +140,43 @@ pub(crate) struct SinkArgs {
 
 #[derive(clap::Args, Debug, Clone)]
 struct Queues {
-    /// Queues, each with a thread; the same at both sides of a link
+    /// Number of queues, each with a thread; both sides of a link need the same number
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     queues: u16,
 }
 
 #[derive(clap::Args, Debug, Clone)]
 struct LaneArgs {
-    /// front: how the back is to get at packets; back: the only way that it offers [default: the best that both have]
+    /// For a front: how the back reaches its memory. For a back: the only way that it offers [default: the best way that
+    /// both support]
     #[arg(long, value_parser = mode, value_name = "persistent|map|copy")]
     mode: Option<Mode>,
-    /// Of a front: slots of each ring, a power of two, 32 to 4096 [default: 256]
+    /// For a front: slots in each ring, a power of two from 32 to 4096 [default: 256]
     #[arg(long, value_parser = ring, value_name = "SLOTS")]
     ring: Option<u8>,
-    /// Of a back: mappings that it keeps for each direction of a queue [default: one for each slot]
+    /// For a back: mappings to keep for each direction of a queue [default: one for each slot]
     #[arg(long, value_name = "N")]
     max_grants: Option<u32>,
 }
 
 #[derive(clap::Args, Debug, Clone)]
 struct Common {
-    /// How long to look for more frames before a sleep
+    /// Longest time to spin for more frames before a sleep
     #[arg(long, default_value = "10us", value_parser = spin, value_name = "TIME")]
     spin: Duration,
-    /// End when the link goes, and do not wait for another
+    /// Exit when the link ends, instead of waiting for another
     #[arg(long)]
     once: bool,
-    /// How long to wait for the first attach: then it ends with 7 [default: for ever]
+    /// Exit with code 7 if nothing attaches within this time [default: wait for ever]
     #[arg(long, value_parser = duration, value_name = "TIME")]
     wait: Option<Duration>,
-    /// How `memlane net stats` calls this process [default: its number]
+    /// Name of this process in memlane net stats [default: its process id]
     #[arg(long, value_parser = name)]
     name: Option<String>,
-    /// Serve Prometheus here
+    /// Serve metrics for Prometheus here
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// At the end, say what was counted as JSON
+    /// Print the counters as one JSON document at the end
     #[arg(long)]
     json: bool,
 }
@@ -177,7 +190,7 @@ fn ring(text: &str) -> Result<u8, String> {
     options::slots(text, 32..=4096)
 }
 
-/// As other times, and microseconds.
+/// Parses a time, also in microseconds (`10us`).
 fn spin(text: &str) -> Result<Duration, String> {
     match text.strip_suffix("us").map(str::parse) {
         Some(Ok(micros)) => Ok(Duration::from_micros(micros)),
@@ -186,7 +199,7 @@ fn spin(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// As other times, and parts of a second.
+/// Parses a time, also in fractions of a second (`0.5`).
 fn seconds(text: &str) -> Result<Duration, String> {
     let parts = text.parse().ok().map(Duration::try_from_secs_f64);
     let time = match parts {
@@ -476,7 +489,7 @@ mod tests {
     fn complaint(ends: [&str; 2], lane: &LaneArgs, common: &Common) -> Option<String> {
         let job = Job::new(Kind::Link, ends, 1, lane, common);
         job.err().map(|error| {
-            assert_eq!(crate::exit::code_of(&error), Exit::Usage);
+            assert_eq!(crate::cli::exit::code_of(&error), Exit::Usage);
             error.to_string()
         })
     }

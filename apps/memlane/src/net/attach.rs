@@ -21,8 +21,8 @@ use super::documents::Peer;
 use super::place::{Memif, Place};
 use super::progress::note;
 use super::watched::Attached;
-use crate::exit::{Exit, fail};
-use crate::service::bell_of_the_end;
+use crate::cli::exit::{Exit, fail};
+use crate::daemon::service::bell_of_the_end;
 
 /// The first pause before another try to attach, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
@@ -510,7 +510,7 @@ mod tests {
     fn a_wait_with_a_limit_ends_with_a_code_of_its_own() {
         let mut vigil = Vigil::new("a back at /x".into(), true, Some(Duration::ZERO));
         let error = vigil.look(Some(&"why".into())).expect_err("it is over");
-        assert_eq!(crate::exit::code_of(&error), Exit::NobodyCame);
+        assert_eq!(crate::cli::exit::code_of(&error), Exit::NobodyCame);
         let text = error.to_string();
         assert!(
             text.contains("a back at /x") && text.contains("why"),

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 use super::documents::{Counts, End, Process, Queue, Table};
 use super::watched::Watched;
-use crate::metrics::{self, Value, counters, gauges, labels};
+use crate::daemon::metrics::{self, Value, counters, gauges, labels};
 
 /// Listens, as long as the process lives.
 pub(super) fn serve(at: SocketAddr, watched: &Arc<Watched>) -> anyhow::Result<()> {

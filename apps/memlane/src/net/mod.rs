@@ -24,7 +24,7 @@ mod work;
 pub(crate) use documents::Process;
 pub(crate) use metrics::page as metrics_of;
 
-use crate::exit::Exit;
+use crate::cli::exit::Exit;
 
 /// Ethernet frames between interfaces, files and other processes
 #[derive(clap::Args, Debug)]

@@ -12,7 +12,7 @@ use memlane_packet_ends::{End, EndError, afpacket, tap};
 
 use super::options::Options;
 use super::region::Target;
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// What is at one end.
 #[derive(Clone, PartialEq, Eq, Debug)]

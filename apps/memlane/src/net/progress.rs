@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::args::{Job, Kind};
 use super::documents::{End, Process};
 use super::watched::Watched;
-use crate::out;
+use crate::cli::out;
 
 /// How often it changes.
 const EVERY: Duration = Duration::from_secs(1);

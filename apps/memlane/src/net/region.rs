@@ -18,10 +18,10 @@ use memlane_packet_ends::split::{
 
 use super::options::Options;
 use super::progress::note;
-use crate::blocks::size;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::values::size;
 use crate::devmem::pattern::Pattern;
 use crate::devmem::storage::bind;
-use crate::exit::{Exit, fail};
 
 /// What is put where.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! `memlane net stats`: what the processes that join have counted so far; and how they are asked.
+//! `memlane net stats`: the counters of running `memlane net` processes, and how they are asked.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,29 +13,29 @@ use super::args::Job;
 use super::documents::{End, Process, Queue, Stats, Table};
 use super::progress::{note, short};
 use super::watched::Watched;
-use crate::blocks::duration;
-use crate::exit::{Exit, fail};
-use crate::out::{self, human};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out::{self, human};
+use crate::cli::values::duration;
 
-/// Show what running `memlane net` processes of this user have counted: of each end and queue, and of its grants
+/// Show the counters of your running memlane net processes: for each end, queue and grant table
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// One of them, by its name or number [default: all]
+    /// Process to show, by its name or process id [default: all]
     #[arg(value_name = "NAME|PID")]
     which: Option<String>,
-    /// Again and again
+    /// Show them again after each interval
     #[arg(long, value_parser = duration, value_name = "TIME")]
     watch: Option<Duration>,
-    /// One JSON document (with --watch, one after another)
+    /// Print one JSON document; with --watch, one after another
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// What such a process can be asked.
+/// What a `memlane net` process can be asked.
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 enum Question {
-    /// Everything that it shows.
+    /// Everything about the process.
     Describe,
 }
 
@@ -45,12 +45,12 @@ impl control::Question for Question {
     }
 
     fn timeout(&self) -> Duration {
-        // Who is asked is at it at once, unless he is stopped.
+        // A process answers at once, unless it is stopped.
         Duration::from_secs(2)
     }
 }
 
-/// Takes a name, and answers whoever asks, as long as what is given back lives.
+/// Takes the process's name, and answers questions until the returned `Held` is dropped.
 pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<Held>)> {
     let name = job.name.clone();
     let name = name.unwrap_or_else(|| std::process::id().to_string());
@@ -58,7 +58,7 @@ pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<Held>)> {
     let shown = Arc::clone(&watched);
     let held = Listener::bind(Role::Net, &name).and_then(|listener| {
         listener.in_background(move |Question::Describe| {
-            crate::exit::reply(serde_json::to_value(shown.describe()).map_err(Into::into))
+            crate::cli::exit::reply(serde_json::to_value(shown.describe()).map_err(Into::into))
         })
     });
     match held {
@@ -113,7 +113,7 @@ fn index(processes: Vec<Process>) -> Index {
     processes.into_iter().map(named).collect()
 }
 
-/// All of them, or the one that was asked for.
+/// All processes, or the one that was asked for.
 fn look(which: Option<&str>) -> anyhow::Result<Vec<Process>> {
     let mut found = Vec::new();
     for name in control::list(Role::Net)? {

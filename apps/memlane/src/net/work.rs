@@ -11,8 +11,9 @@ use super::documents::{End as EndDocument, Last};
 use super::progress::{Progress, note};
 use super::watched::Watched;
 use super::{metrics, stats};
-use crate::exit::{Exit, fail};
-use crate::{out, service};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::daemon::service;
 
 /// Why it is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

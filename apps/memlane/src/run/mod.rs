@@ -1,6 +1,7 @@
 //! `memlane run`: sets the environment, names what will stay on TCP, becomes the command.
 
 pub(crate) mod elf;
+mod exec;
 pub(crate) mod library;
 pub(crate) mod options;
 pub(crate) mod program;
@@ -9,33 +10,34 @@ use std::env;
 use std::ffi::OsString;
 use std::io;
 
-use crate::exit::{Exit, fail};
-use crate::{os, out};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 use options::Options;
 
-/// Run a command so that its TCP connections to programs of this host that also
-/// run under memlane go through shared memory.
+/// Run a command; its TCP connections within this host go through shared memory.
 ///
-/// The command keeps its exit code. 125: the launcher failed; 126: the command
-/// could not be executed; 127: it was not found. MEMLANE_DISABLE=1 runs the
-/// command untouched.
+/// A connection uses shared memory if the program at the other end runs under memlane too. All others stay on TCP. Set
+/// MEMLANE_DISABLE=1 to run the command without memlane.
+///
+/// The exit code is that of the command. 125: memlane failed before it started the command; 126: the command could not
+/// be executed; 127: the command was not found.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) options: Options,
-    /// The command and its arguments
+    /// Command to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Comes back only when the command could not be started.
+/// Replaces this process by the command. Returns only if that fails.
 pub(crate) fn run(args: Args) -> anyhow::Error {
     let environment = match environment(&args) {
         Ok(environment) => environment,
         Err(error) => return fail(Exit::Launcher, format!("{error:#}")),
     };
     let name = args.command[0].display();
-    let error = os::exec(&args.command, &environment);
+    let error = exec::exec(&args.command, &environment);
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::NotExecutable,
@@ -43,7 +45,7 @@ pub(crate) fn run(args: Args) -> anyhow::Error {
     fail(exit, format!("cannot run {name}: {error}"))
 }
 
-/// Is memlane switched off? Read as the library reads it.
+/// Whether MEMLANE_DISABLE switches memlane off, by the rules of the library.
 pub(crate) fn disabled() -> bool {
     env::var_os("MEMLANE_DISABLE").is_some_and(|v| !v.is_empty() && v != "0")
 }

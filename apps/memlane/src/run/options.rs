@@ -1,8 +1,10 @@
-//! The settings of `run`, as flags and as the environment that the library reads.
+//! The settings of `run`: flags, and the environment variables that the library reads.
 
 use std::ffi::OsString;
 
 use clap::Args;
+
+use crate::cli::values::size;
 
 const RING_MIN: u64 = 16 * 1024;
 const RING_MAX: u64 = 64 * 1024 * 1024;
@@ -10,37 +12,37 @@ const EIDS_MAX: usize = 8;
 const EID_LEN: usize = 32;
 const SPIN_MAX_US: u32 = 1_000_000;
 
-/// Settings; what is not given is left as the environment has it.
+/// Settings of the library. A setting without a flag keeps the value that the environment gives it.
 #[derive(Args, Debug, Default, Clone)]
 pub(crate) struct Options {
-    /// Ring size per direction: a power of two from 16K to 64M (K = 1024)
+    /// Size of each ring, a power of two from 16K to 64M [default: 256K]
     #[arg(long, value_name = "SIZE", value_parser = ring)]
     pub(crate) ring: Option<u64>,
-    /// How long a wait may spin before it sleeps, in microseconds
+    /// Longest time to spin before a sleep, in microseconds [default: auto]
     #[arg(long, value_name = "auto|USEC|off", value_parser = spin)]
     pub(crate) spin: Option<String>,
-    /// When a connection gets its memory lane: once it has shown that it lives, at once, never
+    /// When to move a connection to shared memory: after 8 exchanges or 64 KiB (auto), at once (eager), or never (off)
     #[arg(long, value_name = "auto|eager|off", value_parser = ["auto", "eager", "off"], hide_possible_values = true)]
     pub(crate) upgrade: Option<String>,
-    /// How bytes get into the receiver's memory: written there by the sender, or copied there out of a buffer of its own
+    /// How to send: write into the receiver's memory (nocopy), or copy there from a buffer of the sender (copy)
     #[arg(long, value_name = "copy|nocopy", value_parser = ["copy", "nocopy"], hide_possible_values = true)]
     pub(crate) mode: Option<String>,
-    /// Which peers may share memory with this program
+    /// Which programs may share memory with this one: all, or only those of the same user
     #[arg(long, value_name = "any|same-uid", value_parser = ["any", "same-uid"], hide_possible_values = true)]
     pub(crate) peer: Option<String>,
-    /// Share memory only with programs that have an enterprise id in common (up to 8)
+    /// Share memory only with programs that have one of these ids too; repeat for up to 8 ids
     #[arg(long, value_name = "NAME", value_parser = eid)]
     pub(crate) eid: Vec<String>,
-    /// Print a short summary to stderr when the program ends
+    /// Print a summary to stderr when the program ends
     #[arg(long)]
     pub(crate) stats_on_exit: bool,
 }
 
 impl Options {
-    /// The variables for what was given.
+    /// The environment variables for the flags that were given.
     pub(crate) fn variables(&self) -> Result<Vec<(&'static str, String)>, String> {
         if self.eid.len() > EIDS_MAX {
-            return Err(format!("at most {EIDS_MAX} times --eid"));
+            return Err(format!("--eid may be repeated {EIDS_MAX} times at most"));
         }
         let eids = (!self.eid.is_empty()).then(|| self.eid.join(","));
         let all = [
@@ -62,16 +64,16 @@ impl Options {
     }
 }
 
-/// What is wrong with a variable that the library will read (it falls back to its default in silence).
+/// What is wrong with the value of a `MEMLANE_*` variable. The library itself says nothing and uses the default.
 pub(crate) fn complaint(key: &str, value: &str) -> Option<String> {
     let one_of = |allowed: &[&str]| match allowed.contains(&value) {
         true => Ok(()),
-        false => Err(format!("one of {} is wanted", allowed.join(", "))),
+        false => Err(format!("expected one of {}", allowed.join(", "))),
     };
     let verdict = match key {
         "MEMLANE_RING" => value
             .parse()
-            .map_err(|_| "a number of bytes is wanted".to_owned())
+            .map_err(|_| "expected a number of bytes".to_owned())
             .and_then(ring_fits)
             .map(drop),
         "MEMLANE_SPIN" => spin(value).map(drop),
@@ -82,34 +84,23 @@ pub(crate) fn complaint(key: &str, value: &str) -> Option<String> {
         _ => Ok(()),
     };
     let why = verdict.err()?;
-    Some(format!("{key}={value} is not right: {why}"))
+    Some(format!("{key}={value} is ignored: {why}"))
 }
 
-/// The environment of the command: ours, with the settings that were given.
+/// Sets a variable in the environment of the command.
 pub(crate) fn apply(environment: &mut Vec<(OsString, OsString)>, key: &str, value: OsString) {
     environment.retain(|(k, _)| k != key);
     environment.push((key.into(), value));
 }
 
 fn ring(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let digits = lower.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match &lower[digits.len()..] {
-        "" => 0,
-        "k" | "ki" | "kib" => 10,
-        "m" | "mi" | "mib" => 20,
-        _ => return Err("a size is wanted, such as 256K or 1M".to_owned()),
-    };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "a size is wanted, such as 256K or 1M".to_owned())?;
-    ring_fits(number.saturating_mul(1 << shift))
+    ring_fits(size(text)?)
 }
 
 fn ring_fits(bytes: u64) -> Result<u64, String> {
     match bytes.is_power_of_two() && (RING_MIN..=RING_MAX).contains(&bytes) {
         true => Ok(bytes),
-        false => Err("a power of two from 16K to 64M is wanted".to_owned()),
+        false => Err("expected a power of two from 16K to 64M".to_owned()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
-use crate::os;
+use super::exec;
 
 /// The kernel follows no more `#!` lines than this.
 const MAX_SCRIPTS: usize = 5;
@@ -35,7 +35,7 @@ fn search(command: &OsStr) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     env::split_paths(&path)
         .map(|dir| dir.join(command))
-        .find(|file| file.is_file() && os::executable(file.as_os_str()))
+        .find(|file| file.is_file() && exec::executable(file.as_os_str()))
 }
 
 /// Follows `#!` lines to a program that is no script.
@@ -107,17 +107,20 @@ fn is_musl(interp: &str) -> bool {
 fn privileged(program: &Path) -> Option<String> {
     let meta = fs::metadata(program).ok()?;
     let mode = meta.permissions().mode();
-    let (uid, gid) = os::ids();
+    let (uid, gid) = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
     let what = if mode & 0o4000 != 0 && meta.uid() != uid {
         "setuid"
     } else if mode & 0o2010 == 0o2010 && meta.gid() != gid {
         "setgid"
-    } else if uid != 0 && os::has_xattr(program, c"security.capability") {
+    } else if uid != 0 && exec::has_xattr(program, c"security.capability") {
         "given file capabilities (setcap)"
     } else {
         return None;
     };
-    (!os::privileges_are_off(program)).then(|| format!("{what}: the loader ignores LD_PRELOAD"))
+    (!exec::privileges_are_off(program)).then(|| format!("{what}: the loader ignores LD_PRELOAD"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! What `memlane stats reset` puts aside: the counters of this moment, for one user. The pages themselves are never
-//! changed. It is a file in the user's run directory; whatever is in it can be wrong.
+//! The baseline that `memlane stats reset` stores: the counters of one moment, for one user. `memlane stats` subtracts it.
+//!
+//! The baseline is a file in the user's run directory. It is checked when it is read, and the pages of the processes are
+//! never changed.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -15,32 +17,33 @@ use serde::{Deserialize, Serialize};
 
 const NAME: &str = "stats-baseline.json";
 const SCHEMA: &str = "memlane.stats-baseline/1";
-/// Longest file that is read: some 20,000 processes.
+/// Longest file that is read, in bytes: room for some 20,000 processes.
 const LONGEST: u64 = 32 << 20;
 
 /// The counters of some processes at some moments.
 #[derive(Serialize, Deserialize, Default, Debug)]
 pub(super) struct Baseline {
     schema: String,
-    /// The kernel's name for this boot: process ids and ticks begin anew with the next.
+    /// The kernel's id of this boot. Process ids and clock ticks start again with the next boot.
     boot: String,
     entries: Vec<Entry>,
 }
 
-/// One process. Its id may be another's by now, so that it is known by when it began and by its page's random id.
+/// One process. Its process id may belong to another process by now, so its start time and the random id of its page
+/// identify it.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Entry {
     pid: u32,
     started_ticks: u64,
     id: u64,
     page_unix_nanoseconds: u64,
-    /// When it was reset, in seconds since 1970.
+    /// Time of the reset, in seconds since 1970.
     at: u64,
     sums: Counters,
 }
 
 impl Entry {
-    /// `None`: it has ended meanwhile.
+    /// The counters of a process now. `None`: the process has ended.
     fn new(process: &Process) -> Option<Entry> {
         Some(Entry {
             pid: process.pid,
@@ -60,7 +63,7 @@ impl Entry {
 }
 
 impl Baseline {
-    /// The user's own; an empty one if there is none, or it is of an earlier boot.
+    /// Reads the user's baseline. It is empty if there is none, or if it comes from an earlier boot.
     pub(super) fn load() -> anyhow::Result<Baseline> {
         for folder in control::own_directories() {
             let file = folder.join(NAME);
@@ -69,7 +72,7 @@ impl Baseline {
                 Err(error) => {
                     return Err(error).with_context(|| {
                         format!(
-                            "the baseline {} cannot be used (`memlane stats reset` makes a new one)",
+                            "the baseline {} cannot be used; `memlane stats reset` makes a new one",
                             file.display()
                         )
                     });
@@ -81,7 +84,7 @@ impl Baseline {
         Ok(Baseline::default())
     }
 
-    /// Counters of `processes` begin now. Those of others stay as they were reset before, unless they have ended.
+    /// Resets the counters of `processes`. Earlier resets of other processes stay, unless these have ended.
     pub(super) fn reset(&mut self, processes: &[Process], alive: &[Process]) {
         let is_another = |entry: &Entry| !processes.iter().any(|process| entry.is_of(process));
         let lives = |entry: &Entry| alive.iter().any(|process| entry.is_of(process));
@@ -90,11 +93,11 @@ impl Baseline {
         self.entries.extend(processes.iter().filter_map(Entry::new));
     }
 
-    /// Changes the user's own, one after another; says where it is.
+    /// Changes the user's baseline under a lock, and returns the path of its file.
     pub(super) fn change(with: impl FnOnce(&mut Baseline)) -> anyhow::Result<PathBuf> {
         let folder = control::own_directory()?;
         let _lock = control::lock(&folder).with_context(|| folder.display().to_string())?;
-        // One that is not usable is replaced.
+        // A baseline that cannot be used is replaced.
         let mut baseline = Baseline::load().unwrap_or_default();
         with(&mut baseline);
         baseline.schema = SCHEMA.into();
@@ -105,22 +108,22 @@ impl Baseline {
         Ok(file)
     }
 
-    /// What was put aside of a process, and when.
+    /// The stored counters of a process, and when they were stored, in seconds since 1970.
     pub(super) fn of(&self, process: &Process) -> Option<(&Counters, u64)> {
         let entry = self.entries.iter().find(|entry| entry.is_of(process))?;
         Some((&entry.sums, entry.at))
     }
 }
 
-/// A file of this user, of an ordinary size and shape.
+/// Reads a baseline, which must be a regular file of this user.
 fn read(file: &Path) -> io::Result<Baseline> {
     let opened = File::options()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(file)?;
     let meta = opened.metadata()?;
-    if !meta.is_file() || meta.uid() != crate::os::ids().0 {
-        return Err(io::Error::other("it is not a file of this user"));
+    if !meta.is_file() || meta.uid() != rustix::process::getuid().as_raw() {
+        return Err(io::Error::other("it is not a file of yours"));
     }
     if meta.len() > LONGEST {
         return Err(io::Error::other("it is too long"));
@@ -130,11 +133,11 @@ fn read(file: &Path) -> io::Result<Baseline> {
     let baseline: Baseline = serde_json::from_slice(&bytes)?;
     match baseline.schema == SCHEMA {
         true => Ok(baseline),
-        false => Err(io::Error::other("it is of another version")),
+        false => Err(io::Error::other("another version of memlane wrote it")),
     }
 }
 
-/// Whoever reads it sees the old one or the new one, and nothing between.
+/// Replaces the file at once: a reader sees the old one or the new one.
 fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let next = file.with_extension(format!("{}.new", std::process::id()));
     let _ = fs::remove_file(&next);

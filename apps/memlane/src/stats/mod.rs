@@ -1,4 +1,4 @@
-//! `memlane stats`: counters of the processes under memlane, and their totals.
+//! `memlane stats`: the counters of the processes under memlane.
 
 mod baseline;
 mod document;
@@ -8,14 +8,14 @@ use memlane_observe::processes::Survey;
 use memlane_observe::rings;
 use serde::Serialize;
 
-use crate::out;
+use crate::cli::out;
 use baseline::Baseline;
 use document::{Counted, Counts, Document};
 use sheet::Shown;
 
-/// Show counters: connections, fall-backs and their reasons, bytes by lane, wake-ups.
+/// Show counters: connections, reasons for TCP, bytes by lane, waits.
 ///
-/// They count from the start of each process, or from the last `memlane stats reset` of this user.
+/// The counters start when a process starts, or at your last `memlane stats reset`.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -27,25 +27,25 @@ pub(crate) struct Args {
 
 #[derive(clap::Args, Debug)]
 struct Show {
-    /// Details: by role, each reason with its text, special calls one by one
+    /// Show details: client and server apart, each reason for TCP, each special call
     #[arg(short, long)]
     details: bool,
-    /// From the start of each process on, whatever was reset
+    /// Show counters since the start of each process, and ignore resets
     #[arg(short, long)]
     absolute: bool,
     #[command(flatten)]
     which: Which,
-    /// Say what could not be read
+    /// Report which processes could not be read
     #[arg(short, long)]
     verbose: bool,
-    /// One JSON document: totals and every process
+    /// Print one JSON document: totals and every process
     #[arg(long)]
     json: bool,
 }
 
 #[derive(clap::Args, Debug)]
 struct Which {
-    /// Only this process
+    /// Cover only this process
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
 }
@@ -61,10 +61,10 @@ impl Which {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
-    /// Let the counters begin at 0 now, for this user: what they are at is put aside
+    /// Show counters from now on as if they started at 0
     ///
-    /// The processes notice nothing, and other users see what they saw. A process that begins later counts from its
-    /// start. --absolute shows the counters as they are.
+    /// This stores the current values in a file of yours; later calls of memlane stats subtract them. The processes do not
+    /// notice, and other users still see the full counters. --absolute shows the full counters to you.
     Reset(Reset),
 }
 
@@ -72,7 +72,7 @@ enum Verb {
 struct Reset {
     #[command(flatten)]
     which: Which,
-    /// One JSON document: how many processes, and where it was put aside
+    /// Print one JSON document: the number of processes, and the name of the file
     #[arg(long)]
     json: bool,
 }
@@ -103,7 +103,7 @@ fn show(args: &Show) -> anyhow::Result<()> {
         true => Baseline::default(),
         false => Baseline::load().unwrap_or_else(|error| {
             out::warn(&format!(
-                "{error:#}: counted from the start of each process"
+                "{error:#}: showing counters since the start of each process"
             ));
             Baseline::default()
         }),
@@ -154,7 +154,7 @@ fn reset(args: &Reset) -> anyhow::Result<()> {
     let text = match args.json {
         true => out::json(&done)?,
         false => format!(
-            "{} processes count from now on, for this user; {} of other users were not looked at ({})\n",
+            "{} processes count from now on; {} processes of other users could not be read ({})\n",
             done.processes, done.processes_unreadable, done.baseline
         ),
     };

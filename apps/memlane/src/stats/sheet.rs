@@ -7,7 +7,7 @@ use memlane_observe::counters::Counters;
 use memlane_observe::counters::table::row;
 
 use super::document::{Counts, Direction};
-use crate::out::human;
+use crate::cli::out::human;
 
 /// Names of the size classes, as `smcd stats` prints them.
 const CLASSES: [&str; SIZE_CLASSES] = [

@@ -12,35 +12,35 @@ use memlane_observe::rings;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use crate::blocks::duration;
-use crate::color::Color;
-use crate::exit::{Exit, fail};
-use crate::out;
+use crate::cli::color::Color;
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::cli::values::duration;
 use model::{Model, Sample, Sort, View};
 use screen::Look;
 
-/// Rows that --once prints at most.
+/// Most rows that --once prints.
 const MOST_ROWS: usize = 2000;
 
-/// Watch the processes under memlane, and their connections: rates, lanes, rings, reasons.
+/// Watch processes and connections: rates, lanes, rings, reasons for TCP.
 ///
-/// Keys: q quits, c shows connections, s sorts, / filters, p pauses, ? shows the others. What is shown is what
-/// memlane ss and memlane stats read; nothing is asked of the processes.
+/// Keys: q quits, c shows connections, s sorts, / filters, p pauses, ? shows all keys. The numbers are those of
+/// memlane ss and memlane stats.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Time between two looks
+    /// Time between two updates, from 100ms to 1h
     #[arg(short, long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     delay: Duration,
-    /// Print one screen, with the rates of one delay, and end
+    /// Print one screen, with the rates of one delay, and exit
     #[arg(long)]
     once: bool,
-    /// Begin with the connections
+    /// Start with the list of connections
     #[arg(short, long)]
     connections: bool,
-    /// Begin in this order
+    /// Start in this order
     #[arg(short, long, value_name = "BY", default_value = "rate")]
     sort: Sort,
-    /// Begin with this filter: part of a name, an address or a reason, or a process id
+    /// Start with this filter: part of a name, of an address or of a reason, or a process id
     #[arg(
         short,
         long,
@@ -49,7 +49,7 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     filter: String,
-    /// Colours
+    /// When to use colours
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     color: Color,
 }

@@ -15,7 +15,7 @@ use ratatui::{DefaultTerminal, Frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::model::Press;
-use crate::service;
+use crate::daemon::service;
 
 /// Longest wait for a key, so that a signal is noticed soon.
 const GLANCE: Duration = Duration::from_millis(100);

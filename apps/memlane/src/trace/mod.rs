@@ -1,4 +1,4 @@
-//! `memlane trace`: what connections under memlane carry, as a capture file.
+//! `memlane trace`: writes what connections under memlane carry to a capture file.
 
 mod capture;
 mod flow;
@@ -12,49 +12,49 @@ use std::process::ExitCode;
 
 use memlane_core::trace::{RING_MAX, RING_MIN, SEGMENT, ring_size_ok};
 
-use crate::blocks::spec::size;
+use crate::cli::values::size;
 use crate::run::options::Options;
 use packet::End;
 
-/// Write what connections under memlane carry to a capture file, as the TCP
-/// streams they stand for: for Wireshark, tshark, tcpdump -r.
+/// Capture the traffic of connections under memlane, for Wireshark, tshark or tcpdump.
 ///
-/// Either a command is started and traced, with all its children, from the
-/// first byte on; or processes that run are traced, for as long as this runs.
-/// Bytes of both lanes are in the capture, one interface for each:
-/// `frame.interface_name == "memlane"`. What a process sends faster than it can
-/// be written down is left out, counted, and marked by Wireshark as not captured.
+/// With CMD, this starts the command under memlane and traces it and its children from the first byte on. Otherwise it
+/// traces processes that already run, until you interrupt it.
+///
+/// The capture has the bytes of both lanes as TCP streams, with one interface for each lane: filter with
+/// `frame.interface_name == "memlane"`. If a process sends faster than the trace can write, records are dropped and
+/// counted, and Wireshark marks the bytes as not captured.
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("whom").required(true).multiple(true)))]
 pub(crate) struct Args {
-    /// The capture (pcapng), readable by its owner only; `-` is standard output
+    /// File to write (pcapng), readable by its owner only; - for stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Trace this process, which runs under memlane, and the children that it has from now on
+    /// Trace this process, and children that it starts from now on; can be repeated
     #[arg(long, value_name = "PID", group = "whom")]
     pid: Vec<u32>,
-    /// Trace connections with this port at either end, of every process that we may look at (or of --pid)
+    /// Trace connections with this port at either end, of all processes that you may trace (or of --pid)
     #[arg(long, value_name = "PORT", group = "whom", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Trace one connection: 127.0.0.1:80-127.0.0.1:40000, either end first
+    /// Trace one connection, such as 127.0.0.1:80-127.0.0.1:40000; either end may come first
     #[arg(long, value_name = "A-B", group = "whom", value_parser = connection, conflicts_with = "port")]
     conn: Option<(SocketAddr, SocketAddr)>,
-    /// Most bytes of a packet's payload that are written down
+    /// Write at most this many bytes of each packet's payload
     #[arg(long, value_name = "BYTES", default_value_t = SEGMENT as u64, value_parser = size, hide_default_value = true)]
     snaplen: u64,
-    /// Stop tracing when the capture would become longer (64k, 10M, 1G)
+    /// Stop when the capture reaches this size (64K, 10M, 1G)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_bytes: Option<u64>,
-    /// Begin a new file when the capture would become longer than SIZE, and keep COUNT of them: FILE is the newest, then
-    /// come FILE with .1, .2, … before its ending
+    /// Start a new file when the capture reaches SIZE, and keep COUNT files: FILE is the newest, older ones have .1, .2, …
+    /// before the extension
     #[arg(long, value_name = "SIZE:COUNT", value_parser = rotation, conflicts_with = "max_bytes")]
     rotate: Option<Rotation>,
-    /// How much may wait in each process to be written down: a power of two from 256K to 1G
+    /// Size of the buffer in each process: a power of two from 256K to 1G
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = ring)]
     buffer: u64,
     #[command(flatten)]
     options: Options,
-    /// A command to start under memlane and trace, and its arguments
+    /// Command to run under memlane and trace, and its arguments
     #[arg(
         last = true,
         value_name = "CMD",
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// The one connection that is wanted, if it is one.
+    /// The connection of `--conn`, lower end first.
     fn only(&self) -> Option<(End, End)> {
         let plain = |a: SocketAddr| -> End { (a.ip().to_canonical(), a.port()) };
         let (a, b) = self.conn?;
@@ -97,7 +97,7 @@ fn connection(text: &str) -> Result<(SocketAddr, SocketAddr), String> {
         .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     both.filter(|(a, b): &(SocketAddr, SocketAddr)| family(a.ip()) == family(b.ip()))
         .ok_or_else(|| {
-            "both ends are wanted, such as 127.0.0.1:80-127.0.0.1:40000 or [::1]:80-[::1]:40000"
+            "expected both ends, such as 127.0.0.1:80-127.0.0.1:40000 or [::1]:80-[::1]:40000"
                 .to_owned()
         })
 }
@@ -106,26 +106,26 @@ fn family(ip: IpAddr) -> bool {
     ip.to_canonical().is_ipv4()
 }
 
-/// Files in turn.
+/// The value of `--rotate`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Rotation {
     size: u64,
     count: u32,
 }
 
-/// The longest packet fits, with what stands at a file's beginning.
+/// Smallest file, in bytes: it holds the head of a capture and the longest packet.
 const ROTATE_LEAST: u64 = 128 << 10;
-/// More are hardly meant; each turn renames all of them.
+/// Most files to keep. Each change of files renames all of them.
 const ROTATE_MOST: u32 = 1000;
 
 fn rotation(text: &str) -> Result<Rotation, String> {
     let (bytes, count) = text
         .split_once(':')
-        .ok_or("a size and a number of files are wanted, such as 100M:5")?;
+        .ok_or("expected a size and a number of files, such as 100M:5")?;
     let (size, count) = (size(bytes)?, count.parse().unwrap_or(0));
     if size < ROTATE_LEAST || !(1..=ROTATE_MOST).contains(&count) {
         return Err(format!(
-            "files of {}K at least, and 1 to {ROTATE_MOST} of them",
+            "expected a size of {}K or more, and 1 to {ROTATE_MOST} files",
             ROTATE_LEAST >> 10
         ));
     }
@@ -137,7 +137,7 @@ fn ring(text: &str) -> Result<u64, String> {
     match ring_size_ok(bytes) {
         true => Ok(bytes),
         false => Err(format!(
-            "a power of two from {}K to {}G is wanted",
+            "expected a power of two from {}K to {}G",
             RING_MIN >> 10,
             RING_MAX >> 30
         )),

@@ -1,4 +1,4 @@
-//! Who is traced, for how long, and what becomes of the records.
+//! Finds the processes to trace, reads their records, and writes the capture.
 
 use std::collections::HashSet;
 use std::io;
@@ -21,18 +21,20 @@ use super::Args;
 use super::capture::{Capture, Put, Turns};
 use super::flow::{Flows, HOLD_NS, Sink};
 use super::packet::{End, Segment, end, headers};
-use crate::exit::{Exit, fail};
-use crate::{os, out, run, service};
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::daemon::service;
+use crate::run;
 
-/// Records that one process may have at a turn: others come, too.
+/// Most records that are taken from one process in one round, so that all processes get a turn.
 const AT_A_TURN: usize = 2048;
-/// How long is slept when there was something, and when there was not.
+/// Sleep after a round with records, and after one without, in milliseconds.
 const BUSY_MS: i64 = 1;
 const IDLE_MS: i64 = 20;
-/// How often processes are looked for.
+/// Time between two searches for new processes.
 const SEARCH_EVERY: Duration = Duration::from_millis(300);
 
-/// Traces; comes back with the command's exit code, or 0.
+/// Runs the trace. Returns the command's exit code; 0 if there is no command.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let stop = service::bell_of_the_end()?;
     let mut work = Work::new(&args, stop)?;
@@ -73,7 +75,7 @@ fn code_of(status: std::process::ExitStatus) -> u8 {
     u8::try_from(status.code().or(signal).unwrap_or(1)).unwrap_or(1)
 }
 
-/// Where processes that start under a tracer bring their memfds.
+/// The socket to which processes of the traced command send their trace memfds.
 struct Door {
     listener: UnixListener,
     name: String,
@@ -81,7 +83,7 @@ struct Door {
 
 impl Door {
     fn open() -> anyhow::Result<Door> {
-        // A name that nobody can know before its processes do.
+        // A random name, so that no other process can take it or guess it.
         let secret = memlane_sys::proc::random_u64()
             .map_err(|e| io::Error::from_raw_os_error(e.0))
             .context("no random numbers")?;
@@ -115,12 +117,12 @@ impl Door {
         })
     }
 
-    /// A process that has come, and its memfd.
+    /// The next process that has connected, and its memfd.
     fn next(&self) -> Option<(u32, OwnedFd)> {
         let (stream, _) = self.listener.accept().ok()?;
         let (pid, uid) = control::peer(stream.as_fd()).ok()?;
-        let ours = os::ids().0;
-        // Whoever else has learnt the name.
+        let ours = rustix::process::getuid().as_raw();
+        // Another user may have learnt the name.
         (ours == 0 || uid == ours)
             .then(|| received(&stream))
             .flatten()
@@ -147,22 +149,22 @@ fn received(stream: &UnixStream) -> Option<OwnedFd> {
     None
 }
 
-/// Everything at work.
+/// The state of a running trace.
 struct Work {
     stop: OwnedFd,
     options: Options,
     only: Option<(End, End)>,
     targets: Vec<(usize, Target)>,
-    /// Memfds that were taken up, or that are not ours to trace.
+    /// Memfds that are traced already, or that cannot be traced.
     seen: HashSet<Id>,
     searched: Option<Instant>,
-    /// Those that were asked for by number, and children that they have had since.
+    /// The processes of `--pid`, and the children that they have started since.
     family: HashSet<u32>,
-    /// Who was there before, and was not asked for.
+    /// Other processes that ran before the trace started.
     strangers: HashSet<u32>,
-    /// Read, and waiting for what others have to tell of the time before.
+    /// Records that wait for older records of other processes.
     held: Vec<(usize, Record, Vec<u8>)>,
-    /// Up to when everything is known.
+    /// Time up to which the records of all processes have been read.
     horizon: u64,
     flows: Flows,
     out: Out,
@@ -210,7 +212,7 @@ impl Work {
         })
     }
 
-    /// Those that were asked for by name; one that cannot be traced ends all.
+    /// Attaches to the processes of `--pid`. One that cannot be traced is an error.
     fn attach_now(&mut self, args: &Args) -> anyhow::Result<()> {
         if !args.pid.is_empty() {
             let all = parents().into_keys();
@@ -230,8 +232,8 @@ impl Work {
             self.search();
         }
         match self.targets.len() {
-            0 => out::warn("no process under memlane yet that may be looked at: waiting for one"),
-            n => out::warn(&format!("tracing {n} processes; ^C ends it")),
+            0 => out::warn("no process under memlane that you may trace: waiting for one"),
+            n => out::warn(&format!("tracing {n} processes; stop with ^C")),
         }
         Ok(())
     }
@@ -247,14 +249,14 @@ impl Work {
         }
     }
 
-    /// Looks for children of those that were asked for by number. One whose parent ends before anybody looks is missed.
+    /// Looks for children of the processes of `--pid`. It misses a child whose parent ends before the next search.
     fn follow(&mut self) {
         self.searched = Some(Instant::now());
         let parents = parents();
-        // A dead one's number may be somebody else's soon.
+        // The id of a process that has ended may soon belong to another process.
         self.family.retain(|pid| parents.contains_key(pid));
         self.strangers.retain(|pid| parents.contains_key(pid));
-        // Also children of children.
+        // Children of children count too.
         loop {
             let before = self.family.len();
             let is_new = |(pid, up): &(&u32, &u32)| {
@@ -286,7 +288,7 @@ impl Work {
         Ok(())
     }
 
-    /// One round: who is new, what they tell. Was there anything?
+    /// One round: attaches to new processes and reads records. Returns whether there was anything to do.
     fn turn(&mut self, door: Option<&Door>, args: &Args) -> anyhow::Result<bool> {
         let mut busy = self.welcome(door);
         let is_time = self.searched.is_none_or(|t| t.elapsed() > SEARCH_EVERY);
@@ -299,7 +301,8 @@ impl Work {
         busy |= self.read();
         self.bury();
         if self.targets.is_empty() && !args.pid.is_empty() {
-            self.follow(); // is it over, or does a child go on?
+            // A child may still run.
+            self.follow();
         }
         let until = now_ns().min(self.horizon).saturating_sub(HOLD_NS);
         self.flows.settle(until, &mut self.out);
@@ -312,7 +315,7 @@ impl Work {
         while let Some((pid, file)) = door.and_then(Door::next) {
             use std::os::fd::AsRawFd as _;
             any = true;
-            // An opening of our own: its lock is not the process's.
+            // Opening the file again gives a lock of our own.
             let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             if let Err(error) = self.take(pid, &path) {
                 out::warn(&format!("{error:#}"));
@@ -321,8 +324,8 @@ impl Work {
         any
     }
 
-    /// Takes what the processes have told, in the order of time. A process that is ahead of another waits for it: its
-    /// bytes would else be written before those that the other still has to tell of.
+    /// Reads records from all processes, in the order of time. Records of a process that is ahead of another wait, because
+    /// the other may still deliver older ones.
     fn read(&mut self) -> bool {
         let mut payload = Box::new([0u8; SEGMENT]);
         let mut all = std::mem::take(&mut self.held);
@@ -356,7 +359,7 @@ impl Work {
         any || !all.is_empty()
     }
 
-    /// Lets go of processes that are gone and whose ring is empty.
+    /// Drops processes that have ended and whose ring is empty.
     fn bury(&mut self) {
         let mut payload = Box::new([0u8; SEGMENT]);
         let mut i = 0;
@@ -391,7 +394,7 @@ impl Work {
         self.full |= self.out.full;
         let flushed = self.out.capture.flush();
         match self.out.broken.take().or(flushed.err()) {
-            // Whoever read it has gone away.
+            // The reader of the capture has gone away.
             Some(e) if e.kind() == io::ErrorKind::BrokenPipe => {
                 self.full = true;
                 Ok(())
@@ -401,7 +404,7 @@ impl Work {
         }
     }
 
-    /// Until something may be there; `true`: a signal says that it is enough.
+    /// Sleeps until there may be something to do. Returns true if a signal asks the trace to end.
     fn sleep(&self, door: Option<&Door>, busy: bool) -> anyhow::Result<bool> {
         let fds: Vec<BorrowedFd<'_>> = [self.stop.as_fd()]
             .into_iter()
@@ -424,7 +427,7 @@ impl Work {
         }
     }
 
-    /// Lets go of everybody, writes what is left, and says what there is.
+    /// Ends all traces, writes what is left, and prints a summary.
     fn finish(&mut self) -> anyhow::Result<()> {
         for (_, target) in &mut self.targets {
             target.end();
@@ -453,18 +456,18 @@ impl Work {
             self.path.display()
         );
         if self.out.full {
-            text.push_str("; it is as long as it may be (--max-bytes)");
+            text.push_str("; it has reached --max-bytes");
         }
         if self.dropped[0] > 0 {
             text.push_str(&format!(
-                "; {} records ({} of the streams) were left out, because they came faster than they were \
-                 written: --buffer, --snaplen or --port may help",
+                "; {} records ({} of the streams) were dropped, because they came faster than the trace could \
+                 write: try a larger --buffer, a smaller --snaplen, or --port",
                 self.dropped[0],
                 out::human(self.dropped[1])
             ));
         }
         if self.restarts > 0 {
-            text.push_str(&format!("; rings begun anew: {}", self.restarts));
+            text.push_str(&format!("; rings restarted: {}", self.restarts));
         }
         out::warn(&text);
     }
@@ -480,7 +483,7 @@ fn now_ns() -> u64 {
     now.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Segments become packets of the capture.
+/// Writes segments to the capture as packets.
 struct Out {
     capture: Capture,
     turns: Option<Turns>,

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::Cli;
-use crate::exit::Exit;
+use crate::cli::exit::Exit;
 
 /// The day that the pages show: that of the flags, not of the build, so that two builds give the same bytes.
 const DATE: &str = "2026-11-22";

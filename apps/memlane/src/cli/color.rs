@@ -1,20 +1,20 @@
-//! When there are colours: on a terminal, unless `NO_COLOR` or `--color` says otherwise.
+//! Colours in the output: on a terminal, unless `NO_COLOR` or `--color` says otherwise.
 
 use std::io::IsTerminal as _;
 
 /// `--color`.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Color {
-    /// On a terminal that has some, unless NO_COLOR is set
+    /// On a terminal with colours, unless NO_COLOR is set
     #[default]
     Auto,
-    /// Also in a file or a pipe
+    /// In files and pipes too
     Always,
-    /// Without
+    /// Never
     Never,
 }
 
-/// What a text means.
+/// What a text means; each meaning has a colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tone {
     Good,
@@ -22,12 +22,12 @@ pub(crate) enum Tone {
     Head,
 }
 
-/// Paints words, or leaves them as they are.
+/// Colours text, or leaves it as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Painter(bool);
 
 impl Color {
-    /// For what is written to stdout.
+    /// The painter for stdout.
     pub(crate) fn on_stdout(self) -> Painter {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -45,7 +45,7 @@ impl Color {
 }
 
 impl Painter {
-    /// Are there colours?
+    /// Whether text is coloured.
     pub(crate) fn is_on(self) -> bool {
         self.0
     }

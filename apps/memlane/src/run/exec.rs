@@ -1,4 +1,4 @@
-//! The few calls that std lacks.
+//! Calls of `run` that std lacks: exec that searches PATH, and what the kernel will do with a program's privileges.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Was SIGPIPE ignored when this process started? (std ignores it before `main`.)
+/// Whether SIGPIPE was ignored when this process started. std ignores it before `main`.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_sigpipe() {
@@ -25,8 +25,7 @@ extern "C" fn note_sigpipe() {
 #[unsafe(link_section = ".init_array")]
 static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
 
-/// Replaces this process by `command`, searched in PATH as the shell does.
-/// Comes back only with an error.
+/// Replaces this process by `command`, which is searched in PATH as the shell does. Returns only an error.
 pub(crate) fn exec(command: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
     match prepare(command, environment) {
         Ok((argv, envp)) => exec_now(&argv, &envp),
@@ -82,13 +81,7 @@ fn exec_now(argv: &[CString], envp: &[CString]) -> io::Error {
     error
 }
 
-/// Real user and group id.
-pub(crate) fn ids() -> (u32, u32) {
-    // SAFETY: these calls have no arguments and cannot fail.
-    unsafe { (libc::getuid(), libc::getgid()) }
-}
-
-/// Will exec ignore setuid bits and file capabilities of `path`?
+/// Whether exec will ignore setuid bits and file capabilities of `path`.
 pub(crate) fn privileges_are_off(path: &Path) -> bool {
     // SAFETY: PR_GET_NO_NEW_PRIVS takes no pointers.
     if unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) } == 1 {
@@ -104,7 +97,7 @@ pub(crate) fn privileges_are_off(path: &Path) -> bool {
     }
 }
 
-/// Does the file have the extended attribute `name`?
+/// Whether the file has the extended attribute `name`.
 pub(crate) fn has_xattr(path: &Path, name: &CStr) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
@@ -113,7 +106,7 @@ pub(crate) fn has_xattr(path: &Path, name: &CStr) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
 }
 
-/// May this process execute the file?
+/// Whether this process may execute the file.
 pub(crate) fn executable(path: &OsStr) -> bool {
     let Ok(path) = CString::new(path.as_bytes()) else {
         return false;

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_documented_table_is_the_table_in_the_code() {
-        let page = include_str!("../../../docs/exit-codes.md");
+        let page = include_str!("../../../../docs/exit-codes.md");
         let documented: Vec<String> = page
             .lines()
             .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())

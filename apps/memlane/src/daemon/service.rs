@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use anyhow::Context as _;
 use memlane_transport::io::Inherited;
 
-use crate::exit::{Exit, fail};
+use crate::cli::exit::{Exit, fail};
 
 /// Tells systemd, if it asked to be told.
 pub(crate) fn ready() {

@@ -1,0 +1,6 @@
+//! What all verbs share with the terminal: exit codes, output, colours, values of flags.
+
+pub(crate) mod color;
+pub(crate) mod exit;
+pub(crate) mod out;
+pub(crate) mod values;
