@@ -2,41 +2,24 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `sockets/` | the socket lane |
-//! | `blocks/` | the block lane |
-//! | `packets/` | the packet lane |
-//! | `devmem/` | the device-memory lane |
-//! | `beside/`, `published` | what benches of systems side by side have in common |
-//! | `reading` | figures by row, system and round |
-//! | `proc`, `sys` | programs that are pinned, bounded and always ended |
-//! | `parse`, `hist` | what the tools print; a histogram |
-//! | `lane` | which lane the bytes took |
-//! | `spread`, `machine`, `plot` | figures, where they were taken, pictures |
-//! | `progress`, `cables` | what is left; two machines of one kernel |
-//! | `programs`, `out`, `exit`, `units` | where the programs are; what is printed; exit codes; sizes |
+//! | `suites/` | what is measured, and the drivers: `sockets`, `blocks`, `packets`, `devmem` |
+//! | `runner/` | rounds, processes, CPUs, and the record of what was seen |
+//! | `sample` | the one schema of all figures |
+//! | `render/` | tables, plots, the page, `RESULTS.md` |
+//! | `compare` | an older run against a newer one |
+//! | `hist`, `units` | a histogram; sizes |
+//! | `out`, `exit` | what is printed; exit codes |
 
-mod beside;
-mod blocks;
-mod cables;
-mod devmem;
+mod compare;
 mod exit;
 mod hist;
-mod lane;
-mod machine;
 mod out;
-mod packets;
-mod parse;
-mod plot;
-mod proc;
-mod programs;
-mod progress;
-mod published;
-mod reading;
+mod render;
+mod runner;
+mod sample;
 #[cfg(test)]
 mod shape;
-mod sockets;
-mod spread;
-mod sys;
+mod suites;
 mod units;
 
 use std::process::ExitCode;
@@ -44,6 +27,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use exit::Exit;
+use suites::{blocks, devmem, packets, sockets};
 
 /// Measures memlane beside what else there is, on this machine.
 #[derive(Parser, Debug)]
@@ -60,6 +44,12 @@ enum Verb {
         #[command(subcommand)]
         suite: Suite,
     },
+    /// Makes tables, plots or a page of recorded runs.
+    Render(render::Args),
+    /// Says which rows got better or worse, beyond their spread.
+    Compare(compare::Args),
+    /// Shows a few stock programs over TCP and over memlane, in about a minute.
+    Demo(sockets::demo::Demo),
     /// The other end of a measurement.
     #[command(hide = true)]
     Peer {
@@ -100,19 +90,14 @@ enum Peer {
     },
 }
 
-/// The length of a measurement.
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if (0.2..=3600.0).contains(&value) => Ok(value),
-        _ => Err("a number of seconds from 0.2 to 3600".to_owned()),
-    }
-}
-
 fn main() -> ExitCode {
     // Help and mistakes in the arguments end the program here: with 0 and 2.
     let cli = Cli::parse();
     let done = match cli.verb {
         Verb::Run { suite } => run(&suite),
+        Verb::Render(args) => render::run(&args),
+        Verb::Compare(args) => compare::run(&args),
+        Verb::Demo(args) => sockets::demo::run(&args),
         Verb::Peer { peer } => be(&peer),
     };
     done.unwrap_or_else(|error| {
@@ -150,11 +135,5 @@ mod tests {
     #[test]
     fn the_flags_are_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn seconds_have_bounds() {
-        assert!(seconds("0.5").is_ok());
-        assert!(seconds("0").is_err() && seconds("-1").is_err() && seconds("NaN").is_err());
     }
 }

@@ -1,9 +1,96 @@
-//! `memlane-bench run blocks`, `packets` and `devmem`, very short: every row that was asked for is there, or it is said why not.
+//! Each suite, very short: every row that was asked for is there, or it is said why not. Then the verbs for recorded runs.
 
 mod common;
 
 use common::{Dir, memlane_bench, stderr, stdout};
+use serde_json::Value;
 use std::collections::BTreeSet;
+
+/// What a run printed: the head, the figures, what is not there.
+struct Run {
+    head: Value,
+    samples: Vec<Value>,
+    absent: Vec<Value>,
+    said: String,
+}
+
+impl Run {
+    /// A short run of `suite`; its tables and plots go to `dir`.
+    fn of(suite: &str, only: &str, more: &[&str], dir: &Dir) -> Run {
+        let output = memlane_bench()
+            .args(["run", suite, "--rounds", "1", "--seconds", "0.2", "--json"])
+            .args(["--only", only])
+            .args(more)
+            .arg("--out")
+            .arg(&dir.0)
+            .output()
+            .expect("it starts");
+        let said = stderr(&output);
+        assert!(output.status.success(), "{said}");
+        let text = stdout(&output);
+        let mut lines = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"));
+        let head: Value = lines.next().expect("a head");
+        assert_eq!(
+            (&head["schema"], &head["suite"]),
+            (&"memlane.bench/1".into(), &suite.into())
+        );
+        let (absent, samples) = lines.partition(|line: &Value| line.get("why").is_some());
+        let run = Run {
+            head,
+            samples,
+            absent,
+            said,
+        };
+        let failed: Vec<&Value> = run
+            .absent
+            .iter()
+            .filter(|one| !one["round"].is_null())
+            .collect();
+        assert!(failed.is_empty(), "{failed:?}: {}", run.said);
+        run
+    }
+
+    /// Systems that have a figure of a row, which is above zero.
+    fn systems(&self, row: &str, metric: &str) -> BTreeSet<&str> {
+        let of = self.samples.iter();
+        let of = of.filter(|one| one["row"] == row && one["metric"] == metric);
+        of.map(|one| {
+            assert!(one["value"].as_f64() > Some(0.0), "{one}");
+            one["system"].as_str().expect("a name")
+        })
+        .collect()
+    }
+
+    fn value(&self, row: &str, system: &str, metric: &str) -> Option<f64> {
+        let mut of = self.samples.iter();
+        let found =
+            of.find(|one| one["row"] == row && one["system"] == system && one["metric"] == metric);
+        found?["value"].as_f64()
+    }
+
+    /// Systems that cannot be measured here, which the run has said.
+    fn missing(&self, row: &str) -> BTreeSet<&str> {
+        let of = self.absent.iter().filter(|one| one["row"] == row);
+        of.map(|one| {
+            let system = one["system"].as_str().expect("a name");
+            let told = format!("!! NOT MEASURED: {row}, {system}: ");
+            assert!(self.said.contains(&told), "{}", self.said);
+            eprintln!("SKIPPED {row}, {system}: not root, or not installed");
+            system
+        })
+        .collect()
+    }
+}
+
+fn without<'a>(all: &[&'a str], missing: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+    let there = all
+        .iter()
+        .copied()
+        .filter(|system| !missing.contains(system));
+    there.collect()
+}
 
 const SYSTEMS: [&str; 5] = ["api-local", "api-tcp", "fio-local", "nbd-local", "nbdkit"];
 const ROWS: [&str; 2] = ["randread-qd1", "seqwrite"];
@@ -11,83 +98,41 @@ const ROWS: [&str; 2] = ["randread-qd1", "seqwrite"];
 const MANY: [&str; 2] = ["randread-x1", "randread-x8"];
 const GAP: &str = "gap-reset-2";
 
-fn names(document: &serde_json::Value, list: &str, field: &str) -> BTreeSet<String> {
-    let list = document[list].as_array().expect("a list").iter();
-    let names = list.map(|one| one[field].as_str().expect("a name").to_owned());
-    names.collect()
-}
-
 #[test]
 fn a_very_short_run_has_every_row_that_was_asked_for() {
     let dir = Dir::new();
     let only = [&SYSTEMS[..], &ROWS, &MANY, &[GAP]].concat().join(",");
-    let output = memlane_bench()
-        .args(["run", "blocks", "--rounds", "1", "--seconds", "0.2"])
-        .args(["--volume", "16m", "--json", "--only", &only, "--out"])
-        .arg(&dir.0)
-        .output()
-        .expect("it starts");
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
-    let text = stdout(&output);
-    let document: serde_json::Value = serde_json::from_str(&text).expect("a document");
-    assert_eq!(document["schema"], "memlane.bench.blocks/2");
-    assert_eq!(document["failed"], serde_json::json!([]), "{said}");
-
-    let missing = names(&document, "missing", "system");
-    for absent in &missing {
-        // The API by our own generator takes nothing that could be missing.
-        assert!(!absent.starts_with("api-"), "{said}");
-        assert!(
-            said.contains(&format!("!! NOT MEASURED: {absent}")),
-            "{said}"
-        );
-        eprintln!("SKIPPED {absent}: not installed, or not built");
-    }
-    let there: BTreeSet<String> = SYSTEMS
-        .iter()
-        .map(|system| (*system).to_owned())
-        .filter(|system| !missing.contains(system))
-        .collect();
-
-    for row in ROWS {
-        let lines = document["rows"].as_array().expect("rows").iter();
-        let lines = lines.filter(|line| line["row"] == row);
-        let seen = lines.map(|line| {
-            let rate = line["per_second"]["median"].as_f64();
-            assert!(rate > Some(0.0), "{line}");
-            line["system"].as_str().expect("a name").to_owned()
-        });
-        assert_eq!(seen.collect::<BTreeSet<_>>(), there, "{row}");
-    }
-    assert_eq!(names(&document, "jobs", "system"), there);
-    for sweep in document["jobs"].as_array().expect("jobs") {
-        let points = sweep["points"].as_array().expect("points").iter();
-        let jobs: Vec<_> = points.map(|point| point["jobs"].as_u64()).collect();
-        assert_eq!(jobs, [Some(1), Some(8)], "{sweep}");
-    }
-    let gaps = document["gaps"].as_array().expect("gaps");
-    assert_eq!(gaps.len(), 1);
-    // Not how long: this machine may be busy. That a path did die, the bench has made sure of.
+    let run = Run::of("blocks", &only, &["--volume", "16m"], &dir);
+    assert_eq!(run.head["settings"]["volume"], "16 MiB");
+    let missing = run.missing("volumes");
+    // The API by our own generator takes nothing that could be missing.
     assert!(
-        gaps[0]["gap_ms"]["median"].as_f64() > Some(0.0),
+        !missing.iter().any(|system| system.starts_with("api-")),
         "{}",
-        gaps[0]
+        run.said
     );
-
+    let there = without(&SYSTEMS, &missing);
+    for row in ROWS.iter().chain(&MANY) {
+        for metric in ["rate", "p50", "p99"] {
+            assert_eq!(run.systems(row, metric), there, "{row}, {metric}");
+        }
+    }
+    // Not how long: this machine may be busy. That a path did die, the bench has made sure of.
+    assert_eq!(run.systems(GAP, "gap").len(), 1, "{}", run.said);
     let files = std::fs::read_dir(&dir.0).expect("the folder").flatten();
     let files: BTreeSet<String> = files
         .map(|file| file.file_name().to_string_lossy().into_owned())
         .collect();
     let expected = [
-        "blocks-cpu.svg",
-        "blocks-gap.svg",
-        "blocks-jobs-randread-cpu.svg",
-        "blocks-jobs-randread-scaling.svg",
-        "blocks-jobs-randread.svg",
-        "blocks.json",
+        "blocks-gap-gap.svg",
+        "blocks-jobs-read-randread-cpu.svg",
+        "blocks-jobs-read-randread-rate-scaling.svg",
+        "blocks-jobs-read-randread-rate.svg",
+        "blocks-volumes-cpu.svg",
+        "blocks-volumes-rate.svg",
+        "blocks.html",
+        "blocks.jsonl",
         "blocks.md",
-        "blocks.svg",
     ];
     assert_eq!(files, expected.map(String::from).into());
 }
@@ -134,63 +179,29 @@ const PACKETS: [(&str, &str, &[&str]); 6] = [
 fn a_very_short_run_of_packets_has_every_row_that_was_asked_for() {
     let dir = Dir::new();
     let only = PACKETS.map(|(_, row, _)| row).join(",");
-    let output = memlane_bench()
-        .args(["run", "packets", "--rounds", "1", "--seconds", "0.2"])
-        .args(["--json", "--only", &only, "--out"])
-        .arg(&dir.0)
-        .output()
-        .expect("it starts");
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
-    let text = stdout(&output);
-    let document: serde_json::Value = serde_json::from_str(&text).expect("a document");
-    assert_eq!(document["schema"], "memlane.bench.packets/1");
-    assert_eq!(document["failed"], serde_json::json!([]), "{said}");
-
-    let missing = document["missing"].as_array().expect("missing").iter();
-    let missing: BTreeSet<(&str, &str)> = missing
-        .map(|one| {
-            let name = |field: &str| one[field].as_str().expect("a name");
-            (name("part"), name("system"))
-        })
-        .collect();
-    for &(part, system) in &missing {
-        assert_ne!(
-            part, "table",
-            "it takes nothing that could be missing: {said}"
-        );
-        let told = format!("!! NOT MEASURED: {part}, {system}: ");
-        assert!(said.contains(&told), "{said}");
-        eprintln!("SKIPPED {part}, {system}: not root, or not installed");
-    }
-
-    let rows = document["rows"].as_array().expect("rows");
+    let run = Run::of("packets", &only, &[], &dir);
+    assert!(run.missing("table").is_empty(), "{}", run.said);
     for (part, row, systems) in PACKETS {
-        let expected = systems.iter().copied();
-        let expected: BTreeSet<&str> = expected
-            .filter(|system| !missing.contains(&(part, *system)))
-            .collect();
-        let line = rows.iter().find(|line| line["row"] == row);
-        let cells = line.map(|line| line["systems"].as_array().expect("systems").iter());
-        let seen = cells.into_iter().flatten().map(|cell| {
-            let (value, cpu) = (&cell["value"]["median"], &cell["cpu"]["median"]);
-            assert!(value.as_f64() > Some(0.0), "{row}: {cell}");
-            // Ends of memif never sleep, so that nobody asks.
-            assert_eq!(part == "memif", cpu.is_null(), "{row}: {cell}");
-            assert!(cpu.as_f64().is_none_or(|cpu| cpu > 0.0), "{row}: {cell}");
-            cell["system"].as_str().expect("a name")
-        });
-        assert_eq!(seen.collect::<BTreeSet<_>>(), expected, "{row}: {said}");
+        let there = without(systems, &run.missing(part));
+        let metric = if part == "bulk" { "throughput" } else { "rate" };
+        assert_eq!(run.systems(row, metric), there, "{row}: {}", run.said);
+        // Ends of memif never sleep, so that nobody asks.
+        let costs = if part == "memif" {
+            BTreeSet::new()
+        } else {
+            there
+        };
+        assert_eq!(run.systems(row, "cpu"), costs, "{row}");
     }
-    for (name, needs) in [
-        ("packets.md", None),
-        ("packets.json", None),
-        ("packets.svg", None),
-        ("packets-cpu.svg", None),
-        ("packets-bulk.svg", Some(("bulk", "veth"))),
-        ("packets-memif.svg", None),
+    for (name, part) in [
+        ("packets.md", "table"),
+        ("packets.jsonl", "table"),
+        ("packets-frames-rate.svg", "table"),
+        ("packets-frames-cpu.svg", "table"),
+        ("packets-tcp-throughput.svg", "bulk"),
+        ("packets-memif-rate.svg", "memif"),
     ] {
-        let there = needs.is_none_or(|system| !missing.contains(&system));
+        let there = part != "bulk" || !run.missing(part).contains("veth");
         assert_eq!(dir.0.join(name).exists(), there, "{name}");
     }
 }
@@ -212,65 +223,56 @@ const STREAMS: [&str; 5] = ["lane", "mapped", "staged", "recv-copy", "splice"];
 #[test]
 fn a_very_short_run_of_devmem_has_every_row_and_every_byte_is_copied_as_often_as_it_should_be() {
     let dir = Dir::new();
-    let output = memlane_bench()
-        .args(["run", "devmem", "--rounds", "1", "--seconds", "0.2"])
-        .args(["--only", "kept-1m,chunks-4k,tokens,python"])
-        .args(["--json", "--python", "no-such-python", "--out"])
-        .arg(&dir.0)
-        .output()
-        .expect("it starts");
-    let said = stderr(&output);
-    assert!(output.status.success(), "{said}");
-    let text = stdout(&output);
-    let document: serde_json::Value = serde_json::from_str(&text).expect("a document");
-    assert_eq!(document["schema"], "memlane.bench.devmem/1");
-    assert_eq!(document["failed"], serde_json::json!([]), "{said}");
-    let missing = names(&document, "missing", "system");
+    let only = "kept-1m,chunks-4k,tokens,python";
+    let run = Run::of("devmem", only, &["--python", "no-such-python"], &dir);
+    let missing = run.missing("python");
     assert!(
         missing.contains("wheel") && missing.contains("rust"),
-        "{said}"
+        "{}",
+        run.said
     );
-    assert!(said.contains("!! NOT MEASURED: python, rust: "), "{said}");
-
-    let rows = document["rows"].as_array().expect("rows");
-    let seen: Vec<&str> = rows.iter().filter_map(|row| row["row"].as_str()).collect();
-    assert_eq!(seen, ["kept-1m", "chunks-4k"]);
-    for row in rows {
-        let cells = row["systems"].as_array().expect("systems");
-        let ids: Vec<&str> = cells
-            .iter()
-            .filter_map(|cell| cell["system"].as_str())
-            .collect();
-        assert_eq!(ids, STREAMS, "{said}");
-        cells.iter().for_each(is_as_it_should_be);
+    for row in ["kept-1m", "chunks-4k"] {
+        for metric in ["throughput", "cpu", "receiver_cpu"] {
+            assert_eq!(run.systems(row, metric), STREAMS.into(), "{}", run.said);
+        }
+        for system in STREAMS {
+            is_copied_as_it_should_be(&run, row, system);
+        }
     }
-    let tokens = document["tokens"].as_array().expect("tokens");
-    assert_eq!(tokens.len(), 6);
-    for line in tokens {
-        assert!(
-            line["ns_per_token"]["median"].as_f64() > Some(0.0),
-            "{line}"
+    for way in ["1x1", "8x1", "128x1", "1x8", "128x8", "1x1024"] {
+        assert_eq!(
+            run.systems(&format!("tokens-{way}"), "token"),
+            ["release"].into()
         );
     }
-    for name in ["devmem.md", "devmem.json", "devmem.svg", "devmem-cpu.svg"] {
+    for name in [
+        "devmem.md",
+        "devmem.jsonl",
+        "devmem-stream-throughput.svg",
+        "devmem-stream-receiver_cpu.svg",
+    ] {
         assert!(dir.0.join(name).exists(), "{name}");
     }
 }
 
-/// One system's figures of a stream.
-fn is_as_it_should_be(cell: &serde_json::Value) {
-    let median = |what: &str| cell[what]["median"].as_f64().expect(what);
-    assert!(median("bytes_per_second") > 0.0, "{cell}");
-    assert!(median("cpu_s_per_gb") > 0.0, "{cell}");
-    let copies = [median("copied_by_kernel"), median("copied_by_program")];
-    match cell["system"].as_str() {
-        Some("mapped" | "splice") => assert_eq!(copies, [2.0, 0.0], "{cell}"),
-        Some("staged" | "recv-copy") => assert_eq!(copies, [2.0, 1.0], "{cell}"),
+fn is_copied_as_it_should_be(run: &Run, row: &str, system: &str) {
+    let copies = ["kernel_copies", "program_copies"]
+        .map(|metric| run.value(row, system, metric).expect(metric));
+    match system {
+        "mapped" | "splice" => assert_eq!(copies, [2.0, 0.0], "{row}, {system}"),
+        "staged" | "recv-copy" => assert_eq!(copies, [2.0, 1.0], "{row}, {system}"),
         // What went past the kernel is copied once, all else twice, however much that was.
-        _ => assert!((copies[0] / 2.0 + copies[1] - 1.0).abs() < 0.05, "{cell}"),
+        _ => assert!(
+            (copies[0] / 2.0 + copies[1] - 1.0).abs() < 0.05,
+            "{copies:?}"
+        ),
     }
-    let some = cell["fragments"]["count"].as_u64() > Some(0);
-    assert_eq!(cell["ours"] == true, some, "{cell}");
+    let ours = matches!(system, "lane" | "mapped" | "staged");
+    assert_eq!(
+        ours,
+        run.value(row, system, "fragments") > Some(0.0),
+        "{row}, {system}"
+    );
 }
 
 #[test]
@@ -286,5 +288,95 @@ fn no_device_memory_is_measured_for_an_unknown_name_or_no_time() {
             .expect("it starts");
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn recorded_runs_are_compared_and_a_file_that_is_none_is_refused() {
+    let dir = Dir::new();
+    let measured = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../published/measured/blocks.jsonl"
+    );
+    let text = std::fs::read_to_string(measured).expect("a recorded run");
+    let slower = |line: &str| {
+        let mut one: Value = serde_json::from_str(line).expect("JSON");
+        if one["metric"] == "rate" {
+            one["value"] = (one["value"].as_f64().expect("a figure") / 1000.0).into();
+        }
+        format!("{one}\n")
+    };
+    let slower: String = text.lines().map(slower).collect();
+    let write = |name: &str, text: &str| {
+        let file = dir.0.join(name);
+        std::fs::write(&file, text).expect("a file");
+        file
+    };
+    let lines = |text: &str, keep: &str| -> String {
+        let kept = text
+            .lines()
+            .enumerate()
+            .filter(|(at, line)| *at == 0 || line.contains(keep));
+        kept.map(|(_, line)| format!("{line}\n")).collect()
+    };
+    let one = "\"round\":0";
+    let (old, new) = (
+        write("old", &lines(&text, one)),
+        write("new", &lines(&slower, one)),
+    );
+    let garbled = write("garbled", "\u{1}{]");
+    for (files, code, told) in [
+        ([&old, &old], 0, "0 better, 0 worse"),
+        ([&old, &new], 1, " worse"),
+        ([&new, &old], 0, " better, 0 worse"),
+        ([&old, &garbled], 2, "line 1: not JSON"),
+        ([&old, &dir.0], 2, "memlane-bench: "),
+    ] {
+        let output = memlane_bench()
+            .arg("compare")
+            .args(files)
+            .output()
+            .expect("it starts");
+        let said = stdout(&output) + &stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(told), "{told}: {said}");
+    }
+}
+
+#[test]
+fn each_suite_names_the_rows_that_it_has_always_had() {
+    for (suite, count, some) in [
+        (
+            "sockets",
+            72,
+            "embedded sockperf iperf3 nginx-1000 redis-get-c200 oversubscribed-32 strangers connections-10000 rr-4m stream-4m iceoryx2-event seqpacket ring",
+        ),
+        (
+            "blocks",
+            3 + 2 + 15 + 10 + 18 + 4,
+            "fio-tcp api-local fuse nbd-server-tcp qsd-tcp randwrite-qd32-jobs8 seqread randwrite-x64 gap-cut-1",
+        ),
+        (
+            "packets",
+            3 + 10 + 42,
+            "persistent copier veth from-testpmd rx-65535-b32-q4 tcp-tx-3 udp-rx memif-rx-1496",
+        ),
+        (
+            "devmem",
+            3 + 10 + 6,
+            "lane recv-copy recv-into-fresh kept-32m writes-4k tokens tensor chunks-1m",
+        ),
+    ] {
+        let output = memlane_bench()
+            .args(["run", suite, "--only", "no-such-row"])
+            .output()
+            .expect("it starts");
+        let said = stderr(&output);
+        let (_, names) = said.split_once("not one of ").expect("the names");
+        let names: Vec<&str> = names.trim().split(", ").collect();
+        assert_eq!(names.len(), count, "{suite}: {names:?}");
+        for name in some.split(' ') {
+            assert!(names.contains(&name), "{suite}: {name}");
+        }
     }
 }

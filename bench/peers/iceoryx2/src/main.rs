@@ -7,7 +7,7 @@
 
 #[path = "../../../memlane-bench/src/hist.rs"]
 mod hist;
-#[path = "../../../memlane-bench/src/sockets/native/turns.rs"]
+#[path = "../../../memlane-bench/src/suites/sockets/native/turns.rs"]
 mod turns;
 
 use std::time::{Duration, Instant};

@@ -296,10 +296,11 @@ fn a_broken_link_would_be_found_out() {
 const LEANING: [&str; 2] = [concat!("Like", "wise"), concat!("As ", "above")];
 
 /// Phrases that have to be decoded. In pieces, for this file is examined, too.
-const DECODED: [&str; 3] = [
+const DECODED: [&str; 4] = [
     concat!("it is said ", "which"),
     concat!("of which ", "so many"),
     concat!("who must ", "sleep"),
+    concat!("so many ", "good ones"),
 ];
 
 /// What is wrong with the words of a line.

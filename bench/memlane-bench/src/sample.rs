@@ -1,0 +1,283 @@
+//! The one schema of all suites: a head, then one figure of one round in each line, as JSON.
+//!
+//! ```text
+//! {"schema":"memlane.bench/1","suite":"blocks","rounds":2, … ,"machine":{ … }}
+//! {"suite":"blocks","row":"seqread","system":"nbdkit","metric":"rate","unit":"req/s","round":0,"value":5120.0}
+//! {"row":"seqread","system":"qsd","round":null,"why":"not installed: …"}
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::runner::machine::Machine;
+
+/// `schema` of a head. Fields may be added under that name; any other change takes another name.
+pub(crate) const SCHEMA: &str = "memlane.bench/1";
+/// A file that is larger is none of ours: a full run of any suite is below 2 MB.
+const LARGEST: usize = 64 << 20;
+
+/// The first line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) schema: String,
+    pub(crate) suite: String,
+    /// Seconds since 1970; 0 if it is not known.
+    pub(crate) created_unix: u64,
+    pub(crate) command: Vec<String>,
+    pub(crate) quick: bool,
+    pub(crate) rounds: usize,
+    /// The length of each measurement.
+    pub(crate) seconds: f64,
+    /// What else the suite was told: the size of a volume, the congestion control.
+    #[serde(default)]
+    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) machine: Machine,
+    /// What a reader must know of this run.
+    #[serde(default)]
+    pub(crate) note: String,
+}
+
+/// One figure of one system in one row and one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sample {
+    pub(crate) suite: String,
+    pub(crate) row: String,
+    pub(crate) system: String,
+    pub(crate) metric: String,
+    pub(crate) unit: String,
+    /// From 0.
+    pub(crate) round: usize,
+    pub(crate) value: f64,
+}
+
+/// A figure that is not there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Absence {
+    /// A row, or a part of a suite.
+    pub(crate) row: String,
+    pub(crate) system: String,
+    /// From 0. Null: it cannot be measured here at all.
+    pub(crate) round: Option<usize>,
+    pub(crate) why: String,
+}
+
+/// All of one run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Run {
+    #[serde(flatten)]
+    pub(crate) head: Head,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) absent: Vec<Absence>,
+}
+
+/// Which way is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    Higher,
+    Lower,
+    /// It says how a figure came about and is not judged.
+    Neither,
+}
+
+/// The metrics of all suites: id, for people, which way is good.
+const METRICS: [(&str, &str, Better); 19] = [
+    ("rate", "rate", Better::Higher),
+    ("throughput", "throughput", Better::Higher),
+    ("p50", "p50", Better::Lower),
+    ("p99", "p99", Better::Lower),
+    ("cpu", "CPU", Better::Lower),
+    ("receiver_cpu", "receiver's CPU", Better::Lower),
+    ("token", "time of a token", Better::Lower),
+    ("gap", "slowest request", Better::Lower),
+    ("silence", "no answer at all", Better::Lower),
+    ("kernel_copies", "copies by the kernel", Better::Lower),
+    ("program_copies", "copies by the programs", Better::Lower),
+    ("ring_bytes", "bytes by memory", Better::Neither),
+    ("tcp_bytes", "bytes by TCP", Better::Neither),
+    ("fallback", "connections on TCP", Better::Neither),
+    ("fragments", "fragments", Better::Neither),
+    ("fragment_tenth", "fragments: a tenth", Better::Neither),
+    ("fragment_half", "fragments: half", Better::Neither),
+    ("fragment_smallest", "fragments: smallest", Better::Neither),
+    ("fragment_largest", "fragments: largest", Better::Neither),
+];
+
+/// What a metric is called, and which way is good. A part after a point names a kind: `fallback.PEER_NO_SMC`.
+pub(crate) fn metric(id: &str) -> Option<(&'static str, Better)> {
+    let plain = id.split('.').next().unwrap_or(id);
+    let found = METRICS.iter().find(|(known, ..)| *known == plain);
+    found.map(|(_, about, better)| (*about, *better))
+}
+
+impl Run {
+    /// As lines.
+    pub(crate) fn text(&self) -> anyhow::Result<String> {
+        let mut out = serde_json::to_string(&self.head)? + "\n";
+        for sample in &self.samples {
+            let _ = writeln!(out, "{}", serde_json::to_string(sample)?);
+        }
+        for absence in &self.absent {
+            let _ = writeln!(out, "{}", serde_json::to_string(absence)?);
+        }
+        Ok(out)
+    }
+
+    /// Reads lines.
+    ///
+    /// # Errors
+    /// The text is not a run; the error names the line.
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Run> {
+        ensure!(text.len() <= LARGEST, "larger than {LARGEST} bytes");
+        let mut lines = text.lines().enumerate();
+        let (_, first) = lines.next().context("the file is empty")?;
+        let mut run = Run {
+            head: head(first).context("line 1")?,
+            samples: Vec::new(),
+            absent: Vec::new(),
+        };
+        for (at, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+            run.take(line).with_context(|| format!("line {}", at + 1))?;
+        }
+        Ok(run)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a run.
+    pub(crate) fn read(file: &std::path::Path) -> anyhow::Result<Run> {
+        let told = || file.display().to_string();
+        let bytes = std::fs::read(file).with_context(told)?;
+        let text = String::from_utf8(bytes)
+            .context("not a text")
+            .with_context(told)?;
+        Run::parse(&text).with_context(told)
+    }
+
+    fn take(&mut self, line: &str) -> anyhow::Result<()> {
+        let value: serde_json::Value = serde_json::from_str(line).context("not JSON")?;
+        if value.get("why").is_some() {
+            self.absent.push(serde_json::from_value(value)?);
+            return Ok(());
+        }
+        let sample: Sample = serde_json::from_value(value)?;
+        let suite = &self.head.suite;
+        ensure!(
+            sample.suite == *suite,
+            "a figure of {:?} in a run of {suite:?}",
+            sample.suite
+        );
+        ensure!(
+            metric(&sample.metric).is_some(),
+            "unknown metric {:?}",
+            sample.metric
+        );
+        ensure!(
+            sample.value.is_finite() && sample.value >= 0.0,
+            "not a figure: {}",
+            sample.value
+        );
+        ensure!(sample.round < 1_000_000, "round {}", sample.round);
+        self.samples.push(sample);
+        Ok(())
+    }
+}
+
+fn head(line: &str) -> anyhow::Result<Head> {
+    let value: serde_json::Value = serde_json::from_str(line).context("not JSON")?;
+    match value.get("schema").and_then(|schema| schema.as_str()) {
+        Some(SCHEMA) => Ok(serde_json::from_value(value)?),
+        Some(other) => bail!("its schema is {other:?}, not {SCHEMA:?}"),
+        None => bail!("no head: it has no \"schema\""),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A run of a suite with these figures: row, system, metric, unit, and a value for each round.
+    pub(crate) fn run(suite: &str, figures: &[(&str, &str, &str, &str, &[f64])]) -> Run {
+        let mut run = Run {
+            head: Head {
+                schema: SCHEMA.into(),
+                suite: suite.into(),
+                created_unix: 1,
+                command: vec!["memlane-bench".into(), "run".into(), suite.into()],
+                quick: true,
+                rounds: 2,
+                seconds: 0.5,
+                settings: BTreeMap::new(),
+                machine: Machine::unknown(),
+                note: String::new(),
+            },
+            samples: Vec::new(),
+            absent: Vec::new(),
+        };
+        for (row, system, metric, unit, values) in figures {
+            for (round, value) in values.iter().enumerate() {
+                run.samples.push(Sample {
+                    suite: suite.into(),
+                    row: (*row).into(),
+                    system: (*system).into(),
+                    metric: (*metric).into(),
+                    unit: (*unit).into(),
+                    round,
+                    value: *value,
+                });
+            }
+        }
+        run
+    }
+
+    #[test]
+    fn a_run_is_read_as_it_was_written() {
+        let mut run = run(
+            "blocks",
+            &[("seqread", "fuse", "rate", "req/s", &[1.5, 2.5])],
+        );
+        run.absent.push(Absence {
+            row: "seqread".into(),
+            system: "qsd".into(),
+            round: None,
+            why: "on \"purpose\"".into(),
+        });
+        let text = run.text().expect("text");
+        let again = Run::parse(&text).expect("a run");
+        assert_eq!((&again.samples, &again.absent), (&run.samples, &run.absent));
+        assert_eq!(again.text().expect("text"), text);
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused_with_its_line() {
+        let good = run("blocks", &[("r", "s", "rate", "req/s", &[1.0])]);
+        let good = good.text().expect("text");
+        let with = |line: &str| format!("{good}{line}\n");
+        let line = |change: (&str, &str)| good.lines().nth(1).unwrap().replace(change.0, change.1);
+        for (text, told) in [
+            (String::new(), "empty"),
+            ("{}".into(), "no head"),
+            ("\u{0}".into(), "line 1: not JSON"),
+            (good.replace(SCHEMA, "memlane.bench/9"), "memlane.bench/9"),
+            (with("{"), "line 3: not JSON"),
+            (with("[]"), "line 3"),
+            (
+                with(&line(("\"blocks\"", "\"sockets\""))),
+                "a figure of \"sockets\"",
+            ),
+            (with(&line(("\"rate\"", "\"beauty\""))), "unknown metric"),
+            (with(&line(("1.0", "-1.0"))), "not a figure"),
+            (with(&line(("1.0", "1e999"))), "line 3"),
+            (with(&line(("\"round\":0", "\"round\":-1"))), "line 3"),
+            (with(&line(("\"row\"", "\"rows\""))), "line 3"),
+        ] {
+            let error = Run::parse(&text).expect_err(told);
+            assert!(format!("{error:#}").contains(told), "{told}: {error:#}");
+        }
+    }
+}

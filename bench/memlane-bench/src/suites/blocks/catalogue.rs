@@ -1,0 +1,259 @@
+//! What the block suite's tables and plots show, and what memlane should reach.
+
+use super::work::{self, Pattern};
+use super::{gap, systems};
+use crate::render::published::Published;
+use crate::suites::{Aim, Catalogue, Goal, Layout, Plot, System, To, View, row, system};
+
+/// The best of the others, over whatever transport it was best.
+const BEST: To = To::Best("best peer", &PEERS);
+const PEERS: [&str; 8] = [
+    "nbdkit",
+    "nbdkit-tcp",
+    "nbdkit-file",
+    "nbdkit-file-tcp",
+    "nbd-server",
+    "nbd-server-tcp",
+    "qsd",
+    "qsd-tcp",
+];
+/// By what a path is broken.
+const BREAKERS: [System; 2] = [
+    system("cable", "a cable is pulled", true),
+    system("proxy", "a proxy breaks", true),
+];
+/// The cost of a request from 1 to 64 jobs counts as flat up to this.
+const FLAT: f64 = 1.2;
+
+const METHOD: &[&str] = &[
+    "Rounds alternate between the systems, each started anew with a volume that was written once; medians (lowest–highest)",
+    "Ratios are to the best peer of the same round, over whatever transport it was best",
+    "Latency is from the call that begins a request to its end, as the generator sees it; the API is measured by fio (its \
+     aims are judged by these rows) and by memlane's own generator",
+    "CPU is user and system time of all processes of a system (server, map, generator) for a million requests, less what fio \
+     takes to begin and end; the kernel's own threads are not in it",
+    "The gap is the time of the slowest of 4 requests under way while a path dies, less the time in which there was none",
+    "Jobs: 4 KiB, depth 4 each; published figures were taken with other sizes and depths: only how they change can be \
+     compared",
+];
+
+pub(crate) fn catalogue() -> Catalogue {
+    Catalogue {
+        suite: "blocks",
+        views: vec![
+            volumes(),
+            gaps(),
+            jobs(Pattern::Randread),
+            jobs(Pattern::Randwrite),
+        ],
+        goals: goals(),
+        memory: None,
+        method: METHOD,
+        published: Published::parse(include_str!("../../../../published/blocks.json")),
+    }
+}
+
+fn systems() -> Vec<System> {
+    let all = systems::all().iter();
+    all.map(|one| system(one.id, one.about, systems::is_ours(one.id)))
+        .collect()
+}
+
+fn ours() -> impl Iterator<Item = System> {
+    systems().into_iter().filter(|system| system.ours)
+}
+
+fn bars(metric: &'static str) -> Plot {
+    Plot::Bars {
+        metric,
+        to: To::Itself,
+    }
+}
+
+fn volumes() -> View {
+    let ratios = ["rate", "p50"].into_iter();
+    View {
+        id: "volumes",
+        title: "volumes, side by side",
+        layout: Layout::Metrics,
+        systems: systems(),
+        rows: work::rows()
+            .iter()
+            .map(|one| row(one.id, one.about()))
+            .collect(),
+        metrics: &["rate", "p50", "p99", "cpu"],
+        ratios: ratios
+            .flat_map(|metric| ours().map(move |s| (s.id, BEST, metric)))
+            .collect(),
+        plots: vec![bars("rate"), bars("cpu")],
+    }
+}
+
+fn gaps() -> View {
+    View {
+        id: "gap",
+        title: "the gap when a path dies",
+        layout: Layout::Systems,
+        systems: BREAKERS.to_vec(),
+        rows: gap::all()
+            .iter()
+            .map(|one| row(one.id, one.about))
+            .collect(),
+        metrics: &["gap", "silence"],
+        ratios: Vec::new(),
+        plots: vec![bars("gap")],
+    }
+}
+
+/// The first and the last step of a sweep.
+fn ends(pattern: Pattern) -> [String; 2] {
+    let word = pattern.word();
+    [format!("{word}-x1"), format!("{word}-x64")]
+}
+
+fn jobs(pattern: Pattern) -> View {
+    let steps = work::sweep_rows()
+        .iter()
+        .filter(|row| row.pattern == pattern);
+    let lines = |metric, scaling| Plot::Lines {
+        metric,
+        across: "jobs on one volume",
+        powers: false,
+        scaling,
+    };
+    let [first, _] = ends(pattern);
+    let to_one = |system: System| (system.id, To::Row(first.clone()), "");
+    View {
+        id: match pattern {
+            Pattern::Randread => "jobs-read",
+            _ => "jobs-write",
+        },
+        title: "many jobs on one volume",
+        layout: Layout::Systems,
+        systems: systems(),
+        rows: steps
+            .map(|one| crate::suites::Row {
+                sweep: Some((pattern.word().into(), f64::from(one.jobs))),
+                ..row(one.id, format!("{}, {} jobs", pattern.word(), one.jobs))
+            })
+            .collect(),
+        metrics: &["rate", "cpu"],
+        ratios: systems().into_iter().map(to_one).collect(),
+        plots: vec![
+            lines("rate", false),
+            lines("rate", true),
+            lines("cpu", false),
+        ],
+    }
+}
+
+fn goals() -> Vec<Goal> {
+    let mut goals = Vec::new();
+    for one in work::rows() {
+        let of = ours().filter_map(|system| aim(system.id, one).map(|aim| (system.id, aim)));
+        goals.extend(of.map(|(of, (metric, aim))| Goal {
+            row: one.id.into(),
+            metric,
+            of,
+            to: BEST,
+            aim,
+        }));
+    }
+    for one in gap::all() {
+        goals.extend(BREAKERS.map(|breaker| Goal {
+            row: one.id.into(),
+            metric: "gap",
+            of: breaker.id,
+            to: To::Itself,
+            aim: Aim::AtMost(one.at_most_ms),
+        }));
+    }
+    for pattern in [Pattern::Randread, Pattern::Randwrite] {
+        let [first, last] = ends(pattern);
+        goals.extend(ours().map(|system| Goal {
+            row: last.clone(),
+            metric: "cpu",
+            of: system.id,
+            to: To::Row(first.clone()),
+            aim: Aim::AtMost(FLAT),
+        }));
+    }
+    goals
+}
+
+/// The aim of a system in a row. The API's rows are judged by fio's, so that both sides of a ratio come from one tool.
+fn aim(system: &str, row: &work::Row) -> Option<(&'static str, Aim)> {
+    let sequential = matches!(row.pattern, Pattern::Read | Pattern::Write);
+    let depth = row.depth;
+    Some(match system {
+        "fio-tcp" if sequential => ("rate", Aim::AtLeast(2.0)),
+        "fio-tcp" if depth == 1 => ("p50", Aim::AtMost(0.6)),
+        "fio-tcp" => ("rate", Aim::AtLeast(3.0)),
+        "fio-local" if sequential => return None,
+        "fio-local" if depth == 1 => ("rate", Aim::AtLeast(20.0)),
+        "fio-local" => ("rate", Aim::AtLeast(8.0)),
+        "nbd-local" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_is_judged_by_fio_and_only_memlane_has_aims() {
+        let goals = goals();
+        let of = |system: &str, row: &str| {
+            let mut goals = goals.iter().filter(|g| g.of == system && g.row == row);
+            goals.next().map(|goal| (goal.metric, goal.aim))
+        };
+        assert_eq!(
+            of("fio-tcp", "randread-qd1"),
+            Some(("p50", Aim::AtMost(0.6)))
+        );
+        assert_eq!(of("fio-tcp", "seqwrite"), Some(("rate", Aim::AtLeast(2.0))));
+        assert_eq!(
+            of("fio-local", "randwrite-qd32"),
+            Some(("rate", Aim::AtLeast(8.0)))
+        );
+        assert_eq!(of("fio-local", "seqread"), None);
+        assert_eq!(of("fio-tcp", "randread-x8"), None);
+        for system in systems::all() {
+            let fio = system.tool == systems::Tool::Fio && systems::is_ours(system.id);
+            let some = work::rows().iter().any(|row| aim(system.id, row).is_some());
+            assert_eq!(some, fio && system.id != "fuse", "{}", system.id);
+        }
+    }
+
+    #[test]
+    fn the_best_peer_is_one_of_all_that_are_not_ours() {
+        let peers: Vec<&str> = systems().iter().filter(|s| !s.ours).map(|s| s.id).collect();
+        assert_eq!(peers, PEERS);
+    }
+
+    /// The posting prints the change from IBNBD to NVMEoRDMA.
+    #[test]
+    fn the_published_figures_give_the_percentages_that_the_posting_prints() {
+        let table = catalogue().published;
+        for (source, row, percent) in [
+            ("cx2", "randread-x1", 4.6),
+            ("cx2", "randread-x64", -13.4),
+            ("cx2", "randwrite-x40", -33.0),
+            ("cx3", "randread-x8", 1.2),
+            ("cx3", "randwrite-x1", -22.4),
+            ("cx3", "randwrite-x64", -6.4),
+        ] {
+            let rate = |system: &str| {
+                let mut found = table.of(row, "rate");
+                let found = found.find(|f| f.source == source && f.system == system);
+                found.expect("a figure").value
+            };
+            let told = (rate("NVMEoRDMA") / rate("IBNBD") - 1.0) * 100.0;
+            assert!((told - percent).abs() < 0.06, "{told} against {percent}");
+        }
+        for figure in &table.figures {
+            assert!(work::is_sweep(&figure.row), "{}", figure.row);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Loads a system, by fio or by our own generator, and reads what they say.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::systems::{Bench, Running, Target, volume};
+use super::work::{LARGE, Outcome, Pattern, Row};
+use crate::render::spread;
+use crate::runner::proc::{Job, confined, family, find_program};
+use crate::runner::sys;
+
+/// What a program may take beyond the time of its measurement.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Writes the whole volume once: holes would be read from nowhere, by those who know of them.
+pub(super) fn fill(bench: &Bench, running: &Running) -> anyhow::Result<()> {
+    const FILL: Row = Row {
+        id: "fill",
+        pattern: Pattern::Write,
+        block: LARGE,
+        depth: 8,
+        jobs: 1,
+    };
+    let seconds = PATIENCE.as_secs_f64();
+    let mut command = command(bench, &running.target, &FILL, seconds)?;
+    match running.target {
+        Target::Api(_) => {
+            let requests = bench.size.div_ceil(u64::from(LARGE));
+            command.args(["--requests", &requests.to_string()])
+        }
+        // Later flags win.
+        _ => command.arg("--time_based=0"),
+    };
+    Job::start(command, 2 * PATIENCE, &bench.scratch)?.finish()?;
+    Ok(())
+}
+
+/// Loads a system with a row.
+pub(super) fn measure(
+    bench: &Bench,
+    running: &Running,
+    row: &Row,
+    seconds: f64,
+) -> anyhow::Result<Outcome> {
+    let command = command(bench, &running.target, row, seconds)?;
+    let before = cpu_of(running) + sys::children_cpu_seconds();
+    let limit = Duration::from_secs_f64(seconds) + PATIENCE;
+    let text = Job::start(command, limit, &bench.scratch)?.finish()?;
+    let cpu = cpu_of(running) + sys::children_cpu_seconds() - before;
+    let (mut outcome, idle) = match running.target {
+        Target::Api(_) => {
+            let outcome = serde_json::from_str(&text).context("our own generator's figures")?;
+            (outcome, 0.0)
+        }
+        _ => (fio_outcome(&text)?, bench.fio_cpu),
+    };
+    outcome.cpu_seconds_per_million = per_million(cpu - idle, outcome.requests);
+    Ok(outcome)
+}
+
+#[allow(clippy::cast_precision_loss)] // 2^53 requests are not answered in a measurement
+fn per_million(cpu: f64, requests: u64) -> f64 {
+    match requests {
+        0 => 0.0,
+        _ => cpu.max(0.0) * 1e6 / requests as f64,
+    }
+}
+
+/// Processor seconds that fio takes to begin and end, whatever it measures (it looks at the clocks of all CPUs first).
+pub(super) fn fixed_cost(scratch: &crate::runner::proc::Scratch) -> anyhow::Result<f64> {
+    let Some(fio) = find_program("fio") else {
+        return Ok(0.0);
+    };
+    let mut costs = Vec::new();
+    for _ in 0..3 {
+        let mut command = confined(&fio);
+        command.args(["--name=nothing", "--thread", "--ioengine=null", "--rw=read"]);
+        command.args(["--size=4k", "--output-format=json"]);
+        let before = sys::children_cpu_seconds();
+        Job::start(command, PATIENCE, scratch)?.finish()?;
+        costs.push(sys::children_cpu_seconds() - before);
+    }
+    Ok(spread::Spread::of(&costs).map_or(0.0, |costs| costs.median))
+}
+
+fn command(bench: &Bench, target: &Target, row: &Row, seconds: f64) -> anyhow::Result<Command> {
+    match target {
+        Target::Api(at) => Ok(own(bench, at, row, seconds)),
+        _ => by_fio(bench, target, row, seconds),
+    }
+}
+
+/// Our own generator.
+fn own(bench: &Bench, at: &str, row: &Row, seconds: f64) -> Command {
+    let mut command = confined(&bench.programs.bench);
+    command.args(["peer", "load", "--pattern", row.pattern.word(), "--json"]);
+    let numbers = [
+        ("--block", row.block),
+        ("--depth", row.depth),
+        ("--jobs", row.jobs),
+        ("--connections", connections(row)),
+    ];
+    for (flag, number) in numbers {
+        command.args([flag, &number.to_string()]);
+    }
+    command.args(["--seconds", &seconds.to_string()]);
+    command.args([at, &volume(bench.size)]);
+    command
+}
+
+/// Of each path: one for each of the client's CPUs that has a job, as `memlane map` does it.
+fn connections(row: &Row) -> u32 {
+    let cpus = sys::allowed_cpus().len();
+    row.jobs.min(u32::try_from(cpus).unwrap_or(1)).max(1)
+}
+
+fn by_fio(bench: &Bench, target: &Target, row: &Row, seconds: f64) -> anyhow::Result<Command> {
+    let fio = find_program("fio").context("not installed: fio")?;
+    let mut command = confined(fio);
+    command.args(["--name=bench", "--time_based", "--thread"]);
+    command.args(["--group_reporting", "--output-format=json"]);
+    command.args(["--norandommap", "--randrepeat=0", "--refill_buffers=0"]);
+    // From the call that begins a request to its end, whichever half of it an engine calls submission.
+    command.args(["--lat_percentiles=1", "--clat_percentiles=0"]);
+    command.arg(format!("--rw={}", row.pattern.word()));
+    command.arg(format!("--bs={}", row.block));
+    command.arg(format!("--iodepth={}", row.depth));
+    command.arg(format!("--numjobs={}", row.jobs));
+    command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
+    command.arg(format!("--size={}", bench.size));
+    match target {
+        Target::Nbd(uri) => command.arg("--ioengine=nbd").arg(format!("--uri={uri}")),
+        Target::File(path) => command
+            .args(["--ioengine=libaio", "--direct=1"])
+            .arg(format!("--filename={}", path.display())),
+        Target::Engine { library, at } => command
+            .arg(format!("--ioengine=external:{}", library.display()))
+            .arg(format!("--address={at}"))
+            .arg(format!("--connections={}", connections(row)))
+            .arg(format!("--volume={}", volume(bench.size))),
+        Target::Api(_) => &mut command,
+    };
+    Ok(command)
+}
+
+/// The figures in fio's document: of the side, reads or writes, that did something.
+fn fio_outcome(text: &str) -> anyhow::Result<Outcome> {
+    // It may say something before its document.
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    let document: serde_json::Value = serde_json::from_str(json).context("fio's document")?;
+    let job = &document["jobs"][0];
+    let error = job["error"].as_i64().unwrap_or(0);
+    anyhow::ensure!(error == 0, "fio's requests failed with errno {error}");
+    let did = |side: &&serde_json::Value| side["total_ios"].as_u64() > Some(0);
+    let sides = [&job["read"], &job["write"]];
+    let side = sides.into_iter().find(did);
+    let side = side.context("fio completed no request")?;
+    let micros = |percentile: &str| {
+        let nanos = side["lat_ns"]["percentile"][percentile].as_f64();
+        nanos.map(|nanos| nanos / 1000.0)
+    };
+    Ok(Outcome {
+        requests: side["total_ios"].as_u64().unwrap_or(0),
+        per_second: side["iops"].as_f64().context("fio's iops")?,
+        p50: micros("50.000000").context("fio's median")?,
+        p99: micros("99.000000").context("fio's 99th percentile")?,
+        cpu_seconds_per_million: 0.0,
+    })
+}
+
+/// Processor time of the system's processes so far, in seconds.
+fn cpu_of(running: &Running) -> f64 {
+    let pids = running.services.iter().flat_map(|service| service.pids());
+    let daemon = running.pid_file.as_ref().and_then(|file| {
+        let text = std::fs::read_to_string(file).ok()?;
+        text.trim().parse().ok()
+    });
+    let daemons = daemon.into_iter().flat_map(family);
+    pids.chain(daemons).map(sys::cpu_seconds).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fio_says_of_the_side_that_did_something_is_read() {
+        let text = r#"fio: hello
+            {"jobs": [{"error": 0, "read": {"total_ios": 0},
+             "write": {"total_ios": 5, "iops": 12.5,
+                       "lat_ns": {"percentile": {"50.000000": 2000, "99.000000": 9000}}}}]}"#;
+        let outcome = fio_outcome(text).expect("figures");
+        assert_eq!(
+            (
+                outcome.requests,
+                outcome.per_second,
+                outcome.p50,
+                outcome.p99
+            ),
+            (5, 12.5, 2.0, 9.0)
+        );
+    }
+
+    #[test]
+    fn a_document_without_figures_or_with_an_error_is_none() {
+        let percentiles = r#""lat_ns": {"percentile": {"50.000000": 2000}}"#;
+        let job = |error: u32, ios: u32, rest: &str| {
+            format!(
+                r#"{{"jobs": [{{"error": {error}, "read": {{"total_ios": {ios}, "iops": 1.0, {rest}}}}}]}}"#
+            )
+        };
+        let wrong = [
+            (String::new(), "document"),
+            ("{}".into(), "no request"),
+            (job(0, 0, percentiles), "no request"),
+            (job(5, 9, percentiles), "errno 5"),
+            (job(0, 9, percentiles), "99th"),
+            (job(0, 9, r#""x": 1"#), "median"),
+        ];
+        for (text, why) in wrong {
+            let error = fio_outcome(&text).expect_err(&text);
+            assert!(format!("{error:#}").contains(why), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn processor_time_is_told_for_a_million_requests() {
+        assert_eq!(per_million(0.5, 250_000), 2.0);
+        assert_eq!((per_million(0.5, 0), per_million(-0.1, 7)), (0.0, 0.0));
+    }
+}

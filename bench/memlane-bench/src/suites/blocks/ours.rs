@@ -1,0 +1,163 @@
+//! memlane, as a system to be measured.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::systems::{Bench, Running, Target, uri, volume};
+use super::volume::{Access, OpenVolume};
+use crate::runner::proc::{Service, confined, free_port, listens};
+
+/// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
+pub(super) fn library(bench: &Bench) -> PathBuf {
+    let beside = bench.programs.memlane.with_file_name("libmemlane_fio.so");
+    let deps = bench
+        .programs
+        .memlane
+        .with_file_name("deps/libmemlane_fio.so");
+    match !beside.exists() && deps.exists() {
+        true => deps,
+        false => beside,
+    }
+}
+
+/// Why fio could not use it, if so.
+pub(super) fn no_engine(library: &Path) -> Option<String> {
+    let shown = library.display();
+    let Ok(bytes) = std::fs::read(library) else {
+        return Some(format!("not built: {shown} (`./dev build` makes it)"));
+    };
+    // The name of the function that fio looks for.
+    let name = b"get_ioengine";
+    let engine = bytes.windows(name.len()).any(|window| window == name);
+    (!engine).then(|| {
+        format!(
+            "built without fio's headers: {shown} (`./dev build` fetches them; docs/guides/fio.md)"
+        )
+    })
+}
+
+/// What a test or a person who looks at the processes sees; no two are the same at a time.
+fn fresh(bench: &Bench, hint: &str) -> String {
+    let name = bench.scratch.name(hint);
+    let name = name.file_name().unwrap_or_default().to_string_lossy();
+    format!("{name}-{}", std::process::id())
+}
+
+/// A server for test volumes, which listens at `at`; `command` may begin with what puts it elsewhere.
+pub(super) fn serve(
+    bench: &Bench,
+    mut command: Command,
+    at: &[String],
+    ready: impl Fn(u32) -> bool,
+) -> anyhow::Result<Service> {
+    command.args(["serve", "--test-volumes", "--name", &fresh(bench, "serve")]);
+    for at in at {
+        command.args(["--listen", at]);
+    }
+    let ours = |at: &String| at.starts_with("local:") || at.starts_with("tcp://127.");
+    if !at.iter().all(ours) {
+        // Namespaces that nobody else is in.
+        command.arg("--insecure");
+    }
+    command.arg("--root").arg(bench.scratch.path());
+    Service::start_until(command, &bench.scratch, ready)
+}
+
+fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)> {
+    let (name, port) = (fresh(bench, "at"), free_port()?);
+    let at = match local {
+        true => format!("local:{name}"),
+        false => format!("tcp://127.0.0.1:{port}"),
+    };
+    let needle = format!("memlane/blocks/{name}");
+    let service = serve(
+        bench,
+        confined(&bench.programs.memlane),
+        std::slice::from_ref(&at),
+        |pid| match local {
+            true => {
+                std::fs::read_to_string("/proc/net/unix").is_ok_and(|text| text.contains(&needle))
+            }
+            false => listens(pid, port),
+        },
+    )?;
+    Ok((service, at))
+}
+
+/// Its API, by our own generator.
+pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
+    let (service, at) = local_or_tcp(bench, local)?;
+    let held = hold(bench, &at)?;
+    let mut running = running(Target::Api(at), vec![service]);
+    running.held = Some(held);
+    Ok(running)
+}
+
+/// Its API, by fio.
+pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
+    let (service, at) = local_or_tcp(bench, local)?;
+    let (library, held) = (library(bench), hold(bench, &at)?);
+    let mut running = running(Target::Engine { library, at }, vec![service]);
+    running.held = Some(held);
+    Ok(running)
+}
+
+/// A volume in memory is there as long as somebody has it open. Each load opens it anew: without this it would read
+/// holes, and pay for their pages.
+fn hold(bench: &Bench, at: &str) -> anyhow::Result<OpenVolume> {
+    OpenVolume::open(&[at.to_owned()], &volume(bench.size), Access::ReadOnly, 1)
+}
+
+fn running(target: Target, services: Vec<Service>) -> Running {
+    Running {
+        target,
+        services,
+        pid_file: None,
+        disk: None,
+        held: None,
+    }
+}
+
+fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {
+    let mut command = confined(&bench.programs.memlane);
+    command.args(["map", "--foreground", "--session", &fresh(bench, "map")]);
+    command.args(["--as", &format!("{face}{}", place.display()), at]);
+    command.arg(volume(bench.size));
+    Service::start_until(command, &bench.scratch, |_| match face {
+        "fuse:" => std::fs::metadata(place).is_ok_and(|meta| meta.len() == bench.size),
+        _ => place.exists(),
+    })
+}
+
+/// The NBD export of a mapped volume.
+pub(super) fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
+    let (service, at) = local_or_tcp(bench, local)?;
+    let socket = bench.scratch.name("nbd");
+    let mapped = map(bench, &at, "nbd:unix:", &socket)?;
+    Ok(running(Target::Nbd(uri(&socket)), vec![service, mapped]))
+}
+
+/// The file of a mapped volume.
+pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
+    let (service, at) = local_or_tcp(bench, true)?;
+    let file = bench.scratch.name("fuse");
+    let mapped = map(bench, &at, "fuse:", &file)?;
+    Ok(running(Target::File(file), vec![service, mapped]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::proc::Scratch;
+
+    #[test]
+    fn a_library_that_is_absent_or_no_engine_is_told_from_one_that_is() {
+        let scratch = Scratch::new().expect("a folder");
+        let library = scratch.name("library");
+        assert!(no_engine(&library).is_some_and(|why| why.starts_with("not built")));
+        std::fs::write(&library, b"\x7fELF").expect("a file");
+        assert!(no_engine(&library).is_some_and(|why| why.contains("headers")));
+        std::fs::write(&library, b"\x7fELF\0get_ioengine\0").expect("a file");
+        assert_eq!(no_engine(&library), None);
+    }
+}

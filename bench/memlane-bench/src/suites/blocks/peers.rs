@@ -1,0 +1,158 @@
+//! The network block devices of others.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use super::systems::{Bench, Disk, Running, Target, uri};
+use crate::runner::proc::{Service, confined, find_program, free_port};
+
+/// Where a peer listens.
+enum Door {
+    Tcp(u16),
+    Unix(std::path::PathBuf),
+}
+
+impl Door {
+    fn new(bench: &Bench, tcp: bool) -> anyhow::Result<Door> {
+        match tcp {
+            true => Ok(Door::Tcp(free_port()?)),
+            false => Ok(Door::Unix(bench.scratch.name("door"))),
+        }
+    }
+
+    fn target(&self, export: &str) -> Target {
+        Target::Nbd(match self {
+            Door::Tcp(port) => format!("nbd://127.0.0.1:{port}/{export}"),
+            Door::Unix(socket) if export.is_empty() => uri(socket),
+            Door::Unix(socket) => format!("nbd+unix:///{export}?socket={}", socket.display()),
+        })
+    }
+
+    fn start(&self, command: Command, bench: &Bench) -> anyhow::Result<Service> {
+        match self {
+            Door::Tcp(port) => Service::start(command, *port, &bench.scratch),
+            Door::Unix(socket) => {
+                Service::start_until(command, &bench.scratch, |_| socket.exists())
+            }
+        }
+    }
+}
+
+/// Where it is installed.
+fn program(name: &str) -> anyhow::Result<Command> {
+    let path = find_program(name).with_context(|| format!("not installed: {name}"))?;
+    Ok(confined(path))
+}
+
+/// A file in memory, thin.
+fn file(bench: &Bench) -> anyhow::Result<Disk> {
+    let dir = Path::new("/dev/shm");
+    let name = bench.scratch.name("disk");
+    let name = name
+        .file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let path = match dir.is_dir() {
+        true => dir.join(format!("memlane-bench-{}-{name}", std::process::id())),
+        false => bench.scratch.path().join(name),
+    };
+    let disk = Disk(path);
+    std::fs::File::create(&disk.0)?.set_len(bench.size)?;
+    Ok(disk)
+}
+
+/// nbdkit's volume in memory.
+pub(super) fn nbdkit_memory(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
+    let mut plugin = Command::new("memory");
+    plugin.arg(bench.size.to_string());
+    nbdkit(bench, tcp, &plugin, None)
+}
+
+/// nbdkit's file.
+pub(super) fn nbdkit_file(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
+    let disk = file(bench)?;
+    let mut plugin = Command::new("file");
+    plugin.arg(&disk.0);
+    nbdkit(bench, tcp, &plugin, Some(disk))
+}
+
+fn nbdkit(
+    bench: &Bench,
+    tcp: bool,
+    plugin: &Command,
+    disk: Option<Disk>,
+) -> anyhow::Result<Running> {
+    let door = Door::new(bench, tcp)?;
+    let mut command = program("nbdkit")?;
+    command.args(["--foreground", "--exit-with-parent"]);
+    match &door {
+        Door::Tcp(port) => command.args(["--ipaddr", "127.0.0.1", "--port", &port.to_string()]),
+        Door::Unix(socket) => command.arg("--unix").arg(socket),
+    };
+    command.arg(plugin.get_program()).args(plugin.get_args());
+    Ok(Running {
+        target: door.target(""),
+        services: vec![door.start(command, bench)?],
+        pid_file: None,
+        disk,
+        held: None,
+    })
+}
+
+/// nbd-server's file.
+pub(super) fn nbd_server(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
+    let (disk, door) = (file(bench)?, Door::new(bench, tcp)?);
+    let config = bench.scratch.name("nbd-server");
+    // Its unix socket comes beside a port, always.
+    let (port, more) = match &door {
+        Door::Tcp(port) => (*port, String::new()),
+        Door::Unix(socket) => (free_port()?, format!("unixsock = {}\n", socket.display())),
+    };
+    let text = format!(
+        "[generic]\nlistenaddr = 127.0.0.1\nport = {port}\n{more}[volume]\nexportname = {}\n",
+        disk.0.display()
+    );
+    std::fs::write(&config, text)?;
+    let pid = bench.scratch.name("nbd-server-pid");
+    let server = find_program("nbd-server").context("not installed: nbd-server")?;
+    // It leaves its parent, or serves one client only: a shell stays with it.
+    let script = r#"trap 'kill $(cat "$3"); exit 0' TERM INT; "$1" -C "$2" -p "$3" && while sleep 0.1; do :; done"#;
+    let mut command = confined("/bin/sh");
+    command
+        .args(["-c", script, "sh"])
+        .args([&server, &config, &pid]);
+    Ok(Running {
+        target: door.target("volume"),
+        services: vec![door.start(command, bench)?],
+        pid_file: Some(pid),
+        disk: Some(disk),
+        held: None,
+    })
+}
+
+/// The export of QEMU's storage daemon.
+pub(super) fn qsd(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
+    let (disk, door) = (file(bench)?, Door::new(bench, tcp)?);
+    let mut command = program("qemu-storage-daemon")?;
+    command.arg("--blockdev").arg(format!(
+        "driver=file,node-name=disk,filename={}",
+        disk.0.display()
+    ));
+    command.arg("--nbd-server").arg(match &door {
+        Door::Tcp(port) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
+        Door::Unix(socket) => format!("addr.type=unix,addr.path={}", socket.display()),
+    });
+    command.args([
+        "--export",
+        "type=nbd,id=disk,node-name=disk,name=,writable=on",
+    ]);
+    Ok(Running {
+        target: door.target(""),
+        services: vec![door.start(command, bench)?],
+        pid_file: None,
+        disk: Some(disk),
+        held: None,
+    })
+}

@@ -1,0 +1,359 @@
+//! What the socket suite's tables and plots show, and what memlane should reach.
+
+use super::native::{self, Kind};
+use super::trial::Side;
+use super::work;
+use crate::render::published::Published;
+use crate::suites::{Aim, Catalogue, Goal, Layout, MemoryRule, Plot, Row, To, View, row};
+
+const TCP: To = To::System(Side::Tcp.id());
+/// The columns under `memlane run`.
+const OURS: [&str; 2] = [Side::Copy.id(), Side::Nocopy.id()];
+/// Groups of the programs' rows.
+const PROGRAMS: [&str; 5] = ["embedded", "sockperf", "iperf3", "nginx", "redis"];
+
+const METHOD: &[&str] = &[
+    "Rounds alternate between the columns in one run, every second round backwards; medians (lowest–highest); ratios are of \
+     the same round",
+    "memlane copy and nocopy: both programs under memlane run with that --mode; UNIX: the same programs over UNIX domain \
+     sockets, where they can",
+    "Server on one CPU, client on another; free: wherever the kernel likes; the pairs that share CPUs have two, all of them",
+    "CPU: user and system time of server and client, warm-up included where its requests are counted; told where it was 50 ms \
+     or more",
+    "Embedded: our own plain programs with sockets of the standard library, blocking; for many connections: one thread with \
+     epoll at each end, requests over all of them in turn, up to 64 at a time",
+    "Handed over by name: half of a round trip between two processes on a CPU each, in which memory of so many bytes is given \
+     and as much taken back; memlane: reserve and commit, peek and consume; iceoryx2: a sample is loaned and sent, received \
+     and dropped; neither writes or reads the memory; UNIX sockets have to write and read it; the clock is read once for as \
+     many turns as take about 20 µs, at most 64: percentiles are of means of so many",
+    "Carried by name: bytes are copied into the memory at one end and out of it at the other, one way; the bare ring does the \
+     same by memcpy, with indices and nothing else, never sleeping, as large as memlane's ring is by default; both take a \
+     quarter of it at a time, at most; memlane spins for up to 100 µs and then sleeps on its TCP socket; no spinning: it \
+     sleeps each time; iceoryx2 looks without pause; events: it sleeps on its event service each time",
+];
+
+pub(crate) fn catalogue() -> Catalogue {
+    let views = vec![
+        programs(),
+        swept(
+            "connections",
+            "100 bytes over many connections in turn",
+            &["rate", "p50", "p99"],
+            &["rate"],
+            "connections",
+        ),
+        swept(
+            "rr",
+            "there and back, by size",
+            &["p50", "p99", "rate"],
+            &["p50", "p99"],
+            "bytes",
+        ),
+        swept(
+            "stream",
+            "one way, by size",
+            &["throughput"],
+            &["throughput"],
+            "bytes",
+        ),
+        costs(),
+        by_name(Kind::Handover),
+        by_name(Kind::Carried),
+    ];
+    Catalogue {
+        suite: "sockets",
+        goals: goals(&views),
+        views,
+        memory: Some(MemoryRule {
+            least: 50.0,
+            systems: &OURS,
+            not_asked: &["short", "one-sided"],
+        }),
+        method: METHOD,
+        published: Published::parse(include_str!("../../../../published/sockets.json")),
+    }
+}
+
+/// Rows of some groups, pinned and then free where they can be both.
+fn rows(groups: &[&str]) -> Vec<Row> {
+    let workloads = work::all();
+    let wanted = workloads
+        .iter()
+        .filter(|workload| groups.contains(&workload.group()));
+    let rows = wanted.flat_map(|workload| {
+        let both = workload.pinning().len() > 1;
+        workload.rows().into_iter().flat_map(move |id| {
+            let sweep = work::across(id).map(|at| (workload.group().to_owned(), at));
+            let pinned = Row {
+                sweep,
+                ..row(id, work::about(id))
+            };
+            let free = row(work::free(id), format!("{}, free", work::about(id)));
+            [Some(pinned), both.then_some(free)].into_iter().flatten()
+        })
+    });
+    rows.collect()
+}
+
+fn against_tcp() -> Vec<(&'static str, To, &'static str)> {
+    let others = [Side::Unix, Side::Copy, Side::Nocopy];
+    others.map(|side| (side.id(), TCP, "")).to_vec()
+}
+
+fn view(
+    id: &'static str,
+    title: &'static str,
+    groups: &[&str],
+    metrics: &'static [&'static str],
+) -> View {
+    View {
+        id,
+        title,
+        layout: Layout::Systems,
+        systems: Side::ALL.map(Side::system).to_vec(),
+        rows: rows(groups),
+        metrics,
+        ratios: against_tcp(),
+        plots: Vec::new(),
+    }
+}
+
+fn programs() -> View {
+    let bars = |metric| Plot::Bars { metric, to: TCP };
+    View {
+        plots: vec![bars("rate"), bars("throughput"), bars("p50"), bars("p99")],
+        ..view(
+            "programs",
+            "programs",
+            &PROGRAMS,
+            &["rate", "throughput", "p50", "p99"],
+        )
+    }
+}
+
+fn swept(
+    group: &'static str,
+    title: &'static str,
+    metrics: &'static [&'static str],
+    plotted: &[&'static str],
+    across: &'static str,
+) -> View {
+    let lines = |metric: &&'static str| Plot::Lines {
+        metric,
+        across,
+        powers: true,
+        scaling: false,
+    };
+    View {
+        plots: plotted.iter().map(lines).collect(),
+        ..view(group, title, &[group], metrics)
+    }
+}
+
+fn costs() -> View {
+    let groups = [&PROGRAMS[..], &["connections", "rr", "stream"]].concat();
+    View {
+        plots: vec![
+            Plot::Bars {
+                metric: "cpu",
+                to: TCP,
+            },
+            Plot::Lines {
+                metric: "cpu",
+                across: "bytes, or connections",
+                powers: true,
+                scaling: false,
+            },
+        ],
+        ..view("cpu", "processor time", &groups, &["cpu"])
+    }
+}
+
+fn by_name(kind: Kind) -> View {
+    let systems = native::SYSTEMS.iter().filter(|system| kind.has(system));
+    let sizes = native::sizes(false).into_iter();
+    let rows = sizes.map(|bytes| Row {
+        sweep: Some((kind.word().into(), bytes as f64)),
+        ..row(
+            native::row(kind, bytes),
+            format!("{} B", work::grouped(bytes as f64)),
+        )
+    });
+    let (metric, title, metrics): (_, _, &'static [&'static str]) = match kind {
+        Kind::Handover => ("p50", "memory handed over by name", &["p50", "p99"]),
+        Kind::Carried => ("throughput", "bytes carried by name", &["throughput"]),
+    };
+    let to = |of, to| (of, To::System(to), metric);
+    View {
+        id: kind.word(),
+        title,
+        layout: Layout::Systems,
+        systems: systems.copied().collect(),
+        rows: rows.collect(),
+        metrics,
+        ratios: match kind {
+            Kind::Handover => vec![
+                to(native::LANE, native::ICE),
+                to(native::LANE_SLEEPS, native::ICE_SLEEPS),
+                to(native::LANE, native::STREAM),
+            ],
+            Kind::Carried => vec![
+                to(native::LANE, native::BARE),
+                to(native::LANE, native::ICE),
+            ],
+        },
+        plots: vec![Plot::Lines {
+            metric,
+            across: "bytes",
+            powers: true,
+            scaling: false,
+        }],
+    }
+}
+
+fn goals(views: &[View]) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    for view in &views[..4] {
+        for one in &view.rows {
+            for metric in view.metrics {
+                let aim = aim(&one.id, metric);
+                goals.extend(aim.map(|aim| goal(&one.id, metric, Side::Nocopy.id(), TCP, aim)));
+            }
+        }
+    }
+    let sizes = native::sizes(false);
+    for bytes in &sizes {
+        let id = |kind| native::row(kind, *bytes);
+        let ice = To::System(native::ICE);
+        goals.push(goal(
+            &id(Kind::Handover),
+            "p50",
+            native::LANE,
+            ice,
+            Aim::AtMost(1.0),
+        ));
+        if *bytes >= BULK {
+            let bare = To::System(native::BARE);
+            goals.push(goal(
+                &id(Kind::Carried),
+                "throughput",
+                native::LANE,
+                bare,
+                Aim::AtLeast(0.8),
+            ));
+        }
+    }
+    let ends = [sizes[0], sizes[sizes.len() - 1]].map(|bytes| native::row(Kind::Handover, bytes));
+    let [first, last] = ends;
+    goals.push(goal(
+        &last,
+        "p50",
+        native::LANE,
+        To::Row(first),
+        Aim::AtMost(1.2),
+    ));
+    goals
+}
+
+/// Where bytes are carried the aim is for bulk: smaller messages than this are about calls.
+const BULK: u64 = 64 * 1024;
+
+fn goal(row: &str, metric: &'static str, of: &'static str, to: To, aim: Aim) -> Goal {
+    Goal {
+        row: row.into(),
+        metric,
+        of,
+        to,
+        aim,
+    }
+}
+
+/// What nocopy should reach against TCP.
+fn aim(id: &str, metric: &str) -> Option<Aim> {
+    use Aim::{AtLeast, AtMost};
+    let (row, pinned) = match id.split_once('/') {
+        Some((row, _)) => (row, false),
+        None => (id, true),
+    };
+    let (group, _) = row.rsplit_once('-').unwrap_or((row, ""));
+    Some(match (row, group, metric) {
+        ("sockperf-pp", _, "p50" | "p99") if pinned => AtMost(0.01),
+        ("sockperf-tp" | "iperf3", _, "throughput") => AtLeast(3.0),
+        ("msg100", _, "rate") if pinned => AtLeast(50.0),
+        ("nginx-1" | "connections-1", _, "rate") => AtLeast(20.0),
+        // Whatever their number.
+        (_, "nginx" | "connections", "rate") => AtLeast(4.0),
+        (_, "redis-get" | "redis-set", "rate") => AtLeast(3.0),
+        (_, "redis-get" | "redis-set", "p99") => AtMost(1.0),
+        ("short", _, "rate") => AtLeast(0.97),
+        ("one-sided", _, "rate") => AtLeast(0.98),
+        ("strangers", _, "rate")
+        | (_, "oversubscribed", "rate")
+        | ("oversubscribed", _, "rate") => AtLeast(1.0),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_suite_stands_in_a_table() {
+        let all = catalogue();
+        let shown = |id: &str| {
+            all.views[..4]
+                .iter()
+                .any(|v| v.rows.iter().any(|r| r.id == id))
+        };
+        let rows: Vec<&str> = work::all()
+            .iter()
+            .flat_map(|workload| workload.rows())
+            .collect();
+        assert_eq!(rows.len(), 53);
+        for id in rows {
+            assert!(shown(id), "{id}");
+        }
+        assert!(shown("nginx-1/free") && !shown("rr-1/free") && !shown("strangers/free"));
+    }
+
+    #[test]
+    fn aims_for_latency_are_upper_bounds_and_some_are_for_pinned_runs_only() {
+        assert!(aim("sockperf-pp", "p50").expect("an aim").met(0.009));
+        assert!(!aim("sockperf-pp", "p99").expect("an aim").met(0.02));
+        assert_eq!(aim("sockperf-pp/free", "p50"), None);
+        assert_eq!(aim("connections-10000", "rate"), aim("nginx-128", "rate"));
+        assert_eq!(aim("nginx-memory-1", "rate"), None);
+        assert!(aim("short/free", "rate").expect("an aim").met(0.97));
+        assert_eq!(
+            aim("oversubscribed", "rate"),
+            aim("oversubscribed-32", "rate")
+        );
+    }
+
+    #[test]
+    fn published_ratios_are_the_percentages_that_the_mails_print() {
+        let table = catalogue().published;
+        for (row, metric, source, system, percent) in [
+            ("msg100", "rate", "rfc-v2", "SMC-lo", 102.64),
+            ("sockperf-tp", "throughput", "rfc-v2", "SMC-lo-nocpy", 66.68),
+            ("sockperf-pp", "p50", "rfc-v4", "SMC-lo-nocpy", -46.81),
+            ("iperf3", "throughput", "rfc-v2", "SMC-lo-nocpy", 88.64),
+            ("msg100", "rate", "rfc-v4", "domain", 46.45),
+            ("nginx-500", "rate", "rfc-v4", "SMC-lo", 37.53),
+            ("nginx-1000", "rate", "lo-v3", "SMC-lo-nocpy", 51.10),
+            ("redis-get-c200", "rate", "lo-v3", "SMC-lo-nocpy", 32.31),
+            ("redis-set-c200", "rate", "lo-v3", "SMC-lo-nocpy", 35.56),
+        ] {
+            let mut of = table.of(row, metric);
+            let figure = of
+                .find(|f| f.source == source && f.system == system)
+                .expect("a figure");
+            let told = (table.ratio(figure).expect("a ratio") - 1.0) * 100.0;
+            assert!(
+                (told - percent).abs() < 0.02,
+                "{row}: {told} against {percent}"
+            );
+        }
+    }
+}

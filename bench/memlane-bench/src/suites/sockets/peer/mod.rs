@@ -1,0 +1,281 @@
+//! The embedded pair: plain programs with sockets of the standard library that know nothing of memlane. Run as separate
+//! processes.
+
+mod many;
+mod sizes;
+mod wire;
+
+use std::io::{ErrorKind, Read, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::hist::Hist;
+pub(super) use sizes::Kind;
+pub(crate) use wire::At;
+use wire::{Door, Wire};
+
+/// Bytes of a request and of its reply.
+const MESSAGE: usize = 100;
+
+/// Which half of the pair.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Peer {
+    /// Answers every 100-byte message with the same bytes.
+    Server {
+        /// 127.0.0.1:PORT or unix:PATH.
+        #[arg(long)]
+        at: At,
+        /// Close after the first answer of each connection.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Sends 100-byte messages and waits for each answer.
+    Client {
+        /// 127.0.0.1:PORT or unix:PATH.
+        #[arg(long)]
+        at: At,
+        /// How long to measure.
+        #[arg(long)]
+        seconds: f64,
+        /// A new connection for each message.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Answers messages, or takes bytes, of the sizes that its clients say.
+    SizesServer {
+        /// 127.0.0.1:PORT or unix:PATH.
+        #[arg(long)]
+        at: At,
+    },
+    /// Goes through sizes, each for so long on a connection of its own.
+    SizesClient {
+        /// 127.0.0.1:PORT or unix:PATH.
+        #[arg(long)]
+        at: At,
+        /// How long to measure each.
+        #[arg(long)]
+        seconds: f64,
+        /// Wait for an answer of the same size, or only send.
+        #[arg(long)]
+        kind: Kind,
+        /// Which.
+        #[arg(long, value_delimiter = ',')]
+        bytes: Vec<u64>,
+    },
+    /// Answers 100-byte messages on many connections, with epoll and one thread.
+    ManyServer {
+        /// 127.0.0.1:PORT or unix:PATH.
+        #[arg(long)]
+        at: At,
+    },
+    /// Sends 100-byte messages over many connections in turn, up to 64 at a time, with epoll and one thread.
+    ManyClient {
+        /// 127.0.0.1:PORT or unix:PATH.
+        #[arg(long)]
+        at: At,
+        /// How long to measure.
+        #[arg(long)]
+        seconds: f64,
+        /// How many.
+        #[arg(long)]
+        connections: usize,
+    },
+}
+
+/// What a client prints, as one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Outcome {
+    /// Messages answered in the time that was measured.
+    pub(super) exchanges: u64,
+    /// Likewise, warm-up included.
+    pub(super) all: u64,
+    /// Time that was measured.
+    pub(super) seconds: f64,
+    /// Median round trip.
+    pub(super) p50_ns: u64,
+    /// 99th percentile of the round trip.
+    pub(super) p99_ns: u64,
+}
+
+/// Likewise, for each size.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Sized {
+    /// Of a message, or of a write.
+    pub(crate) bytes: u64,
+    /// Bytes carried one way in a second.
+    pub(crate) bytes_per_second: f64,
+    /// Median of half a round trip, if there was one.
+    pub(crate) p50_ns: Option<f64>,
+    /// 99th percentile, likewise.
+    pub(crate) p99_ns: Option<f64>,
+    /// Processor time of both ends for what was measured; `None`: not told.
+    pub(crate) cpu_seconds: Option<f64>,
+    /// Which that was.
+    pub(crate) seconds: f64,
+}
+
+/// Runs one half.
+pub(crate) fn run(peer: &Peer) -> anyhow::Result<ExitCode> {
+    let budget = |seconds| Duration::try_from_secs_f64(seconds).context("--seconds");
+    match peer {
+        Peer::Server { at, once } => serve(&Door::open(at)?, *once)?,
+        Peer::Client { at, seconds, once } => {
+            let outcome = match once {
+                true => connect_again_and_again(at, budget(*seconds)?)?,
+                false => ping_pong(at, budget(*seconds)?)?,
+            };
+            println!("{}", serde_json::to_string(&outcome)?);
+        }
+        Peer::SizesServer { at } => sizes::serve(&Door::open(at)?)?,
+        Peer::SizesClient {
+            at,
+            seconds,
+            kind,
+            bytes,
+        } => {
+            let all = sizes::measure(at, budget(*seconds)?, *kind, bytes)?;
+            println!("{}", serde_json::to_string(&all)?);
+        }
+        Peer::ManyServer { at } => many::serve(&Door::open(at)?)?,
+        Peer::ManyClient {
+            at,
+            seconds,
+            connections,
+        } => {
+            let outcome = many::measure(at, budget(*seconds)?, *connections)?;
+            println!("{}", serde_json::to_string(&outcome)?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(door: &Door, once: bool) -> anyhow::Result<()> {
+    loop {
+        let stream = door.accept().context("accept")?;
+        if let Err(error) = answer(stream, once) {
+            eprintln!("connection ended: {error}");
+        }
+    }
+}
+
+fn answer(mut stream: Wire, once: bool) -> std::io::Result<()> {
+    let mut message = [0u8; MESSAGE];
+    loop {
+        match stream.read_exact(&mut message) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        stream.write_all(&message)?;
+        if once {
+            return Ok(());
+        }
+    }
+}
+
+fn ping_pong(at: &At, budget: Duration) -> anyhow::Result<Outcome> {
+    let mut stream = Wire::connect(at).context("connect")?;
+    let mut message = [0u8; MESSAGE];
+    // Not counted: connection set-up, page faults, and where a lane opens it opens here.
+    let warm_up = Instant::now();
+    let mut sequence = 0u64;
+    while warm_up.elapsed() < Duration::from_millis(100) {
+        sequence += 1;
+        exchange(&mut stream, &mut message, sequence)?;
+    }
+    let mut hist = Hist::new();
+    let begin = Instant::now();
+    let mut last = begin;
+    while last - begin < budget {
+        sequence += 1;
+        exchange(&mut stream, &mut message, sequence)?;
+        let now = Instant::now();
+        hist.record(nanoseconds(now - last));
+        last = now;
+    }
+    Ok(outcome(&hist, sequence, last - begin))
+}
+
+fn connect_again_and_again(at: &At, budget: Duration) -> anyhow::Result<Outcome> {
+    let mut message = [0u8; MESSAGE];
+    let mut hist = Hist::new();
+    let begin = Instant::now();
+    let mut last = begin;
+    let mut sequence = 0u64;
+    while last - begin < budget {
+        let mut stream = Wire::connect(at).context("connect")?;
+        sequence += 1;
+        exchange(&mut stream, &mut message, sequence)?;
+        // The server closes first, so that TIME_WAIT does not eat the client's ports.
+        if stream.read(&mut message)? != 0 {
+            bail!("the server sent more than one answer");
+        }
+        drop(stream);
+        let now = Instant::now();
+        hist.record(nanoseconds(now - last));
+        last = now;
+    }
+    Ok(outcome(&hist, sequence, last - begin))
+}
+
+fn exchange(stream: &mut Wire, message: &mut [u8; MESSAGE], sequence: u64) -> anyhow::Result<()> {
+    message[..8].copy_from_slice(&sequence.to_le_bytes());
+    stream.write_all(message).context("send")?;
+    stream.read_exact(message).context("receive")?;
+    if message[..8] != sequence.to_le_bytes() {
+        bail!("message {sequence} came back changed");
+    }
+    Ok(())
+}
+
+fn outcome(hist: &Hist, all: u64, elapsed: Duration) -> Outcome {
+    Outcome {
+        exchanges: hist.len(),
+        all,
+        seconds: elapsed.as_secs_f64(),
+        p50_ns: hist.percentile(50),
+        p99_ns: hist.percentile(99),
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::proc::{Scratch, free_port};
+
+    /// Over TCP and over a socket file.
+    pub(super) fn each_way(test: impl Fn(At)) {
+        let scratch = Scratch::new().expect("a folder");
+        let port = free_port().expect("a port");
+        test(At::Tcp(([127, 0, 0, 1], port).into()));
+        test(At::Unix(scratch.name("socket")));
+    }
+
+    #[test]
+    fn a_client_counts_what_a_server_answered() {
+        each_way(|at| {
+            let door = Door::open(&at).expect("it listens");
+            std::thread::spawn(move || serve(&door, false));
+            let outcome = ping_pong(&at, Duration::from_millis(100)).expect("ping-pong");
+            assert!(outcome.exchanges > 0 && outcome.seconds >= 0.1);
+            assert!(outcome.all > outcome.exchanges);
+            assert!(outcome.p50_ns > 0 && outcome.p50_ns <= outcome.p99_ns);
+        });
+    }
+
+    #[test]
+    fn short_connections_get_one_answer_each() {
+        each_way(|at| {
+            let door = Door::open(&at).expect("it listens");
+            std::thread::spawn(move || serve(&door, true));
+            let outcome = connect_again_and_again(&at, Duration::from_millis(50)).expect("short");
+            assert!(outcome.exchanges > 0);
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! nginx and wrk: one worker, keep-alive, a page the size of nginx's own welcome
+//! page, from a file (which nginx opens, asks for its size, reads and closes for each
+//! request) and from nginx's memory (its configuration: what the transport alone brings).
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::super::trial::{
+    Address, Place, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
+};
+use crate::runner::parse;
+use crate::runner::proc::free_port;
+
+/// Row, wrk's threads, connections, path. 500 and 1000 are those of the published tables.
+const RUNS: [(&str, &str, &str, &str); 9] = [
+    ("nginx-1", "1", "1", "index.html"),
+    ("nginx-16", "1", "16", "index.html"),
+    ("nginx-64", "1", "64", "index.html"),
+    ("nginx-128", "1", "128", "index.html"),
+    ("nginx-500", "8", "500", "index.html"),
+    ("nginx-1000", "8", "1000", "index.html"),
+    ("nginx-memory-1", "1", "1", "memory"),
+    ("nginx-memory-16", "1", "16", "memory"),
+    ("nginx-memory-128", "1", "128", "memory"),
+];
+const PAGE_BYTES: usize = 612;
+
+pub(super) struct Nginx;
+
+impl Workload for Nginx {
+    fn group(&self) -> &'static str {
+        "nginx"
+    }
+
+    fn rows(&self) -> Vec<&'static str> {
+        RUNS.iter().map(|(row, ..)| *row).collect()
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["nginx", "wrk"]
+    }
+
+    fn sides(&self) -> &'static [Side] {
+        &Side::OF_TCP
+    }
+
+    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
+        let port = free_port()?;
+        let folder = site(&trial.setting.scratch.name("nginx"), port)?;
+        let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
+        let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
+        let server = trial.command(Place::Server, "nginx", &args)?;
+        let server = trial.serve(server, &Address::Port(port))?;
+        let duration = format!("{}s", trial.whole_seconds());
+        for (row, threads, connections, path) in RUNS {
+            if !trial.wants(row) {
+                continue;
+            }
+            let url = format!("http://127.0.0.1:{port}/{path}");
+            let args = [
+                "-t",
+                threads,
+                "-c",
+                connections,
+                "-d",
+                &duration,
+                "--latency",
+                &url,
+            ];
+            let wrk = trial.command(Place::Client, "wrk", &args)?;
+            let ran = trial.run(&server, wrk)?;
+            let run = parse::wrk(&ran.text).with_context(|| row.to_owned())?;
+            let mut values = of_requests("req/s", [run.rate, run.p50, run.p99]);
+            values.extend(cpu_of_requests(ran.cpu, run.requests));
+            readings.push(ran.reading(row, values));
+        }
+        Ok(())
+    }
+}
+
+fn text(path: &Path) -> anyhow::Result<String> {
+    let path = path
+        .to_str()
+        .context("the temporary folder's name is not UTF-8")?;
+    Ok(path.to_owned())
+}
+
+fn site(folder: &Path, port: u16) -> anyhow::Result<PathBuf> {
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    let page = folder.join("index.html");
+    let text_of_page = page_text();
+    fs::write(&page, &text_of_page)?;
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o644))?;
+    fs::write(
+        folder.join("nginx.conf"),
+        config(&text(folder)?, port, &text_of_page),
+    )?;
+    Ok(folder.to_owned())
+}
+
+fn page_text() -> String {
+    let mut page = "memlane ".repeat(PAGE_BYTES / 8 + 1);
+    page.truncate(PAGE_BYTES);
+    page
+}
+
+fn config(folder: &str, port: u16, page: &str) -> String {
+    format!(
+        "worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr error;
+worker_rlimit_nofile 8192;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off;
+  sendfile on;
+  keepalive_timeout 65;
+  keepalive_requests 1000000000;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    root {folder};
+    location = /memory {{ return 200 '{page}'; }}
+  }}
+}}
+"
+    )
+}
