@@ -45,6 +45,11 @@ impl Turns {
         }
     }
 
+    /// Did the kernel have more to report than the program took?
+    pub(crate) fn are_kept(&self) -> bool {
+        self.whose.load(Ordering::Relaxed) != NOBODYS
+    }
+
     /// Is it the kernel's turn, while so many rings are ready?
     pub(crate) fn is_kernels(&self, rings_ready: u32) -> bool {
         match self.whose.load(Ordering::Relaxed) {

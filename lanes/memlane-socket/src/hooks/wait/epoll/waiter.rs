@@ -206,6 +206,7 @@ impl Waiter<'_> {
         }
         let is_kernels = self.ep.turns.is_kernels(ready_len(self.ep));
         let asks_kernel = self.is_kernel_due(now) || is_kernels;
+        let kernel_has_news = asks_kernel || self.ep.turns.are_kept();
         let places = self.out.len();
         // In its turn the kernel may have all places, at other times half of them; what it does not need goes to the rings.
         let share = match (is_kernels, asks_kernel) {
@@ -218,7 +219,7 @@ impl Waiter<'_> {
         if round.filled == 0 && places > share {
             return 0; // the caller asks the kernel, or sleeps there
         }
-        if asks_kernel && round.filled < places {
+        if kernel_has_news && round.filled < places {
             self.report_kernel(&mut round, now);
         } else {
             if asks_kernel {
