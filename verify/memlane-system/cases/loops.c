@@ -83,8 +83,8 @@ static void a_loop_is_not_lost_when_another_loop_looks_around(void) {
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, run[i], i == 0 ? &one : &other);
     nap_ms(RUN_MS);
     over = true;
-    shutdown(one.server, SHUT_RDWR);
-    shutdown(other.server, SHUT_RDWR);
+    shutdown(one.client, SHUT_RDWR); /* ends a send that waits for room */
+    shutdown(other.client, SHUT_RDWR);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL); /* a loop that hangs is seen by the supervisor */
     say("turns: %d, reported twice at a time: %d", turns > 0, twice > 0);
     report_lane();
@@ -199,7 +199,7 @@ static void timer_pipe_and_listener_get_their_turn(int most) {
     for (int i = 0; i < 3; i++) say("descriptor %d in time: %d", i, first[i] >= 0 && first[i] < PATIENT_MS);
     say("the timer came in time: %d", gap < PATIENT_MS);
     over = true;
-    for (int i = 0; i < busy_count; i++) shutdown(busy[i].server, SHUT_RDWR);
+    for (int i = 0; i < busy_count; i++) shutdown(busy[i].client, SHUT_RDWR);
     pthread_join(flooder, NULL);
     close(late);
     report_lane();
