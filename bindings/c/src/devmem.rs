@@ -9,13 +9,15 @@ use memlane_devmem::error::ReceiveError;
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Binding, Desk, Owned, Path, Stream, StreamCounts, Terms, Wait};
 use memlane_devmem::{Fragment, Range};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use memlane_wait::event::poll;
+use memlane_wait::mutex::lock;
+use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::io;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 /// A stream and what belongs to its handle.
@@ -75,7 +77,7 @@ impl Flow {
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.told)
     }
 
     fn tell(&self, stream: &Stream) {
@@ -206,13 +208,11 @@ pub extern "C" fn memlane_listener_close(listener: usize) -> c_int {
 fn readable(fd: BorrowedFd<'_>, end: Instant) -> Result<bool> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).ok();
-        match poll(
-            &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-            left.as_ref(),
-        ) {
-            Err(rustix::io::Errno::INTR) => {}
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        match poll(&mut fds, Some(left)) {
             Err(errno) => return Err(Fault::system("poll", &errno.into())),
+            // A signal handler ran: there is time left.
+            Ok(0) if !left.is_zero() => {}
             Ok(count) => return Ok(count > 0),
         }
     }
@@ -376,7 +376,7 @@ pub extern "C" fn memlane_devmem_path(devmem: usize) -> *const c_char {
 /// With a 0 at its end, made once for each path.
 fn path_name(path: Path) -> Result<&'static CStr> {
     static NAMES: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = lock(&NAMES);
     let known = names
         .iter()
         .find(|name| name.to_bytes() == path.name().as_bytes());

@@ -6,8 +6,9 @@
 //! ```
 
 use crate::fault::{Code, Fault, Result};
+use memlane_wait::mutex;
 use std::net::TcpListener;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::devmem::Flow;
 use crate::stream::Native;
@@ -73,11 +74,11 @@ static TABLE: RwLock<Table> = RwLock::new(Table {
 const PLACE_BITS: u32 = 24;
 
 fn read() -> RwLockReadGuard<'static, Table> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner)
+    mutex::read(&TABLE)
 }
 
 fn write() -> RwLockWriteGuard<'static, Table> {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner)
+    mutex::write(&TABLE)
 }
 
 fn handle(generation: usize, place: usize) -> usize {

@@ -4,12 +4,13 @@ use crate::errors::{self, PathError, Timeout};
 use crate::region::Region;
 use crate::stream::{Limit, Made, Stream, duration, polled};
 use memlane_devmem::io::{Binding, Path};
+use memlane_wait::mutex::lock;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use rustix::event::PollFlags;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// For a connection, if nothing else is said.
@@ -26,7 +27,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     fn socket(&self) -> Option<Arc<OwnedFd>> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = lock(&self.socket);
         socket.clone()
     }
 
@@ -78,7 +79,7 @@ impl Listener {
 
     /// Ends it; streams that came of it stay.
     fn close(&self) {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = lock(&self.socket);
         if let Some(socket) = socket.take().filter(|_| self.process == std::process::id()) {
             // Whoever waits for it wakes up.
             let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);

@@ -7,10 +7,11 @@ use memlane_devmem::engine::chunks::{CHUNK_MAX, CHUNK_MIN};
 use memlane_devmem::error::AccessError;
 use memlane_devmem::io::Binding;
 use memlane_devmem::region::{Access, Spec};
+use memlane_wait::mutex::lock;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Memory that payload is received into: ``"memfd:64M"``, ``"hugetlb:64M"``, ``"udmabuf:64M"``, ``"dmaheap:NAME:64M"``.
 ///
@@ -56,7 +57,7 @@ fn chunk_for(bytes: usize) -> u32 {
 
 impl Region {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Chunks of it.

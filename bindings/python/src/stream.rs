@@ -14,10 +14,12 @@ use memlane_devmem::error::{AccessError, ReceiveError};
 use memlane_devmem::io::{Binding, Path, Stream as Lane, StreamCounts, Terms, Wait};
 use memlane_sys::Errno;
 use memlane_sys::iov::{self, Piece};
+use memlane_wait::event::poll;
+use memlane_wait::mutex::lock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,10 +60,6 @@ pub(crate) struct Made {
     pub(crate) patience: Option<Duration>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Stream {
     pub(crate) fn new(socket: OwnedFd, terms: &Made) -> std::io::Result<Stream> {
         let ours = socket.try_clone()?;
@@ -98,13 +96,13 @@ impl Stream {
     }
 
     fn socket(&self) -> Option<Arc<OwnedFd>> {
-        locked(&self.socket).clone()
+        lock(&self.socket).clone()
     }
 
     /// In turn: who comes now is the next, whoever has just had it.
     fn receiver(&self) -> MutexGuard<'_, Option<Receiver>> {
-        let _gate = locked(&self.gate);
-        locked(&self.receiver)
+        let _gate = lock(&self.gate);
+        lock(&self.receiver)
     }
 
     /// Until it is there, or `until`. For the lack of room it does not wait unless it is `patient`.
@@ -341,14 +339,12 @@ pub(crate) fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     read.transpose()
 }
 
-/// Waits for the socket.
+/// Waits for the socket, until `limit` has passed or a signal handler has run: the caller looks for signals.
 pub(crate) fn polled(socket: &OwnedFd, what: PollFlags, limit: Duration) -> Result<(), Errno> {
-    let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
-    match poll(&mut [PollFd::new(socket, what)], Some(&limit)) {
-        // A signal: whoever called looks for it.
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(Errno(error.raw_os_error())),
-    }
+    let polled = poll(&mut [PollFd::new(socket, what)], Some(limit));
+    polled
+        .map(|_| ())
+        .map_err(|error| Errno(error.raw_os_error()))
 }
 
 #[pymethods]
@@ -492,14 +488,14 @@ impl Stream {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.ours()?;
         py.detach(|| {
-            let Some(socket) = locked(&self.socket).take() else {
+            let Some(socket) = lock(&self.socket).take() else {
                 return;
             };
             // Whoever waits for it wakes up. A peer that is gone already makes this an error, which says nothing new.
             let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
             let mut receiver = self.receiver();
             if let Some(receiver) = receiver.take() {
-                *locked(&self.last) = receiver.counts();
+                *lock(&self.last) = receiver.counts();
             }
         });
         Ok(())
@@ -525,7 +521,7 @@ impl Stream {
         let (counts, gathered) = py.detach(|| {
             let receiver = self.receiver();
             let now = receiver.as_ref().map(Receiver::counts);
-            now.unwrap_or_else(|| *locked(&self.last))
+            now.unwrap_or_else(|| *lock(&self.last))
         });
         let out = u64::from(self.out.load(Ordering::Relaxed));
         let told = PyDict::new(py);

@@ -4,6 +4,7 @@ use crate::dlpack::{self, CPU, Exported};
 use crate::dtype::{Dtype, bytes_of, strides_of};
 use crate::errors;
 use crate::memory::Memory;
+use memlane_wait::mutex::lock;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -54,7 +55,7 @@ impl Tensor {
     }
 
     fn memory(&self) -> PyResult<Arc<Memory>> {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = lock(&self.memory);
         let gone = || errors::Error::new_err("the tensor was released");
         memory.clone().ok_or_else(gone)
     }

@@ -2,10 +2,11 @@
 //! that looks at it (`SIGBUS`), and the crate maps whatever it is told.
 
 use memlane_core::access::SharedBytes;
+use memlane_wait::mutex::lock;
 use std::fmt;
 use std::os::fd::AsFd as _;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use vm_memory::{
     GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend as _, GuestMemoryMmap,
     GuestMemoryRegion as _,
@@ -132,7 +133,7 @@ impl Guarded {
     #[must_use]
     pub fn now(&self) -> Option<Snapshot> {
         let now = self.memory.memory();
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut good = lock(&self.good);
         let same = |good: &Snapshot| std::ptr::eq(&raw const **good, &raw const *now);
         if good.as_ref().is_some_and(same) {
             return Some(now);

@@ -1,10 +1,11 @@
 //! Sockets and descriptors of vhost-user.
 
+use memlane_wait::event::is_eventfd;
 use rustix::fs::{Mode, OFlags, fchmod, fcntl_getfl, fcntl_setfl};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -40,10 +41,10 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Takes an eventfd, and makes it one that never waits. A file of another kind could, whatever its flags say.
+/// Makes an eventfd that a front end has sent non-blocking. `None`: it is a file of another kind, which may block
+/// whatever its flags say.
 pub fn eventfd(file: File) -> Option<File> {
-    let kind = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    if kind.as_os_str() != "anon_inode:[eventfd]" {
+    if !is_eventfd(&file) {
         return None;
     }
     let flags = fcntl_getfl(&file).ok()?;

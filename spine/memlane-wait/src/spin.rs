@@ -40,6 +40,9 @@ pub struct Policy {
     pub probe_every: u32,
     /// The time of such a trial, if `longest` is not shorter.
     pub probe: Duration,
+    /// A sleep shorter than this had better been a look: after it the time to look is `longest` again. Zero: only what a
+    /// look finds makes it longer.
+    pub short_sleep: Duration,
     /// Pause instructions between two looks. More, where a look takes locks that the other side needs.
     pub pauses: u32,
     /// Whether to offer the core to other threads between looks.
@@ -56,6 +59,7 @@ impl Default for Policy {
             shortest: Duration::from_micros(4),
             probe_every: 64,
             probe: Duration::from_micros(50),
+            short_sleep: Duration::ZERO,
             pauses: 1,
             yields: true,
             leaves_a_core: false,
@@ -167,9 +171,10 @@ impl Spin {
         };
     }
 
-    /// After a look that found nothing: is it time to sleep?
+    /// After a look that found nothing: is it time to sleep? Once it is, it stays so until [`found`](Self::found) or
+    /// [`start`](Self::start): a thread that is woken for nothing sleeps again at once.
     pub fn is_over(&mut self) -> bool {
-        if !matches!(self.wait, Wait::Looking { .. }) {
+        if matches!(self.wait, Wait::None) {
             self.start(Duration::MAX);
         }
         let Wait::Looking { start, limit, .. } = self.wait else {
@@ -212,20 +217,12 @@ impl Spin {
         }
     }
 
-    /// The wait has brought something: by a look, or, if the caller says so then, too, by a sleep. A sleep that was
-    /// shorter than the longest look brings back the full time to look.
+    /// A look, or the sleep after it, has brought something: the wait is over.
     pub fn found(&mut self) {
         match self.wait {
             Wait::None => return,
-            Wait::Looking { start, last, .. } => {
-                // A core that was offered may have been away for long.
-                let gap = match self.offered {
-                    true => start.elapsed(),
-                    false => last,
-                };
-                self.found_after(gap);
-            }
-            Wait::Asleep { start } if start.elapsed() < self.policy.longest => {
+            Wait::Looking { start, .. } => self.found_after(start.elapsed()),
+            Wait::Asleep { start } if start.elapsed() < self.policy.short_sleep => {
                 self.missed = 0;
                 self.budget = self.policy.longest;
             }
@@ -402,6 +399,7 @@ mod tests {
         let mut spin = spin(Policy {
             shortest: Duration::ZERO,
             probe_every: 16,
+            short_sleep: Duration::from_secs(60),
             ..Policy::default()
         });
         let looks: Vec<bool> = (0..32)
@@ -414,7 +412,7 @@ mod tests {
         let expected = |wait: usize| wait < 7 || wait % 16 == 15;
         assert_eq!(looks, (0..32).map(expected).collect::<Vec<_>>());
         // A short sleep brings the whole budget back.
-        assert!(spin.is_over());
+        assert!(spin.is_over() && spin.is_over());
         spin.found();
         assert_eq!(spin.budget(), LONGEST);
     }

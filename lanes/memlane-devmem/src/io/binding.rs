@@ -3,9 +3,9 @@
 use crate::engine::{Chunks, Fragment};
 use crate::error::RegionError;
 use crate::region::DeviceRegion;
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A region, cut into chunks. Streams share it; it lives as long as the last of them, or of their fragments' owners.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Binding {
     region: DeviceRegion,
     pool: Mutex<Pool>,
     /// Readable: fragments have come back since somebody found no room.
-    freed: OwnedFd,
+    freed: EventFd,
 }
 
 #[derive(Debug)]
@@ -60,8 +60,7 @@ impl Binding {
     }
 
     fn of(region: DeviceRegion, chunks: Chunks) -> Result<Arc<Binding>, RegionError> {
-        let freed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let freed = freed.map_err(|error| {
+        let freed = EventFd::new().map_err(|error| {
             RegionError::Kernel("eventfd", memlane_sys::Errno(error.raw_os_error()))
         })?;
         Ok(Arc::new(Binding {
@@ -89,14 +88,14 @@ impl Binding {
         }
     }
 
-    /// A poisoned lock is as good: whoever panicked under it had panicked before it changed anything.
+    /// The chunks. A thread that panicked with the lock did so before it changed anything.
     pub(super) fn pool(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pool)
     }
 
     /// The descriptor that becomes readable when fragments come back after no room was found.
-    pub(super) fn freed(&self) -> BorrowedFd<'_> {
-        self.freed.as_fd()
+    pub(super) fn freed(&self) -> &EventFd {
+        &self.freed
     }
 
     /// Somebody who found no room is to look again.
@@ -123,17 +122,15 @@ impl Binding {
 
 impl Pool {
     /// No room was found: the next fragment that comes back is to be told of.
-    pub(super) fn want(&mut self, freed: BorrowedFd<'_>) {
-        // Older news are over.
-        let mut count = [0; 8];
-        let _ = rustix::io::read(freed, &mut count);
+    pub(super) fn want(&mut self, freed: &EventFd) {
+        // A fragment that came back before is no news.
+        freed.drain();
         self.wanted = true;
     }
 
-    pub(super) fn tell(&mut self, freed: &OwnedFd) {
+    pub(super) fn tell(&mut self, freed: &EventFd) {
         if std::mem::take(&mut self.wanted) {
-            // An eventfd that is full is readable all the same.
-            let _ = rustix::io::write(freed, &1_u64.to_ne_bytes());
+            freed.signal();
         }
     }
 }

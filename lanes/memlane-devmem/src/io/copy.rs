@@ -6,8 +6,8 @@ use crate::error::AccessError;
 use crate::region::DeviceRegion;
 use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use memlane_wait::event::EventFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -106,24 +106,23 @@ struct Told {
     /// Written by the thread alone, read by the stream: bytes that are in the region. `SeqCst`, with `wanted`: either the
     /// stream sees the new count after it has said what it wants, or the thread sees that.
     done: AtomicU64,
-    /// Written by the thread alone, once, before it rings.
+    /// Written by the thread alone, once, before it tells.
     failed: OnceLock<AccessError>,
     /// Set by the stream, taken by the thread.
     wanted: AtomicBool,
-    bell: OwnedFd,
+    changed: EventFd,
 }
 
 impl Told {
-    fn ring(&self) {
+    fn tell(&self) {
         if self.wanted.swap(false, Ordering::SeqCst) {
-            // An eventfd that is full is readable all the same.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            self.changed.signal();
         }
     }
 
     fn fail(&self, why: AccessError) {
         let _ = self.failed.set(why);
-        self.ring();
+        self.tell();
     }
 }
 
@@ -145,12 +144,12 @@ impl<T: Send + 'static> Copier<T> {
         name: &str,
         work: impl FnMut(&T) -> Result<(), AccessError> + Send + 'static,
     ) -> Result<Copier<T>, Errno> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let changed = EventFd::new().map_err(|error| Errno(error.raw_os_error()))?;
         let told = Arc::new(Told {
             done: AtomicU64::new(0),
             failed: OnceLock::new(),
             wanted: AtomicBool::new(false),
-            bell: bell.map_err(|error| Errno(error.raw_os_error()))?,
+            changed,
         });
         let (jobs, taken) = sync_channel(JOBS);
         let ends = Ends(Arc::clone(&told));
@@ -193,15 +192,14 @@ impl<T: Send + 'static> Copier<T> {
         if self.told.wanted.load(Ordering::SeqCst) {
             return;
         }
-        // Older news are over.
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.told.bell, &mut count);
+        // A change that was told of before is no news.
+        self.told.changed.drain();
         self.told.wanted.store(true, Ordering::SeqCst);
     }
 
     /// As [`CopyEngine::bell`].
     pub fn bell(&self) -> BorrowedFd<'_> {
-        self.told.bell.as_fd()
+        self.told.changed.as_fd()
     }
 }
 
@@ -228,7 +226,7 @@ fn works<T>(
             return ends.0.fail(why);
         }
         ends.0.done.fetch_add(bytes, Ordering::SeqCst);
-        ends.0.ring();
+        ends.0.tell();
     }
 }
 

@@ -19,6 +19,7 @@ use memlane_socket::native::{Came, Consumer, Lane, Memory, Ready, Standing};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use memlane_sys::iov::Piece;
+use memlane_wait::mutex::lock;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -247,7 +248,7 @@ struct Back {
 
 impl Back {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 

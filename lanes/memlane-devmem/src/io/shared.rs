@@ -5,7 +5,8 @@ use super::{Binding, Giver, Sink};
 use crate::engine::{Flights, Fragment, Origin, Range, Span, Tokens};
 use crate::error::ReleaseError;
 use memlane_sys::Errno;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use memlane_wait::mutex::lock;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What a stream and whoever has its fragments share.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Shared {
 
     /// A poisoned lock is as good: whoever panicked under it had panicked before it changed anything.
     pub(super) fn given(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.given)
     }
 
     pub(super) fn release(&self, ranges: &[Range]) -> Result<u32, ReleaseError> {

@@ -16,7 +16,8 @@ use crate::error::{AccessError, ReceiveError, ReleaseError};
 use crate::region::DeviceRegion;
 use memlane_sys::Errno;
 use memlane_sys::iov::{self, Piece};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use memlane_wait::event::poll;
+use rustix::event::{PollFd, PollFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -502,7 +503,7 @@ impl Stream {
             Wait::Sent => Some(PollFd::new(&self.socket, PollFlags::empty())),
             Wait::Room => {
                 let freed = self.shared.binding.freed();
-                Some(PollFd::from_borrowed_fd(freed, PollFlags::IN))
+                Some(PollFd::new(freed, PollFlags::IN))
             }
         };
         let bell = bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN));
@@ -513,19 +514,19 @@ impl Stream {
                 return Ok(true);
             }
             let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
             let mut fds: Vec<_> = fd.iter().chain(&bell).cloned().collect();
-            match poll(&mut fds, Some(&left)) {
-                Err(rustix::io::Errno::INTR) => {}
+            match poll(&mut fds, Some(left)) {
                 Err(error) => return Err(Errno(error.raw_os_error())),
-                Ok(0) => return Ok(false),
+                Ok(0) if left.is_zero() => return Ok(false),
+                // The time is over, or a signal handler ran: the next turn tells.
+                Ok(0) => {}
                 // It may be no more than what is told of sends.
                 Ok(_) if flying && fds[0].revents() == PollFlags::ERR && bell.is_none() => {}
                 // The connection is gone, and poll(2) waits for nothing more: the interface has the last bytes yet.
-                Ok(_) if until == Wait::Sent => match left {
-                    NOW => return self.reap().map(|flying| !flying),
-                    _ => std::thread::sleep(Duration::from_millis(1)),
-                },
+                Ok(_) if until == Wait::Sent && left.is_zero() => {
+                    return self.reap().map(|flying| !flying);
+                }
+                Ok(_) if until == Wait::Sent => std::thread::sleep(Duration::from_millis(1)),
                 Ok(_) => return Ok(true),
             }
         }
@@ -721,11 +722,6 @@ fn give_back(placer: &dyn Placer, found: &mut Vec<Placed>) {
         placer.giver().give(&names);
     }
 }
-
-const NOW: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
 
 /// `ENOBUFS`.
 const ENOBUFS: i32 = 105;

@@ -11,6 +11,7 @@
 pub mod backoff;
 pub mod client;
 mod failover;
+pub mod leader;
 pub mod memory;
 pub mod path;
 pub mod permits;

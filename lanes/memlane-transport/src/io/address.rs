@@ -1,7 +1,7 @@
 //! Where a server is: as people write it, and sockets to it.
 
+use memlane_wait::event::timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::AsFd;
 use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionbio};
 use rustix::net::{
@@ -335,35 +335,9 @@ pub(super) fn listening(address: &Address) -> rustix::io::Result<(OwnedFd, Addre
     }
 }
 
-/// A bell: readable when it was rung and not hushed.
-#[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(super) fn new() -> rustix::io::Result<Bell> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        eventfd(0, flags).map(Bell)
-    }
-
-    pub(super) fn ring(&self) {
-        // It fails only when it has been rung 2^64 times: then it rings already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    pub(super) fn hush(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// A set of descriptors that somebody waits for.
 #[derive(Debug)]
-pub(super) struct Waits(OwnedFd);
+pub(super) struct Epoll(OwnedFd);
 
 /// What a descriptor is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -395,9 +369,9 @@ pub(super) struct Ready {
     pub(super) write: bool,
 }
 
-impl Waits {
-    pub(super) fn new() -> rustix::io::Result<Waits> {
-        epoll::create(epoll::CreateFlags::CLOEXEC).map(Waits)
+impl Epoll {
+    pub(super) fn new() -> rustix::io::Result<Epoll> {
+        epoll::create(epoll::CreateFlags::CLOEXEC).map(Epoll)
     }
 
     pub(super) fn add(&self, fd: impl AsFd, data: u64, what: Interest) -> rustix::io::Result<()> {
@@ -410,17 +384,14 @@ impl Waits {
     }
 
     pub(super) fn remove(&self, fd: impl AsFd) {
-        // Likewise.
+        // It fails only for descriptors that are not in the set.
         let _ = epoll::delete(&self.0, fd);
     }
 
     /// What is ready; waits for it, but not longer than `limit` (`None`: for ever).
     pub(super) fn wait(&self, limit: Option<Duration>, into: &mut Vec<Ready>) {
         into.clear();
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
+        let limit = limit.map(timespec);
         let mut room = [MaybeUninit::<epoll::Event>::uninit(); 64];
         // An interrupted wait found nothing.
         let Ok((events, _)) = epoll::wait(&self.0, &mut room, limit.as_ref()) else {
@@ -437,7 +408,7 @@ impl Waits {
     }
 }
 
-impl AsFd for Waits {
+impl AsFd for Epoll {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,11 +1,11 @@
 //! What a client's driver does while it drives: one engine, its connections, requests on their way through both.
 //!
-//! One thread at a time is in here (`session.rs` says which). It does what the engine says, in order, and keeps its
+//! One thread at a time is in here (`engine::leader` says which). It does what the engine says, in order, and keeps its
 //! promises: a connection that was closed is dropped, with all that it had in its buffers.
 
 mod fetch;
 
-use super::address::{Address, Interest, PathAddr, Ready, Waits, connecting};
+use super::address::{Address, Epoll, Interest, PathAddr, Ready, connecting};
 use super::chunks::Chunks;
 use super::client_port::PortState;
 use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
@@ -84,7 +84,7 @@ pub(super) struct Core {
     tls: Option<ClientTls>,
     links: Vec<Option<Entry>>,
     next_serial: u64,
-    waits: Arc<Waits>,
+    epoll: Arc<Epoll>,
     ready: Vec<Ready>,
     pool: Option<Arc<Pool>>,
     /// What connections of today share, if any does: where leases lie.
@@ -106,7 +106,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: Config, waits: Arc<Waits>, tls: Option<ClientTls>) -> Core {
+    pub(super) fn new(config: Config, epoll: Arc<Epoll>, tls: Option<ClientTls>) -> Core {
         Core {
             all_down: config.all_down,
             after_restart: config.after_restart,
@@ -116,7 +116,7 @@ impl Core {
             tls,
             links: Vec::new(),
             next_serial: 0,
-            waits,
+            epoll,
             ready: Vec::new(),
             pool: None,
             chunks: None,
@@ -174,15 +174,15 @@ impl Core {
     }
 
     /// Would a pass find something? To be asked again and again: it changes nothing, and asks no kernel.
-    pub(super) fn glances(&self) -> bool {
+    pub(super) fn has_ready(&self) -> bool {
         let mut entries = self.links.iter().flatten();
-        entries.any(|entry| entry.link.glance().unwrap_or(entry.busy > 0))
+        entries.any(|entry| entry.link.has_ready().unwrap_or(entry.busy > 0))
     }
 
-    /// As `glances`, by somebody who passes only then: now and then it is time for one.
-    pub(super) fn has_some(&mut self) -> bool {
+    /// Is it time for a pass, by a thread that does nothing else here? Now and then it is, even if nothing is ready.
+    pub(super) fn is_time_to_pass(&mut self) -> bool {
         self.passes += 1;
-        self.passes >= LOOK_AROUND || self.glances()
+        self.passes >= LOOK_AROUND || self.has_ready()
     }
 
     /// From here on another deadline may be the first.
@@ -402,7 +402,7 @@ impl Core {
             read: true,
             write: true,
         };
-        if let Err(errno) = self.waits.add(&socket, serial, interest) {
+        if let Err(errno) = self.epoll.add(&socket, serial, interest) {
             let why = PathError::Os(errno.raw_os_error());
             self.failed.push((conn, why));
             return;
@@ -601,7 +601,7 @@ impl Core {
 
     fn look_around(&mut self, now: Time) {
         let mut ready = std::mem::take(&mut self.ready);
-        self.waits.wait(Some(std::time::Duration::ZERO), &mut ready);
+        self.epoll.wait(Some(std::time::Duration::ZERO), &mut ready);
         for found in &ready {
             let is_it = |slot: &Option<Entry>| {
                 let serial = slot.as_ref().map(|entry| entry.serial);
@@ -691,12 +691,12 @@ impl Core {
         next
     }
 
-    /// Nobody looks from now on until the kernel says so. `false`: there is something.
-    pub(super) fn naps(&mut self) -> bool {
+    /// Parks the connections: from now on what comes makes a socket readable. `false`: something has come already.
+    pub(super) fn park(&mut self) -> bool {
         let mut quiet = true;
         for entry in self.links.iter_mut().flatten() {
             // Each of them, whatever the others say.
-            quiet &= entry.link.naps();
+            quiet &= entry.link.park();
         }
         quiet
     }
@@ -738,7 +738,7 @@ impl Core {
                     };
                     if entry.interest != interest {
                         entry.interest = interest;
-                        self.waits.change(&entry.link, entry.serial, interest);
+                        self.epoll.change(&entry.link, entry.serial, interest);
                     }
                 }
                 Err(error) => self.failed.push((entry.conn, error.for_path())),

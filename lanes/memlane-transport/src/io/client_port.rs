@@ -1,17 +1,19 @@
 //! A port of a client's session: what one thread puts in and takes out.
 
-use super::address::{Bell, Interest, Ready, Waits};
+use super::address::{Epoll, Interest, Ready};
 use super::client::Queued;
 use super::session::Inner;
-use super::spin::Spin;
 use crate::lease::{Lease, Memory};
 use crate::port::{ChunkFile, Completion, LeaseError, Port, Submission};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
+use memlane_wait::spin::{Policy, Spin};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What whoever drives the session needs of a port.
+/// What the leader of the session needs of a port.
 #[derive(Debug)]
 pub(super) struct PortState {
     /// Which of a session's ports.
@@ -19,12 +21,13 @@ pub(super) struct PortState {
     /// Which connection its requests prefer.
     pub(super) hint: u16,
     done: Mutex<Done>,
-    bell: Bell,
-    /// The bell, and, if this port is the one that watches, what the session waits for.
-    pub(super) waits: Waits,
-    /// It is among those that sleep.
+    /// Signalled when there is something to reap and its owner sleeps.
+    event: EventFd,
+    /// That event, and, if this port is the poller, the session's sockets.
+    pub(super) epoll: Epoll,
+    /// It is among those that sleep. Written and read by its own thread.
     pub(super) sleeps: AtomicBool,
-    /// When it was last awake with something to do, in nanoseconds.
+    /// When it was last awake with something to do, in nanoseconds. Its own thread's, as the next.
     pub(super) left: AtomicU64,
     /// Last time it was back at once.
     pub(super) is_quick: AtomicBool,
@@ -35,20 +38,20 @@ struct Done {
     completions: Vec<Completion>,
     /// Its owner is about to sleep.
     armed: bool,
-    /// The bell was rung, and not hushed yet.
-    rung: bool,
+    /// The event was signalled, and not drained yet.
+    signalled: bool,
 }
 
 impl PortState {
     pub(super) fn new(number: u64) -> rustix::io::Result<PortState> {
-        let (bell, waits) = (Bell::new()?, Waits::new()?);
-        waits.add(&bell, 0, Interest::READ)?;
+        let (event, epoll) = (EventFd::new()?, Epoll::new()?);
+        epoll.add(&event, 0, Interest::READ)?;
         Ok(PortState {
             number,
             hint: u16::try_from(number % (1 << 16)).unwrap_or(0),
             done: Mutex::default(),
-            bell,
-            waits,
+            event,
+            epoll,
             sleeps: AtomicBool::new(false),
             left: AtomicU64::new(0),
             is_quick: AtomicBool::new(false),
@@ -56,24 +59,24 @@ impl PortState {
     }
 
     fn done(&self) -> MutexGuard<'_, Done> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.done)
     }
 
     /// A request is over.
     pub(super) fn complete(&self, completion: Completion) {
         let mut done = self.done();
         done.completions.push(completion);
-        self.ring(&mut done);
+        self.signal(&mut done);
     }
 
     /// There is something else to come for.
     pub(super) fn call(&self) {
-        self.ring(&mut self.done());
+        self.signal(&mut self.done());
     }
 
-    fn ring(&self, done: &mut Done) {
-        if std::mem::take(&mut done.armed) && !std::mem::replace(&mut done.rung, true) {
-            self.bell.ring();
+    fn signal(&self, done: &mut Done) {
+        if std::mem::take(&mut done.armed) && !std::mem::replace(&mut done.signalled, true) {
+            self.event.signal();
         }
     }
 
@@ -92,8 +95,8 @@ impl PortState {
     fn take(&self, into: Option<&mut Vec<Completion>>) -> usize {
         let mut done = self.done();
         done.armed = false;
-        if std::mem::take(&mut done.rung) {
-            self.bell.hush();
+        if std::mem::take(&mut done.signalled) {
+            self.event.drain();
         }
         into.map_or(0, |into| {
             let count = done.completions.len();
@@ -103,7 +106,7 @@ impl PortState {
     }
 }
 
-/// See [`Port`].
+/// A thread's way into a client's session, as [`Port`] says.
 #[derive(Debug)]
 pub(super) struct ClientPort {
     inner: Arc<Inner>,
@@ -111,54 +114,59 @@ pub(super) struct ClientPort {
     staged: Vec<Queued>,
     ready: Vec<Ready>,
     spin: Spin,
-    /// It sleeps in a crowd, or is about to.
-    in_crowd: bool,
+    /// It sleeps while the background poller leads for all, or is about to.
+    follows: bool,
 }
 
 impl ClientPort {
     pub(super) fn new(inner: Arc<Inner>, state: Arc<PortState>) -> ClientPort {
-        let spin = Spin::new();
+        let spin = Spin::new(Policy::default());
         ClientPort {
             inner,
             state,
             staged: Vec::new(),
             ready: Vec::new(),
             spin,
-            in_crowd: false,
+            follows: false,
         }
     }
 
-    /// In a crowd others drive, and ring. `None`: there is no crowd.
-    fn arm_in_crowd(&mut self) -> Option<bool> {
-        if !self.inner.crowd.joins(self.state.number) {
+    /// Gets ready to sleep until a result wakes it, while the background poller leads. Is there something to reap
+    /// already? `None`: the background poller does not lead for all.
+    fn arm_as_follower(&mut self) -> Option<bool> {
+        if !self.inner.follow(self.state.number) {
             return None;
         }
-        self.in_crowd = true;
-        self.inner.lets_go(&self.state);
+        self.follows = true;
+        self.inner.yields_to_background(&self.state);
         let quiet = self.state.arm();
         let something = !quiet || self.state.has_done() || self.inner.can_lend_again(&self.state);
         if something {
             self.state.take(None);
-            self.leave_crowd();
+            self.unfollow();
         }
         Some(something)
     }
 
-    fn leave_crowd(&mut self) {
-        if std::mem::take(&mut self.in_crowd) {
-            self.inner.crowd.leaves();
+    fn unfollow(&mut self) {
+        if std::mem::take(&mut self.follows) {
+            self.inner.leadership.unfollow();
         }
     }
 
-    /// `false`: there is no crowd, or none any more.
-    fn waits_in_crowd(&mut self, start: Instant, limit: Option<Duration>) -> bool {
-        while let Some(something) = self.arm_in_crowd() {
+    fn is_shared(&self) -> bool {
+        self.inner.leadership.is_shared()
+    }
+
+    /// Waits while the background poller leads; `false`: it does not, or no longer.
+    fn waits_as_follower(&mut self, start: Instant, limit: Option<Duration>) -> bool {
+        while let Some(something) = self.arm_as_follower() {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             if !something && left != Some(Duration::ZERO) {
-                self.state.waits.wait(left, &mut self.ready);
+                self.state.epoll.wait(left, &mut self.ready);
             }
             self.state.take(None);
-            self.leave_crowd();
+            self.unfollow();
             if something || left == Some(Duration::ZERO) || self.state.has_done() {
                 return true;
             }
@@ -166,36 +174,32 @@ impl ClientPort {
         false
     }
 
-    /// Drives for a while; is there something to reap?
-    fn spins(&mut self, start: Instant, limit: Option<Duration>) -> bool {
-        let Some(turn) = self.inner.spinner() else {
-            self.inner.gathers();
+    /// Leads again and again for a while; is there something to reap?
+    fn spins(&mut self, limit: Option<Duration>) -> bool {
+        let Some(spins) = self.inner.spins() else {
+            self.inner.share();
             return self.state.has_done();
         };
-        self.inner.takes_watch(&self.state);
+        self.inner.becomes_poller(&self.state);
         self.inner.is_back(&self.state);
-        let budget = self.spin.budget().min(limit.unwrap_or(Duration::MAX));
-        let mut since = Duration::ZERO;
+        self.spin.start(limit.unwrap_or(Duration::MAX));
         let found = loop {
             let moved = self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
-            since = start.elapsed();
-            if since >= budget {
+            if self.spin.is_over() {
                 break false;
             }
             if !moved {
-                self.spin.relax(since);
+                self.spin.pause();
             }
         };
-        drop(turn);
-        self.inner.rest();
-        match found {
-            true if self.spin.was_offered() => self.spin.found(start.elapsed()),
-            true => self.spin.found(since),
-            false => self.spin.in_vain(),
+        if found {
+            self.spin.found();
         }
+        drop(spins);
+        self.inner.park();
         found
     }
 }
@@ -224,14 +228,14 @@ impl Port for ClientPort {
 
     fn push(&mut self) {
         if !self.staged.is_empty() {
-            self.inner.send_all(&mut self.staged);
+            self.inner.submit(&mut self.staged);
         }
     }
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.push();
-        self.leave_crowd();
-        if self.inner.crowd.is_there() && !self.state.sleeps.load(Ordering::Relaxed) {
+        self.unfollow();
+        if self.is_shared() && !self.state.sleeps.load(Ordering::Relaxed) {
             return self.state.take(Some(into));
         }
         match self.state.sleeps.load(Ordering::Relaxed) {
@@ -244,19 +248,18 @@ impl Port for ClientPort {
     }
 
     fn arm(&mut self) -> bool {
-        if self.inner.crowd.is_there() {
+        if self.is_shared() {
             self.push();
-            self.leave_crowd();
-            if let Some(something) = self.arm_in_crowd() {
+            self.unfollow();
+            if let Some(something) = self.arm_as_follower() {
                 return something;
             }
         }
-        self.inner.hand_in(&mut self.staged);
         self.inner.is_back(&self.state);
         self.inner.asleep(&self.state);
-        // From now on a completion rings. What has come before is looked for once more.
+        // From now on a completion signals. What has come before is looked for once more.
         let quiet = self.state.arm();
-        self.inner.drive_and_sleep();
+        self.inner.drive_and_sleep(&mut self.staged);
         if quiet && !self.state.has_done() && !self.inner.can_lend_again(&self.state) {
             return false;
         }
@@ -266,19 +269,17 @@ impl Port for ClientPort {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.state.waits.as_fd()
+        self.state.epoll.as_fd()
     }
 
     fn wait(&mut self, limit: Option<Duration>) {
         let start = Instant::now();
         self.push();
-        self.leave_crowd();
-        if self.inner.crowd.is_there()
-            && (self.state.has_done() || self.waits_in_crowd(start, limit))
-        {
+        self.unfollow();
+        if self.is_shared() && (self.state.has_done() || self.waits_as_follower(start, limit)) {
             return;
         }
-        if self.spins(start, limit) {
+        if self.spins(limit) {
             self.inner.awake(&self.state);
             return;
         }
@@ -287,7 +288,7 @@ impl Port for ClientPort {
             if left == Some(Duration::ZERO) {
                 break;
             }
-            self.state.waits.wait(left, &mut self.ready);
+            self.state.epoll.wait(left, &mut self.ready);
             self.inner.drive_woken();
             if self.state.has_done() {
                 break;
@@ -302,8 +303,8 @@ impl Drop for ClientPort {
     fn drop(&mut self) {
         // What was submitted is submitted, and what comes of it is for the background.
         self.push();
-        self.leave_crowd();
-        self.inner.drive_and_sleep();
+        self.unfollow();
+        self.inner.drive_and_sleep(&mut self.staged);
         self.inner.awake(&self.state);
         self.inner.forget(&self.state);
     }

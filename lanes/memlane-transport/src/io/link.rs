@@ -197,7 +197,7 @@ impl Link {
         self.moved = false;
         self.readable = readable;
         if let Some(shared) = &mut self.shared {
-            shared.wakes();
+            shared.unpark();
         }
     }
 
@@ -331,15 +331,15 @@ impl Link {
     }
 
     /// Has something come? `None`: only the kernel knows.
-    pub(super) fn glance(&self) -> Option<bool> {
+    pub(super) fn has_ready(&self) -> Option<bool> {
         let shared = self.shared.as_ref().filter(|_| self.accepted);
         shared.map(Shared::has_some)
     }
 
     /// It will not be looked at until the kernel says so. `false`: there is something.
-    pub(super) fn naps(&mut self) -> bool {
+    pub(super) fn park(&mut self) -> bool {
         let shared = self.shared.as_mut().filter(|_| self.accepted);
-        shared.is_none_or(Shared::naps)
+        shared.is_none_or(Shared::park)
     }
 
     // ---- sending ----

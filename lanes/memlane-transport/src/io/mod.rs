@@ -11,7 +11,6 @@ mod address;
 mod chunks;
 mod client;
 mod client_port;
-mod crowd;
 pub mod frame;
 mod handover;
 pub mod inflow;
@@ -22,9 +21,7 @@ mod pool;
 mod server;
 mod session;
 mod shared;
-mod spin;
 pub mod tls;
-mod watch;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};

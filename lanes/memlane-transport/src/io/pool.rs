@@ -11,8 +11,9 @@ use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_core::token::Token;
+use memlane_wait::mutex::{lock, read, write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 /// Slots beyond the permits: what is being filled, or was not dropped yet, while others are under way.
 const SPARE: u32 = 32;
@@ -107,7 +108,7 @@ impl Pool {
     }
 
     fn know(&self, memory: &Arc<dyn Memory>) -> Result<(), LeaseError> {
-        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memories = lock(&self.memories);
         if memories.iter().any(|known| Arc::ptr_eq(known, memory)) {
             return Ok(());
         }
@@ -126,7 +127,7 @@ impl Pool {
 
     /// The chunks that leases lie in, if a connection shares them.
     pub(super) fn chunks(&self) -> Option<Arc<Chunks>> {
-        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        let chunks = read(&self.chunks);
         chunks.clone()
     }
 
@@ -143,14 +144,14 @@ impl Pool {
     }
 
     fn claim(&self, len: u32) -> Option<(Claim, SharedBytes)> {
-        let chunks = self.chunks.read().unwrap_or_else(PoisonError::into_inner);
+        let chunks = read(&self.chunks);
         let chunks = chunks.as_ref().filter(|_| len >= LEAST)?;
         chunks.claim(len as usize)
     }
 
     /// New leases lie there from now on, or nowhere but here.
     pub(super) fn lie_in(&self, chunks: Option<Arc<Chunks>>) {
-        *self.chunks.write().unwrap_or_else(PoisonError::into_inner) = chunks;
+        *write(&self.chunks) = chunks;
     }
 
     /// A lease of ours leaves its chunk for its slot, with all that it has.

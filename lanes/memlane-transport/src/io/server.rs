@@ -1,6 +1,6 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
-use super::address::{self, Address, Bell, Inherited, Interest, Ready, Waits, listening};
+use super::address::{self, Address, Epoll, Inherited, Interest, Ready, listening};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::{Link, LinkError};
@@ -11,6 +11,8 @@ use crate::error::{ENOKEY, EPROTONOSUPPORT, TlsError};
 use crate::port::{Identity, Service};
 use crate::stats::ServerStats;
 use crate::wire::{CONN_LEN, ConnReq, ConnRsp};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use rustix::net::{Shutdown, SocketAddrAny, SocketFlags, acceptfrom_with, shutdown, sockopt};
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -127,7 +129,7 @@ pub(super) struct Place {
 
 impl Place {
     fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<Place> {
-        let mut held = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(counts);
         let each = held.each.get(&peer).copied().unwrap_or(0);
         if held.all >= limits.connections || each >= limits.per_peer {
             return None;
@@ -141,7 +143,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut held = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.counts);
         held.all -= 1;
         if let Some(each) = held.each.get_mut(&self.peer) {
             *each -= 1;
@@ -157,7 +159,7 @@ impl Drop for Place {
 pub struct Server {
     addresses: Vec<Address>,
     mailboxes: Vec<Arc<Mailbox>>,
-    stop: Arc<(AtomicBool, Bell)>,
+    stop: Arc<(AtomicBool, EventFd)>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -185,7 +187,7 @@ where
     let mut server = Server {
         addresses,
         mailboxes: Vec::new(),
-        stop: Arc::new((AtomicBool::new(false), Bell::new()?)),
+        stop: Arc::new((AtomicBool::new(false), EventFd::new()?)),
         threads: Mutex::default(),
     };
     let make = Arc::new(make);
@@ -200,7 +202,7 @@ where
 impl Server {
     fn start(&self, name: &str, what: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(what)?;
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         threads.push(thread);
         Ok(())
     }
@@ -262,9 +264,9 @@ impl Server {
     /// that it is for good; they try again.
     pub fn stop(&self) {
         self.stop.0.store(true, Ordering::Release);
-        self.stop.1.ring();
+        self.stop.1.signal();
         self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         for thread in threads.drain(..) {
             // They do not panic.
             let _ = thread.join();
@@ -298,8 +300,8 @@ struct Acceptor {
     tls: Option<ServerTls>,
     counts: Arc<Mutex<Counts>>,
     workers: Vec<Arc<Mailbox>>,
-    stop: Arc<(AtomicBool, Bell)>,
-    waits: Waits,
+    stop: Arc<(AtomicBool, EventFd)>,
+    epoll: Epoll,
     guests: HashMap<u64, Guest>,
     next_guest: u64,
     /// Descriptors were used up: nobody is let in until then.
@@ -324,10 +326,10 @@ impl Acceptor {
         tls: Option<ServerTls>,
         server: &Server,
     ) -> io::Result<Acceptor> {
-        let (waits, stop) = (Waits::new()?, Arc::clone(&server.stop));
-        waits.add(&stop.1, STOP, Interest::READ)?;
+        let (epoll, stop) = (Epoll::new()?, Arc::clone(&server.stop));
+        epoll.add(&stop.1, STOP, Interest::READ)?;
         for (data, listener) in (FIRST_LISTENER..).zip(&listeners) {
-            waits.add(listener, data, Interest::READ)?;
+            epoll.add(listener, data, Interest::READ)?;
         }
         Ok(Acceptor {
             listeners,
@@ -336,7 +338,7 @@ impl Acceptor {
             counts: Arc::default(),
             workers: server.mailboxes.clone(),
             stop,
-            waits,
+            epoll,
             guests: HashMap::new(),
             next_guest: FIRST_GUEST,
             paused: None,
@@ -347,7 +349,7 @@ impl Acceptor {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stop.0.load(Ordering::Acquire) {
             let limit = self.next_deadline();
-            self.waits.wait(limit, &mut ready);
+            self.epoll.wait(limit, &mut ready);
             for found in &ready {
                 match found.data {
                     STOP => {}
@@ -377,7 +379,7 @@ impl Acceptor {
 
     fn listen(&self, interest: Interest) {
         for (data, listener) in (FIRST_LISTENER..).zip(&self.listeners) {
-            self.waits.change(listener, data, interest);
+            self.epoll.change(listener, data, interest);
         }
     }
 
@@ -440,7 +442,7 @@ impl Acceptor {
         }
         let data = self.next_guest;
         self.next_guest += 1;
-        if self.waits.add(&link, data, Interest::READ).is_err() {
+        if self.epoll.add(&link, data, Interest::READ).is_err() {
             return;
         }
         let guest = Guest {
@@ -470,7 +472,7 @@ impl Acceptor {
             Ok(None) => self.answer(data),
             Ok(Some(Received::Step(Step::Connect, private))) => {
                 if let Some(guest) = self.guests.remove(&data) {
-                    self.waits.remove(&guest.link);
+                    self.epoll.remove(&guest.link);
                     self.introduce(guest, private);
                 }
             }
@@ -491,7 +493,7 @@ impl Acceptor {
                     read: true,
                     write: !all,
                 };
-                self.waits.change(&guest.link, data, interest);
+                self.epoll.change(&guest.link, data, interest);
             }
             Err(error) => self.turn_away(data, error),
         }

@@ -1,49 +1,43 @@
-//! A client's session: who drives it, and what its owner can do.
+//! A client's session: what its threads share, and what its owner can do.
 //!
-//! *Whoever waits, drives.* The engine and its connections are behind one lock; a thread that wants a result takes it,
-//! and does for the others what comes along. Who finds it taken leaves its requests at the door: who has it looks there
-//! before and after. A thread that sleeps on its port's descriptor is woken by the sockets themselves, if it is the one
-//! that *watches*; the others are woken by whoever brings their results. When no port cares, a thread in the
-//! background does: it keeps paths alive.
+//! *Whoever waits, drives.* The engine and its connections (`Core`) are behind one lock. A thread that wants a result
+//! becomes the leader, and does for the others what comes along; [`crate::engine::leader`] is that pattern.
+//!
+//! | part | what |
+//! |---|---|
+//! | `drive` | leading: passes, the submit queue, what others are told afterwards |
+//! | `poller` | which sleeping thread the sockets wake |
+//! | `background` | the thread that leads when no port does, or for many ports at once |
+//! | `lending` | memory for requests' data |
 
+mod background;
+mod drive;
 mod lending;
+mod poller;
 
-use super::address::{Bell, Interest, PathAddr, Waits};
-use super::client::{Core, Queued, Told};
+use self::background::Turns;
+use self::poller::{NOBODY, Poller};
+use super::address::{Epoll, PathAddr};
+use super::client::{Core, Queued};
 use super::client_port::{ClientPort, PortState};
-use super::crowd::Crowd;
 use super::pool::Pool;
-use super::spin::Spin;
 use super::tls::ClientTls;
-use super::watch::{Watch, WatchedBy};
 use crate::engine::client::Config;
+use crate::engine::leader::Leadership;
 use crate::engine::path::{PathId, PathState};
 use crate::error::PathError;
 use crate::port::{News, Port, Session};
 use crate::stats::PathStats;
 use crate::wire::Geometry;
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// News that nobody listens to: the oldest are dropped.
-const MOST_NEWS: usize = 1024;
-/// While ports drive, the background thread looks so often whether they still do.
-const ASIDE: Duration = Duration::from_millis(10);
-/// Somebody sleeps, and who is to drive for him went away for a moment: is he back?
-const TICK: Duration = Duration::from_micros(500);
-/// Passes before others have their turn, when there is always something.
-const TURNS: u32 = 64;
-/// Who is back after so long was away for a moment.
-const QUICK: Duration = Duration::from_micros(30);
-/// Looks at what comes without a kernel, between two passes of who spins.
-const LOOKS: u32 = 32;
-/// While one watches, it is woken by what comes; this is for what it then leaves.
-const WATCHED: Duration = Duration::from_millis(100);
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
@@ -71,507 +65,58 @@ pub struct PathInfo {
     pub stats: PathStats,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a thread does when it has driven.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Then {
-    /// Drives again, at once.
-    Again,
-    /// Something else: whoever sleeps is to be woken by what comes.
-    Away,
-    /// Sleeps.
-    Sleep,
-}
-
-/// What ports, session and background thread share.
+/// What ports, session and background poller share.
+///
+/// The locks are never held together, but for `ports` and `poller`, under which a port's own are taken.
 #[derive(Debug)]
 pub(super) struct Inner {
+    /// Who leads, who sleeps, who follows.
+    pub(super) leadership: Leadership<AtomicU64>,
+    /// For the leader; and, for a moment, for the session's owner.
     core: Mutex<Core>,
-    /// Requests that wait for whoever drives.
-    door: Mutex<Vec<Queued>>,
-    knocked: AtomicBool,
+    /// The submit queue: requests for the leader.
+    queue: Mutex<Vec<Queued>>,
     pool: OnceLock<Arc<Pool>>,
     ports: Mutex<Vec<Arc<PortState>>>,
     next_port: AtomicU64,
     /// All sockets.
-    sockets: Arc<Waits>,
-    watch: Mutex<Watch>,
-    /// The port that watches; `NOBODY`.
-    holder: AtomicU64,
-    sleepers: AtomicUsize,
-    /// Nobody looks at shared connections: what comes there rings. Written with `core` locked.
-    rests: AtomicBool,
-    /// The background thread looks every `TICK`.
+    sockets: Arc<Epoll>,
+    poller: Mutex<Poller>,
+    /// The number of the port in `poller`, or `NOBODY`. Written with that locked; read without, by ports that look for
+    /// their own number, which only they write.
+    poller_number: AtomicU64,
+    turns: Turns,
+    /// The background poller looks for a poller that is away, every `TICK`. Written by the background poller; `SeqCst`
+    /// with `poller`: either it sees that the poller went away, or that port sees that nobody ticks, and wakes it.
     ticking: AtomicBool,
-    spinning: AtomicBool,
-    pub(super) crowd: Crowd,
-    /// Counts what ports have driven.
-    driven: AtomicU64,
-    /// When the background thread looks again, in nanoseconds since `started`.
+    /// Passes of all leaders. Added to by them, read by the background poller: do others lead?
+    passes: AtomicU64,
+    /// When the background poller looks again, in nanoseconds since `started`. Written by it, before it tries `core`;
+    /// read by leaders after they have unlocked `core`, and made nearer.
     looks_again: AtomicU64,
     started: Instant,
-    /// For the background thread.
-    wake: Bell,
+    /// Wakes the background poller.
+    wake: EventFd,
     news: Mutex<VecDeque<News>>,
-    news_bell: Bell,
+    has_news: EventFd,
+    /// Written once, by the session's owner, with `core` locked.
     closed: AtomicBool,
 }
 
-/// No port has this number.
-const NOBODY: u64 = u64::MAX;
-
-/// That one thread is looking, so that no other need.
+/// That one thread spins, so that no other one need.
 #[derive(Debug)]
-pub(super) struct Spinner<'a>(&'a AtomicBool);
+pub(super) struct Spins<'a>(&'a Leadership<AtomicU64>);
 
-impl Drop for Spinner<'_> {
+impl Drop for Spins<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.stop_spinning();
     }
 }
 
 impl Inner {
-    // ---- driving ----
-
-    pub(super) fn hand_in(&self, staged: &mut Vec<Queued>) {
-        if !staged.is_empty() {
-            locked(&self.door).append(staged);
-            self.knocked.store(true, Ordering::SeqCst);
-            // Whoever finds the lock taken from here on is seen by who leaves it: see `knocks`.
-            fence(Ordering::SeqCst);
-        }
-    }
-
-    /// Sends what a port has: straight, or, if somebody else is inside, by way of the door.
-    pub(super) fn send_all(&self, staged: &mut Vec<Queued>) {
-        match self.core.try_lock() {
-            Ok(mut core) => {
-                self.let_in(&mut core);
-                core.take_in(staged);
-                self.leave(core);
-            }
-            Err(_) => self.hand_in(staged),
-        }
-        self.send();
-    }
-
-    /// Is somebody at the door who may have found it shut? To be asked after each unlock.
-    fn knocks(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.knocked.load(Ordering::SeqCst)
-    }
-
-    /// Sends what is at the door.
-    pub(super) fn send(&self) {
-        while self.knocks() {
-            let Ok(mut core) = self.core.try_lock() else {
-                return;
-            };
-            self.let_in(&mut core);
-            self.leave(core);
-        }
-    }
-
-    /// One pass, if something has come, by a thread that goes on with something else.
-    pub(super) fn drive(&self) {
-        let Ok(mut core) = self.core.try_lock() else {
-            return;
-        };
-        let some = core.has_some();
-        drop(core);
-        if some || self.knocks() || self.owes_rest() {
-            self.drive_and(Then::Away, false);
-        }
-    }
-
-    /// One pass, unless somebody else is at it. Then nobody looks, until the kernel says so.
-    pub(super) fn drive_and_sleep(&self) {
-        self.drive_and(Then::Sleep, false);
-    }
-
-    /// One pass, or as many looks as cost no more; more follow at once. Has something come?
-    pub(super) fn drive_on(&self) -> bool {
-        self.drive_and(Then::Again, false)
-    }
-
-    /// By a thread that was woken: whatever woke it is read, so that it does not wake it again.
-    pub(super) fn drive_woken(&self) {
-        self.drive_and(Then::Away, true);
-    }
-
-    fn drive_and(&self, then: Then, mut all: bool) -> bool {
-        loop {
-            let Ok(mut core) = self.core.try_lock() else {
-                return false;
-            };
-            self.driven.fetch_add(1, Ordering::Relaxed);
-            self.let_in(&mut core);
-            if then == Then::Again {
-                self.look(&core);
-            }
-            core.pass(std::mem::take(&mut all));
-            let rests = then == Then::Sleep
-                || (then == Then::Away && self.sleepers.load(Ordering::SeqCst) > 0);
-            // A server that never ends is left to the next pass.
-            let mut turns = 0;
-            while rests && turns < TURNS && !core.naps() {
-                core.pass(false);
-                turns += 1;
-            }
-            self.rests.store(rests, Ordering::Relaxed);
-            let moved = std::mem::take(&mut core.has_moved);
-            self.leave(core);
-            if !self.knocks() && (then == Then::Again || !self.owes_rest()) {
-                return moved;
-            }
-        }
-    }
-
-    /// Looks for a moment, until something has come, by a connection or to the door.
-    fn look(&self, core: &Core) {
-        for _ in 0..LOOKS {
-            if core.glances() || self.knocked.load(Ordering::Relaxed) {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Somebody sleeps who would not be woken. After `knocks`, which orders what it reads: who is about to sleep has
-    /// said so before it finds the lock taken.
-    fn owes_rest(&self) -> bool {
-        self.sleepers.load(Ordering::SeqCst) > 0 && !self.rests.load(Ordering::Relaxed)
-    }
-
-    /// This thread looks no more. Whoever sleeps is woken by the kernel.
-    pub(super) fn rest(&self) {
-        if self.knocks() || self.owes_rest() {
-            self.drive_and(Then::Away, false);
-        }
-    }
-
-    fn let_in(&self, core: &mut Core) {
-        // Who is not seen here is seen when leaving.
-        let some = self.knocked.load(Ordering::Relaxed);
-        if !some || !self.knocked.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        let mut queued = std::mem::take(&mut *locked(&self.door));
-        core.take_in(&mut queued);
-        // Its memory is used again.
-        let mut door = locked(&self.door);
-        if door.is_empty() {
-            *door = queued;
-        }
-    }
-
-    /// Tells what came of it, after the lock.
-    fn leave(&self, mut core: MutexGuard<'_, Core>) {
-        let told = std::mem::take(&mut core.told);
-        let deadline = core.deadline().map(|deadline| core.instant(deadline));
-        drop(core);
-        if let Some(deadline) = deadline {
-            let at = deadline.saturating_duration_since(self.started);
-            if nanos(at) < self.looks_again.load(Ordering::Relaxed) {
-                self.looks_again.store(nanos(at), Ordering::Relaxed);
-                self.wake.ring();
-            }
-        }
-        self.tell(told);
-    }
-
-    fn tell(&self, told: Told) {
-        if let Some(pool) = told.pool {
-            // There is one in a session's life.
-            let _ = self.pool.set(pool);
-            locked(&self.ports).iter().for_each(|port| port.call());
-        }
-        if !told.news.is_empty() {
-            let mut news = locked(&self.news);
-            news.extend(told.news);
-            let many = news.len().saturating_sub(MOST_NEWS);
-            news.drain(..many);
-            drop(news);
-            self.news_bell.ring();
-        }
-    }
-
-    /// With the lock, whoever has it; then as after any pass.
-    fn with<R>(&self, what: impl FnOnce(&mut Core) -> R) -> R {
-        let mut core = locked(&self.core);
-        let result = what(&mut core);
-        let now = core.now();
-        core.carry_out(now);
-        core.flush(now);
-        self.leave(core);
-        self.send();
-        result
-    }
-
-    // ---- ports ----
-
-    /// Nobody else looks: this thread may, until it drops what it gets.
-    pub(super) fn spinner(&self) -> Option<Spinner<'_>> {
-        let free = !self.spinning.swap(true, Ordering::Acquire);
-        free.then_some(Spinner(&self.spinning))
-    }
-
-    /// The spinner sees what comes: nobody else is to be woken by it.
-    pub(super) fn takes_watch(&self, port: &Arc<PortState>) {
-        if [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire)) {
-            return;
-        }
-        let mut watch = locked(&self.watch);
-        if let Some((holder, true)) = &watch.holder {
-            holder.waits.remove(&*self.sockets);
-        }
-        self.hold(&mut watch, port, false);
-    }
-
-    fn hold(&self, watch: &mut Watch, port: &Arc<PortState>, added: bool) {
-        self.holder.store(port.number, Ordering::Release);
-        watch.holder = Some((Arc::clone(port), added));
-    }
-
-    /// A port wants something again.
-    pub(super) fn is_back(&self, port: &PortState) {
-        // It matters to those who sleep only.
-        if self.sleepers.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let away = nanos(self.started.elapsed()).saturating_sub(port.left.load(Ordering::Relaxed));
-        let quick = away < nanos(QUICK);
-        port.is_quick.store(quick, Ordering::Relaxed);
-    }
-
-    /// A port is about to sleep. If none watches that sleeps, too, and none looks, it does.
-    pub(super) fn asleep(&self, port: &Arc<PortState>) {
-        let mut watch = locked(&self.watch);
-        watch.asleep.insert(port.number, Arc::clone(port));
-        self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
-        port.sleeps.store(true, Ordering::Relaxed);
-        let watched = watch.holder.as_ref().is_some_and(|(holder, _)| {
-            holder.number != port.number && watch.asleep.contains_key(&holder.number)
-        });
-        // Who looks hands over when leaving.
-        if !watched && !self.spinning.load(Ordering::SeqCst) {
-            self.watches(&mut watch, port);
-        }
-    }
-
-    /// A port is awake. If it was the one that watched or looked, another one that sleeps watches from now on; but not
-    /// if it will be back at once: then the background thread sees to it that it is.
-    pub(super) fn awake(&self, port: &Arc<PortState>) {
-        if self.crowd.is_there() {
-            return self.lets_go(port);
-        }
-        if port.sleeps.load(Ordering::Relaxed) {
-            port.sleeps.store(false, Ordering::Relaxed);
-            let mut watch = locked(&self.watch);
-            watch.asleep.remove(&port.number);
-            self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
-        }
-        fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        port.left
-            .store(nanos(self.started.elapsed()), Ordering::Relaxed);
-        let mine = [NOBODY, port.number].contains(&self.holder.load(Ordering::Acquire));
-        if !mine {
-            return;
-        }
-        if port.is_quick.load(Ordering::Relaxed) {
-            if !self.ticking.load(Ordering::SeqCst) {
-                self.wake.ring();
-            }
-            return;
-        }
-        self.hand_over(&mut locked(&self.watch));
-    }
-
-    /// The first that sleeps watches.
-    fn hand_over(&self, watch: &mut Watch) {
-        if let Some(other) = watch.asleep.values().next().cloned() {
-            self.watches(watch, &other);
-        }
-    }
-
-    fn watches(&self, watch: &mut Watch, port: &Arc<PortState>) {
-        match &watch.holder {
-            Some((holder, true)) if holder.number == port.number => return,
-            Some((holder, true)) => holder.waits.remove(&*self.sockets),
-            _ => {}
-        }
-        let added = port.waits.add(&*self.sockets, 1, Interest::READ).is_ok();
-        self.hold(watch, port, added);
-    }
-
-    /// A port is no more.
-    pub(super) fn forget(&self, port: &Arc<PortState>) {
-        self.drop_watch(&mut locked(&self.watch), port);
-        locked(&self.ports).retain(|other| other.number != port.number);
-    }
-
-    fn drop_watch(&self, watch: &mut Watch, port: &Arc<PortState>) {
-        if let Some((holder, added)) = &watch.holder
-            && holder.number == port.number
-        {
-            if *added {
-                holder.waits.remove(&*self.sockets);
-            }
-            watch.holder = None;
-            self.holder.store(NOBODY, Ordering::Release);
-        }
-    }
-
-    /// Who sees to it that what comes is read?
-    fn watched_by(&self) -> WatchedBy {
-        let watch = locked(&self.watch);
-        if watch.asleep.is_empty() {
-            return WatchedBy::Nobody;
-        }
-        let sleeps = |(holder, added): &(Arc<PortState>, bool)| {
-            *added && watch.asleep.contains_key(&holder.number)
-        };
-        match watch.holder.as_ref().is_some_and(sleeps) {
-            true => WatchedBy::Sleeper,
-            false => WatchedBy::WhoWentAway,
-        }
-    }
-
-    /// Since it is known that nobody ticks: who went away before has not rung.
-    fn somebody_went_away(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.watched_by() == WatchedBy::WhoWentAway
-    }
-
-    // ---- a crowd ----
-
-    /// Two ports wait at a time.
-    pub(super) fn gathers(&self) {
-        if self.crowd.gathers() {
-            self.wake.ring();
-        }
-    }
-
-    /// A port that is about to sleep on its bell alone: others see to the sockets.
-    pub(super) fn lets_go(&self, port: &Arc<PortState>) {
-        if port.sleeps.load(Ordering::Relaxed) || self.holder.load(Ordering::Acquire) == port.number
-        {
-            port.sleeps.store(false, Ordering::Relaxed);
-            let mut watch = locked(&self.watch);
-            watch.asleep.remove(&port.number);
-            self.sleepers.store(watch.asleep.len(), Ordering::SeqCst);
-            self.drop_watch(&mut watch, port);
-            drop(watch);
-            self.wake.ring();
-        }
-    }
-
-    /// Drives for all, as long as something comes, and for a while longer; but not when there is no crowd any more.
-    fn drives_for_all(&self, spin: &mut Spin) {
-        let Some(_turn) = self.spinner() else {
-            return;
-        };
-        let mut seen = self.crowd.seen();
-        let mut start = Instant::now();
-        let mut budget = spin.budget();
-        while !self.closed.load(Ordering::Acquire) {
-            let moved = self.drive_on();
-            let since = start.elapsed();
-            if self.crowd.dissolves(&mut seen) || (!moved && since >= budget) {
-                break;
-            }
-            if moved {
-                spin.found(since);
-                start = Instant::now();
-                budget = spin.budget();
-            } else {
-                spin.relax(since);
-            }
-        }
-        spin.in_vain();
-    }
-
-    // ---- the background ----
-
-    fn background(&self) {
-        let Ok(waits) = Waits::new() else {
-            return;
-        };
-        let added = waits.add(&self.wake, 0, Interest::READ);
-        if added.is_err() {
-            return;
-        }
-        let (mut seen, mut with_sockets) = (0, false);
-        let mut ready = Vec::new();
-        let (mut spin, mut crowd) = (Spin::new(), self.crowd.seen());
-        while !self.closed.load(Ordering::Acquire) {
-            let crowded = self.crowd.is_there() && !self.crowd.dissolves(&mut crowd);
-            if crowded {
-                self.drives_for_all(&mut spin);
-            }
-            self.drive_and(Then::Sleep, true);
-            let driven = self.driven.load(Ordering::Relaxed);
-            // Its own pass is one.
-            let by_others = driven != seen + 1 && !crowded;
-            seen = driven;
-            let mut watched_by = self.watched_by();
-            if watched_by == WatchedBy::WhoWentAway && !by_others {
-                self.hand_over(&mut locked(&self.watch));
-                watched_by = WatchedBy::Sleeper;
-            }
-            let with = crowded || (!by_others && watched_by == WatchedBy::Nobody);
-            if with != with_sockets {
-                match with {
-                    true => drop(waits.add(&*self.sockets, 1, Interest::READ)),
-                    false => waits.remove(&*self.sockets),
-                }
-                with_sockets = with;
-            }
-            let most = match (watched_by, by_others) {
-                _ if crowded => Some(ASIDE),
-                (WatchedBy::WhoWentAway, _) => Some(TICK),
-                (WatchedBy::Sleeper, _) => Some(WATCHED),
-                (WatchedBy::Nobody, true) => Some(ASIDE),
-                (WatchedBy::Nobody, false) => None,
-            };
-            let ticks = watched_by == WatchedBy::WhoWentAway;
-            self.ticking.store(ticks, Ordering::SeqCst);
-            let limit = match !ticks && self.somebody_went_away() {
-                true => Some(Duration::ZERO),
-                false => self.until_deadline(most),
-            };
-            waits.wait(limit, &mut ready);
-            self.wake.hush();
-        }
-    }
-
-    /// How long the background thread sleeps, told to those who make a deadline that is nearer.
-    fn until_deadline(&self, most: Option<Duration>) -> Option<Duration> {
-        // Until it is told otherwise: for ever. Then nobody who drives meanwhile misses that it sleeps.
-        self.looks_again.store(u64::MAX, Ordering::Relaxed);
-        let Ok(core) = self.core.try_lock() else {
-            // Who has the lock tells, when leaving.
-            return most;
-        };
-        let deadline = core.deadline().map(|deadline| core.instant(deadline));
-        let now = Instant::now();
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
-        let limit = [left, most].into_iter().flatten().min();
-        if let Some(limit) = limit {
-            let at = now.saturating_duration_since(self.started) + limit;
-            self.looks_again.store(nanos(at), Ordering::Relaxed);
-        }
-        drop(core);
-        match self.knocks() {
-            true => Some(Duration::ZERO),
-            false => limit,
-        }
+    /// No other thread spins: this one may, until it drops what it gets.
+    pub(super) fn spins(&self) -> Option<Spins<'_>> {
+        self.leadership.spin().then_some(Spins(&self.leadership))
     }
 }
 
@@ -594,36 +139,33 @@ pub fn open(config: ClientConfig) -> io::Result<Arc<ClientSession>> {
     open_over_tls(config, None)
 }
 
-/// As [`open`]; paths over TCP are encrypted, and both ends show who they are, if there is a `tls`.
+/// Opens a session whose paths over TCP are encrypted, with both ends showing who they are, if there is a `tls`.
 ///
 /// # Errors
-/// As of [`open`].
+/// Descriptors, threads or memory are used up; more paths than there may be.
 pub fn open_over_tls(
     config: ClientConfig,
     tls: Option<ClientTls>,
 ) -> io::Result<Arc<ClientSession>> {
-    let sockets = Arc::new(Waits::new()?);
+    let sockets = Arc::new(Epoll::new()?);
     let inner = Arc::new(Inner {
+        leadership: Leadership::new(AtomicU64::new(0)),
         core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets), tls)),
-        door: Mutex::default(),
-        knocked: AtomicBool::new(false),
+        queue: Mutex::default(),
         pool: OnceLock::new(),
         ports: Mutex::default(),
         next_port: AtomicU64::new(0),
         sockets,
-        watch: Mutex::default(),
-        holder: AtomicU64::new(NOBODY),
-        sleepers: AtomicUsize::new(0),
-        rests: AtomicBool::new(false),
+        poller: Mutex::default(),
+        poller_number: AtomicU64::new(NOBODY),
+        turns: Turns::new(),
         ticking: AtomicBool::new(false),
-        spinning: AtomicBool::new(false),
-        crowd: Crowd::new(),
-        driven: AtomicU64::new(0),
+        passes: AtomicU64::new(0),
         looks_again: AtomicU64::new(u64::MAX),
         started: Instant::now(),
-        wake: Bell::new()?,
+        wake: EventFd::new()?,
         news: Mutex::default(),
-        news_bell: Bell::new()?,
+        has_news: EventFd::new()?,
         closed: AtomicBool::new(false),
     });
     let session = Arc::new(ClientSession {
@@ -636,7 +178,7 @@ pub fn open_over_tls(
     }
     let thread = std::thread::Builder::new().name("memlane-session".into());
     let background = thread.spawn(move || inner.background())?;
-    *locked(&session.background) = Some(background);
+    *lock(&session.background) = Some(background);
     Ok(session)
 }
 
@@ -694,7 +236,7 @@ impl ClientSession {
         })
     }
 
-    /// Waits until a path is up, but not longer than `limit`, nor for paths that are all down for a reason that only a
+    /// Epoll until a path is up, but not longer than `limit`, nor for paths that are all down for a reason that only a
     /// person can put right: then it is `false`.
     #[must_use]
     pub fn wait_for_a_path(&self, limit: Duration) -> bool {
@@ -719,16 +261,16 @@ impl ClientSession {
         let inner = &self.inner;
         inner.with(|core| {
             inner.closed.store(true, Ordering::Release);
-            inner.let_in(core);
+            inner.take_queue(core);
             core.close();
         });
-        inner.wake.ring();
-        let background = locked(&self.background).take();
+        inner.wake.signal();
+        let background = lock(&self.background).take();
         if let Some(background) = background {
             // It does not panic.
             let _ = background.join();
         }
-        locked(&inner.ports).iter().for_each(|port| port.call());
+        lock(&inner.ports).iter().for_each(|port| port.call());
     }
 }
 
@@ -736,7 +278,7 @@ impl Session for ClientSession {
     fn port(&self) -> io::Result<Box<dyn Port>> {
         let number = self.inner.next_port.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(PortState::new(number)?);
-        locked(&self.inner.ports).push(Arc::clone(&state));
+        lock(&self.inner.ports).push(Arc::clone(&state));
         let port = ClientPort::new(Arc::clone(&self.inner), state);
         Ok(Box::new(port))
     }
@@ -746,16 +288,16 @@ impl Session for ClientSession {
     }
 
     fn news(&self) -> Option<News> {
-        let mut news = locked(&self.inner.news);
+        let mut news = lock(&self.inner.news);
         let next = news.pop_front();
         if news.is_empty() {
-            self.inner.news_bell.hush();
+            self.inner.has_news.drain();
         }
         next
     }
 
     fn news_fd(&self) -> BorrowedFd<'_> {
-        self.inner.news_bell.as_fd()
+        self.inner.has_news.as_fd()
     }
 }
 

@@ -210,13 +210,14 @@ impl Shared {
         self.consumer.has_some(words)
     }
 
-    /// About to be looked at no more, until the bell is rung. `false`: there is something.
-    pub(super) fn naps(&mut self) -> bool {
+    /// Parks: from now on the peer makes the socket readable when it publishes. `false`: there is something already.
+    pub(super) fn park(&mut self) -> bool {
         let (words, _) = Self::parts(&self.from_peer);
         self.consumer.is_napping() || self.consumer.naps(words)
     }
 
-    pub(super) fn wakes(&mut self) {
+    /// The socket need not be made readable.
+    pub(super) fn unpark(&mut self) {
         let (words, _) = Self::parts(&self.from_peer);
         self.consumer.wakes(words);
     }

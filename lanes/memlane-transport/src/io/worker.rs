@@ -1,23 +1,25 @@
 //! One thread of a server: an engine, a service, the connections and the memory of their sessions.
 
-use super::address::{Bell, Interest, Ready, Waits};
+use super::address::{Epoll, Interest, Ready};
 use super::frame::{self, Step};
 use super::inflow::Received;
 use super::link::{Link, LinkError};
 use super::memory::{Memories, Memory};
 use super::server::{Place, ServedPath, SessionInfo};
-use super::spin::Spin;
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
 use crate::error::PathError;
 use crate::port::{Finished, Identity, Service};
 use crate::wire::{CONN_LEN, ConnReq, SgDesc};
+use memlane_wait::event::EventFd;
+use memlane_wait::mutex::lock;
+use memlane_wait::spin::{Policy, Spin};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// A connection that has said what it wants.
@@ -41,33 +43,33 @@ struct Mail {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     mail: Mutex<Mail>,
-    bell: Bell,
+    event: EventFd,
 }
 
 impl Mailbox {
     pub(super) fn new() -> io::Result<Mailbox> {
-        let bell = Bell::new()?;
+        let event = EventFd::new()?;
         let mail = Mutex::default();
-        Ok(Mailbox { mail, bell })
+        Ok(Mailbox { mail, event })
     }
 
     fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.mail)
     }
 
     pub(super) fn bring(&self, arrival: Arrival) {
         self.mail().arrivals.push(arrival);
-        self.bell.ring();
+        self.event.signal();
     }
 
     pub(super) fn ask(&self, tell: Sender<Vec<SessionInfo>>) {
         self.mail().asks.push(tell);
-        self.bell.ring();
+        self.event.signal();
     }
 
     pub(super) fn stop(&self) {
         self.mail().stop = true;
-        self.bell.ring();
+        self.event.signal();
     }
 }
 
@@ -83,7 +85,7 @@ struct Entry {
     may_share: bool,
     interest: Interest,
     dirty: bool,
-    /// Reads in vain until it is not looked at without being asked.
+    /// Reads left, all in vain, before this connection is read only when its socket is readable.
     warm: u32,
     _place: Place,
 }
@@ -153,7 +155,7 @@ pub(super) struct Worker<S> {
     service: RefCell<S>,
     mailbox: Arc<Mailbox>,
     started: Instant,
-    waits: Waits,
+    epoll: Epoll,
     ready: Vec<Ready>,
     links: Vec<Option<Entry>>,
     next: u64,
@@ -182,10 +184,10 @@ impl<S: Service> Worker<S> {
         service: S,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Worker<S>> {
-        let waits = Waits::new()?;
-        waits.add(&mailbox.bell, MAIL, Interest::READ)?;
+        let epoll = Epoll::new()?;
+        epoll.add(&mailbox.event, MAIL, Interest::READ)?;
         if let Some(fd) = service.fd() {
-            waits.add(fd, SERVICE, Interest::READ)?;
+            epoll.add(fd, SERVICE, Interest::READ)?;
         }
         Ok(Worker {
             number,
@@ -193,7 +195,7 @@ impl<S: Service> Worker<S> {
             service: RefCell::new(service),
             mailbox,
             started: Instant::now(),
-            waits,
+            epoll,
             ready: Vec::new(),
             links: Vec::new(),
             next: 1,
@@ -213,17 +215,16 @@ impl<S: Service> Worker<S> {
     // ---- the loop ----
 
     pub(super) fn run(mut self) {
-        let mut spin = Spin::new();
-        let mut idle_since: Option<Instant> = None;
+        let mut spin = Spin::new(Policy::default());
+        let mut idle = false;
         loop {
             self.stirred = false;
-            if idle_since.is_some() {
+            if idle {
                 self.look();
             }
-            let looked = Instant::now();
-            let over = idle_since.is_some_and(|since| looked - since >= spin.budget());
+            let over = idle && spin.is_over();
             // From here on whoever has something rings.
-            let sleeps = over && self.naps();
+            let sleeps = over && self.park();
             let limit = match sleeps {
                 true => self.until_deadline(),
                 false => Some(Duration::ZERO),
@@ -231,18 +232,12 @@ impl<S: Service> Worker<S> {
             if self.pass(limit, sleeps) {
                 break;
             }
-            match (self.stirred, idle_since) {
-                (true, Some(since)) => {
-                    match over {
-                        true => spin.in_vain(),
-                        false => spin.found(since.elapsed()),
-                    }
-                    idle_since = None;
-                }
-                (false, None) => idle_since = Some(looked),
-                (false, Some(since)) if !over => spin.relax(looked - since),
+            match (self.stirred, idle) {
+                (true, true) => spin.found(),
+                (false, true) if !over => spin.pause(),
                 _ => {}
             }
+            idle = !self.stirred;
         }
         self.finish();
     }
@@ -250,16 +245,16 @@ impl<S: Service> Worker<S> {
     /// Looks for a moment, as long as nothing comes: less than a pass, which would find nothing.
     fn look(&self) {
         for _ in 0..LOOKS {
-            if self.running > 0 || self.glances() {
+            if self.running > 0 || self.has_ready() {
                 return;
             }
             std::hint::spin_loop();
         }
     }
 
-    fn glances(&self) -> bool {
+    fn has_ready(&self) -> bool {
         let mut warm = self.links.iter().flatten().filter(|entry| entry.warm > 0);
-        warm.any(|entry| entry.link.glance().unwrap_or(true))
+        warm.any(|entry| entry.link.has_ready().unwrap_or(true))
     }
 
     /// When to call the engine's `poll`. What requests do makes it only later.
@@ -311,7 +306,7 @@ impl<S: Service> Worker<S> {
 
     fn look_around(&mut self, limit: Option<Duration>) -> bool {
         let mut ready = std::mem::take(&mut self.ready);
-        self.waits.wait(limit, &mut ready);
+        self.epoll.wait(limit, &mut ready);
         let now = self.started.elapsed();
         let mut stop = false;
         for found in &ready {
@@ -344,7 +339,7 @@ impl<S: Service> Worker<S> {
                 self.read(now, id, false);
                 // Not looked at any more: from now on it rings.
                 if let Some(entry) = self.entry(id).filter(|entry| entry.warm == 0)
-                    && !entry.link.naps()
+                    && !entry.link.park()
                 {
                     entry.warm = WARM;
                 }
@@ -352,12 +347,12 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Nobody looks from now on until the kernel says so. `false`: there is something.
-    fn naps(&mut self) -> bool {
+    /// Parks the connections: from now on what comes makes a socket readable. `false`: something has come already.
+    fn park(&mut self) -> bool {
         let links = self.links.iter_mut().flatten();
         let mut quiet = true;
         for entry in links {
-            if !entry.link.naps() {
+            if !entry.link.park() {
                 entry.warm = WARM;
                 quiet = false;
             }
@@ -367,7 +362,7 @@ impl<S: Service> Worker<S> {
 
     fn read_mail(&mut self, now: Time) -> bool {
         let mailbox = Arc::clone(&self.mailbox);
-        mailbox.bell.hush();
+        mailbox.event.drain();
         let mail = std::mem::take(&mut *mailbox.mail());
         self.stirred = true;
         for arrival in mail.arrivals {
@@ -401,7 +396,7 @@ impl<S: Service> Worker<S> {
         debug_assert!(id.0 >= FIRST_LINK);
         self.next += 1;
         let interest = Interest::READ;
-        if self.waits.add(&arrival.link, id.0, interest).is_err() {
+        if self.epoll.add(&arrival.link, id.0, interest).is_err() {
             return;
         }
         let cid = ConnReq::decode(&arrival.private).map_or(0, |req| req.cid);
@@ -513,7 +508,7 @@ impl<S: Service> Worker<S> {
                     };
                     if entry.interest != interest {
                         entry.interest = interest;
-                        self.waits.change(&entry.link, entry.id.0, interest);
+                        self.epoll.change(&entry.link, entry.id.0, interest);
                     }
                 }
                 Err(error) => self.failed.push((entry.id, LinkError::for_path(error))),
@@ -738,10 +733,10 @@ impl<S: Service> Worker<S> {
         // SAFETY: the service, which owns it, lives, and is not asked for anything meanwhile.
         let fd = unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) };
         let mut ready = Vec::new();
-        if let Ok(waits) = Waits::new()
-            && waits.add(fd, SERVICE, Interest::READ).is_ok()
+        if let Ok(epoll) = Epoll::new()
+            && epoll.add(fd, SERVICE, Interest::READ).is_ok()
         {
-            waits.wait(Some(Duration::from_millis(100)), &mut ready);
+            epoll.wait(Some(Duration::from_millis(100)), &mut ready);
         }
     }
 }

@@ -377,6 +377,7 @@ fn policy(longest: Duration) -> Policy {
         shortest: Duration::ZERO,
         probe_every: 16,
         probe: longest,
+        short_sleep: longest,
         pauses: 16,
         yields: true,
         leaves_a_core: true,

@@ -7,8 +7,9 @@ use crate::error::{Fault, ReceiveError};
 use crate::io::{Binding, Giver, Most, Path, Placed, Placer, Sink, Stream, Terms};
 use crate::wire::control::{self, Stretch};
 use memlane_sys::Errno;
+use memlane_wait::mutex::lock;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What the kernel has been told beforehand: which bindings a stream's bytes go into and come out of. The bindings are
 /// their owner's ([`Bound`](super::Bound)), who keeps them as long as the stream is to receive and send.
@@ -236,7 +237,7 @@ struct Returns {
 
 impl Returns {
     fn debt(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.debt.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.debt)
     }
 
     /// Gives back as much as the kernel takes.

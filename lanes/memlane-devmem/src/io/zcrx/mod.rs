@@ -14,8 +14,9 @@ use super::{Binding, Giver, Most, Path, Placed, Placer, Stream, Terms};
 use crate::engine::zcrx::{Area, Completion, Flow, Refill, Said};
 use crate::error::{Fault, ReceiveError, ZcrxError};
 use memlane_sys::Errno;
+use memlane_wait::mutex::lock;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Completions that are looked at in one receive.
 const COMPLETIONS: usize = 256;
@@ -251,7 +252,7 @@ struct Returns {
 
 impl Returns {
     fn refill(&self) -> MutexGuard<'_, Refill> {
-        self.refill.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.refill)
     }
 
     fn flush(&self) {

@@ -12,6 +12,7 @@ mod records;
 pub(super) use records::Tls;
 
 use crate::error::{CertificateFault, TlsError};
+use memlane_wait::mutex::{read, write};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{
@@ -24,7 +25,7 @@ use rustls::{
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 /// What both ends must say that they speak (ALPN), so that a connection that was meant for another service of the same
 /// authority is none.
@@ -179,7 +180,7 @@ impl ServerTls {
     /// As [`load`](Self::load); then all is as it was.
     pub fn reload(&self, files: &TlsFiles) -> io::Result<()> {
         let config = ServerTls::read(files)?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *write(&self.0) = config;
         Ok(())
     }
 
@@ -196,7 +197,7 @@ impl ServerTls {
     }
 
     fn config(&self) -> Arc<rustls::ServerConfig> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&read(&self.0))
     }
 }
 
@@ -231,12 +232,12 @@ impl ClientTls {
     /// As [`load`](Self::load); then all is as it was.
     pub fn reload(&self, files: &TlsFiles) -> io::Result<()> {
         let config = Arc::new(files.client()?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *write(&self.config) = config;
         Ok(())
     }
 
     fn config(&self) -> Arc<rustls::ClientConfig> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&read(&self.config))
     }
 
     fn name(&self, address: IpAddr) -> ServerName<'static> {
