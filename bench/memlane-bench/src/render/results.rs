@@ -29,7 +29,8 @@ pub(crate) fn of(folder: &Path) -> anyhow::Result<String> {
         let catalogue = catalogue(suite).expect("it is one of them");
         let _ = write!(out, "\n## {}\n\n", capital(suite));
         out.push_str(&markdown(&Figures::new(&run, &catalogue)));
-        let remarks = file.with_extension("md");
+        // Markdown, with links as they are seen from RESULTS.md.
+        let remarks = file.with_extension("txt");
         if let Ok(remarks) = std::fs::read_to_string(remarks) {
             let _ = write!(out, "\n{remarks}");
         }
