@@ -49,8 +49,8 @@ pub fn wait(
 struct Round {
     /// Places of the program's array that are filled.
     filled: usize,
-    /// Those of them that the kernel filled.
-    by_kernel: Range<usize>,
+    /// The kernel has been asked.
+    asked: bool,
     /// Registrations that are looked at again afterwards, `kept` of them.
     again: [*mut Reg; 64],
     kept: usize,
@@ -60,14 +60,14 @@ impl Round {
     fn new() -> Round {
         Round {
             filled: 0,
-            by_kernel: 0..0,
+            asked: false,
             again: [core::ptr::null_mut(); 64],
             kept: 0,
         }
     }
 
-    /// Adds an event of one side, rings or kernel; `others` are the entries of the other side. A registration whose
-    /// ring and socket both have news has one entry, as with the kernel.
+    /// Adds an event; `others` are the entries that may be of the same registration. It has one entry, as with the
+    /// kernel, also if its ring and its socket both have news.
     fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
         let data = event.u64;
         if let Some(twin) = out[others.clone()].iter_mut().find(|e| { e.u64 } == data) {
@@ -245,6 +245,9 @@ impl Waiter<'_> {
             return;
         };
         let before = round.filled;
+        // The first time, nothing of the kernel's is there, and no ring is found twice. The second time, another thread
+        // may have found a ring again that has been reported.
+        let compared = if round.asked { before } else { 0 };
         while round.filled < limit && round.kept < round.again.len() {
             let Some(reg) = pop_ready(self.ep) else { break };
             let Some(conn) = reg_conn(reg) else { continue };
@@ -258,7 +261,7 @@ impl Waiter<'_> {
                 events: report,
                 u64: reg.data.load(Ordering::Relaxed),
             };
-            round.add(self.out, event, &round.by_kernel.clone());
+            round.add(self.out, event, &(0..compared));
             if asked & ET == 0 {
                 round.again[round.kept] = ptr(reg);
                 round.kept += 1;
@@ -279,12 +282,13 @@ impl Waiter<'_> {
             let event = self.out[i];
             round.add(self.out, event, &(0..first));
         }
-        round.by_kernel = first..round.filled;
+        let by_kernel = first..round.filled;
+        round.asked = true;
         self.report_rings(round, places);
         if got == 0 || round.filled < places {
             return ep.turns.forget(); // one side at least had its say
         }
-        let events = self.out[round.by_kernel.clone()].iter().map(|e| e.u64);
+        let events = self.out[by_kernel].iter().map(|e| e.u64);
         ep.turns.kernel_reported(events, first + got < places);
     }
 
