@@ -42,7 +42,7 @@ pub(crate) fn iperf3_gbits(text: &str) -> anyhow::Result<f64> {
     Ok(iperf3_received(text, "bits_per_second")? / 1e9)
 }
 
-/// Likewise, in bytes.
+/// iperf3 -J: what the receiver counted, in bytes.
 pub(crate) fn iperf3_bytes(text: &str) -> anyhow::Result<f64> {
     iperf3_received(text, "bytes")
 }

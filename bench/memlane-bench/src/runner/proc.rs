@@ -70,7 +70,7 @@ impl Service {
         Service::start_until(command, scratch, |_| listening(port))
     }
 
-    /// Likewise, until `ready` says so, which is given the process id.
+    /// Starts `command` and waits until `ready`, which is given its process id, says that it is ready.
     pub(crate) fn start_until(
         command: Command,
         scratch: &Scratch,
@@ -79,7 +79,7 @@ impl Service {
         Service::start_when(command, scratch, |pid, _| ready(pid))
     }
 
-    /// Likewise, until it has said `word`.
+    /// Starts `command` and waits until it has said `word`.
     pub(crate) fn start_saying(
         command: Command,
         scratch: &Scratch,
@@ -304,7 +304,8 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
-/// Looked up, not tried: a probing connection would confuse one-client servers.
+/// Does anybody listen on `port` here? Looked up, not tried: a connection that only probes would confuse a server of one
+/// client.
 fn listening(port: u16) -> bool {
     has_listener(
         &fs::read_to_string("/proc/net/tcp").unwrap_or_default(),
@@ -312,7 +313,7 @@ fn listening(port: u16) -> bool {
     )
 }
 
-/// Likewise, where another process is: its network may be another.
+/// Does anybody listen on `port` in the network namespace of process `pid`?
 pub(crate) fn listens(pid: u32, port: u16) -> bool {
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp"));
     has_listener(&table.unwrap_or_default(), port)

@@ -235,8 +235,7 @@ fn broken(file: &str, target: &str) -> Option<String> {
     } else {
         root().join(dir).join(path)
     };
-    // `./dev bench` writes it.
-    if !to.exists() && !to.ends_with("bench/RESULTS.md") {
+    if !to.exists() {
         return Some(format!("{file}: {target} is not there"));
     }
     let text = std::fs::read_to_string(&to).unwrap_or_default();
@@ -318,10 +317,7 @@ fn words_to_decode(line: &str) -> Option<&'static str> {
 #[test]
 fn each_comment_stands_alone_and_needs_no_decoding() {
     let mut wrong = Vec::new();
-    // The bench is on its way from the command to a crate of its own.
-    let rust = rust_files()
-        .into_iter()
-        .filter(|(file, _)| !file.starts_with("bench/"));
+    let rust = rust_files();
     let pages = documents()
         .into_iter()
         .filter_map(|file| Some((file.clone(), text(&file)?)));

@@ -277,7 +277,7 @@ impl Trial<'_> {
         self.start_for(self.setting.seconds, command)
     }
 
-    /// Likewise, one that measures for so long.
+    /// Starts a client that measures for `seconds`.
     pub(super) fn start_for(&self, seconds: f64, command: Command) -> anyhow::Result<Job> {
         let limit = Duration::from_secs_f64(seconds * 4.0 + 20.0);
         Job::start(command, limit, &self.setting.scratch)
@@ -288,7 +288,7 @@ impl Trial<'_> {
         self.run_for(self.setting.seconds, server, command)
     }
 
-    /// Likewise, one that measures for so long.
+    /// Runs a client that measures for `seconds` to its end.
     pub(super) fn run_for(
         &self,
         seconds: f64,

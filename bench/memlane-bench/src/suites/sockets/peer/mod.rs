@@ -90,7 +90,7 @@ pub(crate) enum Peer {
 pub(super) struct Outcome {
     /// Messages answered in the time that was measured.
     pub(super) exchanges: u64,
-    /// Likewise, warm-up included.
+    /// Messages answered, with those of the warm-up.
     pub(super) all: u64,
     /// Time that was measured.
     pub(super) seconds: f64,
@@ -100,7 +100,7 @@ pub(super) struct Outcome {
     pub(super) p99_ns: u64,
 }
 
-/// Likewise, for each size.
+/// What a client prints of one size, as one line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Sized {
     /// Of a message, or of a write.
