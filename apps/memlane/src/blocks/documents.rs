@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::spec::Access;
+use crate::cli::out;
 
 /// Of a session: the process behind `memlane map`.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -116,4 +117,33 @@ pub(crate) struct Open {
     pub(crate) size: u64,
     pub(crate) opened_by: Vec<String>,
     pub(crate) last_error: Option<String>,
+}
+
+/// The document of `map --json`.
+#[derive(Serialize)]
+struct Mapped<'a> {
+    schema: &'static str,
+    session: &'a str,
+    volume: &'a str,
+    /// The path of the device or file, or the URI of the export.
+    place: &'a str,
+}
+
+/// Prints where the volume is.
+pub(super) fn tell_place(
+    session: &str,
+    volume: &str,
+    place: &str,
+    json: bool,
+) -> anyhow::Result<()> {
+    let schema = "memlane.map/1";
+    out::print(&match json {
+        true => out::json(&Mapped {
+            schema,
+            session,
+            volume,
+            place,
+        })?,
+        false => format!("{place}\n"),
+    })
 }

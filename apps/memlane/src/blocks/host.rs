@@ -18,10 +18,9 @@ use memlane_transport::port::Session as _;
 
 use super::documents::{self, Counters, Event};
 use super::frontend::{self, Shown};
-use super::map::{HostSpec, Policy};
 use super::metrics;
 use super::requests::Request;
-use super::spec::{Access, MapSpec, OnDisconnect, PathSpec};
+use super::spec::{Access, HostSpec, MapSpec, OnDisconnect, PathSpec, Policy};
 use super::tls::{self, Renewal, TlsSpec};
 use crate::cli::exit::{Exit, fail};
 
@@ -62,7 +61,7 @@ pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> an
     let host = Arc::new(Mutex::new(host));
     watch(&host, false)?;
     serve_metrics(&host, spec.metrics)?;
-    super::map::tell(&spec.session, &volume, &shown, json)?;
+    documents::tell_place(&spec.session, &volume, &shown, json)?;
     crate::daemon::service::ready();
     let obeyed = Arc::clone(&host);
     std::thread::Builder::new()

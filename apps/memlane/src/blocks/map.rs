@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 
 use memlane_observe::control::{self, Role};
 use memlane_transport::io::{Address, PathAddr};
-use serde::{Deserialize, Serialize};
 
 use super::requests::Request;
-use super::spec::{Access, Frontend, MapSpec, OnDisconnect, PathSpec};
+use super::spec::{Access, Frontend, HostSpec, MapSpec, OnDisconnect, PathSpec, Policy};
 use super::tls::TlsSpec;
-use super::{host, vol};
+use super::{documents, host, vol};
 use crate::cli::exit::{Exit, fail};
-use crate::cli::out;
 
 /// Map a volume of a server to a device, a file or an export of this machine
 ///
@@ -84,43 +82,6 @@ pub(crate) struct Args {
     volume: String,
 }
 
-/// How to choose the path for a request.
-#[derive(clap::ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Policy {
-    /// Each path in turn
-    #[value(alias = "round-robin")]
-    Rr,
-    /// The path with the fewest requests in flight
-    MinInflight,
-    /// The path with the fastest answers
-    MinLatency,
-}
-
-impl Policy {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Policy::Rr => "rr",
-            Policy::MinInflight => "min-inflight",
-            Policy::MinLatency => "min-latency",
-        }
-    }
-}
-
-/// The arguments of a session's background process.
-#[derive(Serialize, Deserialize, Clone, Debug)]
-pub(super) struct HostSpec {
-    pub(super) session: String,
-    pub(super) paths: Vec<PathSpec>,
-    pub(super) policy: Policy,
-    pub(super) on_disconnect: OnDisconnect,
-    pub(super) heartbeat: Duration,
-    pub(super) wait: Duration,
-    pub(super) connections: u16,
-    pub(super) tls: Option<TlsSpec>,
-    pub(super) metrics: Option<std::net::SocketAddr>,
-}
-
 impl Args {
     pub(crate) fn json(&self) -> bool {
         self.json
@@ -157,34 +118,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     match said {
         Some(serde_json::Value::String(place)) if args.json => {
-            tell(&host.session, &volume, &place, true)
+            documents::tell_place(&host.session, &volume, &place, true)
         }
         said => vol::print_reply(said, "the process behind the session has ended at once"),
     }
-}
-
-/// The document of `map --json`.
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: &'static str,
-    session: &'a str,
-    volume: &'a str,
-    /// The path of the device or file, or the URI of the export.
-    place: &'a str,
-}
-
-/// Prints where the volume is.
-pub(super) fn tell(session: &str, volume: &str, place: &str, json: bool) -> anyhow::Result<()> {
-    let schema = "memlane.map/1";
-    out::print(&match json {
-        true => out::json(&Document {
-            schema,
-            session,
-            volume,
-            place,
-        })?,
-        false => format!("{place}\n"),
-    })
 }
 
 fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use memlane_transport::io::PathAddr;
 use serde::{Deserialize, Serialize};
 
+use super::tls::TlsSpec;
 use crate::cli::values::duration;
 
 /// A path to a server, which travels as its text.
@@ -170,6 +171,43 @@ pub(crate) struct MapSpec {
     /// An NBD export's certificates: a folder.
     #[serde(default)]
     pub(crate) nbd_tls: Option<PathBuf>,
+}
+
+/// How to choose the path for a request.
+#[derive(clap::ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Policy {
+    /// Each path in turn
+    #[value(alias = "round-robin")]
+    Rr,
+    /// The path with the fewest requests in flight
+    MinInflight,
+    /// The path with the fastest answers
+    MinLatency,
+}
+
+impl Policy {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Policy::Rr => "rr",
+            Policy::MinInflight => "min-inflight",
+            Policy::MinLatency => "min-latency",
+        }
+    }
+}
+
+/// The arguments of a session's background process.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct HostSpec {
+    pub(super) session: String,
+    pub(super) paths: Vec<PathSpec>,
+    pub(super) policy: Policy,
+    pub(super) on_disconnect: OnDisconnect,
+    pub(super) heartbeat: Duration,
+    pub(super) wait: Duration,
+    pub(super) connections: u16,
+    pub(super) tls: Option<TlsSpec>,
+    pub(super) metrics: Option<std::net::SocketAddr>,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Output: text is built first and written at once; a broken pipe is no error.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
@@ -25,6 +26,28 @@ pub(crate) fn stderr(text: &str) {
 /// Writes one line to stderr, with the command's name in front.
 pub(crate) fn warn(text: &str) {
     stderr(&format!("memlane: {text}\n"));
+}
+
+/// Is there a line of progress on the terminal? Written by whoever draws or clears it.
+static DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Draws a line of progress, over the one before.
+pub(crate) fn draw(text: &str) {
+    DRAWN.store(true, Ordering::Relaxed);
+    stderr(&format!("\r{text}\x1b[K"));
+}
+
+/// Takes the line of progress away, if there is one.
+pub(crate) fn clear() {
+    if DRAWN.swap(false, Ordering::Relaxed) {
+        stderr("\r\x1b[K");
+    }
+}
+
+/// Writes one line to stderr as [`warn`] does, in place of a line of progress.
+pub(crate) fn note(text: &str) {
+    clear();
+    warn(text);
 }
 
 /// A JSON document, indented, with a newline at its end.

@@ -19,9 +19,9 @@ use rustix::time::{
 use super::args::Job;
 use super::documents::Peer;
 use super::place::{Memif, Place};
-use super::progress::note;
 use super::watched::Attached;
 use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 use crate::daemon::service::bell_of_the_end;
 
 /// The first pause before another try to attach, and the longest.
@@ -411,8 +411,8 @@ impl Vigil {
         };
         let whom = &self.whom;
         match why {
-            None => note(&format!("waiting for {whom}{since}")),
-            Some(why) => note(&format!("no link yet: {why}; waiting for {whom}{since}")),
+            None => out::note(&format!("waiting for {whom}{since}")),
+            Some(why) => out::note(&format!("no link yet: {why}; waiting for {whom}{since}")),
         }
         self.said = (why.cloned().unwrap_or_default(), Instant::now());
         while self.next <= waited {

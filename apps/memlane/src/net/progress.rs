@@ -2,7 +2,6 @@
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,21 +13,6 @@ use crate::cli::out;
 
 /// How often it changes.
 const EVERY: Duration = Duration::from_secs(1);
-
-/// Is there such a line? Written by whoever draws or clears it.
-static DRAWN: AtomicBool = AtomicBool::new(false);
-
-/// One line on stderr, for people.
-pub(super) fn note(text: &str) {
-    clear();
-    out::warn(text);
-}
-
-fn clear() {
-    if DRAWN.swap(false, Ordering::Relaxed) {
-        out::stderr("\r\x1b[K");
-    }
-}
 
 /// Draws until it is dropped.
 #[derive(Debug)]
@@ -51,8 +35,7 @@ impl Progress {
                 let now = (Instant::now(), Moved::of(kind, &process));
                 let seconds = now.0.duration_since(before.0).as_secs_f64();
                 let text = line(kind, &process, rate(&before.1, &now.1, seconds));
-                DRAWN.store(true, Ordering::Relaxed);
-                out::stderr(&format!("\r{text}\x1b[K"));
+                out::draw(&text);
                 before = now;
             }
         })?;
@@ -65,7 +48,7 @@ impl Drop for Progress {
         if let Some((end, thread)) = self.0.take() {
             drop(end);
             let _ = thread.join();
-            clear();
+            out::clear();
         }
     }
 }

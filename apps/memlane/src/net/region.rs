@@ -17,8 +17,8 @@ use memlane_packet_ends::split::{
 };
 
 use super::options::Options;
-use super::progress::note;
 use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
 use crate::cli::values::size;
 use crate::devmem::pattern::Pattern;
 use crate::devmem::storage::bind;
@@ -176,7 +176,7 @@ impl Receiver for Looks {
             .collect();
         let failed = self.failed.as_ref();
         let failed = failed.map_or(String::new(), |why| format!("; failed: {why}"));
-        note(&format!(
+        out::note(&format!(
             "{}: {} packets split, {} bytes to the region, {} to host memory{whole}{failed}",
             self.label, counts.split, counts.device_bytes, counts.host_bytes
         ));

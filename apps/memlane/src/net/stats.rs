@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::Job;
 use super::documents::{End, Process, Queue, Stats, Table};
-use super::progress::{note, short};
+use super::progress::short;
 use super::watched::Watched;
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out::{self, human};
@@ -74,7 +74,7 @@ pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<Held>)> {
         }),
         // Nobody asked for it: it works all the same.
         Err(error) => {
-            note(&format!(
+            out::note(&format!(
                 "memlane net stats will not show this process: {error}"
             ));
             Ok((watched, None))
@@ -122,7 +122,7 @@ fn look(which: Option<&str>) -> anyhow::Result<Vec<Process>> {
         match told {
             Ok(told) => found.extend(told),
             Err(error) if which.is_none_or(|which| which == name) => {
-                note(&format!("{name} is left out: {error:#}"));
+                out::note(&format!("{name} is left out: {error:#}"));
             }
             Err(_) => {}
         }

@@ -8,7 +8,7 @@ use memlane_packet_ends::{End, EndError};
 use super::args::{Job, Kind};
 use super::attach::{Attacher, Held, Stops};
 use super::documents::{End as EndDocument, Last};
-use super::progress::{Progress, note};
+use super::progress::Progress;
 use super::watched::Watched;
 use super::{metrics, stats};
 use crate::cli::exit::{Exit, fail};
@@ -88,7 +88,7 @@ impl Work<'_> {
                 true => "",
                 false => "; waiting for another",
             };
-            note(&format!("{label}: {why}{next}"));
+            out::note(&format!("{label}: {why}{next}"));
             // Before the link: they look at what it has mapped.
             self.queues[n].clear();
             if let (Some(held), EndError::Detached(why)) = (self.held[n].take(), &error) {
@@ -163,7 +163,7 @@ impl Work<'_> {
     fn say_linked(&self) {
         let how: String = self.held.iter().flatten().map(Held::how).collect();
         let [a, b] = &self.job.ends;
-        note(&format!(
+        out::note(&format!(
             "linked: {} and {}, {} queue(s){how}",
             a.label, b.label, self.job.queues
         ));
