@@ -550,7 +550,7 @@ mod tests {
             "memfd:",
             "memfd:0",
             "memfd:-1",
-            "memfd:1T",
+            "memfd:1X",
             "memfd:99999999G",
             "x:1",
             "dmaheap:1M",

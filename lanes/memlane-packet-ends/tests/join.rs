@@ -161,7 +161,8 @@ fn a_stop_ends_all_queues_and_so_does_the_end_of_one() {
             overs
         });
         let taker = scope.spawn(|| run_all(&mut taking, &[]).unwrap());
-        std::thread::sleep(Duration::from_millis(50));
+        // Each queue has frames by then, also where the threads of other tests have the processors.
+        std::thread::sleep(Duration::from_millis(500));
         rustix::io::write(&stop, &1_u64.to_ne_bytes()).unwrap();
         assert_eq!(sender.join().unwrap(), [Over::Stopped; 3]);
         let overs = taker.join().unwrap();

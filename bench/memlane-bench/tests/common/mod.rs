@@ -19,11 +19,15 @@ pub(crate) fn memlane_bench() -> Command {
     command
 }
 
-/// Cargo builds for a package's tests only the programs of that package.
+/// Cargo builds for a package's tests only the programs of that package. A test program that is run by itself finds what
+/// was built with it.
 fn build_the_command() {
+    let Some(cargo) = std::env::var_os("CARGO") else {
+        return;
+    };
     let bench = PathBuf::from(env!("CARGO_BIN_EXE_memlane-bench"));
     let folder = bench.parent().and_then(|folder| folder.file_name());
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = Command::new(cargo);
     build.args(["build", "--quiet", "-p", "memlane"]);
     if folder.is_some_and(|name| name == "release") {
         build.arg("--release");

@@ -171,11 +171,15 @@ fn at(other: &str, socket: &std::path::Path) -> String {
     format!("{kind}:{}{mark}{options}", socket.display())
 }
 
+/// How long a bystander's link lives at least: 2,000 frames a second, of which more than 100 must have come.
+const BYSTANDER_LIVES: Duration = Duration::from_millis(500);
+
 /// A link that nobody lies to: frames with numbers go over it as long as it lives.
 #[derive(Debug)]
 pub struct Bystander {
     from: Running,
     to: Victim,
+    since: Instant,
 }
 
 impl Default for Bystander {
@@ -189,7 +193,8 @@ impl Bystander {
     pub fn new() -> Bystander {
         let to = Victim::new("bystander", "sink:", "back", &[]);
         let from = to.honest_running("gen:size=64-1500,rate=2000", "front", &[]);
-        Bystander { from, to }
+        let since = Instant::now();
+        Bystander { from, to, since }
     }
 
     /// Ends it: every frame must have come once, in order, unchanged.
@@ -197,6 +202,8 @@ impl Bystander {
     /// # Panics
     /// If not.
     pub fn saw_nothing(mut self) {
+        // So that there are frames to judge by, however fast the lies were told.
+        std::thread::sleep(BYSTANDER_LIVES.saturating_sub(self.since.elapsed()));
         self.from.signal("TERM");
         let said = self.from.finish(LIMIT);
         assert!(said.is_ok(), "{}", said.report());
