@@ -379,6 +379,8 @@ pub const SEEN_TO_CHILD: u32 = 8;
 pub const SEEN_WIDENED: u32 = 16;
 /// `Conn::seen`: it was parked with more of its ring in use than the least part (see `lane::trim`).
 pub const SEEN_GROWN: u32 = 32;
+/// `Conn::seen`: its other end is in this process, too.
+pub const SEEN_SELF: u32 = 64;
 /// `Conn::seen`: the connection has carried data (so it is established).
 pub const SEEN_DATA: u32 = 2;
 

@@ -5,15 +5,16 @@
 //!
 //! * **Among rings**: a sender notes in the DMB when it set the DMB's bit in the ready word
 //!   ([`SentWords::ready_since`](memlane_core::layout::SentWords)); a receiver that finds several bits goes by that.
-//! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits or reads shows now and then
-//!   that it looks ([`ReadyWords::looked`]). If it has not looked for a while, it computes, or waits elsewhere, and rings
+//! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits, reads or sends shows now and
+//!   then that it looks ([`ReadyWords::looked`]). If it has not looked for a while, it computes, or waits elsewhere, and rings
 //!   that became ready meanwhile have no place among what the kernel lists. The first bytes then go by TCP, so that the
 //!   kernel lists them too. Bytes that follow unread ones change nothing, and go by the ring.
 //!
 //! What rings report lies within [`AWAY_US`] after the receiver last looked, so it is reported before what the kernel has.
 //! Both words are hints: a peer that lies changes its own place only.
 
-use crate::state::conn::{Conn, Dmb};
+use crate::protocol::group;
+use crate::state::conn::{Conn, Dmb, SEEN_SELF};
 use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{ReadyWords, WANT_READY};
@@ -28,6 +29,15 @@ const IN_A_ROW_US: u64 = 50;
 fn ready_words(conn: &Conn) -> &ReadyWords {
     // SAFETY: set when the chunk was attached; chunks are not unmapped while a connection uses them.
     unsafe { &*conn.tx_ready.load(Ordering::Relaxed) }
+}
+
+/// This process sends: it is busy with its connections, and about to look at its rings. What it sends to itself says
+/// nothing of that.
+#[inline]
+pub(super) fn is_busy(conn: &Conn, now: u64) {
+    if conn.seen.load(Ordering::Relaxed) & SEEN_SELF == 0 {
+        group::looking(now);
+    }
 }
 
 /// Is the receiver away, with nothing unread? Then the next bytes go by TCP. `tx_lock` is held; `now` in `ticks`.

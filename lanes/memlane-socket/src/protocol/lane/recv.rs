@@ -15,7 +15,7 @@ use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
-use memlane_core::layout::TCP_ONLY;
+use memlane_core::layout::{TCP_ONLY, WANT_READY};
 use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
@@ -243,6 +243,9 @@ fn from_lanes(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     };
     if !conn.rx_mode().is_awake() {
         return Turn::Again;
+    }
+    if held.flags() & WANT_READY != 0 {
+        group::looking(ticks()); // a loop that reads what many peers have sent is not away, however long its turn
     }
     if flags & libc::MSG_PEEK != 0 {
         return peek_lanes(conn, &mut held, buffers, flags);

@@ -159,6 +159,7 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
         return 0;
     }
     let now = look_for_death(conn);
+    order::is_busy(conn, now);
     let mut spun = false;
     let mut handlers = None;
     while cursor.left() > 0 {

@@ -42,7 +42,9 @@ use crate::faults::{self, Step};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Kind, Malformed, Message};
-use crate::state::conn::{Conn, Handshake, Role, RxMode, SEEN_TUPLE, SharedState, Stage, TxMode};
+use crate::state::conn::{
+    Conn, Handshake, Role, RxMode, SEEN_SELF, SEEN_TUPLE, SharedState, Stage, TxMode,
+};
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
@@ -550,6 +552,9 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     conn.tx_size.store(ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
     conn.tx_ready.store(a.ready, Ordering::Relaxed);
+    if hs.peer_pid == PROCESS.pid.load(Ordering::Relaxed) {
+        conn.seen.fetch_or(SEEN_SELF, Ordering::Relaxed);
+    }
     conn.tx_dmb
         .store(core::ptr::from_ref(a.dmb).cast_mut(), Ordering::Release);
     hs.attached = true;
