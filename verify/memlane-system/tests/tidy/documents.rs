@@ -317,7 +317,7 @@ fn words_to_decode(line: &str) -> Option<&'static str> {
 #[test]
 fn each_comment_stands_alone_and_needs_no_decoding() {
     let mut wrong = Vec::new();
-    let rust = rust_files();
+    let rust = rust_files().into_iter();
     let pages = documents()
         .into_iter()
         .filter_map(|file| Some((file.clone(), text(&file)?)));
@@ -379,7 +379,7 @@ fn each_path_that_a_document_names_is_there() {
 fn every_reason_is_explained_and_brought_about_by_a_test() {
     let source = text("spine/memlane-core/src/reason.rs").expect("the reasons");
     let page = text("docs/guides/seeing.md").expect("the page");
-    let rust = rust_files();
+    let rust = rust_files().into_iter();
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for line in source.lines().filter(|line| line.contains(" = 0x")) {
         let (_, rest) = line.split_once(" = ").expect("a code");
