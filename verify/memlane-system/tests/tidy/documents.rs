@@ -379,7 +379,7 @@ fn each_path_that_a_document_names_is_there() {
 fn every_reason_is_explained_and_brought_about_by_a_test() {
     let source = text("spine/memlane-core/src/reason.rs").expect("the reasons");
     let page = text("docs/guides/seeing.md").expect("the page");
-    let rust = rust_files().into_iter();
+    let rust = rust_files();
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for line in source.lines().filter(|line| line.contains(" = 0x")) {
         let (_, rest) = line.split_once(" = ").expect("a code");
