@@ -69,7 +69,7 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// Names of the size classes: calls of up to so many bytes, and of more than the class before.
+/// Names of the size classes: the largest call of each, in bytes.
 pub const SIZES: [&str; memlane_core::stats::SIZE_CLASSES] = [
     "8KiB", "16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "more",
 ];
@@ -149,7 +149,7 @@ pub const METRICS: [Metric; 21] = [
     Metric { name: "special_calls", is_counter: true, labels: &["call"], help: "Special socket calls (cork, nodelay, sendfile, splice, urgent, epoll_ctl_saved)" },
     Metric { name: "peers_misbehaved", is_counter: true, labels: &[], help: "Peers that were cut off for an impossible value in shared memory" },
     Metric { name: "fallbacks", is_counter: true, labels: &["reason"], help: "Connections that stayed on TCP, or went back to it, by reason" },
-    Metric { name: "calls_by_size", is_counter: true, labels: &["direction", "size"], help: "Calls on the memory lane by size: up to so many bytes, and more than the size before" },
+    Metric { name: "calls_by_size", is_counter: true, labels: &["direction", "size"], help: "Calls on the memory lane by size: each class counts the calls larger than the class before it and no larger than its own size in bytes" },
     Metric { name: "processes", is_counter: false, labels: &[], help: "Processes under memlane that run now" },
     Metric { name: "open_connections", is_counter: false, labels: &["lane"], help: "Connections that are open now, by lane (memory, tcp, handshake)" },
     Metric { name: "rings_bytes", is_counter: false, labels: &["direction"], help: "Room in the rings of open connections" },

@@ -460,7 +460,7 @@ fn refused(label: &str, error: &OpenError) -> anyhow::Error {
         _ => Exit::Failed,
     };
     let advice = match error {
-        OpenError::Attach(AttachError::NotOffered("so many queues")) => {
+        OpenError::Attach(AttachError::NotOffered("this number of queues")) => {
             ": start both sides with the same --queues"
         }
         OpenError::Attach(AttachError::NotOffered("that mode")) => {

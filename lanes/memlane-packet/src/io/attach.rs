@@ -136,7 +136,7 @@ fn agree(hello: &Hello, terms: &FrontTerms) -> Result<Mode, AttachError> {
         ));
     }
     if terms.queues > hello.queues {
-        return Err(AttachError::NotOffered("so many queues"));
+        return Err(AttachError::NotOffered("this number of queues"));
     }
     if terms.ring_log2 > hello.ring_log2 {
         return Err(AttachError::NotOffered("rings of so many slots"));

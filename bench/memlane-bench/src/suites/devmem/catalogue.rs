@@ -21,7 +21,7 @@ const METHOD: &[&str] = &[
      it, and soft interrupts count for whoever was running, on one machine the sender",
     "recv() + copy: recv() into 256 KiB, the same again and again, then memcpy() into a mapped memfd; splice: through a pipe \
      of 1 MiB into that memfd; both go round as many bytes of it as the lane's receiver keeps before it hands them back",
-    "Tokens: 4096 fragments of a chunk each are handed back by so many calls as it takes; median of 12 times, of each round",
+    "Tokens: 4096 fragments of a chunk each are handed back, in as many calls as that takes; median of 12 times, of each round",
     "Fragments: a tenth, and half of them, are smaller than twice the size that is told, in each round",
 ];
 

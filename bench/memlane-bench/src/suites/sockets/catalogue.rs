@@ -22,10 +22,10 @@ const METHOD: &[&str] = &[
      or more",
     "Embedded: our own plain programs with sockets of the standard library, blocking; for many connections: one thread with \
      epoll at each end, requests over all of them in turn, up to 64 at a time",
-    "Handed over by name: half of a round trip between two processes on a CPU each, in which memory of so many bytes is given \
-     and as much taken back; memlane: reserve and commit, peek and consume; iceoryx2: a sample is loaned and sent, received \
-     and dropped; neither writes or reads the memory; UNIX sockets have to write and read it; the clock is read once for as \
-     many turns as take about 20 µs, at most 64: percentiles are of means of so many",
+    "Handed over by name: half of a round trip between two processes on a CPU each. Each way hands over memory of the row's \
+     size, whatever is in it. memlane: reserve and commit, peek and consume. iceoryx2: a sample is loaned and sent, received \
+     and dropped. UNIX sockets have to write and read the bytes. The clock is read once for as many turns as take about \
+     20 µs, at most 64, so percentiles are of means of these turns",
     "Carried by name: bytes are copied into the memory at one end and out of it at the other, one way; the bare ring does the \
      same by memcpy, with indices and nothing else, never sleeping, as large as memlane's ring is by default; both take a \
      quarter of it at a time, at most; memlane spins for up to 100 µs and then sleeps on its TCP socket; no spinning: it \

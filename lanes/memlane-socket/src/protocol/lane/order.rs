@@ -20,8 +20,8 @@ use core::sync::atomic::Ordering;
 use memlane_core::layout::{ReadyWords, WANT_READY};
 use memlane_core::ring::{Misbehaved, Tx};
 
-/// A receiver that has not looked for so long is away. Longer than a busy event loop's turn; shorter than what tells two
-/// events apart for a program that can know of it.
+/// A receiver that has shown nothing for this long is away. A busy event loop reads or sends more often; two events that
+/// are farther apart than this must keep their order.
 const AWAY_US: u64 = 1_000;
 /// Bytes that come sooner after the last ones are taken to meet them unread, unless we have received meanwhile.
 const IN_A_ROW_US: u64 = 50;
