@@ -1,0 +1,508 @@
+//! The agent's sockets: who asks, what is looked at for him, and the ends of channels that are handed out.
+
+use crate::kernel::{Looker, Record};
+use crate::pairs::{Asker, Pairs, Verdict};
+use crate::party::{self, Parties, party_of};
+use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, SOCKET};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
+};
+use rustix::process::Pid;
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Connections of one domain that wait for their other end, at a time.
+const WAITING: usize = 65_536;
+/// Questions of one process that are taken together: one look serves them all.
+const TOGETHER: usize = 32;
+/// Processes that wait to be accepted.
+const BACKLOG: i32 = 1_024;
+/// `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h), since Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// What the agent has done since it began.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Processes that are connected.
+    pub processes: u64,
+    /// Questions that were asked.
+    pub questions: u64,
+    /// Connections whose two ends were introduced.
+    pub met: u64,
+    /// Questions whose other end did not ask in time.
+    pub nobody: u64,
+    /// Questions about sockets that are not seen.
+    pub not_seen: u64,
+    /// Questions refused for the owner of a network namespace.
+    pub untrusted: u64,
+    /// Questions refused because too many sockets have the same numbers.
+    pub forged: u64,
+    /// Questions refused because too many wait.
+    pub busy: u64,
+    /// Processes that were sent away: too many of one party, or messages that are none.
+    pub sent_away: u64,
+}
+
+/// A directory whose members may be introduced to each other.
+struct Domain {
+    listener: OwnedFd,
+    pairs: Pairs,
+    socket: PathBuf,
+    /// Locked as long as this agent serves the directory.
+    _lock: OwnedFd,
+}
+
+/// A process that is connected.
+struct Process {
+    socket: OwnedFd,
+    process: OwnedFd,
+    domain: usize,
+    party: String,
+    /// It has asked all that its party may: it is heard again at this time.
+    paused: Option<Instant>,
+}
+
+/// The agent.
+pub struct Agent {
+    looker: Looker,
+    epoll: OwnedFd,
+    domains: Vec<Domain>,
+    processes: HashMap<u64, Process>,
+    parties: Parties,
+    next: u64,
+    counts: Counts,
+}
+
+/// Numbers of processes begin here; lower ones are domains.
+const FIRST_PROCESS: u64 = 1 << 16;
+
+impl Agent {
+    /// An agent that serves no domain yet.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(looker: Looker) -> io::Result<Agent> {
+        Ok(Agent {
+            looker,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            domains: Vec::new(),
+            processes: HashMap::new(),
+            parties: Parties::default(),
+            next: FIRST_PROCESS,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Serves a domain: makes the directory, if it is not there, and the socket in it.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another agent serves it; else the kernel's.
+    pub fn serve(&mut self, directory: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(directory)?;
+        let lock = rustix::fs::open(
+            directory,
+            rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
+        let socket = directory.join(SOCKET);
+        // Left by an agent that was killed: the lock says that nobody serves it.
+        let _ = std::fs::remove_file(&socket);
+        let listener = listen(&socket)?;
+        let token = EventData::new_u64(self.domains.len() as u64);
+        epoll::add(&self.epoll, &listener, token, EventFlags::IN)?;
+        self.domains.push(Domain {
+            listener,
+            pairs: Pairs::new(WAITING),
+            socket,
+            _lock: lock,
+        });
+        Ok(())
+    }
+
+    /// What the agent has done.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            processes: self.processes.len() as u64,
+            ..self.counts
+        }
+    }
+
+    /// A descriptor that is readable when `turn` has something to do before its time is up.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Waits for something to do, `limit` at most, and does it.
+    ///
+    /// # Errors
+    /// The kernel's, if it cannot wait.
+    pub fn turn(&mut self, limit: Duration) -> io::Result<()> {
+        let mut events = [const {
+            epoll::Event {
+                flags: EventFlags::empty(),
+                data: EventData::new_u64(0),
+            }
+        }; 64];
+        let limit = limit.min(self.until_next(Instant::now()));
+        let timeout = rustix::time::Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        let n = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok(n) => n,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        for event in &events[..n] {
+            let (flags, data) = (event.flags, event.data); // a packed structure: no references into it
+            match data.u64() {
+                domain if domain < FIRST_PROCESS => {
+                    self.accept(usize::try_from(domain).unwrap_or(usize::MAX));
+                }
+                process if flags.contains(EventFlags::IN) => self.hear(process),
+                process => self.forget(process),
+            }
+        }
+        self.end_what_is_over(Instant::now());
+        Ok(())
+    }
+
+    /// Until a question has waited long enough or a party may ask again.
+    fn until_next(&self, now: Instant) -> Duration {
+        let ends = self.domains.iter().filter_map(|d| d.pairs.next_end());
+        let pauses = self.processes.values().filter_map(|p| p.paused);
+        ends.chain(pauses)
+            .min()
+            .map_or(Duration::MAX, |at| at.saturating_duration_since(now))
+    }
+
+    fn end_what_is_over(&mut self, now: Instant) {
+        let mut over = Vec::new();
+        for domain in &mut self.domains {
+            domain.pairs.expire(now, |asker| over.push(asker));
+        }
+        for asker in over {
+            self.refuse(asker, Refusal::Nobody);
+        }
+        let heard_again: Vec<u64> = self
+            .processes
+            .iter()
+            .filter(|(_, p)| p.paused.is_some_and(|at| at <= now))
+            .map(|(&number, _)| number)
+            .collect();
+        for number in heard_again {
+            self.pause(number, None);
+        }
+        self.parties.forget_rested(now);
+    }
+
+    // --- processes ----------------------------------------------------------
+
+    /// Takes in who waits at a domain's socket.
+    fn accept(&mut self, domain: usize) {
+        for _ in 0..BACKLOG {
+            let Some(at) = self.domains.get(domain) else {
+                return;
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = rustix::net::accept_with(&at.listener, flags) else {
+                return;
+            };
+            if self.take_in(domain, socket).is_err() {
+                self.counts.sent_away += 1;
+            }
+        }
+    }
+
+    fn take_in(&mut self, domain: usize, socket: OwnedFd) -> io::Result<()> {
+        let who = sockopt::socket_peercred(&socket)?;
+        let process = pidfd_of_peer(&socket, who.pid)?;
+        let party = party_of(who.pid.as_raw_nonzero().get(), who.uid.as_raw());
+        if !self.parties.join(&party, Instant::now()) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let token = EventData::new_u64(self.next);
+        if let Err(e) = epoll::add(&self.epoll, &socket, token, EventFlags::IN) {
+            self.parties.leave(&party);
+            return Err(e.into());
+        }
+        let member = Process {
+            socket,
+            process,
+            domain,
+            party,
+            paused: None,
+        };
+        self.processes.insert(self.next, member);
+        self.next += 1;
+        Ok(())
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(gone) = self.processes.remove(&number) {
+            self.parties.leave(&gone.party);
+        }
+    }
+
+    /// Stops to hear a process until `until`, or hears it again.
+    fn pause(&mut self, number: u64, until: Option<Instant>) {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        process.paused = until;
+        let flags = match until {
+            Some(_) => EventFlags::empty(),
+            None => EventFlags::IN,
+        };
+        let token = EventData::new_u64(number);
+        if epoll::modify(&self.epoll, &process.socket, token, flags).is_err() {
+            self.forget(number);
+        }
+    }
+
+    // --- questions ----------------------------------------------------------
+
+    /// Takes the questions of a process, looks at its sockets once for all of them, and answers those that can be.
+    fn hear(&mut self, number: u64) {
+        let now = Instant::now();
+        let Some(process) = self.processes.get(&number) else {
+            return;
+        };
+        let wanted = u32::try_from(TOGETHER).unwrap_or(0);
+        let granted = self.parties.take(&process.party, wanted, now);
+        if granted == 0 {
+            return self.pause(number, Some(now + party::PAUSE));
+        }
+        let mut questions = Vec::with_capacity(TOGETHER);
+        let over = read_questions(&process.socket, granted as usize, &mut questions);
+        self.parties
+            .give_back(&process.party, granted - count(questions.len()));
+        self.counts.questions += questions.len() as u64;
+        for (question, seen) in self.look(number, &questions) {
+            self.judge(number, &question, seen, now);
+        }
+        match over {
+            Over::NotYet => {}
+            Over::Gone => self.forget(number),
+            Over::Misbehaved => {
+                self.counts.sent_away += 1;
+                self.forget(number);
+            }
+        }
+    }
+
+    /// What the kernel shows of the sockets that are asked about: twice the same, or nothing.
+    fn look(&self, number: u64, questions: &[Question]) -> Vec<(Question, Option<Record>)> {
+        let Some(process) = self.processes.get(&number) else {
+            return Vec::new();
+        };
+        let fds = || questions.iter().map(|q| q.fd);
+        let (Some(from), Some(to)) = (fds().min(), fds().max()) else {
+            return Vec::new();
+        };
+        // The numbers change while bytes flow, and are read without the socket's lock: a look that catches two of them
+        // between two changes differs from the next.
+        let [first, second] = [(); 2].map(|()| {
+            let mut seen = HashMap::new();
+            let looked = self.looker.look(process.process.as_fd(), (from, to), |r| {
+                seen.insert(r.fd, r);
+            });
+            looked.map(|()| seen).unwrap_or_default()
+        });
+        let same = |q: &Question| {
+            let seen = first.get(&q.fd).filter(|r| second.get(&q.fd) == Some(r))?;
+            (seen.inode == q.inode).then_some(*seen)
+        };
+        questions.iter().map(|q| (*q, same(q))).collect()
+    }
+
+    fn judge(&mut self, number: u64, question: &Question, seen: Option<Record>, now: Instant) {
+        let asker = Asker {
+            process: number,
+            id: question.id,
+        };
+        let Some(socket) = seen else {
+            return self.refuse(asker, Refusal::NotSeen);
+        };
+        let Some(process) = self.processes.get(&number) else {
+            return;
+        };
+        let pairs = &mut self.domains[process.domain].pairs;
+        match pairs.ask(asker, question.role, &socket, now) {
+            Verdict::Wait => {}
+            Verdict::Meet(other) => self.introduce(asker, other),
+            Verdict::NotEstablished => self.refuse(asker, Refusal::NotSeen),
+            Verdict::Full => self.refuse(asker, Refusal::Busy),
+            Verdict::Untrusted(other) => {
+                self.refuse(asker, Refusal::Untrusted);
+                self.refuse(other, Refusal::Untrusted);
+            }
+            Verdict::Forged(other) => {
+                self.refuse(asker, Refusal::Forged);
+                if let Some(other) = other {
+                    self.refuse(other, Refusal::Forged);
+                }
+            }
+        }
+    }
+
+    // --- answers ------------------------------------------------------------
+
+    /// Gives each of the two one end of a channel.
+    fn introduce(&mut self, one: Asker, other: Asker) {
+        let Ok((for_one, for_other)) = channel() else {
+            self.refuse(one, Refusal::Busy);
+            return self.refuse(other, Refusal::Busy);
+        };
+        // Who does not get his end drops out of the other's: it ends.
+        let told = [(one, for_one), (other, for_other)]
+            .map(|(asker, end)| self.answer(asker, Outcome::Meet, Some(end.as_fd())));
+        self.counts.met += u64::from(told == [true, true]);
+    }
+
+    fn refuse(&mut self, asker: Asker, why: Refusal) {
+        let count = match why {
+            Refusal::Nobody => &mut self.counts.nobody,
+            Refusal::NotSeen => &mut self.counts.not_seen,
+            Refusal::Untrusted => &mut self.counts.untrusted,
+            Refusal::Forged => &mut self.counts.forged,
+            Refusal::Busy => &mut self.counts.busy,
+        };
+        *count += 1;
+        self.answer(asker, Outcome::Refuse(why), None);
+    }
+
+    /// Sends an answer. `false`: the asker is gone, or does not read what he is told.
+    fn answer(&self, asker: Asker, outcome: Outcome, end: Option<BorrowedFd<'_>>) -> bool {
+        let Some(process) = self.processes.get(&asker.process) else {
+            return false;
+        };
+        let answer = Answer {
+            id: asker.id,
+            outcome,
+        };
+        let bytes = answer.encode();
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let ends = end.map(|end| [end]);
+        if let Some(ends) = &ends {
+            control.push(SendAncillaryMessage::ScmRights(ends));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(
+            &process.socket,
+            &[IoSlice::new(&bytes)],
+            &mut control,
+            flags,
+        )
+        .is_ok()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        for domain in &self.domains {
+            let _ = std::fs::remove_file(&domain.socket);
+        }
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// A socket at which processes connect; anybody who can reach the directory may.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A pidfd of the process that connected, which stays that process's whatever becomes of its number.
+fn pidfd_of_peer(socket: &OwnedFd, pid: Pid) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut len = libc::socklen_t::try_from(size_of_val(&fd)).unwrap_or(0);
+    // SAFETY: `fd` and `len` are alive and as long as said.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    if got == 0 && fd >= 0 {
+        // SAFETY: a new descriptor, nobody else's.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    // Before Linux 6.5: by number. As long as the connection stands, the process that made it, or a child that has its
+    // descriptor, is alive; a child's sockets are not those that are asked about.
+    let by_number = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+    let peeked = rustix::net::recv(
+        socket,
+        &mut [0u8; 1][..],
+        RecvFlags::PEEK | RecvFlags::DONTWAIT,
+    );
+    match peeked {
+        Ok((0, _)) => Err(io::ErrorKind::NotConnected.into()),
+        _ => Ok(by_number),
+    }
+}
+
+/// Two ends of a private channel, on which each end's messages carry the sender's credentials.
+fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (one, other) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?;
+    sockopt::set_socket_passcred(&one, true)?;
+    sockopt::set_socket_passcred(&other, true)?;
+    Ok((one, other))
+}
+
+/// How reading a process's questions ended.
+enum Over {
+    /// More may come.
+    NotYet,
+    /// It is gone.
+    Gone,
+    /// What it sent is no question.
+    Misbehaved,
+}
+
+fn read_questions(socket: &OwnedFd, most: usize, questions: &mut Vec<Question>) -> Over {
+    while questions.len() < most {
+        let mut bytes = [0u8; LEN + 1];
+        // No room for descriptors: the kernel closes what a process tries to hand in.
+        match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Over::Gone,
+            Ok((n, _)) => match Question::decode(&bytes[..n]) {
+                Some(question) => questions.push(question),
+                None => return Over::Misbehaved,
+            },
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Over::NotYet,
+            Err(_) => return Over::Gone,
+        }
+    }
+    Over::NotYet
+}

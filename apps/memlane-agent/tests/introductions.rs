@@ -1,0 +1,338 @@
+//! The agent as its clients see it: who is introduced to whom, and who is not.
+//!
+//! Needs CAP_BPF and CAP_PERFMON; without them, the tests say so and stop.
+
+use memlane_agent::kernel::{ESTABLISHED, LookError, Looker, Record};
+use memlane_agent::server::{Agent, Counts};
+use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, Role, SOCKET};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::io::{IoSliceMut, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A looker, unless this machine does not allow one.
+fn looker() -> Option<Looker> {
+    match Looker::open() {
+        Ok(looker) => Some(looker),
+        Err(e @ (LookError::NotAllowed | LookError::NoTypes(_))) => {
+            eprintln!("SKIPPED: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// An agent with one domain, in a thread of its own.
+struct Running {
+    directory: PathBuf,
+    counts: Arc<Mutex<Counts>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(name: &str) -> Option<Running> {
+        let looker = looker()?;
+        let directory =
+            std::env::temp_dir().join(format!("memlane-agent-{}-{name}", std::process::id()));
+        let mut agent = Agent::new(looker).expect("an agent");
+        agent.serve(&directory).expect("a domain");
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts = Arc::new(Mutex::new(Counts::default()));
+        let (its_stop, its_counts) = (Arc::clone(&stop), Arc::clone(&counts));
+        let thread = std::thread::spawn(move || {
+            while !its_stop.load(Ordering::Relaxed) {
+                agent.turn(Duration::from_millis(20)).expect("a turn");
+                *its_counts.lock().unwrap() = agent.counts();
+            }
+        });
+        Some(Running {
+            directory,
+            counts,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    fn counts(&self) -> Counts {
+        std::thread::sleep(Duration::from_millis(60));
+        *self.counts.lock().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A client of the agent's.
+struct Client(OwnedFd);
+
+impl Client {
+    fn connect(directory: &Path) -> Client {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let name = SocketAddrUnix::new(directory.join(SOCKET)).unwrap();
+        rustix::net::connect(&socket, &name).expect("the agent listens");
+        Client(socket)
+    }
+
+    fn ask(&self, id: u64, socket: &TcpStream, role: Role) {
+        self.say(&question(id, socket, role).encode());
+    }
+
+    fn say(&self, bytes: &[u8]) {
+        rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    /// The next answer and what came with it, within `limit`.
+    fn answer(&self, limit: Duration) -> Option<(Answer, Option<OwnedFd>)> {
+        rustix::net::sockopt::set_socket_timeout(
+            &self.0,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(limit),
+        )
+        .unwrap();
+        let mut bytes = [0u8; LEN];
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let got = rustix::net::recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
+            .ok()?;
+        let mut end = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+                end = fds.next();
+            }
+        }
+        Some((Answer::decode(&bytes[..got.bytes])?, end))
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        self.answer(Duration::from_secs(4))
+            .map(|(answer, _)| answer.outcome)
+    }
+}
+
+fn question(id: u64, socket: &TcpStream, role: Role) -> Question {
+    Question {
+        id,
+        fd: socket.as_raw_fd(),
+        inode: inode(socket),
+        role,
+    }
+}
+
+fn inode(socket: &TcpStream) -> u64 {
+    std::fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd()))
+        .unwrap()
+        .ino()
+}
+
+/// A connection over loopback: the connecting end, the accepting end.
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+#[test]
+fn the_kernel_shows_the_same_numbers_at_both_ends_whatever_has_flowed() {
+    let Some(looker) = looker() else { return };
+    let (mut client, mut server) = connection();
+    let own = rustix::process::pidfd_open(
+        rustix::process::getpid(),
+        rustix::process::PidfdFlags::empty(),
+    )
+    .unwrap();
+    let see = |socket: &TcpStream| {
+        let (fd, mut seen) = (socket.as_raw_fd(), None);
+        looker
+            .look(own.as_fd(), (fd, fd), |r: Record| seen = Some(r))
+            .unwrap();
+        seen.expect("a TCP socket")
+    };
+    let before = (see(&client), see(&server));
+    let block = vec![7u8; 300_000];
+    let reader = std::thread::spawn(move || {
+        let mut rest = vec![0; 300_000];
+        server.read_exact(&mut rest).unwrap();
+        server.write_all(&rest[..1000]).unwrap();
+        server
+    });
+    client.write_all(&block).unwrap();
+    client.read_exact(&mut vec![0; 1000]).unwrap();
+    let server = reader.join().unwrap();
+    std::thread::sleep(Duration::from_millis(100)); // acknowledged, too
+    let after = (see(&client), see(&server));
+    assert_eq!(before, after);
+    let (client, server) = after;
+    assert_eq!(client.sends_from.wrapping_add(1), server.receives_from);
+    assert_eq!(client.receives_from, server.sends_from);
+    assert_eq!((client.state, server.state), (ESTABLISHED, ESTABLISHED));
+    assert_eq!((client.network, client.owner), (server.network, server.owner));
+    assert!(client.network != 0 && client.owner != 0);
+}
+
+#[test]
+fn two_ends_of_a_connection_get_two_ends_of_a_channel() {
+    let Some(agent) = Running::start("meet") else {
+        return;
+    };
+    let (client, server) = connection();
+    let (at_client, at_server) = (
+        Client::connect(&agent.directory),
+        Client::connect(&agent.directory),
+    );
+    at_server.ask(5, &server, Role::Accepted);
+    at_client.ask(6, &client, Role::Connected);
+    let (answer, one) = at_client.answer(Duration::from_secs(2)).expect("an answer");
+    assert_eq!((answer.id, answer.outcome), (6, Outcome::Meet));
+    let (answer, other) = at_server.answer(Duration::from_secs(2)).expect("an answer");
+    assert_eq!((answer.id, answer.outcome), (5, Outcome::Meet));
+    let (one, other) = (one.expect("an end"), other.expect("an end"));
+    rustix::net::send(&one, b"hello", SendFlags::NOSIGNAL).unwrap();
+    let mut bytes = [0; 8];
+    let (n, _) = rustix::net::recv(&other, &mut bytes[..], RecvFlags::empty()).unwrap();
+    assert_eq!(&bytes[..n], b"hello");
+    drop(one);
+    let (n, _) = rustix::net::recv(&other, &mut bytes[..], RecvFlags::empty()).unwrap();
+    assert_eq!(n, 0, "its end is seen");
+    assert_eq!(agent.counts().met, 1);
+}
+
+#[test]
+fn the_two_sides_of_a_user_space_proxy_do_not_meet() {
+    let Some(agent) = Running::start("proxy") else {
+        return;
+    };
+    let ((client, _proxy_in), (_proxy_out, server)) = (connection(), connection());
+    let asks = Client::connect(&agent.directory);
+    asks.ask(1, &client, Role::Connected);
+    asks.ask(2, &server, Role::Accepted);
+    for _ in 0..2 {
+        assert_eq!(asks.outcome(), Some(Outcome::Refuse(Refusal::Nobody)));
+    }
+    assert_eq!(agent.counts().met, 0);
+}
+
+#[test]
+fn nobody_is_answered_about_a_descriptor_that_is_not_his_or_has_changed_hands() {
+    let Some(agent) = Running::start("not-seen") else {
+        return;
+    };
+    let (client, server) = connection();
+    let asks = Client::connect(&agent.directory);
+    let mut about = question(1, &client, Role::Connected);
+    about.inode += 1; // closed, and another socket has the number
+    asks.say(&about.encode());
+    assert_eq!(asks.outcome(), Some(Outcome::Refuse(Refusal::NotSeen)));
+    about.fd = 0; // no socket
+    asks.say(&about.encode());
+    assert_eq!(asks.outcome(), Some(Outcome::Refuse(Refusal::NotSeen)));
+    drop(server);
+    std::thread::sleep(Duration::from_millis(50));
+    asks.ask(3, &client, Role::Connected); // it is in CLOSE_WAIT
+    assert_eq!(asks.outcome(), Some(Outcome::Refuse(Refusal::NotSeen)));
+}
+
+#[test]
+fn two_domains_do_not_meet() {
+    let (Some(one), Some(other)) = (Running::start("one"), Running::start("other")) else {
+        return;
+    };
+    let (client, server) = connection();
+    let (at_client, at_server) = (
+        Client::connect(&one.directory),
+        Client::connect(&other.directory),
+    );
+    at_client.ask(1, &client, Role::Connected);
+    at_server.ask(1, &server, Role::Accepted);
+    for asks in [&at_client, &at_server] {
+        assert_eq!(asks.outcome(), Some(Outcome::Refuse(Refusal::Nobody)));
+    }
+}
+
+#[test]
+fn who_sends_rubbish_is_sent_away_and_nobody_else_notices() {
+    let Some(agent) = Running::start("rubbish") else {
+        return;
+    };
+    let (client, server) = connection();
+    let good = Client::connect(&agent.directory);
+    good.ask(1, &client, Role::Connected);
+    for bytes in [&b"x"[..], &[0xff; LEN], &[0; LEN + 1], &[0; 4096]] {
+        let bad = Client::connect(&agent.directory);
+        bad.say(bytes);
+        assert!(bad.answer(Duration::from_secs(2)).is_none());
+    }
+    good.ask(2, &server, Role::Accepted);
+    assert_eq!(good.outcome(), Some(Outcome::Meet));
+    assert_eq!(good.outcome(), Some(Outcome::Meet));
+    assert_eq!(agent.counts().sent_away, 4);
+}
+
+#[test]
+fn a_flood_of_questions_delays_no_other_party_for_long() {
+    let Some(agent) = Running::start("flood") else {
+        return;
+    };
+    let (client, server) = connection();
+    let flood = Client::connect(&agent.directory);
+    rustix::io::ioctl_fionbio(&flood.0, true).unwrap();
+    let about = question(1, &client, Role::Connected).encode();
+    let begin = std::time::Instant::now();
+    let stop = Arc::new(AtomicBool::new(false));
+    let its_stop = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || {
+        while !its_stop.load(Ordering::Relaxed) {
+            let _ = rustix::net::send(&flood.0, &about, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+    });
+    // Of the same party here, and yet.
+    let good = Client::connect(&agent.directory);
+    good.ask(2, &server, Role::Accepted);
+    assert_eq!(good.outcome(), Some(Outcome::Meet));
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_directory_has_one_agent_and_the_next_takes_it_over_after_a_kill() {
+    let Some(looker_a) = looker() else { return };
+    let directory = std::env::temp_dir().join(format!("memlane-agent-{}-lock", std::process::id()));
+    let mut first = Agent::new(looker_a).unwrap();
+    first.serve(&directory).unwrap();
+    let mut second = Agent::new(looker().unwrap()).unwrap();
+    let refused = second.serve(&directory).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    // Killed: its socket stays behind.
+    let left = directory.join(SOCKET);
+    let copy = directory.join("left");
+    std::fs::hard_link(&left, &copy).unwrap();
+    drop(first);
+    std::fs::rename(&copy, &left).unwrap();
+    second.serve(&directory).unwrap();
+    drop(second);
+    assert!(!left.exists());
+    std::fs::remove_dir_all(&directory).unwrap();
+}
