@@ -63,6 +63,8 @@ struct Process {
     socket: OwnedFd,
     process: OwnedFd,
     domain: usize,
+    /// Its name in answers to others.
+    name: u64,
     party: String,
     /// It has asked all that its party may: it is heard again at this time.
     paused: Option<Instant>,
@@ -225,6 +227,7 @@ impl Agent {
     fn take_in(&mut self, domain: usize, socket: OwnedFd) -> io::Result<()> {
         let who = sockopt::socket_peercred(&socket)?;
         let process = pidfd_of_peer(&socket, who.pid)?;
+        let name = random_name()?;
         let party = party_of(who.pid.as_raw_nonzero().get(), who.uid.as_raw());
         if !self.parties.join(&party, Instant::now()) {
             return Err(io::ErrorKind::QuotaExceeded.into());
@@ -238,6 +241,7 @@ impl Agent {
             socket,
             process,
             domain,
+            name,
             party,
             paused: None,
         };
@@ -362,9 +366,11 @@ impl Agent {
             self.refuse(one, Refusal::Busy);
             return self.refuse(other, Refusal::Busy);
         };
-        // Who does not get his end drops out of the other's: it ends.
-        let told = [(one, for_one), (other, for_other)]
-            .map(|(asker, end)| self.answer(asker, Outcome::Meet, Some(end.as_fd())));
+        // If one does not get its end, the other sees that the channel has ended.
+        let told = [(one, other, for_one), (other, one, for_other)].map(|(asker, peer, end)| {
+            let peer = self.processes.get(&peer.process).map_or(0, |p| p.name);
+            peer != 0 && self.answer(asker, Outcome::Meet { peer }, Some(end.as_fd()))
+        });
         self.counts.met += u64::from(told == [true, true]);
     }
 
@@ -464,6 +470,13 @@ fn pidfd_of_peer(socket: &OwnedFd, pid: Pid) -> io::Result<OwnedFd> {
         Ok((0, _)) => Err(io::ErrorKind::NotConnected.into()),
         _ => Ok(by_number),
     }
+}
+
+/// A name that nobody can guess, not 0.
+fn random_name() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
 }
 
 /// Two ends of a private channel, on which each end's messages carry the sender's credentials.

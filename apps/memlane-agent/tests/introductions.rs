@@ -132,6 +132,10 @@ impl Client {
     }
 }
 
+fn met(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Meet { peer } if peer != 0)
+}
+
 fn question(id: u64, socket: &TcpStream, role: Role) -> Question {
     Question {
         id,
@@ -205,15 +209,17 @@ fn two_ends_of_a_connection_get_two_ends_of_a_channel() {
     at_server.ask(5, &server, Role::Accepted);
     at_client.ask(6, &client, Role::Connected);
     let (answer, one) = at_client.answer(Duration::from_secs(2)).expect("an answer");
-    assert_eq!((answer.id, answer.outcome), (6, Outcome::Meet));
+    assert!(answer.id == 6 && met(answer.outcome), "{answer:?}");
     let (answer, other) = at_server.answer(Duration::from_secs(2)).expect("an answer");
-    assert_eq!((answer.id, answer.outcome), (5, Outcome::Meet));
+    assert!(answer.id == 5 && met(answer.outcome), "{answer:?}");
     let (one, other) = (one.expect("an end"), other.expect("an end"));
     rustix::net::send(&one, b"hello", SendFlags::NOSIGNAL).unwrap();
     let mut bytes = [0; 8];
     let (n, _) = rustix::net::recv(&other, &mut bytes[..], RecvFlags::empty()).unwrap();
     assert_eq!(&bytes[..n], b"hello");
     drop(one);
+    // The agent closes its own copy of the end just after it has sent it.
+    rustix::io::ioctl_fionbio(&other, false).unwrap();
     let (n, _) = rustix::net::recv(&other, &mut bytes[..], RecvFlags::empty()).unwrap();
     assert_eq!(n, 0, "its end is seen");
     assert_eq!(agent.counts().met, 1);
@@ -285,8 +291,8 @@ fn who_sends_rubbish_is_sent_away_and_nobody_else_notices() {
         assert!(bad.answer(Duration::from_secs(2)).is_none());
     }
     good.ask(2, &server, Role::Accepted);
-    assert_eq!(good.outcome(), Some(Outcome::Meet));
-    assert_eq!(good.outcome(), Some(Outcome::Meet));
+    assert!(good.outcome().is_some_and(met));
+    assert!(good.outcome().is_some_and(met));
     assert_eq!(agent.counts().sent_away, 4);
 }
 
@@ -310,7 +316,7 @@ fn a_flood_of_questions_delays_no_other_party_for_long() {
     // Of the same party here, and yet.
     let good = Client::connect(&agent.directory);
     good.ask(2, &server, Role::Accepted);
-    assert_eq!(good.outcome(), Some(Outcome::Meet));
+    assert!(good.outcome().is_some_and(met));
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();

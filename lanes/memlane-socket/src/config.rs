@@ -15,6 +15,9 @@ pub const RING_DEFAULT: u32 = 256 * 1024;
 /// this was measured), so that spinning never costs more than it can save.
 pub const SPIN_DEFAULT_US: u32 = 100;
 
+/// The directory of the agent that is asked unless another is named.
+pub const DEFAULT_DOMAIN: &str = "/run/memlane/default";
+
 /// When connections are upgraded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -72,6 +75,44 @@ pub struct Config {
     pub eid_count: usize,
     /// Print a summary at exit.
     pub stats_on_exit: bool,
+    /// Directory of the agent that introduces this process to processes of other network namespaces.
+    pub domain: Domain,
+}
+
+/// The path of a directory; empty = none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Domain {
+    path: [u8; DOMAIN_LEN],
+    len: usize,
+}
+
+/// Longest path of a domain's directory: with the name of the agent's socket, it fits into a socket's address.
+pub const DOMAIN_LEN: usize = 96;
+
+impl Domain {
+    /// No directory: this process asks no agent.
+    pub const OFF: Domain = Domain {
+        path: [0; DOMAIN_LEN],
+        len: 0,
+    };
+
+    /// A directory by its absolute path; `OFF` if that is too long or not absolute.
+    pub const fn at(path: &[u8]) -> Domain {
+        let mut domain = Domain::OFF;
+        if path.len() > DOMAIN_LEN || path.is_empty() || path[0] != b'/' {
+            return domain;
+        }
+        while domain.len < path.len() {
+            domain.path[domain.len] = path[domain.len];
+            domain.len += 1;
+        }
+        domain
+    }
+
+    /// The path.
+    pub fn path(&self) -> &[u8] {
+        &self.path[..self.len]
+    }
 }
 
 impl Config {
@@ -86,6 +127,7 @@ impl Config {
         eids: [[b' '; EID_LEN]; EIDS],
         eid_count: 0,
         stats_on_exit: false,
+        domain: Domain::at(DEFAULT_DOMAIN.as_bytes()),
     };
 
     /// The call of a connection after which its handshake takes its first step; `u64::MAX` = none does.
@@ -128,6 +170,11 @@ impl Config {
         }
         if get(c"MEMLANE_PEER") == Some(b"same-uid") {
             c.peer = Policy::SameUid;
+        }
+        match get(c"MEMLANE_DOMAIN") {
+            Some(b"off") => c.domain = Domain::OFF,
+            Some(path) => c.domain = Domain::at(path),
+            None => {}
         }
         if let Some(list) = get(c"MEMLANE_EID") {
             c.add_eids(list);
@@ -191,11 +238,17 @@ mod tests {
             b"MEMLANE_SPIN" => Some(b"fast"),
             b"MEMLANE_UPGRADE" => Some(b"always"),
             b"MEMLANE_MODE" => Some(b"COPY"),
+            b"MEMLANE_DOMAIN" => Some(b"relative/path"),
             _ => None,
         });
         assert_eq!(
             (wrong.ring, wrong.spin_us, wrong.upgrade, wrong.mode),
             (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto, Mode::NoCopy)
+        );
+        assert_eq!(wrong.domain, Domain::OFF);
+        assert_eq!(
+            Config::DEFAULT.domain.path(),
+            DEFAULT_DOMAIN.as_bytes()
         );
         let right = Config::read(|n| match n.to_bytes() {
             b"MEMLANE_RING" => Some(b"1048576"),
@@ -203,6 +256,7 @@ mod tests {
             b"MEMLANE_UPGRADE" => Some(b"eager"),
             b"MEMLANE_PEER" => Some(b"same-uid"),
             b"MEMLANE_MODE" => Some(b"copy"),
+            b"MEMLANE_DOMAIN" => Some(b"/run/memlane/shop"),
             b"MEMLANE_EID" => Some(b"blue,,TEAM-2"),
             _ => None,
         });
@@ -215,5 +269,6 @@ mod tests {
             (Policy::SameUid, 2, Mode::Copy)
         );
         assert_eq!(&right.eids[1][..7], b"TEAM-2 ");
+        assert_eq!(right.domain.path(), b"/run/memlane/shop");
     }
 }

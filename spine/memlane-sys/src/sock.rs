@@ -399,6 +399,35 @@ pub fn unix_stream_to(name: &UnixName) -> Result<Fd> {
     Ok(fd)
 }
 
+/// A connection to whoever listens with SEQPACKET at a path of the file system (at most `NAME_MAX` bytes). Never waits:
+/// `EAGAIN` if too many others are waiting there.
+pub fn unix_seqpacket_to(path: &[u8]) -> Result<Fd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    if path.is_empty() || path.len() > NAME_MAX {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: no pointers are passed.
+    let n = unsafe { syscall!(libc::SYS_socket, libc::AF_UNIX, kind, 0) }?;
+    // SAFETY: the kernel just made this number for us.
+    let fd = unsafe { Fd::from_raw(as_fd(n)) };
+    // SAFETY: an all-zero sockaddr_un is a valid value.
+    let mut sun: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    sun.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (dst, src) in sun.sun_path.iter_mut().zip(path) {
+        *dst = libc::c_char::from_ne_bytes([*src]);
+    }
+    // SAFETY: `sun` is readable for its length; the path ends with a NUL in it, as it is shorter than `sun_path`.
+    unsafe {
+        syscall!(
+            libc::SYS_connect,
+            fd.raw(),
+            &raw const sun,
+            size_of::<libc::sockaddr_un>()
+        )
+    }?;
+    Ok(fd)
+}
+
 /// The user at the other end of a connected AF_UNIX socket, by the kernel's word.
 pub fn peer_uid(fd: i32) -> Result<u32> {
     // As `ucred`: process, user, group.

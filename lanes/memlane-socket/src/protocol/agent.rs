@@ -16,8 +16,6 @@ pub const EYECATCHER: [u8; 4] = *b"MLAG";
 pub const VERSION: u8 = 1;
 /// Name of the agent's socket in a domain's directory.
 pub const SOCKET: &str = "agent.sock";
-/// The directory of the domain that is used unless another is named.
-pub const DEFAULT_DOMAIN: &str = "/run/memlane/default";
 
 const ASK: u8 = 1;
 const MEET: u8 = 2;
@@ -59,7 +57,10 @@ pub struct Answer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The message brings one end of a channel; the process with the other end of the connection has the other.
-    Meet,
+    Meet {
+        /// The agent's name for that process, the same in all answers about it: random, never 0.
+        peer: u64,
+    },
     /// There is no meeting.
     Refuse(Refusal),
 }
@@ -122,7 +123,11 @@ impl Answer {
     /// To bytes.
     pub fn encode(&self) -> [u8; LEN] {
         match self.outcome {
-            Outcome::Meet => empty(MEET, self.id),
+            Outcome::Meet { peer } => {
+                let mut b = empty(MEET, self.id);
+                b[16..24].copy_from_slice(&peer.to_be_bytes());
+                b
+            }
             Outcome::Refuse(why) => {
                 let mut b = empty(REFUSE, self.id);
                 b[8..12].copy_from_slice(&(why as u32).to_be_bytes());
@@ -133,8 +138,8 @@ impl Answer {
 
     /// From bytes. `None`: it is not an answer of this version.
     pub fn decode(b: &[u8]) -> Option<Answer> {
-        if let Some((_, id)) = head(b, MEET) {
-            let outcome = Outcome::Meet;
+        if let Some((b, id)) = head(b, MEET) {
+            let outcome = Outcome::Meet { peer: be64(b, 16) };
             return Some(Answer { id, outcome });
         }
         let (b, id) = head(b, REFUSE)?;
@@ -184,7 +189,7 @@ mod tests {
     fn what_is_encoded_decodes_to_the_same() {
         assert_eq!(Question::decode(&QUESTION.encode()), Some(QUESTION));
         let outcomes = Refusal::ALL.map(Outcome::Refuse);
-        for outcome in outcomes.into_iter().chain([Outcome::Meet]) {
+        for outcome in outcomes.into_iter().chain([Outcome::Meet { peer: 77 }]) {
             let answer = Answer { id: 9, outcome };
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
