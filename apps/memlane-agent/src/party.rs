@@ -51,14 +51,11 @@ pub struct Parties(HashMap<String, Allowance>);
 impl Parties {
     /// A process of the party connects. `false`: too many are.
     pub fn join(&mut self, party: &str, now: Instant) -> bool {
-        let allowance = self
-            .0
-            .entry(party.to_owned())
-            .or_insert_with(|| Allowance {
-                processes: 0,
-                questions: f64::from(BURST),
-                since: now,
-            });
+        let allowance = self.0.entry(party.to_owned()).or_insert_with(|| Allowance {
+            processes: 0,
+            questions: f64::from(BURST),
+            since: now,
+        });
         let room = allowance.processes < PROCESSES;
         allowance.processes += u32::from(room);
         room

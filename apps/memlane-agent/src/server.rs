@@ -153,7 +153,7 @@ impl Agent {
                 data: EventData::new_u64(0),
             }
         }; 64];
-        let limit = limit.min(self.until_next(Instant::now()));
+        let limit = limit.min(self.until_next());
         let timeout = rustix::time::Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
@@ -177,8 +177,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Until a question has waited long enough or a party may ask again.
-    fn until_next(&self, now: Instant) -> Duration {
+    /// Until a question has waited long enough or a party may ask again: `turn` is due then at the latest.
+    pub fn until_next(&self) -> Duration {
+        let now = Instant::now();
         let ends = self.domains.iter().filter_map(|d| d.pairs.next_end());
         let pauses = self.processes.values().filter_map(|p| p.paused);
         ends.chain(pauses)
@@ -428,12 +429,7 @@ fn count(n: usize) -> u32 {
 /// A socket at which processes connect; anybody who can reach the directory may.
 fn listen(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        flags,
-        None,
-    )?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -482,12 +478,8 @@ fn random_name() -> io::Result<u64> {
 /// Two ends of a private channel, on which each end's messages carry the sender's credentials.
 fn channel() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (one, other) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        flags,
-        None,
-    )?;
+    let (one, other) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     sockopt::set_socket_passcred(&one, true)?;
     sockopt::set_socket_passcred(&other, true)?;
     Ok((one, other))

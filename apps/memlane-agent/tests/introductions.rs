@@ -115,8 +115,8 @@ impl Client {
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut bytes)];
-        let got = rustix::net::recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)
-            .ok()?;
+        let got =
+            rustix::net::recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
         let mut end = None;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(mut fds) = message {
@@ -192,7 +192,10 @@ fn the_kernel_shows_the_same_numbers_at_both_ends_whatever_has_flowed() {
     assert_eq!(client.sends_from.wrapping_add(1), server.receives_from);
     assert_eq!(client.receives_from, server.sends_from);
     assert_eq!((client.state, server.state), (ESTABLISHED, ESTABLISHED));
-    assert_eq!((client.network, client.owner), (server.network, server.owner));
+    assert_eq!(
+        (client.network, client.owner),
+        (server.network, server.owner)
+    );
     assert!(client.network != 0 && client.owner != 0);
 }
 
@@ -317,7 +320,11 @@ fn a_flood_of_questions_delays_no_other_party_for_long() {
     let good = Client::connect(&agent.directory);
     good.ask(2, &server, Role::Accepted);
     assert!(good.outcome().is_some_and(met));
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        begin.elapsed()
+    );
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
 }

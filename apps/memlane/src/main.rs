@@ -1,5 +1,6 @@
 //! The command `memlane`: parses the command line, runs a verb, picks the exit code.
 
+mod agent;
 mod blocks;
 mod check;
 mod cli;
@@ -45,6 +46,7 @@ enum Verb {
     Check(check::Args),
     Info(info::Args),
     Exporter(exporter::Args),
+    Agent(agent::Args),
     Trace(trace::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
@@ -111,6 +113,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
         Verb::Info(args) => info::run(&args).map(ExitCode::from),
         Verb::Exporter(args) => exporter::run(&args).map(done),
+        Verb::Agent(args) => agent::run(args).map(done),
         Verb::Trace(args) => trace::run(args),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),

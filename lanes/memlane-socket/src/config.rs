@@ -246,10 +246,7 @@ mod tests {
             (RING_DEFAULT, SPIN_DEFAULT_US, Upgrade::Auto, Mode::NoCopy)
         );
         assert_eq!(wrong.domain, Domain::OFF);
-        assert_eq!(
-            Config::DEFAULT.domain.path(),
-            DEFAULT_DOMAIN.as_bytes()
-        );
+        assert_eq!(Config::DEFAULT.domain.path(), DEFAULT_DOMAIN.as_bytes());
         let right = Config::read(|n| match n.to_bytes() {
             b"MEMLANE_RING" => Some(b"1048576"),
             b"MEMLANE_SPIN" => Some(b"20"),

@@ -32,9 +32,7 @@ pub fn prove(
     proof: &Fd,
     policy: Policy,
 ) -> Result<(), Reason> {
-    if policy == Policy::SameUid && cred.uid != proc::euid() {
-        return Err(Reason::PEER_REFUSED);
-    }
+    welcome(cred, policy)?;
     let handle = stat(proof.raw()).map_err(|_| Reason::NOT_PROVEN)?;
     // Sockets live on one internal filesystem: the device number must be our socket's.
     let own = stat(own_fd).map_err(|_| Reason::INTERNAL)?;
@@ -46,6 +44,34 @@ pub fn prove(
         return Err(Reason::NOT_PROVEN);
     }
     Ok(())
+}
+
+/// May this user's process be a peer?
+///
+/// Users of another user namespace that have no number in this one all appear as the kernel's overflow uid. Under
+/// `SameUid`, whoever appears so is a stranger, even if this process appears so itself.
+///
+/// # Errors
+/// `PEER_REFUSED` if it may not.
+pub fn welcome(cred: &Cred, policy: Policy) -> Result<(), Reason> {
+    let same = || cred.uid == proc::euid() && cred.uid != overflow_uid();
+    match policy {
+        Policy::SameUid if !same() => Err(Reason::PEER_REFUSED),
+        _ => Ok(()),
+    }
+}
+
+/// What the kernel calls users that have no number here.
+fn overflow_uid() -> u32 {
+    // DEFAULT_OVERFLOWUID of include/linux/highuid.h, unless the administrator has set another.
+    const DEFAULT: u32 = 65534;
+    let mut text = [0u8; 12];
+    let n = memlane_sys::fd::read_file(c"/proc/sys/kernel/overflowuid", &mut text).unwrap_or(0);
+    let digits = text.get(..n).unwrap_or(&[]).trim_ascii();
+    core::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(DEFAULT)
 }
 
 /// The socket at the other end of `tuple`, if it is established in our network

@@ -87,6 +87,12 @@ reasons! {
     SANDBOXED = 0x0a0c_0000, "SANDBOXED", "the process installed a seccomp filter: no new upgrades";
     /// Ours: a descriptor number that the library does not track.
     FD_RANGE = 0x0a0d_0000, "FD_RANGE", "the descriptor number is beyond what the library tracks";
+    /// Ours: no process of this domain has the other end.
+    NO_MATCH = 0x0a0f_0000, "NO_MATCH", "no process that the agent knows has the other end: it is not under memlane, in another domain, or a proxy lies between";
+    /// Ours: the other network namespace belongs to a user who could have forged the connection.
+    NOT_TRUSTED = 0x0a10_0000, "NOT_TRUSTED", "the two network namespaces belong to different users";
+    /// Ours: the agent is gone, busy, or does not see this process.
+    AGENT = 0x0a11_0000, "AGENT", "the agent is gone or busy, or does not see this process";
     /// The receiver of a lane in device memory keeps more than its ring holds.
     RING_KEPT = 0x0a0e_0000, "RING_KEPT", "the receiver keeps more than the ring holds";
 }

@@ -261,7 +261,7 @@ mod tests {
             vec![name("b"), 1, 0, name("in"), 2, 32],
             vec![name("outer"), info(KIND_STRUCT, 2), 16], // 4
             vec![name("a"), 1, 0, 0, 3, 32],
-            vec![0, info(KIND_FUNC_PROTO, 0), 0], // 5
+            vec![0, info(KIND_FUNC_PROTO, 0), 0],    // 5
             vec![name("go"), info(KIND_FUNC, 0), 5], // 6
         ]
         .concat();
@@ -293,10 +293,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         let btf = Btf::parse(sample()).unwrap();
-        assert_eq!(
-            btf.offset("nobody", "a"),
-            Err(BtfError::Missing("nobody"))
-        );
+        assert_eq!(btf.offset("nobody", "a"), Err(BtfError::Missing("nobody")));
         assert_eq!(btf.offset("outer", "z"), Err(BtfError::Missing("z")));
         assert_eq!(btf.function("inner"), Err(BtfError::Missing("inner")));
     }

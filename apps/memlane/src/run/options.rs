@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use clap::Args;
 
+use memlane_socket::config::DOMAIN_LEN;
+
 use crate::cli::values::size;
 
 const RING_MIN: u64 = 16 * 1024;
@@ -33,6 +35,10 @@ pub(crate) struct Options {
     /// Share memory only with programs that have one of these ids too; repeat for up to 8 ids
     #[arg(long, value_name = "NAME", value_parser = eid)]
     pub(crate) eid: Vec<String>,
+    /// Directory of the agent that introduces this program to those of other network namespaces [default:
+    /// /run/memlane/default, if an agent is there]
+    #[arg(long, value_name = "DIR|off", value_parser = domain)]
+    pub(crate) domain: Option<String>,
     /// Print a summary to stderr when the program ends
     #[arg(long)]
     pub(crate) stats_on_exit: bool,
@@ -52,6 +58,7 @@ impl Options {
             ("MEMLANE_MODE", self.mode.clone()),
             ("MEMLANE_PEER", self.peer.clone()),
             ("MEMLANE_EID", eids),
+            ("MEMLANE_DOMAIN", self.domain.clone()),
             (
                 "MEMLANE_STATS_ON_EXIT",
                 self.stats_on_exit.then(|| "1".to_owned()),
@@ -81,6 +88,7 @@ pub(crate) fn complaint(key: &str, value: &str) -> Option<String> {
         "MEMLANE_MODE" => one_of(&["copy", "nocopy"]),
         "MEMLANE_PEER" => one_of(&["any", "same-uid"]),
         "MEMLANE_EID" => eids(value),
+        "MEMLANE_DOMAIN" => domain(value).map(drop),
         _ => Ok(()),
     };
     let why = verdict.err()?;
@@ -125,6 +133,15 @@ fn eid(text: &str) -> Result<String, String> {
         true => Ok(name),
         false => Err(format!(
             "up to {EID_LEN} letters, digits, dots and hyphens are wanted"
+        )),
+    }
+}
+
+fn domain(text: &str) -> Result<String, String> {
+    match text == "off" || (text.starts_with('/') && text.len() <= DOMAIN_LEN) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "off or an absolute path of at most {DOMAIN_LEN} bytes is wanted"
         )),
     }
 }

@@ -39,6 +39,9 @@ use memlane_sys::{mem, proc, time};
 /// Peer processes at a time.
 pub const GROUPS: usize = 1024;
 
+/// The "process id" of a peer that the agent introduced: its `gid` is the agent's name for it.
+pub const BY_AGENT: i32 = -1;
+
 /// A peer process.
 #[derive(Debug)]
 struct Group {

@@ -194,6 +194,8 @@ pub const TUNED: usize = 2;
 pub enum Stage {
     /// Nothing has happened yet, or it begins anew.
     Idle,
+    /// The agent has been asked who has the other end.
+    Asking,
     /// The accepting side waits for a Proposal.
     Listening,
     /// The accepting side has a Proposal, and could not answer it yet.
@@ -255,6 +257,18 @@ pub struct Handshake {
     pub tx_map_len: usize,
     /// The next Proposal goes to the rendezvous name, whatever mailboxes are known.
     pub by_name: bool,
+    /// The other end is in another network namespace: the agent is asked for it.
+    pub by_agent: bool,
+    /// Questions to the agent so far.
+    pub asked: u32,
+    /// The socket's inode when the agent was asked last.
+    pub asked_inode: u64,
+    /// Over which of this process's connections to an agent that was.
+    pub asked_over: u32,
+    /// Channel to the other end, by the agent; −1 = none.
+    pub channel: i32,
+    /// The agent's name for the process at its other end.
+    pub agent_peer: u64,
 }
 
 impl Handshake {
@@ -280,6 +294,12 @@ impl Handshake {
         tx_map: None,
         tx_map_len: 0,
         by_name: false,
+        by_agent: false,
+        asked: 0,
+        asked_inode: 0,
+        asked_over: 0,
+        channel: -1,
+        agent_peer: 0,
     };
 }
 

@@ -1,6 +1,6 @@
 //! The process's mailbox, and mail for connections that are gone or of peers that speak another version.
 
-use super::{deliver, version};
+use super::{deliver, introduction, version};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::wire::{self, Kind, Malformed, Message};
 use crate::state::process::{self, PROCESS};
@@ -32,6 +32,7 @@ pub(super) fn mailbox() -> i32 {
 
 /// Takes what lies in the mailbox and hands it to the connections it is for.
 pub fn drain_mailbox() {
+    introduction::drain();
     let own = PROCESS.mailbox.load(Ordering::Acquire);
     if own < 0 {
         return;

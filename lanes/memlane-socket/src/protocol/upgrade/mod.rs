@@ -24,6 +24,7 @@
     clippy::cast_sign_loss
 )]
 
+mod introduction;
 mod mail;
 mod names;
 mod own_ring;
@@ -54,7 +55,7 @@ use memlane_core::layout::PART_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
-use memlane_sys::fd;
+use memlane_sys::fd::{self, Fd};
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
 use memlane_sys::{Errno, proc, time};
 
@@ -101,6 +102,7 @@ pub fn step(conn: &ConnRef) {
         refuse(conn, hs, why, true);
     }
     let due = if matches!(hs.stage, Stage::Open | Stage::Over) {
+        introduction::part(hs);
         u64::MAX
     } else {
         hs.next_op
@@ -118,6 +120,7 @@ fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     hs.next_op = conn.ops() + 1;
     match hs.stage {
         Stage::Idle => begin(conn, hs),
+        Stage::Asking => introduction::wait_for_answer(conn, hs),
         Stage::Listening => listen(conn, hs),
         Stage::Answering => accept(conn, hs),
         Stage::Accepted | Stage::Proposed => wait(conn, hs),
@@ -141,7 +144,13 @@ fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if hs.since == 0 {
         hs.since = time::now_ns();
         // Without it there is nothing to upgrade to.
-        peer::other_end(&tuple, fd)?;
+        match peer::other_end(&tuple, fd) {
+            Err(Reason::NOT_SAME_HOST) if introduction::possible() => hs.by_agent = true,
+            found => drop(found?),
+        }
+    }
+    if hs.by_agent {
+        return introduction::ask(conn, hs);
     }
     if mailbox() < 0 {
         return Err(Reason::NO_DEVICE);
@@ -204,7 +213,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
         Mailed::Full => return be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
         Mailed::Nobody => {}
     }
-    match send(conn, &name, &m, None) {
+    match send(conn, &To::Name(name), &m, None) {
         Ok(()) => {
             hs.since = time::now_ns();
             proposed(conn, hs)
@@ -237,6 +246,24 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 // --- messages -------------------------------------------------------------
 
+/// Where a message goes.
+enum To {
+    /// A rendezvous name or a mailbox; our proof goes with it.
+    Name(UnixName),
+    /// The channel that the agent made for this connection, which is the proof.
+    Channel(i32),
+}
+
+/// Where the peer of this handshake is to be reached.
+fn peer_of(hs: &Handshake) -> Result<To, Reason> {
+    if introduction::by_channel(hs) {
+        return Ok(To::Channel(hs.channel));
+    }
+    UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len])
+        .map(To::Name)
+        .map_err(|_| Reason::INTERNAL)
+}
+
 enum Sent {
     Later,
     Never(Reason),
@@ -254,21 +281,29 @@ fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
     m
 }
 
-/// Sends a message with our proof, and perhaps a chunk.
-fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
-    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed))
-        .map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
-    let mut fds = [proof.raw(), -1, -1];
-    let mut count = 1;
-    if m.own_ring != 0 {
-        fds[count] = conn.given_fd.load(Ordering::Relaxed);
+/// Sends a message, with our proof if it needs one, and perhaps a chunk.
+fn send(conn: &Conn, to: &To, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
+    let proof = match to {
+        To::Name(_) => Some(
+            fd::open_path_of(conn.fd.load(Ordering::Relaxed))
+                .map_err(|_| Sent::Never(Reason::NO_DEVICE))?,
+        ),
+        To::Channel(_) => None,
+    };
+    let own_ring = (m.own_ring != 0).then(|| conn.given_fd.load(Ordering::Relaxed));
+    let (mut fds, mut count) = ([-1; 3], 0);
+    for fd in [proof.as_ref().map(Fd::raw), own_ring, chunk]
+        .into_iter()
+        .flatten()
+    {
+        fds[count] = fd;
         count += 1;
     }
-    if let Some(chunk) = chunk {
-        fds[count] = chunk;
-        count += 1;
-    }
-    match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
+    let sent = match to {
+        To::Name(name) => sock::send_with_fds(mailbox(), name, &m.encode(), &fds[..count]),
+        To::Channel(fd) => sock::send_to_peer(*fd, &m.encode(), &fds[..count]),
+    };
+    match sent {
         Ok(()) => Ok(()),
         Err(Errno(
             libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
@@ -341,6 +376,12 @@ fn sends_into(conn: &Conn, m: &Message) -> bool {
 // --- accepting side -------------------------------------------------------
 
 fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    if introduction::by_channel(hs) {
+        return match introduction::hear(conn, hs)? {
+            true => Ok(()),
+            false => be_patient(conn, hs, Reason::TIMEOUT_AL),
+        };
+    }
     if hs.name_fd < 0 {
         // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
         let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
@@ -394,7 +435,7 @@ fn answer(
     remember_peer(hs, &m, &got);
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
-    check_peer(conn, &m, &got, &tuple)?;
+    check_peer(conn, hs, &m, &got, &tuple)?;
     hs.eid = common_eid(&m)?;
     offer_dmb(conn, hs, &m)?;
     names::expect_no_more(conn);
@@ -410,8 +451,7 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
     tell_dmb(conn, &mut yes, hs);
-    let to =
-        UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    let to = peer_of(hs)?;
     faults::at(Step::Accepting);
     match send_with_chunk(conn, &to, &yes) {
         Ok(()) => {
@@ -446,7 +486,7 @@ fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
 /// Sends a message about a DMB of ours, and its chunk if the peer may not have it
 /// yet. Under the lock: another thread may hear meanwhile that the peer has the
 /// chunk, and would close the descriptor (or worse, give its number to another).
-fn send_with_chunk(conn: &Conn, to: &UnixName, m: &Message) -> Result<(), Sent> {
+fn send_with_chunk(conn: &Conn, to: &To, m: &Message) -> Result<(), Sent> {
     let mut locked = group::lock();
     let file = locked
         .as_mut()
@@ -474,7 +514,8 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
         return Err(Reason::MEMORY);
     }
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
-    let group = group::find(&mut locked, m.gid, hs.peer_pid)?;
+    let (gid, pid) = introduction::peer_process(hs, m);
+    let group = group::find(&mut locked, gid, pid)?;
     let dmb = group::take_dmb(&mut locked, group)?;
     hs.group = group + 1;
     hs.rx_chunk = dmb.chunk + 1;
@@ -491,7 +532,7 @@ fn confirmed(
     mut got: Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    check_peer(conn, m, &got, tuple)?;
+    check_peer(conn, hs, m, &got, tuple)?;
     attach(conn, hs, m, &mut got)?;
     if let Some(mut locked) = group::lock() {
         group::acked(&mut locked, hs.rx_chunk - 1);
@@ -511,13 +552,14 @@ fn accepted(
     tuple: &Tuple,
 ) -> Result<(), Reason> {
     remember_peer(hs, m, &got);
-    check_peer(conn, m, &got, tuple)?;
+    check_peer(conn, hs, m, &got, tuple)?;
     if process::config().eid_count > 0 {
         common_eid(m)?;
     }
     offer_dmb(conn, hs, m)?;
     attach(conn, hs, m, &mut got)?;
     if m.features & wire::TAKES_MAIL != 0
+        && !introduction::by_channel(hs)
         && let Some(mut locked) = group::lock()
     {
         let name = &hs.peer_name[..hs.peer_name_len];
@@ -530,9 +572,10 @@ fn accepted(
 }
 
 fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> Result<(), Reason> {
-    // The ring's own file, if it has one, comes before the chunk's.
-    let own = if m.own_ring == 0 { 0 } else { 1 };
-    let file = got.fds[1 + own].take();
+    // After the proof, if there is one: the ring's own file, if it has one, then the chunk's.
+    let first = usize::from(!introduction::by_channel(hs));
+    let own = usize::from(m.own_ring != 0);
+    let file = got.fds[first + own].take();
     let told = PeerDmb {
         chunk: m.chunk,
         slot: u32::from(m.slot),
@@ -543,7 +586,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
     let (ring, ring_size) = match own {
         0 => (a.ring, a.ring_size),
-        _ => (own_ring::attach(hs, m, got.fds[1].take())?, m.own_ring),
+        _ => (own_ring::attach(hs, m, got.fds[first].take())?, m.own_ring),
     };
     if copying::agreed(hs.peer_features)[0] {
         copying::start(conn, m.token)?;
@@ -563,6 +606,9 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
 }
 
 fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    if introduction::by_channel(hs) && introduction::hear(conn, hs)? {
+        return Ok(());
+    }
     let why = if hs.stage == Stage::Proposed {
         Reason::TIMEOUT_CL
     } else {
@@ -668,8 +714,7 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);
     tell_dmb(conn, &mut m, hs);
-    let to =
-        UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]).map_err(|_| Reason::INTERNAL)?;
+    let to = peer_of(hs)?;
     faults::at(Step::Confirming);
     match send_with_chunk(conn, &to, &m) {
         Ok(()) => {
@@ -691,19 +736,21 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
             hs.stage,
             Stage::Listening | Stage::Answering | Stage::Accepted | Stage::Proposed | Stage::Agreed
         )
-        && hs.peer_name_len > 0
+        && (hs.peer_name_len > 0 || introduction::by_channel(hs))
     {
         // SAFETY: learnt in `begin`.
         let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
         m.reason = why.0;
         m.echo = hs.peer_id;
-        if let Ok(to) = UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len]) {
-            faults::at(Step::Declining);
-            let _ = sock::send_with_fds(mailbox(), &to, &m.encode(), &[]);
-            faults::at(Step::Declined);
-        }
+        faults::at(Step::Declining);
+        let _ = match peer_of(hs) {
+            Ok(To::Name(to)) => sock::send_with_fds(mailbox(), &to, &m.encode(), &[]),
+            Ok(To::Channel(to)) => sock::send_to_peer(to, &m.encode(), &[]),
+            Err(_) => Ok(()),
+        };
+        faults::at(Step::Declined);
     }
-    if matches!(hs.stage, Stage::Accepted | Stage::Proposed) {
+    if matches!(hs.stage, Stage::Asking | Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }
     // A peer that knows of our DMB may have opened its side already: the DMB must
@@ -729,6 +776,7 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
 fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     names::let_go(conn, hs);
     names::expect_no_more(conn);
+    introduction::part(hs);
     if hs.attached {
         let dmb = conn.tx_dmb.load(Ordering::Acquire);
         // SAFETY: attached: mapped, atomics only.
@@ -756,7 +804,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
 pub fn abandon(conn: &'static Conn) {
     // SAFETY: the last hold is gone: nobody else looks at `hs` but `deliver`, which takes hs_lock.
     let hs = unsafe { &mut *conn.hs.get() };
-    if matches!(hs.stage, Stage::Accepted | Stage::Proposed) {
+    if matches!(hs.stage, Stage::Asking | Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }
     if hs.rx_chunk != 0 {

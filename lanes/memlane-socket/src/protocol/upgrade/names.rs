@@ -8,7 +8,7 @@
 //! process sends its Proposal to the mailbox, and the connection is found by its
 //! addresses. Whoever is not found there is told so, and tries by name again.
 
-use super::{Sent, answer, mailbox, refuse, send};
+use super::{Sent, To, answer, mailbox, refuse, send};
 use crate::protocol::group;
 use crate::protocol::wire::{self, Kind, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
@@ -228,7 +228,7 @@ pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed
     let Some(to) = known else {
         return Mailed::Nobody;
     };
-    match send(conn, &to, m, None) {
+    match send(conn, &To::Name(to), m, None) {
         Ok(()) => Mailed::Sent,
         Err(Sent::Later) => Mailed::Full,
         Err(Sent::Never(_)) => Mailed::Nobody,

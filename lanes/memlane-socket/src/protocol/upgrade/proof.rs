@@ -1,10 +1,11 @@
 //! Is it the other end, and may it be a peer?
 
+use super::introduction;
 use crate::config::EID_LEN;
 use crate::faults::{self, Step};
 use crate::protocol::wire::Message;
-use crate::state::conn::Conn;
-use crate::state::process::{self, PROCESS};
+use crate::state::conn::{Conn, Handshake};
+use crate::state::process;
 use core::sync::atomic::Ordering;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
@@ -13,29 +14,21 @@ use memlane_sys::sock::{Received, Tuple};
 /// Is the sender of this message the other end of the connection, and one that is welcome?
 pub(super) fn check_peer(
     conn: &Conn,
+    hs: &Handshake,
     m: &Message,
     got: &Received,
     tuple: &Tuple,
 ) -> Result<(), Reason> {
-    if m.boot
-        != [
-            PROCESS.boot[0].load(Ordering::Relaxed),
-            PROCESS.boot[1].load(Ordering::Relaxed),
-        ]
-    {
-        return Err(Reason::NOT_SAME_HOST);
+    let policy = process::config().peer;
+    if introduction::by_channel(hs) {
+        return peer::welcome(&got.cred, policy);
     }
     if m.tuple != tuple.mirrored() {
         return Err(Reason::NOT_PROVEN);
     }
     let proof = got.fds[0].as_ref().ok_or(Reason::NOT_PROVEN)?;
-    peer::prove(
-        tuple,
-        conn.fd.load(Ordering::Relaxed),
-        &got.cred,
-        proof,
-        process::config().peer,
-    )?;
+    let fd = conn.fd.load(Ordering::Relaxed);
+    peer::prove(tuple, fd, &got.cred, proof, policy)?;
     faults::at(Step::PeerProven);
     Ok(())
 }

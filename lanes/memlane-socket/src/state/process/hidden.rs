@@ -83,7 +83,7 @@ pub fn evade(n: i32) {
                     .bell
                     .compare_exchange(n, moved, Ordering::Relaxed, Ordering::Relaxed);
             });
-            for known in [&PROCESS.mailbox, &PROCESS.trace_fd] {
+            for known in [&PROCESS.mailbox, &PROCESS.agent, &PROCESS.trace_fd] {
                 let _ = known.compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
             }
             return;

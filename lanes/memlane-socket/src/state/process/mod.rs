@@ -76,6 +76,8 @@ pub struct Process {
     pub frozen: AtomicU32,
     /// Mailbox of the handshakes; −1 = none yet.
     pub mailbox: AtomicI32,
+    /// Connection to the agent; −1 = none.
+    pub agent: AtomicI32,
     /// Connections that wait for mail.
     pub waiting: AtomicU32,
     /// Guards the handshake's mailbox and the link groups.
@@ -110,6 +112,7 @@ pub static PROCESS: Process = Process {
     boot: [AtomicU64::new(0), AtomicU64::new(0)],
     frozen: AtomicU32::new(0),
     mailbox: AtomicI32::new(-1),
+    agent: AtomicI32::new(-1),
     waiting: AtomicU32::new(0),
     group_lock: Lock::new(),
     tables: AtomicBool::new(false),

@@ -1,0 +1,115 @@
+//! `memlane agent`: introduces processes of different network namespaces to each other.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use memlane_agent::kernel::Looker;
+use memlane_agent::server::{Agent, Counts};
+use memlane_socket::config::{DEFAULT_DOMAIN, DOMAIN_LEN};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::CapabilitySet;
+
+use crate::cli::exit::{Exit, fail};
+use crate::cli::out;
+use crate::daemon::service;
+
+/// Introduce programs of different network namespaces to each other.
+///
+/// Programs under memlane run find each other by themselves within one network namespace. Between two, such as those of two
+/// containers, they ask this agent, which proves from the kernel's own numbers that two sockets are the ends of one TCP
+/// connection, whatever NAT lies between. It needs Linux 6.1 with type information (BTF), and CAP_BPF and CAP_PERFMON on the
+/// host; it gives up all other capabilities.
+///
+/// A directory is a trust domain: programs that can reach its socket may be introduced to each other. Mount it into the
+/// containers that belong together, read-only.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The directory of each domain; made if it is not there [default: /run/memlane/default]
+    #[arg(value_name = "DIR", value_parser = directory)]
+    domains: Vec<PathBuf>,
+    /// Print what was done each minute, and at the end
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// How often `--verbose` prints.
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn directory(text: &str) -> Result<PathBuf, String> {
+    match text.starts_with('/') && text.len() <= DOMAIN_LEN {
+        true => Ok(text.into()),
+        false => Err(format!(
+            "expected an absolute path of at most {DOMAIN_LEN} bytes"
+        )),
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let end = service::bell_of_the_end()?;
+    let looker = Looker::open().map_err(|e| fail(Exit::Unsupported, e.to_string()))?;
+    let mut agent = Agent::new(looker)?;
+    let domains = match args.domains.is_empty() {
+        true => vec![PathBuf::from(DEFAULT_DOMAIN)],
+        false => args.domains,
+    };
+    for domain in &domains {
+        agent.serve(domain).with_context(|| match domain.exists() {
+            true => format!("cannot serve {} (does another agent?)", domain.display()),
+            false => format!("cannot make {}", domain.display()),
+        })?;
+        out::print(&format!("serves {}\n", domain.display()))?;
+    }
+    let _ = keep_only_what_looking_needs();
+    service::ready();
+    let mut told = Instant::now();
+    loop {
+        let mut polled = [
+            PollFd::new(&end, PollFlags::IN),
+            PollFd::from_borrowed_fd(agent.descriptor(), PollFlags::IN),
+        ];
+        let limit = Timespec::try_from(agent.until_next().min(MINUTE))?;
+        match poll(&mut polled, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let over = polled[0].revents().contains(PollFlags::IN);
+        if args.verbose && (over || told.elapsed() >= MINUTE) {
+            out::print(&line(&agent.counts()))?;
+            told = Instant::now();
+        }
+        if over {
+            service::stopping();
+            return Ok(());
+        }
+        agent.turn(Duration::ZERO)?;
+    }
+}
+
+/// Gives up all capabilities but the two that the iterator needs. A process without them has none to give up.
+fn keep_only_what_looking_needs() -> rustix::io::Result<()> {
+    let mut now = rustix::thread::capabilities(None)?;
+    let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    now.effective &= needed;
+    now.permitted &= needed;
+    now.inheritable = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, now)
+}
+
+fn line(counts: &Counts) -> String {
+    let Counts {
+        processes,
+        questions,
+        met,
+        nobody,
+        not_seen,
+        untrusted,
+        forged,
+        busy,
+        sent_away,
+    } = counts;
+    format!(
+        "{processes} processes, {questions} questions, {met} connections introduced; refused: {nobody} without the other \
+         end, {not_seen} not seen, {untrusted} untrusted, {forged} forged, {busy} busy; {sent_away} processes sent away\n"
+    )
+}
