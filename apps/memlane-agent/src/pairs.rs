@@ -10,9 +10,9 @@ use memlane_socket::protocol::agent::Role;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-/// How long a question waits for the other end's. The ends ask within a few exchanges of each other; one that asks much
-/// later asks again by itself.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a question waits for the other end's. The ends ask after as many exchanges, so within one of each other; one that
+/// was slow to begin is met by one of the other's later questions.
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who asks, and which of his questions it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

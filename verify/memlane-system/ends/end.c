@@ -1,8 +1,8 @@
 /* One end of a connection, which does what it is told: one command a line on
  * standard input, one answer a line on standard output.
  *
- *   end listen         says "port N", then takes one connection
- *   end connect PORT   connects to 127.0.0.1
+ *   end listen [ADDRESS]         says "port N", then takes one connection
+ *   end connect PORT [ADDRESS]   connects; the address is 127.0.0.1 unless another is named
  *
  *   send SEED BYTES           "done HASH-SENT 0"
  *   take BYTES                "done 0 HASH-TAKEN"
@@ -228,21 +228,39 @@ static void spoil(const char *what) {
     }
 }
 
+/* An address of either family; without one, 127.0.0.1. */
+static socklen_t address(const char *text, int port, struct sockaddr_storage *to) {
+    struct sockaddr_in *v4 = (struct sockaddr_in *)to;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)to;
+    memset(to, 0, sizeof *to);
+    if (text && inet_pton(AF_INET6, text, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons((uint16_t)port);
+        return sizeof *v6;
+    }
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons((uint16_t)port);
+    v4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (text && inet_pton(AF_INET, text, &v4->sin_addr) != 1) die(text);
+    return sizeof *v4;
+}
+
 static void open_end(int argc, char **argv) {
-    struct sockaddr_in home = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof home;
-    int s = socket(AF_INET, SOCK_STREAM, 0);
-    if (s < 0) die("socket");
-    if (argc == 3 && strcmp(argv[1], "connect") == 0) {
-        home.sin_port = htons((uint16_t)atoi(argv[2]));
-        if (connect(s, (struct sockaddr *)&home, len) != 0) die("connect");
-        fd = s;
+    struct sockaddr_storage at;
+    if (argc >= 3 && strcmp(argv[1], "connect") == 0) {
+        socklen_t len = address(argc > 3 ? argv[3] : NULL, atoi(argv[2]), &at);
+        fd = socket(at.ss_family, SOCK_STREAM, 0);
+        if (fd < 0) die("socket");
+        if (connect(fd, (struct sockaddr *)&at, len) != 0) die("connect");
         printf("port 0\n");
         return;
     }
-    if (bind(s, (struct sockaddr *)&home, len) != 0 || listen(s, 1) != 0) die("listen");
-    if (getsockname(s, (struct sockaddr *)&home, &len) != 0) die("getsockname");
-    printf("port %d\n", ntohs(home.sin_port));
+    socklen_t len = address(argc > 2 ? argv[2] : NULL, 0, &at);
+    int s = socket(at.ss_family, SOCK_STREAM, 0);
+    if (s < 0) die("socket");
+    if (bind(s, (struct sockaddr *)&at, len) != 0 || listen(s, 1) != 0) die("listen");
+    if (getsockname(s, (struct sockaddr *)&at, &len) != 0) die("getsockname");
+    printf("port %d\n", ntohs(((struct sockaddr_in *)&at)->sin_port));
     fd = accept(s, NULL, NULL);
     if (fd < 0) die("accept");
     close(s);

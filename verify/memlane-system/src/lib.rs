@@ -17,6 +17,7 @@
 
 pub mod blocks;
 pub mod cases;
+pub mod containers;
 pub mod crowd;
 pub mod devmem;
 pub mod documents;

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::{Built, TempDir};
-use crate::real::lane::{Conn, LaneWatch};
+use crate::real::lane::{Conn, LaneWatch, Process};
 use crate::real::{Mode, Reason};
 
 /// The user that an end may run as, who is not root.
@@ -130,7 +130,11 @@ impl End {
     }
 
     fn listener(home: &Home, settings: &Settings<'_>) -> (End, u16) {
-        let mut end = End::start(home, settings, &["listen"]);
+        End::listener_at(home, settings, "127.0.0.1")
+    }
+
+    fn listener_at(home: &Home, settings: &Settings<'_>, address: &str) -> (End, u16) {
+        let mut end = End::start(home, settings, &["listen", address]);
         let said = end.line();
         let port = said.trim().strip_prefix("port ");
         let port = port.and_then(|port| port.parse().ok());
@@ -178,7 +182,10 @@ impl End {
     /// If it is switched off and has a page all the same.
     pub fn conn(&self) -> Option<Conn> {
         let report = self.watch.report("end", Mode::Eager);
-        let own = report.processes.iter().find(|p| p.pid == self.pid());
+        // In a pid namespace of its own it is a child of the process that was started.
+        let is_itself = |p: &&Process| p.pid == self.pid();
+        let own = report.processes.iter().find(is_itself);
+        let own = own.or_else(|| report.processes.iter().rfind(|p| !p.conns.is_empty()));
         let conn = own?.conns.last().cloned();
         assert!(self.shows_page, "it is switched off, but shows {conn:?}");
         conn
@@ -281,9 +288,26 @@ impl Pair {
     /// # Panics
     /// If that fails.
     pub fn start(server: &Settings<'_>, client: &Settings<'_>) -> Pair {
+        Pair::across(server, "127.0.0.1", client, |port| {
+            ("127.0.0.1".into(), port)
+        })
+    }
+
+    /// Starts a server that listens at an address, and a client that connects to what `reach` makes of its port.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn across(
+        server: &Settings<'_>,
+        listens_at: &str,
+        client: &Settings<'_>,
+        reach: impl FnOnce(u16) -> (String, u16),
+    ) -> Pair {
         let home = Home::new();
-        let (server, port) = End::listener(&home, server);
-        let mut client = End::start(&home, client, &["connect", &port.to_string()]);
+        let (server, port) = End::listener_at(&home, server, listens_at);
+        let (address, port) = reach(port);
+        let args = ["connect", &port.to_string(), &address];
+        let mut client = End::start(&home, client, &args);
         client.line();
         Pair {
             server,

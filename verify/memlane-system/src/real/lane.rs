@@ -54,7 +54,7 @@ impl Conn {
 /// One process under memlane.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its id.
+    /// Its id, as the test sees it.
     pub pid: u32,
     /// Its name.
     pub comm: String,
@@ -331,7 +331,8 @@ impl std::fmt::Display for LaneReport {
     }
 }
 
-type Pages = Arc<Mutex<BTreeMap<(u32, u64), File>>>;
+/// By process id, inode of the page, and the id of the process in its own pid namespace.
+type Pages = Arc<Mutex<BTreeMap<(u32, u64, u32), File>>>;
 
 /// Looks for the pages of a process and of what it starts, for as long as it lives.
 #[derive(Debug)]
@@ -379,9 +380,13 @@ impl LaneWatch {
     pub fn report(&self, who: &str, mode: Mode) -> LaneReport {
         let pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         // A child that was forked also holds its parent's page: not its own.
-        let own = pages
-            .iter()
-            .filter_map(|((pid, _), file)| read_page(file).filter(|process| process.pid == *pid));
+        let own = pages.iter().filter_map(|((pid, _, itself), file)| {
+            let process = read_page(file).filter(|process| process.pid == *itself)?;
+            Some(Process {
+                pid: *pid,
+                ..process
+            })
+        });
         LaneReport {
             who: who.to_owned(),
             mode,
@@ -419,6 +424,7 @@ fn find_pages(pid: u32, pages: &Pages) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
     };
+    let itself = as_it_sees_itself(pid);
     let mut found = false;
     for entry in entries.flatten() {
         let is_page = std::fs::read_link(entry.path())
@@ -430,12 +436,20 @@ fn find_pages(pid: u32, pages: &Pages) -> bool {
             && let Ok(metadata) = file.metadata()
         {
             let header = Words::read(&file, 0, stats::HEADER_LEN);
-            found |= header.is_some_and(|header| header.u32(offset_of!(Header, pid)) == pid);
+            found |= header.is_some_and(|header| header.u32(offset_of!(Header, pid)) == itself);
             let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
-            pages.entry((pid, metadata.ino())).or_insert(file);
+            pages.entry((pid, metadata.ino(), itself)).or_insert(file);
         }
     }
     found
+}
+
+/// The id of process `pid` in its own pid namespace.
+fn as_it_sees_itself(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let last = line.and_then(|ids| ids.split_whitespace().next_back());
+    last.and_then(|id| id.parse().ok()).unwrap_or(pid)
 }
 
 /// A copy of bytes of a page, read as the words that lie there.

@@ -8,8 +8,8 @@
 //! Nothing here waits. A question is sent after one of the program's own calls, and the answer is taken after a later one.
 
 use super::{
-    Sent, accepted, answer, be_patient, confirmed, later, mail, own_message, proposed, refuse,
-    send, stop_waiting,
+    Sent, accepted, answer, be_patient, confirmed, mail, own_message, proposed, refuse, send,
+    stop_waiting,
 };
 use crate::protocol::agent::{self, Answer, Outcome, Question, Refusal};
 use crate::protocol::group;
@@ -26,6 +26,11 @@ use memlane_sys::{Errno, time};
 
 /// An agent that could not be reached is tried again after this time.
 const AGAIN_NS: u64 = 1_000_000_000;
+/// A connection waits so long for an agent that is gone, then stays on TCP.
+const GONE_NS: u64 = 10 * AGAIN_NS;
+/// Questions that a connection asks. The other end asks when it has seen as many exchanges: within one of them, unless it
+/// has been slow to begin.
+const QUESTIONS: u32 = 6;
 /// Answers that are taken at a time.
 const AT_ONCE: usize = 64;
 
@@ -94,7 +99,7 @@ fn lose(agent: i32) {
 pub(super) fn ask(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let agent = connection();
     if agent < 0 {
-        return later(conn, hs, Reason::AGENT);
+        return await_agent(conn, hs);
     }
     let fd = conn.fd.load(Ordering::Relaxed);
     hs.asked_inode = fd::stat(fd).map_err(|_| Reason::CLOSING)?.ino;
@@ -111,17 +116,25 @@ pub(super) fn ask(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     match sock::send_to_peer(agent, &question.encode(), &[]) {
         Ok(()) => {
             hs.stage = Stage::Asking;
-            hs.tries = 0;
-            hs.since = time::now_ns();
+            (hs.tries, hs.since) = (0, time::now_ns());
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
-        Err(Errno::AGAIN) => later(conn, hs, Reason::AGENT),
+        Err(Errno::AGAIN) => await_agent(conn, hs),
         Err(_) => {
             lose(agent);
-            later(conn, hs, Reason::AGENT)
+            await_agent(conn, hs)
         }
     }
+}
+
+/// The agent is gone or has too much to do: it may be restarted, or have time, soon.
+fn await_agent(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    hs.next_op = conn.ops() + 16;
+    if time::now_ns().saturating_sub(hs.since) > GONE_NS {
+        return Err(Reason::AGENT);
+    }
+    Ok(())
 }
 
 /// No answer yet. One that was asked over a connection that is gone does not come any more.
@@ -130,16 +143,23 @@ pub(super) fn wait_for_answer(conn: &ConnRef, hs: &mut Handshake) -> Result<(), 
     if same && PROCESS.agent.load(Ordering::Acquire) >= 0 {
         return be_patient(conn, hs, Reason::AGENT);
     }
-    again(conn, hs, Reason::AGENT)
+    // Not counted: nobody has heard the question.
+    stop_waiting();
+    hs.stage = Stage::Idle;
+    await_agent(conn, hs)
 }
 
-/// Another question, a little later.
+/// Another question: after 1, 2, 4 … calls.
 fn again(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     stop_waiting();
     hs.stage = Stage::Idle;
     hs.asked += 1;
-    hs.tries = hs.asked;
-    later(conn, hs, why)
+    hs.next_op = conn.ops() + (1 << hs.asked);
+    if hs.asked < QUESTIONS {
+        Ok(())
+    } else {
+        Err(why)
+    }
 }
 
 /// Takes the agent's answers and hands them to the connections they are for.

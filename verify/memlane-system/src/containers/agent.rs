@@ -1,0 +1,101 @@
+//! `memlane agent`, as an administrator runs it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Built, TempDir};
+
+/// An agent with one domain. Killed when dropped.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Agent {
+    /// Starts one. `Err` says why there can be none here.
+    ///
+    /// # Errors
+    /// What the agent says if this kernel or this process lacks what it needs (exit code 3).
+    ///
+    /// # Panics
+    /// If it fails for another reason.
+    pub fn start(label: &str) -> Result<Agent, String> {
+        let dir = TempDir::new(label);
+        let child = Agent::run(dir.path())?;
+        Ok(Agent { child, dir })
+    }
+
+    fn run(dir: &Path) -> Result<Child, String> {
+        let memlane = Built::find()
+            .memlane
+            .expect("`cargo build --release` first");
+        let mut child = Command::new(memlane)
+            .arg("agent")
+            .arg(Agent::directory_in(dir))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("memlane starts");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("piped");
+        let _ = BufReader::new(out).read_line(&mut line);
+        if line.starts_with("serves ") {
+            return Ok(child);
+        }
+        let said = child.wait_with_output().expect("it ends");
+        let why = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(3), "{why}");
+        Err(why)
+    }
+
+    fn directory_in(dir: &Path) -> PathBuf {
+        dir.join("domain")
+    }
+
+    /// The directory of its domain.
+    pub fn directory(&self) -> String {
+        Agent::directory_in(self.dir.path()).display().to_string()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal: `KILL`, `STOP` …
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &self.pid().to_string()])
+            .status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+
+    /// Kills it, as `kill -9` does.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("a child");
+    }
+
+    /// Starts it anew, in the same directory.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        self.child = Agent::run(self.dir.path()).expect("it ran before");
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
