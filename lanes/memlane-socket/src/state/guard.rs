@@ -8,7 +8,7 @@ use memlane_core::ring::{Rx, Tx};
 
 /// `rx_lock`, held, with the receive state brought up to date.
 ///
-/// It derefs to the state, so the language allows one user of it at a time:
+/// It derefs to the receive state, so the borrow checker allows one user at a time:
 ///
 /// ```
 /// fn in_turn(held: &mut memlane_socket::state::guard::RxGuard<'_>) {
@@ -34,14 +34,14 @@ pub struct RxGuard<'a> {
     _lock: LockGuard<'a>,
 }
 
-/// Takes `rx_lock` and credits what readers without it have taken by TCP.
-/// `None`: this thread holds it already (we are in a signal handler).
+/// Takes `rx_lock` and credits what readers without the lock have taken by TCP. `None`: this thread holds it already,
+/// because a signal handler has interrupted it.
 #[inline]
 pub fn lock_rx(conn: &Conn) -> Option<RxGuard<'_>> {
     Some(RxGuard::new(conn, conn.shared().rx_lock.lock()?))
 }
 
-/// Takes `rx_lock` if nobody has it; otherwise like [`lock_rx`].
+/// Takes `rx_lock` like [`lock_rx`], if no thread holds it.
 pub fn try_lock_rx(conn: &Conn) -> Option<RxGuard<'_>> {
     Some(RxGuard::new(conn, conn.shared().rx_lock.try_lock()?))
 }
@@ -64,7 +64,7 @@ impl<'a> RxGuard<'a> {
         held
     }
 
-    /// The memory that we receive from; `None`: the lane was not open when the lock was taken.
+    /// The memory that this side receives from; `None`: the lane was not open when the lock was taken.
     #[inline(always)]
     pub fn lane(&self) -> Option<LaneView<'a>> {
         self.lane
@@ -89,7 +89,7 @@ impl DerefMut for RxGuard<'_> {
 }
 
 impl Drop for RxGuard<'_> {
-    /// Publishes how far the stream has been taken; the lock is released afterwards.
+    /// Publishes how far the stream has been read, before the lock is released.
     #[inline(always)]
     fn drop(&mut self) {
         let taken = self.offset();
@@ -105,7 +105,7 @@ pub struct TxGuard<'a> {
     _lock: LockGuard<'a>,
 }
 
-/// Takes `tx_lock`. `None`: this thread holds it already (we are in a signal handler).
+/// Takes `tx_lock`. `None`: this thread holds it already, because a signal handler has interrupted it.
 #[inline]
 pub fn lock_tx(conn: &Conn) -> Option<TxGuard<'_>> {
     let cell = conn.shared();
@@ -118,7 +118,7 @@ pub fn lock_tx(conn: &Conn) -> Option<TxGuard<'_>> {
 }
 
 impl<'a> TxGuard<'a> {
-    /// The memory that we send into; `None`: the lane was not open when the lock was taken.
+    /// The memory that this side sends into; `None`: the lane was not open when the lock was taken.
     #[inline(always)]
     pub fn lane(&self) -> Option<LaneView<'a>> {
         self.lane
@@ -143,7 +143,7 @@ impl DerefMut for TxGuard<'_> {
 }
 
 impl Drop for TxGuard<'_> {
-    /// Publishes how far the stream has been sent; the lock is released afterwards.
+    /// Publishes how far the stream has been sent, before the lock is released.
     #[inline(always)]
     fn drop(&mut self) {
         let sent = self.offset();

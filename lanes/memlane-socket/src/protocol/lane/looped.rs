@@ -12,14 +12,14 @@ use memlane_core::layout::PART_LEAST;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-/// The connection, its descriptor, and both of its TCP ends.
+/// A connection with a ring that leads back to itself, its descriptor, and both ends of its TCP connection.
 pub(super) struct Looped {
     pub(super) fd: i32,
     pub(super) conn: ConnRef,
     pub(super) ends: [TcpStream; 2],
 }
 
-/// Makes one; awake.
+/// Makes such a connection, awake.
 pub(super) fn looped() -> Looped {
     static START: std::sync::Once = std::sync::Once::new();
     START.call_once(|| {
@@ -75,7 +75,7 @@ fn how_far_a_stream_has_come_is_seen_without_its_locks() {
     assert_eq!((n, seen()), (1000, (1000, 0)));
     let n = crate::hooks::calls::io::recv(l.fd, bytes.as_mut_ptr().cast(), 300, 0);
     assert_eq!((n, seen()), (300, (1000, 300)));
-    // A lock that ends elsewhere than where it was taken publishes too.
+    // A guard that is dropped on another path publishes too.
     let mut held = lock_rx(&l.conn).unwrap();
     held.skip(50);
     assert_eq!(seen(), (1000, 300));
