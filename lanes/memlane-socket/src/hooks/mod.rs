@@ -1,6 +1,5 @@
 //! The bodies of the hooked libc calls. [`calls`] move bytes and end descriptors; [`wait`] waits; [`fork`] and
-//! [`handoff`]
-//! let other processes have what this one has; [`start`] begins.
+//! [`handoff`] let other processes have what this one has; [`start`] begins.
 
 pub mod calls;
 pub mod fork;

@@ -34,8 +34,7 @@ pub fn start(knows_libc: bool) {
 }
 
 /// Starts with these settings, for a program that calls this library by name. There is nothing to take over: an exec
-/// has
-/// closed the descriptors of the program before it.
+/// has closed the descriptors of the program before it.
 pub fn start_by_name(settings: Config) {
     process::begin(settings, &ABOVE);
 }

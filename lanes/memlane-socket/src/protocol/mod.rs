@@ -1,6 +1,5 @@
 //! What two processes do together: the messages of the handshake ([`wire`]), the memory that they share ([`group`]),
-//! the
-//! two lanes of a connection ([`lane`]), and the upgrade from plain TCP ([`upgrade`]).
+//! the two lanes of a connection ([`lane`]), and the upgrade from plain TCP ([`upgrade`]).
 
 pub mod group;
 pub mod lane;

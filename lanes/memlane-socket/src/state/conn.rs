@@ -17,15 +17,14 @@
 //! | `Moving` | (momentary, under `rx_lock`) | – |
 //!
 //! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`. The mode
-//! changes
-//! from these to one in which bytes may come by the ring only when no such call is inside ([`crate::state::gate`]).
+//! changes from these to one in which bytes may come by the ring only when no such call is inside
+//! ([`crate::state::gate`]).
 //!
 //! # Send modes ([`TxMode`], in [`SharedState::tx_gate`])
 //!
 //! `Plain` (the lane is not open; bytes are counted in `tx_count`), `Open`, `Ended`. The same rule holds for calls that
 //! write in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; these
-//! bytes
-//! were promised (see `ring`) beforehand.
+//! bytes were promised (see `ring`) beforehand.
 
 use crate::state::gate::{Gate, Mode};
 use crate::state::sets::{REGS, Reg};
@@ -66,8 +65,7 @@ impl<'a> LaneView<'a> {
     #[inline(always)]
     fn of(dmb: &'a AtomicPtr<Dmb>, ring: &AtomicPtr<u8>, size: &AtomicU32) -> Option<LaneView<'a>> {
         // SAFETY: not null from `lane::open` (or the hand-over of an exec) until `process::reap`; during that time the
-        // DMB and
-        // its whole ring stay mapped, because their group counts the connection. The DMB consists of atomics.
+        // DMB and its whole ring stay mapped, because their group counts the connection. The DMB consists of atomics.
         let words = unsafe { dmb.load(Ordering::Acquire).as_ref() }?;
         let base = core::ptr::NonNull::new(ring.load(Ordering::Relaxed))?;
         let len = size.load(Ordering::Relaxed) as usize;

@@ -1,13 +1,9 @@
 //! One direction's mode, and the count of those who depend on it, in one word.
 //!
 //! A call that may sleep in the kernel, where only TCP can wake it, must be known to the thread that lets bytes go by
-//! the
-//! ring. So the call **enters**: in one step it is counted and reads the mode. A thread that changes the mode **moves**
-//! it:
-//! in one step the mode becomes `Moving`, but only if no call is counted that depends on the old mode. So on neither
-//! side
-//! is there a moment between a look at the mode and the count.
-//! and a count, on either side.
+//! the ring. So the call **enters**: in one step it is counted and reads the mode. A thread that changes the mode
+//! **moves** it: in one step the mode becomes `Moving`, but only if no call is counted that depends on the old mode. So
+//! on neither side is there a moment between a look at the mode and the count. and a count, on either side.
 //!
 //! | bits | what | written by |
 //! |---|---|---|
@@ -17,8 +13,7 @@
 //! | 56–63 | the mode | the thread that holds the direction's lock |
 //!
 //! All steps are sequentially consistent: a thread that moves the mode sees what the calls that have left have done,
-//! and a
-//! call that enters sees what the move before it has done. Checked with loom (`tests/loom_gate.rs`).
+//! and a call that enters sees what the move before it has done. Checked with loom (`tests/loom_gate.rs`).
 
 use crate::state::typed::Bits;
 use core::marker::PhantomData;
@@ -87,8 +82,7 @@ where
     }
 
     /// Counts a call as inside until [`Gate::leave`], and returns the mode. The mode stays while the call is inside, if
-    /// it
-    /// is one that moves only when no call is inside.
+    /// it is one that moves only when no call is inside.
     #[inline(always)]
     pub fn enter(&self) -> M {
         mode_of(self.word.fetch_add(CALL))
@@ -124,8 +118,7 @@ where
     }
 
     /// Sets the mode whatever the counts are, and returns the old one. The caller holds the direction's lock, or cuts
-    /// the
-    /// connection.
+    /// the connection.
     pub fn set(&self, to: M) -> M {
         let (Ok(word) | Err(word)) = self.change(to, |_| true);
         mode_of(word)

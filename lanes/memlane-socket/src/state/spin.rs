@@ -6,10 +6,8 @@
 //! * After spins in vain, the next waits do not spin (1, 2, 4 … 64 waits, then one trial). A sleep that turns out short
 //!   enough ends this.
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
-//!   peer
-//!   that was last seen on this very CPU, a thread yields (`sched_yield`) instead of spinning: the awaited peer gets
-//! the
-//!   CPU, and neither side has to sleep.
+//!   peer that was last seen on this very CPU, a thread yields (`sched_yield`) instead of spinning: the awaited peer
+//!   gets the CPU, and neither side has to sleep.
 //! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
 //!   kernel for a while. The kernel wakes a sleeper with priority.
 
@@ -19,8 +17,7 @@ use core::sync::atomic::Ordering;
 use memlane_sys::time::ticks;
 
 /// A gap of this many microseconds between two turns of a spin loop means that another task had the CPU. A turn takes
-/// well
-/// under 1 µs; interrupts, also a hypervisor's, take tens of µs.
+/// well under 1 µs; interrupts, also a hypervisor's, take tens of µs.
 const GAP_US: u64 = 200;
 /// A thread that lost its CPU while spinning yields instead for this many times the gap …
 const FULL_TIMES: u64 = 8;
@@ -29,8 +26,7 @@ const FULL_MOST_US: u64 = 50_000;
 /// A yield that returns within this many microseconds found no other task on this CPU.
 const ALONE_US: u64 = 3;
 /// A task that keeps a yielded CPU for this many microseconds has work of its own, unrelated to memlane. The peers of
-/// this
-/// thread, and even a hundred such pairs, give it back much sooner.
+/// this thread, and even a hundred such pairs, give it back much sooner.
 const STRANGER_US: u64 = 1000;
 /// A thread that has lost this many microseconds to unrelated tasks in a row …
 const LOST_LEAST_US: u64 = 16_000;
@@ -39,8 +35,7 @@ const LOST_APART_US: u64 = 50_000;
 /// The number of yields in vain before a thread stops waiting.
 const YIELDS: u32 = 8;
 /// Where other tasks had the CPU and the awaited bytes did not come, a thread sleeps for this many times as long as
-/// they
-/// kept it …
+/// they kept it …
 const STRANGERS_TIMES: u64 = 64;
 /// … and at most for this many microseconds.
 const STRANGERS_MOST_US: u64 = 1_000_000;
@@ -93,8 +88,7 @@ pub fn budget() -> u64 {
 }
 
 /// Spins until `ready` returns `true`, for at most `budget` ticks, and keeps the thread's score. `here`: the peer was
-/// last
-/// seen on this very CPU.
+/// last seen on this very CPU.
 #[inline]
 pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
     let spun = turn(budget, here, ready);
@@ -107,8 +101,7 @@ pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
 }
 
 /// Spins for room in a full ring. A running receiver makes room within a few µs, so the score of waits for data does
-/// not
-/// count here.
+/// not count here.
 pub fn for_room(here: bool, ready: impl FnMut() -> bool) -> Spun {
     let us = if is_among_strangers() {
         0
@@ -163,8 +156,7 @@ fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
 }
 
 /// Waits by yielding. Ends when that is in vain: there is no other task to run, or the tasks that ran were not those
-/// that
-/// this thread waits for.
+/// that this thread waits for.
 fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
     let t = thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
@@ -207,10 +199,8 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
 }
 
 /// Counts a yield, from `before` to `now`, that gave the CPU to unrelated tasks. The awaited bytes may have come
-/// meanwhile,
-/// and where these tasks have little to do, yielding still pays (a message costs a third of one by TCP). Where they
-/// have
-/// much to do, this thread sleeps for a while.
+/// meanwhile, and where these tasks have little to do, yielding still pays (a message costs a third of one by TCP).
+/// Where they have much to do, this thread sleeps for a while.
 #[cold]
 fn lost_to_strangers(before: u64, now: u64) {
     let t = thread::current();
@@ -238,9 +228,8 @@ fn sleep_until(then: u64) {
 }
 
 /// The time at which threads that sleep because of unrelated tasks try again. It is the same for all processes:
-/// multiples
-/// of a power of two of ticks, half a second to a second apart. A thread that yielded alone, among others that sleep,
-/// would wait for all of them and take them for unrelated tasks.
+/// multiples of a power of two of ticks, half a second to a second apart. A thread that yielded alone, among others
+/// that sleep, would wait for all of them and take them for unrelated tasks.
 fn next_date(now: u64) -> u64 {
     let most = STRANGERS_MOST_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let apart = 1 << most.max(1).ilog2();

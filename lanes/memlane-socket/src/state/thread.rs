@@ -1,8 +1,7 @@
 //! What the library keeps for each thread, and the locks between threads.
 //!
 //! A thread's state lies in the preload library's thread-local block (initial exec: one instruction reaches it, without
-//! an
-//! allocation). The library's C shim owns the block; this crate reaches it through a function pointer.
+//! an allocation). The library's C shim owns the block; this crate reaches it through a function pointer.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -73,8 +72,7 @@ pub fn set_alone(flag: Option<NonNull<u8>>) {
 }
 
 /// Is it certain that no other thread can close a descriptor while this one sleeps on it? Only the kernel keeps a
-/// socket
-/// open under a sleeper. After a piece of a split sleep, the number might be closed, or belong to another file.
+/// socket open under a sleeper. After a piece of a split sleep, the number might be closed, or belong to another file.
 pub fn is_alone() -> bool {
     let flag = ALONE.load(Ordering::Relaxed) as *const u8;
     // SAFETY: null, or a byte that lives as long as the process (`set_alone`).
@@ -94,11 +92,9 @@ pub fn tid() -> u32 {
 }
 
 /// A lock between the threads of a process, or between a parent and its forked children (never in memory that a peer
-/// can
-/// write). It holds the owner's thread id, so that another thread can take it over when the owner has died.
+/// can write). It holds the owner's thread id, so that another thread can take it over when the owner has died.
 ///
-/// Critical sections only touch memory: no thread makes a system call that may block under a lock.
-/// under a lock.
+/// Critical sections only touch memory: no thread makes a system call that may block under a lock. under a lock.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Lock(AtomicU32);

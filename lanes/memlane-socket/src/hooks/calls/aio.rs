@@ -1,6 +1,5 @@
 //! POSIX aio: glibc's threads read and write without calling a hook, so the lane ends. This module reads what is still
-//! in
-//! the ring.
+//! in the ring.
 
 use super::{io, pass};
 use crate::real::{self, errno};
@@ -82,8 +81,7 @@ pub fn list(list: *const *mut c_void, count: c_int) -> Option<c_int> {
 }
 
 /// Fails with `EAGAIN`, "not queued for want of resources", which callers of aio know. The program's own read, or a
-/// later
-/// try, gets what is in the ring.
+/// later try, gets what is in the ring.
 fn again() -> c_int {
     real::fail(Errno::AGAIN);
     -1

@@ -1,6 +1,5 @@
 //! Descriptors that are passed on: to other programs by exec, to other processes by SCM_RIGHTS, to stdio by fdopen.
-//! From
-//! then on, code without hooks may use them, so the connection goes back to TCP.
+//! From then on, code without hooks may use them, so the connection goes back to TCP.
 
 use crate::hooks::handoff::target::Target;
 use crate::hooks::handoff::{self, Handoff};
@@ -123,8 +122,7 @@ pub fn still_draining(conn: &ConnRef) -> bool {
 }
 
 /// Sends a connection back to TCP after `fd` got a copy whose number is not tracked: calls on the copy reach no hook.
-/// The
-/// copy exists already, so unread bytes in the ring do not prevent it.
+/// The copy exists already, so unread bytes in the ring do not prevent it.
 pub fn out_of_range(fd: c_int) {
     if let Some(conn) = conn_of(fd) {
         give_away(&conn, Reason::FD_RANGE);

@@ -1,10 +1,8 @@
 //! Signal handlers. The library counts them, so that a wait that was spinning (and not in the kernel) when a handler
-//! ran
-//! can end as the kernel's would: with `EINTR`, or with a restart.
+//! ran can end as the kernel's would: with `EINTR`, or with a restart.
 //!
 //! A table keeps the program's handler. The kernel gets ours, which counts and calls it. Handlers of faults (SIGSEGV
-//! and
-//! its like) stay as they are.
+//! and its like) stay as they are.
 
 // Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(

@@ -1,14 +1,11 @@
 //! Unread bytes in rings, across an exec.
 //!
 //! The descriptor that a new program inherits is the real socket, but only a process that has the ring can read what
-//! lies
-//! in it. So the new program gets the memory too: the memfds of the rings that are not empty (their lanes have ended,
-//! so
-//! nothing is added any more), the memfds of the shared states that tell how far the rings have been read, and a list
-//! of
-//! what is where. The new program's own copy of this library looks for the list when it starts. If the parent goes on
-//! with
-//! the same socket, both processes share that state and agree on what has been read, as they do on a socket.
+//! lies in it. So the new program gets the memory too: the memfds of the rings that are not empty (their lanes have
+//! ended, so nothing is added any more), the memfds of the shared states that tell how far the rings have been read,
+//! and a list of what is where. The new program's own copy of this library looks for the list when it starts. If the
+//! parent goes on with the same socket, both processes share that state and agree on what has been read, as they do on
+//! a socket.
 
 pub mod target;
 

@@ -93,8 +93,7 @@ fn env_loads_us(envp: *const *const u8) -> bool {
 }
 
 /// Is this entry of LD_PRELOAD our library, and does the file exist? After a chroot it may not. For a bare name the
-/// answer
-/// is yes: the loader finds it.
+/// answer is yes: the loader finds it.
 fn is_our_library(entry: &[u8]) -> bool {
     let mut path = [0u8; PATH];
     let Some(place) = path.get_mut(..entry.len()) else {

@@ -2,11 +2,10 @@
 //!
 //! The cost of both grows with the number of descriptors anyway, so nothing is kept between calls: a call looks at the
 //! rings, spins, parks, and sleeps in the kernel. While the rings answer, the call asks the kernel, which looks at
-//! every
-//! descriptor too, only now and then.
-//! answer, the kernel, who looks at every descriptor too, is asked now and then only.
-// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+//! every descriptor too, only now and then. answer, the kernel, who looks at every descriptor too, is asked now and
+//! then only.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31. Indices and descriptor numbers:
+// bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -79,8 +78,7 @@ pub fn limit_tv(tv: *const libc::timeval) -> Limit {
 }
 
 /// Looks once a millisecond, within the call's own limit, while a peer stays in the middle of a write. `Some`: the
-/// call's
-/// return value.
+/// call's return value.
 fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
     let t = crate::state::thread::current();
     let signals = t.signals.load(Ordering::Relaxed);

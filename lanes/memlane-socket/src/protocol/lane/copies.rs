@@ -1,6 +1,5 @@
 //! Tests of invariant 5: how often the memory lane copies a byte. One connection's ring leads back to itself; the
-//! hooks'
-//! bodies send to it and read from it.
+//! hooks' bodies send to it and read from it.
 
 use super::looped::{Looped, looped};
 use crate::hooks::calls::io;

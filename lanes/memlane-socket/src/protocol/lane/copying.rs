@@ -1,6 +1,5 @@
 //! Mode `copy`: the sender puts its bytes into a buffer of its own, and a [`Device`] moves them into the receiver's
-//! DMB.
-//! Devices whose ends cannot map the same memory (ISM) work like that.
+//! DMB. Devices whose ends cannot map the same memory (ISM) work like that.
 //!
 //! Only payload goes this way. The words of a DMB stay in memory that both sides have mapped, since
 //! [`memlane_core::ring`] needs a fence between them.
@@ -151,8 +150,7 @@ impl Outgoing {
 }
 
 /// Puts what `stretches` have room for into the ring, through our own buffer. Returns the number of bytes that are
-/// there;
-/// it is smaller than the room only if the device has refused.
+/// there; it is smaller than the room only if the device has refused.
 #[inline(never)]
 pub(super) fn put(
     conn: &Conn,

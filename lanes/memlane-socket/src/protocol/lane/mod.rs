@@ -224,9 +224,8 @@ pub fn end(conn: &Conn, why: Reason) {
 }
 
 /// The peer has ended one direction. If the other direction had ended before and the connection lives on, the peer
-/// wants
-/// TCP, and the reason says so. A peer that just closes ends both directions too, but then the connection does not live
-/// on.
+/// wants TCP, and the reason says so. A peer that just closes ends both directions too, but then the connection does
+/// not live on.
 #[cold]
 fn ended_by_peer(conn: &Conn) {
     let over =
@@ -445,8 +444,7 @@ fn cut(conn: &Conn, why: Reason) {
     cell.tx_gate.set(TxMode::Ended);
     process::show(conn, ConnState::Downgraded, why);
     crate::state::stats::count_reason(conn, why);
-    // SAFETY: no pointers are passed.
-    // The stream cannot be made whole again, so the socket is shut down.
+    // SAFETY: no pointers are passed. The stream cannot be made whole again, so the socket is shut down.
     let _ = unsafe {
         memlane_sys::syscall!(
             libc::SYS_shutdown,

@@ -54,8 +54,7 @@ fn read_all(mut end: TcpStream) -> (usize, usize) {
 }
 
 /// Reads everything after `later`, while `sends` sends. What `sends` reports (bytes of the program, of the handler)
-/// must
-/// arrive beside `before`.
+/// must arrive beside `before`.
 fn all_arrives(l: Looped, before: usize, later: Duration, sends: impl FnOnce() -> (usize, usize)) {
     let end = l.ends[1].try_clone().unwrap();
     let reader = std::thread::spawn(move || {

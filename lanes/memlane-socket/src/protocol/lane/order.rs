@@ -6,16 +6,12 @@
 //! * **Among rings**: a sender notes in the DMB when it set the DMB's bit in the ready word
 //!   ([`SentWords::ready_since`](memlane_core::layout::SentWords)); a receiver that finds several bits goes by that.
 //! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits, reads or sends writes down
-//!   the
-//!   time now and then ([`ReadyWords::looked`]). If that time is old, the receiver computes, or waits elsewhere, and
-//! rings
-//!   that become ready meanwhile have no position in the kernel's order. So the sender sends the first bytes by TCP,
-//! and
-//!   the kernel puts them in order. Bytes behind unread bytes change nothing, and go by the ring.
+//!   the time now and then ([`ReadyWords::looked`]). If that time is old, the receiver computes, or waits elsewhere,
+//!   and rings that become ready meanwhile have no position in the kernel's order. So the sender sends the first bytes
+//!   by TCP, and the kernel puts them in order. Bytes behind unread bytes change nothing, and go by the ring.
 //!
 //! News from a ring is thus at most [`AWAY_US`] newer than the receiver's last look, and is reported before the
-//! kernel's.
-//! Both words are hints: a peer that lies in them only changes the position of its own connection.
+//! kernel's. Both words are hints: a peer that lies in them only changes the position of its own connection.
 
 use crate::protocol::group;
 use crate::state::conn::{Conn, Dmb, SEEN_SELF};
@@ -25,8 +21,7 @@ use memlane_core::layout::{ReadyWords, WANT_READY};
 use memlane_core::ring::{Misbehaved, Tx};
 
 /// A receiver whose [`ReadyWords::looked`] is older than this, in microseconds, is away. A busy event loop reads or
-/// sends
-/// more often than that. Two events that are farther apart than this must keep their order.
+/// sends more often than that. Two events that are farther apart than this must keep their order.
 const AWAY_US: u64 = 1_000;
 /// Bytes sent within this many microseconds of the last ones are expected to meet them unread, unless this side has
 /// received in between.
@@ -47,8 +42,7 @@ pub(super) fn is_busy(conn: &Conn, now: u64) {
 }
 
 /// Is the receiver away, and has it read everything? Then the next bytes go by TCP. The caller holds `tx_lock`; `now`
-/// is
-/// in `ticks`.
+/// is in `ticks`.
 #[inline]
 pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result<bool, Misbehaved> {
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY == 0 {
@@ -93,8 +87,7 @@ fn tell(conn: &Conn, words: &Dmb, since: u64) {
 }
 
 /// Sets the receiver's ready bit. This comes after the store to `published`, so that a receiver that sees the bit sees
-/// the
-/// bytes. If the old bit shows that `will_be_ready` guessed wrong, corrects the time.
+/// the bytes. If the old bit shows that `will_be_ready` guessed wrong, corrects the time.
 #[inline]
 pub(super) fn is_ready(conn: &Conn, words: &Dmb, since: &Since) {
     let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);

@@ -1,12 +1,9 @@
 //! Bytes that a signal handler sends while it has interrupted a send on the same connection.
 //!
 //! Such a handler cannot wait for the lock, because its own thread holds it. So its bytes go to the thread's outbox and
-//! its
-//! send succeeds. The thread sends them, behind the interrupted bytes, when it releases the lock. A byte that was
-//! accepted
-//! is never dropped: where TCP is full, the interrupted call waits. A call that must not wait cannot promise that, so
-//! its
-//! handler's send fails with `EAGAIN`.
+//! its send succeeds. The thread sends them, behind the interrupted bytes, when it releases the lock. A byte that was
+//! accepted is never dropped: where TCP is full, the interrupted call waits. A call that must not wait cannot promise
+//! that, so its handler's send fails with `EAGAIN`.
 
 use super::send::{by_lanes_alone, must_not_block};
 use crate::iov::{Cursor, copied};
@@ -21,8 +18,7 @@ use libc::{iovec, ssize_t};
 use memlane_sys::Errno;
 
 /// Puts a handler's bytes into the outbox. Returns their number, as `send` does; `EAGAIN` if there is no room, or if
-/// the
-/// interrupted call must not wait.
+/// the interrupted call must not wait.
 #[cold]
 pub(super) fn put(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     let t = thread::current();
@@ -76,8 +72,7 @@ fn reserve(t: &Thread, conn: usize, want: usize) -> Option<(usize, usize)> {
 }
 
 /// Sends what handlers have left for this connection. If this thread holds its lock, does nothing: the frame that
-/// releases
-/// the lock sends them. `errno` stays as it is.
+/// releases the lock sends them. `errno` stays as it is.
 #[inline]
 pub(super) fn send(conn: &Conn) {
     let t = thread::current();

@@ -1,6 +1,5 @@
 //! Sending and receiving in place: the user reads and writes the bytes in the ring itself, without a copy. For users
-//! that
-//! call this library by name ([`crate::native`]).
+//! that call this library by name ([`crate::native`]).
 
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
@@ -250,8 +249,7 @@ pub enum Reserved<'a> {
 }
 
 /// Reserves room for up to `want` bytes, without a wrap. Waits for room as a send with these flags would. Only one
-/// thread
-/// at a time may call this for a connection.
+/// thread at a time may call this for a connection.
 #[inline]
 pub fn reserve(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);

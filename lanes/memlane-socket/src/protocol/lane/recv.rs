@@ -203,8 +203,7 @@ pub(super) fn from_kernel(
 }
 
 /// Sleeps first, before a read that waits for bytes of a connection whose window has grown: if nothing comes for a
-/// while,
-/// the ring gives its pages back.
+/// while, the ring gives its pages back.
 #[cold]
 fn nap_first(conn: &Conn) -> Spun {
     let fd = conn.fd.load(Ordering::Relaxed);
@@ -344,8 +343,7 @@ fn take_ring_now(
 }
 
 /// Takes from TCP what the run that is next allows, without waiting. Releases the lock meanwhile. `Some` with `Again`:
-/// it
-/// got bytes.
+/// it got bytes.
 pub(super) fn take_tcp<'a>(
     conn: &'a ConnRef,
     held: RxGuard<'a>,
@@ -387,8 +385,7 @@ pub(super) fn take_tcp<'a>(
 }
 
 /// Books a TCP read of `n` bytes into `base`, for which `want` bytes had been set aside. What follows may already lie
-/// in
-/// the ring without having been reported to anyone: while the run was next, only the kernel could report.
+/// in the ring without having been reported to anyone: while the run was next, only the kernel could report.
 fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<RxGuard<'_>> {
     if n > 0 {
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
@@ -440,8 +437,7 @@ pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
 }
 
 /// Handles `Drain` while the peer is in the middle of a write. If TCP has ended, the peer was killed there, since a
-/// living
-/// peer ends its write first; then nothing more comes.
+/// living peer ends its write first; then nothing more comes.
 fn beside_a_writer(conn: &ConnRef, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
     let cell = conn.shared();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
@@ -641,8 +637,7 @@ fn spin_for(conn: &ConnRef) -> Spun {
 }
 
 /// Looks for bytes for as long as a blocking receive would, for callers that ask the kernel next. Does not look if the
-/// lane
-/// is not open. One look in vain is enough: the wait that follows does not look again.
+/// lane is not open. One look in vain is enough: the wait that follows does not look again.
 pub fn comes(conn: &ConnRef) -> bool {
     if conn.rx_mode() != RxMode::Hot {
         return false;
@@ -763,8 +758,7 @@ fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: 
 }
 
 /// Peeks at `want` TCP bytes that follow `seen` TCP bytes, into `base`. A peek starts at the head of the kernel's
-/// queue, so
-/// the earlier bytes are peeked at again, into a small buffer.
+/// queue, so the earlier bytes are peeked at again, into a small buffer.
 fn peek_tcp(conn: &Conn, base: *mut u8, seen: usize, want: usize) -> usize {
     let fd = conn.fd.load(Ordering::Relaxed);
     let mut skip = [0u8; 2048];

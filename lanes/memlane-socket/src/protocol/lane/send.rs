@@ -129,8 +129,7 @@ enum Turn {
 }
 
 /// Sends by the ring, or by TCP where the ring cannot be used. Bytes that signal handlers have left go first; bytes
-/// that
-/// they leave meanwhile go last.
+/// that they leave meanwhile go last.
 #[inline]
 fn by_lanes(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     outbox::send(conn);
@@ -224,15 +223,13 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
 }
 
 /// The number of signal handlers that this thread has run. The kernel ends a call that waits for a handler that ran at
-/// any
-/// time since the call began. A piece by TCP is a call of its own and would go on waiting.
+/// any time since the call began. A piece by TCP is a call of its own and would go on waiting.
 fn handlers_run() -> u32 {
     thread::current().signals.load(Ordering::Relaxed)
 }
 
 /// Asks TCP now and then whether the peer lives. A peer that closes says so; a peer that is killed cannot, and this
-/// side
-/// would write into its ring for ever. Returns the time in `ticks`.
+/// side would write into its ring for ever. Returns the time in `ticks`.
 #[inline]
 pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let now = ticks();
@@ -379,8 +376,7 @@ fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
 }
 
 /// Publishes the `n` bytes that lie in the ring behind what was sent. `words` belong to the DMB whose lock `held` is;
-/// `now`
-/// returns the time in `ticks`.
+/// `now` returns the time in `ticks`.
 #[inline]
 pub(super) fn publish(
     conn: &Conn,
@@ -489,8 +485,7 @@ fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
 }
 
 /// Waits a moment for a receiver that is waking up. In a bulk transfer the first bytes, by TCP, have woken it. Without
-/// the
-/// wait, the rest would fill TCP's buffers, which are much larger than the ring, and the stream would stay on TCP.
+/// the wait, the rest would fill TCP's buffers, which are much larger than the ring, and the stream would stay on TCP.
 pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
     let sent = &conn.shared().tx_to_parked;
     let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
@@ -506,8 +501,7 @@ pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
 }
 
 /// Waits for room in a full ring while the receiver makes progress, else leaves the stream to TCP's flow control. Bytes
-/// in
-/// TCP's buffers must be read before the ring: a sender that adds to them at once never gets off TCP again.
+/// in TCP's buffers must be read before the ring: a sender that adds to them at once never gets off TCP again.
 pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
     let (words, target) = {
         let Some(held) = lock_tx(conn) else {

@@ -2,8 +2,7 @@
 //!
 //! A receiver that is parked with nothing unread is the only user of its ring: a sender that sees `PARKED` goes by TCP
 //! and does not touch the ring. So the pages can go while the connection is cold. The pages of a slot that no
-//! connection
-//! has can go too.
+//! connection has can go too.
 //!
 //! A receiver that parks marks its slot here. A *look* happens at most once a second. It gives back the rings that were
 //! already marked at the look before and have not been used since, and it notes the others for the next look. So a ring

@@ -9,9 +9,8 @@ use memlane_sys::sock::{self, Peeked};
 /// unnecessary.
 const NODELAY: i32 = 1;
 /// The limit on bytes that wait in the receiver's kernel: four segments of loopback. The ring can be used again when
-/// the
-/// receiver has read all but a ring's worth of the bytes that went by TCP. TCP's own buffers grow to tens of MiB, and a
-/// stream that fills them would stay on TCP.
+/// the receiver has read all but a ring's worth of the bytes that went by TCP. TCP's own buffers grow to tens of MiB,
+/// and a stream that fills them would stay on TCP.
 const WINDOW_CLAMP: i32 = 256 * 1024;
 
 const OPTIONS: [(i32, i32); TUNED] = [
@@ -36,12 +35,9 @@ pub fn tune(conn: &Conn) {
 ///
 /// A segment of loopback has 64 KiB, as much as a young connection's whole window. A reader that leaves less than that
 /// open, and cannot double it, sends no window update (`tcp_cleanup_rbuf`), and a sender does not send in smaller
-/// pieces.
-/// Both then wait for the persist timer, 200 ms or more. Plain TCP's buffer grows while it carries bulk; under memlane
-/// TCP
-/// carries too little of it. Asking for a low-water mark makes the kernel provide the buffer (`tcp_set_rcvlowat`), and
-/// the
-/// kernel's own tuning stays on.
+/// pieces. Both then wait for the persist timer, 200 ms or more. Plain TCP's buffer grows while it carries bulk; under
+/// memlane TCP carries too little of it. Asking for a low-water mark makes the kernel provide the buffer
+/// (`tcp_set_rcvlowat`), and the kernel's own tuning stays on.
 ///
 /// This waits while bytes are unread: the kernel would announce them anew, and an edge-triggered epoll set would report
 /// them.

@@ -4,11 +4,9 @@
 //! the receiver looks for ring bytes in between. Where nothing comes in between, TCP alone would have been cheaper.
 //!
 //! A thread that may spin keeps its own score for that ([`crate::state::spin`]). A thread that may not spin (`--spin
-//! off`,
-//! or a CPU that other programs use) wakes its connections in vain, unless their peers send before they are answered.
-//! So
-//! each connection counts the wake-ups since bytes last came by the ring. After [`FREE`] of them in a row, such
-//! threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
+//! off`, or a CPU that other programs use) wakes its connections in vain, unless their peers send before they are
+//! answered. So each connection counts the wake-ups since bytes last came by the ring. After [`FREE`] of them in a row,
+//! such threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
 
 use crate::state::conn::Conn;
 use crate::state::spin;

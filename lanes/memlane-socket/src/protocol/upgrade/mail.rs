@@ -51,8 +51,7 @@ pub fn drain_mailbox() {
 }
 
 /// Declines an Accept or Confirm for a connection that is gone: the DMB that it offers may serve another connection.
-/// This
-/// is said in the DMB itself if its chunk is known here, else by mail.
+/// This is said in the DMB itself if its chunk is known here, else by mail.
 pub(super) fn decline_unknown(m: &Message, got: &Received) {
     if !matches!(m.kind, Kind::Accept | Kind::Confirm) {
         return;

@@ -1,8 +1,7 @@
 //! The upgrade: from plain TCP to the memory lane, in mid-stream, without a byte of its own in the stream.
 //!
 //! No thread, no waiting: each side takes a step after some of the program's own calls on the connection, and a step
-//! never
-//! blocks.
+//! never blocks.
 //!
 //! ```text
 //! accepting side                               connecting side
@@ -77,8 +76,7 @@ const ANSWER_NS: u64 = if faults::ON {
 };
 
 /// Takes the handshake's next step, if one is due, after a call of the program on a connection that returned `n`.
-/// `errno`
-/// stays as it is.
+/// `errno` stays as it is.
 #[inline]
 pub fn after_call(conn: &ConnRef, n: isize) {
     if conn.ops() >= conn.hs_due.load(Ordering::Relaxed) && n > 0 {
@@ -446,10 +444,8 @@ fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
 }
 
 /// Sends a message about a DMB of ours, with its chunk if the peer may not have it yet. Holds the groups' lock
-/// meanwhile:
-/// another thread may hear that the peer has the chunk, and would close the descriptor, whose number might then belong
-/// to
-/// another file.
+/// meanwhile: another thread may hear that the peer has the chunk, and would close the descriptor, whose number might
+/// then belong to another file.
 fn send_with_chunk(conn: &Conn, to: &UnixName, m: &Message) -> Result<(), Sent> {
     let mut locked = group::lock();
     let file = locked
@@ -711,8 +707,8 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     if matches!(hs.stage, Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }
-    // A peer that knows of our DMB may have opened its side already: the DMB must not serve another connection
-    // before the peer has let go of it.
+    // A peer that knows of our DMB may have opened its side already: the DMB must not serve another connection before
+    // the peer has let go of it.
     let told = hs.stage == Stage::Accepted
         || hs.stage == Stage::Agreed && conn.role.load(Ordering::Relaxed) == Role::Accepted;
     give_back(conn, hs, told);

@@ -2,14 +2,10 @@
 //! process that is known already.
 //!
 //! A rendezvous name is a socket of its own for each accepted connection, until the Proposal has come. Thousands of
-//! young
-//! connections would take thousands of descriptors from the program, so only [`most`] names exist at a time. A
-//! connection
-//! without a name is *expected* nevertheless: a client that has a link group with this process sends its Proposal to
-//! the
-//! mailbox, and this process finds the connection by its addresses. If it finds none, it says so, and the client tries
-//! by
-//! name again.
+//! young connections would take thousands of descriptors from the program, so only [`most`] names exist at a time. A
+//! connection without a name is *expected* nevertheless: a client that has a link group with this process sends its
+//! Proposal to the mailbox, and this process finds the connection by its addresses. If it finds none, it says so, and
+//! the client tries by name again.
 
 use super::{Sent, answer, mailbox, refuse, send};
 use crate::protocol::group;
@@ -35,8 +31,7 @@ static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 static NEXT_PLACE: AtomicU32 = AtomicU32::new(0);
 
 /// Expected connections by their addresses: the first index + 1 of each list; 0: none. The lock of the groups guards
-/// this
-/// and `NEXT`.
+/// this and `NEXT`.
 static FIRST: [AtomicU32; LISTS] = [const { AtomicU32::new(0) }; LISTS];
 /// The next connection of the same list: index + 1; `LAST`: none; 0: it is in no list.
 static NEXT: [AtomicU32; CONNS] = [const { AtomicU32::new(0) }; CONNS];

@@ -31,8 +31,7 @@ impl core::ops::Deref for ConnRef {
 
 impl ConnRef {
     /// The connection itself. It is valid for as long as the process lives, but its index may be reused once the hold
-    /// is
-    /// gone.
+    /// is gone.
     #[inline(always)]
     pub fn conn(&self) -> &'static Conn {
         self.0

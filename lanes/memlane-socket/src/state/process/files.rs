@@ -25,8 +25,7 @@ static FILES: [Kept; MOST] = [const {
 }; MOST];
 
 /// Keeps `file`, which is mapped at `base`, among the hidden descriptors. Returns its number; −1: the table is full,
-/// and
-/// the file is closed.
+/// and the file is closed.
 pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
     let n = hide(file);
     let free = FILES.iter().find(|f| f.base.load(Ordering::Relaxed) == 0);

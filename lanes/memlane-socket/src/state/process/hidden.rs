@@ -2,16 +2,15 @@
 
 use super::*;
 
-/// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close.
-/// 0: free.
+/// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
+/// free.
 static HIDDEN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The lowest number that has ever been in [`HIDDEN`].
 static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);
 
 /// Moves a descriptor of the library out of the program's way and remembers it. Returns its number; −1: the table is
-/// full,
-/// and the descriptor is closed.
+/// full, and the descriptor is closed.
 pub fn hide(own: fd::Fd) -> i32 {
     let top = fd_limit();
     let own = fd::move_high(own, (top - top / 8).max(3));

@@ -2,16 +2,13 @@
 //!
 //! TCP's buffers shrink where memory is scarce; a ring does not. The kernel charges a ring's pages to the process that
 //! touches them first. A memory cgroup that is full then kills one of its processes, and a kernel that counts every
-//! page
-//! (`vm.overcommit_memory` 2) sends SIGBUS. So a sender asks here before it uses more of a ring. Where little memory is
-//! left, everything goes by TCP: receivers park, their rings give their pages back ([`crate::protocol::lane::trim`]),
-//! and
-//! the program has this memory again.
+//! page (`vm.overcommit_memory` 2) sends SIGBUS. So a sender asks here before it uses more of a ring. Where little
+//! memory is left, everything goes by TCP: receivers park, their rings give their pages back
+//! ([`crate::protocol::lane::trim`]), and the program has this memory again.
 //!
 //! The answer takes into account the limits of the process's own cgroup and of those above it, as far as they can be
 //! seen. An answer is good for a number of bytes and for some time. It is no promise: other processes of the group
-//! allocate too.
-//! long. It is no promise: others in the group allocate too.
+//! allocate too. long. It is no promise: others in the group allocate too.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -58,8 +55,7 @@ pub fn allows(bytes: usize) -> bool {
 }
 
 /// May the library use `len` bytes of the ring, from `at` on, that were not in use? Where there is a limit, this
-/// touches
-/// them: the next look would not see memory that was granted but not touched yet.
+/// touches them: the next look would not see memory that was granted but not touched yet.
 pub fn allows_part(ring: &SharedBytes, at: usize, len: usize) -> bool {
     if !allows(len) {
         return false;

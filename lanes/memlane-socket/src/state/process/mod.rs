@@ -1,6 +1,5 @@
 //! What each process has once: settings, the descriptor table, the pools and the stats page; and what happens to them
-//! at a
-//! fork.
+//! at a fork.
 
 // Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(

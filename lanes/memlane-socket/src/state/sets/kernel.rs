@@ -11,8 +11,7 @@ pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 pub(crate) const STALE: u32 = u32::MAX;
 
 /// The base of the `data` that the kernel keeps. It is random, so that a program's own data does not look like it, and
-/// is
-/// made with the first set, so that forked children have the same.
+/// is made with the first set, so that forked children have the same.
 pub(crate) static BASE: AtomicU64 = AtomicU64::new(0);
 /// The number of bits for the use count of a registration.
 pub(crate) const GENERATION_BITS: u32 = 16;
@@ -58,8 +57,7 @@ pub(crate) fn may_report(reg: &Reg) -> bool {
 }
 
 /// May the kernel learn of a change later, before a thread next sleeps on the set or asks it? The caller holds the
-/// set's
-/// lock, so no thread begins or ends a sleep meanwhile.
+/// set's lock, so no thread begins or ends a sleep meanwhile.
 pub(crate) fn may_wait(ep: &Ep, upgraded: bool) -> bool {
     upgraded
         && ep.sleepers.load(Ordering::Relaxed) == 0

@@ -1,10 +1,8 @@
 //! The lists of a set, guarded by the set's lock (`remove` and `set_of` take it themselves).
 //!
 //! A registration belongs to one set or to none, and only the lists of its own set link it. It leaves its set with all
-//! its
-//! links, under that set's lock. So a thread that comes from a connection, and not from a list, must read `Reg::ep`
-//! again
-//! once it has the lock ([`set_of`] does).
+//! its links, under that set's lock. So a thread that comes from a connection, and not from a list, must read `Reg::ep`
+//! again once it has the lock ([`set_of`] does).
 
 use super::*;
 use crate::state::thread::LockGuard;

@@ -2,14 +2,11 @@
 //!
 //! An [`Ep`] keeps what the program asked for, for each registered connection, and lists of registrations: *ready* (may
 //! have something to report), *hot* (awake: to be parked before a sleep) and *dirty* (changes that the kernel does not
-//! know
-//! yet, because no thread has slept since). `wait::epoll` answers the program from these lists. The lanes only note
-//! what
-//! has changed.
+//! know yet, because no thread has slept since). `wait::epoll` answers the program from these lists. The lanes only
+//! note what has changed.
 //!
 //! Lock order: parking takes a connection's `rx_lock` under the set's lock. So a thread that holds `rx_lock` only
-//! *tries*
-//! to take a set's lock ([`may_wake`]).
+//! *tries* to take a set's lock ([`may_wake`]).
 
 // Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
@@ -42,8 +39,7 @@ pub struct Ep {
     /// The number of threads that sleep on the set in the kernel.
     pub sleepers: AtomicU32,
     /// 0: the set belongs to this process alone. Otherwise a fork has given it to two processes; 1: no wait has looked
-    /// at its
-    /// connections since.
+    /// at its connections since.
     pub inherited: AtomicU32,
     /// 1: the set itself is in another set.
     pub nested: AtomicU32,
@@ -163,8 +159,7 @@ pub fn look_again(regs: &[Reg]) {
 }
 
 /// Makes the next wait report that the connection can send, to edge-triggered registrations too: a send failed though
-/// TCP
-/// was not full. The caller holds no lane lock.
+/// TCP was not full. The caller holds no lane lock.
 #[cold]
 pub fn writable_again(regs: &[Reg], upgraded: bool) {
     for reg in regs {
@@ -183,8 +178,7 @@ pub fn writable_again(regs: &[Reg], upgraded: bool) {
 }
 
 /// May the connection wake up (`Cold` → `Hot`)? It may not while a thread sleeps on a set that it is in. If it may,
-/// this
-/// puts it on the sets' hot lists. The caller holds `rx_lock`, so the sets' locks are only tried.
+/// this puts it on the sets' hot lists. The caller holds `rx_lock`, so the sets' locks are only tried.
 pub fn may_wake(regs: &[Reg]) -> bool {
     for reg in regs {
         if reg.ep.load(Ordering::Acquire).is_null() {
@@ -210,8 +204,7 @@ pub fn may_wake(regs: &[Reg]) -> bool {
 }
 
 /// Drops the registrations of a descriptor `n` that is being closed. The kernel drops them when the last descriptor of
-/// the
-/// socket goes; while others stay, it keeps them. But those that the program has deleted before go in any case.
+/// the socket goes; while others stay, it keeps them. But those that the program has deleted before go in any case.
 pub fn drop_fd(regs: &[Reg], n: i32, last: bool) {
     for reg in regs {
         let Some((ep, _held)) = set_of(reg) else {

@@ -3,8 +3,7 @@
 //! The kernel goes round robin over all descriptors that are ready. It cannot see rings, and the library cannot see how
 //! many descriptors are ready in the kernel. So the two sides take turns. The rings' turn ends when each ready ring has
 //! been reported. The kernel's turn ends when it reports again the descriptor that it began with; that also shows how
-//! long
-//! its next turn is.
+//! long its next turn is.
 //!
 //! Threads that wait on one set at the same time share these words without a lock: a lost update costs one turn.
 
@@ -89,8 +88,7 @@ impl Turns {
     }
 
     /// Counts events that the kernel has reported, by the program's `data`; they fill the program's array. `is_all`:
-    /// the
-    /// kernel has no more.
+    /// the kernel has no more.
     pub(crate) fn kernel_reported(&self, events: impl Iterator<Item = u64>, is_all: bool) {
         events.for_each(|data| self.count(data));
         let told = self.by_kernel.load(Ordering::Relaxed);
@@ -141,8 +139,7 @@ mod tests {
     use std::collections::VecDeque;
 
     /// Rings, and descriptors of the kernel, that stay ready, and a program that takes `places` events at a time. They
-    /// are
-    /// reported as the wait of an epoll set does it.
+    /// are reported as the wait of an epoll set does it.
     struct Set {
         turns: Turns,
         rings: VecDeque<u64>,

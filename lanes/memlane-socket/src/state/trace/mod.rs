@@ -1,22 +1,16 @@
 //! The trace: records of what this process carries, for a tracer (`memlane trace`).
 //!
 //! The words that a tracer writes lie in a memfd of this process. The tracer finds it in `/proc/PID/fd` and opens it if
-//! the
-//! kernel allows that (as for a debugger). The memfd is mapped over [`HOME`], a page of this library's own data, so a
-//! lane
-//! that is not traced pays only for one test of a word at a fixed address.
+//! the kernel allows that (as for a debugger). The memfd is mapped over [`HOME`], a page of this library's own data, so
+//! a lane that is not traced pays only for one test of a word at a fixed address.
 //!
 //! Nothing here waits for the tracer, except for a process that starts under one (`MEMLANE_TRACE`), and that waits for
-//! at
-//! most a second. Records that find no room in the ring are counted and left out. A tracer holds a lock on the memfd
-//! while
-//! it lives. When the kernel no longer shows that lock, traffic notices it within a second: `on` becomes 0, and the
-//! ring's
-//! memory goes back.
+//! at most a second. Records that find no room in the ring are counted and left out. A tracer holds a lock on the memfd
+//! while it lives. When the kernel no longer shows that lock, traffic notices it within a second: `on` becomes 0, and
+//! the ring's memory goes back.
 //!
 //! Everything works in signal handlers and between fork and exec: it takes no lock and allocates nothing, and private
-//! words
-//! are atomics.
+//! words are atomics.
 
 mod tell;
 

@@ -1,6 +1,5 @@
 //! The records that each step of a lane makes. Callers check `trace::on()` first; these functions do nothing if that
-//! has
-//! changed meanwhile.
+//! has changed meanwhile.
 
 use super::Session;
 use crate::iov::Cursor;
@@ -27,8 +26,7 @@ pub fn by_ring(conn: &Conn, cursor: &Cursor<'_>, seq: u64, n: usize) {
 }
 
 /// Records that the next `n` of `bytes`, which lie in the ring already, are published. `seq` is the stream offset of
-/// the
-/// first one.
+/// the first one.
 #[cold]
 pub fn finished(conn: &Conn, bytes: &SharedBytes, seq: u64, n: usize) {
     let piece = piece(bytes.as_ptr(), n.min(bytes.len()));
@@ -57,8 +55,7 @@ pub fn unseen_sent(conn: &Conn, n: isize) {
 }
 
 /// Records bytes that were sent (`way`) or received by TCP after the lane ended, and counts them: nothing else does.
-/// `n`
-/// is the call's return value.
+/// `n` is the call's return value.
 #[cold]
 pub fn after_end(conn: &Conn, way: Way, buffers: Option<&[iovec]>, n: isize) {
     let Ok(n) = usize::try_from(n) else { return };

@@ -94,8 +94,7 @@ pub(super) fn delete(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epo
 }
 
 /// Adds what is registered already, or what the program deleted a moment ago without the kernel knowing. The caller
-/// holds
-/// the set's lock. `None`: there is no such registration (any more).
+/// holds the set's lock. `None`: there is no such registration (any more).
 fn add_again(ep: &Ep, conn: &ConnRef, fd: c_int, events: u32, data: u64) -> Option<c_int> {
     let reg = find(ep, conn, fd)?;
     if !marked(reg, REG_ABSENT) {

@@ -2,17 +2,14 @@
 //!
 //! The program's epoll set is always the kernel's own. Beside it, an [`Ep`] keeps what the program asked for, for each
 //! *registered connection*. A wait looks only at the connections whose peers have set a ready bit. It spins a little,
-//! then
-//! parks every awake connection of the set and sleeps in the kernel, where TCP wakes it.
+//! then parks every awake connection of the set and sleeps in the kernel, where TCP wakes it.
 //!
 //! Each set has three intrusive lists, guarded by its lock: *ready* (may have something to report), *hot* (awake: to be
 //! parked before a sleep) and *dirty* (registrations whose `EPOLL_CTL_MOD` the kernel does not know yet, because no
-//! thread
-//! has slept since).
+//! thread has slept since).
 //!
 //! Lock order: parking takes a connection's `rx_lock` under the set's lock. So a thread that holds `rx_lock` only
-//! *tries*
-//! to take a set's lock (`may_wake`).
+//! *tries* to take a set's lock (`may_wake`).
 
 // Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
@@ -50,8 +47,7 @@ const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
 const NOT_OURS: u32 = EXCLUSIVE | WAKEUP;
 
 /// While the rings keep a wait busy, it looks at the kernel's side of the set (listeners, timers, plain sockets, ends
-/// of
-/// streams) this often, in µs …
+/// of streams) this often, in µs …
 const KERNEL_EVERY_US: u64 = 50;
 /// … and at least once in this many waits.
 const KERNEL_EVERY_WAITS: u32 = 64;

@@ -2,10 +2,8 @@
 //! first.
 //!
 //! The kernel disarms a registration when it reports it, so the library must know which one that was. The kernel's copy
-//! of
-//! such a registration therefore holds a number of ours instead of the program's data, and events are translated before
-//! the
-//! program sees them. The first side to find `armed` reports; the other report is dropped.
+//! of such a registration therefore holds a number of ours instead of the program's data, and events are translated
+//! before the program sees them. The first side to find `armed` reports; the other report is dropped.
 
 use super::*;
 

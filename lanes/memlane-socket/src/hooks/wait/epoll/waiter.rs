@@ -8,8 +8,7 @@ use core::ops::Range;
 pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
 
 /// `epoll_wait(2)` and its relatives. `masked`: the call has a signal mask, which only the kernel can apply, so the
-/// wait
-/// does not spin.
+/// wait does not spin.
 pub fn wait(
     epfd: c_int,
     events: *mut epoll_event,
@@ -68,8 +67,7 @@ impl Round {
     }
 
     /// Adds an event. A registration gets one entry, as from the kernel, even if both its ring and its socket have
-    /// news;
-    /// `others` are the entries that may belong to the same registration.
+    /// news; `others` are the entries that may belong to the same registration.
     fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
         let data = event.u64;
         if let Some(twin) = out[others.clone()].iter_mut().find(|e| { e.u64 } == data) {
@@ -201,8 +199,7 @@ impl Waiter<'_> {
     }
 
     /// Fills `out` with the rings' events, in the order in which the connections became ready, and with the kernel's
-    /// events
-    /// when its turn has come. Returns the number of entries; 0: the rings have nothing.
+    /// events when its turn has come. Returns the number of entries; 0: the rings have nothing.
     fn collect(&mut self, now: u64) -> usize {
         harvest();
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
@@ -250,8 +247,7 @@ impl Waiter<'_> {
         };
         let before = round.filled;
         // The first time, the kernel has no entries yet, and no ring is found twice. The second time, another thread
-        // may
-        // have found a ring again that has been reported.
+        // may have found a ring again that has been reported.
         let compared = if round.asked { before } else { 0 };
         while round.filled < limit && round.kept < round.again.len() {
             let Some(reg) = pop_ready(self.ep) else { break };
@@ -314,8 +310,7 @@ impl Waiter<'_> {
 
     /// Waits awake for the rings and for the kernel, which it asks now and then; the second value is the number of the
     /// kernel's events. A set may have sockets without rings and parked connections. If only these have news, parking
-    /// the
-    /// others would send them all back to TCP.
+    /// the others would send them all back to TCP.
     fn spin(&mut self, budget: u64) -> (Spun, c_int) {
         if budget == 0 {
             return (Spun::Nothing, 0);
@@ -386,8 +381,7 @@ impl Waiter<'_> {
     }
 
     /// Sleeps in the kernel. `None`: the set's eventfd fired, so the rings must be looked at, or a look at unused rings
-    /// is
-    /// due. `signals` is the number of handlers that had run when the wait began.
+    /// is due. `signals` is the number of handlers that had run when the wait began.
     fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
         flush_dirty(self.ep);
         process::count(Counter::KernelWaits, 1);
@@ -520,8 +514,8 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
         return 0;
     }
     let readable = asked & IN != 0 && lane::readable(conn);
-    // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel
-    // is asked.
+    // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel is
+    // asked.
     let writable = asked & OUT != 0
         && conn.rx_mode() == RxMode::Hot
         && conn.tx_mode() == TxMode::Open
