@@ -3,7 +3,7 @@
 use crate::state::conn::Handshake;
 use crate::state::process::{
     PROCESS, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables, is_borrowed,
-    make_stats_page, memory, new_cells_for_child,
+    make_stats_page, memory, new_shared_states_for_child,
 };
 use crate::state::sets;
 use crate::state::thread;
@@ -82,7 +82,7 @@ pub fn after_fork_child() {
         .gid
         .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
     close_hidden();
-    new_cells_for_child();
+    new_shared_states_for_child();
     PROCESS
         .stats
         .store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -303,7 +303,7 @@ pub struct Conn {
     /// Not 0 in a forked child that has not used the connection yet.
     pub inherited: AtomicU32,
     /// What parent and forked children share.
-    pub cell: AtomicPtr<SharedState>,
+    pub shared: AtomicPtr<SharedState>,
     /// The DMB that this side sends into; null until the upgrade.
     pub tx_dmb: AtomicPtr<Dmb>,
     /// The first byte of the ring that this side sends into.
@@ -392,8 +392,8 @@ impl Conn {
     /// What parent and forked children share of this connection.
     #[inline(always)]
     pub fn shared(&self) -> &SharedState {
-        // SAFETY: set before the Conn is published in the descriptor table; cells are never unmapped.
-        unsafe { &*self.cell.load(Ordering::Relaxed) }
+        // SAFETY: set before the Conn is published in the descriptor table; shared states are never unmapped.
+        unsafe { &*self.shared.load(Ordering::Relaxed) }
     }
 
     /// The memory that this side receives from; `None`: the lane has not been opened.

@@ -29,7 +29,7 @@ use memlane_core::ring::{Rx, Tx};
 /// ```
 #[derive(Debug)]
 pub struct RxGuard<'a> {
-    cell: &'a SharedState,
+    shared: &'a SharedState,
     lane: Option<LaneView<'a>>,
     _lock: LockGuard<'a>,
 }
@@ -49,16 +49,16 @@ pub fn try_lock_rx(conn: &Conn) -> Option<RxGuard<'_>> {
 impl<'a> RxGuard<'a> {
     #[inline]
     fn new(conn: &'a Conn, lock: LockGuard<'a>) -> RxGuard<'a> {
-        let cell = conn.shared();
+        let shared = conn.shared();
         let mut held = RxGuard {
-            cell,
+            shared,
             lane: conn.rx_lane(),
             _lock: lock,
         };
         if let Some(lane) = held.lane
-            && cell.rx_count.load(Ordering::Relaxed) != 0
+            && shared.rx_count.load(Ordering::Relaxed) != 0
         {
-            let n = cell.rx_count.swap(0, Ordering::AcqRel);
+            let n = shared.rx_count.swap(0, Ordering::AcqRel);
             held.took(lane.words, n);
         }
         held
@@ -75,16 +75,16 @@ impl Deref for RxGuard<'_> {
     type Target = Rx;
     #[inline(always)]
     fn deref(&self) -> &Rx {
-        // SAFETY: rx_lock is held, so no other guard of this cell exists; this one is borrowed for as long as the reference lives.
-        unsafe { &*self.cell.rx.get() }
+        // SAFETY: rx_lock is held, so no other guard of this state exists; this one is borrowed for as long as the reference lives.
+        unsafe { &*self.shared.rx.get() }
     }
 }
 
 impl DerefMut for RxGuard<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Rx {
-        // SAFETY: rx_lock is held, so no other guard of this cell exists; this one is borrowed mutably.
-        unsafe { &mut *self.cell.rx.get() }
+        // SAFETY: rx_lock is held, so no other guard of this state exists; this one is borrowed mutably.
+        unsafe { &mut *self.shared.rx.get() }
     }
 }
 
@@ -93,14 +93,14 @@ impl Drop for RxGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         let taken = self.offset();
-        self.cell.rx_taken.store(taken, Ordering::Relaxed);
+        self.shared.rx_taken.store(taken, Ordering::Relaxed);
     }
 }
 
 /// `tx_lock`, held. It derefs to the send state.
 #[derive(Debug)]
 pub struct TxGuard<'a> {
-    cell: &'a SharedState,
+    shared: &'a SharedState,
     lane: Option<LaneView<'a>>,
     _lock: LockGuard<'a>,
 }
@@ -108,10 +108,10 @@ pub struct TxGuard<'a> {
 /// Takes `tx_lock`. `None`: this thread holds it already, because a signal handler has interrupted it.
 #[inline]
 pub fn lock_tx(conn: &Conn) -> Option<TxGuard<'_>> {
-    let cell = conn.shared();
-    let lock = cell.tx_lock.lock()?;
+    let shared = conn.shared();
+    let lock = shared.tx_lock.lock()?;
     Some(TxGuard {
-        cell,
+        shared,
         lane: conn.tx_lane(),
         _lock: lock,
     })
@@ -129,16 +129,16 @@ impl Deref for TxGuard<'_> {
     type Target = Tx;
     #[inline(always)]
     fn deref(&self) -> &Tx {
-        // SAFETY: tx_lock is held, so no other guard of this cell exists; this one is borrowed for as long as the reference lives.
-        unsafe { &*self.cell.tx.get() }
+        // SAFETY: tx_lock is held, so no other guard of this state exists; this one is borrowed for as long as the reference lives.
+        unsafe { &*self.shared.tx.get() }
     }
 }
 
 impl DerefMut for TxGuard<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Tx {
-        // SAFETY: tx_lock is held, so no other guard of this cell exists; this one is borrowed mutably.
-        unsafe { &mut *self.cell.tx.get() }
+        // SAFETY: tx_lock is held, so no other guard of this state exists; this one is borrowed mutably.
+        unsafe { &mut *self.shared.tx.get() }
     }
 }
 
@@ -147,6 +147,6 @@ impl Drop for TxGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         let sent = self.offset();
-        self.cell.tx_sent.store(sent, Ordering::Relaxed);
+        self.shared.tx_sent.store(sent, Ordering::Relaxed);
     }
 }

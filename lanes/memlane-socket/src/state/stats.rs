@@ -41,7 +41,7 @@ pub fn open_entry(conn: &Conn) {
         &e.parked,
         &e.tx_ring_size,
         &e.rx_ring_size,
-        &e.tx_ring_part,
+        &e.tx_ring_window,
         &e.copied,
     ] {
         word.store(0, Relaxed);
@@ -157,10 +157,10 @@ pub fn show_rings(conn: &Conn) {
 
 /// Shows the size of the window of the peer's ring that the sender uses from now on.
 #[cold]
-pub fn show_part(conn: &Conn, part: usize) {
+pub fn show_window(conn: &Conn, window: usize) {
     if let Some(e) = entry(conn) {
-        e.tx_ring_part
-            .store(u32::try_from(part).unwrap_or(0), Relaxed);
+        e.tx_ring_window
+            .store(u32::try_from(window).unwrap_or(0), Relaxed);
     }
 }
 

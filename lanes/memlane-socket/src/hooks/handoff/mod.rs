@@ -50,7 +50,7 @@ struct Item {
     inode: u64,
     ring_size: u32,
     role: u32,
-    cell: MemfdPlace,
+    shared: MemfdPlace,
     words: MemfdPlace,
     ring: MemfdPlace,
 }
@@ -70,7 +70,7 @@ struct List {
 // docs/formats/exec-handoff.md
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Item>() == 64 && offset_of!(Item, cell) == 16);
+    assert!(size_of::<Item>() == 64 && offset_of!(Item, shared) == 16);
     assert!(offset_of!(Item, words) == 32 && offset_of!(Item, ring) == 48);
     assert!(offset_of!(List, items) == 24 && size_of::<List>() == 24 + 64 * MOST);
 };
@@ -125,7 +125,7 @@ fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
         inode: fd::stat(conn.fd.load(Ordering::Relaxed)).ok()?.ino,
         ring_size: u32::try_from(view.ring.len()).ok()?,
         role: conn.role.load(Ordering::Relaxed).bits(),
-        cell: handed.place(core::ptr::from_ref(conn.shared()) as usize)?,
+        shared: handed.place(core::ptr::from_ref(conn.shared()) as usize)?,
         words: handed.place(core::ptr::from_ref(view.words) as usize)?,
         ring: handed.place(view.ring.as_ptr() as usize)?,
     };
@@ -228,7 +228,7 @@ impl Mapped {
     /// Closes all descriptors of the list, so that the program sees none of them.
     fn close_the_rest(&self, list: &List) {
         for item in &list.items {
-            for place in [item.cell, item.words, item.ring] {
+            for place in [item.shared, item.words, item.ring] {
                 let number = i32::try_from(place.file).unwrap_or(0);
                 let sealed = mem::seals(number).is_ok_and(|s| s & mem::SEALS_FIXED != 0);
                 if number > 2 && sealed && !self.numbers.contains(&number) {
@@ -266,9 +266,9 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
     let Some(first) = socket_at(item.inode, 0).filter(|_| ring_size_ok(size)) else {
         return;
     };
-    let (Some(cell), Some(words), Some(ring)) = (
+    let (Some(shared), Some(words), Some(ring)) = (
         files.at(
-            item.cell,
+            item.shared,
             size_of::<SharedState>(),
             align_of::<SharedState>(),
         ),
@@ -283,7 +283,7 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
     conn.rx_size.store(item.ring_size, Ordering::Relaxed);
     conn.rx_ring.store(ring, Ordering::Relaxed);
     conn.rx_dmb.store(words.cast(), Ordering::Release);
-    conn.cell.store(cell.cast(), Ordering::Release);
+    conn.shared.store(shared.cast(), Ordering::Release);
     conn.hs_due.store(u64::MAX, Ordering::Relaxed);
     crate::protocol::upgrade::bar(&conn, Reason::PASSED_ON);
     let mut last = first;

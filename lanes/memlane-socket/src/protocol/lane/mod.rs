@@ -43,7 +43,7 @@ pub fn open(
     (taken, written): (u64, u64),
     least: u32,
 ) {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let Some(words) = group::own_words(chunk, slot) else {
         return;
     };
@@ -59,11 +59,13 @@ pub fn open(
     group::post(chunk, slot, conn);
     let fd = conn.fd.load(Ordering::Relaxed);
     let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
-    cell.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    shared
+        .nonblock
+        .store(u32::from(nonblock), Ordering::Relaxed);
     tune::tune(conn);
-    cell.rx_count.store(0, Ordering::Relaxed);
-    cell.rx_flight.store(0, Ordering::Relaxed);
-    cell.tx_flight.store(0, Ordering::Relaxed);
+    shared.rx_count.store(0, Ordering::Relaxed);
+    shared.rx_flight.store(0, Ordering::Relaxed);
+    shared.tx_flight.store(0, Ordering::Relaxed);
     **rx = Rx::prepared();
     rx.took(words, taken);
     conn.rx_dmb
@@ -71,19 +73,19 @@ pub fn open(
     let Some(peers) = conn.tx_lane() else {
         return; // cannot happen: the chunk is attached before the handshake agrees
     };
-    tx.activate_part(peers.words, written, least);
+    tx.activate_window(peers.words, written, least);
     faults::at(Step::Activated);
     crate::state::idle::mark(chunk, slot); // an earlier user of the slot may have left pages
     crate::state::stats::show_rings(conn);
-    crate::state::stats::show_part(conn, tx.part(peers.ring.len()));
-    cell.tx_gate.set(TxMode::Open);
-    cell.rx_gate.set(RxMode::Cold);
+    crate::state::stats::show_window(conn, tx.window(peers.ring.len()));
+    shared.tx_gate.set(TxMode::Open);
+    shared.rx_gate.set(RxMode::Cold);
 }
 
 /// Wakes the lane after bytes came by TCP: later bytes may come by the ring. Does nothing while a thread sleeps in the
 /// kernel on this connection.
 pub fn wake(conn: &Conn) {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let Some(mut held) = lock_rx(conn) else {
         return;
     }; // taking the lock also publishes what earlier reads took
@@ -93,7 +95,7 @@ pub fn wake(conn: &Conn) {
     if !Rx::sender_active(words) {
         return;
     }
-    let gate = &cell.rx_gate;
+    let gate = &shared.rx_gate;
     if !gate.begin_move(RxMode::Cold, Busy::CallsAndSleepers) {
         return; // already awake, or a thread sleeps in the kernel
     }
@@ -121,7 +123,7 @@ pub fn wake(conn: &Conn) {
         .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
     group::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
     show_parked(conn, false);
-    cell.rx_gate.set(RxMode::Hot);
+    shared.rx_gate.set(RxMode::Hot);
 }
 
 /// Asks the sender for ready bits: the connection has just been added to an epoll set while it is awake.
@@ -157,7 +159,7 @@ const WRITER_YIELDS: u32 = 50;
 
 /// Parks the receiver: `Hot` → `Cold`. The caller holds `rx_lock`.
 pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
-    let cell = conn.shared();
+    let shared = conn.shared();
     match conn.rx_mode() {
         RxMode::Cold => return Parked::Yes,
         RxMode::Hot | RxMode::Drain => {}
@@ -182,7 +184,7 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
             show_parked(conn, true);
             trim::parked(conn, held);
             wake_backoff::parked(conn);
-            cell.rx_gate.set(RxMode::Cold);
+            shared.rx_gate.set(RxMode::Cold);
             faults::at(Step::Parked);
             Parked::Yes
         }
@@ -385,11 +387,11 @@ pub fn readable(conn: &Conn) -> bool {
 /// May the ring hold something to read? For spin loops: takes no lock, and may be wrong either way.
 #[inline]
 pub fn perhaps_readable(conn: &Conn) -> bool {
-    let cell = conn.shared();
-    match cell.rx_gate.glance() {
+    let shared = conn.shared();
+    match shared.rx_gate.glance() {
         RxMode::Hot => conn.rx_lane().is_some_and(|lane| {
             lane.words.sent.0.published.load(Ordering::Relaxed)
-                != cell.rx_taken.load(Ordering::Relaxed)
+                != shared.rx_taken.load(Ordering::Relaxed)
         }),
         RxMode::Drain => true,
         _ => false,
@@ -439,9 +441,9 @@ pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
 /// Ends a connection whose bytes are lost or cannot be believed.
 #[cold]
 fn cut(conn: &Conn, why: Reason) {
-    let cell = conn.shared();
-    cell.rx_gate.set(RxMode::Ended);
-    cell.tx_gate.set(TxMode::Ended);
+    let shared = conn.shared();
+    shared.rx_gate.set(RxMode::Ended);
+    shared.tx_gate.set(TxMode::Ended);
     process::show(conn, ConnState::Downgraded, why);
     crate::state::stats::count_reason(conn, why);
     // SAFETY: no pointers are passed. The stream cannot be made whole again, so the socket is shut down.

@@ -318,17 +318,17 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     }
     let want = want.min(ring.len());
     let room = held.straighten(words, ring.len(), want);
-    let part = held.part(ring.len());
+    let window = held.window(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        memory::allows_part(&ring, part, more)
+        memory::allows_window(&ring, window, more)
     };
     let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, may_grow));
     if asked {
-        crate::state::stats::show_part(conn, held.part(ring.len()));
+        crate::state::stats::show_window(conn, held.window(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
+    faults::at_change(Step::WindowGrown, window, held.window(ring.len()));
     match reserved {
         Ok(Room::Ring(n)) => {
             faults::at(Step::PlaceGiven);

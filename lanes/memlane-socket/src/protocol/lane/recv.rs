@@ -164,10 +164,10 @@ pub(super) fn from_kernel(
     buffers_wanted: bool,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    let cell = conn.shared();
-    let m = cell.rx_gate.enter();
+    let shared = conn.shared();
+    let m = shared.rx_gate.enter();
     if m != RxMode::Plain && m != RxMode::Cold {
-        cell.rx_gate.leave();
+        shared.rx_gate.leave();
         return None;
     }
     let mut start = 0;
@@ -177,17 +177,18 @@ pub(super) fn from_kernel(
         let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
         if may_block && trim::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
         {
-            cell.rx_gate.leave();
+            shared.rx_gate.leave();
             return Some(fail(Errno::INTR));
         }
     }
     let n = original();
     if n > 0 && flags & libc::MSG_PEEK == 0 {
-        cell.rx_count
+        shared
+            .rx_count
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
-    cell.rx_gate.leave();
+    shared.rx_gate.leave();
     if n == 0 && m == RxMode::Cold && buffers_wanted {
         return Some(stream_end(conn));
     }
@@ -197,7 +198,7 @@ pub(super) fn from_kernel(
             wake(conn);
         }
     } else if m == RxMode::Plain {
-        process::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
+        process::hurry(conn, shared.rx_count.load(Ordering::Relaxed));
     }
     Some(n)
 }
@@ -350,14 +351,14 @@ pub(super) fn take_tcp<'a>(
     cursor: &mut Cursor<'_>,
     run: u64,
 ) -> (Option<RxGuard<'a>>, Turn) {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let (base, len) = cursor.piece();
-    let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
+    let free = run.saturating_sub(shared.rx_flight.load(Ordering::Relaxed));
     let want = len.min(usize::try_from(free).unwrap_or(usize::MAX));
     if want == 0 {
         return (None, Turn::Wait { limit: 0 });
     }
-    cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+    shared.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
     drop(held);
     // SAFETY: the program's buffer, as it promised its call.
     let r = unsafe {
@@ -416,8 +417,8 @@ fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<Rx
 
 /// Decides what to do when nothing is published beyond what has been read.
 pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
-    let cell = conn.shared();
-    let pending = cell.pending_error.swap(0, Ordering::Relaxed);
+    let shared = conn.shared();
+    let pending = shared.pending_error.swap(0, Ordering::Relaxed);
     if pending != 0 {
         return Turn::Done(fail(Errno(pending)));
     }
@@ -426,7 +427,7 @@ pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
         // the ring.
         match held.check_park(lane.words) {
             ParkCheck::Parked => {
-                cell.rx_gate.set(RxMode::Ended);
+                shared.rx_gate.set(RxMode::Ended);
             }
             ParkCheck::Data => {}
             ParkCheck::WriterBusy => return beside_a_writer(conn, held, lane),
@@ -439,18 +440,18 @@ pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
 /// Handles `Drain` while the peer is in the middle of a write. If TCP has ended, the peer was killed there, since a
 /// living peer ends its write first; then nothing more comes.
 fn beside_a_writer(conn: &ConnRef, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
     let next = held.next(lane.words, lane.ring.len());
     match (seen, next) {
         (Peeked::End, Ok(Next::Empty)) => {
-            cell.rx_gate.set(RxMode::Ended);
+            shared.rx_gate.set(RxMode::Ended);
         }
         (Peeked::Error(e), Ok(Next::Empty)) => {
-            cell.rx_gate.set(RxMode::Ended);
+            shared.rx_gate.set(RxMode::Ended);
             return Turn::Done(fail(e));
         }
-        (Peeked::Error(e), _) => cell.pending_error.store(e.0, Ordering::Relaxed),
+        (Peeked::Error(e), _) => shared.pending_error.store(e.0, Ordering::Relaxed),
         // The peer may be stopped, or may never end its write: this call does not wait for it.
         (Peeked::Nothing, Ok(Next::Empty)) => return Turn::Wait { limit: 0 },
         _ => memlane_sys::proc::yield_now(),
@@ -518,7 +519,7 @@ fn data_without_ring(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
 /// Sleeps until bytes of a declared TCP run come. Takes at most `limit` bytes, so that no byte of a later run is taken
 /// too early.
 fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let mut cursor = Cursor::new(buffers);
     let (base, len) = cursor.piece();
     let want = len.min(limit);
@@ -533,12 +534,12 @@ fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> 
             Ok(Next::Tcp(k)) => k,
             _ => return Turn::Again,
         };
-        if run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed)) < want as u64 || want == 0 {
+        if run.saturating_sub(shared.rx_flight.load(Ordering::Relaxed)) < want as u64 || want == 0 {
             drop(held);
             doze(conn);
             return Turn::Again;
         }
-        cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+        shared.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
     }
     let n = real!(recv(
         conn.fd.load(Ordering::Relaxed),

@@ -88,14 +88,14 @@ fn by_kernel(
     buffers: Option<&[iovec]>,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    let cell = conn.shared();
-    if cell.tx_gate.enter() != TxMode::Plain {
-        cell.tx_gate.leave();
+    let shared = conn.shared();
+    if shared.tx_gate.enter() != TxMode::Plain {
+        shared.tx_gate.leave();
         return None;
     }
     let n = original();
     if n > 0 {
-        let sum = cell
+        let sum = shared
             .tx_count
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::state::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
@@ -104,7 +104,7 @@ fn by_kernel(
         }
         process::hurry(conn, sum + n.cast_unsigned() as u64);
     }
-    cell.tx_gate.leave();
+    shared.tx_gate.leave();
     Some(n)
 }
 
@@ -309,17 +309,17 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
             return Turn::Broken;
         }
     }
-    let part = held.part(ring.len());
+    let window = held.window(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        memory::allows_part(&ring, part, more)
+        memory::allows_window(&ring, window, more)
     };
     let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
     if asked {
-        crate::state::stats::show_part(conn, held.part(ring.len()));
+        crate::state::stats::show_window(conn, held.window(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
+    faults::at_change(Step::WindowGrown, window, held.window(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
@@ -406,7 +406,7 @@ pub(super) fn publish(
 
 /// Sends up to `limit` bytes by TCP, after a promise in the ring.
 fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
-    let cell = conn.shared();
+    let shared = conn.shared();
     if !ended {
         let Some(mut held) = lock_tx(conn) else {
             return fail(Errno::AGAIN);
@@ -419,13 +419,13 @@ fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended:
             .0
             .tx_cpu
             .store(spin::cpu_mark(), Ordering::Relaxed);
-        let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
+        let flight = shared.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
         let size = ring.len();
-        let part = held.part(size);
+        let window = held.window(size);
         held.promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
-        faults::at_change(Step::PartShrunk, part, held.part(size));
-        if held.part(size) != part {
-            crate::state::stats::show_part(conn, held.part(size));
+        faults::at_change(Step::WindowShrunk, window, held.window(size));
+        if held.window(size) != window {
+            crate::state::stats::show_window(conn, held.window(size));
         }
         faults::at(Step::RunDeclared);
     }

@@ -20,7 +20,7 @@ use crate::state::guard::try_lock_rx;
 use crate::state::idle::{EVERY_MS, IN_VAIN, MARKS, NEXT, arm, mark, per_ms, used};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use memlane_core::layout::PART_LEAST;
+use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::ring::Rx;
 use memlane_sys::time::ticks;
 use memlane_sys::{mem, proc};
@@ -40,7 +40,7 @@ pub(super) fn parked(conn: &Conn, rx: &Rx) {
         return; // the ring belongs to the user of the native interface
     }
     let size = conn.rx_size.load(Ordering::Relaxed) as usize;
-    let has_grown = rx.part(size) > PART_LEAST as usize;
+    let has_grown = rx.window(size) > WINDOW_LEAST as usize;
     if has_grown && conn.seen.load(Ordering::Relaxed) & SEEN_GROWN == 0 {
         conn.seen.fetch_or(SEEN_GROWN, Ordering::Relaxed);
     }
@@ -169,11 +169,11 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     if !held.owns_ring(words) {
         return false;
     }
-    faults::at(Step::Shedding);
+    faults::at(Step::Trimming);
     if punch(ring, size) {
-        faults::at(Step::Shed);
-        held.shed(words);
-        faults::at(Step::ShedTold);
+        faults::at(Step::Trimmed);
+        held.set_trimmed(words);
+        faults::at(Step::TrimTold);
         conn.seen.fetch_and(!SEEN_GROWN, Ordering::Relaxed);
     }
     true
@@ -300,8 +300,8 @@ mod tests {
         let l = looped();
         pass(&l, 100_000);
         let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
-        let part = |l: &Looped| lock_tx(&l.conn).unwrap().part(size);
-        assert!(has_pages(&l) && part(&l) >= 100_000);
+        let window = |l: &Looped| lock_tx(&l.conn).unwrap().window(size);
+        assert!(has_pages(&l) && window(&l) >= 100_000);
         looks();
         assert!(has_pages(&l), "an awake ring is in use");
         assert_eq!(
@@ -312,7 +312,7 @@ mod tests {
         assert!(!has_pages(&l));
         // These bytes go by TCP, to the other end of this socket; the lane stays as it is.
         assert_eq!(io::send(l.fd, b"x".as_ptr().cast(), 1, 0), 1);
-        assert_eq!(part(&l), PART_LEAST as usize);
+        assert_eq!(window(&l), WINDOW_LEAST as usize);
         ends(l);
     }
 

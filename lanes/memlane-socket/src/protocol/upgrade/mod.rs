@@ -50,7 +50,7 @@ use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
 use core::sync::atomic::Ordering;
-use memlane_core::layout::PART_LEAST;
+use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
@@ -588,21 +588,21 @@ fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 /// Opens this side's lane once both sides agree, if no thread is inside a call.
 fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    let cell = conn.shared();
-    if cell.procs.load(Ordering::Acquire) != 1 {
+    let shared = conn.shared();
+    if shared.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
     }
     let (Some(mut rx), Some(mut tx)) = (lock_rx(conn), lock_tx(conn)) else {
         return Ok(());
     };
-    if !begin_move(cell) {
+    if !begin_move(shared) {
         return be_patient(conn, hs, Reason::COUNTS); // a thread is inside a call
     }
     faults::at(Step::Opening);
     let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
     if !matches!(opened, Ok(true)) {
-        cell.rx_gate.set(RxMode::Plain);
-        cell.tx_gate.set(TxMode::Plain);
+        shared.rx_gate.set(RxMode::Plain);
+        shared.tx_gate.set(TxMode::Plain);
         opened?;
         return be_patient(conn, hs, Reason::COUNTS);
     }
@@ -620,13 +620,13 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 }
 
 /// Sets both modes to `Moving`, unless a thread is inside a call of either direction. The caller holds both locks.
-fn begin_move(cell: &SharedState) -> bool {
-    if !cell.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
+fn begin_move(shared: &SharedState) -> bool {
+    if !shared.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
         return false;
     }
-    let both = cell.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
+    let both = shared.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
     if !both {
-        cell.rx_gate.set(RxMode::Plain);
+        shared.rx_gate.set(RxMode::Plain);
     }
     both
 }
@@ -638,7 +638,7 @@ fn open_quiet(
     hs: &Handshake,
     guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
 ) -> Result<bool, Reason> {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let fd = conn.fd.load(Ordering::Relaxed);
     let Ok(counts) = sock::tcp_counts(fd) else {
         return Ok(false);
@@ -647,8 +647,8 @@ fn open_quiet(
         return Err(Reason::CLOSING);
     }
     let (taken, written) = (
-        cell.rx_count.load(Ordering::Relaxed),
-        cell.tx_count.load(Ordering::Relaxed),
+        shared.rx_count.load(Ordering::Relaxed),
+        shared.tx_count.load(Ordering::Relaxed),
     );
     if counts.taken != taken || counts.written != written {
         return if hs.tries < 4 {
@@ -658,7 +658,7 @@ fn open_quiet(
         };
     }
     // A ring that a user gave is as large as the user wants it; the window of a ring in a chunk grows with the need.
-    let least = hs.tx_map.map_or(PART_LEAST, |_| 0);
+    let least = hs.tx_map.map_or(WINDOW_LEAST, |_| 0);
     let dmb = (hs.rx_chunk - 1, hs.rx_slot);
     crate::protocol::lane::open(conn, guards, dmb, (taken, written), least);
     Ok(true)
@@ -745,9 +745,9 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
     {
-        let cell = conn.upgraded().then(|| conn.shared());
+        let shared = conn.upgraded().then(|| conn.shared());
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
-        group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
+        group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, shared);
         hs.rx_chunk = 0;
         faults::at(Step::Released);
     }

@@ -56,7 +56,7 @@ pub fn allows(bytes: usize) -> bool {
 
 /// May the library use `len` bytes of the ring, from `at` on, that were not in use? Where there is a limit, this
 /// touches them: the next look would not see memory that was granted but not touched yet.
-pub fn allows_part(ring: &SharedBytes, at: usize, len: usize) -> bool {
+pub fn allows_window(ring: &SharedBytes, at: usize, len: usize) -> bool {
     if !allows(len) {
         return false;
     }

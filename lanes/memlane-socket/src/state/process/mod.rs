@@ -84,7 +84,7 @@ pub struct Process {
     pub(crate) pool_lock: Lock,
     fds: AtomicPtr<AtomicUsize>,
     conns: AtomicPtr<Conn>,
-    cells: AtomicPtr<SharedState>,
+    shared_states: AtomicPtr<SharedState>,
     eps: AtomicPtr<Ep>,
     conn_high: AtomicU32,
     conn_free: AtomicPtr<u32>,
@@ -116,7 +116,7 @@ pub static PROCESS: Process = Process {
     pool_lock: Lock::new(),
     fds: AtomicPtr::new(core::ptr::null_mut()),
     conns: AtomicPtr::new(core::ptr::null_mut()),
-    cells: AtomicPtr::new(core::ptr::null_mut()),
+    shared_states: AtomicPtr::new(core::ptr::null_mut()),
     eps: AtomicPtr::new(core::ptr::null_mut()),
     conn_high: AtomicU32::new(0),
     conn_free: AtomicPtr::new(core::ptr::null_mut()),
@@ -221,7 +221,9 @@ fn make_tables() -> memlane_sys::Result<()> {
             .as_ptr(),
         Ordering::Relaxed,
     );
-    PROCESS.cells.store(make_cells()?, Ordering::Relaxed);
+    PROCESS
+        .shared_states
+        .store(make_shared_states()?, Ordering::Relaxed);
     PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
     PROCESS.eps.store(
         mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
@@ -246,9 +248,9 @@ fn make_tables() -> memlane_sys::Result<()> {
 
 /// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
 /// programs started by exec.
-fn make_cells() -> memlane_sys::Result<*mut SharedState> {
+fn make_shared_states() -> memlane_sys::Result<*mut SharedState> {
     let len = CONNS * size_of::<SharedState>();
-    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-cells", len, false) else {
+    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-state", len, false) else {
         return Ok(mem::map_anon(len, true)?.cast().as_ptr());
     };
     let file = region.take_fd();
@@ -481,9 +483,11 @@ pub fn is_borrowed() -> bool {
 }
 
 /// Gives a child's new connections shared states of their own. The parent's stay mapped for the sockets that both hold.
-pub(crate) fn new_cells_for_child() {
-    if let Ok(cells) = make_cells() {
-        PROCESS.cells.store(cells, Ordering::Relaxed);
+pub(crate) fn new_shared_states_for_child() {
+    if let Ok(shared_states) = make_shared_states() {
+        PROCESS
+            .shared_states
+            .store(shared_states, Ordering::Relaxed);
     }
 }
 
@@ -522,11 +526,11 @@ fn alloc_conn() -> Option<&'static Conn> {
     };
     // SAFETY: below CONNS, inside the pool.
     let conn = unsafe { &*base.add(index as usize) };
-    let Some(cell) = alloc_cell(index as usize) else {
+    let Some(shared) = alloc_shared(index as usize) else {
         give_back(index);
         return None;
     };
-    reset_conn(conn, index, cell);
+    reset_conn(conn, index, shared);
     Some(conn)
 }
 
@@ -540,52 +544,52 @@ fn give_back(index: u32) {
 
 /// A shared state that no process uses, for connection `index`. It has the same index if no child still holds that one,
 /// so that few connections touch little memory, however many come and go. The caller holds `pool_lock`.
-fn alloc_cell(index: usize) -> Option<&'static SharedState> {
-    let base = PROCESS.cells.load(Ordering::Relaxed);
+fn alloc_shared(index: usize) -> Option<&'static SharedState> {
+    let base = PROCESS.shared_states.load(Ordering::Relaxed);
     for i in 0..CONNS {
         // SAFETY: below CONNS, inside the pool.
-        let cell = unsafe { &*base.add((index + i) % CONNS) };
-        if cell.procs.load(Ordering::Acquire) == 0 {
-            reset_cell(cell);
-            return Some(cell);
+        let shared = unsafe { &*base.add((index + i) % CONNS) };
+        if shared.procs.load(Ordering::Acquire) == 0 {
+            reset_shared(shared);
+            return Some(shared);
         }
     }
     None
 }
 
-fn reset_cell(cell: &SharedState) {
-    cell.procs.store(1, Ordering::Relaxed);
-    cell.nonblock.store(0, Ordering::Relaxed);
-    cell.rx_lock.reset();
-    cell.tx_lock.reset();
-    cell.rx_gate.reset();
-    cell.tx_gate.reset();
-    cell.pending_error.store(0, Ordering::Relaxed);
-    cell.tx_blocked.store(0, Ordering::Relaxed);
-    cell.tx_waited.store(0, Ordering::Relaxed);
+fn reset_shared(shared: &SharedState) {
+    shared.procs.store(1, Ordering::Relaxed);
+    shared.nonblock.store(0, Ordering::Relaxed);
+    shared.rx_lock.reset();
+    shared.tx_lock.reset();
+    shared.rx_gate.reset();
+    shared.tx_gate.reset();
+    shared.pending_error.store(0, Ordering::Relaxed);
+    shared.tx_blocked.store(0, Ordering::Relaxed);
+    shared.tx_waited.store(0, Ordering::Relaxed);
     for word in [
-        &cell.rx_count,
-        &cell.rx_taken,
-        &cell.tx_sent,
-        &cell.rx_flight,
-        &cell.tx_count,
-        &cell.tx_flight,
-        &cell.tx_to_parked,
-        &cell.tx_after,
-        &cell.rx_after,
+        &shared.rx_count,
+        &shared.rx_taken,
+        &shared.tx_sent,
+        &shared.rx_flight,
+        &shared.tx_count,
+        &shared.tx_flight,
+        &shared.tx_to_parked,
+        &shared.tx_after,
+        &shared.rx_after,
     ] {
         word.store(0, Ordering::Relaxed);
     }
 }
 
-fn reset_conn(conn: &Conn, index: u32, cell: &'static SharedState) {
+fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.generation.fetch_add(1, Ordering::AcqRel);
     conn.closing.store(0, Ordering::Relaxed);
     conn.barred
         .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.inherited.store(0, Ordering::Relaxed);
-    conn.cell
-        .store(core::ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
+    conn.shared
+        .store(core::ptr::from_ref(shared).cast_mut(), Ordering::Relaxed);
     for p in [&conn.tx_dmb, &conn.rx_dmb] {
         p.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
@@ -627,9 +631,9 @@ pub fn reap(conn: &'static Conn) {
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);
     }
-    let cell = conn.shared();
+    let shared = conn.shared();
     let _held = PROCESS.pool_lock.lock();
-    cell.procs.fetch_sub(1, Ordering::AcqRel);
+    shared.procs.fetch_sub(1, Ordering::AcqRel);
     give_back(conn.index.load(Ordering::Relaxed));
 }
 

@@ -59,10 +59,10 @@ pub fn unseen_sent(conn: &Conn, n: isize) {
 #[cold]
 pub fn after_end(conn: &Conn, way: Way, buffers: Option<&[iovec]>, n: isize) {
     let Ok(n) = usize::try_from(n) else { return };
-    let cell = conn.shared();
+    let shared = conn.shared();
     let (before, sum) = match way {
-        Way::Sent => (sent_so_far(conn), &cell.tx_after),
-        Way::Received => (received_so_far(conn), &cell.rx_after),
+        Way::Sent => (sent_so_far(conn), &shared.tx_after),
+        Way::Received => (received_so_far(conn), &shared.rx_after),
     };
     sum.fetch_add(n as u64, Relaxed);
     data(conn, way, TCP, before, n, buffers.map(Cursor::new));
@@ -149,26 +149,26 @@ pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
 
 /// The number of bytes that the program has sent.
 fn sent_so_far(conn: &Conn) -> u64 {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let before = if conn.upgraded() {
-        cell.tx_sent.load(Relaxed)
+        shared.tx_sent.load(Relaxed)
     } else {
-        cell.tx_count.load(Relaxed)
+        shared.tx_count.load(Relaxed)
     };
-    before.wrapping_add(cell.tx_after.load(Relaxed))
+    before.wrapping_add(shared.tx_after.load(Relaxed))
 }
 
 /// The number of bytes that the program has received.
 fn received_so_far(conn: &Conn) -> u64 {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let before = if conn.upgraded() {
-        cell.rx_taken.load(Relaxed)
+        shared.rx_taken.load(Relaxed)
     } else {
         0
     };
     before
-        .wrapping_add(cell.rx_count.load(Relaxed))
-        .wrapping_add(cell.rx_after.load(Relaxed))
+        .wrapping_add(shared.rx_count.load(Relaxed))
+        .wrapping_add(shared.rx_after.load(Relaxed))
 }
 
 /// The number of sent bytes that the peer has read, as far as this side can know.
