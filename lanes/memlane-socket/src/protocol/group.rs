@@ -89,7 +89,7 @@ struct Board {
     hot: AtomicU32,
     conns: [AtomicPtr<Conn>; SLOTS],
     /// Cells of connections that other processes hold, of slots in quarantine.
-    cells: [AtomicPtr<SharedState>; SLOTS],
+    shared_states: [AtomicPtr<SharedState>; SLOTS],
 }
 
 /// A chunk of a peer's.
@@ -141,7 +141,7 @@ static BOARDS: [Board; CHUNKS] = [const {
         base: AtomicPtr::new(core::ptr::null_mut()),
         hot: AtomicU32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
-        cells: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+        shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
     }
 }; CHUNKS];
 static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
@@ -333,11 +333,11 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
 }
 
 /// Does another process still hold the socket whose DMB this was? (Perhaps a
-/// later connection has got its cell: then the slot waits for that one too.)
+/// later connection has got its shared state: then the slot waits for that one too.)
 fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
-    let cell = BOARDS[chunk].cells[slot as usize].load(Ordering::Acquire);
-    // SAFETY: null, or a cell; cells are never unmapped.
-    unsafe { cell.as_ref() }.is_some_and(|c| c.procs.load(Ordering::Acquire) != 0)
+    let shared = BOARDS[chunk].shared_states[slot as usize].load(Ordering::Acquire);
+    // SAFETY: null, or a shared state; these are never unmapped.
+    unsafe { shared.as_ref() }.is_some_and(|c| c.procs.load(Ordering::Acquire) != 0)
 }
 
 fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
@@ -467,19 +467,19 @@ pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
 
 /// Gives a DMB of ours back. It is used anew only when the sender has said that
 /// it will not touch it again (or never knew of it), and no other process reads
-/// on from it: `cell` is what all of them hold.
+/// on from it: `shared` is the state that all of them hold.
 pub fn release_dmb(
     locked: &mut Locked<'_>,
     group: u32,
     chunk: u32,
     slot: u32,
     told: bool,
-    cell: Option<&SharedState>,
+    shared: Option<&SharedState>,
 ) {
     let board = &BOARDS[chunk as usize];
     board.conns[slot as usize].store(core::ptr::null_mut(), Ordering::Release);
-    let shared = cell.filter(|c| c.procs.load(Ordering::Acquire) > 1);
-    board.cells[slot as usize].store(
+    let shared = shared.filter(|c| c.procs.load(Ordering::Acquire) > 1);
+    board.shared_states[slot as usize].store(
         shared.map_or(core::ptr::null_mut(), |c| core::ptr::from_ref(c).cast_mut()),
         Ordering::Release,
     );
@@ -813,8 +813,8 @@ pub fn forget_all() {
         for conn in &board.conns {
             conn.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
-        for cell in &board.cells {
-            cell.store(core::ptr::null_mut(), Ordering::Relaxed);
+        for shared in &board.shared_states {
+            shared.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
     (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(idle::forget);

@@ -1,4 +1,4 @@
-//! The process's mailbox, and mail for connections that are gone or of peers that speak another version.
+//! The process's mailbox, and messages for connections that are gone or from peers that speak another version.
 
 use super::{deliver, version};
 use crate::protocol::group::{self, PeerDmb};
@@ -9,7 +9,7 @@ use memlane_core::reason::Reason;
 use memlane_core::ring::Tx;
 use memlane_sys::sock::{self, Received, UnixName};
 
-/// The process's mailbox; made when first needed. −1 = cannot be made.
+/// The process's mailbox. It is made when it is first needed; −1: it cannot be made.
 pub(super) fn mailbox() -> i32 {
     let have = PROCESS.mailbox.load(Ordering::Acquire);
     if have >= 0 {
@@ -30,7 +30,7 @@ pub(super) fn mailbox() -> i32 {
     raw
 }
 
-/// Takes what lies in the mailbox and hands it to the connections it is for.
+/// Takes the messages out of the mailbox and hands them to their connections.
 pub fn drain_mailbox() {
     let own = PROCESS.mailbox.load(Ordering::Acquire);
     if own < 0 {
@@ -50,8 +50,8 @@ pub fn drain_mailbox() {
     }
 }
 
-/// An Accept or Confirm for a connection that is gone: the DMB that it offers may be used
-/// anew. Said in the DMB itself, if its chunk is known here, and else by mail.
+/// Declines an Accept or Confirm for a connection that is gone: the DMB that it offers may serve another connection.
+/// This is said in the DMB itself if its chunk is known here, else by mail.
 pub(super) fn decline_unknown(m: &Message, got: &Received) {
     if !matches!(m.kind, Kind::Accept | Kind::Confirm) {
         return;
@@ -68,7 +68,7 @@ pub(super) fn decline_unknown(m: &Message, got: &Received) {
     }
 }
 
-/// The DMB that `m` offers is not wanted: the peer is told by mail.
+/// Tells the peer by mail that nobody uses the DMB that `m` offers.
 pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
     if m.token == 0 {
         return;
@@ -81,7 +81,7 @@ pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
     }
 }
 
-/// The peer says that it will never use the DMB that we offered.
+/// Releases a DMB of ours that the peer will never use, as its message says.
 pub(super) fn release_declined(m: &Message) {
     let words = group::own_words(m.chunk, u32::from(m.slot));
     if let Some(words) = words
