@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`wire`], [`layout`] | bytes on the socket; bytes in regions |
 //! | [`handshake`], [`rings`] | what decides: who is let in, which slots are whose |
-//! | [`link`], [`queue`], `end` | descriptors: sockets, bells, sleep; a queue as an [`End`](super::End) |
+//! | [`link`], [`queue`], `end` | descriptors: sockets, doorbells, sleep; a queue as an [`End`](super::End) |
 //!
 //! ```
 //! use memlane_packet_ends::memif::{ClientTerms, MemifListener, ServerTerms, connect};
