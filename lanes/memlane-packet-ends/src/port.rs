@@ -160,7 +160,7 @@ impl<Q: Queue> End for Port<Q> {
         let stats = self.queue.stats();
         Tally {
             counts: self.counts(),
-            bells: stats.bells,
+            doorbells: stats.doorbells,
             quiet: stats.quiet,
             copied: stats.copied,
             grants: self.queue.grants(),

@@ -43,7 +43,7 @@ pub struct Tally {
     /// Frames and bytes.
     pub counts: EndCounts,
     /// Of a link's queue: times that the other side was rung for.
-    pub bells: u64,
+    pub doorbells: u64,
     /// Times that it was shown something and needed no doorbell, as it was awake.
     pub quiet: u64,
     /// Of a back: fragments that the kernel copied.
@@ -91,7 +91,7 @@ impl Tally {
             sent_bytes,
             full,
             failed,
-            self.bells,
+            self.doorbells,
             self.quiet,
             self.copied,
         ]);
@@ -158,7 +158,7 @@ impl Tally {
                 full,
                 failed,
             },
-            bells: words[7],
+            doorbells: words[7],
             quiet: words[8],
             copied: words[9],
             grants: (words[KIND] & HAS_GRANTS != 0).then_some(grants),

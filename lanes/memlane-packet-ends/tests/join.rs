@@ -245,7 +245,7 @@ fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_e
         let told = port.read();
         assert_eq!(told.counts.received, FRAMES);
         // Of what the back shows the front (that its frames are done), some or all without a doorbell.
-        assert!(told.bells + told.quiet > 0, "{told:?}");
+        assert!(told.doorbells + told.quiet > 0, "{told:?}");
         let [tx, _] = told.grants.unwrap();
         assert_eq!(tx.hits > 0 && tx.mapped > 0, mode == Mode::Persistent);
         assert_eq!(tx.in_use, 0);

@@ -20,7 +20,7 @@
 //! | [`layout`], [`wire`] | bytes in shared memory: netif's; bytes on the link's socket |
 //! | [`ring`] | indices, events: what is believed, and who is rung for |
 //! | [`engine`] | what decides: [`Front`](engine::front::Front), [`Back`](engine::back::Back), kept mappings |
-//! | [`io`] | descriptors: the handshake, bells, granted memory |
+//! | [`io`] | descriptors: the handshake, doorbells, granted memory |
 //! | [`offload`] | what a frame leaves to a later station: checksum, segmentation |
 //! | [`port`] | what users see of a queue: [`PacketPort`] |
 //! | [`stats`], [`error`] | what is counted, why a link ends |

@@ -98,19 +98,19 @@ fn serve(
 fn serve_on(socket: &Arc<OwnedFd>, terms: &ServerTerms, at: &str) -> Result<Served, OpenError> {
     let end = Instant::now() + WITHIN;
     let mut server = Server::new(terms);
-    let (mut regions, mut bells) = (Vec::new(), Vec::new());
+    let (mut regions, mut doorbells) = (Vec::new(), Vec::new());
     send(socket, &server.hello(), None)?;
     loop {
         let (message, fd) = receive(socket, end)?;
         match (server.take(&message, fd.is_some())?, fd) {
             (Step::Region, Some(fd)) => regions.push(fd),
-            (Step::Doorbell, Some(fd)) => bells.push(PeerEventFd::of(fd)?),
+            (Step::Doorbell, Some(fd)) => doorbells.push(PeerEventFd::of(fd)?),
             (Step::Connect, _) => break,
             _ => {}
         }
         send(socket, &Message::Ack, None)?;
     }
-    let queues = server_queues(socket, &server, regions, bells, at)?;
+    let queues = server_queues(socket, &server, regions, doorbells, at)?;
     send(socket, &Message::Connected(Text::new(&terms.name)), None)?;
     Ok((MemifLink::new(socket, server.peer()), queues))
 }
@@ -120,7 +120,7 @@ fn server_queues(
     socket: &Arc<OwnedFd>,
     server: &Server,
     regions: Vec<OwnedFd>,
-    bells: Vec<PeerEventFd>,
+    doorbells: Vec<PeerEventFd>,
     at: &str,
 ) -> Result<Vec<MemifQueue>, OpenError> {
     let mut mapped = Vec::new();
@@ -137,7 +137,7 @@ fn server_queues(
     }
     let memory = Arc::new(Memory::new(mapped));
     let mut queues: Vec<MemifQueue> = Vec::new();
-    for (ring, doorbell) in server.rings().iter().zip(bells) {
+    for (ring, doorbell) in server.rings().iter().zip(doorbells) {
         let index = usize::from(ring.index);
         while queues.len() <= index {
             queues.push(MemifQueue::new(format!("memif:{at}"), socket));
@@ -213,12 +213,12 @@ pub fn connect_until(
     again_until(end, mends, || connect(at, terms))
 }
 
-/// A client's memory and bells. They are new for each connection: an old server may still have the old ones.
+/// A client's memory and doorbells. They are new for each connection: an old server may still have the old ones.
 struct Client {
     region: Arc<Region>,
     memory: Arc<Memory>,
     /// S2M rings' first, as the messages are.
-    bells: Vec<PeerEventFd>,
+    doorbells: Vec<PeerEventFd>,
 }
 
 impl Client {
@@ -226,17 +226,17 @@ impl Client {
         let region = Region::create(c"memlane-memif", plan.len as usize, false);
         let region = Arc::new(region.map_err(AttachError::Memory)?);
         let memory = Arc::new(Memory::new(vec![Arc::clone(&region)]));
-        let mut bells = Vec::new();
+        let mut doorbells = Vec::new();
         for s2m in [true, false] {
             for n in 0..plan.queues {
                 ring_of(&memory, plan, s2m, n)?.0.init();
-                bells.push(PeerEventFd::new().map_err(AttachError::Memory)?);
+                doorbells.push(PeerEventFd::new().map_err(AttachError::Memory)?);
             }
         }
         Ok(Client {
             region,
             memory,
-            bells,
+            doorbells,
         })
     }
 
@@ -249,7 +249,7 @@ impl Client {
                 // SAFETY: a region that was created here has its descriptor, and lives as long as `self`.
                 Some(unsafe { BorrowedFd::borrow_raw(fd) })
             }
-            n => self.bells.get(n - 2).map(AsFd::as_fd),
+            n => self.doorbells.get(n - 2).map(AsFd::as_fd),
         }
     }
 
@@ -261,21 +261,21 @@ impl Client {
         at: &str,
     ) -> Result<Vec<MemifQueue>, OpenError> {
         let wrong = || AttachError::Memory(Errno::INVAL);
-        let mut bells = self.bells.into_iter();
+        let mut doorbells = self.doorbells.into_iter();
         let mut queues = Vec::new();
         for n in 0..plan.queues {
             let (ring, buffers) = ring_of(&self.memory, plan, true, n)?;
             let mut tx = Tx::new(ring, Some(buffers)).ok_or_else(wrong)?;
             tx.start();
             let mut queue = MemifQueue::new(format!("memif:{at}"), socket);
-            queue.set_tx(tx, bells.next().ok_or_else(wrong)?);
+            queue.set_tx(tx, doorbells.next().ok_or_else(wrong)?);
             queues.push(queue);
         }
         for n in 0..plan.queues {
             let (ring, buffers) = ring_of(&self.memory, plan, false, n)?;
             let mut rx = Rx::new(ring, Some(buffers)).ok_or_else(wrong)?;
             rx.start();
-            queues[usize::from(n)].set_rx(rx, bells.next().ok_or_else(wrong)?);
+            queues[usize::from(n)].set_rx(rx, doorbells.next().ok_or_else(wrong)?);
         }
         Ok(queues)
     }

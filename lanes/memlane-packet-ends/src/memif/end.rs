@@ -88,7 +88,7 @@ impl End for MemifQueue {
         let counts = MemifQueue::counts(self);
         Tally {
             counts: End::counts(self),
-            bells: counts.bells,
+            doorbells: counts.doorbells,
             quiet: counts.quiet,
             ..Tally::default()
         }

@@ -1,4 +1,4 @@
-//! A queue with its bells: [`PacketPort`] at both ends.
+//! A queue with its doorbells: [`PacketPort`] at both ends.
 
 use super::link::look;
 use super::rings::{Counts, Rx, Tx};
@@ -231,7 +231,7 @@ impl PacketPort for MemifQueue {
             && tx.is_behind()
         {
             if tx.flush() {
-                self.counts.bells += 1;
+                self.counts.doorbells += 1;
                 doorbell.signal();
             } else {
                 self.counts.quiet += 1;

@@ -152,7 +152,7 @@ impl<R: Reach> Back<R> {
     pub fn settle(&mut self) -> bool {
         self.answer_due();
         let ring = self.tx.publish(self.memory.tx.words());
-        self.stats.bells += u64::from(ring);
+        self.stats.doorbells += u64::from(ring);
         ring
     }
 
@@ -699,7 +699,7 @@ impl<R: Reach> Back<R> {
     pub fn flush(&mut self) -> Result<bool, Detach> {
         self.alive()?;
         let ring = self.rx.publish(self.memory.rx.words());
-        self.stats.bells += u64::from(ring);
+        self.stats.doorbells += u64::from(ring);
         Ok(ring)
     }
 

@@ -340,7 +340,7 @@ impl Front {
     pub fn flush(&mut self) -> Result<bool, Detach> {
         self.alive()?;
         let ring = self.tx.publish(self.memory.tx.words());
-        self.stats.bells += u64::from(ring);
+        self.stats.doorbells += u64::from(ring);
         self.reap()?;
         Ok(ring)
     }
@@ -410,7 +410,7 @@ impl Front {
         due.drain(..).for_each(|buffer| self.post(buffer));
         self.due = due;
         let ring = self.rx.publish(self.memory.rx.words());
-        self.stats.bells += u64::from(ring);
+        self.stats.doorbells += u64::from(ring);
         ring
     }
 

@@ -207,14 +207,14 @@ impl FrontMemory {
         &mut self,
         socket: &OwnedFd,
         attach: Attach,
-        bells: &[OwnedFd],
+        doorbells: &[OwnedFd],
     ) -> Result<(), AttachError> {
         let regions = [&self.control, &self.tx, &self.rx];
         let numbers = regions.map(|region| region.fd().unwrap_or(-1));
         // SAFETY: regions that were created here have their descriptors, and live until this is back.
         let numbers = numbers.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        let bells = bells.iter().map(AsFd::as_fd);
-        let all: Vec<BorrowedFd<'_>> = numbers.into_iter().chain(bells).collect();
+        let doorbells = doorbells.iter().map(AsFd::as_fd);
+        let all: Vec<BorrowedFd<'_>> = numbers.into_iter().chain(doorbells).collect();
         send(socket, &Message::Attach(attach), &all)
     }
 }

@@ -1,4 +1,4 @@
-//! Queues with their bells: [`PacketPort`] at both ends.
+//! Queues with their doorbells: [`PacketPort`] at both ends.
 
 use super::doorbell::Doorbell;
 use super::memory::Regions;

@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Instant;
 
-/// Control, tx and rx memory, and the bells of 16 queues.
+/// Control, tx and rx memory, and the doorbells of 16 queues.
 pub(super) const DESCRIPTORS_MAX: usize = 3 + crate::layout::QUEUES_MAX as usize;
 
 /// The number of an error of rustix, as the spine has errors.
