@@ -7,10 +7,8 @@
 //!
 //! Nothing here waits. A question is sent after one of the program's own calls, and the answer is taken after a later one.
 
-use super::{
-    Sent, accepted, answer, be_patient, confirmed, mail, own_message, proposed, refuse, send,
-    stop_waiting,
-};
+use super::messages::{Sent, To, own_message, send};
+use super::{accepted, answer, be_patient, confirmed, mail, proposed, refuse, stop_waiting};
 use crate::protocol::agent::{self, Answer, Outcome, Question, Refusal};
 use crate::protocol::group;
 use crate::protocol::wire::{self, Kind, Message};
@@ -241,7 +239,7 @@ fn met(conn: &ConnRef, hs: &mut Handshake, peer: u64, end: Fd) -> Result<(), Rea
     let mut m = own_message(Kind::Proposal, conn, &tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
-    match send(conn, &super::To::Channel(hs.channel), &m, None) {
+    match send(conn, &To::Channel(hs.channel), &m, None) {
         Ok(()) => proposed(conn, hs),
         Err(Sent::Later) => Err(Reason::CLOSING), // it was empty: the other end is gone
         Err(Sent::Never(why)) => Err(why),
@@ -314,14 +312,9 @@ pub(super) fn part(hs: &mut Handshake) {
     }
 }
 
-/// How messages of this handshake are proven: by the channel over which they come?
-pub(super) fn by_channel(hs: &Handshake) -> bool {
-    hs.channel >= 0
-}
-
 /// Who the other end is, for the link group: the agent's name for it, or what it says and the kernel's word.
 pub(super) fn peer_process(hs: &Handshake, m: &Message) -> (u64, i32) {
-    if by_channel(hs) {
+    if hs.by_channel() {
         (hs.agent_peer, group::BY_AGENT)
     } else {
         (m.gid, hs.peer_pid)

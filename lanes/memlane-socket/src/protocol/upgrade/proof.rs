@@ -1,6 +1,5 @@
-//! Is it the other end, and may it be a peer?
+//! Checks that a message comes from the other end of the connection, and that this end may be a peer.
 
-use super::introduction;
 use crate::config::EID_LEN;
 use crate::faults::{self, Step};
 use crate::protocol::wire::Message;
@@ -11,7 +10,7 @@ use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_sys::sock::{Received, Tuple};
 
-/// Is the sender of this message the other end of the connection, and one that is welcome?
+/// Checks that the sender of this message is the other end of the connection, and that its user may be a peer.
 pub(super) fn check_peer(
     conn: &Conn,
     hs: &Handshake,
@@ -20,7 +19,7 @@ pub(super) fn check_peer(
     tuple: &Tuple,
 ) -> Result<(), Reason> {
     let policy = process::config().peer;
-    if introduction::by_channel(hs) {
+    if hs.by_channel() {
         return peer::welcome(&got.cred, policy);
     }
     if m.tuple != tuple.mirrored() {
@@ -33,7 +32,7 @@ pub(super) fn check_peer(
     Ok(())
 }
 
-/// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
+/// The EID that both sides share. Where EIDs are set, there must be one (SMC's rule for UEIDs).
 pub(super) fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
     let own = &process::config().eids[..process::config().eid_count];
     if own.is_empty() && m.eids().is_empty() {
