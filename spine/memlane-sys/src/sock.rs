@@ -428,6 +428,40 @@ pub fn unix_seqpacket_to(path: &[u8]) -> Result<Fd> {
     Ok(fd)
 }
 
+/// Two ends of a private AF_UNIX channel. Neither waits, and messages keep their bounds.
+pub fn unix_channel() -> Result<(Fd, Fd)> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let mut ends = [0i32; 2];
+    // SAFETY: `ends` has room for two descriptors.
+    unsafe {
+        syscall!(
+            libc::SYS_socketpair,
+            libc::AF_UNIX,
+            kind,
+            0,
+            ends.as_mut_ptr()
+        )
+    }?;
+    // SAFETY: the kernel just made these numbers for us.
+    Ok(unsafe { (Fd::from_raw(ends[0]), Fd::from_raw(ends[1])) })
+}
+
+/// Has the other end of a connected socket been closed, by everybody who had it?
+pub fn has_hung_up(fd: i32) -> bool {
+    let mut asked = libc::pollfd {
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: one pollfd, writable; a time that is readable; no signal mask.
+    let n = unsafe { syscall!(libc::SYS_ppoll, &raw mut asked, 1, &raw const at_once, 0, 0) };
+    n.is_ok() && asked.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
+}
+
 /// The user at the other end of a connected AF_UNIX socket, by the kernel's word.
 pub fn peer_uid(fd: i32) -> Result<u32> {
     // As `ucred`: process, user, group.

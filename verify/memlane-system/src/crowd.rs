@@ -45,6 +45,21 @@ impl Program {
         Program::run(mode, command)
     }
 
+    /// Starts it by way of another program, such as `unshare`.
+    pub fn start_under(under: &[&str], mode: Mode, args: &[&str]) -> Program {
+        let inner = command(mode, program());
+        let mut outer = Command::new(under[0]);
+        outer.args(&under[1..]).arg(inner.get_program());
+        outer.args(inner.get_args()).args(args);
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => outer.env(name, value),
+                None => outer.env_remove(name),
+            };
+        }
+        Program::run(mode, outer)
+    }
+
     fn run(mode: Mode, mut command: Command) -> Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
@@ -117,7 +132,18 @@ impl Program {
     /// # Panics
     /// If it has ended.
     pub fn holds(&self) -> Held {
-        Held::by(self.pid()).expect("it lives")
+        Held::by(self.itself()).expect("it lives")
+    }
+
+    /// The program's own process: the only child of what started it, if that stays.
+    fn itself(&self) -> u32 {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let name = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        match children.unwrap_or_default().split_whitespace().next() {
+            Some(child) if name(pid).trim() == "unshare" => child.parse().unwrap_or(pid),
+            _ => pid,
+        }
     }
 
     /// Kilobytes of shared memory that it has touched.
@@ -232,7 +258,15 @@ impl Crowd {
 
 /// A server, and its port.
 pub fn serve(mode: Mode) -> (Program, String) {
-    let mut server = Program::start(mode, &["serve"]);
+    port_of(Program::start(mode, &["serve"]))
+}
+
+/// A server that is started by way of another program, and its port.
+pub fn serve_under(under: &[&str], mode: Mode) -> (Program, String) {
+    port_of(Program::start_under(under, mode, &["serve"]))
+}
+
+fn port_of(mut server: Program) -> (Program, String) {
     let said = server.line();
     server.find_page();
     let port = said.strip_prefix("port ").expect("a port").to_owned();

@@ -124,7 +124,7 @@ impl Btf {
             bits += at;
             of = of_field;
         }
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             return Err(BtfError::Bitfield(path));
         }
         i16::try_from(bits / 8).map_err(|_| BtfError::Malformed)

@@ -19,6 +19,8 @@ use memlane_sys::time;
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) base: AtomicPtr<u8>,
+    /// How many chunks have had this number before. Written under the groups' lock.
+    pub(super) serial: AtomicU32,
     pub(super) hot: AtomicU32,
     pub(super) conns: [AtomicPtr<Conn>; SLOTS],
     /// Cells of connections that other processes hold, of slots in quarantine.
@@ -28,6 +30,7 @@ pub(super) struct Board {
 pub(super) static BOARDS: [Board; CHUNKS] = [const {
     Board {
         base: AtomicPtr::new(core::ptr::null_mut()),
+        serial: AtomicU32::new(0),
         hot: AtomicU32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
         shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
@@ -36,6 +39,22 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
 
 /// Boards from here on were never used.
 pub(super) static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
+
+/// Bits of a chunk's name that are its number; the others tell it from chunks that had the number before.
+const NUMBER_BITS: u32 = 16;
+const _: () = assert!(CHUNKS <= 1 << NUMBER_BITS);
+
+/// The name by which a peer knows chunk `chunk` of ours. A peer that has kept a chunk of ours which is gone does not take
+/// the next one for it.
+pub fn name_of(chunk: u32) -> u32 {
+    let serial = BOARDS[chunk as usize].serial.load(Ordering::Relaxed);
+    chunk | serial << NUMBER_BITS
+}
+
+/// The number of the chunk with this name, which a peer told: it may be any number.
+pub fn number_of(name: u32) -> u32 {
+    name & ((1 << NUMBER_BITS) - 1)
+}
 
 /// Puts a connection on the board, so that `harvest` finds it.
 pub fn post(chunk: u32, slot: u32, conn: &Conn) {

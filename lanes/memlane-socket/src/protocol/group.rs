@@ -33,7 +33,7 @@ use memlane_core::ring::{Rx, Tx};
 use memlane_core::stats::Counter;
 use memlane_core::token::Token;
 use memlane_sys::fd::Fd;
-use memlane_sys::sock::{Addr, UnixName};
+use memlane_sys::sock::{self, Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
 /// Peer processes at a time.
@@ -49,6 +49,8 @@ struct Group {
     pid: i32,
     conns: u32,
     idle_since: u64,
+    /// Our end of a channel to that process, over which nothing is sent: it ends with the process. 0 = none.
+    life_line: i32,
     /// Where it was connected to, if it serves and takes Proposals by mail …
     serves: Addr,
     /// … and its mailbox; length 0 = not known.
@@ -62,6 +64,7 @@ impl Group {
         pid: 0,
         conns: 0,
         idle_since: 0,
+        life_line: 0,
         serves: Addr {
             ip: [0; 16],
             port: 0,
@@ -223,6 +226,45 @@ pub fn mailbox_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<
     UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()
 }
 
+/// Makes a life line to the process of `group`, unless there is one that holds. Returns the end for that process;
+/// `keep_life_line` takes ours once it is on its way.
+pub fn new_life_line(locked: &mut Locked<'_>, group: u32) -> Option<(Fd, Fd)> {
+    let life_line = locked.groups()[group as usize].life_line;
+    if life_line > 0 && !sock::has_hung_up(life_line) || !has_room_for_life_line(locked) {
+        return None;
+    }
+    sock::unix_channel().ok()
+}
+
+/// Keeps our end of a life line. Each of the two processes may have made one at the same time: the line of the process with
+/// the lower gid stays.
+pub fn keep_life_line(locked: &mut Locked<'_>, group: u32, end: Fd, made_by_lower_gid: bool) {
+    let has = locked.groups()[group as usize].life_line;
+    let stays = has > 0 && !made_by_lower_gid && !sock::has_hung_up(has);
+    if stays || has <= 0 && !has_room_for_life_line(locked) {
+        return;
+    }
+    process::unhide(has);
+    locked.groups()[group as usize].life_line = process::hide(end).max(0);
+}
+
+/// Life lines may take this part of the descriptors that the program may have.
+const LIFE_LINES_OF_LIMIT: usize = 16;
+
+fn has_room_for_life_line(locked: &mut Locked<'_>) -> bool {
+    let lines = locked.groups().iter().filter(|g| g.life_line > 0).count();
+    lines < usize::try_from(process::fd_limit()).unwrap_or(0) / LIFE_LINES_OF_LIMIT
+}
+
+/// Is the process of a group gone, or not to be told from one that is?
+fn is_gone(g: &Group) -> bool {
+    if g.life_line > 0 {
+        return sock::has_hung_up(g.life_line);
+    }
+    // A process of another pid namespace has no number here.
+    g.pid <= 0 || !proc::alive(g.pid)
+}
+
 /// Forgets groups whose process is gone and that carry nothing any more.
 fn sweep(locked: &mut Locked<'_>) {
     let now = time::now_ns();
@@ -230,14 +272,15 @@ fn sweep(locked: &mut Locked<'_>) {
         let g = &locked.groups()[i];
         // A second's grace: another thread may still be looking at a board.
         let over = g.gid != 0 && g.conns == 0 && now.saturating_sub(g.idle_since) > 1_000_000_000;
-        if over && !proc::alive(g.pid) {
+        if over && is_gone(g) {
             drop_group(locked, i as u32);
         }
     }
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
-    locked.groups()[group as usize] = Group::NONE;
+    let g = core::mem::replace(&mut locked.groups()[group as usize], Group::NONE);
+    process::unhide(g.life_line);
     for (i, chunk) in locked.own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);
@@ -248,6 +291,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
                 // SAFETY: the whole mapping; no connection uses it.
                 unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             }
+            BOARDS[i].serial.fetch_add(1, Ordering::Relaxed);
             idle::forget(i);
             *chunk = OwnChunk {
                 group: 0,

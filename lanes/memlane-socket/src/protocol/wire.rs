@@ -84,6 +84,10 @@ pub const CAN_COPY: u8 = 2;
 pub const WANTS_COPY: u8 = 4;
 /// Bit of [`Message::features`]: takes Proposals at its mailbox too.
 pub const TAKES_MAIL: u8 = 8;
+/// Bit of [`Message::features`]: keeps the end of a life line that an Accept brings.
+pub const KEEPS_LIFE_LINE: u8 = 16;
+/// Bit of [`Message::features`], in an Accept: its last descriptor is one end of a life line between the two processes.
+pub const LIFE_LINE_COMES: u8 = 32;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -242,6 +242,8 @@ pub struct Handshake {
     pub peer_name: [u8; 108],
     /// The length of `peer_name`.
     pub peer_name_len: usize,
+    /// The peer process's random id, as it says.
+    pub peer_gid: u64,
     /// The peer's process id, from the kernel.
     pub peer_pid: i32,
     /// The peer's user id, from the kernel.
@@ -291,6 +293,7 @@ impl Handshake {
         since: 0,
         peer_name: [0; 108],
         peer_name_len: 0,
+        peer_gid: 0,
         peer_pid: 0,
         peer_uid: 0,
         eid: None,

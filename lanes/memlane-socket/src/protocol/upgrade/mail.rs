@@ -2,6 +2,7 @@
 
 use super::messages::mailbox;
 use super::{answer, deliver, introduction, names, refuse, version};
+use crate::protocol::board;
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::wire::{self, Kind, Malformed, Message};
 use crate::state::conn::Stage;
@@ -65,7 +66,7 @@ pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
 
 /// Releases a DMB of ours that the peer will never use, as its message says.
 pub(super) fn release_declined(m: &Message) {
-    let words = group::own_words(m.chunk, u32::from(m.slot));
+    let words = group::own_words(board::number_of(m.chunk), u32::from(m.slot));
     if let Some(words) = words
         && m.token != 0
         && words.rx.0.token.load(Ordering::Acquire) == m.token

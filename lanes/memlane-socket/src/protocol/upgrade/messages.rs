@@ -1,9 +1,10 @@
 //! The handshake's messages: what this process says of itself, how it sends that, and what it remembers of the peer.
 
 use crate::faults;
+use crate::protocol::board;
 use crate::protocol::group;
 use crate::protocol::lane::copying;
-use crate::protocol::wire::{Kind, Message};
+use crate::protocol::wire::{self, Kind, Message};
 use crate::state::conn::{Conn, Handshake};
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
@@ -49,7 +50,7 @@ pub(super) fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
-    m.features = faults::features(copying::features());
+    m.features = faults::features(copying::features() | wire::KEEPS_LIFE_LINE);
     m
 }
 
@@ -71,8 +72,13 @@ pub(super) fn peer_of(hs: &Handshake) -> Result<To, Reason> {
         .map_err(|_| Reason::INTERNAL)
 }
 
-/// Sends a message, with our proof if it needs one, and a chunk if there is one.
-pub(super) fn send(conn: &Conn, to: &To, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
+/// Sends a message, with our proof if it needs one, and a chunk and a life line if there are any.
+pub(super) fn send(
+    conn: &Conn,
+    to: &To,
+    m: &Message,
+    [chunk, life_line]: [Option<i32>; 2],
+) -> Result<(), Sent> {
     let proof = match to {
         To::Name(_) => Some(
             fd::open_path_of(conn.fd.load(Ordering::Relaxed))
@@ -81,8 +87,8 @@ pub(super) fn send(conn: &Conn, to: &To, m: &Message, chunk: Option<i32>) -> Res
         To::Channel(_) => None,
     };
     let own_ring = (m.own_ring != 0).then(|| conn.given_fd.load(Ordering::Relaxed));
-    let all = [proof.as_ref().map(Fd::raw), own_ring, chunk];
-    let (mut fds, mut count) = ([-1; 3], 0);
+    let all = [proof.as_ref().map(Fd::raw), own_ring, chunk, life_line];
+    let (mut fds, mut count) = ([-1; sock::MAX_FDS], 0);
     for fd in all.into_iter().flatten() {
         fds[count] = fd;
         count += 1;
@@ -103,7 +109,7 @@ pub(super) fn send(conn: &Conn, to: &To, m: &Message, chunk: Option<i32>) -> Res
 /// Puts our DMB into a message, and the chunk's descriptor if the peer may not have it yet.
 pub(super) fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
     m.token = hs.rx_token;
-    m.chunk = hs.rx_chunk - 1;
+    m.chunk = board::name_of(hs.rx_chunk - 1);
     m.slot = hs.rx_slot as u16;
     m.ring_size = process::config().ring;
     m.echo = hs.peer_id;
@@ -113,19 +119,50 @@ pub(super) fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
     }
 }
 
-/// Sends a message about a DMB of ours, with its chunk if the peer may not have it yet. Holds the groups' lock
-/// meanwhile: another thread may hear that the peer has the chunk, and would close the descriptor, whose number might
-/// then belong to another file.
-pub(super) fn send_with_chunk(conn: &Conn, to: &To, m: &Message) -> Result<(), Sent> {
+/// Sends a message about a DMB of ours, with its chunk if the peer may not have it yet, and a life line to the peer if there
+/// is none. Holds the groups' lock meanwhile: another thread may hear that the peer has the chunk, and would close the
+/// descriptor, whose number might then belong to another file.
+pub(super) fn send_with_chunk(
+    conn: &Conn,
+    hs: &Handshake,
+    to: &To,
+    m: &mut Message,
+) -> Result<(), Sent> {
     let mut locked = group::lock();
-    let file = locked
+    let chunk = locked
         .as_mut()
-        .and_then(|locked| group::chunk_fd(locked, m.chunk));
-    send(conn, to, m, file)
+        .and_then(|locked| group::chunk_fd(locked, hs.rx_chunk - 1));
+    let keeps = m.kind == Kind::Accept && hs.peer_features & wire::KEEPS_LIFE_LINE != 0;
+    let line = locked
+        .as_mut()
+        .filter(|_| keeps)
+        .and_then(|locked| group::new_life_line(locked, hs.group - 1));
+    let Some((ours, theirs)) = line else {
+        return send(conn, to, m, [chunk, None]);
+    };
+    m.features |= wire::LIFE_LINE_COMES;
+    send(conn, to, m, [chunk, Some(theirs.raw())])?;
+    if let Some(locked) = &mut locked {
+        group::keep_life_line(locked, hs.group - 1, ours, m.gid < hs.peer_gid);
+    }
+    Ok(())
+}
+
+/// Keeps the life line that an Accept brings.
+pub(super) fn take_life_line(hs: &Handshake, m: &Message, got: &mut Received) {
+    if m.features & wire::LIFE_LINE_COMES == 0 {
+        return;
+    }
+    let last = got.fds.iter_mut().rev().find_map(Option::take);
+    if let (Some(end), Some(mut locked)) = (last, group::lock()) {
+        let own = PROCESS.gid.load(Ordering::Relaxed);
+        group::keep_life_line(&mut locked, hs.group - 1, end, m.gid < own);
+    }
 }
 
 pub(super) fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
     hs.peer_id = m.id;
+    hs.peer_gid = m.gid;
     hs.peer_pid = got.cred.pid;
     hs.peer_uid = got.cred.uid;
     hs.peer_features = m.features;

@@ -36,7 +36,8 @@ mod version;
 pub use mail::drain_mailbox;
 use mail::{decline_unknown, release_declined};
 use messages::{
-    Sent, To, mailbox, own_message, peer_of, remember_peer, send, send_with_chunk, tell_dmb,
+    Sent, To, mailbox, own_message, peer_of, remember_peer, send, send_with_chunk, take_life_line,
+    tell_dmb,
 };
 use names::Mailed;
 pub use names::forget_all;
@@ -216,7 +217,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
         Mailed::Full => return be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
         Mailed::Nobody => {}
     }
-    match send(conn, &To::Name(name), &m, None) {
+    match send(conn, &To::Name(name), &m, [None; 2]) {
         Ok(()) => {
             hs.since = time::now_ns();
             proposed(conn, hs)
@@ -390,7 +391,7 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     tell_dmb(conn, &mut yes, hs);
     let to = peer_of(hs)?;
     faults::at(Step::Accepting);
-    match send_with_chunk(conn, &to, &yes) {
+    match send_with_chunk(conn, hs, &to, &mut yes) {
         Ok(()) => {
             faults::at(Step::Accepted);
             hs.stage = Stage::Accepted;
@@ -458,6 +459,7 @@ fn accepted(
         common_eid(m)?;
     }
     offer_dmb(conn, hs, m)?;
+    take_life_line(hs, m, &mut got);
     attach(conn, hs, m, &mut got)?;
     if m.features & wire::TAKES_MAIL != 0
         && !hs.by_channel()
@@ -618,7 +620,7 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     tell_dmb(conn, &mut m, hs);
     let to = peer_of(hs)?;
     faults::at(Step::Confirming);
-    match send_with_chunk(conn, &to, &m) {
+    match send_with_chunk(conn, hs, &to, &mut m) {
         Ok(()) => {
             hs.stage = Stage::Open;
             faults::at(Step::Confirmed);

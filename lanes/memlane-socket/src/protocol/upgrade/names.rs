@@ -226,7 +226,7 @@ pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed
     let Some(to) = known else {
         return Mailed::Nobody;
     };
-    match send(conn, &To::Name(to), m, None) {
+    match send(conn, &To::Name(to), m, [None; 2]) {
         Ok(()) => Mailed::Sent,
         Err(Sent::Later) => Mailed::Full,
         Err(Sent::Never(_)) => Mailed::Nobody,

@@ -4,7 +4,7 @@ use super::*;
 
 /// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
 /// free.
-static HIDDEN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
+static HIDDEN: [AtomicI32; 2048] = [const { AtomicI32::new(0) }; 2048];
 static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The lowest number that has ever been in [`HIDDEN`].
 static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);
