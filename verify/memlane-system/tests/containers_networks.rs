@@ -272,6 +272,26 @@ fn an_agent_that_is_restarted_while_questions_wait_is_asked_again() {
 }
 
 #[test]
+fn an_agent_that_does_not_come_back_leaves_connections_on_tcp() {
+    let Some((mut agent, networks)) = scene("agent_gone", Between::Cable) else {
+        return;
+    };
+    let domain = agent.directory();
+    agent.signal("STOP");
+    let mut pair = pair(&networks, [&domain, &domain]);
+    for _ in 0..20 {
+        pair.exchange();
+    }
+    agent.kill();
+    // A connection waits ten seconds for the next agent.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(11) {
+        pair.exchange();
+    }
+    stays(&mut pair, [Reason::AGENT, Reason::AGENT]);
+}
+
+#[test]
 fn a_stopped_agent_delays_nobody() {
     let Some((agent, networks)) = scene("stopped_agent", Between::Nat) else {
         return;

@@ -52,12 +52,6 @@ fn a_proposal_about_another_connection_is_declined() {
 }
 
 #[test]
-fn a_proposal_of_another_boot_is_declined() {
-    let elsewhere = |_: &Meeting, m: &mut Message| m.boot[0] ^= 1;
-    proposal(elsewhere, Meeting::proof, Reason::NOT_SAME_HOST);
-}
-
-#[test]
 fn a_proof_that_is_something_else_proves_nothing() {
     let honest = |_: &Meeting, _: &mut Message| {};
     let another = |_: &Meeting| {
