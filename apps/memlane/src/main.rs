@@ -8,6 +8,7 @@ mod daemon;
 mod devmem;
 mod exporter;
 mod info;
+mod inject;
 mod manuals;
 mod net;
 mod run;
@@ -47,6 +48,8 @@ enum Verb {
     Info(info::Args),
     Exporter(exporter::Args),
     Agent(agent::Args),
+    Enable(inject::units::Enable),
+    Disable(inject::units::Disable),
     Trace(trace::Args),
     Serve(blocks::serve::Args),
     Map(blocks::map::Args),
@@ -113,6 +116,8 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Check(args) => check::run(&args).map(ExitCode::from),
         Verb::Info(args) => info::run(&args).map(ExitCode::from),
         Verb::Exporter(args) => exporter::run(&args).map(done),
+        Verb::Enable(args) => inject::units::enable(&args).map(done),
+        Verb::Disable(args) => inject::units::disable(&args).map(done),
         Verb::Agent(args) => agent::run(args).map(done),
         Verb::Trace(args) => trace::run(args),
         Verb::Serve(args) => blocks::serve::run(args).map(done),

@@ -1,5 +1,7 @@
 //! `memlane agent`: introduces processes of different network namespaces to each other.
 
+mod install;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -24,13 +26,21 @@ use crate::daemon::service;
 /// A directory is a trust domain: programs that can reach its socket may be introduced to each other. Mount it into the
 /// containers that belong together, read-only.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     /// The directory of each domain; made if it is not there [default: /run/memlane/default]
     #[arg(value_name = "DIR", value_parser = directory)]
     domains: Vec<PathBuf>,
     /// Print what was done each minute, and at the end
     #[arg(long)]
     verbose: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Verb {
+    Install(install::Install),
 }
 
 /// How often `--verbose` prints.
@@ -46,6 +56,13 @@ fn directory(text: &str) -> Result<PathBuf, String> {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match &args.verb {
+        Some(Verb::Install(install)) => install::run(install),
+        None => serve(args),
+    }
+}
+
+fn serve(args: Args) -> anyhow::Result<()> {
     let end = service::bell_of_the_end()?;
     let looker = Looker::open().map_err(|e| fail(Exit::Unsupported, e.to_string()))?;
     let mut agent = Agent::new(looker)?;

@@ -1,0 +1,97 @@
+//! What a program needs so that memlane is in it: mounts and variables.
+
+use std::path::{Path, PathBuf};
+
+use super::tree::PRELOAD_IN_TREE;
+
+/// Where a container finds the library.
+const IN_CONTAINER: &str = "/opt/memlane";
+
+/// A directory that is shown at the same or another place, for reading only.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mount {
+    /// The directory on the host.
+    pub(crate) host: PathBuf,
+    /// Where the program sees it.
+    pub(crate) seen_at: PathBuf,
+}
+
+/// What a program needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Edits {
+    /// Directories that it must see.
+    pub(crate) mounts: Vec<Mount>,
+    /// Variables of its environment.
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+/// Where the program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In a container, which sees nothing of the host that is not mounted.
+    Container,
+    /// On the host.
+    Host,
+}
+
+impl Edits {
+    /// What a program needs that finds the library's tree and the agent's domain at these places of the host.
+    ///
+    /// The path of the library has `$LIB` in it. glibc puts the name of its library directory there; musl does not, finds no
+    /// such file, and goes on without a word.
+    pub(crate) fn new(place: Place, tree: &Path, domain: &Path) -> Edits {
+        let mount = |host: &Path, seen_at: &Path| Mount {
+            host: host.to_owned(),
+            seen_at: seen_at.to_owned(),
+        };
+        let (root, mounts) = match place {
+            Place::Container => (
+                Path::new(IN_CONTAINER),
+                vec![mount(tree, Path::new(IN_CONTAINER)), mount(domain, domain)],
+            ),
+            Place::Host => (tree, Vec::new()),
+        };
+        let library = root.join(PRELOAD_IN_TREE);
+        Edits {
+            mounts,
+            variables: vec![
+                ("LD_PRELOAD", library.display().to_string()),
+                ("MEMLANE_DOMAIN", domain.display().to_string()),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_sees_the_library_and_the_domain_and_nothing_else_of_the_host() {
+        let edits = Edits::new(
+            Place::Container,
+            Path::new("/usr/lib/memlane/inject"),
+            Path::new("/run/memlane/shop"),
+        );
+        let seen: Vec<&Path> = edits.mounts.iter().map(|m| m.seen_at.as_path()).collect();
+        assert_eq!(
+            seen,
+            [Path::new("/opt/memlane"), Path::new("/run/memlane/shop")]
+        );
+        assert_eq!(
+            edits.variables[0].1,
+            "/opt/memlane/$LIB/libmemlane_preload.so"
+        );
+    }
+
+    #[test]
+    fn a_service_of_the_host_needs_no_mounts() {
+        let tree = Path::new("/usr/lib/memlane/inject");
+        let edits = Edits::new(Place::Host, tree, Path::new("/run/memlane/default"));
+        assert!(edits.mounts.is_empty());
+        assert_eq!(
+            edits.variables[0].1,
+            "/usr/lib/memlane/inject/$LIB/libmemlane_preload.so"
+        );
+    }
+}

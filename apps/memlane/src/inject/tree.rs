@@ -1,0 +1,59 @@
+//! The library, where every image's `$LIB` leads to it.
+//!
+//! `$LIB` is `lib/x86_64-linux-gnu` on Debian, `lib64` on Fedora, `lib` elsewhere.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// The library's file name.
+const FILE: &str = "libmemlane_preload.so";
+/// The path to preload, from the tree's root.
+pub(crate) const PRELOAD_IN_TREE: &str = "$LIB/libmemlane_preload.so";
+
+/// Lays the library out in a directory. Programs that run keep the file that they have loaded.
+pub(crate) fn lay_out(library: &Path, root: &Path) -> io::Result<()> {
+    let triplet = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    fs::create_dir_all(root.join(&triplet))?;
+    fs::create_dir_all(root.join("lib64"))?;
+    let new = root.join(format!("{FILE}.new"));
+    fs::copy(library, &new)?;
+    fs::rename(&new, root.join(FILE))?;
+    for (folder, way_back) in [("lib64", ".."), ("lib", ".."), (&triplet, "../..")] {
+        link(&root.join(folder).join(FILE), &format!("{way_back}/{FILE}"))?;
+    }
+    Ok(())
+}
+
+fn link(at: &Path, to: &str) -> io::Result<()> {
+    match symlink(to, at) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_leads_to_the_same_file_and_a_newer_one_takes_its_place() {
+        let dir = std::env::temp_dir().join(format!("memlane-tree-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (library, root) = (dir.join("built.so"), dir.join("root"));
+        for content in ["one", "two"] {
+            fs::write(&library, content).unwrap();
+            lay_out(&library, &root).unwrap();
+            for folder in [
+                "lib".to_owned(),
+                "lib64".to_owned(),
+                format!("lib/{}-linux-gnu", std::env::consts::ARCH),
+            ] {
+                let read = fs::read_to_string(root.join(&folder).join(FILE)).unwrap();
+                assert_eq!(read, content, "{folder}");
+            }
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
