@@ -13,6 +13,7 @@
 #![allow(missing_docs)] // the names are libc's: their manual pages document them
 
 mod numbers;
+mod search;
 mod stdio;
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};

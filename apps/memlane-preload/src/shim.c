@@ -33,9 +33,9 @@ void *memlane_thread(void) { return &state; }
  * (_URC_CONTINUE_UNWIND). */
 __attribute__((visibility("hidden"))) int rust_eh_personality(void) { return 8; }
 
-/* The library is inherited by every program that its user's programs start, so it must load under any libc. Its symbols
- * are those of glibc 2.14 and of musl; for dlsym, which has a newer version since glibc 2.34, the oldest is named. What
- * musl lacks is weak. */
+/* The library is inherited by every program that its user's programs start, so it must load under any libc. It wants no
+ * library but libc. Its symbols are those of glibc 2.14 and of musl. What musl lacks is weak, and so is dlsym: glibc has it
+ * in libc since 2.34 (where its oldest version is still found), and before in libdl, which not every process loads. */
 #if defined(__x86_64__)
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
 #elif defined(__aarch64__)
@@ -44,7 +44,17 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.17");
 #error "which is the oldest version of dlsym here?"
 #endif
 
-void *memlane_dlsym(void *handle, const char *name) { return dlsym(handle, name); }
+__attribute__((weak)) void *dlsym(void *restrict handle, const char *restrict name);
+void *memlane_search(int behind_us, const char *name);
+
+void *memlane_dlsym(void *handle, const char *name)
+{
+#ifndef SEARCH_ALWAYS /* as the builds with fault points do, so that tests go that way */
+    if (dlsym)
+        return dlsym(handle, name);
+#endif
+    return memlane_search(handle == RTLD_NEXT, name);
+}
 
 __attribute__((weak)) void __chk_fail(void);
 __attribute__((weak)) int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);

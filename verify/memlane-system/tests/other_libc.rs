@@ -28,6 +28,23 @@ fn the_library_needs_no_symbol_newer_than_glibc_2_14() {
     }
 }
 
+/// An image may have no more libraries than its program wants: one that is missing ends every program.
+#[test]
+fn the_library_wants_no_library_but_libc() {
+    let library = Built::find().preload;
+    let output = Command::new("readelf").arg("-d").arg(&library).output();
+    let output = output.expect("readelf runs (package binutils)");
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let wanted: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .collect();
+    assert!(
+        wanted.len() == 1 && wanted[0].contains("[libc.so.6]"),
+        "{wanted:?}"
+    );
+}
+
 #[test]
 fn every_symbol_that_the_library_must_have_is_in_musl_too() {
     let Some(musl) = MUSL.map(Path::new).into_iter().find(|path| path.exists()) else {

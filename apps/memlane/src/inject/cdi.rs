@@ -1,6 +1,7 @@
 //! The edits as a device of the Container Device Interface: `docker run --device memlane.dev/lane=on`.
 //!
-//! Source of the format: the CDI specification, `SPEC.md` of github.com/cncf-tags/container-device-interface, version 0.6.0.
+//! Source of the format: the CDI specification, `SPEC.md` of github.com/cncf-tags/container-device-interface. Version 0.5.0 is
+//! the newest that podman 4.3 knows; mounts and variables are in all.
 
 use serde::Serialize;
 
@@ -42,7 +43,7 @@ struct BindMount {
 pub(crate) fn text(edits: &Edits) -> serde_json::Result<String> {
     let variable = |(name, value): &(&str, String)| format!("{name}={value}");
     let spec = Spec {
-        cdi_version: "0.6.0",
+        cdi_version: "0.5.0",
         kind: KIND,
         devices: [Device {
             name: "on",
@@ -77,7 +78,7 @@ mod tests {
             Path::new("/run/memlane/default"),
         );
         let spec: serde_json::Value = serde_json::from_str(&text(&edits).unwrap()).unwrap();
-        assert_eq!(spec["cdiVersion"], "0.6.0");
+        assert_eq!(spec["cdiVersion"], "0.5.0");
         assert_eq!(spec["kind"], "memlane.dev/lane");
         let device = &spec["devices"][0];
         assert_eq!(device["name"], "on");
