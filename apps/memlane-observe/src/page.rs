@@ -113,8 +113,13 @@ pub struct Conn {
     pub inode: u64,
     /// When the entry was made, in nanoseconds since 1970.
     pub since_ns: u64,
-    /// Process id of the peer, as the handshake showed it. 0: not known.
+    /// The lane's name, the same at both ends. 0: no lane, or an older release.
+    pub lane: u64,
+    /// Process id of the peer, as this program sees it where the peer's own page was found; else as the handshake showed it,
+    /// which is its id in the process's pid namespace. 0: not known.
     pub peer_pid: u32,
+    /// Name of the peer's program. Empty: its page was not found.
+    pub peer_comm: String,
     /// User id of the peer.
     pub peer_uid: u32,
     /// Why the connection is on TCP. [`Reason::NONE`]: it is not, or nothing is decided yet.
@@ -303,7 +308,9 @@ impl Conn {
             addresses: addresses(words),
             inode: words.u64(offset_of!(ConnEntry, inode)),
             since_ns: words.u64(offset_of!(ConnEntry, since_ns)),
+            lane: words.u64(offset_of!(ConnEntry, lane)),
             peer_pid: words.u32(offset_of!(ConnEntry, peer_pid)),
+            peer_comm: String::new(),
             peer_uid: words.u32(offset_of!(ConnEntry, peer_uid)),
             reason: Reason(words.u32(offset_of!(ConnEntry, reason))),
             peer_reason: Reason(words.u32(offset_of!(ConnEntry, peer_reason))),

@@ -13,10 +13,21 @@ use crate::processes::{Process, Survey};
 /// Times that a busy ring is read, until nothing was taken between two readings.
 const LOOKS: usize = 8;
 
-/// Fills in [`Flow::ring_used`] of every connection in `survey.processes`, and [`Flow::ring_window`] of what it receives.
-/// Both stay `None` where the other end's page could not be read.
+/// Fills in [`Flow::ring_used`] of every connection in `survey.processes`, [`Flow::ring_window`] of what it receives, and who
+/// its peer is. They stay as they are where the other end's page could not be read.
 pub fn measure(survey: &mut Survey) {
     let ends = Ends::of(survey);
+    let peers: Vec<Vec<Option<(u32, String)>>> = survey
+        .processes
+        .iter()
+        .map(|process| {
+            let peer = |conn: &Conn| {
+                ends.other(process, conn)
+                    .map(|(p, _)| (p.pid, p.comm.clone()))
+            };
+            process.page.conns.iter().map(peer).collect()
+        })
+        .collect();
     let windows: Vec<Vec<Option<u32>>> = survey
         .processes
         .iter()
@@ -30,6 +41,16 @@ pub fn measure(survey: &mut Survey) {
         .iter()
         .map(|process| used_by(process, &ends))
         .collect();
+    for (process, peers) in survey.processes.iter_mut().zip(peers) {
+        for (conn, peer) in process.page.conns.iter_mut().zip(peers) {
+            match peer {
+                Some((pid, comm)) => (conn.peer_pid, conn.peer_comm) = (pid, comm),
+                // A number of another pid namespace says nothing here.
+                None if process.pid != process.page.pid => conn.peer_pid = 0,
+                None => {}
+            }
+        }
+    }
     for ((process, used), windows) in survey.processes.iter_mut().zip(used).zip(windows) {
         let conns = process.page.conns.iter_mut();
         for ((conn, [tx, rx]), window) in conns.zip(used).zip(windows) {
@@ -60,32 +81,56 @@ fn used_by(process: &Process, ends: &Ends<'_>) -> Vec<[Option<u32>; 2]> {
     process.page.conns.iter().map(of).collect()
 }
 
-/// Connections by local and remote address.
-struct Ends<'a>(HashMap<(SocketAddr, SocketAddr), Vec<(&'a Process, &'a Conn)>>);
+/// One end of a connection.
+type End<'a> = (&'a Process, &'a Conn);
+
+/// Connections by the name of their lane, and by local and remote address.
+struct Ends<'a> {
+    by_lane: HashMap<u64, Vec<End<'a>>>,
+    by_address: HashMap<(SocketAddr, SocketAddr), Vec<End<'a>>>,
+}
 
 impl<'a> Ends<'a> {
     fn of(survey: &'a Survey) -> Ends<'a> {
-        let mut ends: HashMap<_, Vec<_>> = HashMap::new();
+        let mut ends = Ends {
+            by_lane: HashMap::new(),
+            by_address: HashMap::new(),
+        };
         for process in survey.processes.iter().chain(&survey.bystanders) {
             for conn in &process.page.conns {
+                let end = (process, conn);
+                if conn.lane != 0 {
+                    ends.by_lane.entry(conn.lane).or_default().push(end);
+                }
                 if let Some(addresses) = conn.addresses {
-                    ends.entry(addresses).or_default().push((process, conn));
+                    ends.by_address.entry(addresses).or_default().push(end);
                 }
             }
         }
-        Ends(ends)
+        ends
     }
 
-    /// The other end of a connection. Another network namespace may have the same addresses, so both ends must also name
-    /// each other's process. `None`: no connection fits, or more than one does.
-    fn other(&self, process: &Process, conn: &Conn) -> Option<(&'a Process, &'a Conn)> {
+    /// The other end of a connection: the one with the same lane. A page of an older release does not name lanes. There,
+    /// another network namespace may have the same addresses, so both ends must also name each other's process. `None`: no
+    /// connection fits, or more than one does.
+    fn other(&self, process: &Process, conn: &Conn) -> Option<End<'a>> {
+        let is_itself = |end: &End<'a>| end.0.pid == process.pid && end.1.index == conn.index;
+        if conn.lane != 0 {
+            let ends = self.by_lane.get(&conn.lane)?;
+            return only(ends.iter().filter(|end| !is_itself(end)));
+        }
         let (local, peer) = conn.addresses?;
-        let mut found = self.0.get(&(peer, local))?.iter().filter(|(other, end)| {
+        let ends = self.by_address.get(&(peer, local))?;
+        only(ends.iter().filter(|(other, end)| {
             is_named(other, conn.peer_pid) && is_named(process, end.peer_pid)
-        });
-        let one = found.next()?;
-        found.next().is_none().then_some(*one)
+        }))
     }
+}
+
+/// The first, if there is no second.
+fn only<'e, 'a: 'e>(mut ends: impl Iterator<Item = &'e End<'a>>) -> Option<End<'a>> {
+    let one = ends.next()?;
+    ends.next().is_none().then_some(*one)
 }
 
 /// Whether `pid` is the process's id as this program sees it, or its id in its own pid namespace.

@@ -231,9 +231,10 @@ fn ring_use(flow: &Flow, number: &impl Fn(u64) -> String) -> String {
 }
 
 fn peer_process(conn: &Conn) -> String {
-    match conn.peer_pid {
-        0 => "-".to_owned(),
-        pid => pid.to_string(),
+    match (conn.peer_pid, conn.peer_comm.as_str()) {
+        (0, _) => "-".to_owned(),
+        (pid, "") => pid.to_string(),
+        (pid, comm) => format!("{comm}/{pid}"),
     }
 }
 

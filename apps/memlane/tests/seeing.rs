@@ -252,6 +252,31 @@ fn a_ring_holds_what_one_end_sent_and_the_other_has_not_taken() {
 }
 
 #[test]
+fn ends_with_the_same_lane_belong_together_behind_any_translation_of_addresses() {
+    let pages = [
+        one_end((41, 42), (9_000, 5_000), (65_536, 4_096)),
+        one_end((42, 41), (99_000, 7_000), (4_096, 65_536)),
+    ];
+    pages[1].addresses(0, ("::ffff:10.1.0.9", 7), ("::ffff:10.1.0.1", 8));
+    let [a, b] = pages.each_ref().map(Holder::new);
+    for page in &pages {
+        page.entry(0, words!(peer_pid = 4242), words!(lane = 77));
+    }
+    assert_eq!(rings_of("ss", a.pid()), [2_000, 4_096]);
+    let seen: serde_json::Value = serde_json::from_str(&told("ss", a.pid(), &["--json"])).unwrap();
+    assert_eq!(seen["connections"][0]["peer_pid"], b.pid());
+    // A third one of that name: nobody is believed.
+    let third = one_end((1, 2), (1, 1), (4_096, 4_096));
+    third.entry(0, words!(peer_pid = 4242), words!(lane = 77));
+    let _third = Holder::new(&third);
+    assert!(
+        rings_of("ss", a.pid())
+            .iter()
+            .all(serde_json::Value::is_null)
+    );
+}
+
+#[test]
 fn every_line_of_stats_is_explained_in_the_guide() {
     let guide = include_str!("../../../docs/guides/seeing.md");
     let sheet = include_str!("golden/stats-d.txt");

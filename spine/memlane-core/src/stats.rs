@@ -248,8 +248,10 @@ pub struct ConnEntry {
     pub copied: AtomicU32,
     /// The window of the ring that this side sends into, in bytes; 0: not known.
     pub tx_ring_window: AtomicU32,
+    /// The lane's name, the same at both ends: the tokens of its two DMBs, one XOR the other; 0 = no lane.
+    pub lane: AtomicU64,
     /// Filler up to 192.
-    pub reserved: [AtomicU32; 10],
+    pub reserved: [AtomicU32; 8],
 }
 
 const _: () = {
@@ -261,4 +263,5 @@ const _: () = {
     assert!(size_of::<ConnEntry>() == CONN_ENTRY_LEN);
     assert!(offset_of!(ConnEntry, reason) == 72);
     assert!(offset_of!(ConnEntry, tx_ring_bytes) == 96);
+    assert!(offset_of!(ConnEntry, lane) == 152);
 };

@@ -14,7 +14,11 @@ fn memlane(args: &[&str]) -> (bool, String, String) {
         .output()
         .expect("memlane runs");
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    (done.status.success(), text(&done.stdout), text(&done.stderr))
+    (
+        done.status.success(),
+        text(&done.stdout),
+        text(&done.stderr),
+    )
 }
 
 fn at(dir: &TempDir, path: &str) -> String {
@@ -28,20 +32,34 @@ fn install_writes_a_device_that_names_what_it_has_laid_out() {
     }
     let dir = TempDir::new("inject-install");
     let destdir = at(&dir, "");
-    let (well, _, said) = memlane(&["agent", "install", "--domain", "/run/memlane/shop", "--destdir", &destdir]);
+    let (well, _, said) = memlane(&[
+        "agent",
+        "install",
+        "--domain",
+        "/run/memlane/shop",
+        "--destdir",
+        &destdir,
+    ]);
     assert!(well, "{said}");
     let spec = std::fs::read_to_string(at(&dir, "etc/cdi/memlane.json")).expect("a device");
     let spec: serde_json::Value = serde_json::from_str(&spec).expect("JSON");
     let edits = &spec["devices"][0]["containerEdits"];
     let host = edits["mounts"][0]["hostPath"].as_str().expect("a path");
     for folder in ["lib", "lib64", "lib/x86_64-linux-gnu"] {
-        let library = dir.path().join(&host[1..]).join(folder).join("libmemlane_preload.so");
+        let library = dir
+            .path()
+            .join(&host[1..])
+            .join(folder)
+            .join("libmemlane_preload.so");
         assert!(library.is_file(), "{}", library.display());
     }
     assert_eq!(edits["mounts"][1]["containerPath"], "/run/memlane/shop");
     let unit = std::fs::read_to_string(at(&dir, "etc/systemd/system/memlane-agent.service"));
     let unit = unit.expect("a unit");
-    assert!(unit.contains("memlane agent $MEMLANE_AGENT_DOMAINS"), "{unit}");
+    assert!(
+        unit.contains("memlane agent $MEMLANE_AGENT_DOMAINS"),
+        "{unit}"
+    );
 }
 
 #[test]
@@ -53,7 +71,10 @@ fn enable_writes_a_drop_in_and_disable_takes_it_away() {
     let (drop_ins, tree) = (at(&dir, "units"), at(&dir, "tree"));
     let to = ["--drop-ins", &drop_ins, "--tree", &tree];
     let (well, said, error) = memlane(&[&["enable", "redis", "pg@15"], &to[..]].concat());
-    assert!(well && said.contains("restart redis.service pg@15.service"), "{said}{error}");
+    assert!(
+        well && said.contains("restart redis.service pg@15.service"),
+        "{said}{error}"
+    );
     let file = dir.path().join("units/redis.service.d/50-memlane.conf");
     let text = std::fs::read_to_string(&file).expect("a drop-in");
     let preload = text
@@ -73,7 +94,10 @@ fn enable_writes_a_drop_in_and_disable_takes_it_away() {
     let (well, _, error) = memlane(&["disable", "redis", "--drop-ins", &drop_ins, "--tree", &tree]);
     assert!(well && !file.exists(), "{error}");
     let (well, _, error) = memlane(&["disable", "redis", "--drop-ins", &drop_ins, "--tree", &tree]);
-    assert!(!well && error.contains("redis.service is not enabled"), "{error}");
+    assert!(
+        !well && error.contains("redis.service is not enabled"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -53,7 +53,9 @@ fn conn(index: usize, state: ConnState, sent: u64) -> Conn {
         )),
         inode: 0,
         since_ns: 1,
+        lane: 0,
         peer_pid: 0,
+        peer_comm: String::new(),
         peer_uid: 0,
         reason: match state {
             ConnState::Tcp => Reason::TOO_YOUNG,

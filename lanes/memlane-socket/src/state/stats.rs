@@ -30,6 +30,7 @@ pub fn open_entry(conn: &Conn) {
         &e.rx_tcp_bytes,
         &e.tx_calls,
         &e.rx_calls,
+        &e.lane,
     ] {
         word.store(0, Relaxed);
     }
@@ -138,9 +139,10 @@ pub fn show_tuple(conn: &Conn, t: &Tuple) {
     e.seq.fetch_add(1, Relaxed);
 }
 
-/// Shows the connection's peer.
-pub fn show_peer(conn: &Conn, pid: i32, uid: u32) {
+/// Shows the connection's peer, and the name of the lane between the two.
+pub fn show_peer(conn: &Conn, pid: i32, uid: u32, lane: u64) {
     if let Some(e) = entry(conn) {
+        e.lane.store(lane, Relaxed);
         e.peer_pid.store(pid.cast_unsigned(), Relaxed);
         e.peer_uid.store(uid, Relaxed);
     }

@@ -106,7 +106,7 @@ fn the_page_about_statistics_tells_the_real_offsets() {
     let entry = fields!(0, ConnEntry, ConnEntry:
         seq state fd role ports peer_pid local_ip remote_ip inode since_ns reason
         peer_reason peer_uid parked tx_ring_size rx_ring_size tx_ring_bytes tx_tcp_bytes
-        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls copied tx_ring_window reserved
+        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls copied tx_ring_window lane reserved
     );
     let numbers = [
         HEADER_LEN,

@@ -558,7 +558,7 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     faults::at(Step::Opened);
     process::show(conn, ConnState::Memlane, Reason::NONE);
     crate::state::stats::upgraded(conn);
-    crate::state::stats::show_peer(conn, hs.peer_pid, hs.peer_uid);
+    crate::state::stats::show_peer(conn, hs.peer_pid, hs.peer_uid, name_of_lane(conn, hs));
     crate::state::stats::show_copied(conn, copying::agreed(hs.peer_features));
     if conn.role.load(Ordering::Relaxed) == Role::Connected {
         hs.stage = Stage::Confirming;
@@ -566,6 +566,14 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
     hs.stage = Stage::Open;
     Ok(())
+}
+
+/// What the lane is called at both ends.
+fn name_of_lane(conn: &Conn, hs: &Handshake) -> u64 {
+    let dmb = conn.tx_dmb.load(Ordering::Acquire);
+    // SAFETY: attached: mapped, atomics only.
+    let theirs = unsafe { &*dmb }.rx.0.token.load(Ordering::Relaxed);
+    theirs ^ hs.rx_token
 }
 
 /// Sets both modes to `Moving`, unless a thread is inside a call of either direction. The caller holds both locks.
