@@ -5,9 +5,9 @@
 
 use super::tally::{EndCounts, Verdict};
 use super::{End, EndError, More, Sent, Sleep, lend};
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN};
-use memlane_packet::Meta;
 use rustix::event::PollFd;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
