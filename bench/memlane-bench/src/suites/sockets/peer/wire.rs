@@ -132,8 +132,17 @@ impl AsRawFd for Wire {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::runner::proc::{Scratch, free_port};
+
+    /// Over TCP and over a socket file.
+    pub(crate) fn each_way(test: impl Fn(At)) {
+        let scratch = Scratch::new().expect("a folder");
+        let port = free_port().expect("a port");
+        test(At::Tcp(([127, 0, 0, 1], port).into()));
+        test(At::Unix(scratch.name("socket")));
+    }
 
     #[test]
     fn an_address_is_one_of_two_kinds() {
