@@ -82,7 +82,7 @@ pub struct Flow {
     pub ring_size: u32,
     /// Bytes of the ring that its sender uses by now. Only the sender's page has this number: for the receiving
     /// direction, [`rings::measure`](crate::rings::measure) fills it in from the peer's page. `None`: not known.
-    pub ring_part: Option<u32>,
+    pub ring_window: Option<u32>,
     /// Bytes sent and not yet received. No page has this number: [`rings::measure`](crate::rings::measure) computes it
     /// from the pages of both ends. `None`: not known.
     pub ring_used: Option<u32>,
@@ -310,9 +310,9 @@ impl Conn {
             parked: words.u32(offset_of!(ConnEntry, parked)) != 0,
             tx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, tx_ring_size)),
-                ring_part: match words.u32(offset_of!(ConnEntry, tx_ring_part)) {
+                ring_window: match words.u32(offset_of!(ConnEntry, tx_ring_window)) {
                     0 => None,
-                    part => Some(part.min(words.u32(offset_of!(ConnEntry, tx_ring_size)))),
+                    window => Some(window.min(words.u32(offset_of!(ConnEntry, tx_ring_size)))),
                 },
                 ring_used: None,
                 copied: copied & COPIED_TX != 0,
@@ -322,7 +322,7 @@ impl Conn {
             },
             rx: Flow {
                 ring_size: words.u32(offset_of!(ConnEntry, rx_ring_size)),
-                ring_part: None,
+                ring_window: None,
                 ring_used: None,
                 copied: copied & COPIED_RX != 0,
                 ring_bytes: words.u64(offset_of!(ConnEntry, rx_ring_bytes)),

@@ -13,16 +13,16 @@ use crate::processes::{Process, Survey};
 /// Times that a busy ring is read, until nothing was taken between two readings.
 const LOOKS: usize = 8;
 
-/// Fills in [`Flow::ring_used`] of every connection in `survey.processes`, and [`Flow::ring_part`] of what it receives.
+/// Fills in [`Flow::ring_used`] of every connection in `survey.processes`, and [`Flow::ring_window`] of what it receives.
 /// Both stay `None` where the other end's page could not be read.
 pub fn measure(survey: &mut Survey) {
     let ends = Ends::of(survey);
-    let parts: Vec<Vec<Option<u32>>> = survey
+    let windows: Vec<Vec<Option<u32>>> = survey
         .processes
         .iter()
         .map(|process| {
-            let part = |conn: &Conn| ends.other(process, conn)?.1.tx.ring_part;
-            process.page.conns.iter().map(part).collect()
+            let window = |conn: &Conn| ends.other(process, conn)?.1.tx.ring_window;
+            process.page.conns.iter().map(window).collect()
         })
         .collect();
     let used: Vec<Vec<[Option<u32>; 2]>> = survey
@@ -30,12 +30,12 @@ pub fn measure(survey: &mut Survey) {
         .iter()
         .map(|process| used_by(process, &ends))
         .collect();
-    for ((process, used), parts) in survey.processes.iter_mut().zip(used).zip(parts) {
+    for ((process, used), windows) in survey.processes.iter_mut().zip(used).zip(windows) {
         let conns = process.page.conns.iter_mut();
-        for ((conn, [tx, rx]), part) in conns.zip(used).zip(parts) {
+        for ((conn, [tx, rx]), window) in conns.zip(used).zip(windows) {
             conn.tx.ring_used = tx;
             conn.rx.ring_used = rx;
-            conn.rx.ring_part = part.map(|part| part.min(conn.rx.ring_size));
+            conn.rx.ring_window = window.map(|window| window.min(conn.rx.ring_size));
         }
     }
 }

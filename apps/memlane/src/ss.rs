@@ -304,7 +304,7 @@ pub(crate) struct ReasonDocument {
 #[derive(Serialize)]
 struct FlowDocument {
     ring_size_bytes: u32,
-    ring_part_bytes: Option<u32>,
+    ring_window_bytes: Option<u32>,
     ring_used_bytes: Option<u32>,
     copied: bool,
     ring_bytes: u64,
@@ -376,7 +376,7 @@ impl From<Flow> for FlowDocument {
     fn from(flow: Flow) -> FlowDocument {
         FlowDocument {
             ring_size_bytes: flow.ring_size,
-            ring_part_bytes: flow.ring_part,
+            ring_window_bytes: flow.ring_window,
             ring_used_bytes: flow.ring_used,
             copied: flow.copied,
             ring_bytes: flow.ring_bytes,

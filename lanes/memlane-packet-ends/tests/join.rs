@@ -1,11 +1,12 @@
 //! Ends joined with each other, over the lane: nothing is lost where the other side is slow, and each is told why it ends.
 
 use memlane_packet::Mode;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::io::{BackQueue, BackTerms, FrontQueue, FrontTerms, Link, Listener, connect};
-use memlane_packet_ends::generate::{Generator, Plan, Sink, Verdict};
+use memlane_packet_ends::generate::{Generator, Plan, Sink};
 use memlane_packet_ends::join::{Join, Over, Side, Terms, run_all};
 use memlane_packet_ends::port::Port;
+use memlane_packet_ends::tally::Verdict;
 use memlane_packet_ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
 use rustix::event::{EventfdFlags, PollFd, eventfd};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -244,7 +245,7 @@ fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_e
         let told = port.read();
         assert_eq!(told.counts.received, FRAMES);
         // Of what the back shows the front (that its frames are done), some or all without a doorbell.
-        assert!(told.bells + told.quiet > 0, "{told:?}");
+        assert!(told.doorbells + told.quiet > 0, "{told:?}");
         let [tx, _] = told.grants.unwrap();
         assert_eq!(tx.hits > 0 && tx.mapped > 0, mode == Mode::Persistent);
         assert_eq!(tx.in_use, 0);

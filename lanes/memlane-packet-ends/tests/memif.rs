@@ -152,7 +152,7 @@ fn who_sleeps_is_woken_for_frames_and_for_room_and_by_the_end() {
         }
         // Their goodbye, and nothing else.
         let end = servers[0].wait(Sleep::FOR_FRAMES, LIMIT);
-        (end, servers[0].counts().bells)
+        (end, servers[0].counts().doorbells)
     });
     for n in 0..rounds {
         if n % 10 == 0 {
@@ -168,10 +168,10 @@ fn who_sleeps_is_woken_for_frames_and_for_room_and_by_the_end() {
         assert_eq!(got, Ok(1));
     }
     drop(client);
-    let (end, bells) = echo.join().unwrap();
+    let (end, doorbells) = echo.join().unwrap();
     assert_eq!(end, Err(Detach::PeerDetached(0)));
-    assert!(bells > 0, "nobody was ever rung for");
-    assert!(clients[0].counts().bells > 0);
+    assert!(doorbells > 0, "nobody was ever rung for");
+    assert!(clients[0].counts().doorbells > 0);
 }
 
 #[test]

@@ -349,7 +349,7 @@ fn what_a_monitor_must_not_say_is_refused_with_a_reason() {
         guest.is_hung_up_on();
         assert!(!house.trouble().is_empty(), "{request} {body:?}");
     }
-    // Bells that are no eventfds, a ring that lies nowhere, one that ends outside.
+    // Doorbells that are no eventfds, a ring that lies nowhere, one that ends outside.
     for request in [SET_VRING_KICK, SET_VRING_CALL] {
         let mut guest = Guest::connect(&house);
         guest.negotiate(ALL);

@@ -16,8 +16,8 @@ pub struct QueueStats {
     pub full: u64,
     /// Frames that the other side says it could not use.
     pub failed: u64,
-    /// Bells that were to be rung.
-    pub bells: u64,
+    /// Doorbells that were due.
+    pub doorbells: u64,
     /// Times that something was shown to the other side and no doorbell was needed: it had not asked for one yet.
     pub quiet: u64,
     /// Fragments that the kernel copied.

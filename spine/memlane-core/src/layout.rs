@@ -15,34 +15,33 @@
 //! | word | written by | read by | ordering |
 //! |---|---|---|---|
 //! | `consumed` | receiver | sender | release/acquire: the sender may overwrite what is below it + ring size |
-//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`, `SHED`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
+//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`, `TRIMMED`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
 //! | `rx_cpu` | receiver | sender | hint |
-//! | `token` | receiver | sender, once, at attach | written before the token is told |
+//! | `token` | receiver | sender, once, at attach | written before the sender knows the token |
 //! | `published` | sender | receiver | release/acquire: payload and runs below it are visible |
 //! | `writing` | sender | receiver, when it parks | fence against `flags` |
 //! | `active` | sender | receiver | release/acquire: 1 = runs valid; 2 = the sender has detached |
-//! | `runs_declared`, `runs`, `parts` | sender | receiver | before `published` |
+//! | `runs_declared`, `runs`, `windows` | sender | receiver | before `published` |
 //! | `tx_cpu`, `ready_since` | sender | receiver | hint |
 //!
-//! Both sides can *physically* write all of it. Neither believes a word that it
-//! wrote itself: it keeps its own copy in private memory; and what it reads of
-//! the other's words is checked against private state.
+//! Both sides can *physically* write all of it. Neither believes a word that it wrote itself: it keeps its own copy in
+//! private memory. What it reads of the other side's words it checks against private state.
 
 use crate::sync::{Cpu, Words};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-/// DMBs in one chunk: one 64-bit ready word covers them.
+/// The number of DMBs in one chunk: one 64-bit ready word covers them.
 pub const SLOTS: usize = 64;
-/// TCP runs that a sender can have outstanding.
+/// The number of TCP runs that a sender can have outstanding.
 pub const RUNS: usize = 16;
-/// Bytes of one `DmbWords`.
+/// The size of one `DmbWords`, in bytes.
 pub const DMB_WORDS_LEN: usize = 1024;
 /// Offset of the first `DmbWords` in a chunk.
 pub const DMBS_AT: usize = 4096;
 /// Offset of the first ring in a chunk.
 pub const RINGS_AT: usize = DMBS_AT + SLOTS * DMB_WORDS_LEN;
-/// The part of a ring that a sender begins with: one page. See [`crate::ring`].
-pub const PART_LEAST: u32 = 4096;
+/// The window of a ring that a sender begins with: one page. See [`crate::ring`].
+pub const WINDOW_LEAST: u32 = 4096;
 /// Smallest ring: SMC_BUF_MIN_SIZE (net/smc/smc_core.h).
 pub const RING_MIN: usize = 16 * 1024;
 /// Largest ring: 64 MiB (×64 slots stays far below the address space).
@@ -50,16 +49,17 @@ pub const RING_MAX: usize = 64 * 1024 * 1024;
 
 /// `DmbWords::flags`: the receiver sleeps, or is about to: the next bytes must come by TCP.
 pub const PARKED: u32 = 1;
-/// `DmbWords::flags`: the receiver will never look at the ring again.
+/// `DmbWords::flags`: the receiver will never read the ring again.
 pub const TCP_ONLY: u32 = 2;
 /// `DmbWords::flags`: set this DMB's bit in the chunk's ready word after publishing.
 pub const WANT_READY: u32 = 4;
-/// `DmbWords::flags`, beside `PARKED`: the ring's pages have been given back; a sender does well to begin small again.
-pub const SHED: u32 = 8;
+/// `DmbWords::flags`, beside `PARKED`: the ring's pages have been given back, and a sender should begin with a small
+/// window again.
+pub const TRIMMED: u32 = 8;
 
 /// `DmbWords::active`: the sender has declared where its stream stands.
 pub const ACTIVE: u32 = 1;
-/// `DmbWords::active`: the sender has unmapped or forgotten this DMB: it may be used anew.
+/// `DmbWords::active`: the sender has unmapped or forgotten this DMB, so it may serve another stream.
 pub const DETACHED: u32 = 2;
 
 /// A stretch of stream offsets that went, or will go, by TCP.
@@ -67,47 +67,48 @@ pub const DETACHED: u32 = 2;
 pub struct Run<W: Words> {
     /// First stream offset.
     pub start: W::U64,
-    /// One past the last; `u64::MAX` = everything from `start` on, for ever.
+    /// One past the last; `u64::MAX`: everything from `start` on.
     pub end: W::U64,
 }
 
-/// A part of a ring, from its first byte on. Stream offset `o` lies at `(o + shift) % len`.
+/// A window of a ring, from its first byte on. Stream offset `o` lies at `(o + shift) % len`.
 #[repr(C)]
-pub struct Part<W: Words> {
-    /// Bytes: a power of two; 0 = the whole ring.
+pub struct Window<W: Words> {
+    /// Size in bytes, a power of two; 0: the whole ring.
     pub len: W::U32,
-    /// See above.
+    /// What is added to a stream offset to get its position.
     pub shift: W::U32,
 }
 
-/// The words of one DMB. Each group has 128 bytes to itself: adjacent-line
-/// prefetch makes pairs of 64-byte lines travel together.
+/// The words of one DMB. Each group has 128 bytes to itself, because adjacent-line prefetch moves pairs of 64-byte
+/// lines together.
 #[repr(C, align(128))]
 pub struct DmbWords<W: Words> {
-    /// See the table above.
+    /// Stream offset below which the receiver has taken everything.
     pub consumed: Aligned<W::U64>,
-    /// See the table above.
+    /// Words that the receiver writes rarely.
     pub rx: Aligned<RxWords<W>>,
-    /// See the table above.
+    /// Words that the sender writes with each message.
     pub sent: Aligned<SentWords<W>>,
-    /// See the table above.
+    /// Words of the sender that the receiver reads when it parks.
     pub tx: Aligned<TxWords<W>>,
-    /// See the table above.
+    /// Declared TCP runs; run `k` lies at `k % RUNS`.
     pub runs: [Run<W>; RUNS],
-    /// What of the ring is in use from the end of `runs[k]` on.
-    pub parts: Aligned<[Part<W>; RUNS]>,
-    /// Filler up to 1024.
+    /// The window of the ring that is in use from the end of `runs[k]` on.
+    pub windows: Aligned<[Window<W>; RUNS]>,
+    /// Padding up to 1024 bytes.
     pub reserved2: Aligned<W::U64>,
 }
 
-/// 128 bytes to itself.
+/// A value with 128 bytes to itself.
 #[repr(C, align(128))]
 pub struct Aligned<T>(pub T);
 
-/// Words that the receiver writes rarely: the sender reads `flags` with every message, so that both keep this line.
+/// Words that the receiver writes rarely. The sender reads `flags` with every message, so both CPUs keep this cache
+/// line.
 #[repr(C)]
 pub struct RxWords<W: Words> {
-    /// `PARKED | TCP_ONLY | WANT_READY | SHED`.
+    /// `PARKED | TCP_ONLY | WANT_READY | TRIMMED`.
     pub flags: W::U32,
     /// CPU that the receiver last waited on, +1; 0 = not known.
     pub rx_cpu: W::U32,
@@ -115,8 +116,8 @@ pub struct RxWords<W: Words> {
     pub token: W::U64,
 }
 
-/// What a receiver that is awake looks at: all that the sender has to say with a message lies on one line, which goes
-/// from one CPU to the other once a message.
+/// What an awake receiver reads. All that the sender has to say with a message lies in one cache line, which moves from
+/// one CPU to the other once for each message.
 #[repr(C)]
 pub struct SentWords<W: Words> {
     /// Stream offset up to which the sender has declared everything.
@@ -125,13 +126,13 @@ pub struct SentWords<W: Words> {
     pub runs_declared: W::U32,
     /// CPU that the sender last sent from, +1; 0 = not known.
     pub tx_cpu: W::U32,
-    /// `ticks` at which the sender set this DMB's bit in the ready word; 0 = it does not tell. Receivers report
-    /// connections in this order.
+    /// `ticks` at which the sender set this DMB's bit in the ready word; 0: the sender does not write it. Receivers
+    /// report connections in this order.
     pub ready_since: W::U64,
 }
 
-/// Words of the sender that the receiver reads only when it parks: `writing` changes twice a message, so that this line
-/// has to stay with the sender.
+/// Words of the sender that the receiver reads only when it parks. `writing` changes twice with each message, so this
+/// cache line should stay with the sender.
 #[repr(C)]
 pub struct TxWords<W: Words> {
     /// 1 while the sender may be writing into the ring.
@@ -146,13 +147,13 @@ pub struct TxWords<W: Words> {
 pub struct ChunkHeader {
     /// `CHUNK_MAGIC`; written by the owner before the memfd is sent.
     pub magic: AtomicU64,
-    /// Bytes of each ring.
+    /// Size of each ring, in bytes.
     pub ring_size: AtomicU32,
     /// `LAYOUT_VERSION`.
     pub version: AtomicU32,
-    /// Filler: the ready words have their own lines.
+    /// Padding: the ready words have cache lines of their own.
     pub reserved: [AtomicU64; 14],
-    /// Who has news, and who looks for them.
+    /// Which DMBs have news, and when the receiver last looked.
     pub ready: ReadyWords,
 }
 
@@ -163,17 +164,17 @@ pub struct ReadyWords {
     /// Bit n: the sender published into DMB n since the receiver last looked.
     /// Set by the sender (after `published`), cleared by the receiver (before it reads `published`).
     pub bits: AtomicU64,
-    /// `ticks` at which the receiver last looked at its rings, give or take 200 µs; 0 = it does not tell. Written by the
-    /// receiver, read by the sender, a hint.
+    /// `ticks` at which the receiver last looked at its rings, to within 200 µs; 0: the receiver does not write it.
+    /// Written by the receiver, read by the sender, a hint.
     pub looked: AtomicU64,
 }
 
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
-/// Version of everything in this file.
+/// The version of everything in this file.
 pub const LAYOUT_VERSION: u32 = 3;
 
-/// Bytes of a chunk whose rings have `ring_size` bytes.
+/// The size of a chunk whose rings have `ring_size` bytes, in bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {
     RINGS_AT + SLOTS * ring_size
 }
@@ -190,9 +191,9 @@ const _: () = {
     assert!(offset_of!(DmbWords<Cpu>, sent) == 256);
     assert!(offset_of!(DmbWords<Cpu>, tx) == 384);
     assert!(offset_of!(DmbWords<Cpu>, runs) == 512);
-    assert!(offset_of!(DmbWords<Cpu>, parts) == 768);
+    assert!(offset_of!(DmbWords<Cpu>, windows) == 768);
     assert!(size_of::<Run<Cpu>>() == 16);
-    assert!(size_of::<Part<Cpu>>() == 8);
+    assert!(size_of::<Window<Cpu>>() == 8);
     assert!(offset_of!(SentWords<Cpu>, ready_since) == 16);
     assert!(offset_of!(ChunkHeader, ready) == 128);
     assert!(offset_of!(ReadyWords, looked) == 8);

@@ -1,50 +1,43 @@
 //! One direction of one stream over two lanes.
 //!
-//! A stream is a sequence of bytes, each with its **stream offset**. Every byte
-//! goes either through the ring or through TCP. The
-//! sender chooses for each stretch; the receiver follows the sender's map: all
-//! bytes below `published` are in the ring, except those in a declared TCP
-//! **run**. A run is declared before its first byte is written to TCP, so the
-//! receiver always knows how many bytes it may take from TCP at its place; what
-//! the kernel did not take of a declared run is a **debt**, paid by TCP first.
+//! A stream is a sequence of bytes, each with its **stream offset**. Every byte goes either through the ring or through
+//! TCP. The sender chooses for each stretch of bytes, and the receiver follows the sender's map: all bytes below
+//! `published` are in the ring, except those in a declared TCP **run**. The sender declares a run before it writes the
+//! run's first byte to TCP, so the receiver always knows how many bytes it may take from TCP. Bytes of a declared run
+//! that the kernel has not taken yet are a **debt**; the sender pays it, by TCP, before it sends anything else.
 //!
 //! # Parking
 //!
-//! The ring cannot wake anybody; TCP can. So a receiver that goes to sleep says
-//! so first, and the sender looks first:
+//! The ring cannot wake anybody; TCP can. So a receiver that goes to sleep first says so, and a sender first looks:
 //!
 //! ```text
 //! receiver: flags |= PARKED   ── fence P ──  writing == 0?  published unchanged?  sleep on TCP
 //! sender:   writing  = 1      ── fence W ──  flags & PARKED? → TCP   else copy, publish; writing = 0
 //! ```
 //!
-//! Whichever fence comes first in the single order of the two: if P, the sender
-//! sees `PARKED` and its bytes go by TCP, which wakes the receiver; if W, the
-//! receiver sees `writing` and waits it out (bounded: the peer may be
-//! descheduled, dead or hostile), then sees the new `published`. There is no
-//! order in which bytes lie in the ring while the receiver sleeps.
+//! One of the two fences comes first in their single order. If it is P, the sender sees `PARKED`, and its bytes go by
+//! TCP, which wakes the receiver. If it is W, the receiver sees `writing` and waits until it is 0 (for a bounded time:
+//! the peer may be descheduled, dead or hostile), and then sees the new `published`. In no order do bytes lie in the
+//! ring while the receiver sleeps.
 //!
 //! Checked with loom on a shrunken ring (`tests/loom_ring.rs`).
 //!
-//! # Parts
+//! # Windows
 //!
-//! A sender uses as much of the ring as the stream needs: a **part** of it, from
-//! its first byte on, with offset `o` at `(o + shift) % part`. Which, is declared
-//! with each run and holds from that run's end on; a run may be empty, to declare
-//! nothing else. When a write does not fit, the part grows, and the shift is such
-//! that the next byte lies right behind the old part: what is unread there stays
-//! where it is, and is written over only when it has been consumed. The part
-//! shrinks when the receiver says that it has given the ring's pages back
-//! ([`crate::layout::SHED`]); it may do that while it is parked and owns the ring
-//! alone. Neither side ever waits for the other to agree.
+//! A sender uses only as much of the ring as the stream needs: a **window**. It begins at the ring's first byte, and
+//! offset `o` lies at `(o + shift) % window`. The sender declares a window with each run, and the window holds from
+//! that run's end on; a run may be empty, to declare nothing else. When a write does not fit, the window grows, and the
+//! shift puts the next byte right behind the old window. Unread bytes in the old window stay where they are, and are
+//! written over only when they have been consumed. The window shrinks when the receiver says that it has given the
+//! ring's pages back ([`crate::layout::TRIMMED`]). The receiver may do that while it is parked, because it is the
+//! ring's only user then. Neither side ever waits for the other to agree.
 //!
 //! # Trust
 //!
-//! [`Tx`] and [`Rx`] live in private memory. What they read of the other side's
-//! words is loaded once and checked against private state; an impossible value
-//! is [`Misbehaved`], which ends this peer's memory lane and nothing else.
+//! [`Tx`] and [`Rx`] live in private memory. They load each word of the other side once and check it against private
+//! state. An impossible value is [`Misbehaved`], which ends this peer's memory lane and nothing else.
 
-use crate::layout::{ACTIVE, DETACHED, DmbWords, PARKED, RUNS, SHED, TCP_ONLY};
+use crate::layout::{ACTIVE, DETACHED, DmbWords, PARKED, RUNS, TCP_ONLY, TRIMMED};
 use crate::sync::{Word, Words};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -55,7 +48,7 @@ pub enum Misbehaved {
     Consumed,
     /// `published` went backwards, claims more than the ring holds, or less than was taken.
     Published,
-    /// A TCP run overlaps its predecessor, ends before it starts, or names a part that the ring does not have.
+    /// A TCP run overlaps its predecessor, ends before it starts, or names a window that the ring does not have.
     Run,
 }
 
@@ -69,12 +62,12 @@ impl core::fmt::Display for Misbehaved {
     }
 }
 
-/// Where a ring stretch lies: `len` bytes from ring position `at`, without wrap.
+/// A stretch of the ring: `len` bytes from position `at`, without a wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     /// Position in the ring.
     pub at: usize,
-    /// Bytes.
+    /// Number of bytes.
     pub len: usize,
 }
 
@@ -83,9 +76,9 @@ pub struct Stretch {
 pub enum MustTcp {
     /// The receiver is parked: only TCP can wake it.
     Parked,
-    /// The receiver asked for TCP only: time for [`Tx::go_tcp_only`].
+    /// The receiver asked for TCP only: call [`Tx::go_tcp_only`].
     TcpOnly,
-    /// Bytes promised to TCP are still unpaid.
+    /// Bytes promised to TCP have not been written yet.
     Debt,
     /// No slot is free in which a later run could be declared.
     RunsFull,
@@ -93,29 +86,26 @@ pub enum MustTcp {
     Ended,
 }
 
-/// A new run is needed only after ring bytes, so it is enough that ring bytes
-/// are written while at most this many runs are outstanding: one slot for the
-/// run after them, and two because the receiver may still be looking at the
-/// last run that it has finished (that run could have grown), behind which an
-/// empty one may stand that declares a part, and nothing in between.
+/// The most outstanding runs with which ring bytes may be written. A new run is needed only after ring bytes. One slot
+/// is kept for that run. Two more are kept because the receiver may still be looking at the last run that it has
+/// finished (it could have grown), and behind that an empty run may declare a window.
 const RUNS_FOR_RING: usize = RUNS - 3;
 
-/// A part that is too small grows so many times.
+/// The factor by which a window that is too small grows.
 const GROWTH: u32 = 4;
 
-/// The sender's answer to "may I put bytes into the ring?".
+/// The answer to a sender that wants to put bytes into the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
     /// Yes, up to this many bytes. `writing` is set: [`Tx::commit`] must follow.
     Ring(usize),
     /// The ring is full.
     Full,
-    /// No: by TCP.
+    /// No: the bytes must go by TCP.
     Tcp(MustTcp),
 }
 
-/// Sender's private state of one direction. All-zero bytes are a valid,
-/// inactive value.
+/// The sender's private state of one direction. All-zero bytes are a valid, inactive value.
 #[derive(Debug, Default, Clone, Copy)]
 #[repr(C)]
 pub struct Tx {
@@ -124,21 +114,21 @@ pub struct Tx {
     debt: u64,
     run_start: u64,
     ring_head: u64,
-    /// Until everything below this is consumed, which lies in the part that was used before …
+    /// Until everything below this offset, which lies in the window used before, is consumed …
     barrier: u64,
-    /// … bytes go into the ring below this offset only.
+    /// … bytes go into the ring only below this offset.
     cap: u64,
-    /// Where a part was last declared by a run of its own, +1; 0 = nowhere yet.
+    /// The offset at which a run of its own last declared a window, +1; 0: none yet.
     declared_at: u64,
     run_ends: [u64; RUNS],
     declared: u32,
     freed: u32,
     ended: u32,
-    /// Bytes of the ring in use; 0 = all.
-    part: u32,
-    /// Added to an offset, for its place.
+    /// The window, in bytes; 0: the whole ring.
+    window: u32,
+    /// What is added to an offset to get its position.
     shift: u32,
-    /// The part to begin with; 0 = all, always.
+    /// The window to begin with; 0: always the whole ring.
     least: u32,
 }
 
@@ -148,7 +138,7 @@ impl Tx {
         self.head - self.debt
     }
 
-    /// Bytes in flight as last seen: sent (by either lane) and not yet consumed.
+    /// The number of bytes sent, by either lane, that were not consumed when this side last looked.
     pub fn in_flight(&self) -> u64 {
         // A peer may have acknowledged promised bytes that `go_tcp_only` took back.
         self.head.saturating_sub(self.consumed)
@@ -159,24 +149,23 @@ impl Tx {
         self.ended != 0
     }
 
-    /// Bytes in use of a ring of `size` bytes.
+    /// The window in a ring of `size` bytes.
     #[inline]
-    pub fn part(&self, size: usize) -> usize {
-        part_of(self.part, size)
+    pub fn window(&self, size: usize) -> usize {
+        window_of(self.window, size)
     }
 
-    /// Opens the lane at stream offset `head`: everything below went by TCP. The
-    /// whole ring is used, always.
+    /// Opens the lane at stream offset `head`: everything below went by TCP. The window is always the whole ring.
     pub fn activate<W: Words>(&mut self, w: &DmbWords<W>, head: u64) {
-        self.activate_part(w, head, 0);
+        self.activate_window(w, head, 0);
     }
 
-    /// As `activate`, with a part of `least` bytes (a power of two, at most the
-    /// ring's size) to begin with.
-    pub fn activate_part<W: Words>(&mut self, w: &DmbWords<W>, head: u64, least: u32) {
+    /// Opens the lane at stream offset `head`, with a window of `least` bytes to begin with: a power of two, at most
+    /// the ring's size.
+    pub fn activate_window<W: Words>(&mut self, w: &DmbWords<W>, head: u64, least: u32) {
         *self = Tx {
             head,
-            part: least,
+            window: least,
             least,
             ..Tx::default()
         };
@@ -187,9 +176,8 @@ impl Tx {
         w.tx.0.active.store(ACTIVE, Release);
     }
 
-    /// May up to `want` bytes go into the ring of `size` bytes? On
-    /// `Room::Ring(n)`, `writing` is set; copy to the stretches of
-    /// [`Tx::stretches`] and call [`Tx::commit`] soon.
+    /// May up to `want` bytes go into the ring of `size` bytes? After `Room::Ring(n)`, `writing` is set: copy to the
+    /// stretches of [`Tx::stretches`] and call [`Tx::commit`] soon.
     #[inline]
     pub fn reserve<W: Words>(
         &mut self,
@@ -200,8 +188,8 @@ impl Tx {
         self.reserve_if(w, size, want, |_| true)
     }
 
-    /// As `reserve`, for who may have no memory for more: `may_grow` is asked
-    /// before so many bytes of the ring are used that were not in use.
+    /// Reserves like [`reserve`](Tx::reserve), for a sender that may lack memory: `may_grow` gets the number of bytes
+    /// by which the window would grow, and may refuse.
     #[inline]
     pub fn reserve_if<W: Words>(
         &mut self,
@@ -223,7 +211,7 @@ impl Tx {
         if room < want {
             self.refresh(w)?;
             room = self.room(size);
-            if room < want && self.part != 0 && (self.part as usize) < size {
+            if room < want && self.window != 0 && (self.window as usize) < size {
                 self.grow(w, size, want, may_grow);
                 room = self.room(size);
             }
@@ -239,7 +227,7 @@ impl Tx {
         }
         w.tx.0.writing.store(1, Relaxed);
         W::full_fence(); // fence W
-        // Acquire: a receiver that was parked may have given the pages back that are written now.
+        // Acquire: a receiver that was parked may have given back the pages that are written now.
         if let Some(why) = must_tcp(w.rx.0.flags.load(Acquire)) {
             w.tx.0.writing.store(0, Release);
             return Ok(Room::Tcp(why));
@@ -250,11 +238,12 @@ impl Tx {
     /// The one or two stretches of a ring of `size` bytes for the next `n` bytes.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.head, self.shift, self.part(size), n)
+        split(self.head, self.shift, self.window(size), n)
     }
 
-    /// Would the next `want` bytes lie in two stretches, although the part is large enough for them? If nothing in the
-    /// ring is unread, the part begins anew at its first byte, so that they lie in one. For senders that hand places out.
+    /// Makes room for the next `want` bytes without a wrap, for senders that fill reserved room in place. If these
+    /// bytes would wrap although the window is large enough, and nothing in the ring is unread, the window begins anew
+    /// at its first byte.
     #[inline]
     pub fn straighten<W: Words>(
         &mut self,
@@ -263,7 +252,7 @@ impl Tx {
         want: usize,
     ) -> Result<(), Misbehaved> {
         let (_, second) = self.stretches(size, want);
-        if second.len == 0 || want > self.part(size) || self.part == 0 || self.debt != 0 {
+        if second.len == 0 || want > self.window(size) || self.window == 0 || self.debt != 0 {
             return Ok(());
         }
         match must_tcp(w.rx.0.flags.load(Relaxed)) {
@@ -272,27 +261,27 @@ impl Tx {
         }
     }
 
-    /// … unless it was ended, or somebody has still to read there.
+    /// Begins the window anew, unless the lane has ended or the ring has unread bytes.
     #[cold]
     fn begin_anew<W: Words>(&mut self, w: &DmbWords<W>) -> Result<(), Misbehaved> {
         self.refresh(w)?;
         if self.ended == 0 && self.consumed >= self.ring_head {
             #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
-            let shift = (self.head as u32).wrapping_neg() & (self.part - 1);
-            self.declare_part(w, self.part, shift);
+            let shift = (self.head as u32).wrapping_neg() & (self.window - 1);
+            self.declare_window(w, self.window, shift);
         }
         Ok(())
     }
 
-    /// In a full ring of `size` bytes: what the receiver must have consumed for a
-    /// good piece of room (half-empty rings make long copies).
+    /// The offset up to which the receiver must have consumed, in a full ring of `size` bytes, for a quarter of the
+    /// window to be free. Smaller room makes short copies.
     pub fn room_from(&self, size: usize) -> u64 {
-        let part = self.part(size) as u64;
-        let quarter = (self.head + part / 4).saturating_sub(part);
+        let window = self.window(size) as u64;
+        let quarter = (self.head + window / 4).saturating_sub(window);
         quarter.max(self.barrier)
     }
 
-    /// Publishes `n` bytes copied after [`Tx::reserve`] (0 = nothing came of it).
+    /// Publishes `n` bytes copied after [`Tx::reserve`]; 0: nothing was copied.
     #[inline]
     pub fn commit<W: Words>(&mut self, w: &DmbWords<W>, n: usize) {
         if n > 0 {
@@ -303,14 +292,14 @@ impl Tx {
         w.tx.0.writing.store(0, Release);
     }
 
-    /// Declares that the next `want` bytes go by TCP; call before writing them.
-    /// [`Tx::paid`] says afterwards how many the kernel took.
+    /// Declares that the next `want` bytes go by TCP. Call it before writing them; afterwards [`Tx::paid`] takes the
+    /// number of bytes that the kernel took.
     pub fn promise_tcp<W: Words>(&mut self, w: &DmbWords<W>, want: usize) {
         let want = want as u64;
         if self.ended != 0 || want <= self.debt {
             return;
         }
-        if self.debt == 0 && self.part > self.least && w.rx.0.flags.load(Relaxed) & SHED != 0 {
+        if self.debt == 0 && self.window > self.least && w.rx.0.flags.load(Relaxed) & TRIMMED != 0 {
             self.shrink(w);
         }
         let more = want - self.debt;
@@ -320,7 +309,7 @@ impl Tx {
         w.sent.0.published.store(self.head, Release);
     }
 
-    /// The kernel took `n` bytes of what was promised.
+    /// Notes that the kernel took `n` bytes of what was promised.
     pub fn paid(&mut self, n: usize) {
         if self.ended == 0 {
             self.debt = self.debt.saturating_sub(n as u64);
@@ -363,10 +352,10 @@ impl Tx {
         if self.consumed < self.barrier {
             return self.cap.saturating_sub(self.head) as usize;
         }
-        (self.part(size) as u64).saturating_sub(self.head - self.consumed) as usize
+        (self.window(size) as u64).saturating_sub(self.head - self.consumed) as usize
     }
 
-    /// `want` bytes do not fit: more of the ring is used from here on.
+    /// Grows the window, because `want` bytes do not fit.
     #[cold]
     fn grow<W: Words>(
         &mut self,
@@ -375,46 +364,46 @@ impl Tx {
         want: usize,
         may_grow: impl FnOnce(usize) -> bool,
     ) {
-        let larger = u64::from(self.part.saturating_mul(GROWTH));
-        let two = 2 * want.min(size) as u64; // this one, and the next beside it
+        let larger = u64::from(self.window.saturating_mul(GROWTH));
+        let two = 2 * want.min(size) as u64; // this write, and the next one beside it
         #[allow(clippy::cast_possible_truncation)] // a ring's size at most
         let more = larger.max(two.next_power_of_two()).min(size as u64) as u32;
-        if !may_grow((more - self.part) as usize) {
+        if !may_grow((more - self.window) as usize) {
             return;
         }
-        // Everything unread lies in the old part; `head` shall lie right behind it.
+        // Everything unread lies in the old window; `head` must come right behind it.
         let is_empty = self.consumed >= self.ring_head;
-        let old = if is_empty { 0 } else { self.part };
+        let old = if is_empty { 0 } else { self.window };
         #[allow(clippy::cast_possible_truncation)] // meant: a power of two divides it
         let shift = old.wrapping_sub(self.head as u32) & (more - 1);
-        if self.declare_part(w, more, shift) {
+        if self.declare_window(w, more, shift) {
             self.cap = self.head + u64::from(more - old);
         }
     }
 
-    /// The receiver has given the ring's pages back.
+    /// Shrinks the window, because the receiver has given the ring's pages back.
     #[cold]
     fn shrink<W: Words>(&mut self, w: &DmbWords<W>) {
-        // An impossible word is told by the next `reserve`.
+        // The next `reserve` reports an impossible word.
         if self.refresh(w).is_ok() && self.consumed >= self.ring_head {
-            self.declare_part(w, self.least, 0);
+            self.declare_window(w, self.least, 0);
         }
     }
 
-    /// From `head` on, bytes lie in this part of the ring. The slots of runs have
-    /// uses that are more important (see `RUNS_FOR_RING`), so not twice at one place.
-    fn declare_part<W: Words>(&mut self, w: &DmbWords<W>, part: u32, shift: u32) -> bool {
+    /// Declares that bytes from `head` on lie in this window of the ring. Returns `false` if it does not: other uses of
+    /// the slots of runs are more important (see `RUNS_FOR_RING`), and one offset gets one declaration at most.
+    fn declare_window<W: Words>(&mut self, w: &DmbWords<W>, window: u32, shift: u32) -> bool {
         if self.outstanding() >= RUNS_FOR_RING || self.declared_at == self.head + 1 {
             return false;
         }
         self.declared_at = self.head + 1;
         self.barrier = self.ring_head;
-        (self.part, self.shift) = (part, shift);
+        (self.window, self.shift) = (window, shift);
         self.write_run(w, self.head, self.head);
         true
     }
 
-    /// Looks at the receiver's progress.
+    /// Reads the receiver's progress.
     fn refresh<W: Words>(&mut self, w: &DmbWords<W>) -> Result<(), Misbehaved> {
         let consumed = w.consumed.0.load(Acquire);
         if consumed < self.consumed || consumed > self.head {
@@ -431,9 +420,8 @@ impl Tx {
         self.declared.wrapping_sub(self.freed) as usize
     }
 
-    /// Declares the bytes from `head` up to `end` as a TCP run: the last run
-    /// grows if it ends here, else there is a new one. A slot is always free:
-    /// see `RUNS_FOR_RING`.
+    /// Declares the bytes from `head` up to `end` as a TCP run. If the last run ends here, it grows; otherwise there is
+    /// a new run. A slot is always free: see `RUNS_FOR_RING`.
     fn declare_to<W: Words>(&mut self, w: &DmbWords<W>, end: u64) {
         // Not `declared != 0`: that counter wraps. Before the first run `run_ends` is all 0.
         if self.head != 0 && self.last_end() == self.head {
@@ -451,16 +439,15 @@ impl Tx {
         let slot = self.declared as usize % RUNS;
         w.runs[slot].start.store(start, Relaxed);
         w.runs[slot].end.store(end, Relaxed);
-        w.parts.0[slot].len.store(self.part, Relaxed);
-        w.parts.0[slot].shift.store(self.shift, Relaxed);
+        w.windows.0[slot].len.store(self.window, Relaxed);
+        w.windows.0[slot].shift.store(self.shift, Relaxed);
         self.run_ends[slot] = end;
         self.run_start = start;
         self.declared = self.declared.wrapping_add(1);
         w.sent.0.runs_declared.store(self.declared, Release);
     }
 
-    /// The last run grows. It may have been consumed and freed already: then it
-    /// counts as outstanding again.
+    /// Makes the last run longer. If it has been consumed and freed already, it counts as outstanding again.
     fn extend_run<W: Words>(&mut self, w: &DmbWords<W>, end: u64) {
         let slot = self.declared.wrapping_sub(1) as usize % RUNS;
         w.runs[slot].end.store(end, Release);
@@ -482,12 +469,12 @@ fn must_tcp(flags: u32) -> Option<MustTcp> {
     }
 }
 
-/// Bytes in use of a ring of `size` bytes of which `part` was declared.
+/// The window in a ring of `size` bytes of which `window` bytes were declared.
 #[inline]
-fn part_of(part: u32, size: usize) -> usize {
-    match part as usize {
+fn window_of(window: u32, size: usize) -> usize {
+    match window as usize {
         0 => size,
-        part => part.min(size),
+        window => window.min(size),
     }
 }
 
@@ -505,37 +492,37 @@ fn split(offset: u64, shift: u32, size: usize, n: usize) -> (Stretch, Stretch) {
     )
 }
 
-/// What comes next in the stream, at the receiver's place.
+/// What comes next in the stream, for the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// This many bytes lie in the ring.
     Ring(usize),
     /// Exactly this many bytes come by TCP (they may not have arrived yet).
     Tcp(u64),
-    /// Everything from here on comes by TCP, for ever.
+    /// Everything from here on comes by TCP, for good.
     TcpForever,
-    /// Nothing has been published beyond this place.
+    /// Nothing has been published beyond this offset.
     Empty,
 }
 
-/// What a parking receiver found.
+/// What a parking receiver finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParkCheck {
-    /// Parked: nothing in the ring, and the next bytes come by TCP.
+    /// It is parked: nothing is in the ring, and the next bytes come by TCP.
     Parked,
-    /// Something is published: look at [`Rx::next`].
+    /// Something is published: call [`Rx::next`].
     Data,
-    /// The sender may be writing this very moment: look again.
+    /// The sender may be writing at this moment: check again.
     WriterBusy,
 }
 
-/// Receiver's private state of one direction. All-zero bytes are a valid value
-/// (at the start of a stream, not parked).
+/// The receiver's private state of one direction. All-zero bytes are a valid value (at the start of a stream, not
+/// parked).
 #[derive(Debug, Default, Clone, Copy)]
 #[repr(C)]
 pub struct Rx {
     taken: u64,
-    /// The last so many bytes below `taken` are still in use: the sender is not told of them.
+    /// The number of bytes right below `taken` that are still in use, so that `consumed` does not cover them.
     held: u64,
     published: u64,
     run_start: u64,
@@ -544,13 +531,13 @@ pub struct Rx {
     flags: u32,
     walked: u32,
     have_run: u32,
-    /// Bytes of the ring that are in use at `taken`; 0 = all.
-    part: u32,
-    /// Added to an offset, for its place.
+    /// The window at `taken`, in bytes; 0: the whole ring.
+    window: u32,
+    /// What is added to an offset to get its position.
     shift: u32,
-    /// So many runs were declared when the last of them was found to be behind us, …
+    /// The number of runs declared when the last of them was found to be behind `taken`, …
     seen: u32,
-    /// … with this end.
+    /// … and the end of that run.
     seen_end: u64,
 }
 
@@ -565,10 +552,10 @@ impl Rx {
         self.flags
     }
 
-    /// Bytes in use of a ring of `size` bytes, as far as [`Rx::next`] has seen.
+    /// The window in a ring of `size` bytes, as far as [`Rx::next`] has seen.
     #[inline]
-    pub fn part(&self, size: usize) -> usize {
-        part_of(self.part, size)
+    pub fn window(&self, size: usize) -> usize {
+        window_of(self.window, size)
     }
 
     /// The state that belongs to a fresh DMB after [`Rx::prepare`]: parked, at stream offset 0.
@@ -579,8 +566,8 @@ impl Rx {
         }
     }
 
-    /// Prepares a fresh DMB before the sender is told of it: parked, at stream
-    /// offset 0 (the sender's first run says how far TCP has come).
+    /// Prepares a fresh DMB before the sender knows of it: parked, at stream offset 0. The sender's first run tells how
+    /// far TCP has come.
     pub fn prepare<W: Words>(&mut self, w: &DmbWords<W>) {
         *self = Rx::prepared();
         w.consumed.0.store(0, Relaxed);
@@ -601,7 +588,7 @@ impl Rx {
         w.tx.0.active.load(Acquire) == DETACHED
     }
 
-    /// What comes next?
+    /// Finds what comes next in the stream.
     #[inline]
     pub fn next<W: Words>(&mut self, w: &DmbWords<W>, size: usize) -> Result<Next, Misbehaved> {
         let published = w.sent.0.published.load(Acquire);
@@ -620,8 +607,8 @@ impl Rx {
             }
             ring_end = ring_end.min(self.run_start);
         }
-        // Outside of a run, nothing was taken that had not been published: else this place and
-        // `published` would never meet, and who waits for that waits for ever.
+        // Outside of a run, only published bytes can have been taken. Otherwise this offset and `published` would never
+        // meet, and a receiver that waits for that would wait for ever.
         if published < self.taken {
             return Err(Misbehaved::Published);
         }
@@ -629,64 +616,62 @@ impl Rx {
             return Ok(Next::Empty);
         }
         let len = ring_end - self.taken;
-        if len > (self.part(size) as u64).saturating_sub(self.held) {
+        if len > (self.window(size) as u64).saturating_sub(self.held) {
             return Err(Misbehaved::Published);
         }
         #[allow(clippy::cast_possible_truncation)] // at most size
         Ok(Next::Ring(len as usize))
     }
 
-    /// Is anything published beyond this place? (One load: for spin loops.)
+    /// Is anything published beyond this offset? One load, for spin loops.
     #[inline]
     pub fn anything<W: Words>(&self, w: &DmbWords<W>) -> bool {
         w.sent.0.published.load(Relaxed) != self.taken
     }
 
-    /// The one or two stretches of a ring of `size` bytes of the next `n` bytes;
-    /// [`Rx::next`] has just said that they are there.
+    /// The one or two stretches of a ring of `size` bytes that hold the next `n` bytes. [`Rx::next`] must have reported
+    /// them.
     #[inline]
     pub fn stretches(&self, size: usize, n: usize) -> (Stretch, Stretch) {
-        split(self.taken, self.shift, self.part(size), n)
+        split(self.taken, self.shift, self.window(size), n)
     }
 
-    /// The application has taken `n` bytes (from either lane).
+    /// Notes that the application has taken `n` bytes, from either lane.
     #[inline]
     pub fn took<W: Words>(&mut self, w: &DmbWords<W>, n: u64) {
         self.taken += n;
         if self.held != 0 {
-            self.held += n; // these are behind bytes that are in use
+            self.held += n; // these bytes follow bytes that are in use
         }
         w.consumed.0.store(self.taken - self.held, Release);
     }
 
-    /// The application has `n` bytes, and goes on using them where they lie, until
-    /// [`Rx::release_to`].
+    /// Notes that the application has `n` bytes and goes on using them in the ring until [`Rx::release_to`].
     pub fn took_to_hold(&mut self, n: u64) {
         self.taken += n;
         self.held += n;
     }
 
-    /// Bytes below stream offset `to` are not in use any more.
+    /// Notes that bytes below stream offset `to` are not in use any more.
     pub fn release_to<W: Words>(&mut self, w: &DmbWords<W>, to: u64) {
         let from = self.taken - self.held;
         self.held = self.taken - to.clamp(from, self.taken);
         w.consumed.0.store(self.taken - self.held, Release);
     }
 
-    /// `n` bytes came by plain TCP before the sender had opened the lane.
+    /// Notes that `n` bytes came by plain TCP before the sender opened the lane.
     pub fn skip(&mut self, n: u64) {
         self.taken += n;
     }
 
-    /// Says "I am about to sleep" (or "TCP only"): follow with [`Rx::check_park`].
+    /// Says "about to sleep" (or "TCP only"). [`Rx::check_park`] must follow.
     pub fn begin_park<W: Words>(&mut self, w: &DmbWords<W>, flags: u32) {
         self.flags |= flags;
         w.rx.0.flags.store(self.flags, Relaxed);
         W::full_fence(); // fence P
     }
 
-    /// The second half of parking; needs a full fence after `begin_park` (many
-    /// connections may share one).
+    /// The second half of parking. It needs a full fence after `begin_park`; many connections may share one.
     pub fn check_park<W: Words>(&self, w: &DmbWords<W>) -> ParkCheck {
         if w.tx.0.writing.load(Acquire) != 0 {
             return ParkCheck::WriterBusy;
@@ -697,20 +682,20 @@ impl Rx {
         ParkCheck::Parked
     }
 
-    /// A parked receiver: does it own the ring alone? Until [`Rx::unpark`], that
-    /// stays so: a sender that sees `PARKED` does not touch it.
+    /// Is this parked receiver the ring's only user? That stays true until [`Rx::unpark`]: a sender that sees `PARKED`
+    /// does not touch the ring.
     pub fn owns_ring<W: Words>(&self, w: &DmbWords<W>) -> bool {
         self.flags & PARKED != 0 && self.held == 0 && self.check_park(w) == ParkCheck::Parked
     }
 
     /// Says that the ring's pages have been given back.
-    pub fn shed<W: Words>(&mut self, w: &DmbWords<W>) {
-        self.set_flags(w, self.flags | SHED);
+    pub fn set_trimmed<W: Words>(&mut self, w: &DmbWords<W>) {
+        self.set_flags(w, self.flags | TRIMMED);
     }
 
-    /// Says "awake: the ring is fine".
+    /// Says "awake: the ring may be used".
     pub fn unpark<W: Words>(&mut self, w: &DmbWords<W>) {
-        self.set_flags(w, self.flags & !(PARKED | SHED));
+        self.set_flags(w, self.flags & !(PARKED | TRIMMED));
     }
 
     /// Sets flags that need no fence.
@@ -736,7 +721,7 @@ impl Rx {
         self.walk_on(w, size, declared)
     }
 
-    /// … by the list.
+    /// Finds that run by walking the list.
     #[inline(never)]
     fn walk_on<W: Words>(
         &mut self,
@@ -760,11 +745,11 @@ impl Rx {
                 (self.run_start, self.run_end, self.have_run) = (start, end, 1);
                 return Ok(());
             }
-            let part = &w.parts.0[slot];
-            self.follow(part.len.load(Relaxed), part.shift.load(Relaxed), size)?;
+            let window = &w.windows.0[slot];
+            self.follow(window.len.load(Relaxed), window.shift.load(Relaxed), size)?;
             if self.walked.wrapping_add(1) == declared {
                 (self.seen, self.seen_end) = (declared, end);
-                return Ok(()); // may be extended: look at it again next time
+                return Ok(()); // it may still grow: look at it again next time
             }
             self.last_end = end;
             self.walked = self.walked.wrapping_add(1);
@@ -772,13 +757,16 @@ impl Rx {
         Ok(())
     }
 
-    /// From a run that is behind us on, the sender uses this part of the ring.
+    /// Takes over the window that the sender uses from a finished run on.
     #[inline]
-    fn follow(&mut self, part: u32, shift: u32, size: usize) -> Result<(), Misbehaved> {
-        if part != self.part && part != 0 && (!part.is_power_of_two() || part as usize > size) {
+    fn follow(&mut self, window: u32, shift: u32, size: usize) -> Result<(), Misbehaved> {
+        if window != self.window
+            && window != 0
+            && (!window.is_power_of_two() || window as usize > size)
+        {
             return Err(Misbehaved::Run);
         }
-        (self.part, self.shift) = (part, shift);
+        (self.window, self.shift) = (window, shift);
         Ok(())
     }
 }

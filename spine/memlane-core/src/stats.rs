@@ -246,8 +246,8 @@ pub struct ConnEntry {
     pub rx_calls: AtomicU64,
     /// `COPIED_TX | COPIED_RX`.
     pub copied: AtomicU32,
-    /// Bytes of the ring that we send into which are in use (its part); 0 = not known.
-    pub tx_ring_part: AtomicU32,
+    /// The window of the ring that this side sends into, in bytes; 0: not known.
+    pub tx_ring_window: AtomicU32,
     /// Filler up to 192.
     pub reserved: [AtomicU32; 10],
 }

@@ -17,7 +17,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use memlane_core::layout::{
-    Aligned, DmbWords, PARKED, Part, Run, RxWords, SentWords, TCP_ONLY, TxWords,
+    Aligned, DmbWords, PARKED, Run, RxWords, SentWords, TCP_ONLY, TxWords, Window,
 };
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::{Loom, Word, Words};
@@ -92,7 +92,7 @@ fn fresh_words() -> DmbWords<Loom> {
             start: u64s(),
             end: u64s(),
         }),
-        parts: Aligned(std::array::from_fn(|_| Part {
+        windows: Aligned(std::array::from_fn(|_| Window {
             len: u32s(),
             shift: u32s(),
         })),
@@ -177,7 +177,7 @@ struct Plan {
     parked: bool,
     /// A broken receiver: it sleeps although the sender may be writing.
     sleeps_on_busy: bool,
-    /// The part of the ring to begin with; 0 = all, always.
+    /// The window of the ring to begin with; 0 = all, always.
     least: u32,
     /// The receiver gives the ring's bytes back whenever it is parked.
     sheds: bool,
@@ -257,7 +257,7 @@ impl<W: Words> Sender<'_, W> {
             self.lanes.push(&bytes);
             self.sent = plan.before;
             self.tx
-                .activate_part(self.w, plan.before as u64, plan.least);
+                .activate_window(self.w, plan.before as u64, plan.least);
         }
         for &n in plan.sends {
             let end = self.sent + n;
@@ -283,9 +283,9 @@ impl<W: Words> Sender<'_, W> {
 
     fn send(&mut self, want: usize) {
         let size = self.lanes.ring.len();
-        let part = self.tx.part(size);
+        let window = self.tx.window(size);
         let answer = self.tx.reserve(self.w, size, want).unwrap();
-        if self.tx.part(size) > part {
+        if self.tx.window(size) > window {
             count(&self.seen.grown);
         }
         match answer {
@@ -321,9 +321,9 @@ impl<W: Words> Sender<'_, W> {
     }
 
     fn by_tcp(&mut self, want: usize) {
-        let part = self.tx.part(self.lanes.ring.len());
+        let window = self.tx.window(self.lanes.ring.len());
         self.tx.promise_tcp(self.w, want);
-        if self.tx.part(self.lanes.ring.len()) < part {
+        if self.tx.window(self.lanes.ring.len()) < window {
             count(&self.seen.shrunk);
         }
         let taken = self.accepts.next().map_or(want, |n| want.min(*n));
@@ -392,7 +392,7 @@ impl<W: Words> Receiver<'_, W> {
     }
 
     /// What the kernel does when pages are given back: every byte is zero.
-    fn shed(&mut self, in_any_case: bool) {
+    fn trim(&mut self, in_any_case: bool) {
         if !in_any_case && !self.rx.owns_ring(self.w) {
             return;
         }
@@ -400,7 +400,7 @@ impl<W: Words> Receiver<'_, W> {
             // SAFETY: the cell is loom's own and lives on; ordering is what is checked.
             cell.with_mut(|p| unsafe { *p = 0 });
         }
-        self.rx.shed(self.w);
+        self.rx.set_trimmed(self.w);
         count(&self.seen.shed);
     }
 
@@ -419,7 +419,7 @@ impl<W: Words> Receiver<'_, W> {
                 }
                 ParkCheck::Parked | ParkCheck::WriterBusy => {
                     if plan.sheds {
-                        self.shed(plan.sleeps_on_busy);
+                        self.trim(plan.sleeps_on_busy);
                     }
                     count(&self.seen.slept);
                     self.sleeps += 1;
@@ -447,7 +447,7 @@ fn explore<WTx: Words + 'static, WRx: Words + 'static>(plan: Plan) -> Arc<Seen> 
             rx.unpark(&lanes.words);
         }
         if plan.before == 0 {
-            tx.activate_part(&lanes.words, 0, plan.least);
+            tx.activate_window(&lanes.words, 0, plan.least);
         }
         let (lanes2, seen2) = (lanes.clone(), seen_in.clone());
         let sender = thread::spawn(move || {
@@ -577,7 +577,7 @@ fn a_ring_that_grows_under_load_is_never_overwritten() {
 }
 
 #[test]
-fn a_write_that_does_not_fit_into_the_part_in_use_gets_a_larger_one() {
+fn a_write_that_does_not_fit_into_the_window_in_use_gets_a_larger_one() {
     let seen = explore::<Loom, Loom>(Plan {
         ring: 4,
         sends: &[1, 3, 2],
@@ -588,7 +588,7 @@ fn a_write_that_does_not_fit_into_the_part_in_use_gets_a_larger_one() {
 }
 
 #[test]
-fn a_part_that_begins_anew_where_nothing_is_unread_loses_nothing() {
+fn a_window_that_begins_anew_where_nothing_is_unread_loses_nothing() {
     let seen = explore::<Loom, Loom>(Plan {
         ring: 2,
         sends: &[1, 2, 1],

@@ -24,7 +24,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (amount(), amount()).prop_map(|(n, used)| Op::Reserve { n, used }),
         10 => amount().prop_map(|n| Op::Recv { n }),
         2 => Just(Op::Park),
-        1 => Just(Op::Shed),
+        1 => Just(Op::Trim),
         4 => Just(Op::Unpark),
         1 => (0usize..40).prop_map(|n| Op::Alternate { n }),
     ]
@@ -62,12 +62,12 @@ fn every_byte_arrives_once_and_in_order_whichever_lane_it_took() {
         any::<u32>().prop_map(|n| u64::from(n) << 16)
     ];
     let mut runner = proptest::test_runner::TestRunner::new(config);
-    let parts = prop_oneof![Just(None), (0u32..10).prop_map(Some)];
+    let windows = prop_oneof![Just(None), (0u32..10).prop_map(Some)];
     let outcome = runner.run(
-        &(2u32..10, parts, starts, ops()),
-        |(log2, part, before, ops)| {
-            let least = part.map_or(0, |p| 1 << p.min(log2));
-            let mut stream = Stream::in_parts(1 << log2, before, least);
+        &(2u32..10, windows, starts, ops()),
+        |(log2, window, before, ops)| {
+            let least = window.map_or(0, |p| 1 << p.min(log2));
+            let mut stream = Stream::with_window(1 << log2, before, least);
             for op in &ops {
                 stream.step(op);
             }

@@ -1,23 +1,23 @@
-//! A chain of descriptors, as a guest has written it: each is copied once. That it lies in the guest's memory is seen
-//! when that is touched ([`memory::each_window`](crate::memory::each_window)).
+//! A chain of descriptors, copied once from the guest's memory. Whether the pieces lie in the guest's memory is checked when
+//! they are touched ([`memory::each_window`](crate::memory::each_window)).
 
 use std::ops::Deref;
 use virtio_queue::DescriptorChain;
 use vm_memory::{GuestAddress, GuestMemory};
 
-/// A piece of the guest's memory; perhaps.
+/// A piece of the guest's memory, as the guest claims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where, it says.
+    /// Its address, as the guest claims.
     pub at: GuestAddress,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u32,
-    /// For us to write.
+    /// May the device write it?
     pub writable: bool,
 }
 
-/// Appends a chain's pieces, `most` at most; is the last one the last? A list that breaks off in the middle (outside of
-/// memory, in a circle, too long) ends, too, and is not whole.
+/// Appends at most `most` pieces of a chain. Returns whether these are all of them. A chain that breaks off (outside of
+/// memory, in a circle, too long) is not whole.
 pub fn pieces_of<M>(chain: DescriptorChain<M>, most: usize, into: &mut Vec<Piece>) -> bool
 where
     M: Deref,

@@ -1,5 +1,5 @@
-//! A guest's memory, before it is touched: a mapped file that ends too early, or runs out of pages, ends the process
-//! that looks at it (`SIGBUS`), and the crate maps whatever it is told.
+//! Checks of a guest's memory before it is touched. `vm-memory` maps any file that a front end sends. A touch behind the
+//! file's end, or of a page that the kernel cannot provide, kills the process (`SIGBUS`).
 
 use memlane_core::access::SharedBytes;
 use memlane_wait::mutex::lock;
@@ -12,39 +12,39 @@ use vm_memory::{
     GuestMemoryRegion as _,
 };
 
-/// A guest's memory, which its front end may exchange at any time.
+/// A guest's memory, which its front end may replace at any time.
 pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-/// As it was at one moment; mapped as long as it is kept.
+/// The memory at one moment. It stays mapped while this value is kept.
 pub type Snapshot = <Memory as GuestAddressSpace>::T;
 
 /// `HUGETLBFS_MAGIC` of `include/uapi/linux/magic.h`.
 const HUGETLBFS: u32 = 0x9584_58f6;
 
-/// Why memory is not touched.
+/// Why a guest's memory must not be touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryError {
-    /// No file, or nobody tells how long it is.
+    /// It is not a file, or the length of the file is unknown.
     NoFile,
-    /// It ends before the region.
+    /// The file ends before the region.
     PastEnd,
-    /// Its owner could make it shorter.
+    /// The owner could make the file shorter.
     NotSealed,
-    /// There may be no page for it when it is touched.
+    /// The pages are huge pages, and none may be free when one is touched.
     Huge,
 }
 
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            MemoryError::NoFile => "the guest's memory is no file that can be looked at",
-            MemoryError::PastEnd => "the guest's memory reaches over the end of its file",
+            MemoryError::NoFile => "the guest's memory is not a file whose length can be read",
+            MemoryError::PastEnd => "the guest's memory extends past the end of its file",
             MemoryError::NotSealed => {
-                "the guest's memory could be made shorter under us: only a memfd sealed against shrinking is taken \
-                 (QEMU: memory-backend-memfd with seal=on), unless any memory is allowed"
+                "the guest could shorten its memory: use a memfd that is sealed against shrinking (QEMU: \
+                 memory-backend-memfd with seal=on), or allow any memory"
             }
             MemoryError::Huge => {
-                "the guest's memory is of huge pages, of which there may be none left when they are needed: not \
-                 taken, unless any memory is allowed"
+                "the guest's memory has huge pages, and none may be left when one is needed: use plain pages, or allow \
+                 any memory"
             }
         })
     }
@@ -52,10 +52,10 @@ impl fmt::Display for MemoryError {
 
 impl std::error::Error for MemoryError {}
 
-/// May this memory be touched? `sealed`: only if its owner cannot take it away.
+/// Checks that this memory may be touched. `sealed`: its owner must not be able to take it away.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it may not.
 pub fn check(memory: &GuestMemoryMmap, sealed: bool) -> Result<(), MemoryError> {
     for region in memory.iter() {
         let offset = region.file_offset().ok_or(MemoryError::NoFile)?;
@@ -85,8 +85,8 @@ fn check_owner(file: std::os::fd::BorrowedFd<'_>) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Shows `len` bytes from `at` on, in windows, as long as `take` wants; `false` if they are not all there, or `take` did
-/// not want them. The windows are for as long as `memory` is kept.
+/// Calls `take` with views of `len` bytes from `at` on, until it returns `false`. Returns `false` if it did, or if not all
+/// of these bytes exist. The views are valid while `memory` is kept.
 pub fn each_window(
     memory: &GuestMemoryMmap,
     at: GuestAddress,
@@ -101,7 +101,7 @@ pub fn each_window(
             return false;
         };
         // SAFETY: the slice lies in the guest's memory, which is mapped for both as long as `memory` is; what a guest
-        // writes meanwhile is only wrong bytes, as windows are copied from and to.
+        // writes meanwhile only makes wrong bytes, because views are only copied from and to.
         if !take(unsafe { SharedBytes::new(base, slice.len()) }) {
             return false;
         }
@@ -109,17 +109,17 @@ pub fn each_window(
     true
 }
 
-/// Memory of which each snapshot is checked before it is given out.
+/// A guest's memory that checks each snapshot before it returns it.
 #[derive(Clone, Debug)]
 pub struct Guarded {
     memory: Memory,
     sealed: bool,
-    /// Kept, so that no other one comes to lie at its address.
+    /// The last good snapshot. It is kept so that no other one gets its address.
     good: Arc<Mutex<Option<Snapshot>>>,
 }
 
 impl Guarded {
-    /// Of this memory; `sealed`: see [`check`].
+    /// Guards this memory; `sealed`: see [`check`].
     #[must_use]
     pub fn new(memory: Memory, sealed: bool) -> Guarded {
         Guarded {

@@ -10,16 +10,17 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// A socket that only its owner may connect to. One whose process is gone is replaced.
+/// Makes a socket that only its owner may connect to. Replaces a socket whose process is gone.
 ///
 /// # Errors
-/// Somebody listens there, something other than a socket is there, or it cannot be made.
+/// `AddrInUse`: a process listens there. `AlreadyExists`: something other than a socket is there. Other errors are the
+/// kernel's.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "something other than a socket is there",
+                "the path exists and is not a socket: remove it, or choose another path",
             ));
         }
         if UnixStream::connect(path).is_ok() {
@@ -41,8 +42,8 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Makes an eventfd that a front end has sent non-blocking. `None`: it is a file of another kind, which may block
-/// whatever its flags say.
+/// Makes an eventfd from a front end non-blocking. `None`: it is another kind of file, which may block whatever its flags
+/// say.
 pub fn eventfd(file: File) -> Option<File> {
     if !is_eventfd(&file) {
         return None;

@@ -202,7 +202,7 @@ impl<'a> Arbitrary<'a> for RingOp {
             },
             13..=23 => Op::Recv { n: amount(bytes)? },
             24 => Op::Park,
-            25 => Op::Shed,
+            25 => Op::Trim,
             26..=29 => Op::Unpark,
             30 => Op::Alternate {
                 n: bytes.int_in_range(0..=40)?,
@@ -258,7 +258,7 @@ pub fn ring_ops(bytes: &[u8]) -> bool {
         _ => 1 << log2,
     };
     // No stream is longer than that.
-    let mut stream = ring_stream::Stream::in_parts(1 << log2, before >> 2, least);
+    let mut stream = ring_stream::Stream::with_window(1 << log2, before >> 2, least);
     for op in steps::<RingOp>(&mut bytes) {
         stream.step(&op.0);
     }

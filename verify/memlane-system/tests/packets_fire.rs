@@ -219,17 +219,17 @@ fn a_back_that_writes_anything_at_any_time_is_let_go_of_and_leaves_nothing_behin
 }
 
 #[test]
-fn bells_without_end_and_a_peer_that_does_nothing_cost_nobody_else_anything() {
+fn doorbells_without_end_and_a_peer_that_does_nothing_cost_nobody_else_anything() {
     let bystander = Bystander::new();
     let victim = Victim::new("storm", "gen:size=1500", "back", &[]);
     let mut front = Front::attach(&victim.socket, 0);
-    let bell = front.bell.try_clone().expect("a number");
-    // A bell that is always rung, and one that is never heard: ours is full soon.
+    let doorbell = front.doorbell.try_clone().expect("a number");
+    // A doorbell that is always rung, and one that is never heard: ours is full soon.
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let _ = (&bell).write(&[1; 4096]);
+                let _ = (&doorbell).write(&[1; 4096]);
             }
         });
         let end = Instant::now() + Duration::from_secs(1);

@@ -24,10 +24,10 @@ fn right() -> Vec<OwnedFd> {
     let mut fds: Vec<OwnedFd> = [CONTROL, REGION, REGION]
         .map(|len| Memory::sealed(len).0.into())
         .into();
-    let (bell, other) = std::os::unix::net::UnixStream::pair().expect("a bell");
+    let (doorbell, other) = std::os::unix::net::UnixStream::pair().expect("a doorbell");
     // Nobody is to ring it: all of these are refused before.
     drop(other);
-    fds.push(bell.into());
+    fds.push(doorbell.into());
     fds
 }
 
@@ -93,7 +93,7 @@ fn wrong_words() -> Vec<Words> {
             with(2, short.into()),
         ),
         ("no memory", good.clone(), with(0, file.into())),
-        ("no bell", good, with(3, event)),
+        ("no doorbell", good, with(3, event)),
         ("the end before the beginning", message(5, &[]), vec![]),
         ("nothing", vec![], vec![]),
     ]

@@ -64,7 +64,7 @@ fn counters_go_up_while_frames_go_and_grants_are_shown_in_each_mode() {
         assert_eq!(number(&rx["count"]), 0, "{seen:#}");
         assert_eq!(number(&queue["copied"]) > 0, mode == "copy", "{seen:#}");
         assert!(
-            number(&queue["bells"]) + number(&queue["bells_avoided"]) > 0,
+            number(&queue["doorbells"]) + number(&queue["doorbells_avoided"]) > 0,
             "{seen:#}"
         );
         // The other side, found by its number; it has no tables.

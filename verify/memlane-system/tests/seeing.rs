@@ -21,13 +21,13 @@ fn rings(pair: &Pair, pid: u32) -> [String; 2] {
 }
 
 /// How much of its rings is in use, towards the peer and from it.
-fn parts(pair: &Pair, pid: u32) -> [u64; 2] {
+fn windows(pair: &Pair, pid: u32) -> [u64; 2] {
     let text = told(pair, &["ss", "--json", "--pid", &pid.to_string()]);
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let conn = &document["connections"][0];
     ["tx", "rx"].map(|way| {
-        let part = &conn[way]["ring_part_bytes"];
-        part.as_u64().unwrap_or_else(|| panic!("{text}"))
+        let window = &conn[way]["ring_window_bytes"];
+        window.as_u64().unwrap_or_else(|| panic!("{text}"))
     })
 }
 
@@ -60,9 +60,9 @@ fn ss_says_on_both_sides_what_waits_in_the_ring_until_it_is_read() {
     assert_eq!(rings(&pair, client), [waits(100_000), waits(0)]);
     assert_eq!(rings(&pair, server), [waits(0), waits(100_000)]);
     // Small messages stay in the page that a ring begins with.
-    let [grown, small] = parts(&pair, client);
+    let [grown, small] = windows(&pair, client);
     assert!((100_000..=262_144).contains(&grown) && small == 4096);
-    assert_eq!(parts(&pair, server), [small, grown]);
+    assert_eq!(windows(&pair, server), [small, grown]);
     pair.server.does("take 30000");
     assert_eq!(rings(&pair, client), [waits(70_000), waits(0)]);
     assert_eq!(rings(&pair, server), [waits(0), waits(70_000)]);

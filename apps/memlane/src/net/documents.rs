@@ -76,8 +76,8 @@ pub(super) struct Queue {
     #[serde(flatten)]
     pub(super) counts: Counts,
     /// Times that the other side was rung for, and times that it needed no bell.
-    pub(super) bells: u64,
-    pub(super) bells_avoided: u64,
+    pub(super) doorbells: u64,
+    pub(super) doorbells_avoided: u64,
     /// Fragments that the kernel copied.
     pub(super) copied: u64,
     /// Of a back.
@@ -142,8 +142,8 @@ impl From<&Tally> for Queue {
     fn from(tally: &Tally) -> Queue {
         Queue {
             counts: tally.into(),
-            bells: tally.bells,
-            bells_avoided: tally.quiet,
+            doorbells: tally.doorbells,
+            doorbells_avoided: tally.quiet,
             copied: tally.copied,
             grants: tally.grants.map(|[tx, rx]| Grants {
                 tx: tx.into(),

@@ -18,7 +18,7 @@ pub(super) fn serve(at: SocketAddr, watched: &Arc<Watched>) -> anyhow::Result<()
         .with_context(|| format!("metrics at {at}"))
 }
 
-/// Of these processes, which their names tell apart.
+/// The metrics of these processes, labelled with their names.
 pub(crate) fn page(processes: &[Process]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_net");
     let each = |of: fn(&Process) -> u64| {
@@ -38,7 +38,7 @@ pub(crate) fn page(processes: &[Process]) -> Registry {
         each(|process| process.attaches),
     );
     frames(&mut registry, processes);
-    bells(&mut registry, processes);
+    doorbells(&mut registry, processes);
     tables(&mut registry, processes);
     verdict(&mut registry, processes);
     registry
@@ -47,7 +47,7 @@ pub(crate) fn page(processes: &[Process]) -> Registry {
 /// One number of a table.
 type OfTable = fn(&Table) -> u64;
 
-/// A value for each queue, with the labels that say which.
+/// A value for each queue, with its labels.
 fn queues<'a>(
     processes: &'a [Process],
     of: impl Fn(&'a Queue) -> Vec<(&'static [(&'static str, &'static str)], u64)> + 'a,
@@ -93,7 +93,7 @@ fn frames(registry: &mut Registry, processes: &[Process]) {
     counters(
         registry,
         "bytes",
-        "Their bytes",
+        "Bytes of these frames",
         ways(|counts| [counts.received_bytes, counts.sent_bytes]),
     );
     counters(
@@ -104,24 +104,24 @@ fn frames(registry: &mut Registry, processes: &[Process]) {
     );
     counters(
         registry,
-        "no_use",
+        "failed",
         "Frames that an end could not take or understand",
         queues(processes, |queue| vec![(&[], queue.counts.failed)]),
     );
 }
 
-fn bells(registry: &mut Registry, processes: &[Process]) {
+fn doorbells(registry: &mut Registry, processes: &[Process]) {
     counters(
         registry,
-        "bells",
-        "Times that the other side of a link was rung for",
-        queues(processes, |queue| vec![(&[], queue.bells)]),
+        "doorbells",
+        "Doorbells sent: system calls that woke the other side of a link",
+        queues(processes, |queue| vec![(&[], queue.doorbells)]),
     );
     counters(
         registry,
-        "bells_avoided",
-        "Times that it was shown something and needed no bell",
-        queues(processes, |queue| vec![(&[], queue.bells_avoided)]),
+        "doorbells_avoided",
+        "Doorbells saved: times that the other side was already awake",
+        queues(processes, |queue| vec![(&[], queue.doorbells_avoided)]),
     );
     counters(
         registry,

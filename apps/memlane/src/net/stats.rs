@@ -205,8 +205,18 @@ fn ends(process: &Process, before: Option<(Duration, &Process)>) -> String {
         }
     }
     let header = [
-        "  END", "QUEUE", "CAME", "BYTES", "WENT", "BYTES", "NO ROOM", "NO USE", "BELLS",
-        "AVOIDED", "IN/S", "OUT/S",
+        "  END",
+        "QUEUE",
+        "RECEIVED",
+        "BYTES",
+        "SENT",
+        "BYTES",
+        "NO ROOM",
+        "FAILED",
+        "DOORBELLS",
+        "AVOIDED",
+        "IN/S",
+        "OUT/S",
     ];
     let shown = if before.is_some() { 12 } else { 10 };
     for row in &mut rows {
@@ -250,8 +260,8 @@ fn queue_row(
         human(counts.sent_bytes),
         counts.full.to_string(),
         counts.failed.to_string(),
-        queue.bells.to_string(),
-        queue.bells_avoided.to_string(),
+        queue.doorbells.to_string(),
+        queue.doorbells_avoided.to_string(),
         rate(counts.received, |old| old.counts.received),
         rate(counts.sent, |old| old.counts.sent),
     ]

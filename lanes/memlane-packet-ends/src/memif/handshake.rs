@@ -357,7 +357,7 @@ impl Server {
         &self.regions
     }
 
-    /// The rings, in the order of their bells.
+    /// The rings, in the order of their doorbells.
     pub fn rings(&self) -> &[AddRing] {
         &self.rings
     }

@@ -1,9 +1,9 @@
-//! A queue with its bells: [`PacketPort`] at both ends.
+//! A queue with its doorbells: [`PacketPort`] at both ends.
 
 use super::link::look;
 use super::rings::{Counts, Rx, Tx};
 use crate::peer_event::PeerEventFd;
-use memlane_packet::engine::Meta;
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::error::Detach;
 use memlane_packet::io::socket::errno;
@@ -231,7 +231,7 @@ impl PacketPort for MemifQueue {
             && tx.is_behind()
         {
             if tx.flush() {
-                self.counts.bells += 1;
+                self.counts.doorbells += 1;
                 doorbell.signal();
             } else {
                 self.counts.quiet += 1;

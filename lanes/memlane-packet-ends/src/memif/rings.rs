@@ -7,7 +7,7 @@
 use super::layout::{Desc, MASK_INT, Memory, NEXT, RingMemory};
 use memlane_core::access::SharedBytes;
 use memlane_core::sync::{Cpu, Words};
-use memlane_packet::engine::Meta;
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::error::Detach;
 use memlane_packet::layout::PACKET_MAX;
@@ -74,7 +74,7 @@ pub struct Counts {
     /// Frames that were to go and never can.
     pub refused: u64,
     /// Times that the other side was rung for.
-    pub bells: u64,
+    pub doorbells: u64,
     /// Times that something was shown and no doorbell was needed: the other side was awake.
     pub quiet: u64,
 }
@@ -134,7 +134,7 @@ impl Rx {
         })
     }
 
-    /// Begins, without bells: a client posts all its buffers.
+    /// Begins, without doorbells: a client posts all its buffers.
     pub fn start(&mut self) {
         self.ring.set_flags(MASK_INT);
         let Some(own) = self.own else {

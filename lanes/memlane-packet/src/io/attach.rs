@@ -7,12 +7,12 @@ use super::queue::{BackQueue, FrontQueue};
 use super::socket::{owned, receive, send};
 use crate::engine::QueueMemory;
 use crate::engine::back::{Back, BackConfig};
-use crate::engine::chain::Offloads;
 use crate::engine::front::{Buffers, Front};
 use crate::engine::grant::Mode;
-use crate::error::{AttachError, WireError};
+use crate::error::AttachError;
 use crate::layout::{ORDER_MAX, PAGE, QUEUES_MAX, QueueLayout, RING_LOG2_DEFAULT, RING_LOG2_MAX};
-use crate::wire::{Attach, Hello, Message, Refusal};
+use crate::offload::Offloads;
+use crate::wire::{Attach, Hello, Message, Refusal, WireError};
 use memlane_core::region::Region;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -207,14 +207,14 @@ impl FrontMemory {
         &mut self,
         socket: &OwnedFd,
         attach: Attach,
-        bells: &[OwnedFd],
+        doorbells: &[OwnedFd],
     ) -> Result<(), AttachError> {
         let regions = [&self.control, &self.tx, &self.rx];
         let numbers = regions.map(|region| region.fd().unwrap_or(-1));
         // SAFETY: regions that were created here have their descriptors, and live until this is back.
         let numbers = numbers.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        let bells = bells.iter().map(AsFd::as_fd);
-        let all: Vec<BorrowedFd<'_>> = numbers.into_iter().chain(bells).collect();
+        let doorbells = doorbells.iter().map(AsFd::as_fd);
+        let all: Vec<BorrowedFd<'_>> = numbers.into_iter().chain(doorbells).collect();
         send(socket, &Message::Attach(attach), &all)
     }
 }

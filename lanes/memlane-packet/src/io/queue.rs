@@ -1,13 +1,13 @@
-//! Queues with their bells: [`PacketPort`] at both ends.
+//! Queues with their doorbells: [`PacketPort`] at both ends.
 
 use super::doorbell::Doorbell;
 use super::memory::Regions;
-use crate::engine::Meta;
 use crate::engine::back::Back;
 use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Room};
 use crate::engine::front::Front;
 use crate::error::Detach;
+use crate::offload::Meta;
 use crate::port::{More, PacketPort, Placed, Sent, Sleep};
 use crate::stats::QueueStats;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,7 +1,7 @@
 //! Messages with descriptors over a unix socket.
 
-use crate::error::{AttachError, WireError};
-use crate::wire::{LEN, Message};
+use crate::error::AttachError;
+use crate::wire::{LEN, Message, WireError};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::time::Instant;
 
-/// Control, tx and rx memory, and the bells of 16 queues.
+/// Control, tx and rx memory, and the doorbells of 16 queues.
 pub(super) const DESCRIPTORS_MAX: usize = 3 + crate::layout::QUEUES_MAX as usize;
 
 /// The number of an error of rustix, as the spine has errors.

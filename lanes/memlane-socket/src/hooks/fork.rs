@@ -1,17 +1,17 @@
-//! What happens to all this at a fork and at the end.
+//! What a fork, and the end of the process, mean for connections.
 
 use crate::state::conn::Handshake;
 use crate::state::process::{
     PROCESS, close_hidden, config, each_ep, for_live, forget_all_fds, has_tables, is_borrowed,
-    make_stats_page, memory, new_cells_for_child,
+    make_stats_page, memory, new_shared_states_for_child,
 };
 use crate::state::sets;
 use crate::state::thread;
 use core::sync::atomic::Ordering;
 use memlane_sys::proc;
 
-/// Before a fork: nobody is in the middle of anything that the child needs
-/// whole, and every socket has one more holder.
+/// Prepares a fork: waits until no thread is in the middle of anything that the child needs whole, and counts one more
+/// holder for every socket.
 pub fn before_fork() {
     if !has_tables() {
         return;
@@ -29,25 +29,25 @@ fn be_quiet() {
     each_ep(|ep| core::mem::forget(ep.lock.lock()));
 }
 
-/// Before a fork of a program that calls this library by name: its child gets no streams.
+/// Prepares a fork of a program that calls this library by name: the child gets no streams.
 pub fn before_fork_alone() {
     if has_tables() {
         be_quiet();
     }
 }
 
-/// After it, in the child: it has copies of the sockets' descriptors, and nothing else of them.
+/// Forgets all connections in the child of such a fork: it has only copies of the sockets' descriptors.
 pub fn in_child_alone() {
     after_fork_child();
     if !has_tables() {
         return;
     }
     forget_all_fds();
-    // Never used again here: holds on them may still be dropped.
+    // Connections are never used again here, but holds on them may still be dropped.
     for_live(|conn| conn.refs.store(0, Ordering::Release));
 }
 
-/// After a fork, in the parent.
+/// Ends what [`before_fork`] began, in the parent.
 pub fn after_fork_parent() {
     if !has_tables() {
         return;
@@ -57,7 +57,7 @@ pub fn after_fork_parent() {
     PROCESS.pool_lock.reset();
 }
 
-/// After a fork, in the child: it has the parent's sockets, but a life of its own.
+/// Makes the child of a fork a process of its own, which shares its sockets with the parent.
 pub fn after_fork_child() {
     thread::current().tid.store(0, Ordering::Relaxed);
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
@@ -68,7 +68,7 @@ pub fn after_fork_child() {
         ep.lock.reset();
         ep.sleepers.store(0, Ordering::Relaxed);
         ep.inherited.store(1, Ordering::Relaxed);
-        ep.bell.store(0, Ordering::Relaxed); // the parent's: closed below
+        ep.bell.store(0, Ordering::Relaxed); // it is the parent's: closed below
     });
     PROCESS.group_lock.reset();
     PROCESS.pool_lock.reset();
@@ -82,7 +82,7 @@ pub fn after_fork_child() {
         .gid
         .store(proc::random_u64().unwrap_or(0), Ordering::Relaxed);
     close_hidden();
-    new_cells_for_child();
+    new_shared_states_for_child();
     PROCESS
         .stats
         .store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -98,7 +98,7 @@ pub fn after_fork_child() {
     });
 }
 
-/// The process ends in an orderly way: its holds on shared sockets are over.
+/// Gives up the process's holds on shared sockets when it exits in an orderly way.
 pub fn at_exit() {
     if !has_tables() || is_borrowed() {
         return;

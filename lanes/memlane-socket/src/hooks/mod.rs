@@ -1,5 +1,5 @@
-//! What libc's calls become. [`calls`] move bytes and end descriptors, [`wait`] waits, [`fork`] and [`handoff`] let other
-//! processes have what this one has, [`start`] begins.
+//! The bodies of the hooked libc calls. [`calls`] move bytes and end descriptors; [`wait`] waits; [`fork`] and
+//! [`handoff`] let other processes have what this one has; [`start`] begins.
 
 pub mod calls;
 pub mod fork;

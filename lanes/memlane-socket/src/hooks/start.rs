@@ -14,17 +14,17 @@ static ABOVE: Above = Above {
     gone,
 };
 
-/// Whatever a connection that nobody holds any more still has is given back.
+/// Gives back whatever a connection without holds still has.
 fn gone(conn: &'static Conn) {
     upgrade::abandon(conn);
     lane::detach(conn);
     stats::close_entry(conn);
 }
 
-/// Reads the settings, and takes over what the program before has left. Called by the preload library's constructor, or
-/// by the first hook if that comes earlier.
+/// Reads the settings, and takes over what the previous program of this process has left. The preload library's
+/// constructor calls it, or the first hook if that runs earlier.
 ///
-/// `knows_libc`: the program's libc is the one that the hooks were written for; if not, they pass every call on.
+/// `knows_libc`: the program's libc is the one that the hooks were written for. If it is not, they pass every call on.
 pub fn start(knows_libc: bool) {
     let mut settings = Config::read(config::env);
     settings.disabled |= !knows_libc;
@@ -33,8 +33,8 @@ pub fn start(knows_libc: bool) {
     }
 }
 
-/// Starts with these settings, for a program that calls this library by name. It has nothing to take over from a program
-/// before it: its descriptors are closed by an exec.
+/// Starts with these settings, for a program that calls this library by name. There is nothing to take over: an exec
+/// has closed the descriptors of the program before it.
 pub fn start_by_name(settings: Config) {
     process::begin(settings, &ABOVE);
 }

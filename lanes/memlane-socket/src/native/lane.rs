@@ -122,9 +122,9 @@ impl Lane {
         let conn = enabled.then(|| process::open_conn(fd, role, nonblock));
         let conn = conn.flatten();
         if let Some(conn) = &conn {
-            let cell = conn.shared();
-            cell.rx_count.store(counts.taken, Ordering::Relaxed);
-            cell.tx_count.store(counts.written, Ordering::Relaxed);
+            let shared = conn.shared();
+            shared.rx_count.store(counts.taken, Ordering::Relaxed);
+            shared.tx_count.store(counts.written, Ordering::Relaxed);
             if let Some(m) = memory {
                 conn.given_ring.store(m.base.as_ptr(), Ordering::Relaxed);
                 conn.given_fd.store(m.file, Ordering::Relaxed);

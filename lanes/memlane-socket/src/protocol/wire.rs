@@ -1,12 +1,11 @@
-//! The handshake's messages (SMC's CLC: Proposal, Accept, Confirm, Decline).
+//! The messages of the handshake (SMC's CLC: Proposal, Accept, Confirm, Decline).
 //!
-//! One fixed layout for all four, big endian, 448 bytes; `docs/formats/clc.md`
-//! has the table and a vector per message. They travel as AF_UNIX datagrams,
-//! never inside the TCP stream, so no padding or framing is needed.
+//! All four have one fixed layout: big endian, 448 bytes. `docs/formats/clc.md` has the table and an example of each
+//! message. They travel as AF_UNIX datagrams, never inside the TCP stream, so they need no padding or framing.
 //!
-//! Pure: bytes in, bytes out.
+//! This module only converts between values and bytes.
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -17,33 +16,33 @@ use crate::config::{EID_LEN, EIDS};
 use crate::faults;
 use memlane_sys::sock::{Addr, Tuple};
 
-/// Bytes of every message.
+/// The length of every message, in bytes.
 pub const LEN: usize = 448;
-/// First four bytes (SMC has "SMCD" in EBCDIC).
+/// The first four bytes (SMC has "SMCD" in EBCDIC).
 pub const EYECATCHER: [u8; 4] = *b"MLNE";
-/// Version of this layout.
+/// The version of this layout.
 pub const VERSION: u8 = 1;
 /// SMC's channel id of loopback devices (`SMC_LO_RESERVED_CHID`, net/smc/smc_loopback.h).
 pub const CHID: u16 = 0xFFFF;
 
-/// Message types, numbered as SMC's (net/smc/smc_clc.h `SMC_CLC_*`).
+/// The types of messages, numbered as SMC's (net/smc/smc_clc.h `SMC_CLC_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Client: I could.
+    /// Client: offers to use memory.
     Proposal = 1,
-    /// Server: so could I; here is my DMB.
+    /// Server: agrees, and offers its DMB.
     Accept = 2,
-    /// Client: here is mine; the lane is open.
+    /// Client: offers its DMB; its side of the lane is open.
     Confirm = 3,
-    /// Either: no, and why.
+    /// Either side: refuses, with a reason.
     Decline = 4,
 }
 
-/// One message.
+/// One message of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Type.
+    /// The type.
     pub kind: Kind,
     /// Sender's process id (SMC's GID): random per process.
     pub gid: u64,
@@ -55,15 +54,15 @@ pub struct Message {
     pub tuple: Tuple,
     /// Accept, Confirm: token of the sender's DMB.
     pub token: u64,
-    /// … its chunk.
+    /// Accept, Confirm: the chunk that holds that DMB.
     pub chunk: u32,
-    /// … its slot.
+    /// Accept, Confirm: the slot of that DMB in the chunk.
     pub slot: u16,
-    /// … bytes of its ring.
+    /// Accept, Confirm: the size of the DMB's ring, in bytes.
     pub ring_size: u32,
     /// Sender's id of the connection.
     pub id: u64,
-    /// Receiver's id of the connection, as it told (0 in a Proposal).
+    /// The receiver's id of the connection, as the receiver sent it (0 in a Proposal).
     pub echo: u64,
     /// Number of `eids`.
     pub eid_count: u8,
@@ -71,19 +70,19 @@ pub struct Message {
     pub eids: [[u8; EID_LEN]; EIDS],
     /// What the sender can do and wants: [`OWN_RINGS`], [`CAN_COPY`], [`WANTS_COPY`].
     pub features: u8,
-    /// Accept, Confirm: the ring is not in the chunk but in a file of its own, with so many bytes; 0 = it is in the chunk.
+    /// Accept, Confirm: the size of a ring that lies in a file of its own, in bytes; 0: the ring lies in the chunk.
     pub own_ring: u32,
-    /// … from there.
+    /// Accept, Confirm: the offset of that ring in its file, in bytes.
     pub own_ring_at: u64,
 }
 
-/// `Message::features`: can send into rings that lie in a file of their own.
+/// Bit of [`Message::features`]: can send into rings that lie in a file of their own.
 pub const OWN_RINGS: u8 = 1;
-/// … can send by way of a buffer of its own and a device (mode `copy`).
+/// Bit of [`Message::features`]: can send through a buffer of its own and a device (mode `copy`).
 pub const CAN_COPY: u8 = 2;
-/// … wants both directions of this connection to be sent so.
+/// Bit of [`Message::features`]: wants both directions of this connection to be sent in mode `copy`.
 pub const WANTS_COPY: u8 = 4;
-/// … takes Proposals by its mailbox too.
+/// Bit of [`Message::features`]: takes Proposals at its mailbox too.
 pub const TAKES_MAIL: u8 = 8;
 
 /// Why bytes are not a message.
@@ -100,7 +99,7 @@ pub enum Malformed {
 }
 
 impl Message {
-    /// An empty message of this type.
+    /// A message of this type with all other fields empty.
     pub fn new(kind: Kind, tuple: Tuple) -> Message {
         Message {
             kind,
@@ -122,7 +121,7 @@ impl Message {
         }
     }
 
-    /// To bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; LEN] {
         let mut b = [0u8; LEN];
         b[0..4].copy_from_slice(&EYECATCHER);
@@ -153,13 +152,13 @@ impl Message {
         b
     }
 
-    /// From bytes.
+    /// Decodes a message.
     pub fn decode(b: &[u8]) -> Result<Message, Malformed> {
         let b: &[u8; LEN] = b.try_into().map_err(|_| Malformed::Length)?;
         if b[0..4] != EYECATCHER || b[LEN - 4..] != EYECATCHER {
             return Err(Malformed::EyeCatcher);
         }
-        // What a Decline needs lies at the same places in every version.
+        // The fields that a Decline needs have the same offsets in every version.
         if b[5] != faults::wire_version(VERSION) && b[4] != Kind::Decline as u8 {
             return Err(Malformed::Version);
         }
@@ -200,7 +199,7 @@ impl Message {
         })
     }
 
-    /// What can be known of a message of another version: so much that it can be declined.
+    /// Decodes what every version has in common: enough to decline the message.
     pub fn of_other_version(b: &[u8]) -> Result<Message, Malformed> {
         let mut b: [u8; LEN] = b.try_into().map_err(|_| Malformed::Length)?;
         b[5] = faults::wire_version(VERSION);
@@ -239,8 +238,8 @@ fn be64(b: &[u8; LEN], at: usize) -> u64 {
     u64::from(be32(b, at)) << 32 | u64::from(be32(b, at + 4))
 }
 
-/// Abstract name at which the accepting side of a connection listens for a
-/// Proposal: made of the connection as the *connecting* side sees it.
+/// The abstract name at which the accepting side of a connection listens for a Proposal. It is made of the connection's
+/// addresses as the *connecting* side sees them.
 pub fn rendezvous_name(client_view: &Tuple) -> [u8; 36 + 10] {
     let mut n = [0u8; 46];
     n[..10].copy_from_slice(b"memlane/1/");
@@ -307,8 +306,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../../docs/formats/clc.md");
 
-    /// The bytes that the page shows in the block after `title`, laid over what it
-    /// says of the rest.
+    /// The bytes that the page shows in the block after `title`, laid over what the page says of the other bytes.
     fn vector<const N: usize>(title: &str, mut bytes: [u8; N]) -> [u8; N] {
         let (_, after) = PAGE.split_once(title).expect("a vector of this title");
         let block = after.split("```").nth(1).expect("a block");

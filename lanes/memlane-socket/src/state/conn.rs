@@ -1,31 +1,30 @@
 //! A connection: what this process knows of one TCP socket.
 //!
-//! Split in two, because of `fork`:
-//! * [`Conn`] is process-private (copied by a fork): addresses of mappings, wait
-//!   registrations, handshake;
-//! * [`SharedState`] lies in memory that a parent and its forked children share: how
-//!   far the stream has come, on which lane, and the two locks. Both processes
-//!   hold the same socket, so they must agree on this.
+//! It has two parts, because of `fork`:
+//! * [`Conn`] is private to the process (a fork copies it): addresses of mappings, epoll registrations, the handshake.
+//! * [`SharedState`] lies in memory that a parent and its forked children share: how far the stream has come, on which
+//!   lane, and the two locks. These processes hold the same socket, so they must agree on this.
 //!
 //! # Receive modes ([`RxMode`], in [`SharedState::rx_gate`])
 //!
 //! | mode | bytes come by | counted |
 //! |---|---|---|
 //! | `Plain` | TCP; lane not open yet | `rx_count` |
-//! | `Cold` | TCP: lane open, we are parked and the ring is empty | `Rx` |
+//! | `Cold` | TCP: lane open, this side is parked and the ring is empty | `Rx` |
 //! | `Hot` | ring and TCP, by the sender's map | `Rx` |
 //! | `Drain` | ring and TCP until the ring is empty; then `Ended` | `Rx` |
-//! | `Ended` | TCP for ever | no |
+//! | `Ended` | TCP for good | no |
 //! | `Moving` | (momentary, under `rx_lock`) | – |
 //!
-//! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`; `Plain` and
-//! `Cold` are left for a mode in which bytes may come by the ring only when nobody is inside ([`crate::state::gate`]).
+//! A call that may sleep in the kernel on this socket enters the gate while the mode is `Plain` or `Cold`. The mode
+//! changes from these to one in which bytes may come by the ring only when no such call is inside
+//! ([`crate::state::gate`]).
 //!
 //! # Send modes ([`TxMode`], in [`SharedState::tx_gate`])
 //!
-//! `Plain` (the lane is not open; bytes are counted in `tx_count`), `Open`, `Ended`; the same rule for calls that write
-//! in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; they are
-//! promised (see `ring`) beforehand.
+//! `Plain` (the lane is not open; bytes are counted in `tx_count`), `Open`, `Ended`. The same rule holds for calls that
+//! write in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; these
+//! bytes were promised (see `ring`) beforehand.
 
 use crate::state::gate::{Gate, Mode};
 use crate::state::sets::{REGS, Reg};
@@ -39,10 +38,10 @@ use memlane_core::ring::{Rx, Tx};
 use memlane_core::sync::Cpu;
 use memlane_sys::sock::Tuple;
 
-/// The CPU's words.
+/// The words of a DMB, on a real CPU.
 pub type Dmb = DmbWords<Cpu>;
 
-/// One direction's shared memory: the words of its DMB, and its ring.
+/// One direction's shared memory: the words of its DMB and its ring.
 #[derive(Clone, Copy)]
 pub struct LaneView<'a> {
     /// The words.
@@ -62,11 +61,11 @@ impl core::fmt::Debug for LaneView<'_> {
 }
 
 impl<'a> LaneView<'a> {
-    /// `dmb` is written last, with release, after the ring's address and size; `None` as long as it is null.
+    /// The view, or `None` while `dmb` is null. `dmb` is written last, with release, after the ring's address and size.
     #[inline(always)]
     fn of(dmb: &'a AtomicPtr<Dmb>, ring: &AtomicPtr<u8>, size: &AtomicU32) -> Option<LaneView<'a>> {
-        // SAFETY: not null from `lane::open` (or the hand-over of an exec) until `process::reap`, for which time the DMB and
-        // its whole ring stay mapped: their group counts the connection. It consists of atomics.
+        // SAFETY: not null from `lane::open` (or the hand-over of an exec) until `process::reap`; during that time the
+        // DMB and its whole ring stay mapped, because their group counts the connection. The DMB consists of atomics.
         let words = unsafe { dmb.load(Ordering::Acquire).as_ref() }?;
         let base = core::ptr::NonNull::new(ring.load(Ordering::Relaxed))?;
         let len = size.load(Ordering::Relaxed) as usize;
@@ -88,35 +87,35 @@ bits_enum! {
 }
 
 bits_enum! {
-    /// How bytes are received: see the module's head.
+    /// How bytes are received: see the table in the module's documentation.
     pub enum RxMode {
         /// By TCP: the lane is not open yet.
         Plain = 0,
-        /// By TCP: the lane is open, we are parked and the ring is empty.
+        /// By TCP: the lane is open, this side is parked and the ring is empty.
         Cold = 1,
         /// By the ring and TCP, by the sender's map.
         Hot = 2,
         /// By the ring and TCP until the ring is empty.
         Drain = 3,
-        /// Somebody is changing it: momentary, under `rx_lock`.
+        /// A thread is changing the mode: momentary, under `rx_lock`.
         Moving = 5,
         ;
-        /// By TCP for ever.
+        /// By TCP for good.
         Ended = 4,
     }
 }
 
 bits_enum! {
-    /// How bytes are sent: see the module's head.
+    /// How bytes are sent: see the module's documentation.
     pub enum TxMode {
         /// By TCP: the lane is not open yet.
         Plain = 0,
-        /// By the ring; by TCP where that must be.
+        /// By the ring, or by TCP where the ring cannot be used.
         Open = 6,
-        /// Somebody is changing it: momentary, under `tx_lock`.
+        /// A thread is changing the mode: momentary, under `tx_lock`.
         Moving = 5,
         ;
-        /// By TCP for ever.
+        /// By TCP for good.
         Ended = 4,
     }
 }
@@ -130,36 +129,36 @@ impl Mode for TxMode {
 }
 
 impl RxMode {
-    /// May the ring have bytes for us?
+    /// May the ring hold bytes for this side?
     #[inline(always)]
     pub fn is_awake(self) -> bool {
         matches!(self, RxMode::Hot | RxMode::Drain)
     }
 }
 
-/// Shared by a parent and its forked children; all-zero is a fresh value.
+/// What a parent and its forked children share of a connection. All-zero is a fresh value.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct SharedState {
-    /// Processes that hold the socket; 0 = cell free.
+    /// The number of processes that hold the socket; 0: this value is free.
     pub procs: AtomicU32,
     /// 1 = `O_NONBLOCK` is set on the socket, as far as the hooks have seen.
     pub nonblock: AtomicU32,
     /// Guards everything about receiving.
     pub rx_lock: Lock,
-    /// The receive mode; the calls that may sleep in the kernel on this socket while it is `Plain` or `Cold`; the
-    /// threads that sleep on it in poll or select, under which it must not wake up (`Cold` → `Hot`).
+    /// The receive mode, with two counts: the calls that may sleep in the kernel on this socket while it is `Plain` or
+    /// `Cold`, and the threads that sleep on it in poll or select, during which it must not wake up (`Cold` → `Hot`).
     pub rx_gate: Gate<Cpu, RxMode>,
     /// An error that TCP reported while the ring still had bytes to deliver.
     pub pending_error: AtomicI32,
-    /// Bytes taken in `PLAIN`.
+    /// Bytes taken while the mode was `Plain`.
     pub rx_count: AtomicU64,
     /// Bytes of the current TCP run that readers without the lock are taking.
     pub rx_flight: AtomicU64,
     /// Guarded by `rx_lock`: see `guard::RxGuard`.
     pub rx: UnsafeCell<Rx>,
-    /// The stream offset of the next byte to be received. Written by whoever releases `rx_lock`, read without it, relaxed:
-    /// a value that is a moment old only makes a guess wrong.
+    /// The stream offset of the next byte to be received. The thread that releases `rx_lock` writes it. Others read it
+    /// without the lock, relaxed: a value that is a moment old only makes a guess wrong.
     pub rx_taken: AtomicU64,
     /// Guards everything about sending.
     pub tx_lock: Lock,
@@ -169,96 +168,96 @@ pub struct SharedState {
     pub tx_blocked: AtomicU32,
     /// Ticks that non-blocking sends have waited for room since TCP last said `EAGAIN`.
     pub tx_waited: AtomicU64,
-    /// Bytes written in `PLAIN`.
+    /// Bytes written while the mode was `Plain`.
     pub tx_count: AtomicU64,
-    /// See the module's head.
+    /// Bytes that calls without the lock are writing to TCP while the mode is `Open`.
     pub tx_flight: AtomicU64,
-    /// Bytes sent by TCP because the receiver was parked, since it last was awake.
+    /// Bytes sent by TCP because the receiver was parked, since it was last awake.
     pub tx_to_parked: AtomicU64,
     /// Guarded by `tx_lock`: see `guard::TxGuard`.
     pub tx: UnsafeCell<Tx>,
-    /// The stream offset of the next byte to be sent. Written by whoever releases `tx_lock`, read without it, relaxed, for
-    /// the trace.
+    /// The stream offset of the next byte to be sent. The thread that releases `tx_lock` writes it. The trace reads it
+    /// without the lock, relaxed.
     pub tx_sent: AtomicU64,
-    /// Bytes written since the lane ended, as far as somebody traced.
+    /// Bytes written since the lane ended, counted only while a tracer is there.
     pub tx_after: AtomicU64,
-    /// Bytes taken since the lane ended, likewise.
+    /// Bytes taken since the lane ended, counted only while a tracer is there.
     pub rx_after: AtomicU64,
 }
 
-/// TCP options that an open lane sets.
+/// The number of TCP options that an open lane sets.
 pub const TUNED: usize = 2;
 
 /// How far a connection's handshake has come: see `protocol::upgrade`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Nothing has happened yet, or it begins anew.
+    /// Nothing has happened yet, or the handshake begins anew.
     Idle,
     /// The accepting side waits for a Proposal.
     Listening,
-    /// The accepting side has a Proposal, and could not answer it yet.
+    /// The accepting side has a Proposal and could not answer it yet.
     Answering,
     /// The accepting side has sent its Accept.
     Accepted,
     /// The connecting side has sent its Proposal.
     Proposed,
-    /// Both sides have attached; this one opens as soon as nobody is inside a call.
+    /// Both sides have attached; this one opens as soon as no thread is inside a call.
     Agreed,
-    /// The connecting side has opened, and could not send its Confirm yet.
+    /// The connecting side has opened and could not send its Confirm yet.
     Confirming,
-    /// Open.
+    /// The lane is open.
     Open,
     /// The connection stays on TCP.
     Over,
 }
 
-/// Handshake of one connection, guarded by `Conn::hs_lock`.
+/// The handshake of one connection, guarded by `Conn::hs_lock`.
 #[derive(Debug)]
 pub struct Handshake {
     /// How far it has come.
     pub stage: Stage,
-    /// Tries so far.
+    /// The number of tries so far.
     pub tries: u32,
-    /// Operation count at which the next step is due.
+    /// The count of operations at which the next step is due.
     pub next_op: u64,
-    /// Name socket of the accepting side; −1 = none.
+    /// The socket that has the accepting side's rendezvous name; −1: none.
     pub name_fd: i32,
-    /// The peer's connection id (to echo).
+    /// The peer's id of the connection, which messages to the peer echo.
     pub peer_id: u64,
-    /// Link group index + 1; 0 = none.
+    /// Index of the link group + 1; 0: none.
     pub group: u32,
-    /// Our DMB: chunk index + 1; 0 = none.
+    /// The chunk of our DMB: its index + 1; 0: none.
     pub rx_chunk: u32,
-    /// Our DMB's slot in the chunk.
+    /// The slot of our DMB in that chunk.
     pub rx_slot: u32,
-    /// Token of our DMB.
+    /// The token of our DMB.
     pub rx_token: u64,
-    /// The peer's DMB is attached (`Conn::tx_dmb` valid).
+    /// Is the peer's DMB attached? Then `Conn::tx_dmb` is valid.
     pub attached: bool,
-    /// Monotonic ns when the handshake started.
+    /// When the handshake started, in monotonic ns.
     pub since: u64,
-    /// Where the peer's mailbox is.
+    /// The name of the peer's mailbox.
     pub peer_name: [u8; 108],
-    /// Its length.
+    /// The length of `peer_name`.
     pub peer_name_len: usize,
-    /// Peer by the kernel's word.
+    /// The peer's process id, from the kernel.
     pub peer_pid: i32,
-    /// The peer's user id, by the kernel's word.
+    /// The peer's user id, from the kernel.
     pub peer_uid: u32,
-    /// The EID that both sides share, if any is needed.
+    /// The EID that both sides share, if one is required.
     pub eid: Option<[u8; crate::config::EID_LEN]>,
-    /// What the peer can do (`wire::OWN_RINGS`).
+    /// The features that the peer announced (`wire::OWN_RINGS` and others).
     pub peer_features: u8,
-    /// The peer's ring, if it lies in a file of its own: mapped here, to be unmapped in the end.
+    /// The mapping of the peer's ring, if that lies in a file of its own. It is unmapped in the end.
     pub tx_map: Option<core::ptr::NonNull<u8>>,
-    /// Bytes of it.
+    /// The length of that mapping, in bytes.
     pub tx_map_len: usize,
-    /// The next Proposal goes to the rendezvous name, whatever mailboxes are known.
+    /// The next Proposal goes to the rendezvous name, even if a mailbox is known.
     pub by_name: bool,
 }
 
 impl Handshake {
-    /// Nothing has happened yet.
+    /// The handshake of a new connection.
     pub const NEW: Handshake = Handshake {
         stage: Stage::Idle,
         tries: 0,
@@ -287,127 +286,127 @@ impl Handshake {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Conn {
-    /// Descriptors of this process that refer to it; 0 = slot free.
+    /// The number of this process's descriptors that refer to the connection; 0: the index is free.
     pub refs: AtomicU32,
-    /// Counts reuses of the slot.
+    /// Counts the uses of this index.
     pub generation: AtomicU32,
-    /// Calls that are using it right now.
+    /// The number of calls that use the connection right now.
     pub holds: AtomicU32,
-    /// 1 = all descriptors are closed, the last hold frees it.
+    /// 1: all descriptors are closed, and the last hold frees the connection.
     pub closing: AtomicU32,
     /// One descriptor that refers to it.
     pub fd: AtomicI32,
     /// Which end of the connection this is. Written when the connection is made.
     pub role: Typed<Role>,
-    /// Reason code why it may never upgrade (0 = it may).
+    /// The reason code for staying on TCP for good; 0: the connection may upgrade.
     pub barred: AtomicU32,
-    /// Set in a forked child: not used here yet.
+    /// Not 0 in a forked child that has not used the connection yet.
     pub inherited: AtomicU32,
-    /// Shared part.
-    pub cell: AtomicPtr<SharedState>,
-    /// DMB that we send into (null until upgraded), its ring, its ready word.
+    /// What parent and forked children share.
+    pub shared: AtomicPtr<SharedState>,
+    /// The DMB that this side sends into; null until the upgrade.
     pub tx_dmb: AtomicPtr<Dmb>,
-    /// First byte of the ring that we send into.
+    /// The first byte of the ring that this side sends into.
     pub tx_ring: AtomicPtr<u8>,
-    /// Bytes of it.
+    /// The size of that ring, in bytes.
     pub tx_size: AtomicU32,
-    /// Our DMB's slot there, for the ready word.
+    /// The slot of that DMB in the peer's chunk, for the ready word.
     pub tx_slot: AtomicU32,
-    /// Ready words of the peer's chunk.
+    /// The ready words of the peer's chunk.
     pub tx_ready: AtomicPtr<ReadyWords>,
-    /// `ticks` at which we last told the peer since when it has news of us (see `lane::order`). Guarded by `tx_lock`.
+    /// `ticks` at which this side last wrote since when the peer has news (see `lane::order`). Guarded by `tx_lock`.
     pub tx_ready_since: AtomicU64,
     /// `rx_calls` at that time. Guarded by `tx_lock`.
     pub tx_ready_rx_calls: AtomicU64,
-    /// In mode `copy`: what `lane::copying` has (null = bytes go straight into the ring). Set before the lane opens.
+    /// The state of `lane::copying` in mode `copy`; null: bytes go straight into the ring. Set before the lane opens.
     pub tx_own: AtomicPtr<u8>,
-    /// DMB that we receive from.
+    /// The DMB that this side receives from.
     pub rx_dmb: AtomicPtr<Dmb>,
     /// First byte of its ring.
     pub rx_ring: AtomicPtr<u8>,
-    /// Bytes of it.
+    /// The size of that ring, in bytes.
     pub rx_size: AtomicU32,
-    /// Chunk of it.
+    /// The chunk of that DMB.
     pub rx_chunk: AtomicU32,
-    /// Its slot there.
+    /// The slot of that DMB in its chunk.
     pub rx_slot: AtomicU32,
-    /// Slot index in the process's pool.
+    /// The connection's index in the process's pool.
     pub index: AtomicU32,
-    /// Send calls seen.
+    /// The number of send calls so far.
     pub tx_calls: AtomicU64,
-    /// Receive calls seen.
+    /// The number of receive calls so far.
     pub rx_calls: AtomicU64,
-    /// Addresses, once asked.
+    /// The addresses of both ends; valid with [`SEEN_TUPLE`].
     pub tuple: UnsafeCell<Tuple>,
     /// Guards `hs`.
     pub hs_lock: Lock,
-    /// Memory that the user gave for our DMB's ring (null = it lies in a chunk); set before the first step.
+    /// Memory that the user gave for our DMB's ring; null: the ring lies in a chunk. Set before the first step.
     pub given_ring: AtomicPtr<u8>,
-    /// Bytes of it.
+    /// The size of that memory, in bytes.
     pub given_size: AtomicU32,
-    /// The file that it is mapped from; the user keeps it open.
+    /// The file that this memory is mapped from; the user keeps it open.
     pub given_fd: AtomicI32,
-    /// Where in that file.
+    /// The offset of that memory in the file, in bytes.
     pub given_at: AtomicU64,
-    /// Operation count at which the handshake wants a step (`u64::MAX` = never).
+    /// The count of operations at which the handshake takes its next step; `u64::MAX`: never.
     pub hs_due: AtomicU64,
-    /// See `Handshake`.
+    /// The handshake, guarded by `hs_lock`.
     pub hs: UnsafeCell<Handshake>,
-    /// Epoll registrations.
+    /// The connection's epoll registrations.
     pub regs: [Reg; REGS],
     /// The program's own values of the options that the lane sets: see `lane::tune`.
     pub tuned: [AtomicI32; TUNED],
-    /// `ticks` when a sender last asked TCP whether the peer is there.
+    /// `ticks` at which a sender last asked TCP whether the peer lives.
     pub looked: AtomicU64,
-    /// `ticks` when a poll last asked the kernel.
+    /// `ticks` at which a poll last asked the kernel.
     pub glanced: AtomicU64,
-    /// Seen flags: see `SEEN_*`.
+    /// Flags: see `SEEN_*`.
     pub seen: AtomicU32,
-    /// Wake-ups in a row since which nothing has come by the ring: see `lane::wake_backoff`.
+    /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.
     pub wakes_in_vain: AtomicU32,
-    /// So many times it stays parked though bytes have come: likewise.
+    /// The number of further chances to wake that the connection skips: see `lane::wake_backoff`.
     pub stays_parked: AtomicU32,
 }
 
-/// `Conn::seen`: addresses are known.
+/// Bit of `Conn::seen`: the addresses are known.
 pub const SEEN_TUPLE: u32 = 1;
-/// `Conn::seen`: bytes of a TCP run were taken while awake.
+/// Bit of `Conn::seen`: bytes of a TCP run were taken while awake.
 pub const SEEN_RUN: u32 = 4;
-/// `Conn::seen`: a child is to get it under another number.
+/// Bit of `Conn::seen`: a child is to get the connection under another descriptor number.
 pub const SEEN_TO_CHILD: u32 = 8;
-/// `Conn::seen`: TCP's receive buffer has been widened (see `lane::tune`).
+/// Bit of `Conn::seen`: TCP's receive window has been widened (see `lane::tune`).
 pub const SEEN_WIDENED: u32 = 16;
-/// `Conn::seen`: it was parked with more of its ring in use than the least part (see `lane::trim`).
+/// Bit of `Conn::seen`: the connection has parked with a window larger than the smallest (see `lane::trim`).
 pub const SEEN_GROWN: u32 = 32;
-/// `Conn::seen`: its other end is in this process, too.
+/// Bit of `Conn::seen`: the other end is in this process too.
 pub const SEEN_SELF: u32 = 64;
-/// `Conn::seen`: the connection has carried data (so it is established).
+/// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 
 // SAFETY: every field is an atomic, or guarded by a lock as its comment says.
 unsafe impl Sync for Conn {}
-// SAFETY: as above.
+// SAFETY: every field is an atomic, or guarded by a lock as its comment says.
 unsafe impl Sync for SharedState {}
 
 impl Conn {
-    /// The shared part.
+    /// What parent and forked children share of this connection.
     #[inline(always)]
     pub fn shared(&self) -> &SharedState {
-        // SAFETY: set before the Conn is published in the descriptor table; cells are never unmapped.
-        unsafe { &*self.cell.load(Ordering::Relaxed) }
+        // SAFETY: set before the Conn is published in the descriptor table; shared states are never unmapped.
+        unsafe { &*self.shared.load(Ordering::Relaxed) }
     }
 
-    /// The memory that we receive from; `None`: the lane has not been opened.
+    /// The memory that this side receives from; `None`: the lane has not been opened.
     #[inline(always)]
     pub fn rx_lane(&self) -> Option<LaneView<'_>> {
         LaneView::of(&self.rx_dmb, &self.rx_ring, &self.rx_size)
     }
 
-    /// The memory that we send into; `None`: the lane has not been opened.
+    /// The memory that this side sends into; `None`: the lane has not been opened.
     #[inline(always)]
     pub fn tx_lane(&self) -> Option<LaneView<'_>> {
         if !self.upgraded() {
-            return None; // attached perhaps, but it may be let go of again
+            return None; // it may be attached, but it may be detached again
         }
         LaneView::of(&self.tx_dmb, &self.tx_ring, &self.tx_size)
     }
@@ -418,25 +417,25 @@ impl Conn {
         !self.rx_dmb.load(Ordering::Relaxed).is_null()
     }
 
-    /// Receive mode.
+    /// The receive mode.
     #[inline(always)]
     pub fn rx_mode(&self) -> RxMode {
         self.shared().rx_gate.mode()
     }
 
-    /// Send mode.
+    /// The send mode.
     #[inline(always)]
     pub fn tx_mode(&self) -> TxMode {
         self.shared().tx_gate.mode()
     }
 
-    /// Operations so far.
+    /// The number of send and receive calls so far.
     #[inline(always)]
     pub fn ops(&self) -> u64 {
         self.tx_calls.load(Ordering::Relaxed) + self.rx_calls.load(Ordering::Relaxed)
     }
 
-    /// The program works in non-blocking mode on this socket.
+    /// Does the program use this socket in non-blocking mode?
     #[inline(always)]
     pub fn is_nonblock(&self) -> bool {
         self.shared().nonblock.load(Ordering::Relaxed) != 0

@@ -1,18 +1,19 @@
-//! One direction's mode, and who depends on it, in one word.
+//! One direction's mode, and the count of those who depend on it, in one word.
 //!
-//! A call that may sleep in the kernel, where only TCP can wake it, must be known to whoever lets bytes go by the ring.
-//! So it **enters**: it is counted and told the mode in the same step. Whoever changes the mode **moves** it: the mode
-//! becomes `Moving`, in one step, only if nobody is counted who would be left behind. There is no moment between a look
-//! and a count, on either side.
+//! A call that may sleep in the kernel, where only TCP can wake it, must be known to the thread that lets bytes go by
+//! the ring. So the call **enters**: in one step it is counted and reads the mode. A thread that changes the mode
+//! **moves** it: in one step the mode becomes `Moving`, but only if no call is counted that depends on the old mode. So
+//! on neither side is there a moment between a look at the mode and the count. and a count, on either side.
 //!
 //! | bits | what | written by |
 //! |---|---|---|
 //! | 0–23 | calls inside | each call, when it enters and when it leaves |
-//! | 24–47 | threads that sleep on the socket by other means (poll, select) | each of them, when it begins and when it ends |
-//! | 56–63 | the mode | whoever holds the direction's lock |
+//! | 24–47 | threads that sleep on the socket by other means (poll, select) | each thread, when it begins and when it
+//! ends |
+//! | 56–63 | the mode | the thread that holds the direction's lock |
 //!
-//! All steps are sequentially consistent: who moves sees what those who have left have done, and who enters sees what
-//! the move before has done. Checked with loom (`tests/loom_gate.rs`).
+//! All steps are sequentially consistent: a thread that moves the mode sees what the calls that have left have done,
+//! and a call that enters sees what the move before it has done. Checked with loom (`tests/loom_gate.rs`).
 
 use crate::state::typed::Bits;
 use core::marker::PhantomData;
@@ -28,11 +29,11 @@ const MODE: u64 = !0 << MODE_AT;
 
 /// A mode that a [`Gate`] can hold.
 pub trait Mode: Bits + PartialEq {
-    /// Somebody is changing it: momentary.
+    /// A thread is changing the mode: momentary.
     const MOVING: Self;
 }
 
-/// Who keeps a mode from being moved.
+/// What keeps a mode from being moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Busy {
     /// Calls that are inside.
@@ -41,7 +42,8 @@ pub enum Busy {
     CallsAndSleepers,
 }
 
-/// See the module's head. All-zero: the mode that 0 stands for, and nobody counted.
+/// One direction's mode with its counts: see the module's documentation. All-zero is the mode whose number is 0, with
+/// nobody counted.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Gate<W: Words, M> {
@@ -59,7 +61,7 @@ impl<W: Words, M: Mode> Gate<W, M>
 where
     W::U64: Exchange<u64>,
 {
-    /// Over a word that is 0.
+    /// A gate over a word that is 0.
     pub fn over(word: W::U64) -> Gate<W, M> {
         Gate {
             word,
@@ -73,36 +75,37 @@ where
         mode_of(self.word.load(Ordering::SeqCst))
     }
 
-    /// The mode, for a guess: nothing that follows is ordered after it.
+    /// The mode, for a guess: nothing that follows is ordered after this load.
     #[inline(always)]
     pub fn glance(&self) -> M {
         mode_of(self.word.load(Ordering::Relaxed))
     }
 
-    /// One more call is inside, until [`Gate::leave`]; the mode that it has come into, and which stays as long as it
-    /// is one that moves only if nobody is inside.
+    /// Counts a call as inside until [`Gate::leave`], and returns the mode. The mode stays while the call is inside, if
+    /// it is one that moves only when no call is inside.
     #[inline(always)]
     pub fn enter(&self) -> M {
         mode_of(self.word.fetch_add(CALL))
     }
 
-    /// A call that has entered leaves.
+    /// Counts a call that has entered as gone.
     #[inline(always)]
     pub fn leave(&self) {
         self.word.fetch_sub(CALL);
     }
 
-    /// One more thread sleeps on the socket by other means, until [`Gate::wakes`]; the mode.
+    /// Counts a thread as asleep on the socket by other means until [`Gate::wakes`], and returns the mode.
     pub fn sleeps(&self) -> M {
         mode_of(self.word.fetch_add(SLEEPER))
     }
 
-    /// A thread that slept does so no more.
+    /// Counts a thread that slept by other means as awake.
     pub fn wakes(&self) {
         self.word.fetch_sub(SLEEPER);
     }
 
-    /// Moves the mode from `from` to `Moving`, unless somebody of `busy` is counted: did it? [`Gate::set`] must follow.
+    /// Moves the mode from `from` to `Moving` unless `busy` counts somebody, and returns whether it did. [`Gate::set`]
+    /// must follow.
     pub fn begin_move(&self, from: M, busy: Busy) -> bool {
         let counted = match busy {
             Busy::Calls => CALLS,
@@ -114,18 +117,19 @@ where
         .is_ok()
     }
 
-    /// Sets the mode, whoever is counted; what it was. The direction's lock is held, or the connection is being cut.
+    /// Sets the mode whatever the counts are, and returns the old one. The caller holds the direction's lock, or cuts
+    /// the connection.
     pub fn set(&self, to: M) -> M {
         let (Ok(word) | Err(word)) = self.change(to, |_| true);
         mode_of(word)
     }
 
-    /// Nobody is counted, and the mode is the one that 0 stands for. Nobody else knows of the connection.
+    /// Resets the counts and the mode to 0. No other thread may know of the connection.
     pub fn reset(&self) {
         self.word.store(0, Ordering::Relaxed);
     }
 
-    /// The word before the change, or the one on account of which there was none.
+    /// Changes the mode if `may` allows it. Returns the word before the change, or the word that `may` refused.
     fn change(&self, to: M, may: impl Fn(u64) -> bool) -> Result<u64, u64> {
         let mut word = self.word.load(Ordering::SeqCst);
         loop {
@@ -135,7 +139,7 @@ where
             let new = word & !MODE | u64::from(to.bits()) << MODE_AT;
             match self.word.compare_exchange(word, new) {
                 Ok(_) => return Ok(word),
-                Err(now) => word = now, // somebody has come or gone
+                Err(now) => word = now, // a count has changed
             }
         }
     }

@@ -1,23 +1,23 @@
-//! Which rings of ours may have pages that nobody needs for now: marks, by chunk and slot.
+//! Marks of the rings of this process that may have pages which nobody needs at the moment, by chunk and slot.
 //!
-//! Whoever parks a connection or frees a slot marks it here; whoever uses it unmarks it. [`crate::protocol::lane::trim`] looks
-//! after what is marked.
+//! A thread that parks a connection or frees a slot marks the slot; a thread that uses it unmarks it.
+//! [`crate::protocol::lane::trim`] gives the pages of marked slots back.
 
 use crate::faults;
 use crate::state::process::PROCESS;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memlane_sys::time::ticks;
 
-/// Chunks of our own, and attached ones, at a time.
+/// The most chunks at a time, our own and attached ones together.
 pub const CHUNKS: usize = 2048;
 
-/// Between two looks.
+/// The time between two looks, in ms.
 pub(crate) const EVERY_MS: u64 = if faults::ON { 5 } else { 1000 };
-/// Slots of one chunk of ours, a bit each.
+/// Marks of one chunk of ours, one bit for each slot.
 pub(crate) struct Marks {
-    /// Its ring may have pages, and it was parked or free when that was noted.
+    /// The ring may have pages, and the slot was parked or free when this was noted.
     pub(crate) dirty: AtomicU64,
-    /// It was so at the last look, and has not been used since.
+    /// The slot was already dirty at the last look and has not been used since.
     pub(crate) aged: AtomicU64,
 }
 
@@ -28,15 +28,15 @@ pub(crate) static MARKS: [Marks; CHUNKS] = [const {
     }
 }; CHUNKS];
 
-/// `ticks` at which to look next; 0 = nothing is marked that may go soon.
+/// `ticks` of the next look; 0: no slot is marked that may soon give pages back.
 pub(crate) static NEXT: AtomicU64 = AtomicU64::new(0);
-/// Looks in a row that gave nothing back.
+/// The number of looks in a row that gave nothing back.
 pub(crate) static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn per_ms() -> u64 {
     (PROCESS.ticks_per_us.load(Ordering::Relaxed) * 1000).max(1)
 }
 
-/// The ring of a slot of ours may have pages that are not needed for now.
+/// Marks a slot of ours: its ring may have pages that are not needed at the moment.
 pub fn mark(chunk: u32, slot: u32) {
     let dirty = &MARKS[chunk as usize].dirty;
     let bit = 1u64 << (slot & 63);
@@ -51,7 +51,7 @@ pub fn mark(chunk: u32, slot: u32) {
     }
 }
 
-/// It is in use (again).
+/// Unmarks a slot that is in use again.
 #[inline]
 pub fn used(chunk: u32, slot: u32) {
     let aged = &MARKS[chunk as usize].aged;
@@ -61,7 +61,7 @@ pub fn used(chunk: u32, slot: u32) {
     }
 }
 
-/// The chunk is gone.
+/// Unmarks all slots of a chunk that is gone.
 pub fn forget(chunk: usize) {
     MARKS[chunk].dirty.store(0, Ordering::Release);
     MARKS[chunk].aged.store(0, Ordering::Release);

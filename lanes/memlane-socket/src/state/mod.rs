@@ -1,8 +1,9 @@
-//! What is kept, per connection, process, thread and epoll set. Nothing here decides what two processes do together.
+//! What the library keeps for each connection, process, thread and epoll set. Nothing here decides what two processes
+//! do together.
 //!
-//! From the ground up: [`typed`], [`gate`] and [`thread`] (words and locks); [`sets`] and [`conn`] (epoll sets and
-//! connections as they are remembered); [`guard`] (a connection's held locks); [`process`] (settings, tables, pools);
-//! [`spin`], [`stats`], [`trace`] and [`idle`], which note and show.
+//! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`sets`] and [`conn`] hold what
+//! is known of epoll sets and connections; [`guard`] has a connection's held locks; [`process`] has settings, tables
+//! and pools; [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
 pub mod conn;
 pub mod gate;

@@ -1,66 +1,64 @@
 //! When to spin, and for how long.
 //!
-//! Spinning pays when what is waited for comes sooner than a sleep and a wake-up
-//! cost. It hurts when the peer cannot run because we spin on its CPU. So:
-//! * the longest spin is about twice the cost of a wake-up (`--spin`);
-//! * spins that end in vain make the next waits skip it (1, 2, 4 … 64 waits,
-//!   then one trial); a sleep that turned out short enough brings it back;
-//! * a gap in the spin loop's own time means that somebody else wanted this CPU:
-//!   the machine is full. Then, and for a peer that was last seen on this very
-//!   CPU, a thread lets others run (`sched_yield`) instead of spinning: whoever it
-//!   waits for gets the CPU, and nobody had to go to sleep;
-//! * where others kept the CPU for as long as only strangers do, or the pause brought
-//!   nothing, this thread sleeps in the kernel for a while, which wakes it with priority.
+//! Spinning pays when the awaited bytes come sooner than a sleep and a wake-up take. It hurts when the peer cannot run
+//! because this thread spins on the peer's CPU. So:
+//! * The longest spin is about twice the cost of a wake-up (`--spin`).
+//! * After spins in vain, the next waits do not spin (1, 2, 4 … 64 waits, then one trial). A sleep that turns out short
+//!   enough ends this.
+//! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
+//!   peer that was last seen on this very CPU, a thread yields (`sched_yield`) instead of spinning: the awaited peer
+//!   gets the CPU, and neither side has to sleep.
+//! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
+//!   kernel for a while. The kernel wakes a sleeper with priority.
 
 use crate::state::process::{PROCESS, config};
 use crate::state::thread;
 use core::sync::atomic::Ordering;
 use memlane_sys::time::ticks;
 
-/// A gap this long between two turns of a spin loop is a CPU lost to another
-/// task (a turn takes well under 1 µs; interrupts, and a hypervisor's, tens of µs).
+/// A gap of this many microseconds between two turns of a spin loop means that another task had the CPU. A turn takes
+/// well under 1 µs; interrupts, also a hypervisor's, take tens of µs.
 const GAP_US: u64 = 200;
-/// A thread that lost its CPU while spinning yields instead for so many times
-/// the gap …
+/// A thread that lost its CPU while spinning yields instead for this many times the gap …
 const FULL_TIMES: u64 = 8;
-/// … but for at most so long.
+/// … but for at most this many microseconds.
 const FULL_MOST_US: u64 = 50_000;
-/// A yield that returns sooner found nobody else on this CPU.
+/// A yield that returns within this many microseconds found no other task on this CPU.
 const ALONE_US: u64 = 3;
-/// Whoever keeps a CPU for so long that was given to him has work of his own: those
-/// that we wait for, and even a hundred pairs like us, are back much sooner.
+/// A task that keeps a yielded CPU for this many microseconds has work of its own, unrelated to memlane. The peers of
+/// this thread, and even a hundred such pairs, give it back much sooner.
 const STRANGER_US: u64 = 1000;
-/// A thread that has lost so much to such in a row …
+/// A thread that has lost this many microseconds to unrelated tasks in a row …
 const LOST_LEAST_US: u64 = 16_000;
-/// … with no longer than this in between, and more than half of the time, sleeps.
+/// … with at most this many microseconds between two losses, and more than half of the time, sleeps.
 const LOST_APART_US: u64 = 50_000;
-/// Yields in vain before a thread gives up waiting.
+/// The number of yields in vain before a thread stops waiting.
 const YIELDS: u32 = 8;
-/// Where others had the CPU and not for us, a thread sleeps at once for so many times
-/// as long as they kept it; among strangers, for at most …
+/// Where other tasks had the CPU and the awaited bytes did not come, a thread sleeps for this many times as long as
+/// they kept it …
 const STRANGERS_TIMES: u64 = 64;
-/// … so long.
+/// … and at most for this many microseconds.
 const STRANGERS_MOST_US: u64 = 1_000_000;
 
-/// What a spin came to.
+/// The result of a spin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spun {
-    /// It is there.
+    /// What the thread waits for is there.
     Ready,
-    /// Time is up (or spinning was not worth starting).
+    /// Time is up, or spinning was not worth starting.
     Nothing,
-    /// A signal handler ran meanwhile.
+    /// A signal handler has run meanwhile.
     Signal,
 }
 
-/// The CPU that the calling thread is on, +1.
+/// The number of the CPU that the calling thread runs on, plus 1.
 #[inline]
 pub fn cpu_mark() -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
         let mut aux = 0u32;
-        // SAFETY: rdtscp exists on every x86-64 that Linux 6.1 supports in practice
-        // (2008+); Linux keeps the CPU number in its low 12 bits.
+        // SAFETY: every x86-64 CPU from 2008 on has rdtscp, and Linux 6.1 supports in practice no older one; Linux
+        // keeps the CPU number in its low 12 bits.
         unsafe { core::arch::x86_64::__rdtscp(&raw mut aux) };
         (aux & 0xfff) + 1
     }
@@ -70,7 +68,7 @@ pub fn cpu_mark() -> u32 {
     }
 }
 
-/// May this thread spin now? Budget in ticks; 0 = no.
+/// How long this thread may spin now, in ticks; 0: not at all.
 #[inline]
 pub fn budget() -> u64 {
     let us = u64::from(config().spin_us);
@@ -89,8 +87,8 @@ pub fn budget() -> u64 {
     us * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
-/// Spins until `ready` says so, for at most `budget` ticks; keeps the score.
-/// `here`: the peer was last seen on this very CPU.
+/// Spins until `ready` returns `true`, for at most `budget` ticks, and keeps the thread's score. `here`: the peer was
+/// last seen on this very CPU.
 #[inline]
 pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
     let spun = turn(budget, here, ready);
@@ -102,8 +100,8 @@ pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
     spun
 }
 
-/// Spins for room in a full ring: a running receiver makes some in a few µs, so
-/// the score of waits for data does not count here.
+/// Spins for room in a full ring. A running receiver makes room within a few µs, so the score of waits for data does
+/// not count here.
 pub fn for_room(here: bool, ready: impl FnMut() -> bool) -> Spun {
     let us = if is_among_strangers() {
         0
@@ -157,8 +155,8 @@ fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
     }
 }
 
-/// Waits by yielding. Ends when that is in vain: nobody else is there to run, or
-/// those who ran were not those that we wait for.
+/// Waits by yielding. Ends when that is in vain: there is no other task to run, or the tasks that ran were not those
+/// that this thread waits for.
 fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
     let t = thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
@@ -182,7 +180,7 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
             break;
         }
         if took < ALONE_US * per_us {
-            // Whoever we wait for may be at work on another CPU.
+            // The awaited peer may be at work on another CPU.
             for _ in 0..64 {
                 core::hint::spin_loop();
                 if ready() {
@@ -200,9 +198,9 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
     Spun::Nothing
 }
 
-/// A yield, from `before` to `now`, has given the CPU to strangers. What we wait for
-/// may have come meanwhile: but is that how to wait? Where they have little to do, it
-/// is (a message costs a third of one by TCP).
+/// Counts a yield, from `before` to `now`, that gave the CPU to unrelated tasks. The awaited bytes may have come
+/// meanwhile, and where these tasks have little to do, yielding still pays (a message costs a third of one by TCP).
+/// Where they have much to do, this thread sleeps for a while.
 #[cold]
 fn lost_to_strangers(before: u64, now: u64) {
     let t = thread::current();
@@ -221,7 +219,7 @@ fn lost_to_strangers(before: u64, now: u64) {
     }
 }
 
-/// Until then this thread neither spins nor yields; then it begins anew.
+/// Makes this thread neither spin nor yield until `then`. After that its score begins anew.
 fn sleep_until(then: u64) {
     let t = thread::current();
     t.skip.store(0, Ordering::Relaxed);
@@ -229,33 +227,32 @@ fn sleep_until(then: u64) {
     t.no_yield_until.store(then, Ordering::Relaxed);
 }
 
-/// When threads that sleep among strangers try again: all at the same time, in all
-/// processes (at multiples of a power of two of ticks, half a second to a second
-/// apart). Alone, one that yields among others that sleep would wait for all of them,
-/// and take them for strangers.
+/// The time at which threads that sleep because of unrelated tasks try again. It is the same for all processes:
+/// multiples of a power of two of ticks, half a second to a second apart. A thread that yielded alone, among others
+/// that sleep, would wait for all of them and take them for unrelated tasks.
 fn next_date(now: u64) -> u64 {
     let most = STRANGERS_MOST_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let apart = 1 << most.max(1).ilog2();
     (now / apart + 1) * apart
 }
 
-/// Does this thread ever spin or yield, for now?
+/// May this thread spin or yield at present?
 pub fn is_open_to_us() -> bool {
     config().spin_us != 0 && !is_among_strangers()
 }
 
-/// Is this CPU full of strangers, so that only who sleeps gets it back soon?
+/// Is this CPU full of unrelated tasks, so that only a thread that sleeps gets it back soon?
 pub fn is_among_strangers() -> bool {
     thread::current().no_yield_until.load(Ordering::Relaxed) > ticks()
 }
 
-/// A spin found what it waited for.
+/// Counts a spin that found what it waited for.
 #[inline]
 pub fn hit() {
     thread::current().spin_score.store(0, Ordering::Relaxed);
 }
 
-/// A spin was in vain.
+/// Counts a spin in vain.
 pub fn miss() {
     let t = thread::current();
     let score = (t.spin_score.load(Ordering::Relaxed) + 1).min(8);
@@ -265,12 +262,12 @@ pub fn miss() {
     }
 }
 
-/// The next spin of this thread would be for what it has just looked for in vain.
+/// Makes the thread's next wait skip its spin: the thread has just looked for the same thing in vain.
 pub fn skip_one() {
     thread::current().skip.fetch_max(1, Ordering::Relaxed);
 }
 
-/// A sleep took `took` ticks: would a spin have been better?
+/// Counts a sleep of `took` ticks: a spin might have been better.
 pub fn slept(took: u64) {
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     if took < u64::from(config().spin_us) * per_us {

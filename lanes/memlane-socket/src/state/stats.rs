@@ -10,7 +10,7 @@ use memlane_core::stats::{COPIED_RX, COPIED_TX, ConnState, Counter, Header, SIZE
 use memlane_sys::proc;
 use memlane_sys::sock::Tuple;
 
-/// A connection begins.
+/// Fills the entry of a new connection.
 pub fn open_entry(conn: &Conn) {
     let Some(e) = entry(conn) else { return };
     e.seq.fetch_add(1, Relaxed);
@@ -41,7 +41,7 @@ pub fn open_entry(conn: &Conn) {
         &e.parked,
         &e.tx_ring_size,
         &e.rx_ring_size,
-        &e.tx_ring_part,
+        &e.tx_ring_window,
         &e.copied,
     ] {
         word.store(0, Relaxed);
@@ -57,7 +57,7 @@ pub fn open_entry(conn: &Conn) {
     }
 }
 
-/// It is connected.
+/// Notes that the connection is connected.
 pub fn connected(conn: &Conn) {
     let Some(h) = header() else { return };
     count_conn(h, conn.role.load(Relaxed));
@@ -66,7 +66,7 @@ pub fn connected(conn: &Conn) {
     }
 }
 
-/// A connection of which nothing else is known: its descriptor's number is beyond the table.
+/// Counts a connection that is not tracked because its descriptor's number is beyond the table.
 pub fn out_of_range(role: Role) {
     let Some(h) = header() else { return };
     count_conn(h, role);
@@ -84,7 +84,7 @@ fn count_conn(h: &Header, role: Role) {
     h.counters[side as usize].fetch_add(1, Relaxed);
 }
 
-/// It got its memory lane.
+/// Notes that the connection has got its memory lane.
 pub fn upgraded(conn: &Conn) {
     let Some(h) = header() else { return };
     let side = match conn.role.load(Relaxed) {
@@ -96,7 +96,7 @@ pub fn upgraded(conn: &Conn) {
     }
 }
 
-/// It ends: its sums move to the process's.
+/// Frees the entry of a connection that ends, and adds its sums to the process's.
 pub fn close_entry(conn: &Conn) {
     let (Some(e), Some(h)) = (entry(conn), header()) else {
         return;
@@ -118,7 +118,7 @@ pub fn close_entry(conn: &Conn) {
     add(Counter::RxCalls, &e.rx_calls);
 }
 
-/// Its addresses are known.
+/// Shows the connection's addresses.
 pub fn show_tuple(conn: &Conn, t: &Tuple) {
     let Some(e) = entry(conn) else { return };
     e.seq.fetch_add(1, Relaxed);
@@ -138,7 +138,7 @@ pub fn show_tuple(conn: &Conn, t: &Tuple) {
     e.seq.fetch_add(1, Relaxed);
 }
 
-/// Its peer is known.
+/// Shows the connection's peer.
 pub fn show_peer(conn: &Conn, pid: i32, uid: u32) {
     if let Some(e) = entry(conn) {
         e.peer_pid.store(pid.cast_unsigned(), Relaxed);
@@ -146,7 +146,7 @@ pub fn show_peer(conn: &Conn, pid: i32, uid: u32) {
     }
 }
 
-/// Its rings are open.
+/// Shows the sizes of the connection's rings.
 pub fn show_rings(conn: &Conn) {
     if let Some(e) = entry(conn) {
         e.tx_ring_size.store(conn.tx_size.load(Relaxed), Relaxed);
@@ -155,16 +155,16 @@ pub fn show_rings(conn: &Conn) {
     }
 }
 
-/// The sender uses so many bytes of the peer's ring from now on.
+/// Shows the size of the window of the peer's ring that the sender uses from now on.
 #[cold]
-pub fn show_part(conn: &Conn, part: usize) {
+pub fn show_window(conn: &Conn, window: usize) {
     if let Some(e) = entry(conn) {
-        e.tx_ring_part
-            .store(u32::try_from(part).unwrap_or(0), Relaxed);
+        e.tx_ring_window
+            .store(u32::try_from(window).unwrap_or(0), Relaxed);
     }
 }
 
-/// Its lane is open: which directions, sent and received, go in mode `copy`?
+/// Shows which directions, sent and received, of an open lane use mode `copy`.
 pub fn show_copied(conn: &Conn, [own, by_peer]: [bool; 2]) {
     if let Some(e) = entry(conn) {
         let bits = (u32::from(own) * COPIED_TX) | (u32::from(by_peer) * COPIED_RX);
@@ -172,7 +172,7 @@ pub fn show_copied(conn: &Conn, [own, by_peer]: [bool; 2]) {
     }
 }
 
-/// One more connection (or attempt) that is on TCP for this reason.
+/// Counts one more connection, or attempt, that is on TCP for this reason.
 pub fn count_reason(conn: &Conn, why: Reason) {
     if let Some(h) = header() {
         count_reason_as(h, conn.role.load(Relaxed), why);
@@ -200,7 +200,7 @@ fn count_reason_as(h: &Header, role: Role, why: Reason) {
     }
 }
 
-/// Bytes received through the ring; `rx_lock` is held.
+/// Counts bytes received through the ring. The caller holds `rx_lock`.
 #[inline]
 pub fn add_rx_ring(conn: &Conn, n: u64) {
     if let Some(e) = entry(conn) {
@@ -209,7 +209,7 @@ pub fn add_rx_ring(conn: &Conn, n: u64) {
     }
 }
 
-/// Bytes sent through the ring; `tx_lock` is held.
+/// Counts bytes sent through the ring. The caller holds `tx_lock`.
 #[inline]
 pub fn add_tx_ring(conn: &Conn, n: u64) {
     if let Some(e) = entry(conn) {
@@ -218,21 +218,21 @@ pub fn add_tx_ring(conn: &Conn, n: u64) {
     }
 }
 
-/// Bytes received through TCP.
+/// Counts bytes received through TCP.
 pub fn add_rx_tcp(conn: &Conn, n: u64) {
     if let Some(e) = entry(conn) {
         e.rx_tcp_bytes.fetch_add(n, Relaxed);
     }
 }
 
-/// Bytes sent through TCP.
+/// Counts bytes sent through TCP.
 pub fn add_tx_tcp(conn: &Conn, n: u64) {
     if let Some(e) = entry(conn) {
         e.tx_tcp_bytes.fetch_add(n, Relaxed);
     }
 }
 
-/// A receive call ended.
+/// Counts a receive call that has ended.
 #[inline]
 pub fn show_rx(conn: &Conn, n: isize) {
     if n > 0
@@ -244,7 +244,7 @@ pub fn show_rx(conn: &Conn, n: isize) {
     }
 }
 
-/// A send call ended.
+/// Counts a send call that has ended.
 #[inline]
 pub fn show_tx(conn: &Conn, n: isize) {
     if n > 0
@@ -259,14 +259,14 @@ pub fn show_tx(conn: &Conn, n: isize) {
     }
 }
 
-/// Size class as `smcd stats`: ≤8K, ≤16K … ≤512K, more.
+/// Counts a message in its size class, as `smcd stats` does: ≤8K, ≤16K … ≤512K, more.
 #[inline]
 fn bump(classes: &[AtomicU64; SIZE_CLASSES], n: usize) {
     let class = (usize::BITS - (n.saturating_sub(1) >> 13).leading_zeros()) as usize;
     classes[class.min(SIZE_CLASSES - 1)].fetch_add(1, Relaxed);
 }
 
-/// `--stats-on-exit`.
+/// Prints the summary of `--stats-on-exit`.
 pub fn print_summary() {
     let Some(h) = header() else { return };
     let mut line = Line {

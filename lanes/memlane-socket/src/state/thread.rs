@@ -1,55 +1,54 @@
-//! What is kept per thread, and the locks between threads.
+//! What the library keeps for each thread, and the locks between threads.
 //!
-//! Thread state lies in the preload library's own thread-local block (initial
-//! exec: one instruction to reach, no allocation), which its C shim owns; this
-//! crate sees it through a function pointer.
+//! A thread's state lies in the preload library's thread-local block (initial exec: one instruction reaches it, without
+//! an allocation). The library's C shim owns the block; this crate reaches it through a function pointer.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use memlane_sys::proc;
 
-/// Bytes that a signal handler can send while it interrupts a send on the same
-/// connection (they follow the interrupted bytes).
+/// The most bytes that a signal handler can send while it interrupts a send on the same connection. They follow the
+/// interrupted bytes.
 pub const OUTBOX: usize = 1024;
 
-/// One thread's state. All-zero is the initial value. Written and read by its
-/// own thread only (and by signal handlers on it).
+/// One thread's state. All-zero is the initial value. Only the thread itself, and signal handlers on it, read and write
+/// it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Thread {
-    /// Cached thread id; 0 = not known.
+    /// The thread id, once it is known; 0: not yet.
     pub tid: AtomicI32,
-    /// Signal handlers run so far (see `calls::signals`).
+    /// The number of signal handlers that have run (see `calls::signals`).
     pub signals: AtomicU32,
-    /// Did the last of them have `SA_RESTART`?
+    /// Did the last handler have `SA_RESTART`?
     pub restart: AtomicU32,
-    /// Spin score: see `spin`.
+    /// The score of spins: see `spin`.
     pub spin_score: AtomicI32,
-    /// Ticks lost to strangers in a row, since when, and until when: see `spin`.
+    /// Ticks lost to unrelated tasks in a row: see `spin`.
     pub lost: AtomicU64,
-    /// See `lost`.
+    /// `ticks` at which that row began.
     pub lost_since: AtomicU64,
-    /// See `lost`.
+    /// `ticks` at which the last loss of that row ended.
     pub lost_at: AtomicU64,
-    /// `ticks` before which this thread yields instead of spinning (the machine is full).
+    /// `ticks` before which this thread yields instead of spinning, because the machine is full.
     pub no_spin_until: AtomicU64,
-    /// `ticks` before which it does not even yield (others than its peers have the CPU).
+    /// `ticks` before which this thread does not even yield, because unrelated tasks have the CPU.
     pub no_yield_until: AtomicU64,
-    /// Waits to skip before the next trial spin.
+    /// The number of waits to skip before the next trial spin.
     pub skip: AtomicU32,
-    /// Bytes in `outbox`: see `lane::outbox`.
+    /// The number of bytes in `outbox`: see `lane::outbox`.
     pub outbox_len: AtomicU32,
-    /// The address of the connection that they are for; without bytes, nothing.
+    /// The address of the connection that these bytes are for; without meaning if there are none.
     pub outbox_conn: AtomicUsize,
-    /// The address of a connection on which a handler's send was refused; 0 = none.
+    /// The address of a connection on which a handler's send failed; 0: none.
     pub outbox_refused: AtomicUsize,
-    /// See `OUTBOX`.
+    /// Bytes that signal handlers have sent: see [`OUTBOX`].
     pub outbox: core::cell::UnsafeCell<[u8; OUTBOX]>,
 }
 
 static LOCATE: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells where the calling thread's `Thread` is.
+/// Sets the function that returns the calling thread's [`Thread`].
 pub fn set_locator(f: unsafe extern "C" fn() -> *mut Thread) {
     LOCATE.store(f as usize, Ordering::Relaxed);
 }
@@ -58,22 +57,22 @@ pub fn set_locator(f: unsafe extern "C" fn() -> *mut Thread) {
 #[inline(always)]
 pub fn current() -> &'static Thread {
     let f = LOCATE.load(Ordering::Relaxed);
-    // SAFETY: set_locator was called by the preload library's init with a
-    // function of this type, whose answer lives as long as the thread.
+    // SAFETY: the preload library's init called set_locator with a function of this type; what it returns lives as long
+    // as the thread.
     unsafe { &*core::mem::transmute::<usize, unsafe extern "C" fn() -> *mut Thread>(f)() }
 }
 
-/// Where libc says whether there has ever been a second thread; 0 = it does not.
+/// The address of libc's flag for a process without a second thread; 0: libc has none.
 static ALONE: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells where libc says so (`__libc_single_threaded`, glibc 2.32 and later): a byte that
-/// lives as long as the process; 1 = never.
+/// Sets the address of libc's flag (`__libc_single_threaded`, glibc 2.32 and later). It is a byte that lives as long as
+/// the process; 1: there has never been a second thread.
 pub fn set_alone(flag: Option<NonNull<u8>>) {
     ALONE.store(flag.map_or(0, |at| at.as_ptr() as usize), Ordering::Relaxed);
 }
 
-/// Can no other thread close a descriptor while this one sleeps on it? Only the kernel keeps
-/// a socket open under a sleeper: a sleep in pieces would find the number gone, or somebody else's.
+/// Is it certain that no other thread can close a descriptor while this one sleeps on it? Only the kernel keeps a
+/// socket open under a sleeper. After a piece of a split sleep, the number might be closed, or belong to another file.
 pub fn is_alone() -> bool {
     let flag = ALONE.load(Ordering::Relaxed) as *const u8;
     // SAFETY: null, or a byte that lives as long as the process (`set_alone`).
@@ -92,23 +91,20 @@ pub fn tid() -> u32 {
     id.cast_unsigned()
 }
 
-/// A lock between the threads of a process, or between a parent and the
-/// children it forked (never in memory that a peer can write). Holds the
-/// owner's thread id, so that a dead owner's lock can be taken over.
+/// A lock between the threads of a process, or between a parent and its forked children (never in memory that a peer
+/// can write). It holds the owner's thread id, so that another thread can take it over when the owner has died.
 ///
-/// Critical sections only touch memory: no system call that may block is made
-/// under a lock.
+/// Critical sections only touch memory: no thread makes a system call that may block under a lock. under a lock.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Lock(AtomicU32);
 
-/// A held lock; released when dropped.
+/// A held lock. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct LockGuard<'a>(&'a Lock);
 
 impl Lock {
-    /// Takes the lock; `None` if this very thread holds it already (a signal
-    /// handler has interrupted it).
+    /// Takes the lock. `None`: this very thread holds it already, because a signal handler has interrupted it.
     #[inline]
     pub fn lock(&self) -> Option<LockGuard<'_>> {
         let me = tid();
@@ -122,7 +118,7 @@ impl Lock {
         self.lock_slowly(me)
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if no thread holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<LockGuard<'_>> {
         self.0
@@ -131,7 +127,7 @@ impl Lock {
             .map(|_| LockGuard(self))
     }
 
-    /// Forgets whoever held it (in the child of a fork).
+    /// Forgets the owner, in the child of a fork.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);
     }
@@ -190,13 +186,13 @@ pub(crate) mod tests {
         OWN.with(|t| core::ptr::from_ref(*t).cast_mut())
     }
 
-    /// What the preload library does for its program's threads.
+    /// Sets a locator for the threads of a test, as the preload library does for its program.
     pub(crate) fn set_own_locator() {
         set_locator(own);
     }
 
-    /// A thread that takes `lock` and keeps it until it is told to end; then it
-    /// ends with the lock held, as a thread that is killed does.
+    /// A thread that takes `lock` and keeps it until `released` gets a message. Then it ends with the lock held, as a
+    /// thread that is killed does.
     fn holder(lock: &'static Lock, released: Receiver<()>) -> JoinHandle<()> {
         let (tell, told) = channel();
         let thread = spawn(move || {
@@ -221,7 +217,7 @@ pub(crate) mod tests {
             let held = lock.lock();
             tell.send(held.is_some()).unwrap();
         });
-        // Far longer than the turns after which a waiter asks whether the owner lives.
+        // Far longer than the turns after which a waiter checks whether the owner lives.
         let early = told.recv_timeout(std::time::Duration::from_millis(300));
         assert!(early.is_err(), "taken from a living thread");
         release.send(()).unwrap();

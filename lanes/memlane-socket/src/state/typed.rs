@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub trait Bits: Copy {
     /// The number that stands for it.
     fn bits(self) -> u32;
-    /// What a number stands for; of a number that stands for nothing, the enum says.
+    /// The value that a number stands for. The enum decides what an unused number means.
     fn from_bits(bits: u32) -> Self;
 }
 
-/// Declares an enum with [`Bits`]. Numbers that stand for nothing are read as the last variant.
+/// Declares an enum with [`Bits`]. Unused numbers are read as the last variant.
 macro_rules! bits_enum {
     ($(#[$about:meta])* $see:vis enum $name:ident {
         $($(#[$of:meta])* $variant:ident = $bits:literal,)*
@@ -42,30 +42,30 @@ macro_rules! bits_enum {
 }
 pub(crate) use bits_enum;
 
-/// An atomic word with an enum in it. All-zero is the variant that 0 stands for.
+/// An atomic word that holds an enum. All-zero is the variant whose number is 0.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Typed<E>(AtomicU32, PhantomData<E>);
 
 impl<E: Bits> Typed<E> {
-    /// With the variant that `bits` stands for.
+    /// A word with the variant whose number is `bits`.
     pub const fn new(bits: u32) -> Typed<E> {
         Typed(AtomicU32::new(bits), PhantomData)
     }
 
-    /// Loads.
+    /// Loads the variant.
     #[inline(always)]
     pub fn load(&self, order: Ordering) -> E {
         E::from_bits(self.0.load(order))
     }
 
-    /// Stores.
+    /// Stores a variant.
     #[inline(always)]
     pub fn store(&self, value: E, order: Ordering) {
         self.0.store(value.bits(), order);
     }
 
-    /// Stores `new` if the word is `old`: did it?
+    /// Stores `new` if the word holds `old`, and returns whether it did.
     pub fn replace(&self, old: E, new: E) -> bool {
         let (old, new) = (old.bits(), new.bits());
         self.0

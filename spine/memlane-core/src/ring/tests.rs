@@ -86,14 +86,14 @@ fn a_sender_that_claims_to_have_written_over_what_is_held_misbehaves() {
 }
 
 #[test]
-fn a_part_that_may_not_grow_is_used_as_it_is_and_grows_when_it_may() {
+fn a_window_that_may_not_grow_is_used_as_it_is_and_grows_when_it_may() {
     let region = Region::create(c"scarce", DMB_WORDS_LEN, false).unwrap();
     // SAFETY: atomics only; the region outlives the reference.
     let w = unsafe { region.words::<DmbWords<Cpu>>(0).unwrap().as_ref() };
     let (mut tx, mut rx) = (Tx::default(), Rx::default());
     rx.prepare(w);
     rx.unpark(w);
-    tx.activate_part(w, 0, 8);
+    tx.activate_window(w, 0, 8);
     let (mut asked, mut declared) = (0, tx.declared);
     let mut room = |tx: &mut Tx, want, yes| {
         let may_grow = |more| {
@@ -114,7 +114,7 @@ fn a_part_that_may_not_grow_is_used_as_it_is_and_grows_when_it_may() {
     assert_eq!(room(&mut tx, 9, false), (Ok(Room::Ring(3)), 24));
     assert_eq!(room(&mut tx, 9, true), (Ok(Room::Ring(9)), 24));
     declared += 1;
-    assert_eq!((tx.declared, tx.part(SIZE)), (declared, 32));
+    assert_eq!((tx.declared, tx.window(SIZE)), (declared, 32));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_place_that_would_wrap_begins_anew_once_nothing_is_unread() {
     let (mut tx, mut rx) = (Tx::default(), Rx::default());
     rx.prepare(w);
     rx.unpark(w);
-    tx.activate_part(w, 0, 64);
+    tx.activate_window(w, 0, 64);
     assert_eq!(tx.reserve(w, SIZE, 40), Ok(Room::Ring(40)));
     tx.commit(w, 40);
     let whole = Stretch { at: 0, len: 40 };

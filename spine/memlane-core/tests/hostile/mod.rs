@@ -50,7 +50,13 @@ impl Dmb {
             &sent.runs_declared,
         ]
         .into_iter()
-        .chain(self.words().parts.0.iter().flat_map(|p| [&p.len, &p.shift]))
+        .chain(
+            self.words()
+                .windows
+                .0
+                .iter()
+                .flat_map(|p| [&p.len, &p.shift]),
+        )
         .collect()
     }
 
@@ -136,10 +142,10 @@ impl<'a> Victim<'a> {
         self.rx.unpark(self.dmb.words());
     }
 
-    /// With a part of the ring, or with all of it.
+    /// With a window of the ring, or with all of it.
     fn open_tx(&mut self, at: u64) {
         let least = [0, 4, 64][(at % 3) as usize];
-        self.tx.activate_part(self.dmb.words(), at, least);
+        self.tx.activate_window(self.dmb.words(), at, least);
     }
 
     /// Stretches of a promised length lie in the ring and add up to it.
@@ -188,7 +194,7 @@ impl<'a> Victim<'a> {
         );
         let _ = self.rx.check_park(w);
         if self.rx.owns_ring(w) {
-            self.rx.shed(w);
+            self.rx.set_trimmed(w);
         }
         self.rx.unpark(w);
         let _ = (Rx::sender_active(w), Rx::sender_detached(w));

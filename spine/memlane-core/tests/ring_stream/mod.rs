@@ -2,7 +2,7 @@
 //! the harness of `ring_oracle.rs`, and of the fuzz target `ring_ops`.
 
 use memlane_core::access::SharedBytes;
-use memlane_core::layout::{DMB_WORDS_LEN, DmbWords, PARKED, RUNS, SHED, TCP_ONLY};
+use memlane_core::layout::{DMB_WORDS_LEN, DmbWords, PARKED, RUNS, TCP_ONLY, TRIMMED};
 use memlane_core::region::Region;
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::Cpu;
@@ -32,7 +32,7 @@ pub(crate) enum Op {
     },
     Park,
     /// Park; if that is all right, give the ring's bytes back.
-    Shed,
+    Trim,
     Unpark,
     /// The receiver asks for TCP only.
     AskTcpOnly,
@@ -71,8 +71,8 @@ pub(crate) struct Stream {
     in_flight: VecDeque<u8>,
     /// Bytes promised to TCP that the kernel has not taken.
     debt: usize,
-    /// The sender uses parts of the ring; they need runs too.
-    parts: bool,
+    /// The sender uses windows of the ring; these need runs too.
+    windowed: bool,
     sent: u64,
     got: u64,
     pub(crate) seen: Seen,
@@ -86,11 +86,11 @@ fn byte(offset: u64) -> u8 {
 impl Stream {
     /// A stream of which `before` bytes have gone, and been taken, by TCP.
     pub(crate) fn new(size: usize, before: u64) -> Stream {
-        Stream::in_parts(size, before, 0)
+        Stream::with_window(size, before, 0)
     }
 
     /// … whose sender begins with `least` bytes of the ring; 0: with all, always.
-    pub(crate) fn in_parts(size: usize, before: u64, least: u32) -> Stream {
+    pub(crate) fn with_window(size: usize, before: u64, least: u32) -> Stream {
         let region = Region::create(c"oracle", DMB_WORDS_LEN + size, false).unwrap();
         let (mut tx, mut rx) = (Tx::default(), Rx::default());
         // SAFETY: DmbWords consists of atomics; the region outlives the stream.
@@ -101,7 +101,7 @@ impl Stream {
         if least == 0 {
             tx.activate(w, before);
         } else {
-            tx.activate_part(w, before, least);
+            tx.activate_window(w, before, least);
         }
         assert!(Rx::sender_active(w) && !Rx::sender_detached(w));
         rx.took(w, 0);
@@ -115,7 +115,7 @@ impl Stream {
             tcp,
             in_flight,
             debt: 0,
-            parts: least > 0,
+            windowed: least > 0,
             sent: before,
             got: before,
             seen: Seen::default(),
@@ -145,7 +145,7 @@ impl Stream {
                 self.receive(n);
             }
             Op::Park => self.park(PARKED),
-            Op::Shed => self.shed(),
+            Op::Trim => self.trim(),
             Op::Unpark => self.rx.unpark(self.words()),
             Op::AskTcpOnly => self.park(TCP_ONLY),
             Op::GoTcpOnly => {
@@ -170,12 +170,12 @@ impl Stream {
     }
 
     fn straighten(&mut self, n: usize) {
-        let part = self.tx.part(self.size);
+        let window = self.tx.window(self.size);
         let wraps = |tx: &Tx| tx.stretches(self.size, n).1.len > 0;
         let before = wraps(&self.tx);
         let straightened = self.tx.straighten(self.words(), self.size, n);
         straightened.expect("an honest receiver");
-        assert_eq!(self.tx.part(self.size), part);
+        assert_eq!(self.tx.window(self.size), window);
         if before && !wraps(&self.tx) {
             let unread = self.in_flight.len() - self.tcp.len();
             assert_eq!(unread, 0, "begun anew over unread bytes");
@@ -186,7 +186,7 @@ impl Stream {
     /// `n` bytes to send, of which the copy into the ring gives only `used`.
     fn send(&mut self, n: usize, used: usize, kernel: usize) {
         let unconsumed = self.in_flight.len();
-        let part = self.tx.part(self.size);
+        let window = self.tx.window(self.size);
         let mut asked = 0;
         let may_grow = |more| {
             asked = more;
@@ -196,17 +196,17 @@ impl Stream {
             .tx
             .reserve_if(self.words(), self.size, n, may_grow)
             .expect("an honest receiver");
-        let now = self.tx.part(self.size);
-        if now > part {
-            assert_eq!(now - part, asked, "more than was asked about");
+        let now = self.tx.window(self.size);
+        if now > window {
+            assert_eq!(now - window, asked, "more than was asked about");
             assert!(!n.is_multiple_of(5), "grown, though it must not");
         }
-        self.seen.grown += u64::from(now > part);
+        self.seen.grown += u64::from(now > window);
         match answer {
             Room::Ring(room) => {
                 assert_eq!(self.debt, 0, "the ring would overtake unpaid TCP bytes");
-                // In a part that has just grown, what is unread on TCP takes no room.
-                let beside = if self.parts { self.tcp.len() } else { 0 };
+                // In a window that has just grown, what is unread on TCP takes no room.
+                let beside = if self.windowed { self.tcp.len() } else { 0 };
                 assert!(
                     room <= n && room + unconsumed - beside <= now,
                     "room for what is not there"
@@ -219,9 +219,9 @@ impl Stream {
                 self.by_ring(room.min(used));
             }
             Room::Full => {
-                // A smaller part waits for what lies in the larger one; growth waits for the slots of runs.
+                // A smaller window waits for what lies in the larger one; growth waits for the slots of runs.
                 assert!(
-                    n == 0 || unconsumed >= if self.parts { 1 } else { self.size },
+                    n == 0 || unconsumed >= if self.windowed { 1 } else { self.size },
                     "full without bytes"
                 );
                 self.seen.full += 1;
@@ -247,7 +247,7 @@ impl Stream {
             }
             MustTcp::RunsFull => {
                 assert!(
-                    self.parts || self.in_flight.len() >= 2 * (RUNS - 3),
+                    self.windowed || self.in_flight.len() >= 2 * (RUNS - 3),
                     "few bytes cannot fill the run list"
                 );
                 self.seen.runs_full += 1;
@@ -283,10 +283,10 @@ impl Stream {
     }
 
     fn by_tcp(&mut self, n: usize, kernel: usize) {
-        let part = self.tx.part(self.size);
+        let window = self.tx.window(self.size);
         self.tx.promise_tcp(self.words(), n);
-        if self.tx.part(self.size) < part {
-            assert_ne!(self.rx.flags() & SHED, 0, "shrunk without being asked");
+        if self.tx.window(self.size) < window {
+            assert_ne!(self.rx.flags() & TRIMMED, 0, "shrunk without being asked");
             self.seen.shrunk += 1;
         }
         let taken = n.min(kernel);
@@ -364,7 +364,7 @@ impl Stream {
     }
 
     /// The whole ring reads as zero afterwards, as pages do that were given back.
-    fn shed(&mut self) {
+    fn trim(&mut self) {
         self.park(PARKED);
         if !self.rx.owns_ring(self.words()) {
             return;
@@ -372,7 +372,7 @@ impl Stream {
         let nothing = vec![0; self.size];
         // SAFETY: as long as the ring.
         assert!(unsafe { self.ring().copy_in(0, nothing.as_ptr(), self.size) });
-        self.rx.shed(self.words());
+        self.rx.set_trimmed(self.words());
         self.seen.sheds += 1;
     }
 

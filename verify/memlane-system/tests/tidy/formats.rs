@@ -70,7 +70,7 @@ fn the_page_about_chunks_tells_the_real_offsets() {
     let ready_at = offset_of!(ChunkHeader, ready);
     let ready = fields!(ready_at, ReadyWords, ReadyWords: bits looked);
     let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
-        consumed rx sent tx runs parts reserved2
+        consumed rx sent tx runs windows reserved2
     );
     // The words of the three groups are also given from the start of the DMB.
     let rx_at = offset_of!(DmbWords<Cpu>, rx.0);
@@ -106,7 +106,7 @@ fn the_page_about_statistics_tells_the_real_offsets() {
     let entry = fields!(0, ConnEntry, ConnEntry:
         seq state fd role ports peer_pid local_ip remote_ip inode since_ns reason
         peer_reason peer_uid parked tx_ring_size rx_ring_size tx_ring_bytes tx_tcp_bytes
-        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls copied tx_ring_part reserved
+        rx_ring_bytes rx_tcp_bytes tx_calls rx_calls copied tx_ring_window reserved
     );
     let numbers = [
         HEADER_LEN,

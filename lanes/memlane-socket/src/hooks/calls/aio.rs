@@ -1,5 +1,5 @@
-//! POSIX aio: glibc's threads read and write without asking us, so the lane
-//! ends; what is still in the ring is read here.
+//! POSIX aio: glibc's threads read and write without calling a hook, so the lane ends. This module reads what is still
+//! in the ring.
 
 use super::{io, pass};
 use crate::real::{self, errno};
@@ -7,8 +7,7 @@ use crate::state::process::conn_of;
 use core::ffi::{c_int, c_void};
 use memlane_sys::{Errno, proc};
 
-/// `struct aiocb` (glibc, rt/aio.h; the layout is part of its ABI on 64-bit
-/// machines), as far as it matters here.
+/// `struct aiocb`, as far as it matters here (glibc, rt/aio.h; the layout is part of its ABI on 64-bit machines).
 #[repr(C)]
 #[derive(Debug)]
 struct Control {
@@ -28,7 +27,7 @@ const _: () = assert!(core::mem::offset_of!(Control, error) == 112);
 const _: () = assert!(core::mem::offset_of!(Control, result) == 120);
 const _: () = assert!(core::mem::offset_of!(Control, result) < size_of::<libc::aiocb>());
 
-/// The program's control block, if it is for a connection that we know.
+/// The program's control block, if it is for a tracked connection.
 fn concerning<'a>(
     control: *mut c_void,
 ) -> Option<(&'a mut Control, crate::state::process::ConnRef)> {
@@ -38,13 +37,13 @@ fn concerning<'a>(
     Some((control, conn))
 }
 
-/// `aio_read(3)`: `None` = glibc may do it.
+/// `aio_read(3)`. `None`: glibc may make the call.
 pub fn read(control: *mut c_void) -> Option<c_int> {
     let (control, conn) = concerning(control)?;
     if !pass::to_stdio(&conn) {
         return None;
     }
-    // What is left in the ring is there already: the request is done at once.
+    // The bytes in the ring are there already: the request is done at once.
     if control.event.sigev_notify == libc::SIGEV_THREAD {
         return Some(again());
     }
@@ -61,14 +60,14 @@ pub fn read(control: *mut c_void) -> Option<c_int> {
     Some(0)
 }
 
-/// `aio_write(3)`: glibc writes, by TCP.
+/// `aio_write(3)`: ends the lane, so that glibc writes by TCP.
 pub fn write(control: *mut c_void) {
     if let Some((_, conn)) = concerning(control) {
         pass::to_stdio(&conn);
     }
 }
 
-/// `lio_listio(3)`: `None` = glibc may do it.
+/// `lio_listio(3)`. `None`: glibc may make the call.
 pub fn list(list: *const *mut c_void, count: c_int) -> Option<c_int> {
     let mut unread = false;
     for i in 0..usize::try_from(count).unwrap_or(0) {
@@ -81,8 +80,8 @@ pub fn list(list: *const *mut c_void, count: c_int) -> Option<c_int> {
     unread.then(again)
 }
 
-/// "Not queued for want of resources: try again": an answer that aio knows. The
-/// program's own read, or a later try, gets what is in the ring.
+/// Fails with `EAGAIN`, "not queued for want of resources", which callers of aio know. The program's own read, or a
+/// later try, gets what is in the ring.
 fn again() -> c_int {
     real::fail(Errno::AGAIN);
     -1

@@ -1,6 +1,6 @@
-//! read, recv…, write, send…, sendfile, splice.
+//! Calls that move bytes: read, recv…, write, send…, sendfile, splice.
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -23,7 +23,7 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
 
-/// A receive by the lanes, and the step of the handshake that is due after it.
+/// Receives by the lanes, and takes the step of the handshake that is due afterwards.
 #[inline]
 fn receive(
     conn: &ConnRef,
@@ -36,7 +36,7 @@ fn receive(
     n
 }
 
-/// A send by the lanes, and the step of the handshake that is due after it.
+/// Sends by the lanes, and takes the step of the handshake that is due afterwards.
 #[inline]
 fn send_lanes(
     conn: &ConnRef,
@@ -49,8 +49,7 @@ fn send_lanes(
     n
 }
 
-/// Flags that the lane carries or that do not matter to it; with any other the
-/// connection goes back to TCP.
+/// Flags that the lane supports or that do not matter to it. With any other flag the connection goes back to TCP.
 const RECV_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
@@ -79,7 +78,7 @@ fn lane_conn(fd: c_int) -> Option<ConnRef> {
     Some(conn)
 }
 
-/// Receiving on `conn` with flags that the lane does not carry.
+/// Sends the connection back to TCP if `flags` has a flag that the lane does not support. Returns whether it has.
 fn odd_recv(conn: &ConnRef, flags: c_int) -> bool {
     if flags & !RECV_FLAGS == 0 {
         return false;
@@ -151,7 +150,7 @@ pub fn recvfrom(
                 real!(recvfrom(fd, buf, len, flags, from, from_len))
             });
             if !from_len.is_null() && n >= 0 && conn.upgraded() {
-                // SAFETY: the program's word. TCP reports no sender address.
+                // SAFETY: the program's word, as it promised its call. TCP reports no sender address.
                 unsafe { *from_len = 0 };
             }
             n
@@ -178,7 +177,7 @@ fn ok_list(list: *const iovec, count: c_int) -> bool {
     n > 0 && n <= IOV_MAX && !is_nowhere(list.cast(), n * size_of::<iovec>())
 }
 
-/// Can this be a message header and its buffer list? (If not, the kernel says so.)
+/// Can this be a message header and its buffer list? If it cannot, the kernel reports the error.
 fn is_message(msg: *const msghdr) -> bool {
     if is_nowhere(msg.cast(), size_of::<msghdr>()) {
         return false;
@@ -203,7 +202,7 @@ fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
     if m.msg_iov.is_null() || m.msg_iovlen > IOV_MAX {
         return real!(recvmsg(fd, msg, flags));
     }
-    // SAFETY: as above.
+    // SAFETY: the program's message, as it promised its call.
     let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, m.msg_iovlen) };
     let by_kernel = core::cell::Cell::new(false);
     let n = receive(conn, buffers, flags, || {
@@ -211,7 +210,7 @@ fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
         real!(recvmsg(fd, msg, flags))
     });
     if n >= 0 && !by_kernel.get() {
-        // TCP fills in neither an address nor (without options that end the lane) control data.
+        // TCP fills in no address, and no control data unless an option asks for it, and such an option ends the lane.
         m.msg_namelen = 0;
         m.msg_controllen = 0;
         m.msg_flags = 0;
@@ -306,7 +305,7 @@ pub fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     }
 }
 
-/// `sendmsg(2)`; on AF_UNIX sockets, descriptors that are passed on.
+/// `sendmsg(2)`, also for descriptors that are passed on by AF_UNIX sockets.
 pub fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     match lane_conn(fd) {
         Some(conn) if is_message(msg) && !odd_send(&conn, flags) => {
@@ -316,7 +315,7 @@ pub fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
                 upgrade::bar(&conn, Reason::OPTION);
                 return real!(sendmsg(fd, msg, flags));
             }
-            // SAFETY: as above.
+            // SAFETY: the program's message, as it promised its call.
             let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, m.msg_iovlen) };
             send_lanes(&conn, buffers, flags, || real!(sendmsg(fd, msg, flags)))
         }
@@ -350,12 +349,12 @@ pub fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: u32, flags: c_int) -> c_in
     done
 }
 
-/// Bytes per step of `sendfile` and `splice` where they go through a buffer.
+/// Bytes for each step of `sendfile` and `splice`, where they go through a buffer.
 const STEP: usize = 16 * 1024;
 
-/// `sendfile(2)`: file to connection.
+/// `sendfile(2)` from a file to a connection.
 pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssize_t {
-    // Traced, its bytes go through our buffer in any case: a tracer wants to see them.
+    // While a tracer is there, the bytes always go through our buffer, because the tracer wants to see them.
     let ours =
         |c: &ConnRef| c.upgraded() && c.tx_mode() == TxMode::Open || crate::state::trace::on();
     let Some(conn) = lane_conn(out).filter(ours) else {
@@ -365,7 +364,7 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
     let mut at = if offset.is_null() {
         None
     } else {
-        // SAFETY: the program's word.
+        // SAFETY: the program's word, as it promised its call.
         Some(unsafe { *offset })
     };
     let mut done = 0usize;
@@ -376,7 +375,7 @@ pub fn sendfile(out: c_int, from: c_int, offset: *mut i64, count: usize) -> ssiz
             Some(at) => at,
             None => match tell(from) {
                 Ok(here) => here,
-                // Not seekable: what is read cannot be put back.
+                // The file cannot seek: what is read cannot be put back.
                 Err(_) => {
                     upgrade::bar(&conn, Reason::OPTION);
                     return counted_send(out, || real!(sendfile(out, from, offset, count)));
@@ -431,7 +430,8 @@ fn move_on(from: c_int, offset: *mut i64, at: &mut Option<i64>, n: i64) {
     }
 }
 
-/// A call that sends on `fd` by TCP and whose bytes must be counted. A lane that another thread opens meanwhile is ended.
+/// Makes a call that sends on `fd` by TCP and whose bytes must be counted. If another thread opens a lane meanwhile,
+/// the lane ends.
 fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     let Some(conn) = conn_of(fd) else {
         return call();
@@ -445,7 +445,7 @@ fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
                 }
             }
             TxMode::Open if !lane::end_tx(&conn) && conn.tx_mode() == TxMode::Open => {
-                // In a handler that has interrupted a send of this very thread.
+                // This is a handler that has interrupted a send of this very thread.
                 return real::fail(memlane_sys::Errno::INTR);
             }
             TxMode::Open => upgrade::bar(&conn, Reason::OPTION),
@@ -455,8 +455,8 @@ fn counted_send(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     }
 }
 
-/// `splice(2)`. From a connection: through a buffer while its ring has bytes.
-/// To a connection: TCP only from then on.
+/// `splice(2)`. From a connection, bytes go through a buffer while its ring has some. To a connection, everything goes
+/// by TCP from then on.
 pub fn splice(
     from: c_int,
     off_in: *mut i64,
@@ -500,12 +500,12 @@ pub fn splice(
     n
 }
 
-/// What is left in the ring, into a pipe: looked at, written, and only then taken.
+/// Writes what is left in the ring into a pipe: peeks, writes, and only then takes the bytes.
 fn splice_ring(conn: &ConnRef, to: c_int, len: usize) -> ssize_t {
     let mut buf = [0u8; STEP];
     let want = STEP.min(len);
     let bytes = one(buf.as_mut_ptr().cast(), want);
-    // Waits, if the connection does, for what is promised and under way.
+    // If the connection blocks, this waits for bytes that are promised and on their way.
     let n = receive(conn, &bytes, libc::MSG_PEEK, || {
         real::fail(memlane_sys::Errno::AGAIN)
     });
@@ -523,7 +523,8 @@ fn splice_ring(conn: &ConnRef, to: c_int, len: usize) -> ssize_t {
     written
 }
 
-/// Takes what was looked at. A look goes on where the ring ends and TCP begins, a receive stops there.
+/// Takes the bytes that a peek has returned. A peek continues where the ring ends and TCP begins; a receive stops
+/// there.
 fn take_seen(conn: &ConnRef, mut seen: &mut [u8]) {
     let fd = conn.fd.load(Ordering::Relaxed);
     while !seen.is_empty() {
@@ -532,13 +533,13 @@ fn take_seen(conn: &ConnRef, mut seen: &mut [u8]) {
             real!(recv(fd, at, left, libc::MSG_DONTWAIT))
         });
         if n <= 0 {
-            break; // another thread was quicker
+            break; // another thread has taken them
         }
         seen = &mut seen[n.cast_unsigned().min(left)..];
     }
 }
 
-/// `preadv2(2)` on a connection: offset −1, and at most `RWF_NOWAIT`.
+/// `preadv2(2)` on a connection, with offset −1 and no flag but `RWF_NOWAIT`.
 pub fn readv_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) -> ssize_t {
     let mut msg = message(list, count);
     recvmsg(
@@ -548,7 +549,7 @@ pub fn readv_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) ->
     )
 }
 
-/// `pwritev2(2)` likewise.
+/// `pwritev2(2)` on a connection, with offset −1 and no flag but `RWF_NOWAIT`.
 pub fn writev_flags(fd: c_int, list: *const iovec, count: c_int, nowait: bool) -> ssize_t {
     let msg = message(list, count);
     sendmsg(

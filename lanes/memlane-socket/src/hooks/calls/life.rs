@@ -1,4 +1,4 @@
-//! Birth and death of descriptors: socket, connect, accept, dup, shutdown, close.
+//! How descriptors begin and end: socket, connect, accept, dup, shutdown, close.
 
 use crate::real;
 use crate::real::{errno, set_errno};
@@ -39,7 +39,7 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
         unsafe { (*to).sa_family }
     };
     if i32::from(family) == libc::AF_UNSPEC && process::known(fd) && !process::is_borrowed() {
-        before_close(fd); // disconnects: the stream ends here
+        before_close(fd); // this disconnects: the stream ends here
         process::forget(fd);
     }
     let r = real!(connect(fd, to, len));
@@ -65,7 +65,7 @@ pub fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     r
 }
 
-/// `listen(2)`: such a socket carries no stream of its own.
+/// `listen(2)`: a listening socket carries no stream, so it is not tracked.
 pub fn listen(fd: c_int, backlog: c_int) -> c_int {
     let r = real!(listen(fd, backlog));
     if r == 0 && !process::is_borrowed() {
@@ -112,7 +112,7 @@ fn accepted(new: c_int, nonblock: bool) {
     set_errno(keep);
 }
 
-/// `shutdown(2)`: the stream's ends are TCP's.
+/// `shutdown(2)`: ends the lane first, because TCP carries the ends of the stream.
 pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Some(conn) = conn_of(fd) {
         super::touch(&conn);
@@ -136,7 +136,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> c_int {
     real!(shutdown(fd, how))
 }
 
-/// Just before the program closes `fd` (or has something else put in its place).
+/// Prepares for a close of `fd`, or for a call that replaces it by another descriptor.
 pub fn before_close(fd: c_int) {
     if let Some(conn) = conn_of(fd)
         && process::is_last(&conn)
@@ -163,7 +163,7 @@ pub fn close(fd: c_int) -> c_int {
     real!(close(fd))
 }
 
-/// `close_range(2)`: our own descriptors stay.
+/// `close_range(2)`: leaves the library's own descriptors open.
 pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let borrowed = process::is_borrowed();
     if flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() == 0 && !borrowed {
@@ -262,14 +262,14 @@ fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     r
 }
 
-/// `new` now refers to what `old` refers to.
+/// Makes `new` refer to what `old` refers to.
 pub fn duplicated(old: c_int, new: c_int) {
     if new < 0 {
         return;
     }
     let keep = errno();
     if process::is_borrowed() {
-        // In the child of a vfork the tables are the parent's; its exec looks at the mark.
+        // In the child of a vfork the tables are the parent's; the child's exec reads this mark.
         super::pass::to_child(old);
         set_errno(keep);
         return;
@@ -281,7 +281,7 @@ pub fn duplicated(old: c_int, new: c_int) {
     if new <= 2
         && let Some(conn) = conn_of(new)
     {
-        crate::protocol::upgrade::bar(&conn, Reason::UNHOOKED_IO); // stdio writes there without asking us
+        crate::protocol::upgrade::bar(&conn, Reason::UNHOOKED_IO); // stdio writes to it without calling a hook
     }
     set_errno(keep);
 }
@@ -309,7 +309,7 @@ mod tests {
         crate::hooks::start::start(true);
     }
 
-    /// How often, as client and as server, `FD_RANGE` was given.
+    /// How often the reason `FD_RANGE` was given, as client and as server.
     fn given() -> (u64, u64) {
         let reasons = &process::header().expect("a page").reasons;
         let slot = reasons
@@ -321,10 +321,10 @@ mod tests {
         })
     }
 
-    /// A copy with a number beyond the table.
+    /// A copy of `stream` with a descriptor number beyond the table.
     fn copied_high(stream: &TcpStream) -> TcpStream {
         let first = c_int::try_from(FDS).expect("small in tests");
-        // SAFETY: no pointers; the new descriptor is nobody else's.
+        // SAFETY: no pointers; the new descriptor belongs to nobody else.
         unsafe {
             let fd = libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first);
             assert!(fd >= first);
@@ -358,7 +358,7 @@ mod tests {
         accepted(copied_high(&server).into_raw_fd(), false);
         assert_eq!(given(), (1, 1));
 
-        // One that is tracked, until it has a copy that is not.
+        // A descriptor that is tracked until it has a copy that is not.
         accepted(server.as_raw_fd(), false);
         let conn = conn_of(server.as_raw_fd()).expect("tracked");
         let barred = || Reason(conn.barred.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! The bodies of the hooked calls, by kind. Each either passes the call on to
-//! libc unchanged or does for two lanes what libc does for TCP.
+//! The bodies of the hooked calls, by kind. Each either passes the call on to libc unchanged, or does for the two lanes
+//! what libc does for TCP.
 
 pub mod aio;
 pub mod io;
@@ -13,15 +13,14 @@ use crate::state::process::ConnRef;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
 
-/// Before a connection is used: if it came to this process by a fork while its
-/// memory lane was open, it goes back to TCP (parent and child hold the same
-/// socket, and only TCP can serve both).
+/// Sends a connection back to TCP, before it is used, if a fork brought it to this process while its memory lane was
+/// open: parent and child hold the same socket, and only TCP can serve both.
 #[inline(always)]
 pub fn touch(conn: &ConnRef) {
     touch_conn(conn);
 }
 
-/// As `touch`.
+/// Sends an inherited connection back to TCP, like [`touch`].
 #[inline(always)]
 pub fn touch_conn(conn: &Conn) {
     if conn.inherited.load(Ordering::Relaxed) != 0 {
@@ -34,7 +33,7 @@ fn touch_inherited(conn: &Conn) {
     if conn.upgraded() {
         crate::protocol::lane::end(conn, Reason::SHARED_FD);
     } else if conn.shared().procs.load(Ordering::Acquire) != 1 {
-        return; // the parent may still let go of it
+        return; // the parent may still give it up
     }
     conn.inherited.store(0, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Socket options, fcntl, ioctl: what the lane has to know of, and what it answers itself.
+//! Socket options, fcntl and ioctl: calls that the lane must know of, and those that it answers itself.
 
 use crate::protocol::lane::tune;
 use crate::real;
@@ -17,7 +17,7 @@ fn int_at(value: *const c_void, len: socklen_t) -> c_int {
     unsafe { value.cast::<c_int>().read_unaligned() }
 }
 
-/// Options whose effect only TCP can give.
+/// Is this an option whose effect only TCP can have?
 fn ends_lane(level: c_int, name: c_int, value: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => match name {
@@ -123,7 +123,7 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
     if r != 0 {
         return r;
     }
-    // The upper half of the word is not part of a request.
+    // The upper half of the word does not belong to a request.
     let request = request & 0xffff_ffff;
     if !matches!(request, libc::FIONBIO | libc::FIONREAD | libc::FIOASYNC) {
         return r;
@@ -137,7 +137,7 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
             .shared()
             .nonblock
             .store(u32::from(unsafe { *word } != 0), Ordering::Relaxed),
-        // SAFETY: as above.
+        // SAFETY: the kernel has just read the program's word.
         libc::FIOASYNC if unsafe { *word } != 0 => {
             crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND)
         }
@@ -145,7 +145,7 @@ pub fn ioctl(fd: c_int, request: u64, arg: usize) -> c_int {
             // SAFETY: the kernel has just written the program's word.
             let by_tcp = u64::try_from(unsafe { *word }).unwrap_or(0);
             let sum = crate::protocol::lane::readable_now(&conn, by_tcp);
-            // SAFETY: as above.
+            // SAFETY: the kernel has just written the program's word.
             unsafe { *word = c_int::try_from(sum).unwrap_or(c_int::MAX) };
         }
         _ => {}

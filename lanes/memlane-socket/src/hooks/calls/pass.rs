@@ -1,6 +1,5 @@
-//! Descriptors that are passed on: to other programs by exec, to other
-//! processes by SCM_RIGHTS, to stdio by fdopen. From then on somebody whom we
-//! do not see may use them: the connection goes back to TCP.
+//! Descriptors that are passed on: to other programs by exec, to other processes by SCM_RIGHTS, to stdio by fdopen.
+//! From then on, code without hooks may use them, so the connection goes back to TCP.
 
 use crate::hooks::handoff::target::Target;
 use crate::hooks::handoff::{self, Handoff};
@@ -12,17 +11,16 @@ use core::sync::atomic::Ordering;
 use libc::msghdr;
 use memlane_core::reason::Reason;
 
-/// Bytes in the ring can only be read by this library: whoever gets the
-/// descriptor would miss them.
+/// The ring still has unread bytes. Only this library can read them, so a new user of the descriptor would miss them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnreadInRing;
 
 fn give_away(conn: &Conn, why: Reason) {
     crate::protocol::upgrade::bar(conn, why);
-    conn.shared().procs.fetch_add(1, Ordering::AcqRel); // for ever: the new holder is out of sight
+    conn.shared().procs.fetch_add(1, Ordering::AcqRel); // for good: this library does not see the new holder
 }
 
-/// A message with SCM_RIGHTS: connections among its descriptors go back to TCP.
+/// Sends the connections whose descriptors are in a message with SCM_RIGHTS back to TCP.
 pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
     // SAFETY: the program's message, as it promised its call.
     let m = unsafe { &*msg };
@@ -33,7 +31,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
         // SAFETY: inside the program's control data.
         let hdr = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
         if hdr.cmsg_len < head || at + hdr.cmsg_len > len {
-            return Ok(()); // the kernel will refuse it
+            return Ok(()); // the kernel will refuse the message
         }
         if hdr.cmsg_level == libc::SOL_SOCKET && hdr.cmsg_type == libc::SCM_RIGHTS {
             for i in 0..(hdr.cmsg_len - head) / 4 {
@@ -52,8 +50,8 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
     Ok(())
 }
 
-/// Before exec (or spawn): connections that survive it go back to TCP, and what
-/// lies unread in their rings is carried over.
+/// Prepares an exec or spawn: connections that survive it go back to TCP, and unread bytes in their rings are handed
+/// over.
 pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
     let mut unread: [Option<&'static Conn>; handoff::MOST] = [None; handoff::MOST];
     let (mut count, mut too_many) = (0, false);
@@ -87,8 +85,7 @@ pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
         .ok_or(UnreadInRing)
 }
 
-/// exec replaces this program: sockets that do not survive it are closed by
-/// the kernel, which does not know of rings.
+/// Ends the lanes of sockets that do not survive an exec: the kernel closes them, and it does not know of rings.
 pub fn leaving() {
     if process::is_borrowed() {
         return;
@@ -101,7 +98,7 @@ pub fn leaving() {
     });
 }
 
-/// exec failed: we go on.
+/// Takes back what [`leaving`] did, after an exec has failed.
 pub fn stayed() {
     if process::is_borrowed() {
         return;
@@ -113,28 +110,27 @@ pub fn stayed() {
     });
 }
 
-/// stdio reads and writes without asking us: the lane ends. Are there bytes
-/// left in the ring?
+/// Ends the lane, because stdio reads and writes without calling a hook. Returns whether bytes are left in the ring.
 pub fn to_stdio(conn: &ConnRef) -> bool {
     crate::protocol::upgrade::bar(conn, Reason::UNHOOKED_IO);
     crate::protocol::lane::in_ring(conn) > 0
 }
 
-/// Is the ring being emptied for the last time?
+/// Has the lane ended with bytes left in the ring?
 pub fn still_draining(conn: &ConnRef) -> bool {
     conn.rx_mode() == crate::state::conn::RxMode::Drain
 }
 
-/// A copy of `fd` has a number that is not tracked: its calls go past us. They have been
-/// made possible already, so bytes that lie in the ring are not asked about.
+/// Sends a connection back to TCP after `fd` got a copy whose number is not tracked: calls on the copy reach no hook.
+/// The copy exists already, so unread bytes in the ring do not prevent it.
 pub fn out_of_range(fd: c_int) {
     if let Some(conn) = conn_of(fd) {
         give_away(&conn, Reason::FD_RANGE);
     }
 }
 
-/// A child is to get `fd` under another number (`posix_spawn_file_actions_adddup2`,
-/// or dup2 between vfork and exec).
+/// Marks a connection whose descriptor a child is to get under another number (`posix_spawn_file_actions_adddup2`, or
+/// dup2 between vfork and exec).
 pub fn to_child(fd: c_int) {
     if let Some(conn) = conn_of(fd) {
         conn.seen.fetch_or(SEEN_TO_CHILD, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! Signal handlers: noticed, so that a wait that was spinning (and not in the
-//! kernel) when one ran can end as the kernel's would: `EINTR`, or restart.
+//! Signal handlers. The library counts them, so that a wait that was spinning (and not in the kernel) when a handler
+//! ran can end as the kernel's would: with `EINTR`, or with a restart.
 //!
-//! The program's handler is kept in a table; the kernel gets ours, which counts
-//! and calls it. Faults (SIGSEGV and its like) are left alone.
+//! A table keeps the program's handler. The kernel gets ours, which counts and calls it. Handlers of faults (SIGSEGV
+//! and its like) stay as they are.
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -74,7 +74,7 @@ pub fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
     let mut ours = core::mem::MaybeUninit::<libc::sigaction>::uninit();
     let mut given = new;
     if !new.is_null() {
-        // SAFETY: the program's structure.
+        // SAFETY: the program's structure, as it promised its call.
         let n = unsafe { *new };
         if n.sa_sigaction != libc::SIG_DFL && n.sa_sigaction != libc::SIG_IGN {
             let mut o = n;
@@ -100,7 +100,7 @@ pub fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sig
     r
 }
 
-/// `signal(3)` with BSD semantics (glibc's).
+/// `signal(3)` with BSD semantics, as in glibc.
 pub fn signal(number: c_int, handler: usize) -> usize {
     if !process::enabled() || !is_ours(number) {
         return match real::signal() {

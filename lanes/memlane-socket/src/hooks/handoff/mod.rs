@@ -1,12 +1,11 @@
-//! Bytes unread in rings, over an exec.
+//! Unread bytes in rings, across an exec.
 //!
-//! The descriptor that a new program inherits is the real socket, but what lies
-//! in a ring can only be read by somebody who has the ring. So the new program
-//! gets the memory too: the memfds of the rings that are not empty (their lanes
-//! have ended: nothing is added any more) and of the cells that say how far they
-//! have been read, and a list of what is where. Its own copy of this library
-//! looks for the list when it starts. A parent that goes on with the same socket
-//! shares the cell, so all agree on what has been read, as they do on a socket.
+//! The descriptor that a new program inherits is the real socket, but only a process that has the ring can read what
+//! lies in it. So the new program gets the memory too: the memfds of the rings that are not empty (their lanes have
+//! ended, so nothing is added any more), the memfds of the shared states that tell how far the rings have been read,
+//! and a list of what is where. The new program's own copy of this library looks for the list when it starts. If the
+//! parent goes on with the same socket, both processes share that state and agree on what has been read, as they do on
+//! a socket.
 
 pub mod target;
 
@@ -20,21 +19,21 @@ use memlane_core::region::Region;
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::{mem, proc};
 
-/// Connections that one exec can carry.
+/// The most connections that one exec can hand over.
 pub const MOST: usize = 64;
-/// Highest descriptor numbers among which the list is put, and looked for.
+/// The list is put at one of this many highest descriptor numbers …
 const LIST_AMONG: i32 = 8;
-/// … and those below, among which the memfds are put.
+/// … and the memfds at one of this many below them.
 const FILES_AMONG: i32 = 200;
-/// A new program looks for its sockets below this number.
+/// A new program looks for its sockets below this descriptor number.
 const SOCKETS_BELOW: i32 = 4096;
-/// Memfds that one exec can carry.
+/// The most memfds that one exec can hand over.
 const FILES: usize = 64;
 
 /// "MLCARRY4", little endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"MLCARRY4");
 
-/// A place in one of the memfds.
+/// An offset in one of the memfds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct MemfdPlace {
@@ -47,22 +46,22 @@ struct MemfdPlace {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Item {
-    /// The socket's.
+    /// The socket's inode number.
     inode: u64,
     ring_size: u32,
     role: u32,
-    cell: MemfdPlace,
+    shared: MemfdPlace,
     words: MemfdPlace,
     ring: MemfdPlace,
 }
 
-/// What the memfd at the highest number holds. Written before the exec, read
-/// once after it: plain bytes, in this machine's order.
+/// The content of the memfd at the highest number. Written before the exec, read once after it: plain bytes, in this
+/// machine's byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct List {
     magic: u64,
-    /// Who made it: its memory is for nobody else.
+    /// The user id of the process that made the list: the memory is for nobody else.
     uid: u64,
     count: u64,
     items: [Item; MOST],
@@ -71,29 +70,28 @@ struct List {
 // docs/formats/exec-handoff.md
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<Item>() == 64 && offset_of!(Item, cell) == 16);
+    assert!(size_of::<Item>() == 64 && offset_of!(Item, shared) == 16);
     assert!(offset_of!(Item, words) == 32 && offset_of!(Item, ring) == 48);
     assert!(offset_of!(List, items) == 24 && size_of::<List>() == 24 + 64 * MOST);
 };
 
-/// What is handed over, for as long as the exec or spawn takes.
+/// What is handed over, held for as long as the exec or spawn takes.
 #[derive(Debug)]
 pub struct Handoff {
     _list: Fd,
     _files: [Option<Fd>; FILES],
 }
 
-/// Memfds as they are numbered for the new program.
+/// Memfds with their numbers in the new program.
 struct Handed {
     files: [Option<Fd>; FILES],
     from: [i32; FILES],
 }
 
-/// Prepares what the program that is about to start must have in order to read
-/// what is unread on `conns`. `None`: not possible.
+/// Prepares what the new program needs to read the unread bytes of `conns`. `None`: that is not possible.
 pub fn give(conns: &[&'static Conn]) -> Option<Handoff> {
     if proc::euid() != process::owner() {
-        return None; // the memory has other connections too, of another user
+        return None; // the memory also holds connections of another user
     }
     let mut handed = Handed {
         files: [const { None }; FILES],
@@ -127,7 +125,7 @@ fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
         inode: fd::stat(conn.fd.load(Ordering::Relaxed)).ok()?.ino,
         ring_size: u32::try_from(view.ring.len()).ok()?,
         role: conn.role.load(Ordering::Relaxed).bits(),
-        cell: handed.place(core::ptr::from_ref(conn.shared()) as usize)?,
+        shared: handed.place(core::ptr::from_ref(conn.shared()) as usize)?,
         words: handed.place(core::ptr::from_ref(view.words) as usize)?,
         ring: handed.place(view.ring.as_ptr() as usize)?,
     };
@@ -136,7 +134,7 @@ fn describe(conn: &Conn, handed: &mut Handed) -> Option<Item> {
 }
 
 impl Handed {
-    /// Where the new program finds what we have mapped at `at`.
+    /// Where the new program finds what this one has mapped at `at`.
     fn place(&mut self, at: usize) -> Option<MemfdPlace> {
         let (ours, offset) = process::find_file(at)?;
         let known = self.from.iter().position(|&n| n == ours);
@@ -156,7 +154,7 @@ impl Handed {
     }
 }
 
-/// A duplicate that survives an exec, at one of the `among` highest numbers.
+/// Makes a duplicate that survives an exec, at one of the `among` highest numbers.
 fn put_high(file: i32, among: i32) -> Option<Fd> {
     let from = (process::fd_limit() - among).max(3);
     // SAFETY: no pointers are passed.
@@ -167,7 +165,7 @@ fn put_high(file: i32, among: i32) -> Option<Fd> {
 
 // --- in the new program ------------------------------------------------------
 
-/// A program starts: has the one before it left something?
+/// Takes over what the previous program of this process has left, when a program starts.
 pub fn adopt() {
     let top = process::fd_limit();
     for n in (top - LIST_AMONG).max(3)..top {
@@ -185,7 +183,7 @@ fn read_list(n: i32) -> Option<List> {
     let mut bytes = [0u8; size_of::<List>()];
     let whole = seals & mem::SEALS_FIXED == mem::SEALS_FIXED
         && fd::read_at(n, &mut bytes, 0) == Ok(bytes.len());
-    // SAFETY: as long as a List, which is plain integers: every value is one.
+    // SAFETY: as long as a List, which is plain integers: every bit pattern is a valid one.
     let list = unsafe { bytes.as_ptr().cast::<List>().read_unaligned() };
     (whole && list.magic == MAGIC && list.count <= MOST as u64).then_some(list)
 }
@@ -206,7 +204,7 @@ fn adopt_all(list: &List) {
     files.close_the_rest(list);
 }
 
-/// The memfds that came along, once they are mapped.
+/// The memfds that the previous program has left, once they are mapped.
 struct Mapped {
     numbers: [i32; FILES],
     bases: [*mut u8; FILES],
@@ -214,7 +212,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// Address of `len` bytes at `place`, aligned to `align`.
+    /// The address of `len` bytes at `place`, aligned to `align`.
     fn at(&mut self, place: MemfdPlace, len: usize, align: usize) -> Option<*mut u8> {
         let number = i32::try_from(place.file).ok()?;
         let known = self.numbers.iter().position(|&n| n == number);
@@ -227,10 +225,10 @@ impl Mapped {
         fits.then(|| self.bases[i].wrapping_add(offset))
     }
 
-    /// Nothing of what came along stays in the program's sight.
+    /// Closes all descriptors of the list, so that the program sees none of them.
     fn close_the_rest(&self, list: &List) {
         for item in &list.items {
-            for place in [item.cell, item.words, item.ring] {
+            for place in [item.shared, item.words, item.ring] {
                 let number = i32::try_from(place.file).unwrap_or(0);
                 let sealed = mem::seals(number).is_ok_and(|s| s & mem::SEALS_FIXED != 0);
                 if number > 2 && sealed && !self.numbers.contains(&number) {
@@ -243,7 +241,7 @@ impl Mapped {
     fn map(&mut self, number: i32) -> Option<usize> {
         let i = self.numbers.iter().position(|&n| n == -1)?;
         let len = usize::try_from(fd::stat(number).ok()?.size).ok()?;
-        // SAFETY: it was put there for us; nobody else knows the number.
+        // SAFETY: the previous program put it there for this library; no other code knows the number.
         let file = unsafe { Fd::from_raw(number) };
         let region = Region::attach(fd::duplicate(number).ok()?, len).ok()?;
         let (base, _) = region.leak();
@@ -255,7 +253,7 @@ impl Mapped {
     }
 }
 
-/// Where the new program has the socket; the first number below `SOCKETS_BELOW` at or above `from`.
+/// Finds the socket's descriptor in the new program: the first number from `from` on and below `SOCKETS_BELOW`.
 fn socket_at(inode: u64, from: i32) -> Option<i32> {
     (from..SOCKETS_BELOW.min(process::fd_limit())).find(|&n| {
         fd::stat(n).is_ok_and(|s| s.ino == inode && s.mode & libc::S_IFMT == libc::S_IFSOCK)
@@ -264,13 +262,13 @@ fn socket_at(inode: u64, from: i32) -> Option<i32> {
 
 fn adopt_item(item: &Item, files: &mut Mapped) {
     let size = item.ring_size as usize;
-    // A list that was meant for another child has nothing for us.
+    // A list that was meant for another child has nothing for this process.
     let Some(first) = socket_at(item.inode, 0).filter(|_| ring_size_ok(size)) else {
         return;
     };
-    let (Some(cell), Some(words), Some(ring)) = (
+    let (Some(shared), Some(words), Some(ring)) = (
         files.at(
-            item.cell,
+            item.shared,
             size_of::<SharedState>(),
             align_of::<SharedState>(),
         ),
@@ -285,7 +283,7 @@ fn adopt_item(item: &Item, files: &mut Mapped) {
     conn.rx_size.store(item.ring_size, Ordering::Relaxed);
     conn.rx_ring.store(ring, Ordering::Relaxed);
     conn.rx_dmb.store(words.cast(), Ordering::Release);
-    conn.cell.store(cell.cast(), Ordering::Release);
+    conn.shared.store(shared.cast(), Ordering::Release);
     conn.hs_due.store(u64::MAX, Ordering::Relaxed);
     crate::protocol::upgrade::bar(&conn, Reason::PASSED_ON);
     let mut last = first;

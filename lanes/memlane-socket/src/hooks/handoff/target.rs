@@ -1,31 +1,31 @@
-//! Will a program that is about to be started load this library?
+//! Will a program that is about to start load this library?
 
 use crate::config;
 use core::ffi::CStr;
 use memlane_sys::fd::{self, Fd};
 
-/// Interpreters of scripts that are scripts themselves: as deep as the kernel goes.
+/// How many scripts may be each other's interpreters, as in the kernel.
 const DEPTH: u32 = 4;
-/// A script's first line, as far as the kernel reads it (BINPRM_BUF_SIZE).
+/// How much of a script's first line the kernel reads (BINPRM_BUF_SIZE).
 const LINE: usize = 256;
-/// Longest path that is tried.
+/// The longest path that is tried.
 const PATH: usize = 4096;
-/// Program headers that are looked at.
+/// The most program headers that are read.
 const HEADERS: u64 = 128;
 const PT_INTERP: u32 = 3;
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62; // EM_X86_64
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u16 = 183; // EM_AARCH64
-/// Part of the library's file name, as LD_PRELOAD gives it.
+/// A part of the library's file name, as LD_PRELOAD has it.
 const LIBRARY: &[u8] = b"memlane_preload";
 
-/// How the program is named.
+/// How a call names the program.
 #[derive(Clone, Copy, Debug)]
 pub enum Program {
     /// `execve`, `posix_spawn`: a path.
     Path(*const u8),
-    /// `execvpe`, `posix_spawnp`: looked for in `PATH`, unless it has a slash.
+    /// `execvpe`, `posix_spawnp`: a name that is looked up in `PATH`, unless it has a slash.
     Search(*const u8),
     /// `fexecve`: an open file.
     Open(i32),
@@ -38,12 +38,12 @@ pub enum Program {
 pub struct Target {
     /// The program.
     pub program: Program,
-    /// Its environment, as the call has it.
+    /// Its environment, as the call passes it.
     pub envp: *const *const u8,
 }
 
 impl Target {
-    /// `false` also where that cannot be found out.
+    /// Will the program load this library? `false` also if that cannot be found out.
     pub fn loads_us(&self) -> bool {
         if !env_loads_us(self.envp) {
             return false;
@@ -54,7 +54,7 @@ impl Target {
                 .is_some_and(|f| file_loads_us(&f, 0)),
             Program::Search(name) => search(name).is_some_and(|f| file_loads_us(&f, 0)),
             Program::Open(n) => {
-                // SAFETY: the program's own descriptor: not ours to close.
+                // SAFETY: the program's own descriptor, which stays open.
                 let file = core::mem::ManuallyDrop::new(unsafe { Fd::from_raw(n) });
                 file_loads_us(&file, 0)
             }
@@ -92,8 +92,8 @@ fn env_loads_us(envp: *const *const u8) -> bool {
     loads && !disabled
 }
 
-/// Is this entry of LD_PRELOAD our library, and is there such a file? (After a
-/// chroot there may be none.) A bare name is the loader's to find.
+/// Is this entry of LD_PRELOAD our library, and does the file exist? After a chroot it may not. For a bare name the
+/// answer is yes: the loader finds it.
 fn is_our_library(entry: &[u8]) -> bool {
     let mut path = [0u8; PATH];
     let Some(place) = path.get_mut(..entry.len()) else {
@@ -105,7 +105,7 @@ fn is_our_library(entry: &[u8]) -> bool {
             || CStr::from_bytes_until_nul(&path).is_ok_and(|path| open(path).is_some()))
 }
 
-/// The file that `execvp` would take.
+/// The file that `execvp` would execute.
 fn search(name: *const u8) -> Option<Fd> {
     let name = text(name)?;
     if name.to_bytes().contains(&b'/') {
@@ -143,7 +143,7 @@ fn file_loads_us(file: &Fd, depth: u32) -> bool {
     }
 }
 
-/// The loader ignores LD_PRELOAD in programs that gain rights.
+/// Does the program gain rights when it starts? The loader ignores LD_PRELOAD then.
 fn is_privileged(file: &Fd) -> bool {
     let mode = fd::stat(file.raw()).map_or(0, |s| s.mode);
     mode & (libc::S_ISUID | libc::S_ISGID) != 0
@@ -158,8 +158,8 @@ fn interpreter(line: &[u8]) -> Option<Fd> {
     open(CStr::from_bytes_until_nul(&path).ok()?)
 }
 
-/// Is it an ELF program for this machine that asks for glibc's dynamic loader? Others load the library too, and it passes
-/// every call on there.
+/// Is it an ELF program for this machine that asks for glibc's dynamic loader? Programs with another loader load the
+/// library too, but there it passes every call on.
 fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
     let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
@@ -182,7 +182,8 @@ fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
     Some(false)
 }
 
-/// Does the file name a loader of glibc, at this offset? `ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`, in any folder.
+/// Does the file name glibc's loader at this offset: `ld-linux-x86-64.so.2` or `ld-linux-aarch64.so.1`, in any
+/// directory?
 fn is_glibcs_loader(file: &Fd, at: u64) -> bool {
     let mut path = [0u8; LINE];
     let Ok(read) = fd::read_at(file.raw(), &mut path, at) else {

@@ -1,10 +1,11 @@
-//! poll and select over two lanes.
+//! poll and select over the two lanes.
 //!
-//! Both cost by the number of descriptors anyway, so nothing is remembered
-//! between calls: look at the rings, spin, park, sleep in the kernel. While the rings
-//! answer, the kernel, who looks at every descriptor too, is asked now and then only.
-
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+//! The cost of both grows with the number of descriptors anyway, so nothing is kept between calls: a call looks at the
+//! rings, spins, parks, and sleeps in the kernel. While the rings answer, the call asks the kernel, which looks at
+//! every descriptor too, only now and then. answer, the kernel, who looks at every descriptor too, is asked now and
+//! then only.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31. Indices and descriptor numbers:
+// bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -23,39 +24,39 @@ use libc::{c_int, fd_set, nfds_t, pollfd};
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
 
-/// While the ring answers for a descriptor, the kernel is asked this often.
+/// The time between two questions to the kernel while the ring answers for a descriptor, in µs.
 const GLANCE_EVERY_US: u64 = 50;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
-/// What a call can do besides looking at rings.
+/// What a call can do apart from looking at rings.
 struct Kernel<'a> {
-    /// Descriptors in the program's list.
+    /// The number of descriptors in the program's list.
     many: usize,
-    /// The rings' part of the answer, alone.
+    /// The part of the answer that comes from rings.
     rings: &'a mut dyn FnMut() -> c_int,
-    /// The call with timeout 0, ring readiness merged in.
+    /// The call with time-out 0, with the readiness of rings merged in.
     glance: &'a mut dyn FnMut() -> c_int,
     /// The call as the program made it.
     sleep: &'a mut dyn FnMut() -> c_int,
-    /// The call with another timeout, in ms (−1: for ever), and without a mask.
+    /// The call with another time-out, in ms (−1: without end), and without a signal mask.
     nap: &'a mut dyn FnMut(c_int) -> c_int,
-    /// How long it may take.
+    /// How long the call may take.
     limit: Limit,
-    /// It comes with a signal mask, which only the kernel can honour.
+    /// The call has a signal mask, which only the kernel can apply.
     masked: bool,
 }
 
-/// A time limit in µs; `None` = for ever.
+/// A time limit in µs; `None`: no limit.
 pub type Limit = Option<u64>;
 
-/// The limit that `poll(2)` states: ms, for ever if negative.
+/// The limit of a `poll(2)` in ms; a negative one is no limit.
 pub fn limit_ms(ms: c_int) -> Limit {
     u64::try_from(ms).ok().map(|ms| ms * 1000)
 }
 
-/// The limit that a pair of seconds and parts of a second states (`parts` in a µs).
+/// The limit of a pair of seconds and a smaller unit, of which `parts` make a µs.
 fn limit_of(seconds: i64, small: i64, parts: u64) -> Limit {
     let whole = u64::try_from(seconds)
         .unwrap_or(0)
@@ -64,20 +65,20 @@ fn limit_of(seconds: i64, small: i64, parts: u64) -> Limit {
     Some(whole.saturating_add(rest))
 }
 
-/// The limit that `ppoll(2)` and `pselect(2)` state.
+/// The limit of a `ppoll(2)` or `pselect(2)`.
 pub fn limit_ts(ts: *const libc::timespec) -> Limit {
     // SAFETY: null, or the program's structure.
     unsafe { ts.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_nsec, 1000))
 }
 
-/// The limit that `select(2)` states.
+/// The limit of a `select(2)`.
 pub fn limit_tv(tv: *const libc::timeval) -> Limit {
     // SAFETY: null, or the program's structure.
     unsafe { tv.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_usec, 1))
 }
 
-/// A peer stays in the middle of a write: a look each millisecond, within the
-/// call's own limit. `Some`: the call's answer.
+/// Looks once a millisecond, within the call's own limit, while a peer stays in the middle of a write. `Some`: the
+/// call's return value.
 fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
     let t = crate::state::thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
@@ -95,13 +96,13 @@ fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
     None
 }
 
-/// Sleeps in the kernel; in between, if a look at the rings lies ahead, looks
-/// which are not needed. All of `waited` are parked and counted as slept on.
+/// Sleeps in the kernel. If a look at unused rings is due meanwhile, it sleeps until then, looks, and sleeps on. All of
+/// `waited` are parked and counted as slept on.
 fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
     let mut pieces = Pieces::WHOLE;
     let whole = kernel.limit.map(|limit| limit.div_ceil(1000));
     loop {
-        // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
+        // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
         let first = if kernel.masked || !crate::state::thread::is_alone() {
             None
         } else {
@@ -141,7 +142,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         .signals
         .load(Ordering::Relaxed);
     trim::look(start);
-    crate::protocol::group::looking(start);
+    crate::protocol::board::looking(start);
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();
@@ -164,7 +165,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
                 }
             }
             match waited.spin() {
-                // What is published may also be a TCP run under way: that is the kernel's to report.
+                // What is published may also be a TCP run on its way, which the kernel will report.
                 Spun::Ready if waited.any_readable() => continue,
                 Spun::Ready | Spun::Nothing => {}
                 Spun::Signal => {
@@ -196,7 +197,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     }
 }
 
-/// `poll(2)`, `ppoll(2)`: `sleep` is the program's own call.
+/// `poll(2)` and `ppoll(2)`. `sleep` makes the program's own call.
 pub fn poll(
     fds: *mut pollfd,
     n: nfds_t,
@@ -232,13 +233,13 @@ pub fn poll(
     }
     let many = list.len();
     let mut rings = || {
-        // SAFETY: as above.
+        // SAFETY: the program's array, which has at least `many` entries, as it promised its call.
         let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
         list.iter_mut().for_each(|p| p.revents = 0);
         merge(&waited, list)
     };
     let mut glance = || {
-        // SAFETY: as above; `ts` lives over the call.
+        // SAFETY: the program's array, as it promised its call; `ts` lives until the call returns.
         let r = unsafe {
             let ts = libc::timespec {
                 tv_sec: 0,
@@ -250,7 +251,7 @@ pub fn poll(
             real::set_errno(e.0);
             return -1;
         }
-        // SAFETY: as above.
+        // SAFETY: the program's array, as it promised its call.
         merge(&waited, unsafe {
             core::slice::from_raw_parts_mut(fds, many)
         })
@@ -270,7 +271,7 @@ pub fn poll(
     )
 }
 
-/// Adds what the rings have to the answer; returns how many descriptors have one.
+/// Adds the rings' events to the answer, and returns the number of descriptors with events.
 fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
     for (at, conn) in waited.readable() {
         if let Some(p) = list.get_mut(at) {
@@ -280,14 +281,14 @@ fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
     c_int::try_from(list.iter().filter(|p| p.revents != 0).count()).unwrap_or(0)
 }
 
-/// What is to be said of a connection whose ring has something.
+/// The events to report for a connection whose ring has bytes.
 fn ring_events(conn: &Conn, asked: i16) -> i16 {
     let open =
         conn.tx_mode() == TxMode::Open && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
     asked & if open { IN | OUT } else { IN }
 }
 
-/// One descriptor, and the ring has the answer: no system call.
+/// Answers for one descriptor whose ring has bytes, without a system call.
 fn poll_one(p: &mut pollfd) -> Option<c_int> {
     if p.events & IN == 0 {
         return None;
@@ -296,22 +297,22 @@ fn poll_one(p: &mut pollfd) -> Option<c_int> {
     if conn.inherited.load(Ordering::Relaxed) != 0 || !lane::readable(&conn) {
         return None;
     }
-    // The rest of the state (the peer's end, errors) is the kernel's to tell: it is asked now and then.
+    // The kernel knows the rest (the peer's end, errors), so it is asked now and then.
     let now = memlane_sys::time::ticks();
     let every = GLANCE_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     if now.wrapping_sub(conn.glanced.load(Ordering::Relaxed)) > every {
-        return None; // who asks the kernel notes when
+        return None; // the caller asks the kernel and notes the time
     }
     p.revents = ring_events(&conn, p.events);
     process::count(Counter::WaitsAvoided, 1);
     Some(1)
 }
 
-/// Words of an `fd_set`.
+/// The number of words of an `fd_set`.
 const SET_WORDS: usize = 16;
 type Sets = [[u64; SET_WORDS]; 3];
 
-/// `select(2)`, `pselect(2)`: `sleep` is the program's own call.
+/// `select(2)` and `pselect(2)`. `sleep` makes the program's own call.
 pub fn select(
     n: c_int,
     sets: [*mut fd_set; 3],
@@ -340,7 +341,7 @@ pub fn select(
                 && let Some(conn) = process::conn_of(fd as c_int)
             {
                 if count > SET_WORDS * 64 {
-                    crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // a set larger than fd_set
+                    crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // the set is larger than an fd_set
                 }
                 waited.add(conn, fd);
             }
@@ -387,7 +388,8 @@ fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
     copy
 }
 
-/// `select` on what was asked, with a timeout in ms. On 0 and errors the program's sets are left alone.
+/// `select` on what the program asked for, with a time-out in ms. On 0 and on errors it leaves the program's sets
+/// alone.
 fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms: c_int) -> c_int {
     let mut answer = *asked;
     let mut at = |i: usize| {
@@ -414,8 +416,8 @@ fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms:
     got
 }
 
-/// `select` with timeout 0, ring readiness merged in. On 0 the program's sets
-/// are as asked (they are looked at again), not as answered.
+/// `select` with time-out 0, with the readiness of rings merged in. On 0 the program's sets stay as the program passed
+/// them, since they are looked at again.
 fn glance_select(
     n: c_int,
     waited: &Waited<'_>,
@@ -442,7 +444,7 @@ fn glance_select(
     merge_sets(waited, sets, asked, &mut answer, words)
 }
 
-/// Adds what the rings have to the answer, and gives it to the program if there is any.
+/// Adds the rings' events to the answer, and gives it to the program if it is not empty.
 fn merge_sets(
     waited: &Waited<'_>,
     sets: &[*mut fd_set; 3],

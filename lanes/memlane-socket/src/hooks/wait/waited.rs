@@ -1,4 +1,4 @@
-//! The connections that one poll or select waits on, held as long as it lasts.
+//! The connections that one poll or select waits on, held while the call lasts.
 
 use crate::protocol::lane::{self, Parked};
 use crate::state::conn::{Conn, RxMode};
@@ -13,22 +13,22 @@ use memlane_core::stats::Counter;
 use memlane_sys::mem;
 use memlane_sys::time::ticks;
 
-/// Connections that are remembered on the stack; more have a mapping.
+/// The number of connections that fit on the stack; more go into a mapping.
 const FEW: usize = 64;
-/// Awake connections that a spin looks at.
+/// The most awake connections that a spin looks at.
 const SPUN: usize = 32;
-/// While the rings answer, the kernel is asked this often …
+/// The time between two questions to the kernel while the rings answer, in µs …
 const ASK_EVERY_US: u64 = 50;
-/// … or, where its answer takes long, once in this many descriptors' µs.
+/// … or, where the kernel takes long to answer, one µs for this many descriptors.
 const ASK_BY_LEN: u64 = 4;
 
-/// A connection, and where in the program's list it stands.
+/// A connection and its position in the program's list.
 struct Entry {
     conn: ConnRef,
     at: u32,
 }
 
-/// Room on the stack: see `FEW`.
+/// Room on the stack for [`FEW`] entries.
 pub(super) struct Room([MaybeUninit<Entry>; FEW]);
 
 impl Room {
@@ -37,21 +37,21 @@ impl Room {
     }
 }
 
-/// See the module's head.
+/// The connections that one poll or select waits on.
 pub(super) struct Waited<'a> {
-    /// Of the room, or a mapping.
+    /// The entries: the room on the stack, or a mapping.
     base: NonNull<MaybeUninit<Entry>>,
     capacity: usize,
-    /// Bytes of the mapping, 0 = it is the room.
+    /// The length of the mapping in bytes; 0: the entries are on the stack.
     mapped: usize,
     len: usize,
-    /// Has any of them been upgraded?
+    /// Has any of the connections been upgraded?
     pub(super) upgraded: bool,
     _room: core::marker::PhantomData<&'a mut Room>,
 }
 
 impl<'a> Waited<'a> {
-    /// For a list of `most` descriptors.
+    /// An empty value for a list of `most` descriptors.
     pub(super) fn new(room: &'a mut Room, most: usize) -> Waited<'a> {
         let (mut base, mut capacity, mut mapped) = (NonNull::from(&mut room.0).cast(), FEW, 0);
         if most > FEW
@@ -69,11 +69,11 @@ impl<'a> Waited<'a> {
         }
     }
 
-    /// One more, which stands at `at` in the program's list.
+    /// Adds a connection whose position in the program's list is `at`.
     pub(super) fn add(&mut self, conn: ConnRef, at: usize) {
         crate::hooks::calls::touch(&conn);
         if self.len == self.capacity {
-            crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // there was no memory
+            crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // there is no memory for the entry
             return;
         }
         self.upgraded |= conn.upgraded();
@@ -96,7 +96,7 @@ impl<'a> Waited<'a> {
         self.entries().iter().map(|e| &*e.conn)
     }
 
-    /// Those whose ring has something, with their places.
+    /// The connections whose ring has bytes, with their positions.
     pub(super) fn readable(&self) -> impl Iterator<Item = (usize, &Conn)> {
         let readable = |e: &&Entry| self.upgraded && lane::readable(&e.conn);
         let entries = self.entries().iter();
@@ -107,7 +107,7 @@ impl<'a> Waited<'a> {
         self.readable().next().is_some()
     }
 
-    /// Is it time to ask the kernel of a list of `n`, as if it were asked now?
+    /// Is it time to ask the kernel about a list of `n` descriptors? If it is, this notes that it is asked now.
     pub(super) fn is_kernel_due(&self, n: usize) -> bool {
         let Some(first) = self.each().next() else {
             return true;
@@ -122,7 +122,7 @@ impl<'a> Waited<'a> {
         due
     }
 
-    /// Counts (or uncounts) this thread as asleep on all of them.
+    /// Counts this thread as asleep on all connections, or uncounts it.
     pub(super) fn asleep(&self, yes: bool) {
         for conn in self.each() {
             let gate = &conn.shared().rx_gate;
@@ -134,7 +134,7 @@ impl<'a> Waited<'a> {
         }
     }
 
-    /// Looks at those that are awake, for as long as that pays.
+    /// Looks at the connections that are awake, for as long as that pays.
     pub(super) fn spin(&self) -> Spun {
         let budget = spin::budget();
         if budget == 0 {
@@ -159,7 +159,7 @@ impl<'a> Waited<'a> {
         spun
     }
 
-    /// Parks all of them; call after `asleep(true)`.
+    /// Parks all connections. Call this after `asleep(true)`.
     pub(super) fn park(&self) -> Parked {
         for conn in self.each() {
             if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Drain | RxMode::Moving) {
@@ -183,7 +183,7 @@ impl<'a> Waited<'a> {
 impl Drop for Waited<'_> {
     fn drop(&mut self) {
         for i in 0..self.len {
-            // SAFETY: written by `add`, and dropped here only.
+            // SAFETY: written by `add`, and dropped only here.
             unsafe { self.base.add(i).as_mut().assume_init_drop() };
         }
         if self.mapped > 0 {
@@ -194,14 +194,13 @@ impl Drop for Waited<'_> {
 
 // --- long lists -------------------------------------------------------------
 
-/// A mapping that nobody uses just now, so that a program that polls a long list does
-/// not have one made each time: 0 = none. Its first word is its length. Whoever swaps it
-/// out has it alone.
+/// A mapping that no call uses at the moment, so that a program that polls a long list does not make one each time; 0:
+/// none. Its first word is its length. The thread that swaps it out owns it.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 
 fn take_block(least: usize) -> Option<(NonNull<u8>, usize)> {
     if let Some(spare) = NonNull::new(SPARE.swap(0, Ordering::AcqRel) as *mut u8) {
-        // SAFETY: ours alone since the swap; `give_block` has written its length there.
+        // SAFETY: this thread owns it since the swap; `give_block` has written its length there.
         let len = unsafe { spare.cast::<usize>().read() };
         if len >= least {
             return Some((spare, len));
@@ -214,7 +213,7 @@ fn take_block(least: usize) -> Option<(NonNull<u8>, usize)> {
 }
 
 fn give_block(block: NonNull<u8>, len: usize) {
-    // SAFETY: ours alone, longer than a word and page-aligned.
+    // SAFETY: this thread owns it; it is longer than a word and page-aligned.
     unsafe { block.cast::<usize>().write(len) };
     let spare = SPARE.compare_exchange(
         0,
@@ -223,7 +222,7 @@ fn give_block(block: NonNull<u8>, len: usize) {
         Ordering::Relaxed,
     );
     if spare.is_err() {
-        // SAFETY: the whole mapping, which nobody else has.
+        // SAFETY: the whole mapping, which no other thread has.
         unsafe { mem::unmap(block, len) };
     }
 }

@@ -1,5 +1,5 @@
-//! Invariant 5: how often a byte is copied on the memory lane. One connection
-//! whose ring leads back to itself, sent to and read from by the hooks' bodies.
+//! Tests of invariant 5: how often the memory lane copies a byte. One connection's ring leads back to itself; the
+//! hooks' bodies send to it and read from it.
 
 use super::looped::{Looped, looped};
 use crate::hooks::calls::io;
@@ -12,7 +12,7 @@ fn bytes() -> Vec<u8> {
     (0..N).map(|i| (i * 7 + i / 251).to_le_bytes()[0]).collect()
 }
 
-/// Reads `N` bytes in odd pieces; all of them came by the ring.
+/// Reads `N` bytes in pieces of odd sizes. All of them must have come by the ring.
 fn receive(l: &Looped) -> Vec<u8> {
     let mut got = Vec::new();
     let mut piece = vec![0u8; 7777];
@@ -39,7 +39,7 @@ fn counted(body: impl FnOnce()) -> usize {
 #[test]
 fn a_byte_is_copied_once_into_the_ring_and_once_out_of_it() {
     let (l, sent) = (looped(), bytes());
-    // Three times: also across the ring's end.
+    // Three times, so that a message also crosses the end of the ring.
     for _ in 0..3 {
         let copies = counted(|| {
             assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
@@ -77,8 +77,7 @@ fn sendfile_adds_one_copy() {
     drop(l.conn);
 }
 
-/// What is counted is all that there is: other code of the lane has no business
-/// with the copying functions.
+/// The counters see every copy: no other code of the lane calls the copying functions.
 #[test]
 fn bytes_are_copied_in_the_places_that_count_them_and_nowhere_else() {
     let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,8 +1,8 @@
-//! Mode `copy`: what is sent goes into a buffer of the sender's own first, and from there into the receiver's DMB by a
-//! [`Device`], as on devices whose ends cannot map the same memory (ISM).
+//! Mode `copy`: the sender puts its bytes into a buffer of its own, and a [`Device`] moves them into the receiver's
+//! DMB. Devices whose ends cannot map the same memory (ISM) work like that.
 //!
-//! Only payload takes this way: the words of a DMB stay in memory that both have mapped ([`memlane_core::ring`] needs a
-//! fence between them).
+//! Only payload goes this way. The words of a DMB stay in memory that both sides have mapped, since
+//! [`memlane_core::ring`] needs a fence between them.
 
 use crate::config::Mode;
 use crate::faults::{self, Step};
@@ -20,24 +20,24 @@ use memlane_core::ring::Stretch;
 use memlane_core::token::{Grant, Rights, Token};
 use memlane_sys::mem;
 
-/// What a sender in this mode has. It lies in front of its buffer, in one mapping of the process's own. Guarded by `tx_lock`.
+/// The state of a sender in mode `copy`. It lies in front of its buffer, in one private mapping. Guarded by `tx_lock`.
 #[derive(Debug)]
 pub struct Outgoing {
     device: Loopback<1>,
     token: Token,
-    /// The ring that the device knows by this token.
+    /// Address and size of the ring that the device knows by this token.
     known: Option<(usize, usize)>,
-    /// Bytes of the buffer.
+    /// Size of the buffer, in bytes.
     size: usize,
-    /// Where the next bytes go: round and round, as through SMC's `sndbuf`.
+    /// Position of the next bytes in the buffer. It goes round, as in SMC's `sndbuf`.
     at: usize,
 }
 
-/// Where the buffer begins.
+/// Offset of the buffer in the mapping, in bytes.
 const HEAD: usize = mem::PAGE;
 const _: () = assert!(size_of::<Outgoing>() <= HEAD);
 
-/// What a handshake tells of this process.
+/// The features that this process announces in a handshake.
 pub fn features() -> u8 {
     let wants = match process::config().mode {
         Mode::NoCopy => 0,
@@ -46,9 +46,9 @@ pub fn features() -> u8 {
     wire::OWN_RINGS | wire::TAKES_MAIL | wire::CAN_COPY | wants
 }
 
-/// Does this side copy what it sends, and does the peer? `peers`: the features that it has told.
+/// Does this side copy what it sends, and does the peer? `peers` are the features that the peer has announced.
 ///
-/// Either side's wish counts for both directions. A peer that has never heard of it does not copy.
+/// If either side wants it, both directions copy. A peer that does not know the mode does not copy.
 pub fn agreed(peers: u8) -> [bool; 2] {
     agreed_between(process::config().mode, peers)
 }
@@ -58,7 +58,7 @@ fn agreed_between(own: Mode, peers: u8) -> [bool; 2] {
     [wanted, wanted && peers & wire::CAN_COPY != 0]
 }
 
-/// From its first byte in memory on, this connection's sender copies; `token` is that of the peer's DMB.
+/// Makes this connection's sender copy, from its first byte on the memory lane on. `token` names the peer's DMB.
 pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
     let token = Token::from_bits(token).ok_or(Reason::PEER_MISBEHAVED)?;
     stop(conn);
@@ -72,19 +72,19 @@ pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
         size,
         at: 0,
     };
-    // SAFETY: page-aligned, of at least a page, and nobody knows of it yet.
+    // SAFETY: page-aligned, of at least a page, and no other code knows of it yet.
     unsafe { own.write(fresh) };
     conn.tx_own.store(own.as_ptr().cast(), Ordering::Release);
     faults::at(Step::BufferMade);
     Ok(())
 }
 
-/// The connection needs it no more: nobody sends.
+/// Frees the sender's buffer, when nobody sends any more.
 pub fn stop(conn: &Conn) {
     let own = conn.tx_own.swap(core::ptr::null_mut(), Ordering::AcqRel);
     if let Some(own) = NonNull::new(own.cast::<Outgoing>()) {
-        // SAFETY: `start` made it, the whole mapping, and this was the only pointer to it; the device inside holds nothing
-        // that would have to be dropped (a window on the peer's ring).
+        // SAFETY: `start` made the whole mapping, and this was the only pointer to it; the device inside holds nothing
+        // that would have to be dropped (a view of the peer's ring).
         unsafe { mem::unmap(own.cast(), HEAD + own.as_ref().size) };
     }
 }
@@ -92,7 +92,8 @@ pub fn stop(conn: &Conn) {
 /// The sender's own buffer, if this connection has one.
 #[inline(always)]
 fn outgoing<'a>(conn: &Conn, _held: &'a mut TxGuard<'_>) -> Option<&'a mut Outgoing> {
-    // SAFETY: null, or what `start` made; `tx_lock` is held, so nobody else uses it, and it goes only after the last sender.
+    // SAFETY: null, or what `start` made; `tx_lock` is held, so nobody else uses it, and it goes only after the last
+    // sender.
     unsafe {
         conn.tx_own
             .load(Ordering::Relaxed)
@@ -102,7 +103,7 @@ fn outgoing<'a>(conn: &Conn, _held: &'a mut TxGuard<'_>) -> Option<&'a mut Outgo
 }
 
 impl Outgoing {
-    /// A piece of the buffer, without wrap, for up to `want` bytes.
+    /// A piece of the buffer, without a wrap, for up to `want` bytes.
     fn piece(&mut self, want: usize) -> SharedBytes {
         let len = want.min(self.size - self.at);
         let base = core::ptr::from_mut(self).cast::<u8>();
@@ -110,7 +111,7 @@ impl Outgoing {
         unsafe { SharedBytes::new(NonNull::new_unchecked(base.add(HEAD + self.at)), len) }
     }
 
-    /// Has the device take the first `n` bytes of `piece` to position `at` of the ring.
+    /// Makes the device move the first `n` bytes of `piece` to position `at` of the ring.
     fn take(
         &mut self,
         piece: &SharedBytes,
@@ -127,7 +128,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The device knows this very ring.
+    /// Makes the peer's ring known to the device, unless it is.
     #[inline]
     fn tell(&mut self, ring: &SharedBytes) -> Result<(), DeviceError> {
         let wanted = Some((ring.as_ptr() as usize, ring.len()));
@@ -148,8 +149,8 @@ impl Outgoing {
     }
 }
 
-/// Puts what `stretches` have room for into the ring, by way of our own buffer. How many bytes are there: fewer only if
-/// the device has refused.
+/// Puts what `stretches` have room for into the ring, through our own buffer. Returns the number of bytes that are
+/// there; it is smaller than the room only if the device has refused.
 #[inline(never)]
 pub(super) fn put(
     conn: &Conn,
@@ -193,12 +194,12 @@ pub(super) fn put(
     sum
 }
 
-/// A place for up to `want` bytes in our own buffer; `None`: this connection does not copy.
+/// Room for up to `want` bytes in our own buffer; `None`: this connection does not copy.
 pub(super) fn place(conn: &Conn, held: &mut TxGuard<'_>, want: usize) -> Option<SharedBytes> {
     outgoing(conn, held).map(|own| own.piece(want))
 }
 
-/// Has the device take the first `n` bytes of such a place to position `at` of the ring; `false`: it has refused.
+/// Makes the device move the first `n` bytes of such room to position `at` of the ring. `false`: it has refused.
 pub(super) fn take(
     conn: &Conn,
     held: &mut TxGuard<'_>,
@@ -233,7 +234,7 @@ mod tests {
         let l = looped();
         start(&l.conn, 7).unwrap();
         {
-            // Its end and the ring's come at different bytes.
+            // The ends of this buffer and of the ring come at different bytes.
             let mut held = lock_tx(&l.conn).unwrap();
             let own = outgoing(&l.conn, &mut held).unwrap();
             own.at = own.size - 70_001;
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn a_byte_is_copied_twice_into_the_ring_and_once_out_of_it() {
         let (l, sent) = (copying(), bytes());
-        // Five times: also across the ends of the ring and of our own buffer.
+        // Five times, so that messages also cross the ends of the ring and of our own buffer.
         for _ in 0..5 {
             COPIED.set(0);
             assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
@@ -304,7 +305,7 @@ mod tests {
         }
     }
 
-    /// It cannot happen: then no byte is lost either.
+    /// A device that refuses cannot occur today; no byte may be lost even so.
     #[test]
     fn what_a_device_refuses_goes_by_tcp() {
         let (mut l, sent) = (copying(), bytes());

@@ -8,18 +8,18 @@ use crate::state::guard::{lock_rx, lock_tx};
 use crate::state::process;
 use crate::state::process::ConnRef;
 use core::sync::atomic::Ordering;
-use memlane_core::layout::PART_LEAST;
+use memlane_core::layout::WINDOW_LEAST;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-/// The connection, its descriptor, and both of its TCP ends.
+/// A connection with a ring that leads back to itself, its descriptor, and both ends of its TCP connection.
 pub(super) struct Looped {
     pub(super) fd: i32,
     pub(super) conn: ConnRef,
     pub(super) ends: [TcpStream; 2],
 }
 
-/// Makes one; awake.
+/// Makes such a connection, awake.
 pub(super) fn looped() -> Looped {
     static START: std::sync::Once = std::sync::Once::new();
     START.call_once(|| {
@@ -48,7 +48,7 @@ pub(super) fn looped() -> Looped {
             .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
         let (mut rx, mut tx) = (lock_rx(&conn).unwrap(), lock_tx(&conn).unwrap());
         let dmb = (dmb.chunk, dmb.slot);
-        lane::open(&conn, (&mut rx, &mut tx), dmb, (0, 0), PART_LEAST);
+        lane::open(&conn, (&mut rx, &mut tx), dmb, (0, 0), WINDOW_LEAST);
     }
     lane::wake(&conn);
     assert_eq!(
@@ -65,17 +65,17 @@ pub(super) fn looped() -> Looped {
 #[test]
 fn how_far_a_stream_has_come_is_seen_without_its_locks() {
     let l = looped();
-    let cell = l.conn.shared();
+    let shared = l.conn.shared();
     let seen = || {
-        let sent = cell.tx_sent.load(Ordering::Relaxed);
-        (sent, cell.rx_taken.load(Ordering::Relaxed))
+        let sent = shared.tx_sent.load(Ordering::Relaxed);
+        (sent, shared.rx_taken.load(Ordering::Relaxed))
     };
     let mut bytes = [7u8; 1000];
     let n = crate::hooks::calls::io::send(l.fd, bytes.as_ptr().cast(), 1000, 0);
     assert_eq!((n, seen()), (1000, (1000, 0)));
     let n = crate::hooks::calls::io::recv(l.fd, bytes.as_mut_ptr().cast(), 300, 0);
     assert_eq!((n, seen()), (300, (1000, 300)));
-    // A lock that ends elsewhere than where it was taken publishes too.
+    // A guard that is dropped on another path publishes too.
     let mut held = lock_rx(&l.conn).unwrap();
     held.skip(50);
     assert_eq!(seen(), (1000, 300));

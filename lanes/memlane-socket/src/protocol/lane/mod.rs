@@ -1,8 +1,9 @@
-//! The memory lane of a connection: opening, waking, parking, ending.
+//! The memory lane of a connection: how it opens, wakes and parks.
 
 #[cfg(test)]
 mod copies;
 pub mod copying;
+mod ending;
 #[cfg(test)]
 mod looped;
 #[cfg(test)]
@@ -18,23 +19,25 @@ pub mod trim;
 pub mod tune;
 mod wake_backoff;
 
+pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
+
 use crate::faults::{self, Step};
+use crate::protocol::board;
 use crate::protocol::group;
 use crate::state::conn::{Conn, Dmb, LaneView, RxMode, SEEN_WIDENED, TxMode};
 use crate::state::gate::Busy;
-use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
+use crate::state::guard::{RxGuard, TxGuard, lock_rx};
 use crate::state::process;
 use crate::state::sets;
 use core::sync::atomic::Ordering;
-use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
-use memlane_core::reason::Reason;
-use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
-use memlane_core::stats::{ConnState, Counter};
-use memlane_sys::sock;
+use memlane_core::layout::{PARKED, WANT_READY};
+use memlane_core::ring::{Next, ParkCheck, Rx};
+use memlane_core::stats::Counter;
 
-/// Opens both lanes; both modes are `Moving`.
-/// `taken`/`written`: stream offsets reached by TCP. `least`: the part of the
-/// peer's ring to begin with; 0: all of it, always.
+/// Opens the lane in both directions. Both modes are `Moving` on entry.
+///
+/// `taken` and `written` are the stream offsets that TCP has reached. `least` is the size of the window of the peer's
+/// ring to begin with, in bytes; 0 means the whole ring, always.
 pub fn open(
     conn: &Conn,
     (rx, tx): (&mut RxGuard<'_>, &mut TxGuard<'_>),
@@ -42,7 +45,7 @@ pub fn open(
     (taken, written): (u64, u64),
     least: u32,
 ) {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let Some(words) = group::own_words(chunk, slot) else {
         return;
     };
@@ -55,46 +58,48 @@ pub fn open(
     };
     conn.rx_size.store(size, Ordering::Relaxed);
     conn.rx_ring.store(ring, Ordering::Relaxed);
-    group::post(chunk, slot, conn);
+    board::post(chunk, slot, conn);
     let fd = conn.fd.load(Ordering::Relaxed);
     let nonblock = memlane_sys::fd::status_flags(fd).is_ok_and(|f| f & libc::O_NONBLOCK != 0);
-    cell.nonblock.store(u32::from(nonblock), Ordering::Relaxed);
+    shared
+        .nonblock
+        .store(u32::from(nonblock), Ordering::Relaxed);
     tune::tune(conn);
-    cell.rx_count.store(0, Ordering::Relaxed);
-    cell.rx_flight.store(0, Ordering::Relaxed);
-    cell.tx_flight.store(0, Ordering::Relaxed);
+    shared.rx_count.store(0, Ordering::Relaxed);
+    shared.rx_flight.store(0, Ordering::Relaxed);
+    shared.tx_flight.store(0, Ordering::Relaxed);
     **rx = Rx::prepared();
     rx.took(words, taken);
     conn.rx_dmb
         .store(core::ptr::from_ref(words).cast_mut(), Ordering::Release);
     let Some(peers) = conn.tx_lane() else {
-        return; // never: attached before the handshake agreed
+        return; // cannot happen: the chunk is attached before the handshake agrees
     };
-    tx.activate_part(peers.words, written, least);
+    tx.activate_window(peers.words, written, least);
     faults::at(Step::Activated);
-    crate::state::idle::mark(chunk, slot); // whoever had the slot before may have left pages
+    crate::state::idle::mark(chunk, slot); // an earlier user of the slot may have left pages
     crate::state::stats::show_rings(conn);
-    crate::state::stats::show_part(conn, tx.part(peers.ring.len()));
-    cell.tx_gate.set(TxMode::Open);
-    cell.rx_gate.set(RxMode::Cold);
+    crate::state::stats::show_window(conn, tx.window(peers.ring.len()));
+    shared.tx_gate.set(TxMode::Open);
+    shared.rx_gate.set(RxMode::Cold);
 }
 
-/// After bytes came by TCP: from now on they may come by the ring, if nobody
-/// sleeps in the kernel on this connection.
+/// Wakes the lane after bytes came by TCP: later bytes may come by the ring. Does nothing while a thread sleeps in the
+/// kernel on this connection.
 pub fn wake(conn: &Conn) {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let Some(mut held) = lock_rx(conn) else {
         return;
-    }; // credits what was taken
+    }; // taking the lock also publishes what earlier reads took
     let Some(LaneView { words, .. }) = held.lane() else {
         return;
     };
     if !Rx::sender_active(words) {
         return;
     }
-    let gate = &cell.rx_gate;
+    let gate = &shared.rx_gate;
     if !gate.begin_move(RxMode::Cold, Busy::CallsAndSleepers) {
-        return; // awake already, or somebody sleeps in the kernel
+        return; // already awake, or a thread sleeps in the kernel
     }
     if !sets::may_wake(&conn.regs) {
         gate.set(RxMode::Cold);
@@ -118,12 +123,12 @@ pub fn wake(conn: &Conn) {
         .0
         .rx_cpu
         .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
-    group::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
+    board::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
     show_parked(conn, false);
-    cell.rx_gate.set(RxMode::Hot);
+    shared.rx_gate.set(RxMode::Hot);
 }
 
-/// The connection has just been put into an epoll set while awake.
+/// Asks the sender for ready bits: the connection has just been added to an epoll set while it is awake.
 pub fn want_ready(conn: &Conn) {
     let Some(mut held) = lock_rx(conn) else {
         return;
@@ -136,27 +141,27 @@ pub fn want_ready(conn: &Conn) {
     }
 }
 
-/// What came of an attempt to park.
+/// The result of an attempt to park.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parked {
     /// The mode is `Cold` (or already was): sleep on TCP.
     Yes,
-    /// Something is there.
+    /// There is data, or a change of lane, to read.
     Data,
-    /// The peer stays in the middle of a write: sleep only for a moment.
+    /// The peer stays in the middle of a write: the caller may sleep only for a moment.
     Stuck,
     /// The lane has ended.
     Ended,
 }
 
-/// Turns that a parking receiver waits for a sender in the middle of a write.
+/// Spins of a parking receiver that waits for a sender in the middle of a write.
 const WRITER_TURNS: u32 = 2000;
-/// … then so many times it lets others run.
+/// Calls of `sched_yield` after those spins.
 const WRITER_YIELDS: u32 = 50;
 
-/// `Hot` → `Cold`. `held` is `rx_lock`.
+/// Parks the receiver: `Hot` → `Cold`. The caller holds `rx_lock`.
 pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
-    let cell = conn.shared();
+    let shared = conn.shared();
     match conn.rx_mode() {
         RxMode::Cold => return Parked::Yes,
         RxMode::Hot | RxMode::Drain => {}
@@ -166,7 +171,7 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
         return Parked::Ended;
     };
     if conn.rx_mode() == RxMode::Drain {
-        // What the peer is writing now will not be announced: it has been told to use TCP.
+        // The peer does not announce what it writes now: the flags already tell it to use TCP.
         return match held.check_park(words) {
             ParkCheck::WriterBusy => Parked::Stuck,
             _ => Parked::Data,
@@ -176,12 +181,12 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
     faults::at(Step::Parking);
     match settle(held, words) {
         ParkCheck::Parked => {
-            group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
+            board::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
             process::count(Counter::Parks, 1);
             show_parked(conn, true);
             trim::parked(conn, held);
             wake_backoff::parked(conn);
-            cell.rx_gate.set(RxMode::Cold);
+            shared.rx_gate.set(RxMode::Cold);
             faults::at(Step::Parked);
             Parked::Yes
         }
@@ -196,7 +201,7 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
     }
 }
 
-/// Waits out a sender that is in the middle of a write (bounded).
+/// Waits, for a bounded time, until the sender is no longer in the middle of a write.
 fn settle(rx: &Rx, words: &Dmb) -> ParkCheck {
     for turn in 0..WRITER_TURNS + WRITER_YIELDS {
         match rx.check_park(words) {
@@ -208,86 +213,7 @@ fn settle(rx: &Rx, words: &Dmb) -> ParkCheck {
     ParkCheck::WriterBusy
 }
 
-/// Ends the memory lane: what lies in the ring is still read, everything later
-/// comes and goes by TCP.
-pub fn end(conn: &Conn, why: Reason) {
-    if !conn.upgraded() {
-        return;
-    }
-    let ended_tx = end_tx(conn);
-    let ended_rx = end_rx(conn);
-    if ended_tx || ended_rx {
-        process::show(conn, ConnState::Downgraded, why);
-        crate::state::stats::count_reason(conn, why);
-        process::count(Counter::Downgrades, 1);
-    }
-}
-
-/// The peer has ended one direction. If it was the other one's turn before, and the connection goes on (it does not when
-/// the peer just closes), it is on TCP because the peer wants it so.
-#[cold]
-fn ended_by_peer(conn: &Conn) {
-    let over =
-        conn.tx_mode() == TxMode::Ended && matches!(conn.rx_mode(), RxMode::Drain | RxMode::Ended);
-    let goes_on = || {
-        let counts = sock::tcp_counts(conn.fd.load(Ordering::Relaxed));
-        counts.is_ok_and(|counts| counts.state == sock::TCP_ESTABLISHED)
-    };
-    let why = Reason::PEER_TCP_ONLY;
-    if over
-        && conn.barred.load(Ordering::Relaxed) == 0
-        && goes_on()
-        && conn
-            .barred
-            .compare_exchange(0, why.0, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    {
-        process::show(conn, ConnState::Downgraded, why);
-        crate::state::stats::count_reason(conn, why);
-        process::count(Counter::Downgrades, 1);
-    }
-}
-
-/// From here on, everything is sent by TCP.
-pub fn end_tx(conn: &Conn) -> bool {
-    let Some(mut held) = lock_tx(conn) else {
-        return false;
-    };
-    let Some(lane) = held.lane().filter(|_| conn.tx_mode() == TxMode::Open) else {
-        return false;
-    };
-    faults::at(Step::EndingTx);
-    held.go_tcp_only(lane.words);
-    faults::at(Step::EndedTx);
-    tune::tx_ended(conn);
-    drop(held);
-    outbox::send(conn);
-    true
-}
-
-/// From here on, everything is to come by TCP (what is in the ring stays readable).
-pub fn end_rx(conn: &Conn) -> bool {
-    let Some(mut held) = lock_rx(conn) else {
-        return false;
-    };
-    let was = conn.rx_mode();
-    let open = was == RxMode::Hot || was == RxMode::Cold;
-    let Some(LaneView { words, .. }) = held.lane().filter(|_| open) else {
-        return false;
-    };
-    held.begin_park(words, PARKED | TCP_ONLY);
-    faults::at(Step::EndingRx);
-    let state = settle(&held, words);
-    if was == RxMode::Hot && conn.inherited.load(Ordering::Relaxed) == 0 {
-        group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
-    }
-    let empty = was == RxMode::Cold || state == ParkCheck::Parked;
-    tune::rx_ended(conn, if empty { RxMode::Ended } else { RxMode::Drain });
-    faults::at(Step::EndedRx);
-    true
-}
-
-/// Bytes that lie unread in the ring.
+/// The number of unread bytes in the ring up to the next TCP run.
 pub fn unread(conn: &Conn) -> u64 {
     if !conn.upgraded() || !conn.rx_mode().is_awake() {
         return 0;
@@ -303,7 +229,7 @@ pub fn unread(conn: &Conn) -> u64 {
     }
 }
 
-/// Bytes that lie in the ring, behind TCP runs too.
+/// The number of unread bytes in the ring, including those behind TCP runs.
 pub fn in_ring(conn: &Conn) -> u64 {
     let mut sum = 0;
     walk(conn, |piece| {
@@ -315,9 +241,8 @@ pub fn in_ring(conn: &Conn) -> u64 {
     sum
 }
 
-/// Bytes that reads would get now without waiting, of `by_tcp` that the kernel
-/// holds and those in the ring: what stands behind a TCP run that is still
-/// under way does not count.
+/// The number of bytes that reads would get now without waiting. `by_tcp` is the number of bytes that the kernel holds.
+/// Ring bytes behind a TCP run that has not fully arrived do not count.
 pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
     if !conn.upgraded() || !conn.rx_mode().is_awake() {
         return by_tcp;
@@ -336,12 +261,12 @@ pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
         }
         _ => false,
     });
-    // Beyond the last run, or ended since: all that TCP has is ours.
+    // Bytes behind the last run, or after the end of the lane: all that the kernel holds can be read.
     if ended { sum + left } else { sum }
 }
 
-/// Shows `look` the pieces of the stream that lie ahead, until it says `false`.
-/// `true`: the end of what has been published was reached.
+/// Shows `look` the unread pieces of the stream in order, until it returns `false`. Returns `true` if the walk reached
+/// the end of what has been published.
 fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
     if !conn.upgraded() || !conn.rx_mode().is_awake() {
         return true;
@@ -353,7 +278,7 @@ fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
     let Some(LaneView { words, ring }) = held.lane() else {
         return true;
     };
-    // Bounded: every turn passes a run or the end.
+    // Bounded: each turn passes a run or reaches the end.
     for _ in 0..2 * memlane_core::layout::RUNS + 2 {
         match rx.next(words, ring.len()) {
             Ok(piece @ (Next::Ring(_) | Next::Tcp(_))) => {
@@ -372,7 +297,7 @@ fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {
     false
 }
 
-/// Is there something to read without asking the kernel? (Ring bytes only.)
+/// Does the ring hold something to read? Does not ask the kernel.
 #[inline]
 pub fn readable(conn: &Conn) -> bool {
     match conn.rx_mode() {
@@ -381,76 +306,18 @@ pub fn readable(conn: &Conn) -> bool {
     }
 }
 
-/// As `readable`, without the lock and without certainty: for spin loops.
+/// May the ring hold something to read? For spin loops: takes no lock, and may be wrong either way.
 #[inline]
 pub fn perhaps_readable(conn: &Conn) -> bool {
-    let cell = conn.shared();
-    match cell.rx_gate.glance() {
+    let shared = conn.shared();
+    match shared.rx_gate.glance() {
         RxMode::Hot => conn.rx_lane().is_some_and(|lane| {
             lane.words.sent.0.published.load(Ordering::Relaxed)
-                != cell.rx_taken.load(Ordering::Relaxed)
+                != shared.rx_taken.load(Ordering::Relaxed)
         }),
         RxMode::Drain => true,
         _ => false,
     }
-}
-
-/// The last descriptor of this process is about to be closed: the peer must
-/// learn from TCP, as it would without us.
-pub fn closing(conn: &Conn) {
-    if !conn.upgraded() || conn.shared().procs.load(Ordering::Acquire) > 1 {
-        return;
-    }
-    faults::at(Step::Closing);
-    end_rx(conn);
-    end_tx(conn);
-    faults::at(Step::ClosingTold);
-    if unread(conn) > 0 {
-        // The kernel answers a close with unread data by RST; it does not know
-        // of ours, so it is asked for the same.
-        let linger = [1i32, 0i32];
-        let _ = sock::set_option(
-            conn.fd.load(Ordering::Relaxed),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            linger,
-        );
-    }
-}
-
-/// The connection is gone from this process.
-pub fn detach(conn: &Conn) {
-    if conn.upgraded()
-        && conn.rx_mode() == RxMode::Hot
-        && conn.inherited.load(Ordering::Relaxed) == 0
-    {
-        group::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
-    }
-}
-
-/// The peer wrote nonsense: its connection ends here, and nothing else does.
-#[cold]
-pub fn misbehaved(conn: &Conn, _what: Misbehaved) {
-    process::count(Counter::PeerMisbehaved, 1);
-    cut(conn, Reason::PEER_MISBEHAVED);
-}
-
-/// Bytes are lost, or cannot be believed: the connection ends.
-#[cold]
-fn cut(conn: &Conn, why: Reason) {
-    let cell = conn.shared();
-    cell.rx_gate.set(RxMode::Ended);
-    cell.tx_gate.set(TxMode::Ended);
-    process::show(conn, ConnState::Downgraded, why);
-    crate::state::stats::count_reason(conn, why);
-    // SAFETY: no pointers are passed. The stream cannot be made whole again: end it.
-    let _ = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_shutdown,
-            conn.fd.load(Ordering::Relaxed),
-            libc::SHUT_RDWR
-        )
-    };
 }
 
 fn show_parked(conn: &Conn, parked: bool) {

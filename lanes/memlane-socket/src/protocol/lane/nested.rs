@@ -1,4 +1,4 @@
-//! Sends of signal handlers that have interrupted a send on the same connection: what was accepted arrives.
+//! Tests of sends by signal handlers that have interrupted a send on the same connection: accepted bytes arrive.
 
 use super::looped::{Looped, looped};
 use crate::hooks::calls::io;
@@ -13,12 +13,12 @@ use std::io::Read as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Milliseconds until the peer reads: many times as long as a try takes.
+/// Milliseconds until the peer reads, many times as long as a try takes.
 const LATER: u64 = 300;
-/// What the handler sends.
+/// The bytes that the handler sends.
 const HANDLERS: &[u8; 10] = b"HHHHHHHHHH";
 
-/// Parked, so that everything goes by TCP, which is full. How many bytes it took to fill it.
+/// A parked connection, on which everything goes by TCP, with TCP full; and the number of bytes that filled it.
 fn full() -> (Looped, usize) {
     let l = looped();
     assert_eq!(
@@ -45,7 +45,7 @@ fn interrupting_send(l: &Looped) -> isize {
     n
 }
 
-/// Reads what came by TCP until the sender shuts down: how many bytes of the program's, and of its handler's.
+/// Reads what came by TCP until the sender shuts down. Returns the number of the program's bytes and of its handler's.
 fn read_all(mut end: TcpStream) -> (usize, usize) {
     let mut bytes = Vec::new();
     end.read_to_end(&mut bytes).unwrap();
@@ -53,7 +53,8 @@ fn read_all(mut end: TcpStream) -> (usize, usize) {
     (program, bytes.len() - program)
 }
 
-/// Reads everything after `later`, while `sends` sends; what it sends beside `before` (the program's, the handler's) arrives.
+/// Reads everything after `later`, while `sends` sends. What `sends` reports (bytes of the program, of the handler)
+/// must arrive beside `before`.
 fn all_arrives(l: Looped, before: usize, later: Duration, sends: impl FnOnce() -> (usize, usize)) {
     let end = l.ends[1].try_clone().unwrap();
     let reader = std::thread::spawn(move || {
@@ -67,7 +68,7 @@ fn all_arrives(l: Looped, before: usize, later: Duration, sends: impl FnOnce() -
     drop(l.conn);
 }
 
-/// One byte more of the program's; how many went.
+/// Sends one more byte of the program's. Returns how many went.
 fn one_more(fd: i32, flags: i32) -> usize {
     let n = io::send(fd, b"M".as_ptr().cast(), 1, flags);
     assert!(n == 1 || n == -1 && errno() == libc::EAGAIN, "{n}");
@@ -77,7 +78,7 @@ fn one_more(fd: i32, flags: i32) -> usize {
 #[test]
 fn what_a_handler_sends_arrives_though_tcp_stays_full_for_long() {
     let (l, before) = full();
-    // Each try gives up after a tick of the kernel's.
+    // Each try gives up after one tick of the kernel.
     let soon = [0i64, 1];
     sock::set_option(l.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, soon).unwrap();
     let (fd, nested) = (l.fd, interrupting_send(&l));
@@ -133,7 +134,7 @@ fn a_refused_handler_s_send_is_followed_by_an_edge() {
     assert_eq!(edges(), 1);
     assert_eq!(edges(), 0);
     process::forget(set);
-    // SAFETY: ours.
+    // SAFETY: the descriptor is ours.
     unsafe { libc::close(set) };
     process::forget(l.fd);
     drop(l.conn);

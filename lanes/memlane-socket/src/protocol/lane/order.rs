@@ -1,29 +1,30 @@
 //! The order in which a receiver's epoll set reports what is ready.
 //!
-//! The kernel reports descriptors in the order in which they became ready. A set whose connections have rings gets its
-//! news in two ways, and keeps that order by two rules:
+//! The kernel reports descriptors in the order in which they became ready. A set whose connections have rings learns of
+//! news in two ways, from the kernel and from its ready words. Two rules keep the order:
 //!
 //! * **Among rings**: a sender notes in the DMB when it set the DMB's bit in the ready word
 //!   ([`SentWords::ready_since`](memlane_core::layout::SentWords)); a receiver that finds several bits goes by that.
-//! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits, reads or sends shows now and
-//!   then that it looks ([`ReadyWords::looked`]). If it has not looked for a while, it computes, or waits elsewhere, and rings
-//!   that became ready meanwhile have no place among what the kernel lists. The first bytes then go by TCP, so that the
-//!   kernel lists them too. Bytes that follow unread ones change nothing, and go by the ring.
+//! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits, reads or sends writes down
+//!   the time now and then ([`ReadyWords::looked`]). If that time is old, the receiver computes, or waits elsewhere,
+//!   and rings that become ready meanwhile have no position in the kernel's order. So the sender sends the first bytes
+//!   by TCP, and the kernel puts them in order. Bytes behind unread bytes change nothing, and go by the ring.
 //!
-//! What rings report lies within [`AWAY_US`] after the receiver last looked, so it is reported before what the kernel has.
-//! Both words are hints: a peer that lies changes its own place only.
+//! News from a ring is thus at most [`AWAY_US`] newer than the receiver's last look, and is reported before the
+//! kernel's. Both words are hints: a peer that lies in them only changes the position of its own connection.
 
-use crate::protocol::group;
+use crate::protocol::board;
 use crate::state::conn::{Conn, Dmb, SEEN_SELF};
 use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{ReadyWords, WANT_READY};
 use memlane_core::ring::{Misbehaved, Tx};
 
-/// A receiver that has shown nothing for this long is away. A busy event loop reads or sends more often; two events that
-/// are farther apart than this must keep their order.
+/// A receiver whose [`ReadyWords::looked`] is older than this, in microseconds, is away. A busy event loop reads or
+/// sends more often than that. Two events that are farther apart than this must keep their order.
 const AWAY_US: u64 = 1_000;
-/// Bytes that come sooner after the last ones are taken to meet them unread, unless we have received meanwhile.
+/// Bytes sent within this many microseconds of the last ones are expected to meet them unread, unless this side has
+/// received in between.
 const IN_A_ROW_US: u64 = 50;
 
 fn ready_words(conn: &Conn) -> &ReadyWords {
@@ -31,16 +32,17 @@ fn ready_words(conn: &Conn) -> &ReadyWords {
     unsafe { &*conn.tx_ready.load(Ordering::Relaxed) }
 }
 
-/// This process sends: it is busy with its connections, and about to look at its rings. What it sends to itself says
-/// nothing of that.
+/// Marks this process as looking at its rings: it sends, so it is busy with its connections. Does nothing for a
+/// connection of a process with itself, whose bytes say nothing about other senders.
 #[inline]
 pub(super) fn is_busy(conn: &Conn, now: u64) {
     if conn.seen.load(Ordering::Relaxed) & SEEN_SELF == 0 {
-        group::looking(now);
+        board::looking(now);
     }
 }
 
-/// Is the receiver away, with nothing unread? Then the next bytes go by TCP. `tx_lock` is held; `now` in `ticks`.
+/// Is the receiver away, and has it read everything? Then the next bytes go by TCP. The caller holds `tx_lock`; `now`
+/// is in `ticks`.
 #[inline]
 pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result<bool, Misbehaved> {
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY == 0 {
@@ -54,7 +56,7 @@ pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result
     tx.drained(words)
 }
 
-/// When the receiver's set got news of this connection, told in the DMB before they are published.
+/// When the receiver's set gets news of this connection. The sender writes it to the DMB before it publishes the bytes.
 #[must_use]
 pub(super) struct Since {
     before: u64,
@@ -62,8 +64,8 @@ pub(super) struct Since {
     now: u64,
 }
 
-/// Before bytes are published for a receiver with [`WANT_READY`]: if it has probably seen all earlier ones, these are
-/// the first of its news. `tx_lock` is held; `now` in `ticks`.
+/// Prepares to publish bytes for a receiver with [`WANT_READY`]. If the receiver has probably seen all earlier bytes,
+/// these are news, and the sender notes the time. The caller holds `tx_lock`; `now` is in `ticks`.
 #[inline]
 pub(super) fn will_be_ready(conn: &Conn, words: &Dmb, now: u64) -> Since {
     let before = conn.tx_ready_since.load(Ordering::Relaxed);
@@ -84,8 +86,8 @@ fn tell(conn: &Conn, words: &Dmb, since: u64) {
     words.sent.0.ready_since.store(since, Ordering::Relaxed);
 }
 
-/// After `published`: sets the receiver's ready bit, so that whoever sees the bit sees the bytes; and mends what
-/// `will_be_ready` took for granted, if the bit shows that it was not so.
+/// Sets the receiver's ready bit. This comes after the store to `published`, so that a receiver that sees the bit sees
+/// the bytes. If the old bit shows that `will_be_ready` guessed wrong, corrects the time.
 #[inline]
 pub(super) fn is_ready(conn: &Conn, words: &Dmb, since: &Since) {
     let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);

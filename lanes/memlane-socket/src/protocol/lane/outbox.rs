@@ -1,9 +1,9 @@
-//! What signal handlers send while they have interrupted a send on the same connection.
+//! Bytes that a signal handler sends while it has interrupted a send on the same connection.
 //!
-//! Such a handler cannot wait for the lock: its own thread holds it. So its bytes go to the thread's outbox, and its
-//! send succeeds; whoever releases the lock sends them, behind the interrupted bytes. A byte that was accepted is never
-//! dropped: where TCP is full, the interrupted call waits. A call that must not wait cannot promise that, so its
-//! handler's send is refused with `EAGAIN`.
+//! Such a handler cannot wait for the lock, because its own thread holds it. So its bytes go to the thread's outbox and
+//! its send succeeds. The thread sends them, behind the interrupted bytes, when it releases the lock. A byte that was
+//! accepted is never dropped: where TCP is full, the interrupted call waits. A call that must not wait cannot promise
+//! that, so its handler's send fails with `EAGAIN`.
 
 use super::send::{by_lanes_alone, must_not_block};
 use crate::iov::{Cursor, copied};
@@ -17,7 +17,8 @@ use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
 use memlane_sys::Errno;
 
-/// Takes a handler's bytes. Returns how many, as `send` does; `EAGAIN` if there is no room, or if the call must not wait.
+/// Puts a handler's bytes into the outbox. Returns their number, as `send` does; `EAGAIN` if there is no room, or if
+/// the interrupted call must not wait.
 #[cold]
 pub(super) fn put(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     let t = thread::current();
@@ -32,7 +33,7 @@ pub(super) fn put(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     while done < len {
         let (from, piece) = cursor.piece();
         let n = piece.min(len - done);
-        // SAFETY: inside OUTBOX, and reserved by this frame alone; the source is the program's buffer.
+        // SAFETY: inside OUTBOX, and only this frame has reserved it; the source is the program's buffer.
         unsafe { memlane_core::access::copy(t.outbox.get().cast::<u8>().add(at + done), from, n) };
         copied(n);
         cursor.advance(n);
@@ -45,8 +46,8 @@ fn address(conn: &Conn) -> usize {
     core::ptr::from_ref(conn) as usize
 }
 
-/// Room for up to `want` bytes for one connection: where, and for how many. A handler that interrupts this one gets
-/// the room behind it.
+/// Reserves room for up to `want` bytes of one connection: its position and length. A handler that interrupts this one
+/// gets the room behind it.
 fn reserve(t: &Thread, conn: usize, want: usize) -> Option<(usize, usize)> {
     loop {
         let used = t.outbox_len.load(Ordering::Acquire);
@@ -70,8 +71,8 @@ fn reserve(t: &Thread, conn: usize, want: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// Sends what handlers have left for this connection, unless this thread holds its lock: then whoever releases it does.
-/// `errno` stays as it is.
+/// Sends what handlers have left for this connection. If this thread holds its lock, does nothing: the frame that
+/// releases the lock sends them. `errno` stays as it is.
 #[inline]
 pub(super) fn send(conn: &Conn) {
     let t = thread::current();
@@ -85,7 +86,7 @@ pub(super) fn send(conn: &Conn) {
 #[cold]
 fn send_slowly(t: &Thread, conn: &Conn) {
     if lock_tx(conn).is_none() {
-        return; // this is a handler
+        return; // this frame is a handler's
     }
     let mut bytes = [0u8; OUTBOX];
     while let Some(len) = take(t, address(conn), &mut bytes) {
@@ -101,7 +102,7 @@ fn send_slowly(t: &Thread, conn: &Conn) {
             match errno() {
                 libc::EINTR => {}
                 libc::EAGAIN => wait_for_tcp(conn),
-                _ => break, // the connection is over: what TCP had taken would be lost with it
+                _ => break, // the connection is over: bytes that TCP had taken would be lost too
             }
         }
     }
@@ -112,7 +113,8 @@ fn send_slowly(t: &Thread, conn: &Conn) {
     }
 }
 
-/// Takes what lies there; `None`: nothing for this connection. A handler that comes meanwhile adds to the end only.
+/// Takes this connection's bytes out of the outbox; `None`: there are none. A handler that runs meanwhile only adds to
+/// the end.
 fn take(t: &Thread, conn: usize, bytes: &mut [u8; OUTBOX]) -> Option<usize> {
     loop {
         let len = t.outbox_len.load(Ordering::Acquire);
@@ -120,8 +122,8 @@ fn take(t: &Thread, conn: usize, bytes: &mut [u8; OUTBOX]) -> Option<usize> {
             return None;
         }
         let into = bytes.as_mut_ptr();
-        // SAFETY: `len` is at most OUTBOX, and both are that long; what is below `len` is written by no handler that
-        // comes now, and those that wrote it have returned.
+        // SAFETY: `len` is at most OUTBOX, and both are that long; no handler that runs now writes below `len`, and the
+        // handlers that wrote it have returned.
         unsafe { memlane_core::access::copy(into, t.outbox.get().cast::<u8>(), len as usize) };
         copied(len as usize);
         let taken = t
@@ -133,7 +135,7 @@ fn take(t: &Thread, conn: usize, bytes: &mut [u8; OUTBOX]) -> Option<usize> {
     }
 }
 
-/// Until TCP takes bytes again, or a signal handler has run.
+/// Waits until TCP takes bytes again or a signal handler has run.
 fn wait_for_tcp(conn: &Conn) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),

@@ -1,9 +1,10 @@
-//! Sending and receiving where the bytes lie: nobody copies them but who makes
-//! them. For users that call this library by name ([`crate::native`]).
+//! Sending and receiving in place: the user reads and writes the bytes in the ring itself, without a copy. For users
+//! that call this library by name ([`crate::native`]).
 
+use super::ending::cut;
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{copying, cut, misbehaved, outbox, wake_backoff};
+use super::{copying, misbehaved, outbox, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
@@ -23,25 +24,24 @@ use memlane_core::trace::Way;
 use memlane_sys::Errno;
 use memlane_sys::time::ticks;
 
-/// What came.
+/// What [`receive`] got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Came {
-    /// `len` bytes lie in the ring at `at`, without wrap. They stay there until
-    /// [`release_to`] says that those below a later offset are done with.
+    /// `len` bytes lie in the ring at `at`, without a wrap. They stay there until [`release_to`] releases them.
     Ring {
-        /// Stream offset of the first.
+        /// Stream offset of the first byte.
         offset: u64,
-        /// Place in the ring.
+        /// Position in the ring, in bytes.
         at: usize,
-        /// Bytes.
+        /// Number of bytes.
         len: usize,
     },
-    /// So many came by TCP, into the buffers; 0: the stream's end.
+    /// This many bytes came by TCP, into the buffers; 0: the stream has ended.
     Tcp(usize),
 }
 
-/// Takes what is next: up to `most` bytes of the ring, or of TCP what fits into
-/// `buffers`. Never waits. `ENOBUFS`: TCP is next, and there are no buffers.
+/// Receives what is next in the stream: up to `most` bytes of the ring, or bytes of TCP that fit into `buffers`. Never
+/// waits. Fails with `ENOBUFS` if TCP is next and `buffers` is empty.
 pub fn receive(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Came, Errno> {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
     let came = some(conn, most, buffers);
@@ -102,14 +102,14 @@ fn by_kernel(conn: &ConnRef, buffers: &[iovec]) -> isize {
     ))
 }
 
-/// What a C call has answered.
+/// Converts the return value of a C call.
 fn answer(n: isize) -> Result<Came, Errno> {
     usize::try_from(n)
         .map(Came::Tcp)
         .map_err(|_| Errno(errno()))
 }
 
-/// `None`: look at the mode again.
+/// Receives from the ring or from a TCP run. `None`: the mode has changed, look at it again.
 fn from_lanes(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Option<Came>, Errno> {
     let mut held = lock_rx(conn).ok_or(Errno::INTR)?;
     let awake = conn.rx_mode().is_awake();
@@ -145,7 +145,7 @@ fn from_lanes(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Option<C
         }
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, RxMode::Ended);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             return Ok(None);
         }
         Ok(Next::Empty) => match nothing(conn, &mut held) {
@@ -167,7 +167,7 @@ fn from_lanes(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Option<C
     }
 }
 
-/// Bytes below stream offset `to` are done with: the sender may write there.
+/// Releases the bytes below stream offset `to`: the sender may write there again.
 pub fn release_to(conn: &ConnRef, to: u64) {
     if let Some(mut held) = lock_rx(conn)
         && let Some(lane) = held.lane()
@@ -177,37 +177,37 @@ pub fn release_to(conn: &ConnRef, to: u64) {
     }
 }
 
-/// Up to which stream offset everything is done with, if nothing is in use.
+/// The stream offset up to which all bytes are released, if none are in use.
 pub fn taken(conn: &ConnRef) -> u64 {
     lock_rx(conn).map_or(0, |held| held.offset())
 }
 
-/// A place in the peer's ring: the lock is held, and the peer is told that we may
-/// be writing, until this is dropped.
+/// Room in the peer's ring. Until it is dropped, this side holds the send lock, and the peer is told that this side may
+/// be writing.
 #[derive(Debug)]
 pub struct Place<'a> {
     bytes: SharedBytes,
-    /// The bytes are in our own buffer: a device takes them to this position of the ring.
+    /// In mode `copy` the bytes lie in a buffer of our own, and a device moves them to this position of the ring.
     by_device: Option<usize>,
     filled: usize,
-    /// Always there, until this is dropped.
+    /// `Some` until this is dropped.
     held: Option<TxGuard<'a>>,
     conn: &'a ConnRef,
 }
 
 impl Place<'_> {
-    /// The bytes, to be filled from the first one on.
+    /// The room, to be filled from its first byte on.
     #[inline]
     pub fn bytes(&self) -> SharedBytes {
         self.bytes
     }
 
-    /// Are they in the peer's memory? In mode `copy` they are not.
+    /// Does the room lie in the peer's memory? In mode `copy` it does not.
     pub fn is_in_ring(&self) -> bool {
         self.by_device.is_none()
     }
 
-    /// The first `n` bytes are there: the peer has them when this returns.
+    /// Publishes the first `n` bytes: the peer has them when this returns.
     #[inline]
     pub fn publish(mut self, n: usize) {
         self.filled = n.min(self.bytes.len());
@@ -218,15 +218,15 @@ impl Drop for Place<'_> {
     #[inline]
     fn drop(&mut self) {
         let Some(mut held) = self.held.take() else {
-            return; // never
+            return; // cannot happen
         };
         let Some(LaneView { words, .. }) = held.lane() else {
-            return; // never: it lies in this lane's ring
+            return; // cannot happen: the room lies in this lane's ring
         };
         if let Some(at) = self.by_device
             && !copying::take(self.conn, &mut held, &self.bytes, self.filled, at)
         {
-            // What the user has committed cannot be sent.
+            // The device failed: what the user has committed cannot be sent.
             self.filled = 0;
             cut(self.conn, Reason::INTERNAL);
         }
@@ -240,17 +240,17 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Where bytes that are to be sent can be put.
+/// What [`reserve`] found.
 #[derive(Debug)]
 pub enum Reserved<'a> {
-    /// Into the peer's ring.
+    /// Room in the peer's ring.
     Ring(Place<'a>),
-    /// Nowhere: they go by TCP, at most so many before this is asked again.
+    /// No room there: at most this many bytes go by TCP before the next call of [`reserve`].
     Tcp(usize),
 }
 
-/// A place for up to `want` bytes, without wrap. Waits for one as a send with
-/// these flags would wait for room in the ring. One thread at a time calls this for a connection.
+/// Reserves room for up to `want` bytes, without a wrap. Waits for room as a send with these flags would. Only one
+/// thread at a time may call this for a connection.
 #[inline]
 pub fn reserve(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     count(&conn.tx_calls);
@@ -263,7 +263,7 @@ pub fn reserve(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, 
     reserve_patiently(conn, want, flags)
 }
 
-/// … where there was no room at once.
+/// Continues [`reserve`] where there was no room at once.
 #[inline(never)]
 fn reserve_patiently(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, Errno> {
     let mut spun = false;
@@ -293,7 +293,7 @@ fn reserve_patiently(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved
     }
 }
 
-/// One more call, of one thread at a time.
+/// Counts one more call. Only one thread at a time counts.
 #[inline]
 fn count(calls: &AtomicU64) {
     calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -319,17 +319,17 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     }
     let want = want.min(ring.len());
     let room = held.straighten(words, ring.len(), want);
-    let part = held.part(ring.len());
+    let window = held.window(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        memory::allows_part(&ring, part, more)
+        memory::allows_window(&ring, window, more)
     };
     let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, may_grow));
     if asked {
-        crate::state::stats::show_part(conn, held.part(ring.len()));
+        crate::state::stats::show_window(conn, held.window(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
+    faults::at_change(Step::WindowGrown, window, held.window(ring.len()));
     match reserved {
         Ok(Room::Ring(n)) => {
             faults::at(Step::PlaceGiven);
@@ -342,14 +342,14 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
                     held: Some(held),
                     conn,
                 })),
-                None => Err(Errno::INVAL), // never: a stretch lies in the ring
+                None => Err(Errno::INVAL), // cannot happen: a stretch lies in the ring
             }
         }
         Ok(Room::Full) => Ok(Turned::Full),
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             held.go_tcp_only(words);
             super::tune::tx_ended(conn);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             Ok(Turned::Ended)
         }
         Ok(Room::Tcp(why)) => Ok(Turned::Must(why)),
@@ -361,7 +361,8 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     }
 }
 
-/// A place of up to `n` bytes for what is to lie at position `at` of the ring: there, or, in mode `copy`, in our own buffer.
+/// Up to `n` bytes of memory for what belongs at position `at` of the ring: there, or, in mode `copy`, in a buffer of
+/// our own.
 #[inline]
 fn where_to(
     conn: &ConnRef,
@@ -376,8 +377,8 @@ fn where_to(
     }
 }
 
-/// What lies in the ring next, without wrap, and stays there: `None` if TCP, or
-/// nothing, is next. [`took`] takes it.
+/// The next bytes of the ring, without a wrap. They stay there until [`took`] takes them. `None`: TCP is next, or
+/// nothing.
 #[inline]
 pub fn peek(conn: &ConnRef) -> Option<SharedBytes> {
     if !conn.rx_mode().is_awake() {
@@ -396,7 +397,7 @@ pub fn peek(conn: &ConnRef) -> Option<SharedBytes> {
     ring.part(first.at, first.len)
 }
 
-/// As [`peek`]; while nothing lies there, looks for as long as a receive that may block would.
+/// The next bytes of the ring, like [`peek`]. If there are none, looks for as long as a receive that may block would.
 pub fn peek_soon(conn: &ConnRef) -> Option<SharedBytes> {
     match peek(conn) {
         None if comes(conn) => peek(conn),
@@ -404,7 +405,7 @@ pub fn peek_soon(conn: &ConnRef) -> Option<SharedBytes> {
     }
 }
 
-/// Takes the first `n` bytes of what [`peek`] gave. One thread at a time calls this for a connection.
+/// Takes the first `n` bytes of what [`peek`] returned. Only one thread at a time may call this for a connection.
 #[inline]
 pub fn took(conn: &ConnRef, n: usize) {
     count(&conn.rx_calls);

@@ -1,9 +1,9 @@
-//! Receiving: from the ring, from TCP, or from both, at the stream's place.
+//! Receiving: from the ring, from TCP, or from both, in the order of the stream.
 
 use super::{Parked, misbehaved, park, trim, wake, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
-use crate::protocol::group;
+use crate::protocol::board;
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::state::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode};
@@ -23,20 +23,20 @@ use memlane_sys::Errno;
 use memlane_sys::sock::{self, Peeked};
 use memlane_sys::time::ticks;
 
-/// What one turn came to.
+/// The result of one turn of a receive call.
 pub(super) enum Turn {
-    /// The call's answer (errno set if −1).
+    /// The call returns this (errno is set if it is −1).
     Done(ssize_t),
     /// The program asked for no bytes at all.
     Empty,
     /// Look at the mode again.
     Again,
-    /// Nothing there: `limit` bytes of a TCP run are due next (0 = nothing is).
+    /// Nothing is there: the next `limit` bytes belong to a TCP run (0: no run is declared).
     Wait { limit: usize },
 }
 
-/// One receive call of the program. `original` is the very call that the
-/// program made, on libc; it is used whenever TCP alone is concerned.
+/// One receive call of the program. `original` repeats that very call on libc; it serves whenever only TCP is
+/// concerned.
 pub fn receive(
     conn: &ConnRef,
     buffers: &[iovec],
@@ -69,7 +69,7 @@ pub fn receive(
     n
 }
 
-/// A call that takes from TCP alone (`splice`), while nothing comes by the ring. `None`: that has changed.
+/// Makes a call that takes from TCP only (`splice`), while nothing comes by the ring. `None`: the mode has changed.
 pub fn plain(conn: &ConnRef, original: impl Fn() -> ssize_t) -> Option<ssize_t> {
     conn.rx_calls.fetch_add(1, Ordering::Relaxed);
     let n = from_kernel(conn, 0, true, &original)?;
@@ -80,7 +80,7 @@ pub fn plain(conn: &ConnRef, original: impl Fn() -> ssize_t) -> Option<ssize_t> 
     Some(n)
 }
 
-/// `MSG_WAITALL`: as often as it takes.
+/// Receives with `MSG_WAITALL`: until the buffers are full.
 fn receive_all(conn: &ConnRef, buffers: &[iovec], flags: i32) -> ssize_t {
     let flags = flags & !libc::MSG_WAITALL;
     let mut cursor = Cursor::new(buffers);
@@ -128,7 +128,7 @@ fn receive_some(
                     return n;
                 }
             }
-            // In a handler that has interrupted the very move, it will not end.
+            // A handler that has interrupted the move itself would wait for ever.
             RxMode::Moving if lock_rx(conn).is_none() => {
                 return fail(if conn.is_nonblock() {
                     Errno::AGAIN
@@ -152,22 +152,22 @@ fn receive_some(
     }
 }
 
-/// The buffers, if what was taken lies in them.
+/// The buffers, if the bytes that were taken lie in them.
 fn seen(buffers: &[iovec], flags: i32) -> Option<&[iovec]> {
     (flags & libc::MSG_TRUNC == 0).then_some(buffers)
 }
 
-/// Plain TCP, or parked: the program's own call. `None`: the mode changed.
+/// Makes the program's own call, on plain TCP or while parked. `None`: the mode has changed.
 pub(super) fn from_kernel(
     conn: &ConnRef,
     flags: i32,
     buffers_wanted: bool,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    let cell = conn.shared();
-    let m = cell.rx_gate.enter();
+    let shared = conn.shared();
+    let m = shared.rx_gate.enter();
     if m != RxMode::Plain && m != RxMode::Cold {
-        cell.rx_gate.leave();
+        shared.rx_gate.leave();
         return None;
     }
     let mut start = 0;
@@ -177,17 +177,18 @@ pub(super) fn from_kernel(
         let may_block = !conn.is_nonblock() && flags & libc::MSG_DONTWAIT == 0;
         if may_block && trim::is_due(conn) && thread::is_alone() && nap_first(conn) == Spun::Signal
         {
-            cell.rx_gate.leave();
+            shared.rx_gate.leave();
             return Some(fail(Errno::INTR));
         }
     }
     let n = original();
     if n > 0 && flags & libc::MSG_PEEK == 0 {
-        cell.rx_count
+        shared
+            .rx_count
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::state::stats::add_rx_tcp(conn, n.cast_unsigned() as u64);
     }
-    cell.rx_gate.leave();
+    shared.rx_gate.leave();
     if n == 0 && m == RxMode::Cold && buffers_wanted {
         return Some(stream_end(conn));
     }
@@ -197,19 +198,19 @@ pub(super) fn from_kernel(
             wake(conn);
         }
     } else if m == RxMode::Plain {
-        process::hurry(conn, cell.rx_count.load(Ordering::Relaxed));
+        process::hurry(conn, shared.rx_count.load(Ordering::Relaxed));
     }
     Some(n)
 }
 
-/// A read that is about to sleep for bytes of a connection whose ring has grown:
-/// the ring is given back if nothing comes for a while.
+/// Sleeps first, before a read that waits for bytes of a connection whose window has grown: if nothing comes for a
+/// while, the ring gives its pages back.
 #[cold]
 fn nap_first(conn: &Conn) -> Spun {
     let fd = conn.fd.load(Ordering::Relaxed);
     let timeout: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
     if timeout != [0, 0] {
-        return Spun::Ready; // the kernel must count all of it
+        return Spun::Ready; // the kernel must count the whole time-out
     }
     let t = thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
@@ -232,7 +233,7 @@ fn nap_first(conn: &Conn) -> Spun {
     Spun::Ready
 }
 
-/// Takes whatever is there, over as many changes of lane as fit.
+/// Takes what is there, across as many changes of lane as fit into the buffers.
 fn from_lanes(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(if conn.is_nonblock() {
@@ -245,7 +246,7 @@ fn from_lanes(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
         return Turn::Again;
     }
     if held.flags() & WANT_READY != 0 {
-        group::looking(ticks()); // a loop that reads what many peers have sent is not away, however long its turn
+        board::looking(ticks()); // a loop that reads from many peers is not away, however long its turn takes
     }
     if flags & libc::MSG_PEEK != 0 {
         return peek_lanes(conn, &mut held, buffers, flags);
@@ -289,7 +290,7 @@ fn take(conn: &ConnRef, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) 
             }
             Ok(Next::TcpForever) => {
                 super::tune::rx_ended(conn, RxMode::Ended);
-                super::ended_by_peer(conn);
+                super::ending::ended_by_peer(conn);
                 return Turn::Again;
             }
             Ok(Next::Empty) if any => return Turn::Again,
@@ -326,7 +327,7 @@ fn take_ring_now(
 ) {
     let n = n.min(cursor.left());
     if flags & libc::MSG_TRUNC != 0 {
-        cursor.skip(n); // TCP's MSG_TRUNC: taken, not copied
+        cursor.skip(n); // MSG_TRUNC on TCP takes bytes without copying them
     } else {
         let (a, b) = held.stretches(ring.len(), n);
         // SAFETY: the program's buffers, as it promised its call.
@@ -342,22 +343,22 @@ fn take_ring_now(
     crate::state::stats::add_rx_ring(conn, n as u64);
 }
 
-/// Takes from TCP what the run at this place allows, without waiting. The lock
-/// is given up meanwhile; `Some` and `Again`: got something.
+/// Takes from TCP what the run that is next allows, without waiting. Releases the lock meanwhile. `Some` with `Again`:
+/// it got bytes.
 pub(super) fn take_tcp<'a>(
     conn: &'a ConnRef,
     held: RxGuard<'a>,
     cursor: &mut Cursor<'_>,
     run: u64,
 ) -> (Option<RxGuard<'a>>, Turn) {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let (base, len) = cursor.piece();
-    let free = run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed));
+    let free = run.saturating_sub(shared.rx_flight.load(Ordering::Relaxed));
     let want = len.min(usize::try_from(free).unwrap_or(usize::MAX));
     if want == 0 {
         return (None, Turn::Wait { limit: 0 });
     }
-    cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+    shared.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
     drop(held);
     // SAFETY: the program's buffer, as it promised its call.
     let r = unsafe {
@@ -384,9 +385,8 @@ pub(super) fn take_tcp<'a>(
     }
 }
 
-/// Books a TCP read of `n` bytes, to `base`, for which `want` had been set aside. What
-/// follows may lie in the ring already, reported to nobody: while the run came
-/// first, only the kernel could report.
+/// Books a TCP read of `n` bytes into `base`, for which `want` bytes had been set aside. What follows may already lie
+/// in the ring without having been reported to anyone: while the run was next, only the kernel could report.
 fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<RxGuard<'_>> {
     if n > 0 {
         conn.seen.fetch_or(SEEN_RUN, Ordering::Relaxed);
@@ -415,19 +415,19 @@ fn settle_tcp(conn: &ConnRef, base: *mut u8, want: usize, n: usize) -> Option<Rx
     held
 }
 
-/// Nothing published beyond our place.
+/// Decides what to do when nothing is published beyond what has been read.
 pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
-    let cell = conn.shared();
-    let pending = cell.pending_error.swap(0, Ordering::Relaxed);
+    let shared = conn.shared();
+    let pending = shared.pending_error.swap(0, Ordering::Relaxed);
     if pending != 0 {
         return Turn::Done(fail(Errno(pending)));
     }
     if let Some(lane) = held.lane().filter(|_| conn.rx_mode() == RxMode::Drain) {
-        // TCP_ONLY was fenced when `Drain` began, so once no write is in progress
-        // nothing can be added to the ring any more.
+        // A fence followed TCP_ONLY when `Drain` began. So once no write is in progress, nothing more can be added to
+        // the ring.
         match held.check_park(lane.words) {
             ParkCheck::Parked => {
-                cell.rx_gate.set(RxMode::Ended);
+                shared.rx_gate.set(RxMode::Ended);
             }
             ParkCheck::Data => {}
             ParkCheck::WriterBusy => return beside_a_writer(conn, held, lane),
@@ -437,22 +437,22 @@ pub(super) fn nothing(conn: &ConnRef, held: &mut RxGuard<'_>) -> Turn {
     Turn::Wait { limit: 0 }
 }
 
-/// `Drain`, and the peer is in the middle of a write. If TCP has ended, it was
-/// killed there (a living one ends its write first): nothing more will come.
+/// Handles `Drain` while the peer is in the middle of a write. If TCP has ended, the peer was killed there, since a
+/// living peer ends its write first; then nothing more comes.
 fn beside_a_writer(conn: &ConnRef, held: &mut RxGuard<'_>, lane: LaneView<'_>) -> Turn {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let seen = sock::peek(conn.fd.load(Ordering::Relaxed));
     let next = held.next(lane.words, lane.ring.len());
     match (seen, next) {
         (Peeked::End, Ok(Next::Empty)) => {
-            cell.rx_gate.set(RxMode::Ended);
+            shared.rx_gate.set(RxMode::Ended);
         }
         (Peeked::Error(e), Ok(Next::Empty)) => {
-            cell.rx_gate.set(RxMode::Ended);
+            shared.rx_gate.set(RxMode::Ended);
             return Turn::Done(fail(e));
         }
-        (Peeked::Error(e), _) => cell.pending_error.store(e.0, Ordering::Relaxed),
-        // It may be stopped, or never mean to end: nobody waits for it here.
+        (Peeked::Error(e), _) => shared.pending_error.store(e.0, Ordering::Relaxed),
+        // The peer may be stopped, or may never end its write: this call does not wait for it.
         (Peeked::Nothing, Ok(Next::Empty)) => return Turn::Wait { limit: 0 },
         _ => memlane_sys::proc::yield_now(),
     }
@@ -464,7 +464,7 @@ pub(super) fn broken(conn: &Conn, what: Misbehaved) -> Turn {
     Turn::Done(fail(Errno(libc::ECONNRESET)))
 }
 
-/// Nothing there: answer `EAGAIN`, spin, or park (→ `Again` with mode `Cold`).
+/// Nothing is there: returns `EAGAIN`, spins, or parks (then `Again`, with mode `Cold`).
 fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 {
         return try_tcp_end(conn);
@@ -504,7 +504,7 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     }
 }
 
-/// Something is published: ring bytes (take them), or a TCP run whose bytes are under way.
+/// Handles published data: ring bytes, which the caller takes, or a TCP run whose bytes are on their way.
 fn data_without_ring(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     match from_lanes(conn, buffers, flags) {
         Turn::Wait { limit } if limit > 0 => wait_for_run(conn, buffers, flags, limit),
@@ -516,10 +516,10 @@ fn data_without_ring(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
     }
 }
 
-/// Sleeps for the bytes of a declared TCP run: at most `limit`, so that no byte
-/// of a later run can be taken before its turn.
+/// Sleeps until bytes of a declared TCP run come. Takes at most `limit` bytes, so that no byte of a later run is taken
+/// too early.
 fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let mut cursor = Cursor::new(buffers);
     let (base, len) = cursor.piece();
     let want = len.min(limit);
@@ -534,12 +534,12 @@ fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> 
             Ok(Next::Tcp(k)) => k,
             _ => return Turn::Again,
         };
-        if run.saturating_sub(cell.rx_flight.load(Ordering::Relaxed)) < want as u64 || want == 0 {
+        if run.saturating_sub(shared.rx_flight.load(Ordering::Relaxed)) < want as u64 || want == 0 {
             drop(held);
             doze(conn);
             return Turn::Again;
         }
-        cell.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
+        shared.rx_flight.fetch_add(want as u64, Ordering::Relaxed);
     }
     let n = real!(recv(
         conn.fd.load(Ordering::Relaxed),
@@ -554,14 +554,14 @@ fn wait_for_run(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> 
     Turn::Done(n)
 }
 
-/// Non-blocking and nothing in the ring: has TCP something to say (its end, an error)?
+/// A non-blocking call found nothing in the ring: has TCP something to report (its end, or an error)?
 pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
     let fd = conn.fd.load(Ordering::Relaxed);
     let seen = sock::peek(fd);
     if seen == Peeked::Nothing {
         return Turn::Done(fail(Errno::AGAIN));
     }
-    // The peer may have published to the ring just before it ended its TCP side.
+    // The peer may have published to the ring just before it ended its side of TCP.
     let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(Errno::AGAIN));
     };
@@ -580,8 +580,8 @@ pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
             conn.shared().pending_error.store(e.0, Ordering::Relaxed);
             Turn::Again
         }
-        // Bytes on TCP that nobody declared: not from an honest peer, unless the
-        // declaration has just come or another thread is taking them.
+        // Undeclared bytes on TCP: an honest peer sends none, unless the declaration has just come or another thread is
+        // taking them.
         (Peeked::Data, Ok(Next::Empty)) => {
             if conn.shared().rx_flight.load(Ordering::Relaxed) == 0
                 && sock::peek(fd) == Peeked::Data
@@ -599,10 +599,9 @@ pub(super) fn try_tcp_end(conn: &ConnRef) -> Turn {
     }
 }
 
-/// TCP says that the stream has ended, and the peer has not announced it (it
-/// does so when it shuts down or closes): the peer has died. What it had not
-/// read of ours, the kernel would have answered by RST; it does not know of
-/// bytes in the ring, so the answer is made here.
+/// Handles the end of the TCP stream. A peer that shuts down or closes announces it; one that has not announced it has
+/// died. The kernel answers a death with unread bytes by RST. It does not know of unread bytes in the ring, so this
+/// function makes that answer.
 fn stream_end(conn: &ConnRef) -> ssize_t {
     if conn.tx_mode() != TxMode::Open {
         return 0;
@@ -631,15 +630,15 @@ fn spin_for(conn: &ConnRef) -> Spun {
     };
     let taken = conn.shared().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
-    group::looking(ticks());
+    board::looking(ticks());
     spin::until(spin::budget(), here, || {
         lane.words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
     })
 }
 
-/// For callers that will ask the kernel next: looks for something for as long as a blocking receive would, unless the
-/// lane is not open. Looking in vain once is enough: the wait that follows does not look again.
+/// Looks for bytes for as long as a blocking receive would, for callers that ask the kernel next. Does not look if the
+/// lane is not open. One look in vain is enough: the wait that follows does not look again.
 pub fn comes(conn: &ConnRef) -> bool {
     if conn.rx_mode() != RxMode::Hot {
         return false;
@@ -651,21 +650,20 @@ pub fn comes(conn: &ConnRef) -> bool {
     spun == Spun::Ready
 }
 
-/// Was the peer last seen on this very CPU? (And tells it which one we are on.)
+/// Was the peer last seen on this very CPU? Also tells the peer which CPU this thread runs on.
 pub fn is_peer_here(conn: &Conn) -> bool {
     let Some(LaneView { words, .. }) = conn.rx_lane() else {
         return false;
     };
     let mine = spin::cpu_mark();
-    // The sender has this line too, and reads it with every message: it is written only when there is something new.
+    // The sender reads this cache line with every message, so it is written only when the CPU has changed.
     if words.rx.0.rx_cpu.load(Ordering::Relaxed) != mine {
         words.rx.0.rx_cpu.store(mine, Ordering::Relaxed);
     }
     words.sent.0.tx_cpu.load(Ordering::Relaxed) == mine
 }
 
-/// Would the kernel restart the call after the handler that just ran? (Never
-/// with a receive timeout: signal(7).)
+/// Would the kernel restart the call after the handler that just ran? It never does with a receive time-out: signal(7).
 fn restarts(conn: &Conn) -> bool {
     if thread::current().restart.load(Ordering::Relaxed) == 0 {
         return false;
@@ -675,7 +673,7 @@ fn restarts(conn: &Conn) -> bool {
     timeout == [0, 0]
 }
 
-/// A millisecond in the kernel, or until TCP has something.
+/// Sleeps in the kernel for a millisecond, or until TCP has something.
 fn doze(conn: &Conn) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
@@ -692,7 +690,7 @@ fn doze(conn: &Conn) {
 
 // --- MSG_PEEK ---------------------------------------------------------------
 
-/// Copies what is there without taking it, over as many changes of lane as fit.
+/// Copies what is there without taking it, across as many changes of lane as fit into the buffers.
 fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: i32) -> Turn {
     let Some(LaneView { words, ring }) = held.lane() else {
         return Turn::Again;
@@ -742,7 +740,7 @@ fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: 
         Ok(Next::Tcp(_)) if conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0 => {
             Turn::Wait { limit: 0 }
         }
-        // Promised, and not there yet: unless whoever promised it is gone.
+        // The bytes are promised but not there yet. They will not come if the peer is gone.
         Ok(Next::Tcp(_)) => match sock::peek(conn.fd.load(Ordering::Relaxed)) {
             Peeked::End => Turn::Done(0),
             Peeked::Error(e) => Turn::Done(fail(e)),
@@ -753,15 +751,15 @@ fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: 
         },
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, RxMode::Ended);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             Turn::Again
         }
         _ => nothing(conn, held),
     }
 }
 
-/// Peeks `want` TCP bytes that follow `seen` TCP bytes, to `base`. Peeking
-/// starts at the queue's head, so the earlier ones are peeked again, into a small buffer.
+/// Peeks at `want` TCP bytes that follow `seen` TCP bytes, into `base`. A peek starts at the head of the kernel's
+/// queue, so the earlier bytes are peeked at again, into a small buffer.
 fn peek_tcp(conn: &Conn, base: *mut u8, seen: usize, want: usize) -> usize {
     let fd = conn.fd.load(Ordering::Relaxed);
     let mut skip = [0u8; 2048];

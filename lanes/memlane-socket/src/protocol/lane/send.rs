@@ -1,4 +1,4 @@
-//! Sending: into the peer's ring, or by TCP where that must be.
+//! Sending: into the peer's ring, or by TCP where the ring cannot be used.
 
 use super::{copying, misbehaved, order, outbox};
 use crate::faults::{self, Step};
@@ -21,20 +21,20 @@ use memlane_core::trace::Way;
 use memlane_sys::Errno;
 use memlane_sys::time::ticks;
 
-/// How often a sender asks TCP whether the peer is still there.
+/// How often a sender asks TCP whether the peer still lives, in microseconds.
 const LOOK_EVERY_US: u64 = 500;
-/// How long non-blocking sends wait for room, all in all, before TCP's flow control has its turn.
+/// How long non-blocking sends wait for room in total, in microseconds, before TCP's flow control takes over.
 const WAIT_UNTIL_AGAIN_US: u64 = 10_000;
-/// A receiver that takes less …
+/// A receiver that takes fewer bytes than this …
 const LEAST_PROGRESS: u64 = 16 * 1024;
-/// … in this time (32 MB/s) is not waited for: it has more to do than to receive.
+/// … in this many microseconds (32 MB/s) does more than receive, so a sender does not wait for it.
 const PROGRESS_WITHIN_US: u64 = 500;
-/// Times that a sender lets others run before it goes on by TCP.
+/// Calls of `sched_yield` before a sender goes on by TCP.
 const YIELDS_FOR_ROOM: u32 = 4;
-/// Most bytes promised to TCP at a time: then the ring is asked again.
+/// The most bytes that one promise gives to TCP. After that the sender asks the ring again.
 pub(super) const TCP_PIECE: usize = 64 * 1024;
 
-/// One send call of the program; `original` is that very call, on libc.
+/// One send call of the program; `original` repeats that very call on libc.
 pub fn send(
     conn: &ConnRef,
     buffers: &[iovec],
@@ -61,7 +61,7 @@ pub fn send(
     n
 }
 
-/// A call that sends by TCP alone (`sendfile`, `splice`), while the lane is not open. `None`: it has opened.
+/// Makes a call that sends by TCP only (`sendfile`, `splice`), while the lane is not open. `None`: it has opened.
 pub fn plain(conn: &ConnRef, original: &impl Fn() -> ssize_t) -> Option<ssize_t> {
     conn.tx_calls.fetch_add(1, Ordering::Relaxed);
     let n = by_kernel(conn, None, original)?;
@@ -69,7 +69,7 @@ pub fn plain(conn: &ConnRef, original: &impl Fn() -> ssize_t) -> Option<ssize_t>
     Some(n)
 }
 
-/// TCP for ever: the program's own call, of which nobody but a tracer is told.
+/// Makes the program's own call on a connection that stays on TCP for good. Only a tracer learns of it.
 pub fn after_end(
     conn: &ConnRef,
     buffers: Option<&[iovec]>,
@@ -82,20 +82,20 @@ pub fn after_end(
     n
 }
 
-/// Plain TCP: the program's own call. `None`: the mode changed.
+/// Makes the program's own call on plain TCP. `None`: the mode has changed.
 fn by_kernel(
     conn: &ConnRef,
     buffers: Option<&[iovec]>,
     original: &impl Fn() -> ssize_t,
 ) -> Option<ssize_t> {
-    let cell = conn.shared();
-    if cell.tx_gate.enter() != TxMode::Plain {
-        cell.tx_gate.leave();
+    let shared = conn.shared();
+    if shared.tx_gate.enter() != TxMode::Plain {
+        shared.tx_gate.leave();
         return None;
     }
     let n = original();
     if n > 0 {
-        let sum = cell
+        let sum = shared
             .tx_count
             .fetch_add(n.cast_unsigned() as u64, Ordering::AcqRel);
         crate::state::stats::add_tx_tcp(conn, n.cast_unsigned() as u64);
@@ -104,31 +104,32 @@ fn by_kernel(
         }
         process::hurry(conn, sum + n.cast_unsigned() as u64);
     }
-    cell.tx_gate.leave();
+    shared.tx_gate.leave();
     Some(n)
 }
 
-/// What one turn came to.
+/// The result of one turn of a send call.
 enum Turn {
-    /// Some went; look again for the rest.
+    /// Some bytes went; look again for the rest.
     Some,
     /// The ring is full.
     Full,
-    /// There is too little memory for rings: by TCP, until there is more.
+    /// There is too little memory for rings: send by TCP until there is more.
     Scarce,
-    /// By TCP.
+    /// The bytes must go by TCP.
     Tcp(MustTcp),
-    /// The receiver is away: by TCP, so that it learns of these bytes in their turn.
+    /// The receiver is away: send by TCP, so that the kernel reports these bytes in their order.
     Away,
     /// The lane has ended.
     Ended,
-    /// A signal handler has interrupted this very thread's send.
+    /// A signal handler has interrupted a send of this very thread.
     Nested,
-    /// The peer wrote nonsense.
+    /// The peer wrote values that the protocol does not allow.
     Broken,
 }
 
-/// Sends by the ring, or by TCP where that must be; behind what signal handlers have left, and before what they leave.
+/// Sends by the ring, or by TCP where the ring cannot be used. Bytes that signal handlers have left go first; bytes
+/// that they leave meanwhile go last.
 #[inline]
 fn by_lanes(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     outbox::send(conn);
@@ -137,7 +138,7 @@ fn by_lanes(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     n
 }
 
-/// Sends by the ring, or by TCP where that must be.
+/// Sends by the ring, or by TCP where the ring cannot be used.
 #[inline(never)]
 pub(super) fn by_lanes_alone(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     if !conn.tx_own.load(Ordering::Relaxed).is_null() {
@@ -146,7 +147,7 @@ pub(super) fn by_lanes_alone(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -
     by_lanes_in::<false>(conn, cursor, flags)
 }
 
-/// Apart, so that mode `nocopy` pays for the choice and for nothing else.
+/// Sends in mode `copy`. A function of its own, so that mode `nocopy` pays only for the choice.
 #[inline(never)]
 fn by_lanes_copied(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     by_lanes_in::<true>(conn, cursor, flags)
@@ -215,21 +216,20 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
         }
         conn.shared().tx_blocked.store(0, Ordering::Relaxed);
         if n.cast_unsigned() < limit {
-            break; // a signal or a timeout ended a blocking send early
+            break; // a signal or a time-out ended a blocking send early
         }
     }
     (wanted - cursor.left()).cast_signed()
 }
 
-/// Signal handlers that this thread has run. The kernel ends a call that waits
-/// for one that ran at any time since the call began; a piece by TCP is a call
-/// of its own, and would wait on.
+/// The number of signal handlers that this thread has run. The kernel ends a call that waits for a handler that ran at
+/// any time since the call began. A piece by TCP is a call of its own and would go on waiting.
 fn handlers_run() -> u32 {
     thread::current().signals.load(Ordering::Relaxed)
 }
 
-/// A peer that closes says so; one that is killed cannot, and would leave us
-/// writing into its ring for ever. So TCP is asked now and then. Returns the time in `ticks`.
+/// Asks TCP now and then whether the peer lives. A peer that closes says so; a peer that is killed cannot, and this
+/// side would write into its ring for ever. Returns the time in `ticks`.
 #[inline]
 pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let now = ticks();
@@ -243,7 +243,7 @@ pub(super) fn look_for_death(conn: &Conn) -> u64 {
     now
 }
 
-/// Then the bytes go by TCP, which says by itself that nobody is there.
+/// Is the receiver parked? Then the bytes go by TCP, which reports a dead peer by itself.
 fn is_receiver_parked(conn: &Conn) -> bool {
     let open = conn.tx_mode() == TxMode::Open;
     conn.tx_lane()
@@ -270,9 +270,8 @@ fn look_now(conn: &Conn) {
     }
 }
 
-/// May this call wait a moment for room? One that must not block may, but not
-/// for ever: a program that pours until it is told `EAGAIN` has to be told some
-/// time, by TCP's own flow control.
+/// May this call wait a moment for room? A non-blocking call may, but not for ever: a program that sends until it gets
+/// `EAGAIN` must get it at some time, from TCP's own flow control.
 pub(super) fn is_patient(conn: &Conn, flags: i32, waited_now: u64) -> bool {
     !must_not_block(conn, flags)
         || conn.shared().tx_waited.load(Ordering::Relaxed) + waited_now
@@ -283,12 +282,12 @@ pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
     conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
 }
 
-/// What a C call answers: bytes if any went, else the error (errno is set).
+/// The return value of a C call: the number of bytes if any went, else the error (errno is set).
 fn answer(sent: usize, error: ssize_t) -> ssize_t {
     if sent > 0 { sent.cast_signed() } else { error }
 }
 
-/// Puts as much as possible into the ring; with `COPY` (mode `copy`), by way of our own buffer and a device.
+/// Puts as much as possible into the ring. With `COPY` (mode `copy`), the bytes go through our own buffer and a device.
 #[inline]
 fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> Turn {
     let Some(mut held) = lock_tx(conn) else {
@@ -310,24 +309,24 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
             return Turn::Broken;
         }
     }
-    let part = held.part(ring.len());
+    let window = held.window(ring.len());
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        memory::allows_part(&ring, part, more)
+        memory::allows_window(&ring, window, more)
     };
     let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
     if asked {
-        crate::state::stats::show_part(conn, held.part(ring.len()));
+        crate::state::stats::show_window(conn, held.window(ring.len()));
     }
-    faults::at_change(Step::PartGrown, part, held.part(ring.len()));
+    faults::at_change(Step::WindowGrown, window, held.window(ring.len()));
     let n = match reserved {
         Ok(Room::Ring(n)) => n,
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             held.go_tcp_only(words);
             super::tune::tx_ended(conn);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             return Turn::Ended;
         }
         Ok(Room::Tcp(why)) => return Turn::Tcp(why),
@@ -369,15 +368,15 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
     Turn::Some
 }
 
-/// The first `len` bytes of a stretch, and the others.
+/// Splits a stretch into its first `len` bytes and the rest.
 #[inline(always)]
 fn halves(whole: Stretch, len: usize) -> (Stretch, Stretch) {
     let (at, rest) = (whole.at + len, whole.len - len);
     (Stretch { len, ..whole }, Stretch { at, len: rest })
 }
 
-/// `n` bytes lie in the ring behind what was sent: the receiver may have them.
-/// `words` are the DMB's that `held` is the lock of; `now` tells the time in `ticks`.
+/// Publishes the `n` bytes that lie in the ring behind what was sent. `words` belong to the DMB whose lock `held` is;
+/// `now` returns the time in `ticks`.
 #[inline]
 pub(super) fn publish(
     conn: &Conn,
@@ -405,28 +404,28 @@ pub(super) fn publish(
     crate::state::stats::add_tx_ring(conn, n as u64);
 }
 
-/// Sends up to `limit` bytes by TCP, promised beforehand.
+/// Sends up to `limit` bytes by TCP, after a promise in the ring.
 fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended: bool) -> ssize_t {
-    let cell = conn.shared();
+    let shared = conn.shared();
     if !ended {
         let Some(mut held) = lock_tx(conn) else {
             return fail(Errno::AGAIN);
         };
         let Some(LaneView { words, ring }) = held.lane() else {
-            return fail(Errno::AGAIN); // never: the lane has been open
+            return fail(Errno::AGAIN); // cannot happen: the lane has been open
         };
         words
             .sent
             .0
             .tx_cpu
             .store(spin::cpu_mark(), Ordering::Relaxed);
-        let flight = cell.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
+        let flight = shared.tx_flight.fetch_add(limit as u64, Ordering::Relaxed);
         let size = ring.len();
-        let part = held.part(size);
+        let window = held.window(size);
         held.promise_tcp(words, usize::try_from(flight).unwrap_or(0) + limit);
-        faults::at_change(Step::PartShrunk, part, held.part(size));
-        if held.part(size) != part {
-            crate::state::stats::show_part(conn, held.part(size));
+        faults::at_change(Step::WindowShrunk, window, held.window(size));
+        if held.window(size) != window {
+            crate::state::stats::show_window(conn, held.window(size));
         }
         faults::at(Step::RunDeclared);
     }
@@ -439,8 +438,8 @@ fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended:
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = list.as_mut_ptr();
     msg.msg_iovlen = count;
-    // MSG_MORE would hold the tail of these bytes back for the next TCP bytes,
-    // and the next bytes may go by the ring.
+    // MSG_MORE would hold the last of these bytes back until more TCP bytes come, but the next bytes may go by the
+    // ring.
     let flags = if ended {
         flags
     } else {
@@ -470,9 +469,9 @@ fn by_tcp(conn: &Conn, cursor: &mut Cursor<'_>, limit: usize, flags: i32, ended:
     n
 }
 
-/// Books a TCP write of `n` bytes, from `mark` on, for which `limit` had been promised.
+/// Books a TCP write of `n` bytes, from `mark` on, for which `limit` bytes had been promised.
 fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
-    // Never `None`: a handler that had interrupted a send would have been told `Nested` first.
+    // Never `None`: a handler that interrupted a send would have got `Nested` first.
     let Some(mut held) = lock_tx(conn) else {
         return;
     };
@@ -485,10 +484,8 @@ fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
     held.paid(n);
 }
 
-/// In a bulk transfer, the receiver has got its wake-up call with the first
-/// bytes: the rest is worth a moment's wait, until it is awake and the ring can
-/// be used (else TCP's buffers, much larger than the ring, would be filled
-/// first, and the stream would never get off TCP).
+/// Waits a moment for a receiver that is waking up. In a bulk transfer the first bytes, by TCP, have woken it. Without
+/// the wait, the rest would fill TCP's buffers, which are much larger than the ring, and the stream would stay on TCP.
 pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
     let sent = &conn.shared().tx_to_parked;
     let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
@@ -503,9 +500,8 @@ pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
     spin::for_room(is_receiver_here(words), awake) == Spun::Ready
 }
 
-/// The ring is full: a receiver that gets on is waited for, else TCP's own flow
-/// control takes over. (What lies in TCP's buffers must be read first: whoever
-/// adds to it at once never gets off TCP again.)
+/// Waits for room in a full ring while the receiver makes progress, else leaves the stream to TCP's flow control. Bytes
+/// in TCP's buffers must be read before the ring: a sender that adds to them at once never gets off TCP again.
 pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
     let (words, target) = {
         let Some(held) = lock_tx(conn) else {
@@ -544,7 +540,7 @@ fn is_receiver_here(words: &Dmb) -> bool {
     words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
 }
 
-/// One spin, then some yields.
+/// Looks for room: spins once, then yields a few times.
 fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
     if spin::for_room(is_receiver_here(words), &moved) == Spun::Ready {
         return true;

@@ -1,5 +1,5 @@
-//! A peer that says it is in the middle of a write, and stays there: stopped,
-//! killed, or hostile. Calls that need not wait for it do not.
+//! Tests with a peer that says it is in the middle of a write and stays there: stopped, killed, or hostile. Calls that
+//! need not wait for that peer do not wait.
 
 use super::looped::{Looped, looped};
 use crate::hooks::calls::io;
@@ -9,7 +9,7 @@ use crate::state::process;
 use core::sync::atomic::Ordering;
 use std::os::fd::AsRawFd as _;
 
-/// Awake, and then told to use TCP, with the peer in the middle of a write.
+/// A connection that was awake and was then told to use TCP while its peer is in the middle of a write.
 fn beside_a_writer(drains: bool) -> Looped {
     let l = looped();
     let words = l.conn.rx_lane().unwrap().words;
@@ -80,7 +80,7 @@ fn a_poll_sees_what_the_writer_writes_in_the_end() {
 #[test]
 fn a_splice_that_may_wait_waits_for_the_writer() {
     let l = beside_a_writer(true);
-    // A splice ends the lane, and this one's two ends are the same.
+    // A splice ends the lane, and both ends of this lane are the same connection.
     l.conn.shared().tx_gate.set(TxMode::Ended);
     let words = l.conn.rx_lane().unwrap().words;
     let (_reader, writer) = std::io::pipe().unwrap();
@@ -103,7 +103,7 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
 fn a_look_at_a_promised_run_ends_when_the_peer_has() {
     let l = looped();
     let words = l.conn.tx_lane().unwrap().words;
-    super::lock_tx(&l.conn)
+    crate::state::guard::lock_tx(&l.conn)
         .expect("no handler is running")
         .promise_tcp(words, 5);
     l.ends[1].shutdown(std::net::Shutdown::Write).unwrap();
@@ -118,7 +118,7 @@ fn a_look_at_a_promised_run_ends_when_the_peer_has() {
     ends(l);
 }
 
-/// The kernel would see at its next wait that a handler has run. For us each piece is a call of its own.
+/// At its next wait, the kernel would see that a handler has run. Here each piece of the send is a call of its own.
 #[test]
 fn a_send_that_waits_is_cut_short_by_a_handler_that_ran_between_two_pieces() {
     const MUCH: usize = 30 << 20;

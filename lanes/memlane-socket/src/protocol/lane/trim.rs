@@ -1,56 +1,57 @@
-//! Rings that have not been used for a while give their pages back.
+//! Trimming: rings that have not been used for a while give their pages back to the kernel.
 //!
-//! A receiver that is parked, with nothing unread, owns its ring alone: a sender
-//! that sees `PARKED` goes by TCP and does not touch it. So the pages of a ring
-//! can go while its connection is cold, and those of a slot that nobody has.
+//! A receiver that is parked with nothing unread is the only user of its ring: a sender that sees `PARKED` goes by TCP
+//! and does not touch the ring. So the pages can go while the connection is cold. The pages of a slot that no
+//! connection has can go too.
 //!
-//! Who parks marks its slot here. A *look*, at most one a second, gives back what
-//! was marked at the look before and not used since, and notes the rest: so a
-//! ring goes after one to two seconds. There is no thread for it: calls that come
-//! anyway look when it is time, and a call that is about to sleep for longer
-//! sleeps until then first ([`nap`]). When nothing is marked any more, nobody
-//! looks, and sleeps are whole.
+//! A receiver that parks marks its slot here. A *look* happens at most once a second. It gives back the rings that were
+//! already marked at the look before and have not been used since, and it notes the others for the next look. So a ring
+//! loses its pages after one to two seconds. No thread does this. Calls that happen anyway look when it is time, and a
+//! call that is about to sleep past the next look wakes up for it ([`nap`]). When nothing is marked any more, no call
+//! looks, and sleeps are not split.
 
-// Ticks and milliseconds: far below 2^31 where it matters.
+// Ticks and milliseconds stay far below 2^31 where they are cast.
 #![allow(clippy::cast_possible_truncation)]
 
 use crate::faults::{self, Step};
+use crate::protocol::board;
 use crate::protocol::group::{self, Holder, Locked};
 use crate::state::conn::{Conn, LaneView, RxMode, SEEN_GROWN};
 use crate::state::guard::try_lock_rx;
 use crate::state::idle::{EVERY_MS, IN_VAIN, MARKS, NEXT, arm, mark, per_ms, used};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use memlane_core::layout::PART_LEAST;
+use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::ring::Rx;
 use memlane_sys::time::ticks;
 use memlane_sys::{mem, proc};
 
-/// Rings given back at a time …
+/// The most rings that one look gives back.
 const MOST: u32 = 64;
-/// … and how soon those follow that are left.
+/// The time in ms until the next look, if rings are left over.
 const SOON_MS: u64 = 2;
 
-/// After so many, nobody looks until something is marked anew: what is left is in use, or waits for a peer.
+/// After this many looks that gave nothing back, looking stops until a slot is marked anew: what is left is in use, or
+/// waits for a peer.
 const IN_VAIN_MOST: u32 = 8;
 
-/// The connection has parked; `rx_lock` is held.
+/// Marks the slot of a connection that has parked. The caller holds `rx_lock`.
 pub(super) fn parked(conn: &Conn, rx: &Rx) {
     if conn.given_size.load(Ordering::Relaxed) != 0 {
-        return; // its ring is its user's
+        return; // the ring belongs to the user of the native interface
     }
     let size = conn.rx_size.load(Ordering::Relaxed) as usize;
-    let has_grown = rx.part(size) > PART_LEAST as usize;
+    let has_grown = rx.window(size) > WINDOW_LEAST as usize;
     if has_grown && conn.seen.load(Ordering::Relaxed) & SEEN_GROWN == 0 {
         conn.seen.fetch_or(SEEN_GROWN, Ordering::Relaxed);
     }
     let (chunk, slot) = place(conn);
-    if group::is_posted(chunk, slot, conn) {
+    if board::is_posted(chunk, slot, conn) {
         mark(chunk, slot);
     }
 }
 
-/// The connection is no longer parked.
+/// Unmarks the slot of a connection that is no longer parked.
 #[inline]
 pub(super) fn woken(conn: &Conn) {
     let (chunk, slot) = place(conn);
@@ -64,7 +65,7 @@ fn place(conn: &Conn) -> (u32, u32) {
     )
 }
 
-/// Is it time? Then what has not been used for a while is given back.
+/// Looks if it is time, and gives back what has not been used for a while. `now` is in `ticks`.
 #[inline]
 pub fn look(now: u64) {
     let next = NEXT.load(Ordering::Relaxed);
@@ -75,12 +76,12 @@ pub fn look(now: u64) {
 
 #[cold]
 fn look_now(next: u64, now: u64) {
-    // Whoever marks from here on sees that nobody is going to look, and arms.
+    // From here on, a thread that marks a slot sees that no look is planned, and plans one.
     let mine = NEXT.compare_exchange(next, 0, Ordering::AcqRel, Ordering::Relaxed);
     if mine.is_err() {
         return;
     }
-    // A handler that interrupted this would find the groups locked.
+    // A signal handler that interrupted this thread would find the groups locked.
     let mask = proc::block_signals();
     let left = group::lock().map_or(Left::Some, |mut locked| look_at_all(&mut locked));
     proc::restore_signals(mask);
@@ -98,7 +99,7 @@ enum Left {
 }
 
 fn look_at_all(locked: &mut Locked<'_>) -> Left {
-    let high = group::chunks_in_use();
+    let high = board::chunks_in_use();
     let mut budget = MOST;
     for (chunk, marks) in MARKS[..high].iter().enumerate() {
         let mut old = marks.dirty.load(Ordering::Acquire) & marks.aged.load(Ordering::Acquire);
@@ -127,12 +128,11 @@ fn look_at_all(locked: &mut Locked<'_>) -> Left {
     left
 }
 
-/// Gives a slot's ring back, unless somebody may need it: then it stays marked,
-/// as one that was used just now. Was it given back?
+/// Gives a slot's ring back, and returns whether it did. If the ring may be needed, the slot stays marked as just used.
 fn give_back(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> bool {
     let (marks, bit) = (&MARKS[chunk as usize], 1u64 << slot);
     marks.aged.fetch_and(!bit, Ordering::AcqRel);
-    // Before it goes: whoever parks behind our back marks anew.
+    // This comes first: a receiver that parks meanwhile marks the slot anew.
     marks.dirty.fetch_and(!bit, Ordering::AcqRel);
     let gone = match group::holder(locked, chunk, slot) {
         Holder::Somebody => false,
@@ -148,16 +148,16 @@ fn give_back(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> bool {
     gone
 }
 
-/// `conn` stays where it is: the groups are locked.
+/// Gives back the ring of a cold connection. `conn` stays valid: the groups are locked.
 fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     if conn.given_size.load(Ordering::Relaxed) != 0 {
-        return true; // its ring is its user's: in the chunk there is nothing
+        return true; // the ring belongs to the user of the native interface: the chunk holds nothing
     }
     let Some(mut held) = try_lock_rx(conn) else {
         return false;
     };
     if conn.rx_mode() == RxMode::Ended {
-        // For ever: nobody reads what somebody may still be writing.
+        // For good: nobody reads what a peer may still be writing.
         punch(ring, size);
         return true;
     }
@@ -170,24 +170,25 @@ fn from_cold(conn: &Conn, ring: NonNull<u8>, size: usize) -> bool {
     if !held.owns_ring(words) {
         return false;
     }
-    faults::at(Step::Shedding);
+    faults::at(Step::Trimming);
     if punch(ring, size) {
-        faults::at(Step::Shed);
-        held.shed(words);
-        faults::at(Step::ShedTold);
+        faults::at(Step::Trimmed);
+        held.set_trimmed(words);
+        faults::at(Step::TrimTold);
         conn.seen.fetch_and(!SEEN_GROWN, Ordering::Relaxed);
     }
     true
 }
 
-/// Where the kernel refuses (pages larger than a ring's alignment), the ring stays as it is.
+/// Gives the pages of a ring back. Where the kernel refuses (pages larger than a ring's alignment), the ring stays as
+/// it is.
 fn punch(ring: NonNull<u8>, size: usize) -> bool {
-    // SAFETY: a ring of a chunk of ours, of whole pages; the caller knows that nobody uses it.
+    // SAFETY: `ring` and `size` are a ring of a chunk of ours, in whole pages; the caller knows that nobody uses it.
     unsafe { mem::punch(ring, size) }.is_ok()
 }
 
-/// A call wants to sleep for so many ms (`None`: for ever): how long should it
-/// sleep first, so that somebody looks? `None`: all of it.
+/// How long a call that wants to sleep for `left_ms` (`None`: without end) should sleep first, in ms, so that it looks
+/// in time. `None`: no need to split the sleep.
 #[inline]
 pub(super) fn nap(left_ms: Option<u64>) -> Option<i32> {
     let next = NEXT.load(Ordering::Relaxed);
@@ -200,23 +201,23 @@ pub(super) fn nap(left_ms: Option<u64>) -> Option<i32> {
         .then(|| i32::try_from(ms).unwrap_or(i32::MAX))
 }
 
-/// A sleep that may be made in pieces: how much of it is left. By the kernel's
-/// clock, since the pieces must come to no less than the whole.
+/// A sleep that may be split into pieces, and how much of it is left. It counts by the kernel's clock, since the pieces
+/// must add up to at least the whole.
 #[derive(Debug)]
 pub struct Pieces {
     whole_ms: Option<u64>,
-    /// ns; 0 = no piece has been slept yet.
+    /// When the first piece began, in ns; 0: no piece has been slept yet.
     began: u64,
 }
 
 impl Pieces {
-    /// Not cut yet.
+    /// A sleep that has not been split yet.
     pub const WHOLE: Pieces = Pieces {
         whole_ms: None,
         began: 0,
     };
 
-    /// What is left once it is cut, in ms; `None`: for ever.
+    /// What is left of a split sleep, in ms; `None`: without end.
     pub fn left(&self) -> Option<u64> {
         let whole = self.whole_ms?;
         let passed = memlane_sys::time::now_ns().saturating_sub(self.began);
@@ -228,7 +229,7 @@ impl Pieces {
         )
     }
 
-    /// How long to sleep first: see [`nap`]. `left_ms`: of the whole, before it is cut.
+    /// How long to sleep first: see [`nap`]. `left_ms` is the whole sleep, before it is split.
     pub fn first(&mut self, left_ms: Option<u64>) -> Option<i32> {
         if self.began != 0 {
             return nap(self.left());
@@ -245,7 +246,7 @@ impl Pieces {
     }
 }
 
-/// Has this connection grown, and does a look lie ahead?
+/// Has this connection's window grown, and is a look planned?
 #[inline]
 pub(super) fn is_due(conn: &Conn) -> bool {
     conn.seen.load(Ordering::Relaxed) & SEEN_GROWN != 0 && NEXT.load(Ordering::Relaxed) != 0
@@ -262,7 +263,7 @@ mod tests {
     use memlane_core::layout::RINGS_AT;
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-    /// Pages of the ring that this connection receives from.
+    /// Does the ring that this connection receives from have pages?
     fn has_pages(l: &Looped) -> bool {
         let ring = l.conn.rx_ring.load(Ordering::Relaxed) as usize;
         let (fd, at) = process::find_file(ring).unwrap();
@@ -270,7 +271,7 @@ mod tests {
         assert!(at >= RINGS_AT && file.metadata().unwrap().blocks() > 0);
         let mut bytes = vec![0; l.conn.rx_size.load(Ordering::Relaxed) as usize];
         file.read_exact_at(&mut bytes, at as u64).unwrap();
-        bytes.iter().any(|b| *b != 0) // what is sent has no zeroes; pages that were given back have nothing else
+        bytes.iter().any(|b| *b != 0) // the test sends no zeroes; pages that were given back hold only zeroes
     }
 
     fn pass(l: &Looped, n: usize) {
@@ -284,7 +285,7 @@ mod tests {
 
     fn looks() {
         let mut locked = group::lock().unwrap();
-        // Two, but for other tests' connections, which are given back too.
+        // Two would do, but connections of other tests are given back too.
         for _ in 0..4 {
             look_at_all(&mut locked);
         }
@@ -300,8 +301,8 @@ mod tests {
         let l = looped();
         pass(&l, 100_000);
         let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
-        let part = |l: &Looped| lock_tx(&l.conn).unwrap().part(size);
-        assert!(has_pages(&l) && part(&l) >= 100_000);
+        let window = |l: &Looped| lock_tx(&l.conn).unwrap().window(size);
+        assert!(has_pages(&l) && window(&l) >= 100_000);
         looks();
         assert!(has_pages(&l), "an awake ring is in use");
         assert_eq!(
@@ -310,9 +311,9 @@ mod tests {
         );
         looks();
         assert!(!has_pages(&l));
-        // What is sent now goes by TCP, to the other end of this socket; the lane stays as it is.
+        // These bytes go by TCP, to the other end of this socket; the lane stays as it is.
         assert_eq!(io::send(l.fd, b"x".as_ptr().cast(), 1, 0), 1);
-        assert_eq!(part(&l), PART_LEAST as usize);
+        assert_eq!(window(&l), WINDOW_LEAST as usize);
         ends(l);
     }
 
@@ -324,11 +325,11 @@ mod tests {
         words.tx.0.writing.store(1, Ordering::SeqCst);
         let parked = lane::park(&l.conn, &mut lock_rx(&l.conn).unwrap());
         assert_eq!(parked, Parked::Stuck);
-        // As if it had been marked all the same.
+        // As if it had been marked nevertheless.
         mark(place(&l.conn).0, place(&l.conn).1);
         looks();
         assert!(has_pages(&l));
-        // Nobody looks for ever; who parks is looked at again.
+        // Looking stops after a while; a receiver that parks starts it again.
         for _ in 0..=2 * IN_VAIN_MOST {
             looks();
         }
@@ -369,7 +370,7 @@ mod tests {
         {
             let mut locked = group::lock().unwrap();
             let group = group::find(&mut locked, 1, proc::pid()).unwrap();
-            let told = false; // nobody else knows of it
+            let told = false; // no peer knows of this slot
             group::release_dmb(&mut locked, group, chunk, slot, told, None);
         }
         looks();
@@ -387,7 +388,7 @@ mod tests {
         };
         let left = pieces.left().unwrap();
         assert!(left <= 3000 && pieces.is_cut(), "{left}");
-        // A millisecond that has begun counts whole.
+        // A millisecond that has begun counts in full.
         pieces.began = ago(0);
         assert!(pieces.left() > Some(0));
         pieces.began = 1;

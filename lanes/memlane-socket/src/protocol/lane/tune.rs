@@ -1,27 +1,26 @@
-//! TCP options that an open lane sets for itself, and gives back when it ends.
-//! The program goes on seeing, and setting, its own values.
+//! TCP options that an open lane sets on the socket, and restores when it ends. The program still sees and sets its own
+//! values.
 
 use crate::state::conn::{Conn, RxMode, SEEN_WIDENED, TUNED, TxMode};
 use core::sync::atomic::Ordering;
 use memlane_sys::sock::{self, Peeked};
 
-/// Bytes on the TCP lane are wake-ups: Nagle's wait for an ACK that the ring has
-/// made unnecessary would hold them for 40 ms.
+/// Bytes on the TCP lane are wake-ups. Nagle's algorithm would hold them for 40 ms, for an ACK that the ring has made
+/// unnecessary.
 const NODELAY: i32 = 1;
-/// Bytes that wait in the sender's kernel, and …
-/// … in the receiver's (two of loopback's segments). The ring can be used again
-/// when the receiver has read all but a ring's worth of what went by TCP; TCP's
-/// own buffers grow to tens of MiB, and a stream that fills them stays on TCP.
+/// The limit on bytes that wait in the receiver's kernel: four segments of loopback. The ring can be used again when
+/// the receiver has read all but a ring's worth of the bytes that went by TCP. TCP's own buffers grow to tens of MiB,
+/// and a stream that fills them would stay on TCP.
 const WINDOW_CLAMP: i32 = 256 * 1024;
 
 const OPTIONS: [(i32, i32); TUNED] = [
     (libc::TCP_NODELAY, NODELAY),
     (libc::TCP_WINDOW_CLAMP, WINDOW_CLAMP),
 ];
-/// The sender's options come first.
+/// The number of options at the front of [`OPTIONS`] that belong to the sending direction.
 const SENDERS: usize = 1;
 
-/// The lane opens.
+/// Sets the options when the lane opens.
 pub fn tune(conn: &Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
     widen_window(conn);
@@ -32,14 +31,16 @@ pub fn tune(conn: &Conn) {
     }
 }
 
-/// Loopback's segments have 64 KiB, as much as a young connection's whole window.
-/// A reader that leaves less than that open, and cannot double it, says nothing
-/// (tcp_cleanup_rbuf), and a sender does not send in smaller pieces: both wait for
-/// the persist timer, 200 ms and more. Plain TCP's buffer grows while it carries
-/// bulk; ours carries too little of it. Asking for a low-water mark makes the
-/// kernel provide the buffer for it (tcp_set_rcvlowat), and leaves it to itself.
-/// Not while bytes are unread: the kernel would announce them anew, which an
-/// edge-triggered epoll set would report.
+/// Widens TCP's receive window once.
+///
+/// A segment of loopback has 64 KiB, as much as a young connection's whole window. A reader that leaves less than that
+/// open, and cannot double it, sends no window update (`tcp_cleanup_rbuf`), and a sender does not send in smaller
+/// pieces. Both then wait for the persist timer, 200 ms or more. Plain TCP's buffer grows while it carries bulk; under
+/// memlane TCP carries too little of it. Asking for a low-water mark makes the kernel provide the buffer
+/// (`tcp_set_rcvlowat`), and the kernel's own tuning stays on.
+///
+/// This waits while bytes are unread: the kernel would announce them anew, and an edge-triggered epoll set would report
+/// them.
 pub fn widen_window(conn: &Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
     if conn.seen.load(Ordering::Relaxed) & SEEN_WIDENED != 0 || sock::peek(fd) != Peeked::Nothing {
@@ -52,16 +53,16 @@ pub fn widen_window(conn: &Conn) {
     }
 }
 
-/// From here on, everything is sent by TCP.
+/// Notes that everything is sent by TCP from here on, and restores the sender's options.
 pub fn tx_ended(conn: &Conn) {
     conn.shared().tx_gate.set(TxMode::Ended);
     restore(conn, 0..SENDERS);
 }
 
-/// From here on, everything comes by TCP; `mode` is `Drain` if something is left
-/// in the ring, else `ENDED`.
+/// Notes that everything comes by TCP from here on, and restores the receiver's options. `mode` is `Drain` if bytes are
+/// left in the ring, else `Ended`.
 pub fn rx_ended(conn: &Conn, mode: RxMode) {
-    // What drained has given them back already, perhaps before a filter that forbids the call.
+    // `Drain` has restored them already, perhaps before a filter that forbids the call.
     if conn.shared().rx_gate.set(mode) != RxMode::Drain {
         restore(conn, SENDERS..TUNED);
     }
@@ -75,14 +76,13 @@ fn restore(conn: &Conn, which: core::ops::Range<usize>) {
     }
 }
 
-/// The program sets an option: is it one that the lane holds? Then its value is
-/// kept for later.
+/// Keeps a value that the program sets for later, if the lane holds this option. Returns whether it does.
 pub fn set_by_program(conn: &Conn, name: i32, value: i32) -> bool {
     let Some(i) = held(conn, name) else {
         return false;
     };
     if name == libc::TCP_WINDOW_CLAMP && value == 0 {
-        return false; // the kernel refuses that
+        return false; // the kernel refuses this value
     }
     let value = if name == libc::TCP_NODELAY {
         i32::from(value != 0)
@@ -93,7 +93,7 @@ pub fn set_by_program(conn: &Conn, name: i32, value: i32) -> bool {
     true
 }
 
-/// What the program is to see, if the lane holds this option.
+/// The value that the program sees, if the lane holds this option.
 pub fn shown_to_program(conn: &Conn, name: i32) -> Option<i32> {
     held(conn, name).map(|i| conn.tuned[i].load(Ordering::Relaxed))
 }

@@ -1,37 +1,37 @@
-//! Connections that wake up in vain wake up more rarely.
+//! Wake backoff: a connection that wakes up in vain wakes up less often.
 //!
-//! A wake-up costs both sides something: words and fences when the connection wakes, the same when it parks, and the
-//! receiver looks for ring bytes in between. Where nothing ever comes in between, TCP alone would have been cheaper.
+//! A wake-up costs both sides: they write words and run fences when the connection wakes and again when it parks, and
+//! the receiver looks for ring bytes in between. Where nothing comes in between, TCP alone would have been cheaper.
 //!
-//! A thread that may spin keeps a score of its own for that ([`crate::state::spin`]). One that may not (`--spin off`, or
-//! a CPU full of strangers) wakes its connections in vain, unless their peers send before they are answered. So each
-//! connection counts the wake-ups since which nothing has come by the ring. After [`FREE`] of them in a row, such
-//! threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
+//! A thread that may spin keeps its own score for that ([`crate::state::spin`]). A thread that may not spin (`--spin
+//! off`, or a CPU that other programs use) wakes its connections in vain, unless their peers send before they are
+//! answered. So each connection counts the wake-ups since bytes last came by the ring. After [`FREE`] of them in a row,
+//! such threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
 
 use crate::state::conn::Conn;
 use crate::state::spin;
 use core::sync::atomic::Ordering;
 
-/// So many wake-ups in vain are not held against it.
+/// The number of wake-ups in vain before the backoff begins.
 const FREE: u32 = 4;
-/// At most so many chances go by, as a power of two.
+/// The longest backoff, as a power of two of chances to wake.
 const MOST: u32 = 4;
-/// Who reads so many bytes at once receives a stream: its sender is waiting for it to wake up.
+/// A read of this many bytes is part of a stream, whose sender waits for the receiver to wake up.
 const BULK: usize = 8 * 1024;
 
-/// `n` bytes came by TCP. Should the connection wake up?
+/// Should the connection wake up, now that `n` bytes have come by TCP?
 #[inline]
 pub(super) fn waking(conn: &Conn, n: usize) -> bool {
     let left = conn.stays_parked.load(Ordering::Relaxed);
     if left == 0 || n >= BULK || spin::is_open_to_us() {
         return true;
     }
-    // Two readers at a time may count one chance: nothing depends on it.
+    // Two readers at once may count one chance only: nothing depends on it.
     conn.stays_parked.store(left - 1, Ordering::Relaxed);
     false
 }
 
-/// It has woken up; `rx_lock` is held.
+/// Counts a wake-up. The caller holds `rx_lock`.
 #[inline]
 pub(super) fn woken(conn: &Conn) {
     let vain = conn.wakes_in_vain.load(Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub(super) fn woken(conn: &Conn) {
         .store(vain.saturating_add(1), Ordering::Relaxed);
 }
 
-/// Something came by the ring; `rx_lock` is held.
+/// Ends the backoff: bytes came by the ring. The caller holds `rx_lock`.
 #[inline(always)]
 pub(super) fn by_ring(conn: &Conn) {
     if conn.wakes_in_vain.load(Ordering::Relaxed) != 0 {
@@ -47,7 +47,7 @@ pub(super) fn by_ring(conn: &Conn) {
     }
 }
 
-/// It has parked; `rx_lock` is held.
+/// Sets the backoff of a connection that has parked. The caller holds `rx_lock`.
 #[inline]
 pub(super) fn parked(conn: &Conn) {
     let over = conn
@@ -75,8 +75,8 @@ mod tests {
         );
     }
 
-    /// `n` bytes are sent to the parked connection, come by TCP (to the socket's other end, which
-    /// sends them back) and are read.
+    /// Sends `n` bytes to the parked connection. They come by TCP (the socket's other end sends them back) and are
+    /// read.
     fn comes_by_tcp(l: &mut Looped, n: usize) {
         let mut bytes = vec![7u8; n];
         let all = n.cast_signed();
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(io::recv(l.fd, bytes.as_mut_ptr().cast(), n, 0), all);
     }
 
-    /// How many messages come by TCP until it wakes up; parked again afterwards.
+    /// The number of messages that come by TCP until the connection wakes up. It is parked again afterwards.
     fn messages_to_wake(l: &mut Looped) -> u32 {
         for n in 1..100 {
             comes_by_tcp(l, 1);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_connection_wakes_ever_more_rarely_in_vain_until_the_ring_is_used() {
         let mut l = looped();
-        // Among strangers.
+        // This CPU counts as one that other programs use.
         crate::state::thread::current()
             .no_yield_until
             .store(u64::MAX, Ordering::Relaxed);
@@ -113,7 +113,7 @@ mod tests {
         let rarely = [1, 1, 1, 2, 3, 5, 9, 17, 17, 17, 17];
         let first = in_vain(&mut l);
         assert_eq!(first[1..], rarely[..10], "{first:?}");
-        // What a stream brings wakes it at once.
+        // The bytes of a stream wake the connection at once.
         comes_by_tcp(&mut l, BULK);
         assert_eq!(l.conn.rx_mode(), RxMode::Hot);
         // Something comes by the ring.

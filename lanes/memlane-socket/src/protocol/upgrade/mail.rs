@@ -1,36 +1,17 @@
-//! The process's mailbox, and mail for connections that are gone or of peers that speak another version.
+//! The process's mailbox, and messages for connections that are gone or from peers that speak another version.
 
-use super::{deliver, version};
+use super::messages::mailbox;
+use super::{answer, deliver, names, refuse, version};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::wire::{self, Kind, Malformed, Message};
-use crate::state::process::{self, PROCESS};
+use crate::state::conn::Stage;
+use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
 use memlane_core::ring::Tx;
 use memlane_sys::sock::{self, Received, UnixName};
 
-/// The process's mailbox; made when first needed. −1 = cannot be made.
-pub(super) fn mailbox() -> i32 {
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Some(_held) = group::lock() else {
-        return -1;
-    };
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Ok(own) = sock::unix_datagram(None) else {
-        return -1;
-    };
-    let raw = process::hide(own);
-    PROCESS.mailbox.store(raw, Ordering::Release);
-    raw
-}
-
-/// Takes what lies in the mailbox and hands it to the connections it is for.
+/// Takes the messages out of the mailbox and hands them to their connections.
 pub fn drain_mailbox() {
     let own = PROCESS.mailbox.load(Ordering::Acquire);
     if own < 0 {
@@ -50,8 +31,8 @@ pub fn drain_mailbox() {
     }
 }
 
-/// An Accept or Confirm for a connection that is gone: the DMB that it offers may be used
-/// anew. Said in the DMB itself, if its chunk is known here, and else by mail.
+/// Declines an Accept or Confirm for a connection that is gone: the DMB that it offers may serve another connection.
+/// This is said in the DMB itself if its chunk is known here, else by mail.
 pub(super) fn decline_unknown(m: &Message, got: &Received) {
     if !matches!(m.kind, Kind::Accept | Kind::Confirm) {
         return;
@@ -68,7 +49,7 @@ pub(super) fn decline_unknown(m: &Message, got: &Received) {
     }
 }
 
-/// The DMB that `m` offers is not wanted: the peer is told by mail.
+/// Tells the peer by mail that nobody uses the DMB that `m` offers.
 pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
     if m.token == 0 {
         return;
@@ -81,7 +62,7 @@ pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
     }
 }
 
-/// The peer says that it will never use the DMB that we offered.
+/// Releases a DMB of ours that the peer will never use, as its message says.
 pub(super) fn release_declined(m: &Message) {
     let words = group::own_words(m.chunk, u32::from(m.slot));
     if let Some(words) = words
@@ -89,5 +70,35 @@ pub(super) fn release_declined(m: &Message) {
         && words.rx.0.token.load(Ordering::Acquire) == m.token
     {
         Tx::detach(words);
+    }
+}
+
+/// Handles a Proposal that has come by mail.
+pub(super) fn proposed(m: &Message, got: Received) {
+    let Some(conn) = names::expected(&m.tuple.mirrored()) else {
+        return not_here(m, &got);
+    };
+    let Some(_held) = conn.hs_lock.lock() else {
+        return;
+    };
+    // SAFETY: hs_lock is held.
+    let hs = unsafe { &mut *conn.hs.get() };
+    if hs.stage != Stage::Listening {
+        return not_here(m, &got);
+    }
+    if let Err(why) = answer(&conn, hs, Ok(*m), got) {
+        refuse(&conn, hs, why, true);
+        conn.hs_due.store(u64::MAX, Ordering::Relaxed);
+    } else {
+        conn.hs_due.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Answers that this process does not have that connection, or has not begun to use it.
+fn not_here(m: &Message, got: &Received) {
+    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
+    if let Some(to) = &got.from {
+        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
     }
 }

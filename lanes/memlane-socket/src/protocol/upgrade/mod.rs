@@ -1,7 +1,7 @@
-//! The upgrade: from plain TCP to two lanes, in mid-stream, out of band.
+//! The upgrade: from plain TCP to the memory lane, in mid-stream, without a byte of its own in the stream.
 //!
-//! No thread, no waiting: each side takes a step after some of the program's
-//! own calls on the connection, and a step never blocks.
+//! No thread, no waiting: each side takes a step after some of the program's own calls on the connection, and a step
+//! never blocks.
 //!
 //! ```text
 //! accepting side                               connecting side
@@ -13,9 +13,9 @@
 //! Open      (same rule)
 //! ```
 //!
-//! Opening is per side and safe at any time, because a receiver starts parked:
-//! the other side sends by TCP until it is told otherwise, and it is told only
-//! after both have opened. What goes wrong on the way leaves plain TCP.
+//! Each side opens by itself, at any time, because a receiver starts parked: the other side sends by TCP until the
+//! receiver's flags say otherwise, and they say so only after both sides have opened. If the handshake fails, the
+//! connection stays on plain TCP.
 
 // Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
 #![allow(
@@ -25,6 +25,7 @@
 )]
 
 mod mail;
+mod messages;
 mod names;
 mod own_ring;
 mod proof;
@@ -32,7 +33,8 @@ mod standing;
 mod version;
 
 pub use mail::drain_mailbox;
-use mail::{decline_unknown, mailbox, release_declined};
+use mail::{decline_unknown, release_declined};
+use messages::{Sent, mailbox, own_message, remember_peer, send, send_with_chunk, tell_dmb};
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
@@ -50,32 +52,31 @@ use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
 use core::sync::atomic::Ordering;
-use memlane_core::layout::PART_LEAST;
+use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
-use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
 use memlane_sys::{Errno, proc, time};
 
-/// Tries to reach the other side before it counts as not under memlane.
+/// The number of tries to reach the other side before it counts as a process without memlane …
 const TRIES: u32 = 8;
-/// … and for how long at least.
+/// … and the least time that they take, in ns.
 const TRIES_NS: u64 = 300_000_000;
-/// How long a rendezvous name is kept open for a peer that may not be under memlane.
+/// How long a rendezvous name stays open for a peer that may run without memlane, in ns.
 const LISTEN_NS: u64 = if faults::ON {
     300_000_000
 } else {
     2_000_000_000
 };
-/// How long an answer is waited for: the peer may be inside one long call.
+/// How long a side waits for an answer, in ns: the peer may be inside one long call.
 const ANSWER_NS: u64 = if faults::ON {
     300_000_000
 } else {
     30_000_000_000
 };
 
-/// After a call of the program on a connection, which answered `n`: the handshake's next step, if one is due.
+/// Takes the handshake's next step, if one is due, after a call of the program on a connection that returned `n`.
 /// `errno` stays as it is.
 #[inline]
 pub fn after_call(conn: &ConnRef, n: isize) {
@@ -86,7 +87,7 @@ pub fn after_call(conn: &ConnRef, n: isize) {
     }
 }
 
-/// The next step of a connection's handshake.
+/// Takes the next step of a connection's handshake.
 #[cold]
 pub fn step(conn: &ConnRef) {
     if PROCESS.waiting.load(Ordering::Relaxed) != 0 {
@@ -135,12 +136,12 @@ fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
     let fd = conn.fd.load(Ordering::Relaxed);
     if fd <= 2 {
-        return Err(Reason::UNHOOKED_IO); // stdio writes there without asking us
+        return Err(Reason::UNHOOKED_IO); // stdio writes to the socket without calling a hook
     }
     let tuple = learn_tuple(conn)?;
     if hs.since == 0 {
         hs.since = time::now_ns();
-        // Without it there is nothing to upgrade to.
+        // If the other end is not reachable, there is nothing to upgrade to.
         peer::other_end(&tuple, fd)?;
     }
     if mailbox() < 0 {
@@ -153,7 +154,7 @@ fn begin(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
 }
 
-/// Not now: once more after 1, 1, 2, 4 … 256 calls, until it has been too often for too long.
+/// Puts the next try off: by 1, 1, 2, 4 … 256 calls, until there have been too many tries for too long.
 fn later(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     hs.tries += 1;
     if hs.tries > TRIES && time::now_ns().saturating_sub(hs.since) > TRIES_NS {
@@ -169,7 +170,7 @@ fn learn_tuple(conn: &ConnRef) -> Result<Tuple, Reason> {
         let fd = conn.fd.load(Ordering::Relaxed);
         let local = sock::local_addr(fd).map_err(|_| Reason::CLOSING)?;
         let remote = sock::remote_addr(fd).map_err(|_| Reason::CLOSING)?;
-        // SAFETY: hs_lock is held; readers look at SEEN_TUPLE first.
+        // SAFETY: hs_lock is held; readers check SEEN_TUPLE first.
         unsafe { *conn.tuple.get() = Tuple { local, remote } };
         conn.seen.fetch_or(SEEN_TUPLE, Ordering::Release);
         crate::state::stats::show_tuple(conn, &Tuple { local, remote });
@@ -210,7 +211,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
             proposed(conn, hs)
         }
         Err(Sent::Later) => {
-            // A peer that has closed answers no more, whether it is under memlane or not.
+            // A peer that has closed does not answer any more, with or without memlane.
             let fd = conn.fd.load(Ordering::Relaxed);
             peer::other_end(tuple, fd).map_err(|_| Reason::CLOSING)?;
             later(conn, hs, Reason::PEER_NO_MEMLANE)
@@ -227,7 +228,7 @@ fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
     Ok(())
 }
 
-/// A Proposal by mail came to somebody who is not, or not yet, the other end.
+/// Goes back to `Idle` after a Proposal by mail reached a process that is not, or not yet, the other end.
 fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     stop_waiting();
     hs.stage = Stage::Idle;
@@ -235,47 +236,7 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
-// --- messages -------------------------------------------------------------
-
-enum Sent {
-    Later,
-    Never(Reason),
-}
-
-fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
-    let mut m = Message::new(kind, *tuple);
-    m.gid = PROCESS.gid.load(Ordering::Relaxed);
-    m.boot = [
-        PROCESS.boot[0].load(Ordering::Relaxed),
-        PROCESS.boot[1].load(Ordering::Relaxed),
-    ];
-    m.id = process::id_of(conn);
-    m.features = faults::features(copying::features());
-    m
-}
-
-/// Sends a message with our proof, and perhaps a chunk.
-fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
-    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed))
-        .map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
-    let mut fds = [proof.raw(), -1, -1];
-    let mut count = 1;
-    if m.own_ring != 0 {
-        fds[count] = conn.given_fd.load(Ordering::Relaxed);
-        count += 1;
-    }
-    if let Some(chunk) = chunk {
-        fds[count] = chunk;
-        count += 1;
-    }
-    match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
-        Ok(()) => Ok(()),
-        Err(Errno(
-            libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
-        )) => Err(Sent::Later),
-        Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
-    }
-}
+// --- what comes -----------------------------------------------------------
 
 fn deliver(m: &Message, got: Received) {
     faults::at(match m.kind {
@@ -285,7 +246,7 @@ fn deliver(m: &Message, got: Received) {
         Kind::Confirm => Step::ConfirmCame,
     });
     match m.kind {
-        Kind::Proposal => return names::proposed(m, got),
+        Kind::Proposal => return mail::proposed(m, got),
         Kind::Decline => release_declined(m),
         _ => {}
     }
@@ -297,7 +258,7 @@ fn deliver(m: &Message, got: Received) {
     };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
-    // SAFETY: a connection that told its id has learnt its tuple.
+    // SAFETY: a connection learns its tuple before it sends its id.
     let tuple = unsafe { *conn.tuple.get() };
     if m.tuple != tuple.mirrored() {
         return decline_unknown(m, &got);
@@ -330,10 +291,10 @@ fn deliver(m: &Message, got: Received) {
     conn.hs_due.store(due, Ordering::Relaxed);
 }
 
-/// Is it the very DMB that this connection has attached? (Else it would be told that nobody uses it.)
+/// Does `m` offer the very DMB that this connection has attached? Then the peer must not hear that nobody uses it.
 fn sends_into(conn: &Conn, m: &Message) -> bool {
     let dmb = conn.tx_dmb.load(Ordering::Acquire);
-    // SAFETY: attached (the caller's look at `hs`): mapped, atomics only.
+    // SAFETY: the caller saw in `hs` that it is attached: it is mapped, and holds only atomics.
     let token = unsafe { &*dmb }.rx.0.token.load(Ordering::Acquire);
     token == m.token && conn.tx_slot.load(Ordering::Relaxed) == u32::from(m.slot)
 }
@@ -361,7 +322,7 @@ fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
 }
 
-/// Nothing yet: look again after the next call, later ever more rarely.
+/// Nothing has come yet: looks again after the next call, and less often after many tries.
 fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
     hs.tries += 1;
     if hs.tries < 64 {
@@ -388,7 +349,7 @@ fn answer(
 ) -> Result<(), Reason> {
     let m = match m {
         Ok(m) if m.kind == Kind::Proposal => m,
-        // Not a Proposal: whoever it was, the name stays open for the real one.
+        // Not a Proposal: whoever sent this, the name stays open for the real peer.
         Ok(_) | Err(_) => return Ok(()),
     };
     remember_peer(hs, &m, &got);
@@ -401,7 +362,7 @@ fn answer(
     accept(conn, hs)
 }
 
-/// Sends the Accept; again later if the client's mailbox is full just now.
+/// Sends the Accept; tries again later if the client's mailbox is full at the moment.
 fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
@@ -430,45 +391,9 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
 }
 
-/// Our DMB, and the chunk's descriptor if the peer may not have it yet.
-fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
-    m.token = hs.rx_token;
-    m.chunk = hs.rx_chunk - 1;
-    m.slot = hs.rx_slot as u16;
-    m.ring_size = process::config().ring;
-    m.echo = hs.peer_id;
-    m.own_ring = conn.given_size.load(Ordering::Relaxed);
-    if m.own_ring != 0 {
-        m.own_ring_at = conn.given_at.load(Ordering::Relaxed);
-    }
-}
-
-/// Sends a message about a DMB of ours, and its chunk if the peer may not have it
-/// yet. Under the lock: another thread may hear meanwhile that the peer has the
-/// chunk, and would close the descriptor (or worse, give its number to another).
-fn send_with_chunk(conn: &Conn, to: &UnixName, m: &Message) -> Result<(), Sent> {
-    let mut locked = group::lock();
-    let file = locked
-        .as_mut()
-        .and_then(|locked| group::chunk_fd(locked, m.chunk));
-    send(conn, to, m, file)
-}
-
-fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
-    hs.peer_id = m.id;
-    hs.peer_pid = got.cred.pid;
-    hs.peer_uid = got.cred.uid;
-    hs.peer_features = m.features;
-    if let Some(from) = &got.from {
-        let name = from.as_bytes();
-        hs.peer_name[..name.len()].copy_from_slice(name);
-        hs.peer_name_len = name.len();
-    }
-}
-
 fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason> {
     if conn.given_size.load(Ordering::Relaxed) != 0 && hs.peer_features & wire::OWN_RINGS == 0 {
-        return Err(Reason::RELEASE); // it would write into the chunk
+        return Err(Reason::RELEASE); // the peer of that release would write into the chunk
     }
     if !memory::allows(memory::BEGINNING) {
         return Err(Reason::MEMORY);
@@ -496,7 +421,7 @@ fn confirmed(
     if let Some(mut locked) = group::lock() {
         group::acked(&mut locked, hs.rx_chunk - 1);
     }
-    stop_waiting(); // not earlier: who refuses does so himself
+    stop_waiting(); // not earlier: `refuse` calls it too
     hs.stage = Stage::Agreed;
     Ok(())
 }
@@ -530,7 +455,7 @@ fn accepted(
 }
 
 fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> Result<(), Reason> {
-    // The ring's own file, if it has one, comes before the chunk's.
+    // The descriptor of the ring's own file, if it has one, comes before the chunk's.
     let own = if m.own_ring == 0 { 0 } else { 1 };
     let file = got.fds[1 + own].take();
     let told = PeerDmb {
@@ -577,8 +502,8 @@ fn stop_waiting() {
 
 // --- opening --------------------------------------------------------------
 
-/// Opens this side's lanes. A handler that interrupted this and used the
-/// connection would wait for itself: signals wait until it is done.
+/// Opens this side's lane with signals blocked. A handler that interrupted this and used the connection would wait for
+/// its own thread.
 fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let mask = proc::block_signals();
     let opened = open_undisturbed(conn, hs);
@@ -586,23 +511,23 @@ fn open(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     opened
 }
 
-/// Both sides agree: open this side's lanes, if nobody is inside a call.
+/// Opens this side's lane once both sides agree, if no thread is inside a call.
 fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    let cell = conn.shared();
-    if cell.procs.load(Ordering::Acquire) != 1 {
+    let shared = conn.shared();
+    if shared.procs.load(Ordering::Acquire) != 1 {
         return Err(Reason::SHARED_FD);
     }
     let (Some(mut rx), Some(mut tx)) = (lock_rx(conn), lock_tx(conn)) else {
         return Ok(());
     };
-    if !begin_move(cell) {
-        return be_patient(conn, hs, Reason::COUNTS); // somebody is inside a call
+    if !begin_move(shared) {
+        return be_patient(conn, hs, Reason::COUNTS); // a thread is inside a call
     }
     faults::at(Step::Opening);
     let opened = open_quiet(conn, hs, (&mut rx, &mut tx));
     if !matches!(opened, Ok(true)) {
-        cell.rx_gate.set(RxMode::Plain);
-        cell.tx_gate.set(TxMode::Plain);
+        shared.rx_gate.set(RxMode::Plain);
+        shared.tx_gate.set(TxMode::Plain);
         opened?;
         return be_patient(conn, hs, Reason::COUNTS);
     }
@@ -619,25 +544,26 @@ fn open_undisturbed(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Both directions move, unless somebody is inside a call of either. Both locks are held.
-fn begin_move(cell: &SharedState) -> bool {
-    if !cell.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
+/// Sets both modes to `Moving`, unless a thread is inside a call of either direction. The caller holds both locks.
+fn begin_move(shared: &SharedState) -> bool {
+    if !shared.rx_gate.begin_move(RxMode::Plain, Busy::Calls) {
         return false;
     }
-    let both = cell.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
+    let both = shared.tx_gate.begin_move(TxMode::Plain, Busy::Calls);
     if !both {
-        cell.rx_gate.set(RxMode::Plain);
+        shared.rx_gate.set(RxMode::Plain);
     }
     both
 }
 
-/// Both modes are `Moving` and both locks held. `Ok(false)`: not now.
+/// Opens the lane if the kernel's byte counts equal our own. Both modes are `Moving`, and the caller holds both locks.
+/// `Ok(false)`: not now.
 fn open_quiet(
     conn: &Conn,
     hs: &Handshake,
     guards: (&mut RxGuard<'_>, &mut TxGuard<'_>),
 ) -> Result<bool, Reason> {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let fd = conn.fd.load(Ordering::Relaxed);
     let Ok(counts) = sock::tcp_counts(fd) else {
         return Ok(false);
@@ -646,8 +572,8 @@ fn open_quiet(
         return Err(Reason::CLOSING);
     }
     let (taken, written) = (
-        cell.rx_count.load(Ordering::Relaxed),
-        cell.tx_count.load(Ordering::Relaxed),
+        shared.rx_count.load(Ordering::Relaxed),
+        shared.tx_count.load(Ordering::Relaxed),
     );
     if counts.taken != taken || counts.written != written {
         return if hs.tries < 4 {
@@ -656,15 +582,15 @@ fn open_quiet(
             Err(Reason::COUNTS)
         };
     }
-    // A ring that its user gave is as large as he wants it; one of a chunk grows with the need.
-    let least = hs.tx_map.map_or(PART_LEAST, |_| 0);
+    // A ring that a user gave is as large as the user wants it; the window of a ring in a chunk grows with the need.
+    let least = hs.tx_map.map_or(WINDOW_LEAST, |_| 0);
     let dmb = (hs.rx_chunk - 1, hs.rx_slot);
     crate::protocol::lane::open(conn, guards, dmb, (taken, written), least);
     Ok(true)
 }
 
 fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    // SAFETY: learnt in `begin`.
+    // SAFETY: the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(Kind::Confirm, conn, &tuple);
     tell_dmb(conn, &mut m, hs);
@@ -684,7 +610,7 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 // --- the end --------------------------------------------------------------
 
-/// Stays on TCP, and says why: to the stats page and, if asked, to the peer.
+/// Stays on TCP, and gives the reason to the stats page and, with `tell`, to the peer.
 fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     if tell
         && matches!(
@@ -693,7 +619,7 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
         )
         && hs.peer_name_len > 0
     {
-        // SAFETY: learnt in `begin`.
+        // SAFETY: the tuple was learnt in `begin`.
         let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
         m.reason = why.0;
         m.echo = hs.peer_id;
@@ -706,8 +632,8 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
     if matches!(hs.stage, Stage::Accepted | Stage::Proposed) {
         stop_waiting();
     }
-    // A peer that knows of our DMB may have opened its side already: the DMB must
-    // not serve anybody else before the peer has let go of it.
+    // A peer that knows of our DMB may have opened its side already: the DMB must not serve another connection before
+    // the peer has let go of it.
     let told = hs.stage == Stage::Accepted
         || hs.stage == Stage::Agreed && conn.role.load(Ordering::Relaxed) == Role::Accepted;
     give_back(conn, hs, told);
@@ -731,12 +657,12 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     names::expect_no_more(conn);
     if hs.attached {
         let dmb = conn.tx_dmb.load(Ordering::Acquire);
-        // SAFETY: attached: mapped, atomics only.
+        // SAFETY: it is attached: it is mapped, and holds only atomics.
         group::detach(unsafe { &*dmb });
         hs.attached = false;
         faults::at(Step::Detached);
     }
-    // Of a lane that has been open, others may be in the middle of a send: at `abandon` nobody is.
+    // If the lane has been open, other threads may be in the middle of a send. At `abandon` no thread is.
     if !conn.upgraded() || conn.closing.load(Ordering::Relaxed) == 2 {
         own_ring::detach(hs);
         copying::stop(conn);
@@ -744,15 +670,15 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     if hs.rx_chunk != 0
         && let Some(mut locked) = group::lock()
     {
-        let cell = conn.upgraded().then(|| conn.shared());
+        let shared = conn.upgraded().then(|| conn.shared());
         let (group, chunk) = (hs.group - 1, hs.rx_chunk - 1);
-        group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, cell);
+        group::release_dmb(&mut locked, group, chunk, hs.rx_slot, told, shared);
         hs.rx_chunk = 0;
         faults::at(Step::Released);
     }
 }
 
-/// The connection is going away: whatever the handshake holds is given back.
+/// Gives back whatever the handshake holds: the connection is going away.
 pub fn abandon(conn: &'static Conn) {
     // SAFETY: the last hold is gone: nobody else looks at `hs` but `deliver`, which takes hs_lock.
     let hs = unsafe { &mut *conn.hs.get() };
@@ -762,7 +688,7 @@ pub fn abandon(conn: &'static Conn) {
     if hs.rx_chunk != 0 {
         faults::at(Step::Abandoning);
     }
-    // The connecting side tells of its DMB with the Confirm only.
+    // The connecting side first mentions its DMB in the Confirm.
     let told = match conn.role.load(Ordering::Relaxed) {
         Role::Connected => hs.stage == Stage::Open,
         Role::Accepted => matches!(hs.stage, Stage::Accepted | Stage::Agreed | Stage::Open),

@@ -1,51 +1,49 @@
-//! How the two sides of a connection find each other: by rendezvous names, and, where
-//! these run out, by the mailbox of a process that is known already.
+//! How the two sides of a connection find each other: by rendezvous names or, where these run out, by the mailbox of a
+//! process that is known already.
 //!
-//! A rendezvous name is a socket of its own for each accepted connection, until the
-//! Proposal has come. Thousands of young connections would take thousands of
-//! descriptors from the program, so there are [`most`] names at a time. A connection
-//! without one is *expected* all the same: a client that has a link group with this
-//! process sends its Proposal to the mailbox, and the connection is found by its
-//! addresses. Whoever is not found there is told so, and tries by name again.
+//! A rendezvous name is a socket of its own for each accepted connection, until the Proposal has come. Thousands of
+//! young connections would take thousands of descriptors from the program, so only [`most`] names exist at a time. A
+//! connection without a name is *expected* nevertheless: a client that has a link group with this process sends its
+//! Proposal to the mailbox, and this process finds the connection by its addresses. If it finds none, it says so, and
+//! the client tries by name again.
 
-use super::{Sent, answer, mailbox, refuse, send};
+use super::messages::{Sent, send};
 use crate::protocol::group;
-use crate::protocol::wire::{self, Kind, Message};
+use crate::protocol::wire::{self, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, CONNS, PROCESS};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use memlane_core::reason::Reason;
-use memlane_sys::sock::{self, Received, Tuple, UnixName};
+use memlane_sys::sock::{self, Tuple, UnixName};
 use memlane_sys::{Errno, time};
 
-/// Rendezvous names at a time, whatever the limit of descriptors …
+/// The most rendezvous names at a time, whatever the limit on descriptors …
 const MOST: usize = if cfg!(test) { 8 } else { 256 };
-/// … and this part of that limit.
+/// … and this fraction of that limit.
 const OF_LIMIT: usize = 16;
-/// A name that has waited so long in vain is given to a connection that has none.
+/// A name that has waited this long in vain, in ns, goes to a connection that has none.
 const STALE_NS: u64 = 2_000_000_000;
 
-/// Who has a name: `process::id_of`, 0 = free.
+/// The connections that have a name, by `process::id_of`; 0: free.
 static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
-/// The place that is looked at next.
+/// The position in [`NAMED`] that is examined next.
 static NEXT_PLACE: AtomicU32 = AtomicU32::new(0);
 
-/// Expected connections, by their addresses: the first index + 1 of each list, 0 = none.
-/// Guarded by the lock of the groups, as is `NEXT`.
+/// Expected connections by their addresses: the first index + 1 of each list; 0: none. The lock of the groups guards
+/// this and `NEXT`.
 static FIRST: [AtomicU32; LISTS] = [const { AtomicU32::new(0) }; LISTS];
-/// The next of the same list, by index: index + 1, `LAST` = none, 0 = is in no list.
+/// The next connection of the same list: index + 1; `LAST`: none; 0: it is in no list.
 static NEXT: [AtomicU32; CONNS] = [const { AtomicU32::new(0) }; CONNS];
 const LISTS: usize = 4096;
 const LAST: u32 = u32::MAX;
 
-/// Names that this process may have now.
+/// The most names that this process may have now.
 fn most() -> usize {
     let limit = usize::try_from(process::fd_limit()).unwrap_or(0);
     (limit / OF_LIMIT).clamp(1, MOST)
 }
 
-/// An accepting side begins: it has a name if there is one, and is expected in any case.
+/// Begins to listen on the accepting side: takes a name if one is free, and expects the connection in any case.
 pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
     take_name(conn, hs, tuple)?;
     if let Some(_held) = group::lock() {
@@ -55,7 +53,7 @@ pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> R
     Ok(())
 }
 
-/// A name for a connection that has none; it goes on without if there is none to be had.
+/// Takes a name for a connection that has none; without a free name it goes on without one.
 pub(super) fn take_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
     let Some(place) = free_place() else {
         return Ok(());
@@ -72,14 +70,14 @@ pub(super) fn take_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Re
     };
     if fd < 0 {
         place.store(0, Ordering::Release);
-        return Ok(()); // no room among our descriptors
+        return Ok(()); // there is no room among the library's descriptors
     }
     hs.name_fd = fd;
     place.store(process::id_of(conn), Ordering::Release);
     Ok(())
 }
 
-/// A place of `NAMED`, claimed: free, or of somebody who has waited long enough.
+/// Claims a position in `NAMED`: a free one, or that of a connection that has waited long enough.
 fn free_place() -> Option<&'static AtomicU64> {
     let free = |place: &AtomicU64| place.load(Ordering::Relaxed) == 0;
     let claim = |place: &&AtomicU64| {
@@ -96,7 +94,7 @@ fn free_place() -> Option<&'static AtomicU64> {
     Some(place).filter(claim)
 }
 
-/// Takes a name back that has waited in vain for long: its connection stays expected.
+/// Takes a name back that has waited in vain for too long. Its connection stays expected.
 fn take_back(place: &AtomicU64) {
     let Some(conn) = process::conn_by_id(place.load(Ordering::Acquire)) else {
         return;
@@ -112,7 +110,7 @@ fn take_back(place: &AtomicU64) {
     }
 }
 
-/// The name is of no more use.
+/// Gives the connection's name up.
 pub(super) fn let_go(conn: &Conn, hs: &mut Handshake) {
     let fd = core::mem::replace(&mut hs.name_fd, -1);
     if fd < 0 {
@@ -133,7 +131,7 @@ fn list_of(tuple: &Tuple) -> &'static AtomicU32 {
     &FIRST[(ports ^ low(&tuple.remote.ip) << 7 ^ low(&tuple.local.ip) << 2) % LISTS]
 }
 
-/// The lock of the groups is held.
+/// Adds a connection to the expected ones. The caller holds the lock of the groups.
 fn expect(conn: &Conn, tuple: &Tuple) {
     let index = conn.index.load(Ordering::Relaxed);
     let (first, next) = (list_of(tuple), &NEXT[index as usize]);
@@ -146,7 +144,7 @@ fn expect(conn: &Conn, tuple: &Tuple) {
     PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
 }
 
-/// No Proposal is waited for any more.
+/// Removes a connection from the expected ones.
 pub(super) fn expect_no_more(conn: &Conn) {
     let index = conn.index.load(Ordering::Relaxed);
     if NEXT[index as usize].load(Ordering::Relaxed) == 0 {
@@ -155,7 +153,7 @@ pub(super) fn expect_no_more(conn: &Conn) {
     let Some(_held) = group::lock() else { return };
     let next = NEXT[index as usize].swap(0, Ordering::Relaxed);
     let after = if next == LAST { 0 } else { next };
-    // SAFETY: expected: its tuple has been learnt, and stays.
+    // SAFETY: the connection is expected: its tuple has been learnt, and stays.
     let first = list_of(unsafe { &*conn.tuple.get() });
     if first.load(Ordering::Relaxed) == index + 1 {
         first.store(after, Ordering::Relaxed);
@@ -176,8 +174,8 @@ pub(super) fn expect_no_more(conn: &Conn) {
     PROCESS.waiting.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Who is expected with these addresses?
-fn expected(tuple: &Tuple) -> Option<ConnRef> {
+/// The connection that is expected with these addresses.
+pub(super) fn expected(tuple: &Tuple) -> Option<ConnRef> {
     let _held = group::lock()?;
     let mut at = list_of(tuple).load(Ordering::Relaxed);
     for _ in 0..CONNS {
@@ -185,7 +183,7 @@ fn expected(tuple: &Tuple) -> Option<ConnRef> {
             break;
         }
         let conn = process::conn_at(at as usize - 1)?;
-        // SAFETY: expected: its tuple has been learnt, and stays.
+        // SAFETY: the connection is expected: its tuple has been learnt, and stays.
         if unsafe { *conn.tuple.get() } == *tuple {
             conn.holds.fetch_add(1, Ordering::AcqRel);
             return Some(ConnRef::counted(conn));
@@ -195,7 +193,7 @@ fn expected(tuple: &Tuple) -> Option<ConnRef> {
     None
 }
 
-/// In the child of a fork, which has one thread and no handshake under way.
+/// Forgets all expected connections, in the child of a fork, which has one thread and no handshake in progress.
 pub fn forget_all() {
     for word in FIRST.iter().chain(&NEXT[..process::conns_made()]) {
         word.store(0, Ordering::Relaxed);
@@ -207,19 +205,19 @@ pub fn forget_all() {
 
 // --- Proposals by mail ------------------------------------------------------
 
-/// What became of a Proposal by mail.
+/// The result of [`propose`].
 pub(super) enum Mailed {
-    /// It is under way.
+    /// The Proposal is on its way.
     Sent,
-    /// The mailbox is full just now.
+    /// The mailbox is full at the moment.
     Full,
-    /// Nobody is known to serve that address.
+    /// No known process serves that address.
     Nobody,
 }
 
 /// Sends a Proposal to a process with which there is a link group and that serves this address.
 pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed {
-    // By name first; and in turn, once somebody has said that he is not the one.
+    // The first tries go by name; so does every other one after a process has said that it is not the other end.
     if hs.tries < 2 || core::mem::replace(&mut hs.by_name, false) {
         return Mailed::Nobody;
     }
@@ -232,35 +230,5 @@ pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed
         Ok(()) => Mailed::Sent,
         Err(Sent::Later) => Mailed::Full,
         Err(Sent::Never(_)) => Mailed::Nobody,
-    }
-}
-
-/// A Proposal has come by mail.
-pub(super) fn proposed(m: &Message, got: Received) {
-    let Some(conn) = expected(&m.tuple.mirrored()) else {
-        return not_here(m, &got);
-    };
-    let Some(_held) = conn.hs_lock.lock() else {
-        return;
-    };
-    // SAFETY: hs_lock is held.
-    let hs = unsafe { &mut *conn.hs.get() };
-    if hs.stage != Stage::Listening {
-        return not_here(m, &got);
-    }
-    if let Err(why) = answer(&conn, hs, Ok(*m), got) {
-        refuse(&conn, hs, why, true);
-        conn.hs_due.store(u64::MAX, Ordering::Relaxed);
-    } else {
-        conn.hs_due.store(0, Ordering::Relaxed);
-    }
-}
-
-/// This process does not have that connection, or has not begun to use it.
-fn not_here(m: &Message, got: &Received) {
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
-    (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
-    if let Some(to) = &got.from {
-        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
     }
 }

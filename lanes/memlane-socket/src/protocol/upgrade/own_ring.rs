@@ -20,7 +20,7 @@ pub(super) fn attach(hs: &mut Handshake, m: &Message, file: Option<Fd>) -> Resul
     Ok(base.as_ptr())
 }
 
-/// The connection needs it no more.
+/// Unmaps the ring, when the connection no longer needs it.
 pub(super) fn detach(hs: &mut Handshake) {
     if let Some(base) = hs.tx_map.take() {
         // SAFETY: the whole mapping, made in `attach`; nobody sends any more.

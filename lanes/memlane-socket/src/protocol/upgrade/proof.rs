@@ -1,4 +1,4 @@
-//! Is it the other end, and may it be a peer?
+//! Checks that a message comes from the other end of the connection, and that this end may be a peer.
 
 use crate::config::EID_LEN;
 use crate::faults::{self, Step};
@@ -10,7 +10,7 @@ use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_sys::sock::{Received, Tuple};
 
-/// Is the sender of this message the other end of the connection, and one that is welcome?
+/// Checks that the sender of this message is the other end of the connection, and that its user may be a peer.
 pub(super) fn check_peer(
     conn: &Conn,
     m: &Message,
@@ -40,7 +40,7 @@ pub(super) fn check_peer(
     Ok(())
 }
 
-/// Where EIDs are set, both sides must share one (SMC's rule for UEIDs).
+/// The EID that both sides share. Where EIDs are set, there must be one (SMC's rule for UEIDs).
 pub(super) fn common_eid(m: &Message) -> Result<Option<[u8; EID_LEN]>, Reason> {
     let own = &process::config().eids[..process::config().eid_count];
     if own.is_empty() && m.eids().is_empty() {

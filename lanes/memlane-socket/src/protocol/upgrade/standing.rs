@@ -1,4 +1,4 @@
-//! How an upgrade stands, and what speeds it up.
+//! The state of an upgrade as users see it, and the calls that restart, refuse or end it.
 
 use super::refuse;
 use crate::config::Upgrade;
@@ -9,18 +9,18 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::time;
 
-/// How a connection stands.
+/// Where a connection stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// On TCP; the handshake is not over.
     Pending,
     /// The memory lane is open.
     Memory,
-    /// On TCP for good, and why.
+    /// On TCP for good, with the reason.
     Tcp(Reason),
 }
 
-/// How does it stand? (Of a lane that has ended: why, if the stats page knows.)
+/// Where does this connection stand? For a lane that has ended, the reason comes from the stats page if it is there.
 pub fn standing(conn: &Conn) -> Standing {
     let barred = Reason(conn.barred.load(Ordering::Acquire));
     let shown =
@@ -35,7 +35,7 @@ pub fn standing(conn: &Conn) -> Standing {
     }
     match barred {
         Reason::NONE => Standing::Pending,
-        // Declined by the peer: its own reason says more.
+        // The peer declined: its own reason says more.
         Reason::PEER_DECLINED => {
             let peers = process::entry(conn).map_or(0, |e| e.peer_reason.load(Ordering::Relaxed));
             Standing::Tcp(if peers == 0 { barred } else { Reason(peers) })
@@ -44,8 +44,8 @@ pub fn standing(conn: &Conn) -> Standing {
     }
 }
 
-/// The other side has only now begun to use the connection: what was waited for
-/// it before does not count.
+/// Starts the count of tries anew: the other side has only now begun to use the connection, so earlier tries do not
+/// count.
 pub fn hope_again(conn: &Conn) {
     if let Some(_held) = conn.hs_lock.try_lock() {
         // SAFETY: hs_lock is held.
@@ -56,7 +56,7 @@ pub fn hope_again(conn: &Conn) {
     }
 }
 
-/// The connection is connected.
+/// Notes that the connection is connected.
 pub fn connected(conn: &Conn) {
     crate::state::stats::connected(conn);
     if process::config().upgrade == Upgrade::Off {
@@ -64,7 +64,7 @@ pub fn connected(conn: &Conn) {
     }
 }
 
-/// As `bar`, and a handshake that is under way ends here: no step of it follows.
+/// Bars the connection like [`bar`], and ends a handshake that is in progress.
 pub fn give_up(conn: &Conn, why: Reason) {
     if let Some(_held) = conn.hs_lock.try_lock() {
         // SAFETY: hs_lock is held.
@@ -80,7 +80,7 @@ pub fn give_up(conn: &Conn, why: Reason) {
     bar(conn, why);
 }
 
-/// Never upgrade this connection (and end its lane if it is open).
+/// Keeps this connection on TCP for good, and ends its lane if it is open.
 pub fn bar(conn: &Conn, why: Reason) {
     if conn
         .barred
@@ -95,11 +95,11 @@ pub fn bar(conn: &Conn, why: Reason) {
     crate::protocol::lane::end(conn, why);
 }
 
-/// No connection of this process upgrades from now on, and lanes that are open end: while that may still need calls
-/// which a filter forbids soon, and before somebody uses the descriptors past us.
+/// Stops all upgrades of this process from now on, and ends open lanes. This happens before a filter forbids the calls
+/// that it needs, and before the descriptors are used without the hooks.
 pub fn freeze(why: Reason) {
     if process::is_borrowed() {
-        return; // the child of a vfork: it is itself that it locks in
+        return; // this is the child of a vfork: the filter holds for the child only
     }
     let _ = process::PROCESS
         .frozen

@@ -1,13 +1,14 @@
-//! A peer that speaks another version of the handshake: it is told so, and both stay on TCP at once.
+//! A peer that speaks another version of the handshake: it gets a Decline, and both sides stay on TCP at once.
 
-use super::{refuse, remember_peer};
+use super::messages::remember_peer;
+use super::refuse;
 use crate::protocol::wire::Message;
 use crate::state::conn::{Handshake, Stage};
 use crate::state::process;
 use memlane_core::reason::Reason;
 use memlane_sys::sock::Received;
 
-/// A Proposal: why not. Whoever sent it is remembered, so that it can be told.
+/// The reason for declining a Proposal of another version. Remembers the sender, so that the Decline reaches it.
 pub(super) fn of_proposal(hs: &mut Handshake, bytes: &[u8], got: &Received) -> Reason {
     if let Ok(m) = Message::of_other_version(bytes) {
         remember_peer(hs, &m, got);
@@ -15,7 +16,7 @@ pub(super) fn of_proposal(hs: &mut Handshake, bytes: &[u8], got: &Received) -> R
     Reason::VERSION
 }
 
-/// What came to the mailbox for one of our connections.
+/// Handles a message of another version that came to the mailbox for one of our connections.
 pub(super) fn of_answer(bytes: &[u8], got: &Received) {
     let Ok(m) = Message::of_other_version(bytes) else {
         return;
@@ -28,7 +29,7 @@ pub(super) fn of_answer(bytes: &[u8], got: &Received) {
     };
     // SAFETY: hs_lock is held.
     let hs = unsafe { &mut *conn.hs.get() };
-    // SAFETY: a connection that told its id has learnt its tuple.
+    // SAFETY: a connection learns its tuple before it sends its id.
     let tuple = unsafe { *conn.tuple.get() };
     if m.tuple == tuple.mirrored() && matches!(hs.stage, Stage::Proposed | Stage::Accepted) {
         remember_peer(hs, &m, got);

@@ -14,7 +14,7 @@ impl ConnRef {
         ConnRef(conn)
     }
 
-    /// One more hold.
+    /// Takes one more hold.
     pub fn another(held: &ConnRef) -> ConnRef {
         held.0.holds.fetch_add(1, Ordering::AcqRel);
         ConnRef(held.0)
@@ -30,8 +30,8 @@ impl core::ops::Deref for ConnRef {
 }
 
 impl ConnRef {
-    /// The connection, for as long as the process lives (its slot may be reused
-    /// once the hold is gone).
+    /// The connection itself. It is valid for as long as the process lives, but its index may be reused once the hold
+    /// is gone.
     #[inline(always)]
     pub fn conn(&self) -> &'static Conn {
         self.0

@@ -1,16 +1,15 @@
-//! Shared mappings whose memfds are kept: a program that is started by exec can
-//! be given them, and goes on where we stopped (see `hooks::handoff`).
+//! Shared mappings whose memfds are kept, so that a program that is started by exec can get them and go on with them
+//! (see `hooks::handoff`).
 
 use super::hidden::{hide, unhide};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use memlane_sys::fd::Fd;
 
-/// Memfds that are kept at most; what lies in others cannot be carried.
+/// The most memfds that are kept. Memory in other files cannot be handed over.
 const MOST: usize = 256;
 
-/// One mapping; `base` 0 = free. Written under a lock of the process (pools,
-/// groups), read at an exec.
+/// One mapping; `base` 0: free. Written under a lock of the process (pools, groups), read at an exec.
 struct Kept {
     base: AtomicUsize,
     len: AtomicUsize,
@@ -25,8 +24,8 @@ static FILES: [Kept; MOST] = [const {
     }
 }; MOST];
 
-/// Keeps `file`, which is mapped at `base`, among the hidden descriptors.
-/// Returns its number; −1: there is no place, and it is closed.
+/// Keeps `file`, which is mapped at `base`, among the hidden descriptors. Returns its number; −1: the table is full,
+/// and the file is closed.
 pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
     let n = hide(file);
     let free = FILES.iter().find(|f| f.base.load(Ordering::Relaxed) == 0);
@@ -38,7 +37,7 @@ pub fn keep_file(base: NonNull<u8>, len: usize, file: Fd) -> i32 {
     n
 }
 
-/// The mapping at `base` goes: so does its memfd. Was it kept?
+/// Closes the memfd of the mapping at `base`, which is about to go. Returns whether it was kept.
 pub fn drop_file(base: NonNull<u8>) -> bool {
     let at = base.as_ptr() as usize;
     let place = FILES.iter().find(|f| f.base.load(Ordering::Relaxed) == at);
@@ -49,14 +48,14 @@ pub fn drop_file(base: NonNull<u8>) -> bool {
     place.is_some()
 }
 
-/// Is hidden descriptor `n` one of them?
+/// Is hidden descriptor `n` such a memfd?
 pub fn is_kept_file(n: i32) -> bool {
     FILES
         .iter()
         .any(|f| f.base.load(Ordering::Acquire) != 0 && f.fd.load(Ordering::Relaxed) == n)
 }
 
-/// A hidden descriptor has got another number.
+/// Notes that a hidden descriptor has got another number.
 pub(super) fn renumbered(n: i32, new: i32) {
     for f in &FILES {
         let _ =
@@ -64,7 +63,7 @@ pub(super) fn renumbered(n: i32, new: i32) {
     }
 }
 
-/// The memfd that `at` lies in, and where.
+/// The memfd that holds address `at`, and the offset in it.
 pub fn find_file(at: usize) -> Option<(i32, usize)> {
     FILES.iter().find_map(|f| {
         let base = f.base.load(Ordering::Acquire);

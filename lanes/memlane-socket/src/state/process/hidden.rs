@@ -1,16 +1,16 @@
-//! Descriptors of our own, kept out of the program's sight.
+//! The library's own descriptors, which the program does not see.
 
 use super::*;
 
-/// Descriptors of our own (mailbox, stats page, name sockets), which the
-/// program must neither see nor close. 0 = free.
+/// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
+/// free.
 static HIDDEN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
-/// The lowest number that was ever one of them.
+/// The lowest number that has ever been in [`HIDDEN`].
 static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);
 
-/// Moves one of our descriptors out of the program's way and remembers it.
-/// Returns its number; closed (and −1) if there is no place to remember it.
+/// Moves a descriptor of the library out of the program's way and remembers it. Returns its number; −1: the table is
+/// full, and the descriptor is closed.
 pub fn hide(own: fd::Fd) -> i32 {
     let top = fd_limit();
     let own = fd::move_high(own, (top - top / 8).max(3));
@@ -28,7 +28,7 @@ pub fn hide(own: fd::Fd) -> i32 {
     -1
 }
 
-/// Descriptor numbers are below this.
+/// The limit of descriptor numbers: they are all below it.
 pub fn fd_limit() -> i32 {
     let limit = proc::limit(libc::RLIMIT_NOFILE);
     i32::try_from(limit.min(FDS as u64)).unwrap_or(1024)
@@ -49,7 +49,7 @@ pub fn unhide(n: i32) {
     }
 }
 
-/// Is `n` one of ours?
+/// Does descriptor `n` belong to the library?
 #[inline]
 pub fn is_hidden(n: i32) -> bool {
     n >= HIDDEN_FROM.load(Ordering::Relaxed)
@@ -66,7 +66,7 @@ pub fn next_hidden(n: i32) -> Option<i32> {
         .min()
 }
 
-/// The program wants number `n`, where one of ours lies: ours moves.
+/// Moves the library's descriptor `n`, if there is one, because the program wants this number.
 pub fn evade(n: i32) {
     for place in &HIDDEN {
         if place.load(Ordering::Relaxed) == n {
@@ -91,8 +91,8 @@ pub fn evade(n: i32) {
     }
 }
 
-/// In the child of a fork: the parent's hidden descriptors are not ours, but for
-/// those of memory that inherited connections may need.
+/// Closes the parent's hidden descriptors in the child of a fork, except for those of memory that inherited connections
+/// may need.
 pub fn close_hidden() {
     for place in &HIDDEN {
         let n = place.load(Ordering::Relaxed);

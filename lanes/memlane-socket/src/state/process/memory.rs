@@ -1,16 +1,14 @@
 //! Is there memory for more of a ring?
 //!
-//! TCP's buffers shrink where memory is scarce; a ring does not. Its pages are
-//! charged to whoever touches them first: a memory cgroup that is full ends one
-//! of its processes then, and a kernel that counts every page
-//! (`vm.overcommit_memory` 2) sends SIGBUS. So who is about to use more of a ring
-//! asks here, and where little is left, everything goes by TCP: receivers park,
-//! their rings are given back ([`crate::protocol::lane::trim`]), and what the program needs
-//! is there again.
+//! TCP's buffers shrink where memory is scarce; a ring does not. The kernel charges a ring's pages to the process that
+//! touches them first. A memory cgroup that is full then kills one of its processes, and a kernel that counts every
+//! page (`vm.overcommit_memory` 2) sends SIGBUS. So a sender asks here before it uses more of a ring. Where little
+//! memory is left, everything goes by TCP: receivers park, their rings give their pages back
+//! ([`crate::protocol::lane::trim`]), and the program has this memory again.
 //!
-//! Asked about are the limits of the process's own cgroup and of those above it,
-//! as far as they can be seen. An answer is good for so many bytes and for so
-//! long. It is no promise: others in the group allocate too.
+//! The answer takes into account the limits of the process's own cgroup and of those above it, as far as they can be
+//! seen. An answer is good for a number of bytes and for some time. It is no promise: other processes of the group
+//! allocate too. long. It is no promise: others in the group allocate too.
 
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -19,45 +17,46 @@ use memlane_core::access::SharedBytes;
 use memlane_core::stats::Counter;
 use memlane_sys::{Errno, fd, mem, time};
 
-/// How long an answer is good: there is a limit …
+/// How long an answer is good where there is a limit, in ns …
 const LIMITED_NS: u64 = 100_000_000;
-/// … or none.
+/// … and where there is none.
 const FREE_NS: u64 = 1_000_000_000;
-/// Most bytes that one answer is good for …
+/// The most bytes that one answer is good for …
 const GRANT: u64 = 16 << 20;
-/// … and this part of what is left: there are other processes in the group, and they ask too.
+/// … and the fraction of what is left that it is good for: other processes of the group ask too.
 const GRANT_OF: u64 = 8;
-/// What is left to the program: this part of the limit …
+/// The fraction of the limit that is left to the program …
 const RESERVE_OF: u64 = 16;
-/// … but no more than this.
+/// … which is no more than this many bytes.
 const RESERVE_MOST: u64 = 16 << 20;
-/// Room in which a connection can begin: words, first pages of its rings.
+/// The memory with which a connection can begin, in bytes: words and the first pages of its rings.
 pub const BEGINNING: usize = 32 * 1024;
 
-/// What the last look has found.
+/// The result of the last look.
 struct Answer {
-    /// Bytes that may still be used, until … Written by whoever looks, taken from by all.
+    /// Bytes that may still be used before the time in `again`. The thread that looks writes it; all threads take from
+    /// it.
     left: AtomicU64,
-    /// … this time (monotonic, ns). Stored after the others, with release.
+    /// When the answer expires (monotonic, ns). Stored after the other words, with release.
     again: AtomicU64,
-    /// 1 = there was too little. Written by whoever looks, read by every send.
+    /// 1: there was too little memory. The thread that looks writes it; every send reads it.
     scarce: AtomicU32,
-    /// 1 = there is a limit. Likewise; read by who grows.
+    /// 1: there is a limit. The thread that looks writes it; a sender whose window grows reads it.
     limited: AtomicU32,
-    /// 1 = somebody is looking.
+    /// 1: a thread is looking.
     looking: AtomicU32,
 }
 
 static ANSWER: Answer = Answer::NONE;
 
-/// May so many bytes more be touched?
+/// May the library touch `bytes` more bytes?
 pub fn allows(bytes: usize) -> bool {
     ANSWER.allows(bytes as u64, time::now_ns(), || usable(&Places::HOST))
 }
 
-/// May `len` bytes of the ring, from `at` on, be used that were not in use? Where there is a limit, they are there
-/// when this returns: what was granted and is touched much later would be missing in what the next look finds.
-pub fn allows_part(ring: &SharedBytes, at: usize, len: usize) -> bool {
+/// May the library use `len` bytes of the ring, from `at` on, that were not in use? Where there is a limit, this
+/// touches them: the next look would not see memory that was granted but not touched yet.
+pub fn allows_window(ring: &SharedBytes, at: usize, len: usize) -> bool {
     if !allows(len) {
         return false;
     }
@@ -68,14 +67,14 @@ pub fn allows_part(ring: &SharedBytes, at: usize, len: usize) -> bool {
     let Some(Some(part)) = part else {
         return false;
     };
-    // SAFETY: a part of a ring that is mapped for writing, as long as it can be named.
+    // SAFETY: a part of a ring, which is mapped for writing for as long as a view of it exists.
     match unsafe { mem::populate(part, len) } {
         Ok(()) | Err(Errno::INVAL) => true,
         Err(_) => false,
     }
 }
 
-/// Is there so little that everything should go by TCP?
+/// Is so little memory left that everything should go by TCP?
 #[inline(always)]
 pub fn is_scarce() -> bool {
     ANSWER.scarce.load(Ordering::Relaxed) != 0 && is_still_scarce()
@@ -87,14 +86,14 @@ fn is_still_scarce() -> bool {
     ANSWER.scarce.load(Ordering::Relaxed) != 0
 }
 
-/// In the child of a fork, which has one thread: nobody looks.
+/// Forgets the answer in the child of a fork. The child has one thread, and that thread is not looking.
 pub fn forget() {
     ANSWER.looking.store(0, Ordering::Relaxed);
     ANSWER.again.store(0, Ordering::Relaxed);
 }
 
 impl Answer {
-    #[allow(clippy::declare_interior_mutable_const)] // each use is one of its own
+    #[allow(clippy::declare_interior_mutable_const)] // each use makes a value of its own
     const NONE: Answer = Answer {
         left: AtomicU64::new(0),
         again: AtomicU64::new(0),
@@ -116,7 +115,7 @@ impl Answer {
             .looking
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
         if mine.is_err() {
-            // Somebody else is looking just now: what was known before counts.
+            // Another thread is looking: the last answer counts.
             return self.scarce.load(Ordering::Relaxed) == 0;
         }
         let yes = self.note(bytes, look(), now);
@@ -133,7 +132,7 @@ impl Answer {
         taken.is_ok()
     }
 
-    /// Notes what a look has found; `None`: no limit.
+    /// Notes the result of a look, and returns whether `bytes` may be used. `None`: there is no limit.
     fn note(&self, bytes: u64, usable: Option<u64>, now: u64) -> bool {
         let (left, good_for) = match usable {
             None => (u64::MAX, FREE_NS),
@@ -158,14 +157,14 @@ impl Answer {
 
 // --- what the kernel says -----------------------------------------------------
 
-/// Where it says so.
+/// The files and groups that are read.
 struct Places<'a> {
     groups: &'a CStr,
     meminfo: &'a CStr,
     overcommit: &'a CStr,
-    /// Of cgroup 2 …
+    /// The process's group in cgroup version 2 …
     unified: &'a [u8],
-    /// … and of version 1.
+    /// … and in version 1.
     legacy: &'a [u8],
 }
 
@@ -179,7 +178,7 @@ impl Places<'static> {
     };
 }
 
-/// Bytes that may be used before any limit is near. `None`: none is known.
+/// The number of bytes that may be used before any limit is near. `None`: no limit is known.
 fn usable(places: &Places<'_>) -> Option<u64> {
     let committed = by_commitment(places);
     let mut text = [0u8; 4096];
@@ -205,7 +204,7 @@ enum Kind {
     Legacy,
 }
 
-/// A line of `/proc/self/cgroup` about memory, and the group's path.
+/// The kind and the path of the group, from a line of `/proc/self/cgroup` that is about memory.
 fn group_of(line: &[u8]) -> Option<(Kind, &[u8])> {
     let mut parts = line.splitn(3, |&b| b == b':');
     let (number, names, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -216,11 +215,11 @@ fn group_of(line: &[u8]) -> Option<(Kind, &[u8])> {
     is_memory.then_some((Kind::Legacy, path))
 }
 
-/// The files of a group.
+/// The names of a group's files.
 struct Files {
     limits: &'static [&'static [u8]],
     usage: &'static [u8],
-    /// Lines of `memory.stat`: what the kernel can take back.
+    /// Names in `memory.stat` of memory that the kernel can take back.
     reclaimable: [&'static [u8]; 2],
 }
 
@@ -234,10 +233,11 @@ const LEGACY: Files = Files {
     usage: b"memory.usage_in_bytes",
     reclaimable: [b"total_inactive_file", b"total_active_file"],
 };
-/// Version 1 says so where there is no limit.
+/// cgroup version 1 shows a number above this where there is no limit.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// The least of this group and those above it. In a container, `path` may be the host's: then only the last is there.
+/// The least of what this group and those above it leave. In a container, `path` may be the host's; then only the
+/// outermost group is there.
 fn by_groups(files: &Files, base: &[u8], path: &[u8]) -> Option<u64> {
     let mut path = path.strip_suffix(b"/").unwrap_or(path);
     let mut least = None;
@@ -264,7 +264,7 @@ fn in_group(files: &Files, base: &[u8], path: &[u8]) -> Option<u64> {
     let room = limit.saturating_sub(used);
     let reserve = (limit / RESERVE_OF).min(RESERVE_MOST);
     if room >= reserve + 2 * GRANT {
-        return Some(room - reserve); // without asking what else there is
+        return Some(room - reserve); // there is enough, even without what the kernel can take back
     }
     let mut text = [0u8; 8192];
     let stat = read(base, path, b"memory.stat", &mut text).unwrap_or_default();
@@ -273,11 +273,11 @@ fn in_group(files: &Files, base: &[u8], path: &[u8]) -> Option<u64> {
         .iter()
         .filter_map(|name| field(stat, name))
         .sum();
-    // Half of it: some is in use, some has to be written first.
+    // Half of what the kernel can take back: some of it is in use, some must be written to disk first.
     Some((room + cached / 2).saturating_sub(reserve))
 }
 
-/// Where the kernel counts every page: what may still be promised.
+/// What may still be promised where the kernel counts every page.
 fn by_commitment(places: &Places<'_>) -> Option<u64> {
     let mut mode = [0u8; 2];
     let n = fd::read_file(places.overcommit, &mut mode).unwrap_or(0);
@@ -293,7 +293,7 @@ fn by_commitment(places: &Places<'_>) -> Option<u64> {
     Some(limit.saturating_sub(promised).saturating_sub(reserve))
 }
 
-/// Reads file `name` of the group; `None`: it is not there, or cannot be named here.
+/// Reads file `name` of the group. `None`: it does not exist, or its path is too long.
 fn read<'a>(base: &[u8], path: &[u8], name: &[u8], into: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut whole = [0u8; 512];
     let mut at = 0;
@@ -306,13 +306,13 @@ fn read<'a>(base: &[u8], path: &[u8], name: &[u8], into: &'a mut [u8]) -> Option
     Some(&into[..n])
 }
 
-/// The number that `text` begins with.
+/// The number at the start of `text`.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
     core::str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
-/// The number behind a name, in a text of lines "name number".
+/// The number that follows a name, in a text with lines "name number".
 fn field(text: &[u8], name: &[u8]) -> Option<u64> {
     let line = text.split(|&b| b == b'\n').find_map(|line| {
         let rest = line.strip_prefix(name)?;

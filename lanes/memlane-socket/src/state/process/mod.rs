@@ -1,7 +1,7 @@
-//! What a process has once: settings, the descriptor table, the pools, the
-//! stats page; and what happens to them at a fork.
+//! What each process has once: settings, the descriptor table, the pools and the stats page; and what happens to them
+//! at a fork.
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -30,12 +30,12 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::{self, ConnEntry, ConnState, Counter, Header};
 use memlane_sys::{fd, mem, proc, time};
 
-/// Descriptor numbers that are tracked; sockets above stay TCP. Tests have a small table:
-/// most machines allow them no larger numbers than the real one's.
+/// Descriptor numbers below this are tracked; sockets with higher numbers stay on TCP. Tests have a small table: most
+/// machines do not allow descriptor numbers beyond the real one.
 pub const FDS: usize = if cfg!(test) { 600 } else { 1 << 20 };
-/// Connections that are tracked; more stay TCP.
+/// The number of connections that are tracked; more stay on TCP.
 pub const CONNS: usize = stats::CONN_CAPACITY;
-/// Epoll sets that are tracked; connections in others stay TCP.
+/// The number of epoll sets that are tracked; connections in others stay on TCP.
 pub const EPS: usize = 8192;
 
 /// Table entry tag: the entry is an epoll set.
@@ -44,14 +44,14 @@ const TAG_EP: usize = 1;
 bits_enum! {
     /// Has the library begun its work in this process?
     enum Started {
-        /// Nobody has asked for it.
+        /// No call has asked for it.
         No = 0,
-        /// Somebody is at it.
+        /// A thread is beginning.
         Beginning = 1,
-        /// It has.
+        /// The library works.
         Yes = 2,
         ;
-        /// It is switched off.
+        /// The library is switched off.
         Off = 3,
     }
 }
@@ -59,24 +59,24 @@ bits_enum! {
 /// What a process has once.
 #[derive(Debug)]
 pub struct Process {
-    /// Written by whoever begins; read by all.
+    /// Written by the thread that begins; read by all.
     stage: Typed<Started>,
     config: UnsafeCell<Config>,
-    /// Process id (0 in a process whose fork we have not noticed).
+    /// The process id; 0 in a process that a fork made without our notice.
     pub pid: AtomicI32,
-    /// Random id (SMC's GID).
+    /// A random id of the process (SMC's GID).
     pub gid: AtomicU64,
-    /// `ticks` in one µs.
+    /// The number of `ticks` in 1 µs.
     pub ticks_per_us: AtomicU64,
-    /// See `owner`.
+    /// The effective user id: see [`owner`].
     owner: AtomicU32,
-    /// Boot id, to tell hosts apart.
+    /// The boot id, which tells hosts apart.
     pub boot: [AtomicU64; 2],
-    /// Why no connection may upgrade from now on (0 = they may).
+    /// The reason for which no connection may upgrade from now on; 0: they may.
     pub frozen: AtomicU32,
-    /// Mailbox of the handshakes; −1 = none yet.
+    /// The mailbox of the handshakes; −1: not made yet.
     pub mailbox: AtomicI32,
-    /// Connections that wait for mail.
+    /// The number of connections that wait for mail.
     pub waiting: AtomicU32,
     /// Guards the handshake's mailbox and the link groups.
     pub group_lock: Lock,
@@ -84,7 +84,7 @@ pub struct Process {
     pub(crate) pool_lock: Lock,
     fds: AtomicPtr<AtomicUsize>,
     conns: AtomicPtr<Conn>,
-    cells: AtomicPtr<SharedState>,
+    shared_states: AtomicPtr<SharedState>,
     eps: AtomicPtr<Ep>,
     conn_high: AtomicU32,
     conn_free: AtomicPtr<u32>,
@@ -92,11 +92,11 @@ pub struct Process {
     ep_high: AtomicU32,
     pub(crate) stats: AtomicPtr<Header>,
     stats_fd: AtomicI32,
-    /// The file of the tracer's page (`trace`); −1 = none.
+    /// The file of the tracer's page (`trace`); −1: none.
     pub trace_fd: AtomicI32,
 }
 
-// SAFETY: everything is atomic, or guarded by a lock; `config` is written once, before `stage` says ready.
+// SAFETY: everything is atomic, or guarded by a lock; `config` is written once, before `stage` is `Yes`.
 unsafe impl Sync for Process {}
 
 /// The process.
@@ -116,7 +116,7 @@ pub static PROCESS: Process = Process {
     pool_lock: Lock::new(),
     fds: AtomicPtr::new(core::ptr::null_mut()),
     conns: AtomicPtr::new(core::ptr::null_mut()),
-    cells: AtomicPtr::new(core::ptr::null_mut()),
+    shared_states: AtomicPtr::new(core::ptr::null_mut()),
     eps: AtomicPtr::new(core::ptr::null_mut()),
     conn_high: AtomicU32::new(0),
     conn_free: AtomicPtr::new(core::ptr::null_mut()),
@@ -127,31 +127,31 @@ pub static PROCESS: Process = Process {
     trace_fd: AtomicI32::new(-1),
 };
 
-/// The settings.
+/// The settings of this process.
 #[inline(always)]
 pub fn config() -> &'static Config {
-    // SAFETY: written once by `start`, before hooks look.
+    // SAFETY: written once by `start`, before a hook reads it.
     unsafe { &*PROCESS.config.get() }
 }
 
-/// What the rooms above do at moments that only this one knows.
+/// Functions of higher modules, which this one calls at certain moments.
 #[derive(Debug)]
 pub struct Above {
-    /// The tables have been made.
+    /// Called when the tables have been made.
     pub tables_made: fn(),
-    /// The last descriptor and the last hold of a connection are gone.
+    /// Called when the last descriptor and the last hold of a connection are gone.
     pub gone: fn(&'static Conn),
 }
 
-/// Null, or what [`begin`] was given. Written once, before `stage` says ready.
+/// Null, or what [`begin`] got. Written once, before `stage` is `Yes`.
 static ABOVE: AtomicPtr<Above> = AtomicPtr::new(core::ptr::null_mut());
 
 fn above() -> Option<&'static Above> {
-    // SAFETY: null, or a static that `begin` was given.
+    // SAFETY: null, or a static that `begin` got.
     unsafe { ABOVE.load(Ordering::Acquire).as_ref() }
 }
 
-/// Takes the settings, once; `false`: somebody has done so before.
+/// Takes the settings, once. `false`: an earlier call has done so.
 pub fn begin(c: Config, above: &'static Above) -> bool {
     if !PROCESS.stage.replace(Started::No, Started::Beginning) {
         return false;
@@ -159,7 +159,7 @@ pub fn begin(c: Config, above: &'static Above) -> bool {
     #[cfg(feature = "faults")]
     crate::faults::read(config::env(c"MEMLANE_FAULT"));
     ABOVE.store(core::ptr::from_ref(above).cast_mut(), Ordering::Release);
-    // SAFETY: nobody reads before `stage` says ready.
+    // SAFETY: nobody reads before `stage` is `Yes`.
     unsafe { *PROCESS.config.get() = c };
     PROCESS.pid.store(proc::pid(), Ordering::Relaxed);
     let started = if c.disabled {
@@ -171,14 +171,14 @@ pub fn begin(c: Config, above: &'static Above) -> bool {
     true
 }
 
-/// May hooks do anything beyond passing on?
+/// May hooks do anything beyond calling libc?
 #[inline(always)]
 pub fn enabled() -> bool {
     PROCESS.stage.load(Ordering::Relaxed) == Started::Yes
 }
 
-/// Makes the tables; called when the process makes its first TCP socket or
-/// epoll set. False if there is no memory: everything stays as without us.
+/// Makes the tables, when the process makes its first TCP socket or epoll set. `false`: there is no memory, and
+/// everything stays as without memlane.
 pub fn tables() -> bool {
     if PROCESS.tables.load(Ordering::Acquire) {
         return true;
@@ -195,13 +195,13 @@ pub fn tables() -> bool {
     make_tables().is_ok()
 }
 
-/// Bytes of address space that the tables take; of memory they take what is used of them.
+/// The address space that the tables take, in bytes. Of memory they take only the pages in use.
 const TABLES_LEN: usize = FDS * 8
     + CONNS * (size_of::<Conn>() + size_of::<SharedState>() + 4)
     + EPS * size_of::<Ep>()
     + stats::PAGE_LEN;
 
-/// A program that was given so much, and no more, may need it for itself.
+/// Does the limit on address space leave room for the tables? A program with a tight limit may need all of it.
 fn leaves_room() -> bool {
     let limits = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(proc::limit);
     limits.iter().all(|limit| TABLES_LEN as u64 <= limit / 4)
@@ -221,7 +221,9 @@ fn make_tables() -> memlane_sys::Result<()> {
             .as_ptr(),
         Ordering::Relaxed,
     );
-    PROCESS.cells.store(make_cells()?, Ordering::Relaxed);
+    PROCESS
+        .shared_states
+        .store(make_shared_states()?, Ordering::Relaxed);
     PROCESS.owner.store(proc::euid(), Ordering::Relaxed);
     PROCESS.eps.store(
         mem::map_anon(EPS * size_of::<Ep>(), false)?.cast().as_ptr(),
@@ -244,11 +246,11 @@ fn make_tables() -> memlane_sys::Result<()> {
     Ok(())
 }
 
-/// Memory for cells, shared with forked children and, where a memfd can be had,
-/// with programs started by exec.
-fn make_cells() -> memlane_sys::Result<*mut SharedState> {
+/// Makes the shared states of connections, in memory shared with forked children and, where a memfd can be had, with
+/// programs started by exec.
+fn make_shared_states() -> memlane_sys::Result<*mut SharedState> {
     let len = CONNS * size_of::<SharedState>();
-    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-cells", len, false) else {
+    let Ok(mut region) = memlane_core::region::Region::create(c"memlane-state", len, false) else {
         return Ok(mem::map_anon(len, true)?.cast().as_ptr());
     };
     let file = region.take_fd();
@@ -259,7 +261,7 @@ fn make_cells() -> memlane_sys::Result<*mut SharedState> {
     Ok(base.cast().as_ptr())
 }
 
-/// The user who made this process's shared memory.
+/// The user id under which this process made its shared memory.
 pub fn owner() -> u32 {
     PROCESS.owner.load(Ordering::Relaxed)
 }
@@ -294,7 +296,7 @@ fn slot(n: i32) -> Option<&'static AtomicUsize> {
     Some(unsafe { &*base.add(n) })
 }
 
-/// The connection behind descriptor `n`, held.
+/// The connection that descriptor `n` refers to, held.
 #[inline(always)]
 pub fn conn_of(n: i32) -> Option<ConnRef> {
     let entry = slot(n)?;
@@ -313,7 +315,7 @@ pub fn conn_of(n: i32) -> Option<ConnRef> {
     }
 }
 
-/// The epoll set behind descriptor `n`.
+/// The epoll set that descriptor `n` refers to.
 #[inline(always)]
 pub fn ep_of(n: i32) -> Option<&'static Ep> {
     let value = slot(n)?.load(Ordering::Acquire);
@@ -324,17 +326,17 @@ pub fn ep_of(n: i32) -> Option<&'static Ep> {
     Some(unsafe { &*((value & !TAG_EP) as *const Ep) })
 }
 
-/// Is `n` a number that the table has no place for?
+/// Is `n` beyond the table of descriptors?
 pub fn beyond(n: i32) -> bool {
     usize::try_from(n).is_ok_and(|n| n >= FDS)
 }
 
-/// Is anything known of descriptor `n`?
+/// Does the table know descriptor `n`?
 pub fn known(n: i32) -> bool {
     slot(n).is_some_and(|e| e.load(Ordering::Acquire) != 0)
 }
 
-/// Calls `f` with every descriptor below `end` and at least `begin` that refers to a connection.
+/// Calls `f` with every descriptor from `begin` on and below `end` that refers to a connection.
 pub fn each_conn(begin: i32, end: i32, mut f: impl FnMut(i32, &'static Conn)) {
     let high = fd_high().min(i64::from(end)) as i32;
     for n in begin.max(0)..high {
@@ -346,7 +348,7 @@ pub fn each_conn(begin: i32, end: i32, mut f: impl FnMut(i32, &'static Conn)) {
 
 static FD_HIGH: AtomicI32 = AtomicI32::new(0);
 
-/// One more than the highest descriptor number ever tracked.
+/// The highest descriptor number ever tracked, plus one.
 pub fn fd_high() -> i64 {
     i64::from(FD_HIGH.load(Ordering::Relaxed))
 }
@@ -358,7 +360,7 @@ fn put(n: i32, value: usize) -> bool {
     true
 }
 
-/// Makes descriptor `n` a reference to a new connection. `None`: not tracked.
+/// Makes descriptor `n` refer to a new connection. `None`: the connection is not tracked.
 pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
     if !tables() {
         return None;
@@ -381,7 +383,7 @@ pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
     Some(ConnRef::counted(conn))
 }
 
-/// Has enough been moved for `--upgrade auto` to start before its count of calls?
+/// Makes the handshake due at once if `bytes` are enough for `--upgrade auto`, whatever the count of calls.
 pub fn hurry(conn: &Conn, bytes: u64) {
     let accepting = conn.role.load(Ordering::Relaxed) == Role::Accepted;
     let (least, first) = if accepting {
@@ -397,7 +399,7 @@ pub fn hurry(conn: &Conn, bytes: u64) {
     }
 }
 
-/// Descriptor `new` refers to what `old` refers to (after a dup).
+/// Makes descriptor `new` refer to what `old` refers to, after a dup.
 pub fn dup_entry(old: i32, new: i32) {
     forget(new);
     let Some(value) = slot(old).map(|e| e.load(Ordering::Acquire)) else {
@@ -415,12 +417,12 @@ pub fn dup_entry(old: i32, new: i32) {
     put(new, value);
 }
 
-/// Is this the last descriptor (of this process) for its connection?
+/// Does only one descriptor of this process refer to the connection?
 pub fn is_last(conn: &Conn) -> bool {
     conn.refs.load(Ordering::Acquire) == 1
 }
 
-/// Descriptor `n` no longer refers to anything (it is being closed).
+/// Makes descriptor `n` refer to nothing, before it is closed.
 pub fn forget(n: i32) {
     let Some(entry) = slot(n) else { return };
     let value = entry.swap(0, Ordering::AcqRel);
@@ -428,14 +430,14 @@ pub fn forget(n: i32) {
         return;
     }
     if value & TAG_EP != 0 {
-        // SAFETY: tagged entries are addresses in the pool.
+        // SAFETY: tagged entries are addresses in the pool, which is never unmapped.
         let ep = unsafe { &*((value & !TAG_EP) as *const Ep) };
         if ep.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
             release(ep);
         }
         return;
     }
-    // SAFETY: untagged entries are addresses in the pool.
+    // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
     let conn = unsafe { &*(value as *const Conn) };
     conn.holds.fetch_add(1, Ordering::AcqRel);
     let held = ConnRef::counted(conn);
@@ -451,7 +453,7 @@ pub fn forget(n: i32) {
     }
 }
 
-/// The set's last descriptor is closed: its registrations are void.
+/// Frees a set whose last descriptor is closed, with its registrations.
 fn release(ep: &'static Ep) {
     unhide(ep.bell.swap(0, Ordering::Relaxed));
     for_live(|conn| {
@@ -475,17 +477,17 @@ pub fn for_live(mut f: impl FnMut(&'static Conn)) {
     }
 }
 
-/// Is this the child of a vfork (or of another call that shares our memory)?
-/// Then nothing of ours may be changed.
+/// Is this the child of a vfork, or of another call that shares our memory? Then nothing of ours may change.
 pub fn is_borrowed() -> bool {
     proc::pid() != PROCESS.pid.load(Ordering::Relaxed)
 }
 
-/// New connections of a child take cells of its own; the parent's stay mapped
-/// for the sockets that both hold.
-pub(crate) fn new_cells_for_child() {
-    if let Ok(cells) = make_cells() {
-        PROCESS.cells.store(cells, Ordering::Relaxed);
+/// Gives a child's new connections shared states of their own. The parent's stay mapped for the sockets that both hold.
+pub(crate) fn new_shared_states_for_child() {
+    if let Ok(shared_states) = make_shared_states() {
+        PROCESS
+            .shared_states
+            .store(shared_states, Ordering::Relaxed);
     }
 }
 
@@ -494,7 +496,7 @@ pub(crate) fn has_tables() -> bool {
     PROCESS.tables.load(Ordering::Acquire)
 }
 
-/// No descriptor refers to anything any more. The process has one thread.
+/// Makes all descriptors refer to nothing. The process must have only one thread.
 pub(crate) fn forget_all_fds() {
     for n in 0..FD_HIGH.load(Ordering::Relaxed) {
         if let Some(entry) = slot(n) {
@@ -524,15 +526,15 @@ fn alloc_conn() -> Option<&'static Conn> {
     };
     // SAFETY: below CONNS, inside the pool.
     let conn = unsafe { &*base.add(index as usize) };
-    let Some(cell) = alloc_cell(index as usize) else {
+    let Some(shared) = alloc_shared(index as usize) else {
         give_back(index);
         return None;
     };
-    reset_conn(conn, index, cell);
+    reset_conn(conn, index, shared);
     Some(conn)
 }
 
-/// Puts an index on the free list; `pool_lock` is held.
+/// Puts an index on the free list. The caller holds `pool_lock`.
 fn give_back(index: u32) {
     let len = PROCESS.conn_free_len.load(Ordering::Relaxed);
     // SAFETY: there are never more free indices than CONNS.
@@ -540,55 +542,54 @@ fn give_back(index: u32) {
     PROCESS.conn_free_len.store(len + 1, Ordering::Relaxed);
 }
 
-/// A cell that no process uses, for connection `index`: that of the same number, if no
-/// child still holds it, so that few connections use little of the memory, however many
-/// come and go. `pool_lock` is held.
-fn alloc_cell(index: usize) -> Option<&'static SharedState> {
-    let base = PROCESS.cells.load(Ordering::Relaxed);
+/// A shared state that no process uses, for connection `index`. It has the same index if no child still holds that one,
+/// so that few connections touch little memory, however many come and go. The caller holds `pool_lock`.
+fn alloc_shared(index: usize) -> Option<&'static SharedState> {
+    let base = PROCESS.shared_states.load(Ordering::Relaxed);
     for i in 0..CONNS {
         // SAFETY: below CONNS, inside the pool.
-        let cell = unsafe { &*base.add((index + i) % CONNS) };
-        if cell.procs.load(Ordering::Acquire) == 0 {
-            reset_cell(cell);
-            return Some(cell);
+        let shared = unsafe { &*base.add((index + i) % CONNS) };
+        if shared.procs.load(Ordering::Acquire) == 0 {
+            reset_shared(shared);
+            return Some(shared);
         }
     }
     None
 }
 
-fn reset_cell(cell: &SharedState) {
-    cell.procs.store(1, Ordering::Relaxed);
-    cell.nonblock.store(0, Ordering::Relaxed);
-    cell.rx_lock.reset();
-    cell.tx_lock.reset();
-    cell.rx_gate.reset();
-    cell.tx_gate.reset();
-    cell.pending_error.store(0, Ordering::Relaxed);
-    cell.tx_blocked.store(0, Ordering::Relaxed);
-    cell.tx_waited.store(0, Ordering::Relaxed);
+fn reset_shared(shared: &SharedState) {
+    shared.procs.store(1, Ordering::Relaxed);
+    shared.nonblock.store(0, Ordering::Relaxed);
+    shared.rx_lock.reset();
+    shared.tx_lock.reset();
+    shared.rx_gate.reset();
+    shared.tx_gate.reset();
+    shared.pending_error.store(0, Ordering::Relaxed);
+    shared.tx_blocked.store(0, Ordering::Relaxed);
+    shared.tx_waited.store(0, Ordering::Relaxed);
     for word in [
-        &cell.rx_count,
-        &cell.rx_taken,
-        &cell.tx_sent,
-        &cell.rx_flight,
-        &cell.tx_count,
-        &cell.tx_flight,
-        &cell.tx_to_parked,
-        &cell.tx_after,
-        &cell.rx_after,
+        &shared.rx_count,
+        &shared.rx_taken,
+        &shared.tx_sent,
+        &shared.rx_flight,
+        &shared.tx_count,
+        &shared.tx_flight,
+        &shared.tx_to_parked,
+        &shared.tx_after,
+        &shared.rx_after,
     ] {
         word.store(0, Ordering::Relaxed);
     }
 }
 
-fn reset_conn(conn: &Conn, index: u32, cell: &'static SharedState) {
+fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.generation.fetch_add(1, Ordering::AcqRel);
     conn.closing.store(0, Ordering::Relaxed);
     conn.barred
         .store(PROCESS.frozen.load(Ordering::Relaxed), Ordering::Relaxed);
     conn.inherited.store(0, Ordering::Relaxed);
-    conn.cell
-        .store(core::ptr::from_ref(cell).cast_mut(), Ordering::Relaxed);
+    conn.shared
+        .store(core::ptr::from_ref(shared).cast_mut(), Ordering::Relaxed);
     for p in [&conn.tx_dmb, &conn.rx_dmb] {
         p.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
@@ -604,7 +605,7 @@ fn reset_conn(conn: &Conn, index: u32, cell: &'static SharedState) {
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
     conn.stays_parked.store(0, Ordering::Relaxed);
-    // SAFETY: the connection is not published yet: nobody else looks.
+    // SAFETY: the connection is not published yet: no other thread reads it.
     unsafe { *conn.hs.get() = Handshake::NEW };
     for (place, reg) in conn.regs.iter().enumerate() {
         reg.ep.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -626,17 +627,17 @@ pub fn reap(conn: &'static Conn) {
     if let Some(above) = above() {
         (above.gone)(conn);
     }
-    // Nobody holds it any more: from here on it has no memory.
+    // No hold is left: from here on the connection has no memory.
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);
     }
-    let cell = conn.shared();
+    let shared = conn.shared();
     let _held = PROCESS.pool_lock.lock();
-    cell.procs.fetch_sub(1, Ordering::AcqRel);
+    shared.procs.fetch_sub(1, Ordering::AcqRel);
     give_back(conn.index.load(Ordering::Relaxed));
 }
 
-/// Makes descriptor `n` a reference to a new epoll set.
+/// Makes descriptor `n` refer to a new epoll set.
 pub fn open_ep(n: i32) {
     if !tables() || slot(n).is_none() {
         return;
@@ -677,7 +678,7 @@ pub fn each_ep(mut f: impl FnMut(&'static Ep)) {
     }
 }
 
-/// The connection of pool index `index`, if it is in use and of this generation.
+/// The connection with this id (see [`id_of`]), if its index is in use by the same generation.
 pub fn conn_by_id(id: u64) -> Option<ConnRef> {
     let index = (id & 0xffff_ffff) as usize;
     if index >= PROCESS.conn_high.load(Ordering::Relaxed) as usize {
@@ -692,20 +693,20 @@ pub fn conn_by_id(id: u64) -> Option<ConnRef> {
     alive.then_some(held)
 }
 
-/// What `conn_by_id` finds it by.
+/// The id by which [`conn_by_id`] finds the connection: its index and generation.
 pub fn id_of(conn: &Conn) -> u64 {
     u64::from(conn.generation.load(Ordering::Acquire)) << 32
         | u64::from(conn.index.load(Ordering::Relaxed))
 }
 
-/// The connection of index `i`, if that index was ever used.
+/// The connection with index `i`, if that index has ever been used.
 pub fn conn_at(i: usize) -> Option<&'static Conn> {
     let base = PROCESS.conns.load(Ordering::Relaxed);
     // SAFETY: below `conn_high`, inside the pool.
     (i < conns_made()).then(|| unsafe { &*base.add(i) })
 }
 
-/// Indices of connections that were ever used.
+/// The number of indices that have ever been used.
 pub fn conns_made() -> usize {
     PROCESS.conn_high.load(Ordering::Relaxed) as usize
 }
@@ -719,7 +720,7 @@ pub(crate) fn make_stats_page() {
     let Ok(base) = mem::map_shared(file.raw(), 0, stats::PAGE_LEN, true) else {
         return;
     };
-    // From here on nobody can map it writable any more: others only read.
+    // From here on the page cannot be mapped writable any more: others only read it.
     if mem::add_seals(file.raw(), mem::SEALS_FIXED | libc::F_SEAL_FUTURE_WRITE).is_err() {
         return;
     }
@@ -759,15 +760,15 @@ pub(crate) fn make_stats_page() {
     PROCESS.stats.store(header, Ordering::Release);
 }
 
-/// The stats page's header, if there is a page.
+/// The header of the stats page, if there is a page.
 #[inline(always)]
 pub fn header() -> Option<&'static Header> {
     let h = PROCESS.stats.load(Ordering::Acquire);
-    // SAFETY: null or a mapping that is never unmapped.
+    // SAFETY: null, or a mapping that is never unmapped.
     unsafe { h.as_ref() }
 }
 
-/// The stats entry of a connection.
+/// The connection's entry in the stats page.
 #[inline(always)]
 pub fn entry(conn: &Conn) -> Option<&'static ConnEntry> {
     let h = PROCESS.stats.load(Ordering::Acquire);
@@ -780,7 +781,7 @@ pub fn entry(conn: &Conn) -> Option<&'static ConnEntry> {
     Some(unsafe { &*h.cast::<u8>().add(at).cast::<ConnEntry>() })
 }
 
-/// Adds to a process-wide counter.
+/// Adds to a counter of the process.
 #[inline]
 pub fn count(c: Counter, n: u64) {
     if let Some(h) = header() {
@@ -788,7 +789,7 @@ pub fn count(c: Counter, n: u64) {
     }
 }
 
-/// State that `ConnEntry` shows.
+/// Shows the connection's state and reason in its entry.
 pub fn show(conn: &Conn, state: ConnState, reason: Reason) {
     if let Some(e) = entry(conn) {
         e.reason.store(reason.0, Ordering::Relaxed);

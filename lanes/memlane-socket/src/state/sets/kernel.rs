@@ -1,4 +1,4 @@
-//! The kernel's side of a set: what it is asked for, and what it has not been told yet.
+//! The kernel's side of a set: the events that it is asked for, and the changes that it does not know yet.
 
 use super::*;
 use libc::{c_int, epoll_event};
@@ -6,14 +6,14 @@ use libc::{c_int, epoll_event};
 pub(crate) const ET: u32 = libc::EPOLLET as u32;
 pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
-/// `Reg::kernel_events`: an edge-triggered registration was armed anew, so the
-/// kernel must be told even if the mask is the same.
+/// Value of `Reg::kernel_events`: an edge-triggered registration was armed anew, so the kernel must get the mask again
+/// even if it is the same.
 pub(crate) const STALE: u32 = u32::MAX;
 
-/// Random, so that a program's own data is not taken for a number of ours. Made
-/// with the first set, so that forked children have the same.
+/// The base of the `data` that the kernel keeps. It is random, so that a program's own data does not look like it, and
+/// is made with the first set, so that forked children have the same.
 pub(crate) static BASE: AtomicU64 = AtomicU64::new(0);
-/// Bits for the use count of a registration.
+/// The number of bits for the use count of a registration.
 pub(crate) const GENERATION_BITS: u32 = 16;
 
 pub(crate) fn base() -> u64 {
@@ -41,7 +41,7 @@ pub(crate) fn kernel_data(reg: &Reg) -> u64 {
     }
 }
 
-/// The events that the kernel should be asked for.
+/// The events that the kernel is asked for.
 pub(crate) fn for_kernel(reg: &Reg) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     if may_report(reg) {
@@ -51,20 +51,20 @@ pub(crate) fn for_kernel(reg: &Reg) -> u32 {
     }
 }
 
-/// Not disarmed?
+/// May the registration report events? One with `EPOLLONESHOT` may not after its event.
 pub(crate) fn may_report(reg: &Reg) -> bool {
     reg.events.load(Ordering::Relaxed) & ONESHOT == 0 || reg.armed.load(Ordering::Relaxed) != 0
 }
 
-/// May the kernel hear of a change later, before somebody next sleeps on (or
-/// asks) the set? The set's lock is held: sleepers come and go under it only.
+/// May the kernel learn of a change later, before a thread next sleeps on the set or asks it? The caller holds the
+/// set's lock, so no thread begins or ends a sleep meanwhile.
 pub(crate) fn may_wait(ep: &Ep, upgraded: bool) -> bool {
     upgraded
         && ep.sleepers.load(Ordering::Relaxed) == 0
         && ep.inherited.load(Ordering::Relaxed) == 0
 }
 
-/// The program's view of a registration changes; the kernel is told later.
+/// Changes the program's view of a registration. The kernel learns of it later.
 pub(crate) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
     reg.events.store(events, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
@@ -79,7 +79,7 @@ pub(crate) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
 }
 
 pub(crate) fn tell_kernel(ep: &Ep, reg: &Reg, events: u32) {
-    // An error means that the program has closed one of the two: nothing to tell.
+    // An error means that the program has closed one of the two descriptors: there is nothing to change.
     let _ = kernel_ctl(ep, libc::EPOLL_CTL_MOD, reg, events);
     reg.kernel_events.store(events, Ordering::Relaxed);
     reg.kernel_data
@@ -95,16 +95,16 @@ pub(crate) fn kernel_ctl(ep: &Ep, op: c_int, reg: &Reg, events: u32) -> memlane_
         ep.fd.load(Ordering::Relaxed),
         reg.fd.load(Ordering::Relaxed),
     );
-    // SAFETY: `e` lives over the call.
+    // SAFETY: `e` lives until the call returns.
     unsafe { memlane_sys::syscall!(libc::SYS_epoll_ctl, epfd, op, fd, &raw mut e) }
 }
 
-/// Tells the kernel what it was not told yet.
+/// Gives the kernel the changes that it does not know yet.
 pub(crate) fn flush_dirty(ep: &Ep) {
     if ep.dirty.load(Ordering::Relaxed).is_null() {
         return;
     }
-    // One at a time: other threads get the lock in between.
+    // One change at a time: other threads get the lock in between.
     while let Some(_held) = ep.lock.lock() {
         let Some(reg) = reg_ref(ep.dirty.load(Ordering::Relaxed)) else {
             return;

@@ -1,8 +1,8 @@
-//! The lists of a set. Its lock is held (`remove` and `set_of` take it).
+//! The lists of a set, guarded by the set's lock (`remove` and `set_of` take it themselves).
 //!
-//! A registration belongs to one set or to none, and only the lists of its own set link it. It leaves its set with
-//! all its links, under that set's lock; so whoever comes from a connection, and not from a list, looks again at
-//! `Reg::ep` once it has the lock ([`set_of`]).
+//! A registration belongs to one set or to none, and only the lists of its own set link it. It leaves its set with all
+//! its links, under that set's lock. So a thread that comes from a connection, and not from a list, must read `Reg::ep`
+//! again once it has the lock ([`set_of`] does).
 
 use super::*;
 use crate::state::thread::LockGuard;
@@ -31,7 +31,7 @@ fn set_by(
     belongs_to(reg, ep).then_some((ep, held))
 }
 
-/// Does the registration belong to this set? For sure if the set's lock is held.
+/// Does the registration belong to this set? The answer is certain only under the set's lock.
 pub(crate) fn belongs_to(reg: &Reg, ep: &Ep) -> bool {
     core::ptr::eq(reg.ep.load(Ordering::Acquire), ep)
 }
@@ -78,7 +78,7 @@ pub(crate) fn pop_ready(ep: &Ep) -> Option<&'static Reg> {
     Some(reg)
 }
 
-/// Registrations in the ready list.
+/// The number of registrations in the ready list.
 pub(crate) fn ready_len(ep: &Ep) -> u32 {
     ep.ready_len.load(Ordering::Relaxed)
 }
@@ -125,7 +125,7 @@ pub(crate) fn push_dirty(ep: &Ep, reg: &Reg) {
     ep.dirty.store(ptr(reg), Ordering::Relaxed);
 }
 
-/// Takes a registration out of a set, if it is still in there.
+/// Takes a registration out of a set, if it still is in this set.
 pub(crate) fn remove(ep: &Ep, reg: &Reg) {
     if let Some(_held) = ep.lock.lock()
         && belongs_to(reg, ep)
@@ -141,7 +141,7 @@ pub(crate) fn take_out(ep: &Ep, reg: &Reg) {
     if marked(reg, REG_READY) {
         drop_linked(&ep.ready_head, reg, REG_READY, |r| &r.next_ready);
         ep.ready_len.store(ready_len(ep) - 1, Ordering::Relaxed);
-        // The tail may have been this one: walk to the new end.
+        // The tail may have been this registration: walk to the new end.
         let mut last = core::ptr::null_mut();
         let mut at = ep.ready_head.load(Ordering::Relaxed);
         while let Some(r) = reg_ref(at) {

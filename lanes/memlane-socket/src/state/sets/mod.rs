@@ -1,14 +1,14 @@
-//! What is kept of epoll sets, and of the connections in them.
+//! Epoll sets, and the registrations of connections in them.
 //!
-//! An [`Ep`] keeps for each registered connection what the program asked for, and lists of registrations: *ready* (may
-//! have something to report), *hot* (awake: to be parked before a sleep) and *dirty* (changes that the kernel has not been
-//! told, because nobody has slept since). `wait::epoll` answers the program out of them; the lanes only tell them what
-//! has changed.
+//! An [`Ep`] keeps what the program asked for, for each registered connection, and lists of registrations: *ready* (may
+//! have something to report), *hot* (awake: to be parked before a sleep) and *dirty* (changes that the kernel does not
+//! know yet, because no thread has slept since). `wait::epoll` answers the program from these lists. The lanes only
+//! note what has changed.
 //!
-//! Lock order: parking takes a connection's `rx_lock` under the set's lock, so whoever holds `rx_lock` only *tries* a
-//! set's lock ([`may_wake`]).
+//! Lock order: parking takes a connection's `rx_lock` under the set's lock. So a thread that holds `rx_lock` only
+//! *tries* to take a set's lock ([`may_wake`]).
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -30,29 +30,30 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Ep {
-    /// Descriptors that refer to it; 0 = free.
+    /// The number of descriptors that refer to the set; 0: free.
     pub refs: AtomicU32,
     /// Guards the lists and `sleepers`.
     pub lock: Lock,
-    /// Its descriptor.
+    /// The set's descriptor.
     pub fd: AtomicI32,
-    /// Threads asleep in the kernel on it.
+    /// The number of threads that sleep on the set in the kernel.
     pub sleepers: AtomicU32,
-    /// Not 0: a fork has given it to two processes; 1: no wait has looked at its connections since.
+    /// 0: the set belongs to this process alone. Otherwise a fork has given it to two processes; 1: no wait has looked
+    /// at its connections since.
     pub inherited: AtomicU32,
-    /// 1 = it is itself in another set.
+    /// 1: the set itself is in another set.
     pub nested: AtomicU32,
-    /// Registrations of connections.
+    /// The number of registrations of connections.
     pub regs: AtomicU32,
-    /// Eventfd that wakes a sleeper (see `kick`); 0 = none yet.
+    /// The eventfd that wakes a sleeper (see `kick`); 0: not made yet.
     pub bell: AtomicI32,
     /// `ticks` at which the kernel was last asked.
     pub(crate) asked: AtomicU64,
-    /// Waits answered from the rings since.
+    /// The number of waits since then that were answered from the rings.
     pub(crate) unasked: AtomicU32,
-    /// Who reports next, where the program takes fewer events than there are.
+    /// Whether rings or the kernel report next, where the program takes fewer events than there are.
     pub(crate) turns: Turns,
-    /// Registrations in the ready list. Guarded by `lock`.
+    /// The number of registrations in the ready list. Guarded by `lock`.
     pub(crate) ready_len: AtomicU32,
     pub(crate) ready_head: AtomicPtr<Reg>,
     pub(crate) ready_tail: AtomicPtr<Reg>,
@@ -61,7 +62,7 @@ pub struct Ep {
 }
 
 impl Ep {
-    /// Makes a slot ready for descriptor `fd`.
+    /// Prepares this value for the set with descriptor `fd`.
     pub fn reset(&self, fd: i32) {
         self.lock.reset();
         self.fd.store(fd, Ordering::Relaxed);
@@ -87,51 +88,51 @@ impl Ep {
 /// One registration in an epoll set.
 #[derive(Debug)]
 pub struct Reg {
-    /// The set; null = none.
+    /// The set; null: none.
     pub ep: AtomicPtr<Ep>,
-    /// Descriptor it was registered by.
+    /// The descriptor that it was registered with.
     pub fd: AtomicI32,
-    /// Events asked for (`EPOLLIN | …`).
+    /// The events that the program asked for (`EPOLLIN | …`).
     pub events: AtomicU32,
-    /// Events that the kernel has been told; `STALE` = tell it in any case.
+    /// The events that the kernel knows; [`STALE`](kernel::STALE): it must get them in any case.
     pub kernel_events: AtomicU32,
-    /// `data` as the kernel has been told.
+    /// The `data` that the kernel knows.
     pub kernel_data: AtomicU64,
-    /// The program's word.
+    /// The program's own `data`.
     pub data: AtomicU64,
-    /// With `EPOLLONESHOT`: 1 = may still report once. Guarded by the set's lock.
+    /// With `EPOLLONESHOT`: 1: it may still report once. Guarded by the set's lock.
     pub armed: AtomicU32,
-    /// Counts uses, so that a late event of an earlier one is known. Guarded by the set's lock.
+    /// Counts uses, so that a late event of an earlier use can be recognized. Guarded by the set's lock.
     pub generation: AtomicU32,
-    /// `REG_*` bits, guarded by the set's lock.
+    /// `REG_*` bits. Guarded by the set's lock.
     pub marks: AtomicU32,
-    /// Next in the set's ready list, guarded by the set's lock.
+    /// Next in the set's ready list. Guarded by the set's lock.
     pub next_ready: AtomicPtr<Reg>,
-    /// Neighbours in the set's hot list, guarded by the set's lock.
+    /// Next in the set's hot list. Guarded by the set's lock.
     pub next_hot: AtomicPtr<Reg>,
-    /// See `next_hot`.
+    /// Previous in the set's hot list. Guarded by the set's lock.
     pub prev_hot: AtomicPtr<Reg>,
-    /// Next in the set's dirty list, guarded by the set's lock.
+    /// Next in the set's dirty list. Guarded by the set's lock.
     pub next_dirty: AtomicPtr<Reg>,
-    /// The connection's index in the pool, times [`REGS`], plus the place among its registrations. Written when the
+    /// The connection's index in the pool, times [`REGS`], plus the index among its registrations. Written when the
     /// connection is made.
     pub number: AtomicU32,
 }
 
-/// `Reg::marks`: in the ready list.
+/// Bit of `Reg::marks`: in the ready list.
 pub const REG_READY: u32 = 1;
-/// `Reg::marks`: in the hot list.
+/// Bit of `Reg::marks`: in the hot list.
 pub const REG_HOT: u32 = 2;
-/// `Reg::marks`: in the dirty list.
+/// Bit of `Reg::marks`: in the dirty list.
 pub const REG_DIRTY: u32 = 4;
-/// `Reg::marks`: an edge for `EPOLLOUT` is due.
+/// Bit of `Reg::marks`: an edge for `EPOLLOUT` is due.
 pub const REG_OUT_EDGE: u32 = 8;
-/// `Reg::marks`: an edge for `EPOLLIN` is due.
+/// Bit of `Reg::marks`: an edge for `EPOLLIN` is due.
 pub const REG_IN_EDGE: u32 = 16;
-/// `Reg::marks`: the program has deleted it; the kernel has not been told yet.
+/// Bit of `Reg::marks`: the program has deleted it; the kernel does not know that yet.
 pub const REG_ABSENT: u32 = 32;
 
-/// Registrations that one connection can have; more: TCP only.
+/// The number of registrations that one connection can have; with more, it stays on TCP.
 pub const REGS: usize = 2;
 
 pub(crate) fn reg_ref<'a>(p: *mut Reg) -> Option<&'a Reg> {
@@ -148,7 +149,7 @@ pub fn is_registered(regs: &[Reg]) -> bool {
     regs.iter().any(|r| !r.ep.load(Ordering::Relaxed).is_null())
 }
 
-/// The next wait on a set with this connection looks at it again. No lane lock is held.
+/// Makes the next wait on a set with this connection look at it again. The caller holds no lane lock.
 pub fn look_again(regs: &[Reg]) {
     for reg in regs {
         if let Some((ep, _held)) = set_of(reg) {
@@ -157,8 +158,8 @@ pub fn look_again(regs: &[Reg]) {
     }
 }
 
-/// The next wait reports that the connection can send, to edge-triggered registrations too: a send was refused though
-/// TCP was not full. No lane lock is held.
+/// Makes the next wait report that the connection can send, to edge-triggered registrations too: a send failed though
+/// TCP was not full. The caller holds no lane lock.
 #[cold]
 pub fn writable_again(regs: &[Reg], upgraded: bool) {
     for reg in regs {
@@ -176,9 +177,8 @@ pub fn writable_again(regs: &[Reg], upgraded: bool) {
     }
 }
 
-/// May the connection wake up (`Cold` → `Hot`)? Not while a thread sleeps on a
-/// set that it is in. If so it is put on the sets' hot lists. `rx_lock` is held:
-/// the sets' locks are only tried.
+/// May the connection wake up (`Cold` → `Hot`)? It may not while a thread sleeps on a set that it is in. If it may,
+/// this puts it on the sets' hot lists. The caller holds `rx_lock`, so the sets' locks are only tried.
 pub fn may_wake(regs: &[Reg]) -> bool {
     for reg in regs {
         if reg.ep.load(Ordering::Acquire).is_null() {
@@ -197,15 +197,14 @@ pub fn may_wake(regs: &[Reg]) -> bool {
             _ => false,
         };
         if !ok {
-            return false; // those already on a hot list are found cold when that set parks
+            return false; // registrations already on a hot list are found cold when that set parks
         }
     }
     true
 }
 
-/// Descriptor `n` of a connection is being closed: the kernel drops its registrations
-/// when the last descriptor goes; a number that goes while others stay keeps
-/// them (but not those that the program has deleted before).
+/// Drops the registrations of a descriptor `n` that is being closed. The kernel drops them when the last descriptor of
+/// the socket goes; while others stay, it keeps them. But those that the program has deleted before go in any case.
 pub fn drop_fd(regs: &[Reg], n: i32, last: bool) {
     for reg in regs {
         let Some((ep, _held)) = set_of(reg) else {

@@ -1,38 +1,39 @@
-//! Whose turn it is, where rings and the kernel both have more to report than the program takes at a time.
+//! Turns of rings and kernel, where both have more to report than the program takes at a time.
 //!
-//! The kernel goes round robin over all that is ready. It cannot see rings, and nobody but the kernel sees how much the
-//! kernel has. So the two sides take turns: the rings' turn is over when each ready ring has been reported, the kernel's
-//! when it reports a descriptor again that it began with. That also tells how long its next turn is.
+//! The kernel goes round robin over all descriptors that are ready. It cannot see rings, and the library cannot see how
+//! many descriptors are ready in the kernel. So the two sides take turns. The rings' turn ends when each ready ring has
+//! been reported. The kernel's turn ends when it reports again the descriptor that it began with; that also shows how
+//! long its next turn is.
 //!
-//! Threads that wait on one set at a time share these words without a lock: a lost update costs somebody one turn.
+//! Threads that wait on one set at the same time share these words without a lock: a lost update costs one turn.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Nobody waits: the kernel is asked now and then.
+/// No side has to wait: the kernel is asked now and then.
 const NOBODYS: u32 = 0;
 const RINGS: u32 = 1;
 const KERNELS: u32 = 2;
 
-/// Events in one turn of the kernel, at most, while it is not known how many it has.
+/// The most events in one turn of the kernel, while the number of its ready descriptors is not known.
 const LONGEST_TURN: u32 = 64;
 
-/// The turns of one set; all-zero is a set on which nobody waits.
+/// The turns of one set. All-zero is a set on which no side has to wait.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     whose: AtomicU32,
-    /// Events that rings have reported in their turn.
+    /// The number of events that rings have reported in their turn.
     by_rings: AtomicU32,
-    /// Events that the kernel has reported in its turn, and those by which its last one was too long.
+    /// The number of events that the kernel has reported in its turn, plus those by which its last turn was too long.
     by_kernel: AtomicU32,
-    /// Descriptors that the kernel has; 0 = not known.
+    /// The number of ready descriptors in the kernel; 0: not known.
     kernel_has: AtomicU32,
-    /// The program's word for the descriptor that the kernel began with, and how many it has reported since.
+    /// The program's `data` of the descriptor that the kernel began with; `since_first` counts the events since then.
     first: AtomicU64,
     since_first: AtomicU32,
 }
 
 impl Turns {
-    /// No turns are kept any more.
+    /// Forgets the turns.
     pub(crate) fn forget(&self) {
         self.whose.store(NOBODYS, Ordering::Relaxed);
         for word in [
@@ -45,12 +46,12 @@ impl Turns {
         }
     }
 
-    /// Did the kernel have more to report than the program took?
+    /// Are turns kept, because the kernel had more to report than the program took?
     pub(crate) fn are_kept(&self) -> bool {
         self.whose.load(Ordering::Relaxed) != NOBODYS
     }
 
-    /// Is it the kernel's turn, while so many rings are ready?
+    /// Is it the kernel's turn, while `rings_ready` rings are ready?
     pub(crate) fn is_kernels(&self, rings_ready: u32) -> bool {
         match self.whose.load(Ordering::Relaxed) {
             KERNELS => true,
@@ -62,7 +63,7 @@ impl Turns {
         }
     }
 
-    /// The kernel's turn begins, unless it has had it already.
+    /// Begins the kernel's turn, unless the kernel has had it already.
     fn begin_kernels(&self) -> bool {
         let had = self.by_kernel.load(Ordering::Relaxed);
         let has = self.kernel_has.load(Ordering::Relaxed);
@@ -74,20 +75,20 @@ impl Turns {
         true
     }
 
-    /// The kernel should have been asked, but rings took all places.
+    /// Gives the next turn to the kernel: it was due to be asked, but the rings filled the program's array.
     pub(crate) fn kernel_is_next(&self) {
         self.whose.store(KERNELS, Ordering::Relaxed);
     }
 
-    /// Rings have reported so many events.
+    /// Counts events that rings have reported.
     pub(crate) fn rings_reported(&self, events: usize) {
         let events = u32::try_from(events).unwrap_or(u32::MAX);
         let sum = self.by_rings.load(Ordering::Relaxed).saturating_add(events);
         self.by_rings.store(sum, Ordering::Relaxed);
     }
 
-    /// The kernel has reported these events, by the program's words, and the program's array is full. `is_all`: it has
-    /// no more.
+    /// Counts events that the kernel has reported, by the program's `data`; they fill the program's array. `is_all`:
+    /// the kernel has no more.
     pub(crate) fn kernel_reported(&self, events: impl Iterator<Item = u64>, is_all: bool) {
         events.for_each(|data| self.count(data));
         let told = self.by_kernel.load(Ordering::Relaxed);
@@ -137,8 +138,8 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Rings and descriptors of the kernel that stay ready, and a program that takes `places` events at a time, as the
-    /// wait of an epoll set fills them.
+    /// Rings, and descriptors of the kernel, that stay ready, and a program that takes `places` events at a time. They
+    /// are reported as the wait of an epoll set does it.
     struct Set {
         turns: Turns,
         rings: VecDeque<u64>,
@@ -219,7 +220,7 @@ mod tests {
                 let waits = 4000;
                 (0..waits).for_each(|wait| set.wait(places, wait % 64 == 0));
                 if u64::try_from(places).unwrap() >= rings + kernel {
-                    continue; // there is room for everybody
+                    continue; // the program's array has room for all
                 }
                 let all: u32 = set.reports.iter().sum();
                 let fair = all / u32::try_from(rings + kernel).unwrap();

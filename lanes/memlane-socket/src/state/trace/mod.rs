@@ -1,18 +1,16 @@
-//! What this process carries, told to a tracer (`memlane trace`).
+//! The trace: records of what this process carries, for a tracer (`memlane trace`).
 //!
-//! The words that a tracer writes lie in a memfd of this process, which it finds
-//! in `/proc/PID/fd` and opens if the kernel lets it (as a debugger). That memfd is
-//! mapped over [`HOME`], a page of this library's own data, so that a lane that
-//! nobody traces pays for one comparison with a word at a fixed address.
+//! The words that a tracer writes lie in a memfd of this process. The tracer finds it in `/proc/PID/fd` and opens it if
+//! the kernel allows that (as for a debugger). The memfd is mapped over [`HOME`], a page of this library's own data, so
+//! a lane that is not traced pays only for one test of a word at a fixed address.
 //!
-//! Nothing here waits for the tracer, but for a process that starts under one
-//! (`MEMLANE_TRACE`), and that for a second at most. What finds no room in the
-//! ring is counted and left out. A tracer that is gone (its lock on the memfd is,
-//! by the kernel's word) is noticed within a second of traffic: `on` becomes 0,
-//! and the ring's memory goes back.
+//! Nothing here waits for the tracer, except for a process that starts under one (`MEMLANE_TRACE`), and that waits for
+//! at most a second. Records that find no room in the ring are counted and left out. A tracer holds a lock on the memfd
+//! while it lives. When the kernel no longer shows that lock, traffic notices it within a second: `on` becomes 0, and
+//! the ring's memory goes back.
 //!
-//! Everything works in signal handlers and between fork and exec: no lock, no
-//! allocation, private words are atomics.
+//! Everything works in signal handlers and between fork and exec: it takes no lock and allocates nothing, and private
+//! words are atomics.
 
 mod tell;
 
@@ -31,7 +29,7 @@ use memlane_sys::fd::{self, Fd};
 use memlane_sys::sock::{self, UnixName};
 use memlane_sys::{Result, mem, proc, time};
 
-/// A page of the largest size that the architecture has.
+/// A page, as long as the largest page size of the architecture.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Home {
@@ -41,29 +39,29 @@ struct Home {
 const HOME_LEN: usize = size_of::<Home>();
 const _: () = assert!(HOME_LEN <= RING_AT);
 
-/// The memfd is mapped over it. Until then, and where there is none, it is all zero: nobody traces.
+/// The memfd is mapped over this page. Before that, or without a memfd, it is all zero: no tracer is there.
 static HOME: Home = Home { page: Page::zero() };
 
-/// Position up to which room in the ring has been given away: never read back from shared memory.
+/// The position up to which room in the ring has been given away. It is never read back from shared memory.
 static HEAD: AtomicU64 = AtomicU64::new(0);
-/// The ring, mapped when it is first needed; not unmapped while the process lives, because threads may be using it.
+/// The ring, mapped when it is first needed. It stays mapped while the process lives, because threads may be using it.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// Bytes of it; stored after `BASE`.
+/// The length of the mapping, in bytes; stored after `BASE`.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
-/// Wall clock when a tracer was last looked for.
+/// When a tracer was last looked for, in ns of the wall clock.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
-/// How often it is asked whether the tracer is still there.
+/// The time between two checks that the tracer still lives, in ns.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
-/// How long a process that starts under a tracer waits to be traced.
+/// How long a process that starts under a tracer waits to be traced, in ms.
 const WAIT_FOR_TRACER_MS: i64 = 1000;
 
 /// Is there a tracer? One relaxed load.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn on() -> bool {
-    // Compiled, it would be four instructions: the address out of a table, the word, a test, a jump.
-    // SAFETY: reads the aligned first word of a static, which is what a relaxed load of it does.
+    // The compiler would make four instructions of this: load the address from a table, load the word, test, jump.
+    // SAFETY: reads the aligned first word of a static, as a relaxed load does.
     unsafe {
         core::arch::asm!(
             "cmp dword ptr [rip + {home}], 0",
@@ -86,7 +84,7 @@ pub fn on() -> bool {
 const _: () =
     assert!(core::mem::offset_of!(Home, page) == 0 && core::mem::offset_of!(Page, on) == 0);
 
-/// Makes the page; called when the process makes its tables, and in the child of a fork.
+/// Makes the page, when the process makes its tables, and in the child of a fork.
 pub fn start() {
     if make_page().is_err() {
         PROCESS.trace_fd.store(-1, Ordering::Relaxed);
@@ -104,16 +102,16 @@ pub fn start() {
     }
 }
 
-/// In the child of a fork: the page and the ring are its parent's.
+/// Drops the page and the ring in the child of a fork: they are the parent's.
 pub fn forget() {
     let home = NonNull::from(&HOME).cast::<u8>();
-    // The parent's words would tell us to write into its ring.
-    // SAFETY: the pages of HOME alone, which consists of atomics: every value that they can take is a valid one.
+    // The parent's words would make this process write into the parent's ring.
+    // SAFETY: only the pages of HOME, which consists of atomics: every value that they can take is a valid one.
     let gone = unsafe { mem::clear_shared(home, HOME_LEN) };
     let base = NonNull::new(BASE.swap(core::ptr::null_mut(), Ordering::AcqRel));
     let len = MAPPED.swap(0, Ordering::AcqRel);
     if let (Some(base), Ok(())) = (base, gone) {
-        // SAFETY: mapped here; the child has one thread, and it is here.
+        // SAFETY: mapped here; the child has only this thread.
         unsafe { mem::unmap(base, len) };
     }
     PROCESS.trace_fd.store(-1, Ordering::Relaxed);
@@ -121,10 +119,10 @@ pub fn forget() {
 
 fn make_page() -> Result<()> {
     let file = mem::memfd(trace::MEMFD_NAME, RING_AT, false)?;
-    // A tracer may make it longer; nobody can take away what we have mapped.
+    // A tracer may make the file longer; nobody can take away what this process has mapped.
     mem::add_seals(file.raw(), libc::F_SEAL_SHRINK)?;
     let home = NonNull::from(&HOME).cast::<u8>();
-    // SAFETY: the pages of HOME alone (aligned and as long as pages are), which consists of atomics.
+    // SAFETY: only the pages of HOME (aligned and as long as pages are), which consists of atomics.
     unsafe { mem::remap_shared(home, file.raw(), 0, HOME_LEN) }?;
     let page = &HOME.page;
     page.version.store(trace::VERSION, Ordering::Relaxed);
@@ -143,8 +141,8 @@ fn make_page() -> Result<()> {
     Ok(())
 }
 
-/// Hands the page to the tracer that this process was started under; what it is given, nobody but the user
-/// whose process this is, or root, gets.
+/// Hands the page to the tracer that started this process. The tracer must belong to the same user, or to root: nobody
+/// else may read what the records hold.
 fn call_tracer(name: &[u8]) -> Result<()> {
     let tracer: Fd = sock::unix_stream_to(&UnixName::abstract_name(name)?)?;
     let uid = sock::peer_uid(tracer.raw())?;
@@ -158,7 +156,7 @@ fn call_tracer(name: &[u8]) -> Result<()> {
     )
 }
 
-/// A thread that is writing records. The tracer waits for these to end before it begins anew.
+/// A thread that is writing records. A tracer waits until all sessions end before it begins anew.
 struct Session {
     ring: Ring,
     page: &'static Page,
@@ -188,7 +186,7 @@ impl Drop for Session {
     }
 }
 
-/// The ring of the tracer's size, mapped. `None`, with the reason in `error`: it cannot be.
+/// The ring, mapped, of the size that the tracer chose. `None`: it cannot be mapped; `error` has the reason.
 fn ring(page: &Page) -> Option<Ring> {
     let wanted = page.ring_size.load(Ordering::Relaxed);
     let size = usize::try_from(wanted).ok()?;
@@ -211,7 +209,7 @@ fn refuse(page: &Page, error: i32) -> Option<Ring> {
     None
 }
 
-/// Maps the ring, or a longer one (the shorter mapping stays: another thread may be using it).
+/// Maps the ring, or a longer one. The shorter mapping stays, because another thread may be using it.
 #[cold]
 fn map(size: usize) -> Result<()> {
     let file = PROCESS.trace_fd.load(Ordering::Acquire);
@@ -221,19 +219,19 @@ fn map(size: usize) -> Result<()> {
     let base = mem::map_shared(file, RING_AT, size, true)?;
     let before = MAPPED.load(Ordering::Acquire);
     let old = BASE.load(Ordering::Acquire);
-    // Two threads may map it at a time; both mappings are the same memory, and the later one counts.
+    // Two threads may map it at the same time; both mappings are the same memory, and the later one counts.
     let first = BASE.compare_exchange(old, base.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     if first.is_ok() && before < size {
         MAPPED.store(size, Ordering::Release);
         Ok(())
     } else {
-        // SAFETY: just mapped, and nobody knows of it.
+        // SAFETY: just mapped, and no other code knows of it.
         unsafe { mem::unmap(base, size) };
         Err(memlane_sys::Errno::AGAIN)
     }
 }
 
-/// Now and then: is somebody there who reads this? He has the file's lock as long as he lives.
+/// Checks now and then that a tracer still reads this: it holds the file's lock for as long as it lives.
 fn is_tracer_there(page: &Page, now: u64) -> bool {
     let looked = LOOKED.load(Ordering::Relaxed);
     if now.abs_diff(looked) < LOOK_EVERY_NS {

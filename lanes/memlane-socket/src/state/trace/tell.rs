@@ -1,5 +1,5 @@
-//! The records: what is told at which place of the lane. All are called only if
-//! `trace::on()` said so, and do nothing if that has changed.
+//! The records that each step of a lane makes. Callers check `trace::on()` first; these functions do nothing if that
+//! has changed meanwhile.
 
 use super::Session;
 use crate::iov::Cursor;
@@ -18,33 +18,35 @@ const RING: u8 = 1;
 
 // --- sent ---------------------------------------------------------------------
 
-/// The next `n` bytes of `cursor` are about to go by the ring; `seq` is the first one's stream offset.
+/// Records that the next `n` bytes of `cursor` are about to go by the ring. `seq` is the stream offset of the first
+/// one.
 #[cold]
 pub fn by_ring(conn: &Conn, cursor: &Cursor<'_>, seq: u64, n: usize) {
     data(conn, Way::Sent, RING, seq, n, Some(cursor.clone()));
 }
 
-/// The next `n` of `bytes`, which lie in the ring already, are published; `seq` is the first one's stream offset.
+/// Records that the next `n` of `bytes`, which lie in the ring already, are published. `seq` is the stream offset of
+/// the first one.
 #[cold]
 pub fn finished(conn: &Conn, bytes: &SharedBytes, seq: u64, n: usize) {
     let piece = piece(bytes.as_ptr(), n.min(bytes.len()));
     data(conn, Way::Sent, RING, seq, n, Some(Cursor::new(&piece)));
 }
 
-/// `n` bytes of `cursor` have gone by TCP, on an open lane.
+/// Records that `n` bytes of `cursor` have gone by TCP on an open lane.
 #[cold]
 pub fn by_tcp(conn: &Conn, cursor: Cursor<'_>, seq: u64, n: usize) {
     data(conn, Way::Sent, TCP, seq, n, Some(cursor));
 }
 
-/// … by TCP while no lane was open: `n` is the call's answer.
+/// Records that bytes have gone by TCP while no lane was open. `n` is the call's return value.
 #[cold]
 pub fn by_kernel(conn: &Conn, buffers: &[iovec], seq: u64, n: isize) {
     let n = usize::try_from(n).unwrap_or(0);
     data(conn, Way::Sent, TCP, seq, n, Some(Cursor::new(buffers)));
 }
 
-/// … and nobody but the kernel knows which bytes these were (splice).
+/// Records that `n` bytes have gone by TCP while only the kernel knows which bytes they were (splice).
 #[cold]
 pub fn unseen_sent(conn: &Conn, n: isize) {
     let n = usize::try_from(n).unwrap_or(0);
@@ -52,14 +54,15 @@ pub fn unseen_sent(conn: &Conn, n: isize) {
     data(conn, Way::Sent, TCP, seq, n, None);
 }
 
-/// The lane has ended, and `n` (a call's answer) bytes were sent (`way`), or received, by TCP: nobody else counts these.
+/// Records bytes that were sent (`way`) or received by TCP after the lane ended, and counts them: nothing else does.
+/// `n` is the call's return value.
 #[cold]
 pub fn after_end(conn: &Conn, way: Way, buffers: Option<&[iovec]>, n: isize) {
     let Ok(n) = usize::try_from(n) else { return };
-    let cell = conn.shared();
+    let shared = conn.shared();
     let (before, sum) = match way {
-        Way::Sent => (sent_so_far(conn), &cell.tx_after),
-        Way::Received => (received_so_far(conn), &cell.rx_after),
+        Way::Sent => (sent_so_far(conn), &shared.tx_after),
+        Way::Received => (received_so_far(conn), &shared.rx_after),
     };
     sum.fetch_add(n as u64, Relaxed);
     data(conn, way, TCP, before, n, buffers.map(Cursor::new));
@@ -67,13 +70,13 @@ pub fn after_end(conn: &Conn, way: Way, buffers: Option<&[iovec]>, n: isize) {
 
 // --- received -------------------------------------------------------------------
 
-/// `n` bytes have come out of the ring, into what `cursor` is a mark of.
+/// Records that `n` bytes have come out of the ring, to where `cursor` points.
 #[cold]
 pub fn from_ring(conn: &Conn, cursor: Cursor<'_>, seq: u64, n: usize) {
     data(conn, Way::Received, RING, seq, n, Some(cursor));
 }
 
-/// … or lie in it, and are used there.
+/// Records bytes that lie in the ring and are used there.
 #[cold]
 pub fn in_ring(conn: &Conn, ring: &SharedBytes, at: Stretch, seq: u64) {
     if let Some(bytes) = ring.part(at.at, at.len) {
@@ -89,14 +92,14 @@ pub fn in_ring(conn: &Conn, ring: &SharedBytes, at: Stretch, seq: u64) {
     }
 }
 
-/// `n` bytes have come by TCP on an open lane, to `base`.
+/// Records that `n` bytes have come by TCP on an open lane, to `base`.
 #[cold]
 pub fn from_tcp(conn: &Conn, base: *mut u8, seq: u64, n: usize) {
     let piece = piece(base, n);
     data(conn, Way::Received, TCP, seq, n, Some(Cursor::new(&piece)));
 }
 
-/// `n` (a call's answer) bytes have come by the program's own call, and are counted already.
+/// Records bytes that have come by the program's own call and are counted already. `n` is the call's return value.
 #[cold]
 pub fn unseen_received(conn: &Conn, buffers: Option<&[iovec]>, n: isize) {
     let Ok(n) = usize::try_from(n) else { return };
@@ -104,7 +107,7 @@ pub fn unseen_received(conn: &Conn, buffers: Option<&[iovec]>, n: isize) {
     data(conn, Way::Received, TCP, seq, n, buffers.map(Cursor::new));
 }
 
-/// A receive call answered `n`, which is no bytes.
+/// Records that a receive call returned `n`, which is not a number of bytes.
 #[cold]
 pub fn received_end(conn: &Conn, buffers: &[iovec], n: isize) {
     let wanted = buffers.iter().any(|v| v.iov_len > 0);
@@ -118,17 +121,17 @@ pub fn received_end(conn: &Conn, buffers: &[iovec], n: isize) {
 
 // --- the connection ---------------------------------------------------------------
 
-/// It was made: both addresses are known.
+/// Records a new connection: both addresses are known.
 #[cold]
 pub fn opened(conn: &Conn) {
     event(conn, Kind::Open, Way::Sent, sent_so_far(conn));
 }
 
-/// Its sending half is being shut down, or all of it closed, perhaps with bytes unread in its ring.
+/// Records that the sending half, or all, of the connection is being closed, perhaps with unread bytes in its ring.
 #[cold]
 pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
     if all && conn.shared().procs.load(Acquire) > 1 {
-        return; // another process goes on with it
+        return; // another process still holds the socket
     }
     let unread = || {
         let fd = conn.fd.load(Relaxed);
@@ -144,31 +147,31 @@ pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
 
 // --- how far the streams are --------------------------------------------------------
 
-/// Bytes that the program has sent.
+/// The number of bytes that the program has sent.
 fn sent_so_far(conn: &Conn) -> u64 {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let before = if conn.upgraded() {
-        cell.tx_sent.load(Relaxed)
+        shared.tx_sent.load(Relaxed)
     } else {
-        cell.tx_count.load(Relaxed)
+        shared.tx_count.load(Relaxed)
     };
-    before.wrapping_add(cell.tx_after.load(Relaxed))
+    before.wrapping_add(shared.tx_after.load(Relaxed))
 }
 
-/// Bytes that it has received.
+/// The number of bytes that the program has received.
 fn received_so_far(conn: &Conn) -> u64 {
-    let cell = conn.shared();
+    let shared = conn.shared();
     let before = if conn.upgraded() {
-        cell.rx_taken.load(Relaxed)
+        shared.rx_taken.load(Relaxed)
     } else {
         0
     };
     before
-        .wrapping_add(cell.rx_count.load(Relaxed))
-        .wrapping_add(cell.rx_after.load(Relaxed))
+        .wrapping_add(shared.rx_count.load(Relaxed))
+        .wrapping_add(shared.rx_after.load(Relaxed))
 }
 
-/// What the peer has of it, as far as can be told.
+/// The number of sent bytes that the peer has read, as far as this side can know.
 fn peer_has(conn: &Conn) -> u64 {
     let sent = sent_so_far(conn);
     let open = conn.tx_mode() == TxMode::Open;
@@ -186,7 +189,7 @@ fn piece(base: *mut u8, len: usize) -> [iovec; 1] {
     }]
 }
 
-/// Both ends' addresses; `None`: it is not connected (any more).
+/// The addresses of both ends; `None`: the socket is not connected (any more).
 fn tuple(conn: &Conn) -> Option<Tuple> {
     if conn.seen.load(Acquire) & SEEN_TUPLE != 0 {
         // SAFETY: written once, before SEEN_TUPLE.
@@ -274,7 +277,7 @@ fn data(conn: &Conn, way: Way, lane: u8, seq: u64, n: usize, cursor: Option<Curs
     }
 }
 
-/// One record; `cursor` moves on by what is captured, also if there is no room for it.
+/// Writes one record. `cursor` moves on by the bytes that belong to it, even if there is no room for them.
 fn write(session: &Session, record: &Record, cursor: Option<&mut Cursor<'_>>) {
     let captured = record.captured as usize;
     let length = length_of(captured);

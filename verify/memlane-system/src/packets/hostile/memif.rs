@@ -121,14 +121,14 @@ pub struct Peer {
     pub there: Ring,
     /// From server to client.
     pub back: Ring,
-    bells: Vec<OwnedFd>,
+    doorbells: Vec<OwnedFd>,
 }
 
 impl Peer {
-    /// Rings both rings' bells.
+    /// Rings both rings' doorbells.
     pub fn ring(&self) {
-        for bell in &self.bells {
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        for doorbell in &self.doorbells {
+            let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
         }
     }
 
@@ -140,8 +140,8 @@ impl Peer {
         for ring in 0..2 {
             memory.set(u64::from(ring * EACH), 0x3E3_1F20);
         }
-        let bells: Vec<OwnedFd> = (0..2)
-            .map(|_| eventfd(0, EventfdFlags::NONBLOCK).expect("a bell"))
+        let doorbells: Vec<OwnedFd> = (0..2)
+            .map(|_| eventfd(0, EventfdFlags::NONBLOCK).expect("a doorbell"))
             .collect();
         let say = |words: &[u8], fd: Option<BorrowedFd<'_>>| {
             assert!(socket.send(words, fd.as_slice()));
@@ -152,10 +152,10 @@ impl Peer {
         say(&message(3, &init), None);
         let region = [&[0, 0][..], &u64::from(REGION).to_le_bytes()];
         say(&message(4, &region), Some(memory.0.as_fd()));
-        for (flags, bell) in [1_u8, 0].into_iter().zip(&bells) {
+        for (flags, doorbell) in [1_u8, 0].into_iter().zip(&doorbells) {
             let offset = u32::from(1 - flags) * EACH;
             let ring = [&[flags, 0, 0, 0, 0, 0][..], &offset.to_le_bytes(), &[LOG2]];
-            say(&message(5, &ring), Some(bell.as_fd()));
+            say(&message(5, &ring), Some(doorbell.as_fd()));
         }
         let rings = [0, EACH].map(|at| Ring {
             memory: memory.again(),
@@ -178,7 +178,7 @@ impl Peer {
             socket,
             there,
             back,
-            bells,
+            doorbells,
         }
     }
 
@@ -188,7 +188,7 @@ impl Peer {
         let versions = [0x0200_u16.to_le_bytes(), 0x0200_u16.to_le_bytes()].concat();
         let hello = [&[0; 32][..], &versions, &[0; 6], &[LOG2]];
         assert!(socket.send(&message(2, &hello), &[]));
-        let (mut memory, mut bells, mut places) = (None, Vec::new(), Vec::new());
+        let (mut memory, mut doorbells, mut places) = (None, Vec::new(), Vec::new());
         loop {
             let (said, fds) = socket.expect();
             let fd = fds.into_iter().next();
@@ -198,7 +198,7 @@ impl Peer {
                     let at = u32::from_le_bytes([said[8], said[9], said[10], said[11]]);
                     assert_eq!(said[12], LOG2);
                     places.push((said[2] & 1, at));
-                    bells.extend(fd);
+                    doorbells.extend(fd);
                 }
                 6 => break,
                 _ => {}
@@ -221,7 +221,7 @@ impl Peer {
             there: ring(1),
             back: ring(0),
             socket,
-            bells,
+            doorbells,
         }
     }
 

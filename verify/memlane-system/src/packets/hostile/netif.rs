@@ -181,8 +181,8 @@ pub struct Front {
     pub tx: Memory,
     /// The region that the front receives into.
     pub rx: Memory,
-    /// This side\'s end of the bell.
-    pub bell: UnixStream,
+    /// This side\'s end of the doorbell.
+    pub doorbell: UnixStream,
     sent: u32,
     reposted: u32,
 }
@@ -205,8 +205,8 @@ impl Front {
             queue.words(Ring::Rx, n, &[n, SLOTS + n]);
         }
         queue.set_header(Ring::Rx, REQ_PROD, SLOTS);
-        let (bell, theirs) = UnixStream::pair().expect("a bell");
-        bell.set_nonblocking(true).expect("a bell");
+        let (doorbell, theirs) = UnixStream::pair().expect("a doorbell");
+        doorbell.set_nonblocking(true).expect("a doorbell");
         let fds = [
             queue.0.0.as_fd(),
             tx.0.as_fd(),
@@ -221,7 +221,7 @@ impl Front {
             queue,
             tx,
             rx,
-            bell,
+            doorbell,
             sent: 0,
             reposted: 0,
         }
@@ -229,7 +229,7 @@ impl Front {
 
     /// Rings for the other side.
     pub fn ring(&self) {
-        let _ = (&self.bell).write(&[1]);
+        let _ = (&self.doorbell).write(&[1]);
     }
 
     /// Sends one request, the first of all.
@@ -267,7 +267,7 @@ impl Front {
 
     /// One honest frame, if there is room for it; posts again what came.
     pub fn work(&mut self, len: u16) -> bool {
-        while (&self.bell).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+        while (&self.doorbell).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
         let came = self.queue.header(Ring::Rx, RSP_PROD);
         for n in 0..SLOTS.min(came.wrapping_sub(self.reposted)) {
             let index = came.wrapping_sub(n + 1);
@@ -311,8 +311,8 @@ pub struct Back {
     pub tx: Memory,
     /// The region that the front receives into.
     pub rx: Memory,
-    /// This side\'s end of the bell.
-    pub bell: UnixStream,
+    /// This side\'s end of the doorbell.
+    pub doorbell: UnixStream,
     answered: u32,
     given: u32,
 }
@@ -341,15 +341,15 @@ impl Back {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().expect("four");
         let [control, tx, rx] = [next(), next(), next()].map(|fd| Memory(File::from(fd)));
-        let bell = UnixStream::from(next());
-        bell.set_nonblocking(true).expect("a bell");
+        let doorbell = UnixStream::from(next());
+        doorbell.set_nonblocking(true).expect("a doorbell");
         assert!(socket.send(&message(ATTACHED, &[]), &[]));
         Back {
             socket,
             queue: Queue(control),
             tx,
             rx,
-            bell,
+            doorbell,
             answered: 0,
             given: 0,
         }
@@ -357,7 +357,7 @@ impl Back {
 
     /// Rings for the other side.
     pub fn ring(&self) {
-        let _ = (&self.bell).write(&[1]);
+        let _ = (&self.doorbell).write(&[1]);
     }
 
     /// An answer in the rx ring.
@@ -375,7 +375,7 @@ impl Back {
 
     /// Takes what the front sends, and gives it a frame, honestly.
     pub fn work(&mut self, len: i16) {
-        while (&self.bell).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+        while (&self.doorbell).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
         let asked = self.queue.header(Ring::Tx, REQ_PROD);
         let mut budget = 2 * SLOTS;
         while self.answered != asked && budget > 0 {

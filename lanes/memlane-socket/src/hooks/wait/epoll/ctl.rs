@@ -1,12 +1,11 @@
-//! `epoll_ctl`: what the program asks for, told to the kernel at once or, while
-//! nobody sleeps, later.
+//! `epoll_ctl`: passes what the program asks for to the kernel, at once or, while no thread sleeps on the set, later.
 
 use super::*;
 
 /// `epoll_ctl(2)`.
 pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let Some(ep) = process::ep_of(epfd) else {
-        // A set that we did not see being made: its waits cannot see rings.
+        // A set whose creation was not seen: its waits cannot see rings.
         if op == libc::EPOLL_CTL_ADD
             && let Some(conn) = process::conn_of(fd)
         {
@@ -36,14 +35,14 @@ pub(super) fn find<'a>(ep: &Ep, conn: &'a Conn, fd: c_int) -> Option<&'a Reg> {
     })
 }
 
-/// The set is itself waited for, by something that cannot look into it.
+/// Handles a set that something else waits on which cannot see rings: its connections stay on TCP.
 pub fn is_waited_for(ep: &Ep) {
     if ep.nested.swap(1, Ordering::Relaxed) == 0 {
         bar_all(ep, Reason::WAIT_KIND);
     }
 }
 
-/// Connections in this set stay on TCP from now on.
+/// Keeps connections in this set on TCP from now on.
 pub(super) fn bar_all(ep: &Ep, why: Reason) {
     if ep.regs.load(Ordering::Relaxed) == 0 {
         return;
@@ -69,7 +68,7 @@ pub(super) fn asked(event: *mut epoll_event) -> Option<(u32, u64)> {
 }
 
 pub(super) fn delete(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
-    // Found and changed under one lock: another thread may be waiting on the set, or changing it, at the same time.
+    // One lock covers the look-up and the change: another thread may be waiting on the set, or changing it, meanwhile.
     let held = ep.lock.lock();
     let Some(reg) = held.as_ref().and_then(|_| find(ep, conn, fd)) else {
         drop(held);
@@ -94,8 +93,8 @@ pub(super) fn delete(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epo
     0
 }
 
-/// The program adds what is registered already, or what it has deleted a moment ago, of which the kernel never knew.
-/// The set's lock is held. `None`: there is no such registration (any more).
+/// Adds what is registered already, or what the program deleted a moment ago without the kernel knowing. The caller
+/// holds the set's lock. `None`: there is no such registration (any more).
 fn add_again(ep: &Ep, conn: &ConnRef, fd: c_int, events: u32, data: u64) -> Option<c_int> {
     let reg = find(ep, conn, fd)?;
     if !marked(reg, REG_ABSENT) {
@@ -124,7 +123,7 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
         drop(held);
         return add_unseen(ep, conn, fd, event);
     };
-    // Complete before the call: another thread may get the event before it returns.
+    // Complete before the call: another thread may get the event before the call returns.
     reg.fd.store(fd, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
     reg.events.store(events, Ordering::Relaxed);
@@ -146,8 +145,8 @@ pub(super) fn add(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_
     0
 }
 
-/// A registration of `conn` that was free until now, and so in no list. The set's lock is held; another thread may
-/// be adding the connection to another set.
+/// Claims a registration of `conn` that was free until now, and so is in no list. The caller holds the set's lock;
+/// another thread may be adding the connection to another set.
 fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
     let (none, ours) = (core::ptr::null_mut(), core::ptr::from_ref(ep).cast_mut());
     conn.regs.iter().find(|r| {
@@ -156,7 +155,7 @@ fn claim<'a>(ep: &Ep, conn: &'a Conn) -> Option<&'a Reg> {
     })
 }
 
-/// A registration that ring readiness cannot follow.
+/// Adds a registration that the readiness of rings cannot follow.
 fn add_unseen(ep: &Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);
     let r = real!(epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, event));
@@ -166,8 +165,8 @@ fn add_unseen(ep: &Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_
     r
 }
 
-/// An awake connection has come into a set: if threads sleep there, it must be
-/// parked (or, with bytes unread in the ring, they must be woken).
+/// Handles an awake connection that has come into a set: if threads sleep on the set, it parks the connection or, with
+/// unread bytes in the ring, wakes the threads.
 pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     if !conn.upgraded() {
         return;
@@ -196,8 +195,8 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     }
 }
 
-/// Wakes a thread that sleeps on the set, for a look at the rings: by an eventfd
-/// of ours in the set, which the program never sees.
+/// Wakes a thread that sleeps on the set, so that it looks at the rings. The library keeps an eventfd of its own in the
+/// set, which the program never sees.
 pub(super) fn kick(ep: &Ep, reg: &Reg) {
     let Some(held) = ep.lock.lock() else { return };
     if !belongs_to(reg, ep) {
@@ -212,7 +211,7 @@ pub(super) fn kick(ep: &Ep, reg: &Reg) {
     }
 }
 
-/// What a kick writes.
+/// The value that a kick writes.
 static ONE: u64 = 1;
 
 pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {

@@ -1,21 +1,17 @@
-//! epoll over two lanes.
+//! epoll over the two lanes.
 //!
-//! The program's epoll set is the kernel's own, always. Beside it, an [`Ep`]
-//! keeps for each *registered connection* what the program asked for. A wait
-//! looks at the connections whose peers have set a ready bit (not at all of
-//! them), spins a little, then parks every awake connection of the set and
-//! sleeps in the kernel, where TCP wakes it.
+//! The program's epoll set is always the kernel's own. Beside it, an [`Ep`] keeps what the program asked for, for each
+//! *registered connection*. A wait looks only at the connections whose peers have set a ready bit. It spins a little,
+//! then parks every awake connection of the set and sleeps in the kernel, where TCP wakes it.
 //!
-//! Two intrusive lists per set, guarded by its lock: *ready* (may have
-//! something to report) and *hot* (awake: to be parked before a sleep); and
-//! *dirty*: registrations whose `EPOLL_CTL_MOD` the kernel has not been told,
-//! because nobody has slept since.
+//! Each set has three intrusive lists, guarded by its lock: *ready* (may have something to report), *hot* (awake: to be
+//! parked before a sleep) and *dirty* (registrations whose `EPOLL_CTL_MOD` the kernel does not know yet, because no
+//! thread has slept since).
 //!
-//! Lock order: a connection's `rx_lock` is never waited for while … it is:
-//! parking takes `rx_lock` under the set's lock, so whoever holds `rx_lock`
-//! only *tries* a set's lock (`may_wake`).
+//! Lock order: parking takes a connection's `rx_lock` under the set's lock. So a thread that holds `rx_lock` only
+//! *tries* to take a set's lock (`may_wake`).
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -29,7 +25,7 @@ mod waiter;
 pub use ctl::{ctl, is_waited_for};
 pub use waiter::{Sleep, wait};
 
-use crate::protocol::group;
+use crate::protocol::board;
 use crate::protocol::lane::{self, Parked, trim};
 use crate::real;
 use crate::state::conn::{Conn, RxMode, TxMode};
@@ -47,15 +43,15 @@ const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
 
-/// Kinds of registration that ring readiness does not follow.
+/// Kinds of registration that the readiness of rings does not follow.
 const NOT_OURS: u32 = EXCLUSIVE | WAKEUP;
 
-/// While the rings keep a wait busy, the kernel's side of the set (listeners,
-/// timers, plain sockets, ends of streams) is looked at this often.
+/// While the rings keep a wait busy, it looks at the kernel's side of the set (listeners, timers, plain sockets, ends
+/// of streams) this often, in µs …
 const KERNEL_EVERY_US: u64 = 50;
-/// … and at least every so many waits.
+/// … and at least once in this many waits.
 const KERNEL_EVERY_WAITS: u32 = 64;
-/// A wait that spins asks it this often.
+/// How often a wait that spins asks the kernel, in µs.
 const KERNEL_EVERY_SPIN_US: u64 = 10;
 
 fn reg_conn(reg: &Reg) -> Option<&'static Conn> {

@@ -1,10 +1,9 @@
-//! `EPOLLONESHOT`: one report until it is armed anew, by the kernel or from a
-//! ring, whichever comes first.
+//! `EPOLLONESHOT`: one report until the registration is armed anew, from the kernel or from a ring, whichever comes
+//! first.
 //!
-//! The kernel disarms a registration when it reports it, so we must learn which
-//! one that was: the kernel's copy of such a registration carries a number of
-//! ours instead of the program's data, and events are translated before the
-//! program sees them. Whoever finds `armed` reports; the other report is dropped.
+//! The kernel disarms a registration when it reports it, so the library must know which one that was. The kernel's copy
+//! of such a registration therefore holds a number of ours instead of the program's data, and events are translated
+//! before the program sees them. The first side to find `armed` reports; the other report is dropped.
 
 use super::*;
 
@@ -12,7 +11,7 @@ use super::*;
 fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
     let known = BASE.load(Ordering::Relaxed);
     if known == 0 {
-        return None; // none was ever made
+        return None; // the library has made no number yet
     }
     let index = usize::try_from((data ^ known) >> GENERATION_BITS).ok()?;
     let conn = process::conn_at(index / REGS)?;
@@ -23,10 +22,10 @@ fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
     ours.then_some(reg)
 }
 
-/// A place that no registration has: the set's bell.
+/// A number that no registration has: it stands for the set's eventfd.
 const BELL: u64 = 1 << 40;
 
-/// The set's eventfd; made when it is first needed. The set's lock is held.
+/// The set's eventfd. It is made when it is first needed. The caller holds the set's lock.
 pub(super) fn bell(ep: &Ep) -> Option<c_int> {
     let known = ep.bell.load(Ordering::Relaxed);
     if known > 0 {
@@ -38,7 +37,7 @@ pub(super) fn bell(ep: &Ep) -> Option<c_int> {
         u64: base() ^ (BELL << GENERATION_BITS),
     };
     let epfd = ep.fd.load(Ordering::Relaxed);
-    // SAFETY: `e` lives over the call.
+    // SAFETY: `e` lives until the call returns.
     let added = unsafe {
         memlane_sys::syscall!(
             libc::SYS_epoll_ctl,
@@ -60,24 +59,24 @@ fn is_bell(data: u64) -> bool {
     data ^ BASE.load(Ordering::Relaxed) == BELL << GENERATION_BITS
 }
 
-/// It has rung.
+/// Reads the set's eventfd after it has fired.
 fn silence(ep: &Ep) {
     let mut count = 0u64;
     let bell = ep.bell.load(Ordering::Relaxed);
     if bell <= 0 {
-        return; // another process's, who shares the set: it will silence its own
+        return; // the eventfd of another process that shares the set, which reads it itself
     }
-    // SAFETY: eight bytes, as an eventfd gives them; it does not block.
+    // SAFETY: eight bytes, as an eventfd returns them; it does not block.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
 }
 
-/// Could `data` be a number of ours, if only of a registration that is gone?
+/// Could `data` be a number of ours, even of a registration that is gone?
 fn looks_like_ours(data: u64) -> bool {
     let known = BASE.load(Ordering::Relaxed);
     known != 0 && (data ^ known) >> GENERATION_BITS < process::conns_made() as u64 * REGS as u64
 }
 
-/// A ring's news have been reported; the set's lock is held.
+/// Notes that a ring's news have been reported. The caller holds the set's lock.
 pub(super) fn reported(ep: &Ep, reg: &Reg) {
     if reg.events.load(Ordering::Relaxed) & ONESHOT != 0 {
         reg.armed.store(0, Ordering::Relaxed);
@@ -85,7 +84,7 @@ pub(super) fn reported(ep: &Ep, reg: &Reg) {
     }
 }
 
-/// Turns what the kernel reported into what the program is to see; returns how many are left.
+/// Turns the kernel's events into those that the program sees, and returns how many are left.
 pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
     if BASE.load(Ordering::Relaxed) == 0 {
         return events.len();
@@ -107,7 +106,7 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
             }
             continue;
         };
-        // The kernel has disarmed it.
+        // The kernel has disarmed this registration.
         let asked = reg.events.load(Ordering::Relaxed);
         reg.kernel_events
             .store(asked & (ONESHOT | ET), Ordering::Relaxed);
@@ -122,7 +121,7 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
     kept
 }
 
-/// `EPOLL_CTL_MOD` that the kernel must hear of at once; the set's lock is held.
+/// Makes an `EPOLL_CTL_MOD` that the kernel must know at once. The caller holds the set's lock.
 pub(super) fn modify_now(ep: &Ep, reg: &Reg, events: u32, data: u64) -> c_int {
     let before = (
         reg.events.load(Ordering::Relaxed),

@@ -4,11 +4,11 @@ use super::*;
 use crate::protocol::lane::trim::Pieces;
 use core::ops::Range;
 
-/// How a wait sleeps in the kernel: the program's own call with another timeout (ms).
+/// Sleeps in the kernel: makes the program's own call with another time-out (ms).
 pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
 
-/// `epoll_wait(2)` and its relatives. `masked`: the call comes with a signal
-/// mask, which only the kernel can honour: no spinning then.
+/// `epoll_wait(2)` and its relatives. `masked`: the call has a signal mask, which only the kernel can apply, so the
+/// wait does not spin.
 pub fn wait(
     epfd: c_int,
     events: *mut epoll_event,
@@ -20,7 +20,7 @@ pub fn wait(
     let Some(ep) = process::ep_of(epfd) else {
         return sleep(events, max, timeout);
     };
-    // Once: what is added to the set later is looked at then.
+    // Only once: connections that are added later are looked at when they are added.
     if ep.inherited.load(Ordering::Relaxed) == 1 {
         ep.inherited.store(2, Ordering::Relaxed);
         process::for_live(|conn| {
@@ -47,11 +47,11 @@ pub fn wait(
 
 /// What one wait has reported so far.
 struct Round {
-    /// Places of the program's array that are filled.
+    /// The number of filled entries of the program's array.
     filled: usize,
-    /// The kernel has been asked.
+    /// Has the kernel been asked?
     asked: bool,
-    /// Registrations that are looked at again afterwards, `kept` of them.
+    /// Registrations to look at again afterwards; `kept` of them.
     again: [*mut Reg; 64],
     kept: usize,
 }
@@ -66,8 +66,8 @@ impl Round {
         }
     }
 
-    /// Adds an event; `others` are the entries that may be of the same registration. It has one entry, as with the
-    /// kernel, also if its ring and its socket both have news.
+    /// Adds an event. A registration gets one entry, as from the kernel, even if both its ring and its socket have
+    /// news; `others` are the entries that may belong to the same registration.
     fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
         let data = event.u64;
         if let Some(twin) = out[others.clone()].iter_mut().find(|e| { e.u64 } == data) {
@@ -79,12 +79,13 @@ impl Round {
     }
 }
 
-/// Puts the connections whose peers have published something on the ready lists of their sets: all sets of the process.
+/// Puts the connections whose peers have published something on the ready lists of their sets, for all sets of the
+/// process.
 fn harvest() {
-    if !group::any_hot() {
+    if !board::any_hot() {
         return;
     }
-    group::harvest(|conn| {
+    board::harvest(|conn| {
         for reg in &conn.regs {
             if let Some((ep, _held)) = set_of(reg) {
                 mark(reg, REG_IN_EDGE);
@@ -111,7 +112,7 @@ impl Waiter<'_> {
             .signals
             .load(Ordering::Relaxed);
         trim::look(start);
-        group::looking(start);
+        board::looking(start);
         loop {
             let n = self.collect(start);
             if n > 0 {
@@ -123,8 +124,8 @@ impl Waiter<'_> {
             }
             if let Some(first) = reg_ref(self.ep.hot.load(Ordering::Relaxed)) {
                 let budget = self.budget(deadline);
-                // Who will sleep at once asks the kernel by that; but where many are awake,
-                // they are not parked for news of others.
+                // A wait that is about to sleep asks the kernel by that. But where many connections are awake, news of
+                // others are no reason to park them.
                 let many = !first.next_hot.load(Ordering::Relaxed).is_null();
                 if budget > 0 || many {
                     let n = self.ask_kernel();
@@ -162,7 +163,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// Before a spin: what the kernel has, if it was not asked lately.
+    /// Gets what the kernel has before a spin, if it was not asked lately.
     fn ask_kernel(&mut self) -> c_int {
         let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         let now = ticks();
@@ -174,7 +175,7 @@ impl Waiter<'_> {
         self.kernel(0, 0)
     }
 
-    /// What the kernel has for the places from `first` on, as the program is to see it.
+    /// Gets what the kernel has, into the entries from `first` on, as the program is to see it.
     fn kernel(&mut self, first: usize, timeout: c_int) -> c_int {
         kernel(self.ep, &mut self.out[first..], timeout, self.sleep)
     }
@@ -197,8 +198,8 @@ impl Waiter<'_> {
         spin::budget().min(deadline.map_or(u64::MAX, left))
     }
 
-    /// Fills `out` with what the rings have to report, in the order in which connections became ready, and with what the
-    /// kernel has, when its turn has come. Returns the number of entries; 0 = the rings have nothing.
+    /// Fills `out` with the rings' events, in the order in which the connections became ready, and with the kernel's
+    /// events when its turn has come. Returns the number of entries; 0: the rings have nothing.
     fn collect(&mut self, now: u64) -> usize {
         harvest();
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
@@ -208,7 +209,7 @@ impl Waiter<'_> {
         let asks_kernel = self.is_kernel_due(now) || is_kernels;
         let kernel_has_news = asks_kernel || self.ep.turns.are_kept();
         let places = self.out.len();
-        // In its turn the kernel may have all places, at other times half of them; what it does not need goes to the rings.
+        // In its turn the kernel may fill all entries, at other times half of them; the rings get what it leaves.
         let share = match (is_kernels, asks_kernel) {
             (true, _) => places,
             (false, true) => places / 2,
@@ -217,7 +218,7 @@ impl Waiter<'_> {
         let mut round = Round::new();
         self.report_rings(&mut round, places - share);
         if round.filled == 0 && places > share {
-            return 0; // the caller asks the kernel, or sleeps there
+            return 0; // the caller asks the kernel, or sleeps in it
         }
         if kernel_has_news && round.filled < places {
             self.report_kernel(&mut round, now);
@@ -231,7 +232,7 @@ impl Waiter<'_> {
         round.filled
     }
 
-    /// Is it time to ask the kernel, though the rings have something to report?
+    /// Is it time to ask the kernel, although the rings have something to report?
     fn is_kernel_due(&self, now: u64) -> bool {
         let ep = self.ep;
         let every = KERNEL_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
@@ -239,13 +240,13 @@ impl Waiter<'_> {
         waits >= KERNEL_EVERY_WAITS || now.wrapping_sub(ep.asked.load(Ordering::Relaxed)) > every
     }
 
-    /// Reports rings until `limit` places are filled.
+    /// Reports rings until `limit` entries are filled.
     fn report_rings(&mut self, round: &mut Round, limit: usize) {
         let Some(_held) = self.ep.lock.lock() else {
             return;
         };
         let before = round.filled;
-        // The first time, nothing of the kernel's is there, and no ring is found twice. The second time, another thread
+        // The first time, the kernel has no entries yet, and no ring is found twice. The second time, another thread
         // may have found a ring again that has been reported.
         let compared = if round.asked { before } else { 0 };
         while round.filled < limit && round.kept < round.again.len() {
@@ -270,7 +271,7 @@ impl Waiter<'_> {
         self.ep.turns.rings_reported(round.filled - before);
     }
 
-    /// Asks the kernel for what fits behind the entries so far; what it leaves goes to the rings.
+    /// Asks the kernel for events to fill the entries that are left; what it leaves goes to the rings.
     fn report_kernel(&mut self, round: &mut Round, now: u64) {
         let ep = self.ep;
         ep.asked.store(now, Ordering::Relaxed);
@@ -286,13 +287,13 @@ impl Waiter<'_> {
         round.asked = true;
         self.report_rings(round, places);
         if got == 0 || round.filled < places {
-            return ep.turns.forget(); // one side at least had its say
+            return ep.turns.forget(); // at least one side has reported all it had
         }
         let events = self.out[by_kernel].iter().map(|e| e.u64);
         ep.turns.kernel_reported(events, first + got < places);
     }
 
-    /// What is level-triggered is looked at again, behind all others.
+    /// Puts level-triggered registrations at the end of the ready list, to be looked at again.
     fn requeue(&self, round: &Round) {
         if round.kept == 0 {
             return;
@@ -307,10 +308,9 @@ impl Waiter<'_> {
         }
     }
 
-    /// Waits awake: for the rings, and (second answer: its events) for the kernel
-    /// too, which is asked now and then. A set has sockets without rings, and parked
-    /// connections: to park the others because only these have news would be to
-    /// throw them all back to TCP.
+    /// Waits awake for the rings and for the kernel, which it asks now and then; the second value is the number of the
+    /// kernel's events. A set may have sockets without rings and parked connections. If only these have news, parking
+    /// the others would send them all back to TCP.
     fn spin(&mut self, budget: u64) -> (Spun, c_int) {
         if budget == 0 {
             return (Spun::Nothing, 0);
@@ -320,7 +320,7 @@ impl Waiter<'_> {
         let (mut turns, mut asked, mut from_kernel) = (0u32, ticks(), 0);
         let here = self.peer_is_here();
         let spun = spin::until(budget, here, || {
-            if group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
+            if board::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
                 return true;
             }
             turns = turns.wrapping_add(1);
@@ -328,7 +328,7 @@ impl Waiter<'_> {
                 flush_dirty(ep);
                 from_kernel = kernel(ep, self.out, 0, self.sleep);
                 asked = ticks();
-                group::looking(asked);
+                board::looking(asked);
             }
             from_kernel != 0
         });
@@ -341,7 +341,7 @@ impl Waiter<'_> {
         (spun, from_kernel)
     }
 
-    /// Was the peer of the connection last woken seen on this very CPU?
+    /// Was the peer of the connection that woke last seen on this very CPU?
     fn peer_is_here(&self) -> bool {
         let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
             return false;
@@ -354,7 +354,7 @@ impl Waiter<'_> {
         })
     }
 
-    /// Parks every awake connection of the set and counts us as asleep.
+    /// Parks every awake connection of the set, and counts this thread as asleep.
     fn park_all(&mut self) -> AllParked {
         let Some(_held) = self.ep.lock.lock() else {
             return AllParked::Stuck;
@@ -380,14 +380,14 @@ impl Waiter<'_> {
         AllParked::Yes
     }
 
-    /// `None`: somebody woke us for a look at the rings, or it is time to look
-    /// which are not needed. `signals`: handlers that had run when the wait began.
+    /// Sleeps in the kernel. `None`: the set's eventfd fired, so the rings must be looked at, or a look at unused rings
+    /// is due. `signals` is the number of handlers that had run when the wait began.
     fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
         flush_dirty(self.ep);
         process::count(Counter::KernelWaits, 1);
         let start = ticks();
         let whole = self.remaining(deadline);
-        // With a signal mask, what comes in between would be let in by the kernel: in one piece then.
+        // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
         let nap = if self.masked {
             None
         } else {
@@ -413,7 +413,7 @@ impl Waiter<'_> {
         (left > 0).then_some(left as c_int)
     }
 
-    /// A handler that ran since, other than in the kernel's sleep, ends the wait as one that ran there.
+    /// Ends the wait if a handler has run since, outside the kernel's sleep, as the kernel would have ended it.
     fn interrupted(&self, signals: u32) -> Option<c_int> {
         if crate::state::thread::current()
             .signals
@@ -444,7 +444,7 @@ impl Waiter<'_> {
     }
 }
 
-/// The program's own wait, with another timeout and place.
+/// Makes the program's own wait, with another time-out and other entries.
 fn kernel(ep: &Ep, out: &mut [epoll_event], timeout: c_int, sleep: Sleep<'_>) -> c_int {
     let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
     let n = sleep(out.as_mut_ptr(), max, timeout);
@@ -462,11 +462,11 @@ enum AllParked {
 }
 
 pub(super) enum ParkedReg {
-    /// It is parked, or on TCP.
+    /// The connection is parked, or on TCP.
     Yes,
-    /// It stays awake, but only TCP can have news for this set.
+    /// The connection stays awake, but only TCP can have news for this set.
     ByTcp,
-    /// Its peer is in the middle of a write.
+    /// The peer is in the middle of a write.
     Stuck,
     /// There is something to report.
     Report,
@@ -480,7 +480,7 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
         return ParkedReg::Yes;
     }
     if !may_report(reg) {
-        return ParkedReg::ByTcp; // nobody waits for it here
+        return ParkedReg::ByTcp; // no thread waits for it here
     }
     let Some(mut held) = crate::state::guard::lock_rx(conn) else {
         return ParkedReg::Stuck;
@@ -489,7 +489,7 @@ pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
         Parked::Yes | Parked::Ended => ParkedReg::Yes,
         Parked::Stuck => ParkedReg::Stuck,
         Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
-        // Bytes of a TCP run are due, or nobody asked for input.
+        // Bytes of a TCP run are due, or the program did not ask for input.
         Parked::Data => ParkedReg::ByTcp,
     }
 }
@@ -508,14 +508,14 @@ pub(super) fn ring_bytes(held: &mut crate::state::guard::RxGuard<'_>) -> bool {
     )
 }
 
-/// What the rings have to report for a registration; 0 = nothing.
+/// The events that the rings have to report for a registration; 0: none.
 pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     if marked(reg, REG_ABSENT) || !may_report(reg) {
         return 0;
     }
     let readable = asked & IN != 0 && lane::readable(conn);
-    // The kernel would say "writable" unless TCP's buffer is full. It is asked
-    // itself as long as the connection is parked.
+    // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel is
+    // asked.
     let writable = asked & OUT != 0
         && conn.rx_mode() == RxMode::Hot
         && conn.tx_mode() == TxMode::Open

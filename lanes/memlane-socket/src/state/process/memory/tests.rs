@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 
-/// A host whose kernel says what a test likes.
+/// A host whose kernel says what the test wants.
 struct Host(PathBuf);
 
 impl Host {
@@ -64,7 +64,7 @@ fn the_narrowest_group_on_the_way_up_counts() {
         .says("unified/top/memory.current", "1063256064\n") // 10 MiB left
         .says("unified/top/mid/low/memory.max", "max\n")
         .says("unified/top/mid/low/memory.current", "5\n");
-    // The reserve is more than that.
+    // The reserve is larger than what is left.
     assert_eq!(host.usable(), Some(0));
     // What the kernel can take back counts by half.
     let host = host.says(
@@ -72,7 +72,7 @@ fn the_narrowest_group_on_the_way_up_counts() {
         "anon 7\ninactive_file 41943040\nactive_file 0\n",
     );
     assert_eq!(host.usable(), Some(14 * MIB));
-    // `memory.high` slows a program down: it is a limit like the other.
+    // `memory.high` slows a program down: it counts as a limit too.
     let host = host.says("unified/top/mid/memory.high", "16777216\n");
     let host = host.says("unified/top/mid/memory.current", "8388608\n");
     assert_eq!(host.usable(), Some(7 * MIB));
@@ -102,21 +102,21 @@ fn a_kernel_that_counts_every_page_sets_a_limit() {
 fn an_answer_is_good_for_a_while_and_for_so_many_bytes() {
     let a = Answer::NONE;
     let never = || panic!("it has just been looked");
-    // No limit: nobody looks for a second.
+    // There is no limit: no thread looks for a second.
     assert!(a.allows(MIB, 10, || None));
     assert!(a.allows(1 << 40, 9 + FREE_NS, never));
-    // Of 80 MiB, 10 are granted: a look for more than that.
+    // Of 80 MiB, 10 are granted; more than that needs a new look.
     let now = 2 * FREE_NS;
     assert!(a.allows(4 * MIB, now, || Some(80 * MIB)));
     assert!(a.allows(6 * MIB, now + 1, never));
     assert!(a.allows(1, now + 2, || Some(30 * MIB)));
-    // Too little: so it stays for a while, and then somebody looks.
+    // Too little: the answer stays for a while, and then a thread looks again.
     assert!(!a.allows(8 * MIB, now + 3, || Some(MIB)));
     assert_eq!(a.scarce.load(Ordering::Relaxed), 1);
     assert!(!a.allows(1, now + 2 + LIMITED_NS, never));
     assert!(a.allows(1, now + 3 + LIMITED_NS, || Some(MIB)));
     assert_eq!(a.scarce.load(Ordering::Relaxed), 0);
-    // All of what there is, if that is asked for.
+    // All that is left is granted, if all of it is asked for.
     let later = now + 9 * FREE_NS;
     assert!(a.allows(MIB, later, || Some(MIB)) && !a.take(1));
 }
