@@ -237,7 +237,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::tests::each_way;
+    use super::super::wire::each_way;
     use super::*;
 
     #[test]

@@ -197,7 +197,7 @@ fn exchange(stream: &mut Wire, message: &mut [u8; MESSAGE], sequence: u64) -> an
 
 #[cfg(test)]
 mod tests {
-    use super::wire::tests::each_way;
+    use super::wire::each_way;
     use super::*;
 
     #[test]

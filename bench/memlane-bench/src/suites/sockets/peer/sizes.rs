@@ -190,7 +190,7 @@ fn exchange(wire: &mut Wire, kind: Kind, message: &mut [u8], sent: u8) -> anyhow
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::tests::each_way;
+    use super::super::wire::each_way;
     use super::*;
 
     #[test]

@@ -131,18 +131,18 @@ impl AsRawFd for Wire {
     }
 }
 
+/// For tests: over TCP and over a socket file.
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::runner::proc::{Scratch, free_port};
+pub(super) fn each_way(test: impl Fn(At)) {
+    let scratch = crate::runner::proc::Scratch::new().expect("a folder");
+    let port = crate::runner::proc::free_port().expect("a port");
+    test(At::Tcp(([127, 0, 0, 1], port).into()));
+    test(At::Unix(scratch.name("socket")));
+}
 
-    /// Over TCP and over a socket file.
-    pub(crate) fn each_way(test: impl Fn(At)) {
-        let scratch = Scratch::new().expect("a folder");
-        let port = free_port().expect("a port");
-        test(At::Tcp(([127, 0, 0, 1], port).into()));
-        test(At::Unix(scratch.name("socket")));
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn an_address_is_one_of_two_kinds() {
