@@ -55,14 +55,14 @@ held!(Owned, Kept, "memlane_kept");
 held!(Native, Stream, "memlane_stream");
 
 #[derive(Debug)]
-struct Place {
+struct TableSlot {
     generation: usize,
     object: Option<Object>,
 }
 
 #[derive(Debug)]
 struct Table {
-    places: Vec<Place>,
+    places: Vec<TableSlot>,
     free: Vec<usize>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn insert<T: Held>(held: Arc<T>) -> Result<usize> {
     if at >> PLACE_BITS != 0 {
         return Err(Fault::new(Code::TooMany, "too many handles are open"));
     }
-    table.places.push(Place {
+    table.places.push(TableSlot {
         generation: 0,
         object,
     });

@@ -1,6 +1,6 @@
 //! An opened file, block device, piece of memory, or nothing of a certain size.
 
-use super::Request;
+use super::StoreRequest;
 use super::memory::Memory;
 use crate::volume::{Errno, Info, Op};
 use memlane_wait::mutex::lock;
@@ -379,7 +379,7 @@ impl Backing {
     }
 
     /// Does what needs no file; `None`: it needs one.
-    pub(super) fn at_once(&self, request: &Request) -> Option<Result<(), Errno>> {
+    pub(super) fn at_once(&self, request: &StoreRequest) -> Option<Result<(), Errno>> {
         match &self.source {
             Source::File(_) => None,
             Source::Memory(memory) => Some(memory.perform(request)),
@@ -388,7 +388,7 @@ impl Backing {
     }
 }
 
-fn nothing(request: &Request) -> Result<(), Errno> {
+fn nothing(request: &StoreRequest) -> Result<(), Errno> {
     match (request.op, request.data) {
         (Op::Extents, Some(room)) => {
             super::plain::tell_extents(&[(request.len.into(), true)], room)

@@ -1,6 +1,6 @@
 //! A volume in this process's memory: what is done there is done at once.
 
-use super::{Request, plain};
+use super::{StoreRequest, plain};
 use crate::volume::{Errno, Op};
 use memlane_core::access::SharedBytes;
 use memlane_sys::mem;
@@ -33,7 +33,7 @@ impl Memory {
         unsafe { SharedBytes::new(self.base, self.len) }
     }
 
-    pub(super) fn perform(&self, request: &Request) -> Result<(), Errno> {
+    pub(super) fn perform(&self, request: &StoreRequest) -> Result<(), Errno> {
         let at = usize::try_from(request.at).map_err(|_| Errno::INVAL)?;
         let len = request.len as usize;
         let disk = || self.bytes().part(at, len).ok_or(Errno::INVAL);
@@ -80,7 +80,7 @@ impl Drop for Memory {
     }
 }
 
-fn data(request: &Request) -> Result<SharedBytes, Errno> {
+fn data(request: &StoreRequest) -> Result<SharedBytes, Errno> {
     let bytes = request
         .data
         .and_then(|data| data.part(0, request.len as usize));

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// A request, checked already (see [`Backing::check`]).
 #[derive(Debug)]
-pub struct Request {
+pub struct StoreRequest {
     /// Comes back with the result.
     pub id: u64,
     /// Of what.
@@ -54,7 +54,7 @@ pub struct Completion {
 /// One thread's way to files.
 pub trait Store: Send {
     /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
-    fn submit(&mut self, request: Request);
+    fn submit(&mut self, request: StoreRequest);
 
     /// Begins what was submitted, and appends what is done. Never waits.
     fn complete(&mut self, into: &mut Vec<Completion>);
@@ -68,7 +68,7 @@ pub trait Store: Send {
 
 /// Which store an engine has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Kind {
+pub enum StoreKind {
     /// A ring where that is permitted, threads elsewhere.
     #[default]
     Auto,
@@ -84,7 +84,7 @@ pub struct Engine {
     done: Vec<Completion>,
     /// Requests that the store has.
     in_store: usize,
-    kind: Kind,
+    kind: StoreKind,
 }
 
 impl Engine {
@@ -92,13 +92,13 @@ impl Engine {
     ///
     /// # Errors
     /// Descriptors are used up; no `io_uring` where one was asked for.
-    pub fn new(kind: Kind) -> io::Result<Engine> {
-        let (store, kind): (Box<dyn Store>, Kind) = match kind {
-            Kind::Ring => (Box::new(ring::Ring::new()?), Kind::Ring),
-            Kind::Threads => (Box::new(pool::Pool::new()?), Kind::Threads),
-            Kind::Auto => match ring::Ring::new() {
-                Ok(ring) => (Box::new(ring), Kind::Ring),
-                Err(_) => (Box::new(pool::Pool::new()?), Kind::Threads),
+    pub fn new(kind: StoreKind) -> io::Result<Engine> {
+        let (store, kind): (Box<dyn Store>, StoreKind) = match kind {
+            StoreKind::Ring => (Box::new(ring::Ring::new()?), StoreKind::Ring),
+            StoreKind::Threads => (Box::new(pool::Pool::new()?), StoreKind::Threads),
+            StoreKind::Auto => match ring::Ring::new() {
+                Ok(ring) => (Box::new(ring), StoreKind::Ring),
+                Err(_) => (Box::new(pool::Pool::new()?), StoreKind::Threads),
             },
         };
         Ok(Engine {
@@ -111,12 +111,12 @@ impl Engine {
 
     /// Which store it has: never `Auto`.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> StoreKind {
         self.kind
     }
 
     /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
-    pub fn submit(&mut self, request: Request) {
+    pub fn submit(&mut self, request: StoreRequest) {
         match request.backing.at_once(&request) {
             Some(result) => self.done.push(Completion {
                 id: request.id,

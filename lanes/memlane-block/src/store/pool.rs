@@ -1,6 +1,6 @@
 //! Files by plain calls on a few threads: where `io_uring` is not permitted, and for what it cannot do.
 
-use super::{Completion, Request, Store, plain};
+use super::{Completion, Store, StoreRequest, plain};
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::{lock, wait};
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ pub struct Wakeup {
     /// Whether `told` has anything, so that a look at nothing takes no lock. Written with the lock held, by
     /// `tell` (release) and `take`; read without it by the engine's thread (acquire).
     pending: AtomicBool,
-    told: Mutex<Told>,
+    told: Mutex<PoolResults>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct PoolResults {
     done: Vec<Completion>,
     /// The descriptor is readable.
     signalled: bool,
@@ -78,7 +78,7 @@ struct Work {
 
 #[derive(Debug, Default)]
 struct Todo {
-    requests: VecDeque<Request>,
+    requests: VecDeque<StoreRequest>,
     idle: usize,
     over: bool,
 }
@@ -131,7 +131,7 @@ impl Work {
         }
     }
 
-    fn next(&self) -> Option<Request> {
+    fn next(&self) -> Option<StoreRequest> {
         let mut todo = lock(&self.todo);
         loop {
             if todo.over {
@@ -148,7 +148,7 @@ impl Work {
 }
 
 impl Store for Pool {
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: StoreRequest) {
         let id = request.id;
         let mut todo = lock(&self.work.todo);
         todo.requests.push_back(request);

@@ -1,7 +1,7 @@
 //! Files by `io_uring`: reads and writes straight from and into a session's chunks, one system call for many.
 
 use super::pool::{Pool, Wakeup};
-use super::{Completion, Request, Store, plain};
+use super::{Completion, Store, StoreRequest, plain};
 use crate::volume::{Errno, Flags, Op};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;
@@ -26,7 +26,7 @@ enum Step {
 
 #[derive(Debug)]
 struct Slot {
-    request: Request,
+    request: StoreRequest,
     step: Step,
 }
 
@@ -238,7 +238,7 @@ impl Ring {
 }
 
 impl Store for Ring {
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: StoreRequest) {
         let preflush = request.op == Op::Write && request.flags.has(Flags::PREFLUSH);
         let step = match request.op {
             Op::Read | Op::Write if !preflush => Step::Data(0),

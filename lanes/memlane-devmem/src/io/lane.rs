@@ -8,7 +8,7 @@
 use super::mapped::PIECES;
 use super::{Binding, Giver, Path, Stream, Terms, Wait};
 use crate::engine::Span;
-use crate::engine::held::Held;
+use crate::engine::held::Unreleased;
 use crate::engine::inflow::Room;
 use crate::error::{AccessError, ReceiveError};
 use crate::io::path::{NoPath, Passed};
@@ -239,7 +239,7 @@ fn give_row(binding: &Binding, first: u32, count: u32) {
 /// Where stretches of the ring come back to.
 #[derive(Debug)]
 struct Back {
-    held: Mutex<Held>,
+    held: Mutex<Unreleased>,
     /// Dropped before the part: then nothing of the connection is left that knows of it.
     consumer: Option<Consumer>,
     /// `None`: nothing is received in place.
@@ -247,7 +247,7 @@ struct Back {
 }
 
 impl Back {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Unreleased> {
         lock(&self.held)
     }
 }

@@ -122,13 +122,13 @@ struct Counts {
 
 /// A place among the connections that a server may have; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     counts: Arc<Mutex<Counts>>,
     peer: Peer,
 }
 
-impl Place {
-    fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<Place> {
+impl ConnectionSlot {
+    fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<ConnectionSlot> {
         let mut held = lock(counts);
         let each = held.each.get(&peer).copied().unwrap_or(0);
         if held.all >= limits.connections || each >= limits.per_peer {
@@ -137,11 +137,11 @@ impl Place {
         held.all += 1;
         *held.each.entry(peer.clone()).or_insert(0) += 1;
         let counts = Arc::clone(counts);
-        Some(Place { counts, peer })
+        Some(ConnectionSlot { counts, peer })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut held = lock(&self.counts);
         held.all -= 1;
@@ -286,7 +286,7 @@ struct Guest {
     link: Link,
     who: Identity,
     name: String,
-    place: Place,
+    place: ConnectionSlot,
     until: Instant,
     /// It was told why it must go; what it still says is not heard.
     leaves: bool,
@@ -431,7 +431,7 @@ impl Acceptor {
         if known.count() >= self.limits.half_open_per_peer {
             return;
         }
-        let Some(place) = Place::take(&self.counts, peer, &self.limits) else {
+        let Some(place) = ConnectionSlot::take(&self.counts, peer, &self.limits) else {
             return;
         };
         let mut link = Link::new(socket, MAX_MESSAGE_TO_SERVER);

@@ -5,7 +5,7 @@ use super::frame::{self, Step};
 use super::inflow::Received;
 use super::link::{Link, LinkError};
 use super::memory::{Memories, Memory};
-use super::server::{Place, ServedPath, SessionInfo};
+use super::server::{ConnectionSlot, ServedPath, SessionInfo};
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
 use crate::error::PathError;
@@ -28,7 +28,7 @@ pub(super) struct Arrival {
     pub(super) link: Link,
     pub(super) who: Identity,
     pub(super) peer: String,
-    pub(super) place: Place,
+    pub(super) place: ConnectionSlot,
     pub(super) private: [u8; CONN_LEN],
 }
 
@@ -87,7 +87,7 @@ struct Entry {
     dirty: bool,
     /// Reads left, all in vain, before this connection is read only when its socket is readable.
     warm: u32,
-    _place: Place,
+    _place: ConnectionSlot,
 }
 
 /// What the engine sees of sessions, and of the service.
@@ -616,7 +616,7 @@ impl<S: Service> Worker<S> {
         let memory = entry.memory.as_ref();
         match data {
             Some((into, len)) => {
-                let place = frame::Place {
+                let place = frame::WriteTarget {
                     addr: into.addr,
                     key: into.key,
                     len,

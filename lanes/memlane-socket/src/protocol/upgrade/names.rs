@@ -9,7 +9,7 @@
 
 use super::{Sent, answer, mailbox, refuse, send};
 use crate::protocol::group;
-use crate::protocol::wire::{self, Kind, Message};
+use crate::protocol::wire::{self, Message, MessageKind};
 use crate::state::conn::{Conn, Handshake, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, CONNS, PROCESS};
@@ -257,7 +257,7 @@ pub(super) fn proposed(m: &Message, got: Received) {
 
 /// Answers that this process does not have that connection, or has not begun to use it.
 fn not_here(m: &Message, got: &Received) {
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
     (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
     if let Some(to) = &got.from {
         let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
