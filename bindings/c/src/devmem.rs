@@ -2,7 +2,7 @@
 
 use crate::fault::{Code, Fault, Result, guard, guard_int};
 use crate::pointer::{Out, array, room, text};
-use crate::table::{get, insert, remove};
+use crate::table::{Held, get, insert, remove};
 use crate::types::{CCounts, CFragment, CRange, CTerms};
 use core::ffi::{c_char, c_int, c_void};
 use memlane_devmem::error::ReceiveError;
@@ -32,6 +32,18 @@ pub(crate) struct Flow {
     /// The stream's, which is open as long as `turn` is.
     fd: c_int,
     told: Mutex<StreamReport>,
+}
+
+impl Held for Flow {
+    const NAME: &str = "memlane_devmem";
+}
+
+impl Held for TcpListener {
+    const NAME: &str = "memlane_listener";
+}
+
+impl Held for Owned {
+    const NAME: &str = "memlane_kept";
 }
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use crate::fault::{Code, Fault, guard, guard_int};
 use crate::pointer::{Out, array, room, text};
-use crate::table::{get, insert, remove};
+use crate::table::{Held, get, insert, remove};
 use core::ffi::{c_char, c_int, c_void};
 use memlane_devmem::DeviceRegion;
 use memlane_devmem::io::Binding;
@@ -11,6 +11,10 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 
 /// Bytes of a chunk, unless the program says otherwise.
 const CHUNK: u32 = 64 << 10;
+
+impl Held for Binding {
+    const NAME: &str = "memlane_region";
+}
 
 /// A region (`memfd:64M`) in chunks of so many bytes (0: 64 KiB).
 ///

@@ -3,7 +3,7 @@
 use crate::devmem::{accept, connect, end_of, is_stream, readiness};
 use crate::fault::{Code, Fault, Result, guard, guard_int};
 use crate::pointer::{Out, array, room, text};
-use crate::table::{get, insert, remove};
+use crate::table::{Held, get, insert, remove};
 use crate::types::CStreamCounts;
 use core::ffi::{c_char, c_int, c_void};
 use memlane_socket::native::{End, Here, Ready, Slot, Standing, Stream};
@@ -20,6 +20,10 @@ use std::thread::{self, ThreadId};
 pub(crate) struct Native {
     fd: c_int,
     turn: Mutex<Turn>,
+}
+
+impl Held for Native {
+    const NAME: &str = "memlane_stream";
 }
 
 /// What one thread at a time uses.

@@ -7,52 +7,17 @@
 
 use crate::fault::{Code, Fault, Result};
 use memlane_wait::mutex;
-use std::net::TcpListener;
+use std::any::Any;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::devmem::Flow;
-use crate::stream::Native;
-use memlane_devmem::io::{Binding, Owned};
+/// Something that has handles. Each type says so in its own file.
+pub(crate) trait Held: Any + Send + Sync {
+    /// What messages call it: the name of its type in C.
+    const NAME: &str;
+}
 
 /// What a handle stands for.
-#[derive(Clone, Debug)]
-pub(crate) enum Object {
-    Region(Arc<Binding>),
-    Listener(Arc<TcpListener>),
-    Devmem(Arc<Flow>),
-    Kept(Arc<Owned>),
-    Stream(Arc<Native>),
-}
-
-/// Something that has handles.
-pub(crate) trait Held: Sized {
-    const NAME: &str;
-    fn object(held: Arc<Self>) -> Object;
-    fn of(object: &Object) -> Option<&Arc<Self>>;
-}
-
-macro_rules! held {
-    ($type:ty, $variant:ident, $name:literal) => {
-        impl Held for $type {
-            const NAME: &str = $name;
-            fn object(held: Arc<Self>) -> Object {
-                Object::$variant(held)
-            }
-            fn of(object: &Object) -> Option<&Arc<Self>> {
-                match object {
-                    Object::$variant(held) => Some(held),
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-held!(Binding, Region, "memlane_region");
-held!(TcpListener, Listener, "memlane_listener");
-held!(Flow, Devmem, "memlane_devmem");
-held!(Owned, Kept, "memlane_kept");
-held!(Native, Stream, "memlane_stream");
+type Object = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
 struct TableSlot {
@@ -87,7 +52,7 @@ fn handle(generation: usize, place: usize) -> usize {
 
 /// A handle for it.
 pub(crate) fn insert<T: Held>(held: Arc<T>) -> Result<usize> {
-    let object = Some(T::object(held));
+    let object: Option<Object> = Some(held);
     let mut table = write();
     if let Some(at) = table.free.pop() {
         let place = &mut table.places[at];
@@ -106,12 +71,12 @@ pub(crate) fn insert<T: Held>(held: Arc<T>) -> Result<usize> {
 }
 
 impl Table {
-    fn find<T: Held>(&self, number: usize) -> Option<(usize, &Arc<T>)> {
+    fn find<T: Held>(&self, number: usize) -> Option<(usize, Arc<T>)> {
         let at = number >> 1 & ((1 << PLACE_BITS) - 1);
         let place = self.places.get(at)?;
         let same = number == handle(place.generation, at);
         let object = place.object.as_ref().filter(|_| same)?;
-        Some((at, T::of(object)?))
+        Some((at, Arc::clone(object).downcast().ok()?))
     }
 }
 
@@ -125,15 +90,14 @@ fn no_such<T: Held>(number: usize) -> Fault {
 
 /// What a handle stands for.
 pub(crate) fn get<T: Held>(number: usize) -> Result<Arc<T>> {
-    let found = read().find(number).map(|(_, held)| Arc::clone(held));
+    let found = read().find(number).map(|(_, held)| held);
     found.ok_or_else(|| no_such::<T>(number))
 }
 
 /// The handle is none from now on. What it stood for ends when nobody uses it any more.
 pub(crate) fn remove<T: Held>(number: usize) -> Result<Arc<T>> {
     let mut table = write();
-    let found = table.find(number).map(|(at, held)| (at, Arc::clone(held)));
-    let (at, held) = found.ok_or_else(|| no_such::<T>(number))?;
+    let (at, held) = table.find(number).ok_or_else(|| no_such::<T>(number))?;
     let place = &mut table.places[at];
     place.generation += 1;
     place.object = None;
@@ -144,6 +108,8 @@ pub(crate) fn remove<T: Held>(number: usize) -> Result<Arc<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memlane_devmem::io::{Binding, Owned};
+    use std::net::TcpListener;
 
     fn listener() -> Arc<TcpListener> {
         Arc::new(TcpListener::bind("127.0.0.1:0").unwrap())

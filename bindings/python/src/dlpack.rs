@@ -5,7 +5,7 @@
 //! whatever thread. The deleter touches nothing of Python's.
 
 use crate::dtype::{Dtype, strides_of};
-use crate::memory::Memory;
+use crate::memory::{CPU, Memory};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -14,10 +14,6 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// `kDLCPU`; it has one.
-pub(crate) const CPU: (i32, i32) = (1, 0);
-/// `kDLCUDA`.
-pub(crate) const CUDA: i32 = 2;
 /// `DLPACK_FLAG_BITMASK_IS_COPIED`.
 const IS_COPIED: u64 = 2;
 /// What we speak: 1.0.

@@ -1,6 +1,5 @@
 //! The bytes of a tensor, and what keeps them where they are.
 
-use crate::dlpack::{CPU, CUDA};
 use crate::errors::NO_MEMORY;
 use crate::pending::{Piece, Stretch};
 use memlane_devmem::DeviceRegion;
@@ -11,6 +10,11 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// `kDLCPU` of `dlpack.h`, and the number of its one device.
+pub(crate) const CPU: (i32, i32) = (1, 0);
+/// `kDLCUDA` of `dlpack.h`.
+pub(crate) const CUDA: i32 = 2;
 
 /// A fragment that somebody here has. It gives itself back when it is dropped, by any thread, but not by a child of a
 /// fork: the tables that it would change there are a copy, and their locks may be held by a thread that is none there.

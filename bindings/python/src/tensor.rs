@@ -1,9 +1,9 @@
 //! A tensor whose bytes lie where they were received.
 
-use crate::dlpack::{self, CPU, Exported};
+use crate::dlpack::{self, Exported};
 use crate::dtype::{Dtype, bytes_of, strides_of};
 use crate::errors;
-use crate::memory::Memory;
+use crate::memory::{CPU, Memory};
 use memlane_wait::mutex::lock;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;

@@ -204,7 +204,7 @@ impl fmt::Display for AccessError {
             AccessError::Device(errno) => write!(f, "device: {}", said(*errno)),
             AccessError::Unmapped => f.write_str("the CPU cannot reach this memory"),
             #[cfg(feature = "cuda")]
-            AccessError::Cuda(number) => write!(f, "{}", crate::cuda::driver::Refused(*number)),
+            AccessError::Cuda(number) => write!(f, "{}", crate::cuda::refused::Refused(*number)),
             #[cfg(not(feature = "cuda"))]
             AccessError::Cuda(number) => write!(f, "CUDA error {number}"),
             AccessError::Gone => f.write_str("the thread that copies is gone"),
@@ -303,53 +303,6 @@ pub enum ZcrxError {
     Refused(Errno),
     /// Its answer makes no sense.
     NoAnswer,
-}
-
-impl ZcrxError {
-    /// No ring: the kernel's number.
-    pub(crate) fn no_ring(errno: Errno) -> ZcrxError {
-        ZcrxError::NoRing(errno)
-    }
-
-    /// What a number means when a queue is registered (`io_register_zcrx_ifq`, `net_mp_open_rxq` in the kernel).
-    pub(crate) fn refused(
-        errno: Errno,
-        from: crate::io::zcrx::From<'_>,
-        region: &crate::DeviceRegion,
-        is_known: impl FnOnce() -> bool,
-    ) -> ZcrxError {
-        use crate::io::zcrx::From;
-        let From::Queue(interface, queue) = from else {
-            return match errno.0 {
-                22 => ZcrxError::TooOld,
-                _ => ZcrxError::Refused(errno),
-            };
-        };
-        let name = || interface.name.clone();
-        match errno.0 {
-            1 => ZcrxError::Permission,
-            22 if !is_known() => ZcrxError::TooOld,
-            19 => ZcrxError::Interface(name(), "is not in this network namespace"),
-            95 => ZcrxError::Interface(
-                name(),
-                "has a driver that cannot give single queues other memory",
-            ),
-            34 => ZcrxError::NoQueue(name(), queue),
-            17 => ZcrxError::Interface(
-                name(),
-                "has a program (XDP), or that queue has other memory already",
-            ),
-            22 if region.dma_buf().is_some() => ZcrxError::Interface(
-                name(),
-                "does not split headers off all packets (ethtool -G INTERFACE tcp-data-split on hds-thresh 0), or cannot reach that dma-buf",
-            ),
-            22 => ZcrxError::Interface(
-                name(),
-                "does not split headers off all packets: ethtool -G INTERFACE tcp-data-split on hds-thresh 0",
-            ),
-            _ => ZcrxError::Refused(errno),
-        }
-    }
 }
 
 impl fmt::Display for ZcrxError {

@@ -1,32 +1,13 @@
 //! [`End`]: one queue of something that frames come from and go to.
 
 use crate::error::EndError;
-use crate::generate::Verdict;
-use crate::tally::Tally;
+use crate::tally::{EndCounts, Tally, Verdict};
 use core::fmt;
 use memlane_core::access::SharedBytes;
-use memlane_packet::engine::chain::Offloads;
-use memlane_packet::{Frame, Meta, More, Placed, Room, Sent, Sleep};
+use memlane_packet::{Frame, Meta, More, Offloads, Placed, Room, Sent, Sleep};
 use rustix::event::PollFd;
 use std::ptr::NonNull;
 use std::time::Instant;
-
-/// What an end counts, whatever it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct EndCounts {
-    /// Frames that came.
-    pub received: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Frames that went.
-    pub sent: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Frames that were not sent for want of room; whoever sends may have tried again.
-    pub full: u64,
-    /// Frames that it could not use, in either direction.
-    pub failed: u64,
-}
 
 /// What a frame that was put into lent room is: bytes, and what it says of itself.
 pub type Filled = Option<(usize, Meta)>;

@@ -3,10 +3,11 @@
 //! A frame is Ethernet of type 0x88b5 (IEEE 802, local experimental), then, big endian: magic u32, stream u32,
 //! sequence u64, and bytes that follow from both. The shortest has 30 bytes.
 
-use super::{End, EndCounts, EndError, More, Sent, Sleep, lend};
-use memlane_packet::engine::Meta;
-use memlane_packet::engine::chain::{Frame, Offloads};
+use super::tally::{EndCounts, Verdict};
+use super::{End, EndError, More, Sent, Sleep, lend};
+use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN};
+use memlane_packet::{Meta, Offloads};
 use rustix::event::PollFd;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -166,23 +167,6 @@ impl End for Generator {
     fn counts(&self) -> EndCounts {
         self.counts
     }
-}
-
-/// What a sink has seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Verdict {
-    /// Frames of generators that came whole, each for the first time.
-    pub good: u64,
-    /// Frames that were passed by and have not come yet.
-    pub missing: u64,
-    /// Frames that came after a later one; they are among the good.
-    pub late: u64,
-    /// Frames that came again.
-    pub twice: u64,
-    /// Frames of generators whose bytes are others.
-    pub changed: u64,
-    /// Frames of somebody else.
-    pub strange: u64,
 }
 
 /// One stream, as a sink sees it.

@@ -4,7 +4,7 @@
 //! private copies of a frame's first bytes: the other side can change the frame at any time, so what was looked at is
 //! what must be used.
 
-use memlane_packet::engine::GsoKind;
+use memlane_packet::GsoKind;
 
 /// Bytes that are looked at, at most: Ethernet with two VLAN tags, IPv6 with some extension headers, TCP with options.
 /// A frame whose headers are longer has no transport header as far as we know.

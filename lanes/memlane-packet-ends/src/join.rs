@@ -6,10 +6,10 @@
 use super::segment::Cut;
 use super::tally::Board;
 use super::{End, EndError, Filled, More, Placed, Sent, Sleep, Taker};
-use memlane_packet::engine::Meta;
-use memlane_packet::engine::chain::{Frame, Offloads, Room};
+use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::io::socket::errno;
 use memlane_packet::layout::PACKET_MAX;
+use memlane_packet::{Meta, Offloads};
 use memlane_sys::Errno;
 use memlane_wait::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

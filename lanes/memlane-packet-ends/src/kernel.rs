@@ -9,9 +9,9 @@ use super::headers::{self, LOOK};
 use super::{
     End, EndCounts, EndError, Filled, More, Sent, Sleep, Taker, Taking, afpacket, lend, vnet,
 };
-use memlane_packet::engine::Meta;
-use memlane_packet::engine::chain::{Frame, Offloads, Part, Room};
+use memlane_packet::engine::chain::{Frame, Part, Room};
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN, SLOTS_MAX};
+use memlane_packet::{Meta, Offloads};
 use memlane_sys::iov::{self, Piece};
 use memlane_sys::{Errno, Result};
 use rustix::event::{PollFd, PollFlags};
@@ -445,7 +445,7 @@ impl End for Interface {
 mod tests {
     use super::*;
     use memlane_core::access::SharedBytes;
-    use memlane_packet::engine::{Gso, GsoKind};
+    use memlane_packet::{Gso, GsoKind};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::ptr::NonNull;
 

@@ -54,7 +54,8 @@ pub mod tap;
 pub mod vhost;
 pub mod vnet;
 
-pub use end::{End, EndCounts, Filled, Taker, lend};
+pub use end::{End, Filled, Taker, lend};
 pub(crate) use end::{Taking, carry, lend_both};
 pub use error::{EndError, OpenError};
 pub use memlane_packet::{Frame, More, Placed, Room, Sent, Sleep};
+pub use tally::EndCounts;

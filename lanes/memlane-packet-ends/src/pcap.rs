@@ -9,9 +9,9 @@
 //! | 4 | 1: Ethernet | | | |
 
 use super::{End, EndCounts, EndError, More, Sent, Sleep, headers, lend};
-use memlane_packet::engine::Meta;
-use memlane_packet::engine::chain::{Frame, Offloads};
+use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN};
+use memlane_packet::{Meta, Offloads};
 use memlane_sys::Errno;
 use rustix::event::PollFd;
 use std::fs::File;

@@ -2,8 +2,9 @@
 
 use super::tally::Tally;
 use super::{End, EndCounts, EndError, Filled, More, Placed, Sent, Sleep, carry};
+use memlane_packet::Offloads;
 use memlane_packet::engine::cache::GrantCounts;
-use memlane_packet::engine::chain::{Frame, Offloads};
+use memlane_packet::engine::chain::Frame;
 use memlane_packet::error::Detach;
 use memlane_packet::io::{BackQueue, FrontQueue, Link};
 use memlane_packet::port::PacketPort;

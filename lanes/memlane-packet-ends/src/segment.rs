@@ -28,7 +28,7 @@
 //! ```
 
 use super::headers::{self, LOOK, Transport, fold, sum};
-use memlane_packet::engine::Gso;
+use memlane_packet::Gso;
 
 /// TCP flags, in byte 13 of its header.
 const FLAGS: usize = 13;
@@ -168,7 +168,7 @@ pub fn fill_in_blank(frame: &mut [u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memlane_packet::engine::GsoKind;
+    use memlane_packet::GsoKind;
 
     fn frame(payload: usize, flags: u8) -> Vec<u8> {
         let mut frame = vec![2; 12];

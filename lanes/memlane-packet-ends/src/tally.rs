@@ -1,9 +1,41 @@
 //! What an end has counted, where others can read it while its thread works.
 
-use super::EndCounts;
-use super::generate::Verdict;
 use memlane_packet::engine::cache::GrantCounts;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What an end counts, whatever it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EndCounts {
+    /// Frames that came.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Frames that went.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames that were not sent for want of room; whoever sends may have tried again.
+    pub full: u64,
+    /// Frames that it could not use, in either direction.
+    pub failed: u64,
+}
+
+/// What a sink has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// Frames of generators that came whole, each for the first time.
+    pub good: u64,
+    /// Frames that were passed by and have not come yet.
+    pub missing: u64,
+    /// Frames that came after a later one; they are among the good.
+    pub late: u64,
+    /// Frames that came again.
+    pub twice: u64,
+    /// Frames of generators whose bytes are others.
+    pub changed: u64,
+    /// Frames of somebody else.
+    pub strange: u64,
+}
 
 /// Everything that an end counts. What its kind does not have is `None` or 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! TAP devices: interfaces of the kernel whose other side is a descriptor (`linux/if_tun.h`).
 
 use super::kernel::{DescriptorKind, Interface};
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_sys::{Errno, Result};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl, opcode};

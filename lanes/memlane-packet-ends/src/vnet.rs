@@ -3,7 +3,7 @@
 //! 10 bytes, in the CPU's order: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16, csum_offset u16.
 
 use super::headers::{self, Transport};
-use memlane_packet::engine::{Gso, GsoKind, Meta};
+use memlane_packet::{Gso, GsoKind, Meta};
 
 /// Bytes of it, without `num_buffers`: what both have unless told otherwise.
 pub const LEN: usize = 10;

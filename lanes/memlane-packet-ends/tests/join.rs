@@ -1,11 +1,12 @@
 //! Ends joined with each other, over the lane: nothing is lost where the other side is slow, and each is told why it ends.
 
 use memlane_packet::Mode;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::io::{BackQueue, BackTerms, FrontQueue, FrontTerms, Link, Listener, connect};
-use memlane_packet_ends::generate::{Generator, Plan, Sink, Verdict};
+use memlane_packet_ends::generate::{Generator, Plan, Sink};
 use memlane_packet_ends::join::{Join, Over, Side, Terms, run_all};
 use memlane_packet_ends::port::Port;
+use memlane_packet_ends::tally::Verdict;
 use memlane_packet_ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
 use rustix::event::{EventfdFlags, PollFd, eventfd};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,6 +1,6 @@
 //! Who is asked for frames, and how often: an end that costs a system call is spared where it can be, and never forgotten.
 
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet_ends::generate::{Generator, Plan, Sink};
 use memlane_packet_ends::join::{Join, Terms};
 use memlane_packet_ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep};

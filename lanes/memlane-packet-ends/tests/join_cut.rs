@@ -4,8 +4,8 @@ mod frames;
 
 use frames::Recipe;
 use memlane_packet::Meta;
+use memlane_packet::Offloads;
 use memlane_packet::PacketPort;
-use memlane_packet::engine::chain::Offloads;
 use memlane_packet::io::{BackTerms, FrontTerms, Listener, connect};
 use memlane_packet_ends::Taker;
 use memlane_packet_ends::headers::{find, fold, sum};

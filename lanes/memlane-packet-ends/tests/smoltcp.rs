@@ -4,7 +4,7 @@
 mod frames;
 
 use frames::Recipe;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::io::{BackTerms, FrontTerms, Listener, connect};
 use memlane_packet::{Meta, Mode};
 use memlane_packet_ends::headers::find;

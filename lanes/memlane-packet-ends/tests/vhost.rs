@@ -3,7 +3,7 @@
 
 mod vhost_driver;
 
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::{AttachError, Detach, Gso, GsoKind, Meta, Sleep};
 use memlane_packet_ends::OpenError;
 use memlane_packet_ends::generate::{Generator, Plan, Sink};

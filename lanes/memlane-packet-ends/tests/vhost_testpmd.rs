@@ -3,9 +3,10 @@
 #![cfg(feature = "vhost")]
 
 use memlane_packet::Meta;
-use memlane_packet::engine::chain::Offloads;
-use memlane_packet_ends::generate::{Generator, Plan, Sink, Verdict};
+use memlane_packet::Offloads;
+use memlane_packet_ends::generate::{Generator, Plan, Sink};
 use memlane_packet_ends::join::{Join, Terms};
+use memlane_packet_ends::tally::Verdict;
 use memlane_packet_ends::vhost::{Role, VhostDoor, VhostQueue, VhostTerms};
 use memlane_packet_ends::{End, EndCounts, EndError, Frame, More, Sent, Sleep, lend};
 use rustix::event::PollFd;

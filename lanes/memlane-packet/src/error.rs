@@ -1,6 +1,8 @@
-//! Why a link ends, and why bytes are no message.
+//! Why a link ends, and why none comes to be.
 
+use crate::engine::grant::GrantError;
 use crate::ring;
+use crate::wire::WireError;
 use core::fmt;
 use memlane_sys::Errno;
 
@@ -18,33 +20,6 @@ impl fmt::Display for Ring {
         f.write_str(match self {
             Ring::Tx => "tx",
             Ring::Rx => "rx",
-        })
-    }
-}
-
-/// What is wrong with a grant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GrantError {
-    /// The table has no such reference.
-    NoEntry,
-    /// The entry permits no access.
-    NotGranted,
-    /// The entry is for reading, and something was to be written.
-    ReadOnly,
-    /// The order is larger than there is.
-    Order,
-    /// There is no such region, or the pages lie beyond its end.
-    Outside,
-}
-
-impl fmt::Display for GrantError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            GrantError::NoEntry => "no such reference",
-            GrantError::NotGranted => "not granted",
-            GrantError::ReadOnly => "for reading only",
-            GrantError::Order => "too many pages",
-            GrantError::Outside => "outside of the memory that was handed over",
         })
     }
 }
@@ -73,6 +48,11 @@ pub enum Detach {
 }
 
 impl Detach {
+    /// For `map_err`: what is wrong with the grant `gref`.
+    pub(crate) fn of_grant(gref: u32) -> impl Fn(GrantError) -> Detach {
+        move |why| Detach::Grant(gref, why)
+    }
+
     /// The number that is told to the other side: 0 an ordinary end, 1 its bytes, 2 our own trouble.
     pub fn code(&self) -> u16 {
         match self {
@@ -115,39 +95,6 @@ impl fmt::Display for Detach {
 }
 
 impl core::error::Error for Detach {}
-
-/// Why bytes are no message of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WireError {
-    /// Another length than its kind has.
-    Length(usize),
-    /// It does not begin as messages of a link do.
-    Magic(u64),
-    /// Another version of the protocol.
-    Version(u16),
-    /// No such kind of message.
-    Kind(u16),
-    /// A field has a value that it must not have.
-    Field(&'static str),
-}
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WireError::Length(len) => write!(f, "{len} bytes are no message of a packet link"),
-            WireError::Magic(magic) => write!(f, "magic {magic:#018x} is no packet link"),
-            WireError::Version(version) => write!(
-                f,
-                "version {version} of the packet link, where {} is spoken here: update the older side",
-                crate::wire::VERSION
-            ),
-            WireError::Kind(kind) => write!(f, "no message of kind {kind}"),
-            WireError::Field(field) => write!(f, "field {field} is out of range"),
-        }
-    }
-}
-
-impl core::error::Error for WireError {}
 
 /// Why no link came to be.
 #[derive(Debug)]

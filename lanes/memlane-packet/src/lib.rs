@@ -21,6 +21,7 @@
 //! | [`ring`] | indices, events: what is believed, and who is rung for |
 //! | [`engine`] | what decides: [`Front`](engine::front::Front), [`Back`](engine::back::Back), kept mappings |
 //! | [`io`] | descriptors: the handshake, doorbells, granted memory |
+//! | [`offload`] | what a frame leaves to a later station: checksum, segmentation |
 //! | [`port`] | what users see of a queue: [`PacketPort`] |
 //! | [`stats`], [`error`] | what is counted, why a link ends |
 //!
@@ -58,6 +59,7 @@ pub mod engine;
 pub mod error;
 pub mod io;
 pub mod layout;
+pub mod offload;
 pub mod port;
 pub mod ring;
 pub mod stats;
@@ -65,6 +67,6 @@ pub mod wire;
 
 pub use engine::chain::{Frame, Part, Room};
 pub use engine::grant::Mode;
-pub use engine::{Gso, GsoKind, Meta};
 pub use error::{AttachError, Detach};
+pub use offload::{Gso, GsoKind, Meta, Offloads};
 pub use port::{More, PacketPort, Placed, Sent, Sleep};

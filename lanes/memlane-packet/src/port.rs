@@ -1,8 +1,8 @@
 //! What users of a queue see, whichever end it is.
 
-use crate::engine::Meta;
 use crate::engine::chain::{Frame, Room};
 use crate::error::Detach;
+use crate::offload::Meta;
 use std::time::Duration;
 
 /// What became of a frame that was to be sent.

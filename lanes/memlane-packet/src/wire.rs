@@ -5,9 +5,9 @@
 //! [`Message::Refused`]; from then on the socket is quiet until one says [`Message::Detach`] or goes. See
 //! `docs/formats/packet-link.md`.
 
-use crate::engine::chain::Offloads;
 use crate::engine::grant::Mode;
-use crate::error::WireError;
+use crate::offload::Offloads;
+use core::fmt;
 
 /// "MLPACKET".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLPACKET");
@@ -21,6 +21,39 @@ const ATTACH: u16 = 2;
 const ATTACHED: u16 = 3;
 const REFUSED: u16 = 4;
 const DETACH: u16 = 5;
+
+/// Why bytes are no message of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireError {
+    /// Another length than its kind has.
+    Length(usize),
+    /// It does not begin as messages of a link do.
+    Magic(u64),
+    /// Another version of the protocol.
+    Version(u16),
+    /// No such kind of message.
+    Kind(u16),
+    /// A field has a value that it must not have.
+    Field(&'static str),
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WireError::Length(len) => write!(f, "{len} bytes are no message of a packet link"),
+            WireError::Magic(magic) => write!(f, "magic {magic:#018x} is no packet link"),
+            WireError::Version(version) => write!(
+                f,
+                "version {version} of the packet link, where {} is spoken here: update the older side",
+                VERSION
+            ),
+            WireError::Kind(kind) => write!(f, "no message of kind {kind}"),
+            WireError::Field(field) => write!(f, "field {field} is out of range"),
+        }
+    }
+}
+
+impl core::error::Error for WireError {}
 
 /// Why a back refuses an attach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

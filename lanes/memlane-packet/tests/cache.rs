@@ -2,8 +2,8 @@
 
 use memlane_core::access::SharedBytes;
 use memlane_packet::engine::cache::{Cache, Found, MappingLease};
-use memlane_packet::engine::grant::{Access, Extent, Grant, Reach};
-use memlane_packet::error::{Detach, GrantError};
+use memlane_packet::engine::grant::{Access, Extent, Grant, GrantError, Reach};
+use memlane_packet::error::Detach;
 use memlane_packet::layout::{GTF_ORDER_SHIFT, GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntry, PAGE};
 use memlane_sys::{Errno, Result};
 use proptest::prelude::*;

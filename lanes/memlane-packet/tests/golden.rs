@@ -2,7 +2,7 @@
 
 use memlane_fixtures::golden;
 use memlane_fixtures::world::World;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::layout::{
     EXTRA_INFO, ExtraGso, GTF_ORDER_SHIFT, GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntry, MORE_DATA,
     PAGE, QueueLayout, RSP_DROPPED, RX_DATA_VALIDATED, RxRequest, RxResponse, TX_CSUM_BLANK,

@@ -9,7 +9,8 @@ use memlane_fixtures::random::Random;
 use memlane_fixtures::world::World;
 use memlane_packet::engine::back::Back;
 use memlane_packet::engine::front::Front;
-use memlane_packet::error::{GrantError, Ring};
+use memlane_packet::engine::grant::GrantError;
+use memlane_packet::error::Ring;
 use memlane_packet::io::Regions;
 use memlane_packet::layout::{
     EXTRA_INFO, ExtraGso, GrantEntry, MORE_DATA, PACKET_MAX, PAGE, RING_HEADER, RxRequest,

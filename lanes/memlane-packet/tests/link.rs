@@ -1,11 +1,11 @@
 //! Links between threads and processes: terms, what is refused, sleeping and waking, deaths, coming back.
 
 use memlane_fixtures::frames::{copied, frame};
-use memlane_packet::error::WireError;
 use memlane_packet::io::{
     BackQueue, BackTerms, FrontQueue, FrontTerms, Link, Listener, connect, connect_until,
 };
 use memlane_packet::layout::{PAGE, QueueLayout};
+use memlane_packet::wire::WireError;
 use memlane_packet::wire::{Attach, Hello, LEN, Message, Refusal, VERSION};
 use memlane_packet::{AttachError, Detach, Meta, Mode, PacketPort, Sent, Sleep};
 use rustix::net::{
@@ -307,7 +307,7 @@ fn layout() -> QueueLayout {
 fn attach() -> Attach {
     Attach {
         mode: Mode::Persistent,
-        offloads: memlane_packet::engine::chain::Offloads::default(),
+        offloads: memlane_packet::Offloads::default(),
         queues: 1,
         ring_log2: 5,
         grants: 64,
@@ -461,7 +461,7 @@ fn a_back_that_talks_nonsense_or_says_no_is_told_to_the_front() {
     let name = name("nonsense");
     let hello = Hello {
         modes: [true; 3],
-        offloads: memlane_packet::engine::chain::Offloads::default(),
+        offloads: memlane_packet::Offloads::default(),
         queues: 1,
         ring_log2: 8,
         memory: 1 << 30,

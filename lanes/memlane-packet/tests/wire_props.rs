@@ -1,7 +1,7 @@
 //! Messages of the link: whatever comes is a message that says the same when it is said again, or none.
 
 use memlane_packet::Mode;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::wire::{Attach, Hello, LEN, Message};
 use proptest::prelude::*;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use memlane_fixtures::frames::copied;
 use memlane_fixtures::script::{self, EXTRA, Image, MORE, SLOTS, TxOracle, Wrong};
 use memlane_fixtures::world::World;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::wire::{Attach, Hello, LEN, Message};
 use memlane_packet::{Detach, Meta, Mode, More, Sent, Sleep};
 use memlane_packet_ends::headers::{self, LOOK};

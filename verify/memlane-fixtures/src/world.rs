@@ -1,9 +1,9 @@
 //! A queue with both its ends in one process, over real memory files.
 
 use memlane_core::region::Region;
+use memlane_packet::Offloads;
 use memlane_packet::engine::QueueMemory;
 use memlane_packet::engine::back::{Back, BackConfig};
-use memlane_packet::engine::chain::Offloads;
 use memlane_packet::engine::front::{Buffers, Front};
 use memlane_packet::engine::grant::Mode;
 use memlane_packet::io::Regions;

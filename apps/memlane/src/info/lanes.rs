@@ -10,7 +10,7 @@ use memlane_devmem::probe;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::{Finding, Lack, lack, said};
+use super::finding::{Finding, Lack, lack, said};
 
 type Found = Result<Option<String>, Lack>;
 

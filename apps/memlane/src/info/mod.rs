@@ -1,6 +1,7 @@
 //! `memlane info`: what this host offers, lane by lane, and for each no the reason and what to do. Probes that a lane has
 //! of its own (`memlane_devmem::probe`, `memlane_block_frontends::…::probe`) are asked there; the others are here and nowhere else.
 
+mod finding;
 mod host;
 mod lanes;
 mod sockets;
@@ -12,6 +13,7 @@ use serde::Serialize;
 use crate::cli::color::{Color, Painter, Tone};
 use crate::cli::exit::Exit;
 use crate::cli::out;
+use finding::Finding;
 use host::Host;
 
 /// Show what this host offers to each lane, and what to do about what is missing.
@@ -81,66 +83,6 @@ struct Report {
     /// True if nothing that the lane needs is missing.
     here: bool,
     findings: Vec<Finding>,
-}
-
-/// One thing that a lane uses.
-#[derive(Serialize, Debug)]
-struct Finding {
-    name: String,
-    what: String,
-    here: bool,
-    /// True if the lane works without it.
-    optional: bool,
-    /// What was found, in words.
-    detail: Option<String>,
-    lacks: Vec<Lack>,
-}
-
-/// Why it is missing.
-#[derive(Serialize, PartialEq, Eq, Debug)]
-struct Lack {
-    why: String,
-    /// What to do about it, if `reason` does not say so.
-    to_do: Option<String>,
-}
-
-impl Finding {
-    /// The answer for something that the lane needs.
-    fn new(name: &str, what: &str, found: Result<Option<String>, Lack>) -> Finding {
-        let (detail, lacks) = match found {
-            Ok(detail) => (detail, Vec::new()),
-            Err(lack) => (None, vec![lack]),
-        };
-        Finding {
-            name: name.into(),
-            what: what.into(),
-            here: lacks.is_empty(),
-            optional: false,
-            detail,
-            lacks,
-        }
-    }
-
-    fn optional(mut self) -> Finding {
-        self.optional = true;
-        self
-    }
-}
-
-/// A reason, and what to do about it.
-fn lack(why: impl ToString, to_do: &str) -> Lack {
-    Lack {
-        why: why.to_string(),
-        to_do: Some(to_do.to_owned()),
-    }
-}
-
-/// A reason that itself says what to do.
-fn said(why: impl ToString) -> Lack {
-    Lack {
-        why: why.to_string(),
-        to_do: None,
-    }
 }
 
 #[derive(Serialize)]
@@ -231,6 +173,7 @@ fn pad(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::finding::lack;
     use super::*;
 
     #[test]

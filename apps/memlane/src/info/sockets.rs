@@ -9,7 +9,8 @@ use memlane_core::region::Region;
 use memlane_sys::diag;
 use memlane_sys::sock::{self, Tuple};
 
-use super::{Finding, Lack, host, lack, said};
+use super::finding::{Finding, Lack, lack, said};
+use super::host;
 use crate::run;
 
 /// The oldest kernel that the lane was made for.

@@ -10,11 +10,11 @@ use memlane_block::volume::Errno;
 use memlane_devmem::io::Binding;
 use memlane_devmem::region::{Access, Spec};
 use memlane_packet::Part;
-use memlane_packet_ends::generate::Verdict;
 use memlane_packet_ends::split::rules::Rule;
 use memlane_packet_ends::split::{
     DeviceMemory, OwnedFragment, Receiver, Split, SplitCounts, SplitEnd, Splitter, Terms,
 };
+use memlane_packet_ends::tally::Verdict;
 
 use super::options::Options;
 use crate::cli::exit::{Exit, fail};

@@ -3,7 +3,6 @@
 use super::lane::{Answer, Lane, Range, Target};
 use super::ranges::{Hold, Ranges};
 use super::seek::Seek;
-use super::{Cache, MAX_REQUEST};
 use fuser::{
     BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyLseek,
@@ -21,6 +20,18 @@ use std::time::{Duration, SystemTime};
 const NO_TIME: Duration = Duration::ZERO;
 /// Requests that the kernel keeps under way by itself (read ahead, direct I/O that is not waited for).
 const BACKGROUND: u16 = 128;
+
+/// Most bytes of one of the kernel's requests: what it sends by default at most (`fs.fuse.max_pages_limit`).
+const MAX_REQUEST: u32 = 1 << 20;
+
+/// Does the kernel keep pages?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// Yes, as of any file.
+    Kernel,
+    /// No: each read comes to the volume. Maps need Linux 6.6.
+    None,
+}
 
 pub(super) struct File {
     volume: Arc<dyn Volume>,

@@ -3,7 +3,7 @@
 //! A mount is taken away only if it is certainly ours and certainly dead: the kernel's table names it, and the kernel
 //! answers `ENOTCONN`, which it does when the last descriptor of `/dev/fuse` of that mount is closed.
 
-use super::{MountError, fusermount};
+use super::unmount::{MountError, fusermount};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::ffi::OsString;

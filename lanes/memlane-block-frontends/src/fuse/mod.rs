@@ -18,34 +18,23 @@ mod lane;
 mod left;
 mod ranges;
 mod seek;
+mod unmount;
 
+pub use file::Cache;
 pub use left::{clear, left};
+pub use unmount::MountError;
 
+use self::unmount::{fusermount, unmount_idle};
 use file::{File, Shared};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
 use memlane_block::volume::Volume;
-use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-
-/// Most bytes of one of the kernel's requests: what it sends by default at most (`fs.fuse.max_pages_limit`).
-const MAX_REQUEST: u32 = 1 << 20;
-
-/// Does the kernel keep pages?
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cache {
-    /// Yes, as of any file.
-    Kernel,
-    /// No: each read comes to the volume. Maps need Linux 6.6.
-    None,
-}
 
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,57 +63,6 @@ impl Default for Options {
         }
     }
 }
-
-/// Why it is not mounted, or not unmounted.
-#[derive(Debug)]
-pub enum MountError {
-    /// A mount is there whose server is gone.
-    Stale(PathBuf),
-    /// Something other than a regular file is there.
-    NotAFile(PathBuf),
-    /// A file with contents is there, which the mount would hide.
-    NotEmpty(PathBuf),
-    /// Programs have it open.
-    InUse(PathBuf),
-    /// No `/dev/fuse`.
-    NoFuse(io::Error),
-    /// Who is not root needs it.
-    NoHelper,
-    /// Anything else.
-    Io(PathBuf, io::Error),
-}
-
-impl fmt::Display for MountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MountError::Stale(path) => {
-                let path = path.display();
-                write!(
-                    f,
-                    "{path} is what is left of a mount whose process is gone: `fusermount3 -u {path}` (as root: `umount {path}`) clears it away"
-                )
-            }
-            MountError::NotAFile(path) => {
-                write!(f, "{} is there and not a regular file", path.display())
-            }
-            MountError::NotEmpty(path) => write!(
-                f,
-                "{} is a file with contents, which the mount would hide",
-                path.display()
-            ),
-            MountError::InUse(path) => write!(f, "{} is in use", path.display()),
-            MountError::NoFuse(error) => {
-                write!(f, "/dev/fuse: {error} (is the kernel module loaded?)")
-            }
-            MountError::NoHelper => {
-                f.write_str("without root, mounting takes fusermount3 (Debian: fuse3)")
-            }
-            MountError::Io(path, error) => write!(f, "{}: {error}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for MountError {}
 
 /// A volume that is a file. Dropped, it is taken away, even from programs that have it open.
 pub struct Mounted {
@@ -338,33 +276,4 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         self.unmount_now();
     }
-}
-
-fn unmount_idle(path: &Path) -> Result<(), MountError> {
-    match unmount(path, UnmountFlags::empty()) {
-        Ok(()) => Ok(()),
-        Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
-        Err(Errno::PERM) => fusermount(path, &["-u"]),
-        // Somebody else has unmounted it, and perhaps removed its folder.
-        Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-        Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
-    }
-}
-
-/// The way for those who are not root.
-fn fusermount(path: &Path, how: &[&str]) -> Result<(), MountError> {
-    let output = Command::new("fusermount3")
-        .args(how)
-        .arg("--")
-        .arg(path)
-        .output()
-        .map_err(|error| MountError::Io(path.to_owned(), error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if said.contains("busy") {
-        return Err(MountError::InUse(path.to_owned()));
-    }
-    Err(MountError::Io(path.to_owned(), io::Error::other(said)))
 }

@@ -1,7 +1,7 @@
 //! `/dev/ublk-control`: devices are made, started, stopped and removed there, by commands of `io_uring`.
 
-use super::UblkError;
 use super::abi::{ControlCommand, DeviceInfo, Parameters, control};
+use super::error::UblkError;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};

@@ -30,6 +30,8 @@ pub mod answer;
 mod changes;
 pub mod clock;
 pub mod error;
+mod handle;
+mod mail;
 mod queue;
 mod remote;
 pub mod reopener;
@@ -37,68 +39,31 @@ mod request;
 pub mod stats;
 
 use crate::volume::{Info, Queue, Volume};
-use clock::Clock;
 use error::OpenError;
+use handle::{Core, Handle};
+use mail::{Claim, Command, Mail};
 use memlane_transport::port::Session;
 use memlane_wait::mutex::lock;
-use remote::Remote;
-use reopener::{Command, Mail, Reopener};
+use reopener::Reopener;
 use stats::VolumeStats;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use crate::wire::Access;
 pub use changes::Changes;
+pub use handle::Options;
 pub use memlane_transport::engine::client::AllDown as Patience;
 pub use remote::Status;
 
 /// How long a `close` waits for the server's answer.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// A client's settings.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What requests do while their volume is being opened again: the session's own policy for requests while no path
-    /// is up.
-    pub patience: Patience,
-    /// For how long a volume that a restarted server refuses counts as one that is not there yet: its file system may
-    /// still be mounted, the last process's requests may still run. Then its requests fail, and it is tried further.
-    pub grace: Duration,
-    /// How long an [`open`](Client::open) may take.
-    pub open_limit: Duration,
-    /// Signalled when a path or a volume has changed.
-    pub changes: Option<Arc<Changes>>,
-    /// Time.
-    pub clock: Clock,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            patience: Patience::Queue(Duration::from_secs(30)),
-            grace: Duration::from_secs(3),
-            open_limit: Duration::from_secs(30),
-            changes: None,
-            clock: Clock::real(),
-        }
-    }
-}
-
 /// All volumes that are used over one session.
 #[derive(Clone, Debug)]
 pub struct Client {
     core: Arc<Core>,
-}
-
-/// What the client and its volumes share. The last of them drops it.
-struct Core {
-    session: Arc<dyn Session>,
-    mail: Arc<Mail>,
-    options: Options,
-    reopener: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Client {
@@ -183,25 +148,6 @@ impl Client {
     }
 }
 
-impl std::fmt::Debug for Core {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").finish_non_exhaustive()
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.mail.send(Command::Stop);
-        let reopener = lock(&self.reopener).take();
-        if let Some(reopener) = reopener
-            && reopener.thread().id() != std::thread::current().id()
-        {
-            // Its only end is the one that was asked for.
-            let _ = reopener.join();
-        }
-    }
-}
-
 /// A volume that is being opened. Given up when dropped.
 #[derive(Debug)]
 pub struct Opening {
@@ -237,48 +183,6 @@ impl Opening {
         let core = Arc::clone(&self.core);
         let handle = Arc::new(Handle { claim, core });
         Arc::new(RemoteVolume { handle })
-    }
-}
-
-/// Whoever has this has the volume open: it is closed when dropped, wherever that is.
-#[derive(Debug)]
-struct Claim {
-    remote: Arc<Remote>,
-    mail: Arc<Mail>,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.mail.send(Command::Close {
-            remote: Arc::clone(&self.remote),
-            reply: None,
-        });
-    }
-}
-
-/// What a volume and its queues hold. The claim goes first, so that the reopener still closes the volume.
-#[derive(Debug)]
-struct Handle {
-    claim: Claim,
-    core: Arc<Core>,
-}
-
-impl Handle {
-    fn remote(&self) -> &Remote {
-        &self.claim.remote
-    }
-
-    fn patience(&self) -> Patience {
-        self.core.options.patience
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.core.options.clock
-    }
-
-    /// Something for the reopener to look at.
-    fn kick(&self) {
-        self.core.mail.kick();
     }
 }
 

@@ -1,11 +1,12 @@
 //! One thread's way to a volume: one port, and the requests that wait until the volume is open again.
 
+use super::handle::Handle;
 use super::remote::{Alarm, Remote, State};
 use super::request::{PendingRequest, check, result_of};
 use super::stats::Shard;
-use super::{Handle, Patience};
 use crate::volume::{ChunkFile, Done, Errno, Io, Lease, Memory, Queue};
 use memlane_transport::engine::Time;
+use memlane_transport::engine::client::AllDown as Patience;
 use memlane_transport::error::RequestError;
 use memlane_transport::port::{Completion, LeaseError, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};

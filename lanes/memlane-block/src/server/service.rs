@@ -1,9 +1,9 @@
 //! One thread's service: what sessions ask, done.
 
-use super::registry::{Denied, Party, joins};
-use super::{Opener, Shared};
+use super::registry::{Denied, Opener, Party, joins};
+use super::shared::Shared;
 use crate::names::Found;
-use crate::store::pool::Wakeup;
+use crate::store::wakeup::Wakeup;
 use crate::store::{Backing, Completion, Engine, Key, Mode, StoreRequest};
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
 use crate::wire::{
@@ -120,8 +120,20 @@ const _: () = {
     goes_to_another_thread::<BlockService>();
 };
 
+impl Shared {
+    /// A service for one thread.
+    ///
+    /// # Errors
+    /// Descriptors are used up; no `io_uring` where one was asked for.
+    pub fn service(self: &Arc<Self>) -> io::Result<BlockService> {
+        let service = BlockService::new(Arc::clone(self))?;
+        self.tell_by(&service.wakeup());
+        Ok(service)
+    }
+}
+
 impl BlockService {
-    pub(super) fn new(shared: Arc<Shared>) -> io::Result<BlockService> {
+    fn new(shared: Arc<Shared>) -> io::Result<BlockService> {
         Ok(BlockService {
             engine: Engine::new(shared.config.store)?,
             looked: shared.changed.load(Ordering::Acquire),
@@ -146,7 +158,7 @@ impl BlockService {
         false
     }
 
-    pub(super) fn wakeup(&self) -> Arc<Wakeup> {
+    fn wakeup(&self) -> Arc<Wakeup> {
         self.engine.wakeup()
     }
 

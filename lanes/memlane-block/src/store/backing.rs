@@ -1,8 +1,8 @@
 //! An opened file, block device, piece of memory, or nothing of a certain size.
 
-use super::StoreRequest;
 use super::memory::Memory;
-use crate::volume::{Errno, Info, Op};
+use crate::volume::{Errno, Info, Op, tell_extents};
+use memlane_core::access::SharedBytes;
 use memlane_wait::mutex::lock;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, OFlags, StatxFlags};
 use std::io;
@@ -379,20 +379,24 @@ impl Backing {
     }
 
     /// Does what needs no file; `None`: it needs one.
-    pub(super) fn at_once(&self, request: &StoreRequest) -> Option<Result<(), Errno>> {
+    pub(super) fn at_once(
+        &self,
+        op: Op,
+        at: u64,
+        len: u32,
+        data: Option<SharedBytes>,
+    ) -> Option<Result<(), Errno>> {
         match &self.source {
             Source::File(_) => None,
-            Source::Memory(memory) => Some(memory.perform(request)),
-            Source::Nothing => Some(nothing(request)),
+            Source::Memory(memory) => Some(memory.perform(op, at, len, data)),
+            Source::Nothing => Some(nothing(op, len, data)),
         }
     }
 }
 
-fn nothing(request: &StoreRequest) -> Result<(), Errno> {
-    match (request.op, request.data) {
-        (Op::Extents, Some(room)) => {
-            super::plain::tell_extents(&[(request.len.into(), true)], room)
-        }
+fn nothing(op: Op, len: u32, data: Option<SharedBytes>) -> Result<(), Errno> {
+    match (op, data) {
+        (Op::Extents, Some(room)) => tell_extents(&[(len.into(), true)], room),
         _ => Ok(()),
     }
 }

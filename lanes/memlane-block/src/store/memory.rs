@@ -1,7 +1,6 @@
 //! A volume in this process's memory: what is done there is done at once.
 
-use super::{StoreRequest, plain};
-use crate::volume::{Errno, Op};
+use crate::volume::{Errno, Op, tell_extents};
 use memlane_core::access::SharedBytes;
 use memlane_sys::mem;
 use std::io;
@@ -33,22 +32,30 @@ impl Memory {
         unsafe { SharedBytes::new(self.base, self.len) }
     }
 
-    pub(super) fn perform(&self, request: &StoreRequest) -> Result<(), Errno> {
-        let at = usize::try_from(request.at).map_err(|_| Errno::INVAL)?;
-        let len = request.len as usize;
-        let disk = || self.bytes().part(at, len).ok_or(Errno::INVAL);
-        match request.op {
+    /// Carries out `op` on `len` bytes from `at` on; `data` is the request's memory.
+    pub(super) fn perform(
+        &self,
+        op: Op,
+        at: u64,
+        len: u32,
+        data: Option<SharedBytes>,
+    ) -> Result<(), Errno> {
+        let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
+        let size = len as usize;
+        let disk = || self.bytes().part(at, size).ok_or(Errno::INVAL);
+        let data = data.ok_or(Errno::INVAL);
+        let exactly = || data.and_then(|data| data.part(0, size).ok_or(Errno::INVAL));
+        match op {
             Op::Flush => Ok(()),
-            Op::Read => copy(disk()?, data(request)?),
-            Op::Write => copy(data(request)?, disk()?),
+            Op::Read => copy(disk()?, exactly()?),
+            Op::Write => copy(exactly()?, disk()?),
             Op::Trim | Op::WriteZeroes => {
                 disk()?;
-                self.zero(at, at + len)
+                self.zero(at, at + size)
             }
             Op::Extents => {
                 disk()?;
-                let room = request.data.ok_or(Errno::INVAL)?;
-                plain::tell_extents(&[(request.len.into(), false)], room)
+                tell_extents(&[(len.into(), false)], data?)
             }
         }
     }
@@ -78,13 +85,6 @@ impl Drop for Memory {
         // SAFETY: a whole mapping of ours; no request is under way.
         unsafe { mem::unmap(self.base, self.len) };
     }
-}
-
-fn data(request: &StoreRequest) -> Result<SharedBytes, Errno> {
-    let bytes = request
-        .data
-        .and_then(|data| data.part(0, request.len as usize));
-    bytes.ok_or(Errno::INVAL)
 }
 
 fn copy(from: SharedBytes, to: SharedBytes) -> Result<(), Errno> {

@@ -13,58 +13,19 @@ pub mod backing;
 mod memory;
 pub mod plain;
 pub mod pool;
+pub mod request;
 pub mod ring;
+pub mod wakeup;
 
 pub use backing::{Backing, Direct, Failure, Key, Mode};
+pub use request::{Store, StoreRequest};
+pub use wakeup::Completion;
 
-use crate::volume::{Errno, Flags, Op};
-use memlane_core::access::SharedBytes;
+use crate::volume::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-
-/// A request, checked already (see [`Backing::check`]).
-#[derive(Debug)]
-pub struct StoreRequest {
-    /// Comes back with the result.
-    pub id: u64,
-    /// Of what.
-    pub backing: Arc<Backing>,
-    /// What.
-    pub op: Op,
-    /// First byte.
-    pub at: u64,
-    /// Bytes.
-    pub len: u32,
-    /// How.
-    pub flags: Flags,
-    /// Read, write: `len` bytes of memory. Extents: room for the answer. It stays mapped until the request is done.
-    pub data: Option<SharedBytes>,
-}
-
-/// A result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Completion {
-    /// Whose.
-    pub id: u64,
-    /// How it went: a disk's errors.
-    pub result: Result<(), Errno>,
-}
-
-/// One thread's way to files.
-pub trait Store: Send {
-    /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
-    fn submit(&mut self, request: StoreRequest);
-
-    /// Begins what was submitted, and appends what is done. Never waits.
-    fn complete(&mut self, into: &mut Vec<Completion>);
-
-    /// Readable when something is done that `complete` has not told, or another thread has signalled.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// What makes `fd` readable from another thread.
-    fn wakeup(&self) -> Arc<pool::Wakeup>;
-}
+use wakeup::Wakeup;
 
 /// Which store an engine has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -117,7 +78,7 @@ impl Engine {
 
     /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
     pub fn submit(&mut self, request: StoreRequest) {
-        match request.backing.at_once(&request) {
+        match at_once(&request) {
             Some(result) => self.done.push(Completion {
                 id: request.id,
                 result,
@@ -149,7 +110,13 @@ impl Engine {
 
     /// What makes `fd` readable from another thread.
     #[must_use]
-    pub fn wakeup(&self) -> Arc<pool::Wakeup> {
+    pub fn wakeup(&self) -> Arc<Wakeup> {
         self.store.wakeup()
     }
+}
+
+/// Does what needs no file; `None`: it needs one.
+fn at_once(request: &StoreRequest) -> Option<Result<(), Errno>> {
+    let (op, at, len, data) = (request.op, request.at, request.len, request.data);
+    request.backing.at_once(op, at, len, data)
 }

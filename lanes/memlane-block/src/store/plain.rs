@@ -1,8 +1,8 @@
 //! A request, done from its first to its last step by plain system calls that wait.
 
-use super::StoreRequest;
 use super::backing::File;
-use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
+use super::request::StoreRequest;
+use crate::volume::{EXTENT_LEN, Errno, Flags, Op, tell_extents};
 use memlane_core::access::SharedBytes;
 use memlane_sys::syscall;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -10,8 +10,6 @@ use std::os::fd::{AsRawFd as _, RawFd};
 
 /// Most records that one question about extents is answered with: each costs two system calls.
 const MOST_EXTENTS: usize = 1024;
-/// A record's state: bit 0 a hole, bit 1 reads as zero.
-const HOLE: u32 = 3;
 
 /// What zeroes are written from, where a file system cannot make them.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
@@ -226,21 +224,6 @@ fn next(file: &File, what: SeekFrom, end: u64) -> Result<u64, Errno> {
         Err(rustix::io::Errno::NXIO) => Ok(end),
         Err(error) => Err(from_rustix(error)),
     }
-}
-
-/// Writes records (length, is it a hole?) as [`Op::Extents`] has them, and the one that ends them if there is room.
-pub(super) fn tell_extents(found: &[(u64, bool)], room: SharedBytes) -> Result<(), Errno> {
-    let mut records = Vec::with_capacity((found.len() + 1) * EXTENT_LEN);
-    for (len, hole) in found {
-        records.extend(len.to_le_bytes());
-        records.extend(if *hole { HOLE } else { 0 }.to_le_bytes());
-        records.extend([0; 4]);
-    }
-    records.extend([0; EXTENT_LEN]);
-    let n = records.len().min(room.len() / EXTENT_LEN * EXTENT_LEN);
-    // SAFETY: `records` has at least `n` bytes.
-    let told = n >= EXTENT_LEN && unsafe { room.copy_in(0, records.as_ptr(), n) };
-    told.then_some(()).ok_or(Errno::INVAL)
 }
 
 fn from_rustix(error: rustix::io::Errno) -> Errno {

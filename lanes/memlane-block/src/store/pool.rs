@@ -1,73 +1,17 @@
 //! Files by plain calls on a few threads: where `io_uring` is not permitted, and for what it cannot do.
 
-use super::{Completion, Store, StoreRequest, plain};
-use memlane_wait::event::EventFd;
+use super::plain;
+use super::request::{Store, StoreRequest};
+use super::wakeup::{Completion, Wakeup};
 use memlane_wait::mutex::{lock, wait};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 /// A disk alone has seldom more to do at a time.
 const THREADS: usize = 4;
-
-/// Wakes an engine's thread: a request is done, or another thread wants the engine's user to look at something.
-#[derive(Debug)]
-pub struct Wakeup {
-    event: EventFd,
-    /// Whether `told` has anything, so that a look at nothing takes no lock. Written with the lock held, by
-    /// `tell` (release) and `take`; read without it by the engine's thread (acquire).
-    pending: AtomicBool,
-    told: Mutex<PoolResults>,
-}
-
-#[derive(Debug, Default)]
-struct PoolResults {
-    done: Vec<Completion>,
-    /// The descriptor is readable.
-    signalled: bool,
-}
-
-impl Wakeup {
-    fn new() -> io::Result<Wakeup> {
-        Ok(Wakeup {
-            event: EventFd::new()?,
-            pending: AtomicBool::new(false),
-            told: Mutex::default(),
-        })
-    }
-
-    /// Makes the engine's descriptor readable.
-    pub fn signal(&self) {
-        self.tell(None);
-    }
-
-    fn tell(&self, done: Option<Completion>) {
-        let mut told = lock(&self.told);
-        told.done.extend(done);
-        self.pending.store(true, Ordering::Release);
-        if !told.signalled {
-            self.event.signal();
-            told.signalled = true;
-        }
-    }
-
-    /// Appends what is done, and makes the descriptor unreadable again.
-    fn take(&self, into: &mut Vec<Completion>) {
-        if !self.pending.load(Ordering::Acquire) {
-            return;
-        }
-        let mut told = lock(&self.told);
-        if told.signalled {
-            self.event.drain();
-            told.signalled = false;
-        }
-        self.pending.store(false, Ordering::Release);
-        into.append(&mut told.done);
-    }
-}
 
 #[derive(Debug)]
 struct Work {
@@ -168,7 +112,7 @@ impl Store for Pool {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.work.wakeup.event.as_fd()
+        self.work.wakeup.as_fd()
     }
 
     fn wakeup(&self) -> Arc<Wakeup> {

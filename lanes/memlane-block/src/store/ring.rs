@@ -1,7 +1,9 @@
 //! Files by `io_uring`: reads and writes straight from and into a session's chunks, one system call for many.
 
-use super::pool::{Pool, Wakeup};
-use super::{Completion, Store, StoreRequest, plain};
+use super::plain;
+use super::pool::Pool;
+use super::request::{Store, StoreRequest};
+use super::wakeup::{Completion, Wakeup};
 use crate::volume::{Errno, Flags, Op};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::io;

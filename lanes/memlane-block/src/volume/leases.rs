@@ -1,7 +1,7 @@
 //! Memory that a queue lends for requests, in pieces of one length.
 
 use super::{Errno, Lease, Lender, Memory};
-use crate::store::pool::Wakeup;
+use crate::store::wakeup::Wakeup;
 use memlane_core::region::Region;
 use memlane_wait::mutex::lock;
 use std::io;

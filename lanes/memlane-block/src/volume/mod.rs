@@ -12,6 +12,7 @@ mod leases;
 pub mod local;
 pub mod mem;
 
+use memlane_core::access::SharedBytes;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +67,24 @@ pub enum Op {
 /// Bytes of one record of [`Op::Extents`]: little-endian `u64` length, `u32` state (bit 0: a hole, bit 1: reads as
 /// zero), `u32` zero.
 pub const EXTENT_LEN: usize = 16;
+
+/// A record's state: bit 0 a hole, bit 1 reads as zero.
+const HOLE: u32 = 3;
+
+/// Writes records (length, is it a hole?) as [`Op::Extents`] has them, and the one that ends them if there is room.
+pub(crate) fn tell_extents(found: &[(u64, bool)], room: SharedBytes) -> Result<(), Errno> {
+    let mut records = Vec::with_capacity((found.len() + 1) * EXTENT_LEN);
+    for (len, hole) in found {
+        records.extend(len.to_le_bytes());
+        records.extend(if *hole { HOLE } else { 0 }.to_le_bytes());
+        records.extend([0; 4]);
+    }
+    records.extend([0; EXTENT_LEN]);
+    let n = records.len().min(room.len() / EXTENT_LEN * EXTENT_LEN);
+    // SAFETY: `records` has at least `n` bytes.
+    let told = n >= EXTENT_LEN && unsafe { room.copy_in(0, records.as_ptr(), n) };
+    told.then_some(()).ok_or(Errno::INVAL)
+}
 
 /// How it is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]

@@ -1,6 +1,7 @@
 //! Memory of a device.
 
-use super::driver::{Context, Driver, Refused};
+use super::driver::{Context, Driver};
+use super::refused::Refused;
 use crate::error::{AccessError, RegionError};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;

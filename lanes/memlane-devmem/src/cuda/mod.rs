@@ -12,6 +12,7 @@
 pub mod dma;
 pub mod driver;
 pub mod memory;
+pub mod refused;
 
 pub use driver::Driver;
 pub use memory::Memory;

@@ -1,6 +1,6 @@
 //! Who copies from staging memory into a region, beside the thread that receives.
 
-use super::Binding;
+use super::binding::Binding;
 use super::stage::Stage;
 use crate::error::AccessError;
 use crate::region::DeviceRegion;

@@ -1,6 +1,7 @@
 //! Payload straight from the kernel's socket buffers into the mapped region: its one copy is the kernel's.
 
-use super::{Came, Path, Source};
+use super::path::Path;
+use super::ways::{Came, Source};
 use crate::engine::inflow::Room;
 use crate::error::ReceiveError;
 use crate::region::{Access, DeviceRegion};

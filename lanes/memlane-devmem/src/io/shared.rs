@@ -1,7 +1,8 @@
 //! What a stream and the owners of its fragments share: the table of tokens, what is being sent, and where what comes
 //! back goes.
 
-use super::{Binding, Giver, Sink};
+use super::binding::Binding;
+use super::ways::{Giver, Sink};
 use crate::engine::{Flights, Fragment, Origin, Range, Span, Tokens};
 use crate::error::ReleaseError;
 use memlane_sys::Errno;

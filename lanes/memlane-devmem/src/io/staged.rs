@@ -5,9 +5,11 @@
 //! received, and TCP holds the sender up. What came has its place in the region and its token at once, but nobody gets
 //! the fragment before its bytes are there ([`Coming`](super::coming::Coming)).
 
+use super::binding::Binding;
 use super::copy::{Copier, CopyEngine, JOBS, Job, Piece};
+use super::path::Path;
 use super::stage::Stage;
-use super::{Binding, Came, Late, Path, Source};
+use super::ways::{Came, Late, Source};
 use crate::engine::inflow::Room;
 use crate::error::{AccessError, ReceiveError};
 use crate::region::DeviceRegion;

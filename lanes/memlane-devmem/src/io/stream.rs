@@ -1,14 +1,16 @@
 //! A TCP stream whose payload lands in a region.
 
-use super::Desk;
+use super::binding::Binding;
 use super::coming::Coming;
 use super::copy::CopyEngine;
-use super::lane::{Landed, Laned};
+use super::desk::Desk;
+use super::laned::{Landed, Laned};
 use super::mapped::{Mapped, PIECES};
+use super::path::Path;
 use super::shared::{Owned, Shared};
 use super::stage::Stage;
 use super::staged::Staged;
-use super::{Binding, Came, Late, Most, Path, Placed, Placer, Sink, Source};
+use super::ways::{Came, Late, Most, Placed, Placer, Sink, Source, Wait};
 use crate::engine::inflow::Room;
 use crate::engine::tokens::{RANGES_MAX, ranges_of};
 use crate::engine::{Fragment, Inflow, Origin, Range, Span};
@@ -69,19 +71,6 @@ pub struct StreamCounts {
     pub flying: usize,
     /// Sends that were to go without a copy, and were copied by the kernel.
     pub sent_copied: u64,
-}
-
-/// What to wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    /// Bytes to receive, or the stream's end.
-    Payload,
-    /// Chunks that come back, after [`ReceiveError::NoRoom`].
-    Room,
-    /// Room in the socket, to send.
-    Socket,
-    /// That nothing is sent any more: the region's bytes may change.
-    Sent,
 }
 
 /// One TCP stream. Closing it gives back what is out, but for fragments that are [`Owned`].

@@ -4,10 +4,10 @@ use super::queue::MemifQueue;
 use crate::segment::fill_in_blank;
 use crate::tally::Tally;
 use crate::{End, EndCounts, EndError, More, Sent, Sleep, carry};
-use memlane_packet::engine::Meta;
-use memlane_packet::engine::chain::{Frame, Offloads, Room};
+use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::error::Detach;
 use memlane_packet::port::PacketPort;
+use memlane_packet::{Meta, Offloads};
 use rustix::event::PollFd;
 use std::time::Instant;
 

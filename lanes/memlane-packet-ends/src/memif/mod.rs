@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`wire`], [`layout`] | bytes on the socket; bytes in regions |
 //! | [`handshake`], [`rings`] | what decides: who is let in, which slots are whose |
-//! | [`link`], [`queue`], `end` | descriptors: sockets, doorbells, sleep; a queue as an [`End`](super::End) |
+//! | [`attach`], [`link`] | descriptors: two processes become connected, and learn that the other is gone |
+//! | [`queue`], `end` | doorbells and sleep; a queue as an [`End`](super::End) |
 //!
 //! ```
 //! use memlane_packet_ends::memif::{ClientTerms, MemifListener, ServerTerms, connect};
@@ -36,6 +37,7 @@
 //! # Ok::<(), OpenError>(())
 //! ```
 
+pub mod attach;
 mod end;
 pub mod handshake;
 pub mod layout;
@@ -45,9 +47,10 @@ pub mod rings;
 pub mod wire;
 
 use crate::OpenError;
+pub use attach::{MemifListener, connect, connect_until};
 use core::fmt;
 pub use handshake::{ClientTerms, Refusal, ServerTerms};
-pub use link::{MemifLink, MemifListener, connect, connect_until};
+pub use link::MemifLink;
 pub use queue::MemifQueue;
 
 /// Why the memif handshake failed.

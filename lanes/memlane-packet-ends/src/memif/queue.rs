@@ -3,7 +3,7 @@
 use super::link::look;
 use super::rings::{Counts, Rx, Tx};
 use crate::peer_event::PeerEventFd;
-use memlane_packet::engine::Meta;
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::error::Detach;
 use memlane_packet::io::socket::errno;

@@ -7,7 +7,7 @@
 use super::layout::{Desc, MASK_INT, Memory, NEXT, RingMemory};
 use memlane_core::access::SharedBytes;
 use memlane_core::sync::{Cpu, Words};
-use memlane_packet::engine::Meta;
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::{Frame, Room};
 use memlane_packet::error::Detach;
 use memlane_packet::layout::PACKET_MAX;

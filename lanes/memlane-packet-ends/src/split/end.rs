@@ -2,10 +2,10 @@
 //! fragments that give themselves back.
 
 use super::{DeviceMemory, Fragment, Split, SplitCounts, Splitter};
-use crate::generate::Verdict;
 use crate::split::device::Token;
+use crate::tally::Verdict;
 use crate::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_wait::mutex::lock;
 use rustix::event::PollFd;
 use std::sync::atomic::{AtomicBool, Ordering};

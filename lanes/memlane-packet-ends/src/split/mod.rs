@@ -59,7 +59,7 @@ pub use device::{DeviceMemory, Token};
 use end::Returns;
 pub use end::{OwnedFragment, Receiver, SplitEnd};
 use look::{Headers, Seen};
-use memlane_packet::engine::Meta;
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::PACKET_MAX;
 use rules::Rule;

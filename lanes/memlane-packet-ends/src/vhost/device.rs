@@ -9,7 +9,7 @@
 use super::shared::{Driver, Shared};
 use super::vring::{Addresses, Vring};
 use crate::peer_event::PeerEventFd;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_virtio::memory::check;
 use std::fs::File;
 use std::io;

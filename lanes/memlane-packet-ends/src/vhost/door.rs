@@ -6,7 +6,7 @@ use super::queue::VhostQueue;
 use super::shared::Shared;
 use crate::OpenError;
 use memlane_packet::AttachError;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::io::socket::{errno, sleep};
 use memlane_sys::Errno;
 use memlane_virtio::socket::listen;

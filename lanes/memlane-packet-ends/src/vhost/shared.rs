@@ -1,7 +1,7 @@
 //! What the thread that talks with the machine monitor and the threads that carry frames have in common.
 
 use super::vring::Vring;
-use memlane_packet::engine::chain::Offloads;
+use memlane_packet::Offloads;
 use memlane_packet::error::{Detach, Ring};
 use memlane_packet::io::socket::errno;
 use memlane_sys::Errno;

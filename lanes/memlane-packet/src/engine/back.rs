@@ -1,15 +1,16 @@
 //! The back of a queue: takes what the front transmits, and gives it what it is to receive.
 
 use super::cache::{Cache, Found, GrantCounts, MappingLease};
-use super::chain::{self, Frame, Offloads, Room, Staging};
-use super::grant::{Access, Grant, Mode, Reach, refused};
-use super::{Burst, Lent, Meta, QueueMemory, lend_while};
-use crate::error::{Detach, GrantError, Ring};
+use super::chain::{self, Frame, Room, Staging};
+use super::grant::{Access, Grant, GrantError, Mode, Reach};
+use super::{Burst, Lent, QueueMemory, lend_while};
+use crate::error::{Detach, Ring};
 use crate::layout::{
     EXTRA_INFO, EXTRA_MORE, ExtraGso, MORE_DATA, PACKET_MAX, PACKET_MIN, PAGE, RSP_NULL, RSP_OKAY,
     RX_CSUM_BLANK, RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK,
     TX_DATA_VALIDATED, TxRequest, TxResponse,
 };
+use crate::offload::{Gso, Meta, Offloads, extra_of};
 use crate::port::{More, Placed, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
@@ -41,7 +42,7 @@ enum Spot {
 const NO_PACKET: &str = "less than an Ethernet header, an empty fragment, or one beyond its grant";
 
 #[inline]
-fn meta_of(flags: u16, gso: Option<super::Gso>) -> Meta {
+fn meta_of(flags: u16, gso: Option<Gso>) -> Meta {
     Meta {
         csum_blank: flags & TX_CSUM_BLANK != 0,
         data_validated: flags & TX_DATA_VALIDATED != 0,
@@ -290,7 +291,7 @@ impl<R: Reach> Back<R> {
 
     /// The extra slots behind the first one: one of each kind at most, and there is one kind.
     #[cold]
-    fn extra_info(&self, ready: u32) -> Result<(Option<super::Gso>, u32), Detach> {
+    fn extra_info(&self, ready: u32) -> Result<(Option<Gso>, u32), Detach> {
         if ready < 2 {
             return Err(Detach::Chain(
                 Ring::Tx,
@@ -352,7 +353,8 @@ impl<R: Reach> Back<R> {
             Ring::Tx => Access::Read,
             Ring::Rx => Access::Write,
         };
-        let grant = Grant::check(word, self.reach.regions(), access).map_err(refused(gref))?;
+        let grant =
+            Grant::check(word, self.reach.regions(), access).map_err(Detach::of_grant(gref))?;
         if self.config.mode == Mode::Copy {
             return Ok(GrantAccess::ByCopy(grant));
         }
@@ -684,7 +686,7 @@ impl<R: Reach> Back<R> {
             ring.write(self.rx.put(), done.words());
             if let Some(gso) = meta.gso.filter(|_| n == 0) {
                 self.rx.take(1);
-                ring.write(self.rx.put(), chain::extra_of(gso).words());
+                ring.write(self.rx.put(), extra_of(gso).words());
             }
         }
     }

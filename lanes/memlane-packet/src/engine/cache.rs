@@ -7,8 +7,8 @@
 //! flush. What is held (lent to somebody) is never given up. What was not used for the idle time is unmapped by
 //! [`Cache::sweep`].
 
-use super::grant::{Access, Grant, Reach};
-use crate::error::{Detach, GrantError};
+use super::grant::{Access, Grant, GrantError, Reach};
+use crate::error::Detach;
 use memlane_core::access::SharedBytes;
 
 /// What there was, as the series' debugfs files told it (`in_use`, `max`, `count`), and what became of look-ups.
@@ -133,7 +133,7 @@ impl Cache {
 
     #[cold]
     fn miss<R: Reach>(&mut self, gref: u32, word: u64, reach: &mut R) -> Result<Found, Detach> {
-        let refused = super::grant::refused(gref);
+        let refused = Detach::of_grant(gref);
         let grant = Grant::check(word, reach.regions(), self.access).map_err(&refused)?;
         let at = self.by_gref.get(gref as usize);
         let at = *at.ok_or_else(|| refused(GrantError::NoEntry))?;

@@ -1,7 +1,7 @@
 //! Frames in pieces: what users of an engine see of memory that the other side can write.
 
-use super::{Gso, GsoKind, Meta};
-use crate::layout::{EXTRA_GSO, ExtraGso, PACKET_MAX};
+use crate::layout::PACKET_MAX;
+use crate::offload::Meta;
 use memlane_core::access::SharedBytes;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -245,69 +245,6 @@ impl Drop for Staging {
     fn drop(&mut self) {
         // SAFETY: leaked in `new`, and nobody has it any more.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
-/// Which offloads both ends have agreed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Offloads {
-    /// `feature-gso-tcpv4`.
-    pub gso4: bool,
-    /// `feature-gso-tcpv6`.
-    pub gso6: bool,
-}
-
-impl Offloads {
-    /// All that there are.
-    pub const ALL: Offloads = Offloads {
-        gso4: true,
-        gso6: true,
-    };
-
-    /// May a frame say this?
-    pub fn allow(self, gso: Option<Gso>) -> bool {
-        match gso {
-            None => true,
-            Some(gso) => {
-                gso.size > 0
-                    && match gso.kind {
-                        GsoKind::Tcp4 => self.gso4,
-                        GsoKind::Tcp6 => self.gso6,
-                    }
-            }
-        }
-    }
-
-    /// What an extra slot says, or what is wrong with it.
-    pub(super) fn gso_of(self, extra: ExtraGso) -> Result<Option<Gso>, &'static str> {
-        if extra.kind != EXTRA_GSO {
-            return Err("extra info of a kind that was not agreed on");
-        }
-        let kind = match extra.gso {
-            0 => return Ok(None),
-            1 => GsoKind::Tcp4,
-            2 => GsoKind::Tcp6,
-            _ => return Err("segmentation of a kind that there is not"),
-        };
-        let gso = Some(Gso {
-            kind,
-            size: extra.size,
-        });
-        if !self.allow(gso) {
-            return Err("segmentation that was not agreed on, or of no bytes");
-        }
-        Ok(gso)
-    }
-}
-
-/// What a slot says of `gso`.
-pub(super) fn extra_of(gso: Gso) -> ExtraGso {
-    ExtraGso {
-        kind: EXTRA_GSO,
-        flags: 0,
-        size: gso.size,
-        gso: gso.kind as u8,
-        features: 0,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The front of a queue: its memory carries the packets.
 
-use super::chain::{self, Frame, Offloads, Room};
-use super::{Burst, Gso, Lent, Meta, QueueMemory, lend_while};
+use super::chain::{self, Frame, Room};
+use super::{Burst, Lent, QueueMemory, lend_while};
 use crate::error::{Detach, Ring};
 use crate::layout::{
     EXTRA_INFO, EXTRA_MORE, ExtraGso, GTF_ORDER_SHIFT, GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntry,
@@ -9,6 +9,7 @@ use crate::layout::{
     RX_DATA_VALIDATED, RxRequest, RxResponse, SLOTS_MAX, TX_CSUM_BLANK, TX_DATA_VALIDATED,
     TxRequest, TxResponse,
 };
+use crate::offload::{Gso, Meta, Offloads, extra_of};
 use crate::port::{More, Placed, Sent, Sleep};
 use crate::ring;
 use crate::stats::QueueStats;
@@ -325,7 +326,7 @@ impl Front {
             };
             ring.write(self.tx.put(), request.words());
             if let Some(gso) = meta.gso.filter(|_| n == 0) {
-                ring.write(self.tx.put(), chain::extra_of(gso).words());
+                ring.write(self.tx.put(), extra_of(gso).words());
                 self.extras_away += 1;
             }
         }

@@ -1,7 +1,7 @@
 //! A grant: memory of the front's that the back may reach, by a number in a table.
 
-use crate::error::{Detach, GrantError};
 use crate::layout::{GTF_PERMIT_ACCESS, GTF_READONLY, GTF_TYPE, GrantEntry, ORDER_MAX, PAGE};
+use core::fmt;
 use memlane_core::access::SharedBytes;
 use memlane_sys::Result;
 
@@ -21,6 +21,33 @@ pub struct Extent {
     pub len: usize,
     /// Did the front hand it over for writing too?
     pub writable: bool,
+}
+
+/// What is wrong with a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GrantError {
+    /// The table has no such reference.
+    NoEntry,
+    /// The entry permits no access.
+    NotGranted,
+    /// The entry is for reading, and something was to be written.
+    ReadOnly,
+    /// The order is larger than there is.
+    Order,
+    /// There is no such region, or the pages lie beyond its end.
+    Outside,
+}
+
+impl fmt::Display for GrantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GrantError::NoEntry => "no such reference",
+            GrantError::NotGranted => "not granted",
+            GrantError::ReadOnly => "for reading only",
+            GrantError::Order => "too many pages",
+            GrantError::Outside => "outside of the memory that was handed over",
+        })
+    }
 }
 
 /// A grant that was checked: `at..at + len` lies in the region.
@@ -123,9 +150,4 @@ impl Mode {
             Mode::Copy => "copy",
         }
     }
-}
-
-/// With its number, for a reason to detach.
-pub(crate) fn refused(gref: u32) -> impl Fn(GrantError) -> Detach {
-    move |why| Detach::Grant(gref, why)
 }

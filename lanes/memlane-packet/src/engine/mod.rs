@@ -134,35 +134,6 @@ impl QueueMemory {
     }
 }
 
-/// What a frame says of itself beside its bytes (what a vnet header says to a TAP).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Meta {
-    /// The transport checksum is not filled in; the receiver is to fill it in, or to pass that on.
-    pub csum_blank: bool,
-    /// The bytes were checked, or never left this machine: the receiver need not check.
-    pub data_validated: bool,
-    /// More than one segment: cut it up where it leaves for a wire.
-    pub gso: Option<Gso>,
-}
-
-/// Segmentation that is still to be done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gso {
-    /// What is to be cut.
-    pub kind: GsoKind,
-    /// Payload bytes of each segment, at most; not zero.
-    pub size: u16,
-}
-
-/// `XEN_NETIF_GSO_TYPE_…`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GsoKind {
-    /// TCP over IPv4.
-    Tcp4 = 1,
-    /// TCP over IPv6.
-    Tcp6 = 2,
-}
-
 /// Answers (of a back) and buffers (of a front) that are given back together, at most, as long as a receiver that takes
 /// few frames at a time finds more. Each time costs a fence, and cache lines that the sender is about to write.
 const TOGETHER: u32 = 16;

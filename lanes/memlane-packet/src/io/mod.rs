@@ -1,6 +1,7 @@
 //! What does as the engines say: the only room with descriptors.
 
 pub mod attach;
+pub mod door;
 mod doorbell;
 pub mod link;
 mod memory;
@@ -8,6 +9,7 @@ pub mod queue;
 pub mod socket;
 
 pub use attach::{BackTerms, FrontTerms, back, front};
-pub use link::{Link, Listener, connect, connect_until};
+pub use door::{Listener, connect, connect_until};
+pub use link::Link;
 pub use memory::Regions;
 pub use queue::{BackQueue, FrontQueue};

@@ -2,12 +2,12 @@
 
 use super::doorbell::Doorbell;
 use super::memory::Regions;
-use crate::engine::Meta;
 use crate::engine::back::Back;
 use crate::engine::cache::GrantCounts;
 use crate::engine::chain::{Frame, Room};
 use crate::engine::front::Front;
 use crate::error::Detach;
+use crate::offload::Meta;
 use crate::port::{More, PacketPort, Placed, Sent, Sleep};
 use crate::stats::QueueStats;
 use std::os::fd::{AsFd, BorrowedFd};

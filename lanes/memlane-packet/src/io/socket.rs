@@ -1,7 +1,7 @@
 //! Messages with descriptors over a unix socket.
 
-use crate::error::{AttachError, WireError};
-use crate::wire::{LEN, Message};
+use crate::error::AttachError;
+use crate::wire::{LEN, Message, WireError};
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

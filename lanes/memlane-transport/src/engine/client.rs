@@ -5,7 +5,7 @@
 use super::backoff::{Backoff, Jitter};
 use super::memory::flags;
 use super::path::{Conn, Path, PathId, PathState};
-use super::permits::{Permits, Ticket};
+use super::permits::{Free, Permits, Ticket};
 use super::policy::{Policy, pick};
 use super::pulse::Heartbeat;
 use super::{Direction, Inbound, Time};
@@ -17,6 +17,7 @@ use crate::wire::{
     MAX_REQUEST_HEADER, Replay, Request as Header, RequestKind, SgDesc, Uuid,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Tails whose memory is kept: as many as a driver has at a time, which carries out one action after the other.
@@ -774,5 +775,27 @@ impl Client {
     #[must_use]
     pub fn free_permits(&self) -> u32 {
         self.permits.free()
+    }
+}
+
+impl Client {
+    /// Where permits are reserved; none before there is a geometry.
+    #[must_use]
+    pub fn permits(&self) -> &Arc<Free> {
+        self.permits.shared()
+    }
+
+    /// Does a request have this permit, if only one whose user was told that it failed?
+    #[must_use]
+    pub fn holds(&self, permit: u16) -> bool {
+        let flight = self.flights.get(usize::from(permit));
+        flight.is_some_and(Option::is_some)
+    }
+
+    /// A request's permit is not its user's any more, from now on.
+    pub fn keep(&mut self, permit: u16) {
+        if let Some(Some(flight)) = self.flights.get_mut(usize::from(permit)) {
+            flight.reserved = false;
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! the other, and for what the holder does with the chunk's memory between them. So that those who reserve nothing get
 //! on, too, a quarter of all permits cannot be reserved.
 
-use super::client::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -139,28 +138,6 @@ impl Permits {
     #[must_use]
     pub fn shared(&self) -> &Arc<Free> {
         &self.free
-    }
-}
-
-impl Client {
-    /// Where permits are reserved; none before there is a geometry.
-    #[must_use]
-    pub fn permits(&self) -> &Arc<Free> {
-        self.permits.shared()
-    }
-
-    /// Does a request have this permit, if only one whose user was told that it failed?
-    #[must_use]
-    pub fn holds(&self, permit: u16) -> bool {
-        let flight = self.flights.get(usize::from(permit));
-        flight.is_some_and(Option::is_some)
-    }
-
-    /// A request's permit is not its user's any more, from now on.
-    pub fn keep(&mut self, permit: u16) {
-        if let Some(Some(flight)) = self.flights.get_mut(usize::from(permit)) {
-            flight.reserved = false;
-        }
     }
 }
 

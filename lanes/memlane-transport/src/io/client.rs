@@ -7,11 +7,12 @@ mod fetch;
 
 use super::address::{Address, Epoll, Interest, PathAddr, Ready, connecting};
 use super::chunks::Chunks;
-use super::client_port::PortState;
 use super::frame::{MAX_MESSAGE, MAX_TAIL, Step, WriteTarget};
 use super::inflow::Received;
-use super::link::{Link, LinkError};
+use super::link::Link;
+use super::link_error::LinkError;
 use super::pool::{ByReads, Pool, Reading};
+use super::port_state::PortState;
 use super::tls::{ClientTls, Tls};
 use crate::engine::client::{Action, AfterRestart, AllDown, Client, Config, Event, Post, Request};
 use crate::engine::path::{Conn, PathId};

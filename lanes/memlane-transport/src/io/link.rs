@@ -1,83 +1,20 @@
 //! One connection over a stream: TCP, or a unix socket of the same host.
 
 use super::chunks::Chunks;
-use super::frame::{FrameError, Header, Step, WriteTarget};
+use super::frame::{Header, Step, WriteTarget};
 use super::handover;
 use super::inflow::{Granted, Inflow, Received};
+use super::link_error::LinkError;
 use super::outflow::Outflow;
 use super::shared::Shared;
 use super::tls::Tls;
-use crate::error::{PathError, TlsError};
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
 use memlane_sys::fd::Fd;
 use memlane_sys::iov::{self, Piece};
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-
-/// Why a connection is over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LinkError {
-    /// The peer closed it.
-    Ended,
-    /// The kernel says so.
-    Os(Errno),
-    /// The peer sent what is no frame, or none for here.
-    Frame(FrameError),
-    /// The peer does not read what it asks for.
-    Clogged,
-    /// What both ends share is not as it must be.
-    Queue,
-    /// There is no encryption, or it has ended.
-    Tls(TlsError),
-}
-
-impl fmt::Display for LinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LinkError::Ended => f.write_str("the peer closed the connection"),
-            LinkError::Os(errno) => write!(f, "the connection failed: {errno}"),
-            LinkError::Frame(error) => write!(f, "{error}"),
-            LinkError::Clogged => f.write_str("the peer does not read"),
-            LinkError::Queue => f.write_str("shared queues are not as they must be"),
-            LinkError::Tls(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for LinkError {}
-
-impl From<FrameError> for LinkError {
-    fn from(error: FrameError) -> Self {
-        LinkError::Frame(error)
-    }
-}
-
-impl LinkError {
-    /// How the engines call it.
-    #[must_use]
-    pub(super) fn for_path(self) -> PathError {
-        match self {
-            LinkError::Ended => PathError::Closed,
-            LinkError::Os(errno) => PathError::Os(errno.0),
-            LinkError::Frame(FrameError::NotGranted) => {
-                PathError::Misbehaved("a write to memory that was not granted")
-            }
-            LinkError::Frame(FrameError::TooLong(_)) => {
-                PathError::Misbehaved("a frame that is too long")
-            }
-            LinkError::Frame(FrameError::Magic | FrameError::Version(_)) => {
-                PathError::Misbehaved("another protocol, or another version of it")
-            }
-            LinkError::Frame(_) => PathError::Misbehaved("bytes that are no frame"),
-            LinkError::Clogged => PathError::Misbehaved("it does not read"),
-            LinkError::Queue => PathError::Misbehaved("shared queues are not as they must be"),
-            LinkError::Tls(error) => PathError::Tls(error),
-        }
-    }
-}
 
 /// Reads of one link in one go: after that, it is the others' turn.
 const TURN: usize = 16;

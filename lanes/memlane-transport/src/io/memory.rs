@@ -2,7 +2,8 @@
 
 use super::frame::WriteTarget;
 use super::inflow::Granted;
-use super::link::{Link, LinkError};
+use super::link::Link;
+use super::link_error::LinkError;
 use crate::engine::server::SessionId;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;

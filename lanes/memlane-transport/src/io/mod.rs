@@ -8,6 +8,7 @@
 //! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
 
 mod address;
+mod admission;
 mod chunks;
 mod client;
 mod client_port;
@@ -15,9 +16,11 @@ pub mod frame;
 mod handover;
 pub mod inflow;
 mod link;
+mod link_error;
 mod memory;
 mod outflow;
 mod pool;
+mod port_state;
 mod server;
 mod session;
 mod shared;
@@ -25,6 +28,8 @@ pub mod tls;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
+pub use admission::Limits;
 pub(crate) use chunks::Claim;
-pub use server::{Limits, ServedPath, Server, ServerConfig, SessionInfo, serve};
+pub use server::{Server, ServerConfig, serve};
 pub use session::{ClientConfig, ClientSession, PathInfo, open, open_over_tls};
+pub use worker::{ServedPath, SessionInfo};

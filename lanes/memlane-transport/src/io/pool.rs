@@ -1,9 +1,9 @@
 //! Memory for requests' data at a client: one region for a session, lent in slots.
 
 use super::chunks::{Chunks, Claim};
-use super::client_port::PortState;
 use super::frame::WriteTarget;
 use super::inflow::Granted;
+use super::port_state::PortState;
 use crate::engine::path::Conn;
 use crate::lease::{Lease, Lender, Memory};
 use crate::port::LeaseError;

@@ -1,55 +1,29 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
 use super::address::{self, Address, Epoll, Inherited, Interest, Ready, listening};
+use super::admission::{ConnectionSlot, Counts, Limits, Peer};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
-use super::link::{Link, LinkError};
+use super::link::Link;
+use super::link_error::LinkError;
 use super::tls::{ServerTls, Tls};
-use super::worker::{Arrival, Mailbox, Worker};
+use super::worker::{Arrival, Mailbox, SessionInfo, Worker};
 use crate::engine::server::Config;
 use crate::error::{ENOKEY, EPROTONOSUPPORT, TlsError};
 use crate::port::{Identity, Service};
-use crate::stats::ServerStats;
 use crate::wire::{CONN_LEN, ConnReq, ConnRsp};
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use rustix::net::{Shutdown, SocketAddrAny, SocketFlags, acceptfrom_with, shutdown, sockopt};
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// What strangers may use up.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections of all.
-    pub connections: usize,
-    /// Connections of one address, or one user of this host.
-    pub per_peer: usize,
-    /// Connections that have not said yet what they want, or who they are.
-    pub half_open: usize,
-    /// Those of one address, or one user of this host.
-    pub half_open_per_peer: usize,
-    /// How long they may take to.
-    pub handshake: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            connections: 4096,
-            per_peer: 1024,
-            half_open: 256,
-            half_open_per_peer: 64,
-            handshake: Duration::from_secs(5),
-        }
-    }
-}
 
 /// How a server is started.
 #[derive(Clone, Debug)]
@@ -79,77 +53,6 @@ impl ServerConfig {
             workers: 1,
             limits: Limits::default(),
             tls: None,
-        }
-    }
-}
-
-/// One session, as it is now.
-#[derive(Clone, Debug)]
-pub struct SessionInfo {
-    /// Which worker has it, and what that calls it.
-    pub id: (usize, crate::engine::server::SessionId),
-    /// Its name, once it was told.
-    pub name: Option<String>,
-    /// Its paths.
-    pub paths: Vec<ServedPath>,
-    /// What it has counted.
-    pub stats: ServerStats,
-}
-
-/// One path of a session.
-#[derive(Clone, Debug)]
-pub struct ServedPath {
-    /// From where.
-    pub peer: String,
-    /// Whose.
-    pub who: Identity,
-    /// Its connections.
-    pub connections: usize,
-}
-
-/// Who somebody is, as far as limits go.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Peer {
-    Host(IpAddr),
-    User(u32),
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    all: usize,
-    each: HashMap<Peer, usize>,
-}
-
-/// A place among the connections that a server may have; given back when dropped.
-#[derive(Debug)]
-pub(super) struct ConnectionSlot {
-    counts: Arc<Mutex<Counts>>,
-    peer: Peer,
-}
-
-impl ConnectionSlot {
-    fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<ConnectionSlot> {
-        let mut held = lock(counts);
-        let each = held.each.get(&peer).copied().unwrap_or(0);
-        if held.all >= limits.connections || each >= limits.per_peer {
-            return None;
-        }
-        held.all += 1;
-        *held.each.entry(peer.clone()).or_insert(0) += 1;
-        let counts = Arc::clone(counts);
-        Some(ConnectionSlot { counts, peer })
-    }
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        let mut held = lock(&self.counts);
-        held.all -= 1;
-        if let Some(each) = held.each.get_mut(&self.peer) {
-            *each -= 1;
-            if *each == 0 {
-                held.each.remove(&self.peer);
-            }
         }
     }
 }

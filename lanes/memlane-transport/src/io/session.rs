@@ -6,21 +6,25 @@
 //! | part | what |
 //! |---|---|
 //! | `drive` | leading: passes, the submit queue, what others are told afterwards |
+//! | `inner` | what all of them share |
 //! | `poller` | which sleeping thread the sockets wake |
 //! | `background` | the thread that leads when no port does, or for many ports at once |
+//! | `turns` | whether more than one port waits |
 //! | `lending` | memory for requests' data |
 
 mod background;
 mod drive;
+pub(super) mod inner;
 mod lending;
 mod poller;
+mod turns;
 
-use self::background::Turns;
-use self::poller::{NOBODY, Poller};
+use self::inner::{Inner, NOBODY};
+use self::turns::Turns;
 use super::address::{Epoll, PathAddr};
-use super::client::{Core, Queued};
-use super::client_port::{ClientPort, PortState};
-use super::pool::Pool;
+use super::client::Core;
+use super::client_port::ClientPort;
+use super::port_state::PortState;
 use super::tls::ClientTls;
 use crate::engine::client::Config;
 use crate::engine::leader::Leadership;
@@ -31,7 +35,6 @@ use crate::stats::PathStats;
 use crate::wire::Geometry;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,65 +66,6 @@ pub struct PathInfo {
     pub inflight: u32,
     /// What it has counted.
     pub stats: PathStats,
-}
-
-/// What ports, session and background poller share.
-///
-/// The locks are never held together, but for `ports` and `poller`, under which a port's own are taken.
-#[derive(Debug)]
-pub(super) struct Inner {
-    /// Who leads, who sleeps, who follows.
-    pub(super) leadership: Leadership<AtomicU64>,
-    /// For the leader; and, for a moment, for the session's owner.
-    core: Mutex<Core>,
-    /// The submit queue: requests for the leader.
-    queue: Mutex<Vec<Queued>>,
-    pool: OnceLock<Arc<Pool>>,
-    ports: Mutex<Vec<Arc<PortState>>>,
-    next_port: AtomicU64,
-    /// All sockets.
-    sockets: Arc<Epoll>,
-    poller: Mutex<Poller>,
-    /// The number of the port in `poller`, or `NOBODY`. Written with that locked; read without, by ports that look for
-    /// their own number, which only they write.
-    poller_number: AtomicU64,
-    turns: Turns,
-    /// The background poller looks for a poller that is away, every `TICK`. Written by the background poller; `SeqCst`
-    /// with `poller`: either it sees that the poller went away, or that port sees that nobody ticks, and wakes it.
-    ticking: AtomicBool,
-    /// Passes of all leaders. Added to by them, read by the background poller: do others lead?
-    passes: AtomicU64,
-    /// When the background poller looks again, in nanoseconds since `started`. Written by it, before it tries `core`;
-    /// read by leaders after they have unlocked `core`, and made nearer.
-    looks_again: AtomicU64,
-    started: Instant,
-    /// Wakes the background poller.
-    wake: EventFd,
-    news: Mutex<VecDeque<News>>,
-    has_news: EventFd,
-    /// Written once, by the session's owner, with `core` locked.
-    closed: AtomicBool,
-}
-
-/// That one thread spins, so that no other one need.
-#[derive(Debug)]
-pub(super) struct Spins<'a>(&'a Leadership<AtomicU64>);
-
-impl Drop for Spins<'_> {
-    fn drop(&mut self) {
-        self.0.stop_spinning();
-    }
-}
-
-impl Inner {
-    /// No other thread spins: this one may, until it drops what it gets.
-    pub(super) fn spins(&self) -> Option<Spins<'_>> {
-        self.leadership.spin().then_some(Spins(&self.leadership))
-    }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A session of a client. Closed when dropped; its ports live on, and say so.

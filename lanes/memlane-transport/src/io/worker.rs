@@ -1,15 +1,17 @@
 //! One thread of a server: an engine, a service, the connections and the memory of their sessions.
 
 use super::address::{Epoll, Interest, Ready};
+use super::admission::ConnectionSlot;
 use super::frame::{self, Step};
 use super::inflow::Received;
-use super::link::{Link, LinkError};
+use super::link::Link;
+use super::link_error::LinkError;
 use super::memory::{Memories, Memory};
-use super::server::{ConnectionSlot, ServedPath, SessionInfo};
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
 use crate::error::PathError;
 use crate::port::{Finished, Identity, Service};
+use crate::stats::ServerStats;
 use crate::wire::{CONN_LEN, ConnReq, SgDesc};
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
@@ -21,6 +23,30 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+/// One session, as it is now.
+#[derive(Clone, Debug)]
+pub struct SessionInfo {
+    /// Which worker has it, and what that calls it.
+    pub id: (usize, SessionId),
+    /// Its name, once it was told.
+    pub name: Option<String>,
+    /// Its paths.
+    pub paths: Vec<ServedPath>,
+    /// What it has counted.
+    pub stats: ServerStats,
+}
+
+/// One path of a session.
+#[derive(Clone, Debug)]
+pub struct ServedPath {
+    /// From where.
+    pub peer: String,
+    /// Whose.
+    pub who: Identity,
+    /// Its connections.
+    pub connections: usize,
+}
 
 /// A connection that has said what it wants.
 #[derive(Debug)]

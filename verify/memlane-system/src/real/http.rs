@@ -112,7 +112,7 @@ impl Nginx {
             let name = String::from_utf8_lossy(&name).into_owned();
             name.starts_with("nginx: worker process") && !name.contains("shutting down")
         };
-        super::proc::tree(master)
+        super::tree::tree(master)
             .into_iter()
             .filter(is_worker)
             .collect()

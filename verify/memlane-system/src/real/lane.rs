@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::proc::tree;
+use super::tree::tree;
 use crate::harness::Mode;
 
 // The page's layout and the reasons from their one source, without building

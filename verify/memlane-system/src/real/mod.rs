@@ -24,6 +24,7 @@ pub mod net;
 pub mod postgres;
 pub mod proc;
 pub mod stage;
+pub mod tree;
 
 pub use crate::harness::Mode;
 pub use data::{blob, counts, sha256_of_bytes, sha256_of_file};

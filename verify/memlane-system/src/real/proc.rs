@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::lane::{LaneReport, LaneWatch};
+use super::tree::{children, tree};
 use crate::harness::Mode;
 
 /// How much of a program's output is shown when a test fails.
@@ -276,32 +277,6 @@ pub fn send(signal: &str, pids: &[u32]) {
         .stdin(Stdio::null())
         .stderr(Stdio::null());
     let _ = kill.status();
-}
-
-/// `root` and its descendants.
-pub fn tree(root: u32) -> Vec<u32> {
-    let mut pids = vec![root];
-    let mut next = 0;
-    while next < pids.len() {
-        pids.extend(children(pids[next]));
-        next += 1;
-    }
-    pids
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return vec![];
-    };
-    let mut pids = Vec::new();
-    for task in tasks.flatten() {
-        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        pids.extend(
-            text.split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-    }
-    pids
 }
 
 /// Name, state and what each thread sleeps in.

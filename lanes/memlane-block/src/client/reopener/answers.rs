@@ -2,10 +2,11 @@
 
 use super::super::answer::{Opened, Server};
 use super::super::error::{OpenError, of_request};
+use super::super::mail::Claim;
 use super::super::remote::{Remote, State, Status, Under};
-use super::super::{Claim, Patience};
 use super::{Ask, BACKOFF, Known, LEASE_LEN, NOTICE_GAP, Reopener, Who};
 use crate::wire::{WireError, notice};
+use memlane_transport::engine::client::AllDown as Patience;
 use memlane_transport::error::RequestError;
 use memlane_transport::port::{Completion, News};
 use std::sync::Arc;

@@ -9,14 +9,15 @@
 //! session tells a restart before anything that the new server answered, so news are read first.
 
 mod answers;
-mod mail;
 
 use super::answer::Server;
+use super::clock::Clock;
 use super::error::OpenError;
+use super::handle::Options;
+use super::mail::{Claim, Command, Mail};
 use super::remote::{Remote, State, Status, Under};
-use super::{Access, Claim, Clock, Options};
 use crate::wire::{
-    CAP_TAKE_OVER, CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION,
+    Access, CAP_TAKE_OVER, CAPS, Close, OPEN_RSP_LEN, Open, SESS_INFO_LEN, SessInfo, VERSION,
 };
 use memlane_transport::engine::backoff::{Backoff, Jitter};
 use memlane_transport::engine::{Direction, Time};
@@ -28,8 +29,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-
-pub(super) use mail::{Command, Mail};
 
 /// Leases that are kept: so many questions can be under way at a time.
 const LEASES: usize = 4;

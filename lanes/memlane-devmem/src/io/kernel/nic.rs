@@ -1,7 +1,8 @@
 //! What is asked of an interface, and what is changed there. Behind a trait, so that the order of changes and their way
 //! back can be run against an interface that is a test.
 
-use super::{Bound, Interface};
+use super::bound::Bound;
+use super::interface::Interface;
 use crate::error::KernelError;
 use crate::wire::ethtool::{self, Rings};
 use crate::wire::netdev::RxQueue;

@@ -7,10 +7,13 @@
 
 mod ring;
 
-pub use ring::{RefillRing, Ring, Uring};
+pub use ring::{From, RefillRing, Ring, Uring};
 
+use super::binding::Binding;
 use super::kernel::Interface;
-use super::{Binding, Giver, Most, Path, Placed, Placer, Stream, Terms};
+use super::path::Path;
+use super::stream::{Stream, Terms};
+use super::ways::{Giver, Most, Placed, Placer};
 use crate::engine::zcrx::{Area, Completion, Flow, Refill, Said};
 use crate::error::{Fault, ReceiveError, ZcrxError};
 use memlane_sys::Errno;
@@ -28,15 +31,6 @@ pub struct Link {
     refill: Arc<RefillRing>,
     area: Area,
     binding: Arc<Binding>,
-}
-
-/// Where payload comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From<'a> {
-    /// A receive queue of an interface.
-    Queue(&'a Interface, u32),
-    /// Any socket: everything is copied. For tests (Linux 7.1).
-    Anywhere,
 }
 
 impl Link {

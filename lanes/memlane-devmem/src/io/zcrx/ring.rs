@@ -1,9 +1,10 @@
 //! The ring that tells, and the ring by which buffers go back.
 
-use super::From;
 use crate::engine::zcrx::{Area, Completion, Entry};
 use crate::error::ZcrxError;
 use crate::io::Binding;
+use crate::io::kernel::Interface;
+use crate::region::DeviceRegion;
 use core::fmt::Debug;
 use io_uring::types::{
     Fd, IORING_MEM_REGION_TYPE_USER, io_uring_region_desc, io_uring_zcrx_area_reg,
@@ -15,6 +16,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where payload comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From<'a> {
+    /// A receive queue of an interface.
+    Queue(&'a Interface, u32),
+    /// Any socket: everything is copied. For tests (Linux 7.1).
+    Anywhere,
+}
 
 /// What a stream asks of its ring.
 pub trait Ring: Send + Debug {
@@ -80,7 +90,7 @@ impl Uring {
             .setup_r_disabled()
             .dontfork()
             .build(REQUESTS);
-        let ring = ring.map_err(|error| ZcrxError::no_ring(errno(&error)))?;
+        let ring = ring.map_err(|error| ZcrxError::NoRing(errno(&error)))?;
         let pages = mem::PAGE + REFILL as usize * ENTRY;
         let pages = Pages::new(pages).map_err(ZcrxError::Memory)?;
         let region = binding.region();
@@ -130,7 +140,7 @@ impl Uring {
                 let told = ring.submitter().register_ifq(&nowhere);
                 told.is_err_and(|error| errno(&error) == NO_SUCH_DEVICE)
             };
-            ZcrxError::refused(errno(&error), from, region, is_known)
+            refused(errno(&error), from, region, is_known)
         })?;
         // SAFETY: both are plain numbers, which the kernel has written over behind the compiler's back.
         let (queue, area) = unsafe {
@@ -332,5 +342,44 @@ impl RefillRing {
             .store(head.wrapping_add(1), Ordering::Release);
         let len = u32::try_from(len).ok()?;
         Some(Entry { offset, len })
+    }
+}
+
+/// What a number means when a queue is registered (`io_register_zcrx_ifq`, `net_mp_open_rxq` in the kernel).
+fn refused(
+    errno: Errno,
+    from: From<'_>,
+    region: &DeviceRegion,
+    is_known: impl FnOnce() -> bool,
+) -> ZcrxError {
+    let From::Queue(interface, queue) = from else {
+        return match errno.0 {
+            22 => ZcrxError::TooOld,
+            _ => ZcrxError::Refused(errno),
+        };
+    };
+    let name = || interface.name.clone();
+    match errno.0 {
+        1 => ZcrxError::Permission,
+        22 if !is_known() => ZcrxError::TooOld,
+        19 => ZcrxError::Interface(name(), "is not in this network namespace"),
+        95 => ZcrxError::Interface(
+            name(),
+            "has a driver that cannot give single queues other memory",
+        ),
+        34 => ZcrxError::NoQueue(name(), queue),
+        17 => ZcrxError::Interface(
+            name(),
+            "has a program (XDP), or that queue has other memory already",
+        ),
+        22 if region.dma_buf().is_some() => ZcrxError::Interface(
+            name(),
+            "does not split headers off all packets (ethtool -G INTERFACE tcp-data-split on hds-thresh 0), or cannot reach that dma-buf",
+        ),
+        22 => ZcrxError::Interface(
+            name(),
+            "does not split headers off all packets: ethtool -G INTERFACE tcp-data-split on hds-thresh 0",
+        ),
+        _ => ZcrxError::Refused(errno),
     }
 }

@@ -142,7 +142,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         .signals
         .load(Ordering::Relaxed);
     trim::look(start);
-    crate::protocol::group::looking(start);
+    crate::protocol::board::looking(start);
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();

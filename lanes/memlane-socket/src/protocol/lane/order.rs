@@ -13,7 +13,7 @@
 //! News from a ring is thus at most [`AWAY_US`] newer than the receiver's last look, and is reported before the
 //! kernel's. Both words are hints: a peer that lies in them only changes the position of its own connection.
 
-use crate::protocol::group;
+use crate::protocol::board;
 use crate::state::conn::{Conn, Dmb, SEEN_SELF};
 use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
@@ -37,7 +37,7 @@ fn ready_words(conn: &Conn) -> &ReadyWords {
 #[inline]
 pub(super) fn is_busy(conn: &Conn, now: u64) {
     if conn.seen.load(Ordering::Relaxed) & SEEN_SELF == 0 {
-        group::looking(now);
+        board::looking(now);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Sending and receiving in place: the user reads and writes the bytes in the ring itself, without a copy. For users
 //! that call this library by name ([`crate::native`]).
 
+use super::ending::cut;
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
-use super::{copying, cut, misbehaved, outbox, wake_backoff};
+use super::{copying, misbehaved, outbox, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
@@ -144,7 +145,7 @@ fn from_lanes(conn: &ConnRef, most: usize, buffers: &[iovec]) -> Result<Option<C
         }
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, RxMode::Ended);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             return Ok(None);
         }
         Ok(Next::Empty) => match nothing(conn, &mut held) {
@@ -348,7 +349,7 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             held.go_tcp_only(words);
             super::tune::tx_ended(conn);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             Ok(Turned::Ended)
         }
         Ok(Room::Tcp(why)) => Ok(Turned::Must(why)),

@@ -3,7 +3,7 @@
 use super::{Parked, misbehaved, park, trim, wake, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
-use crate::protocol::group;
+use crate::protocol::board;
 use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::state::conn::{Conn, LaneView, RxMode, SEEN_RUN, TxMode};
@@ -246,7 +246,7 @@ fn from_lanes(conn: &ConnRef, buffers: &[iovec], flags: i32) -> Turn {
         return Turn::Again;
     }
     if held.flags() & WANT_READY != 0 {
-        group::looking(ticks()); // a loop that reads from many peers is not away, however long its turn takes
+        board::looking(ticks()); // a loop that reads from many peers is not away, however long its turn takes
     }
     if flags & libc::MSG_PEEK != 0 {
         return peek_lanes(conn, &mut held, buffers, flags);
@@ -290,7 +290,7 @@ fn take(conn: &ConnRef, held: RxGuard<'_>, cursor: &mut Cursor<'_>, flags: i32) 
             }
             Ok(Next::TcpForever) => {
                 super::tune::rx_ended(conn, RxMode::Ended);
-                super::ended_by_peer(conn);
+                super::ending::ended_by_peer(conn);
                 return Turn::Again;
             }
             Ok(Next::Empty) if any => return Turn::Again,
@@ -630,7 +630,7 @@ fn spin_for(conn: &ConnRef) -> Spun {
     };
     let taken = conn.shared().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
-    group::looking(ticks());
+    board::looking(ticks());
     spin::until(spin::budget(), here, || {
         lane.words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
@@ -751,7 +751,7 @@ fn peek_lanes(conn: &ConnRef, held: &mut RxGuard<'_>, buffers: &[iovec], flags: 
         },
         Ok(Next::TcpForever) => {
             super::tune::rx_ended(conn, RxMode::Ended);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             Turn::Again
         }
         _ => nothing(conn, held),

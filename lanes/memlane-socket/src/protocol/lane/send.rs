@@ -326,7 +326,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             held.go_tcp_only(words);
             super::tune::tx_ended(conn);
-            super::ended_by_peer(conn);
+            super::ending::ended_by_peer(conn);
             return Turn::Ended;
         }
         Ok(Room::Tcp(why)) => return Turn::Tcp(why),

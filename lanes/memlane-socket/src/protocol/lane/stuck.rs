@@ -103,7 +103,7 @@ fn a_splice_that_may_wait_waits_for_the_writer() {
 fn a_look_at_a_promised_run_ends_when_the_peer_has() {
     let l = looped();
     let words = l.conn.tx_lane().unwrap().words;
-    super::lock_tx(&l.conn)
+    crate::state::guard::lock_tx(&l.conn)
         .expect("no handler is running")
         .promise_tcp(words, 5);
     l.ends[1].shutdown(std::net::Shutdown::Write).unwrap();

@@ -14,6 +14,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 use crate::faults::{self, Step};
+use crate::protocol::board;
 use crate::protocol::group::{self, Holder, Locked};
 use crate::state::conn::{Conn, LaneView, RxMode, SEEN_GROWN};
 use crate::state::guard::try_lock_rx;
@@ -45,7 +46,7 @@ pub(super) fn parked(conn: &Conn, rx: &Rx) {
         conn.seen.fetch_or(SEEN_GROWN, Ordering::Relaxed);
     }
     let (chunk, slot) = place(conn);
-    if group::is_posted(chunk, slot, conn) {
+    if board::is_posted(chunk, slot, conn) {
         mark(chunk, slot);
     }
 }
@@ -98,7 +99,7 @@ enum Left {
 }
 
 fn look_at_all(locked: &mut Locked<'_>) -> Left {
-    let high = group::chunks_in_use();
+    let high = board::chunks_in_use();
     let mut budget = MOST;
     for (chunk, marks) in MARKS[..high].iter().enumerate() {
         let mut old = marks.dirty.load(Ordering::Acquire) & marks.aged.load(Ordering::Acquire);

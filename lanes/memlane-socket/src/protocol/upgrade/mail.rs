@@ -1,34 +1,15 @@
 //! The process's mailbox, and messages for connections that are gone or from peers that speak another version.
 
-use super::{deliver, version};
+use super::messages::mailbox;
+use super::{answer, deliver, names, refuse, version};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::wire::{self, Malformed, Message, MessageKind};
-use crate::state::process::{self, PROCESS};
+use crate::state::conn::Stage;
+use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
 use memlane_core::ring::Tx;
 use memlane_sys::sock::{self, Received, UnixName};
-
-/// The process's mailbox. It is made when it is first needed; −1: it cannot be made.
-pub(super) fn mailbox() -> i32 {
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Some(_held) = group::lock() else {
-        return -1;
-    };
-    let have = PROCESS.mailbox.load(Ordering::Acquire);
-    if have >= 0 {
-        return have;
-    }
-    let Ok(own) = sock::unix_datagram(None) else {
-        return -1;
-    };
-    let raw = process::hide(own);
-    PROCESS.mailbox.store(raw, Ordering::Release);
-    raw
-}
 
 /// Takes the messages out of the mailbox and hands them to their connections.
 pub fn drain_mailbox() {
@@ -89,5 +70,35 @@ pub(super) fn release_declined(m: &Message) {
         && words.rx.0.token.load(Ordering::Acquire) == m.token
     {
         Tx::detach(words);
+    }
+}
+
+/// Handles a Proposal that has come by mail.
+pub(super) fn proposed(m: &Message, got: Received) {
+    let Some(conn) = names::expected(&m.tuple.mirrored()) else {
+        return not_here(m, &got);
+    };
+    let Some(_held) = conn.hs_lock.lock() else {
+        return;
+    };
+    // SAFETY: hs_lock is held.
+    let hs = unsafe { &mut *conn.hs.get() };
+    if hs.stage != Stage::Listening {
+        return not_here(m, &got);
+    }
+    if let Err(why) = answer(&conn, hs, Ok(*m), got) {
+        refuse(&conn, hs, why, true);
+        conn.hs_due.store(u64::MAX, Ordering::Relaxed);
+    } else {
+        conn.hs_due.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Answers that this process does not have that connection, or has not begun to use it.
+fn not_here(m: &Message, got: &Received) {
+    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
+    (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
+    if let Some(to) = &got.from {
+        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
     }
 }

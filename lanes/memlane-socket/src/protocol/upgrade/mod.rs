@@ -25,6 +25,7 @@
 )]
 
 mod mail;
+mod messages;
 mod names;
 mod own_ring;
 mod proof;
@@ -32,7 +33,8 @@ mod standing;
 mod version;
 
 pub use mail::drain_mailbox;
-use mail::{decline_unknown, mailbox, release_declined};
+use mail::{decline_unknown, release_declined};
+use messages::{Sent, mailbox, own_message, remember_peer, send, send_with_chunk, tell_dmb};
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
@@ -54,7 +56,6 @@ use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;
 use memlane_core::reason::Reason;
 use memlane_core::stats::{ConnState, Counter};
-use memlane_sys::fd;
 use memlane_sys::sock::{self, Received, TCP_ESTABLISHED, Tuple, UnixName};
 use memlane_sys::{Errno, proc, time};
 
@@ -235,47 +236,7 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
-// --- messages -------------------------------------------------------------
-
-enum Sent {
-    Later,
-    Never(Reason),
-}
-
-fn own_message(kind: MessageKind, conn: &Conn, tuple: &Tuple) -> Message {
-    let mut m = Message::new(kind, *tuple);
-    m.gid = PROCESS.gid.load(Ordering::Relaxed);
-    m.boot = [
-        PROCESS.boot[0].load(Ordering::Relaxed),
-        PROCESS.boot[1].load(Ordering::Relaxed),
-    ];
-    m.id = process::id_of(conn);
-    m.features = faults::features(copying::features());
-    m
-}
-
-/// Sends a message with our proof, and a chunk if there is one.
-fn send(conn: &Conn, to: &UnixName, m: &Message, chunk: Option<i32>) -> Result<(), Sent> {
-    let proof = fd::open_path_of(conn.fd.load(Ordering::Relaxed))
-        .map_err(|_| Sent::Never(Reason::NO_DEVICE))?;
-    let mut fds = [proof.raw(), -1, -1];
-    let mut count = 1;
-    if m.own_ring != 0 {
-        fds[count] = conn.given_fd.load(Ordering::Relaxed);
-        count += 1;
-    }
-    if let Some(chunk) = chunk {
-        fds[count] = chunk;
-        count += 1;
-    }
-    match sock::send_with_fds(mailbox(), to, &m.encode(), &fds[..count]) {
-        Ok(()) => Ok(()),
-        Err(Errno(
-            libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
-        )) => Err(Sent::Later),
-        Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
-    }
-}
+// --- what comes -----------------------------------------------------------
 
 fn deliver(m: &Message, got: Received) {
     faults::at(match m.kind {
@@ -285,7 +246,7 @@ fn deliver(m: &Message, got: Received) {
         MessageKind::Confirm => Step::ConfirmCame,
     });
     match m.kind {
-        MessageKind::Proposal => return names::proposed(m, got),
+        MessageKind::Proposal => return mail::proposed(m, got),
         MessageKind::Decline => release_declined(m),
         _ => {}
     }
@@ -431,42 +392,6 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
             be_patient(conn, hs, Reason::TIMEOUT_AL)
         }
         Err(Sent::Never(why)) => Err(why),
-    }
-}
-
-/// Puts our DMB into a message, and the chunk's descriptor if the peer may not have it yet.
-fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
-    m.token = hs.rx_token;
-    m.chunk = hs.rx_chunk - 1;
-    m.slot = hs.rx_slot as u16;
-    m.ring_size = process::config().ring;
-    m.echo = hs.peer_id;
-    m.own_ring = conn.given_size.load(Ordering::Relaxed);
-    if m.own_ring != 0 {
-        m.own_ring_at = conn.given_at.load(Ordering::Relaxed);
-    }
-}
-
-/// Sends a message about a DMB of ours, with its chunk if the peer may not have it yet. Holds the groups' lock
-/// meanwhile: another thread may hear that the peer has the chunk, and would close the descriptor, whose number might
-/// then belong to another file.
-fn send_with_chunk(conn: &Conn, to: &UnixName, m: &Message) -> Result<(), Sent> {
-    let mut locked = group::lock();
-    let file = locked
-        .as_mut()
-        .and_then(|locked| group::chunk_fd(locked, m.chunk));
-    send(conn, to, m, file)
-}
-
-fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
-    hs.peer_id = m.id;
-    hs.peer_pid = got.cred.pid;
-    hs.peer_uid = got.cred.uid;
-    hs.peer_features = m.features;
-    if let Some(from) = &got.from {
-        let name = from.as_bytes();
-        hs.peer_name[..name.len()].copy_from_slice(name);
-        hs.peer_name_len = name.len();
     }
 }
 

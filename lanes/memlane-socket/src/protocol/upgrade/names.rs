@@ -7,15 +7,14 @@
 //! Proposal to the mailbox, and this process finds the connection by its addresses. If it finds none, it says so, and
 //! the client tries by name again.
 
-use super::{Sent, answer, mailbox, refuse, send};
+use super::messages::{Sent, send};
 use crate::protocol::group;
-use crate::protocol::wire::{self, Message, MessageKind};
+use crate::protocol::wire::{self, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, CONNS, PROCESS};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use memlane_core::reason::Reason;
-use memlane_sys::sock::{self, Received, Tuple, UnixName};
+use memlane_sys::sock::{self, Tuple, UnixName};
 use memlane_sys::{Errno, time};
 
 /// The most rendezvous names at a time, whatever the limit on descriptors …
@@ -176,7 +175,7 @@ pub(super) fn expect_no_more(conn: &Conn) {
 }
 
 /// The connection that is expected with these addresses.
-fn expected(tuple: &Tuple) -> Option<ConnRef> {
+pub(super) fn expected(tuple: &Tuple) -> Option<ConnRef> {
     let _held = group::lock()?;
     let mut at = list_of(tuple).load(Ordering::Relaxed);
     for _ in 0..CONNS {
@@ -231,35 +230,5 @@ pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed
         Ok(()) => Mailed::Sent,
         Err(Sent::Later) => Mailed::Full,
         Err(Sent::Never(_)) => Mailed::Nobody,
-    }
-}
-
-/// Handles a Proposal that has come by mail.
-pub(super) fn proposed(m: &Message, got: Received) {
-    let Some(conn) = expected(&m.tuple.mirrored()) else {
-        return not_here(m, &got);
-    };
-    let Some(_held) = conn.hs_lock.lock() else {
-        return;
-    };
-    // SAFETY: hs_lock is held.
-    let hs = unsafe { &mut *conn.hs.get() };
-    if hs.stage != Stage::Listening {
-        return not_here(m, &got);
-    }
-    if let Err(why) = answer(&conn, hs, Ok(*m), got) {
-        refuse(&conn, hs, why, true);
-        conn.hs_due.store(u64::MAX, Ordering::Relaxed);
-    } else {
-        conn.hs_due.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Answers that this process does not have that connection, or has not begun to use it.
-fn not_here(m: &Message, got: &Received) {
-    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
-    (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
-    if let Some(to) = &got.from {
-        let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);
     }
 }

@@ -1,6 +1,7 @@
 //! A peer that speaks another version of the handshake: it gets a Decline, and both sides stay on TCP at once.
 
-use super::{refuse, remember_peer};
+use super::messages::remember_peer;
+use super::refuse;
 use crate::protocol::wire::Message;
 use crate::state::conn::{Handshake, Stage};
 use crate::state::process;

@@ -1,6 +1,6 @@
 //! What a read has brought: it is where its lease is, or is copied there, before the engine hears of it.
 
-use super::super::link::LinkError;
+use super::super::link_error::LinkError;
 use super::Core;
 use crate::engine::path::Conn;
 use crate::wire::Immediate;

@@ -3,7 +3,7 @@
 //! [`crate::engine::leader`] says who leads and why nothing is left behind.
 
 use super::super::client::{Core, Delivery, Queued};
-use super::{Inner, nanos};
+use super::inner::{Inner, nanos};
 use crate::engine::leader::Left;
 use memlane_wait::mutex::lock;
 use std::sync::MutexGuard;

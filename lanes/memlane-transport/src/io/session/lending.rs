@@ -1,7 +1,7 @@
 //! Memory for requests' data: of the session's own, or of its users'.
 
-use super::super::client_port::PortState;
-use super::Inner;
+use super::super::port_state::PortState;
+use super::inner::Inner;
 use crate::lease::{Lease, Memory};
 use crate::port::{ChunkFile, LeaseError};
 use std::sync::Arc;

@@ -6,28 +6,15 @@
 //! does.
 
 use super::super::address::Interest;
-use super::super::client_port::PortState;
-use super::{Inner, nanos};
+use super::super::port_state::PortState;
+use super::inner::{Inner, NOBODY, Poller, nanos};
 use memlane_wait::mutex::lock;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// A port that is back after so long was away for a moment only.
 const QUICK: Duration = Duration::from_micros(30);
-
-/// No port has this number.
-pub(super) const NOBODY: u64 = u64::MAX;
-
-/// The poller, and the ports that sleep.
-#[derive(Debug, Default)]
-pub(super) struct Poller {
-    /// The port that is the poller, and whether the sockets are in its epoll set.
-    port: Option<(Arc<PortState>, bool)>,
-    /// Ports that sleep. As many as the word of leadership counts, whenever this is unlocked.
-    asleep: BTreeMap<u64, Arc<PortState>>,
-}
 
 /// Who sees to it that what comes is read while ports sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@
 
 use super::{ClientTls, PROTOCOL, ServerTls, fault, sessions};
 use crate::error::{CertificateFault, TlsError};
-use crate::io::link::LinkError;
+use crate::io::link_error::LinkError;
 use memlane_core::access;
 use memlane_sys::Errno;
 use memlane_sys::iov::{self, Piece};

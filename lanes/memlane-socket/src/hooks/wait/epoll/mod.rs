@@ -25,7 +25,7 @@ mod waiter;
 pub use ctl::{ctl, is_waited_for};
 pub use waiter::{Sleep, wait};
 
-use crate::protocol::group;
+use crate::protocol::board;
 use crate::protocol::lane::{self, Parked, trim};
 use crate::real;
 use crate::state::conn::{Conn, RxMode, TxMode};

@@ -82,10 +82,10 @@ impl Round {
 /// Puts the connections whose peers have published something on the ready lists of their sets, for all sets of the
 /// process.
 fn harvest() {
-    if !group::any_hot() {
+    if !board::any_hot() {
         return;
     }
-    group::harvest(|conn| {
+    board::harvest(|conn| {
         for reg in &conn.regs {
             if let Some((ep, _held)) = set_of(reg) {
                 mark(reg, REG_IN_EDGE);
@@ -112,7 +112,7 @@ impl Waiter<'_> {
             .signals
             .load(Ordering::Relaxed);
         trim::look(start);
-        group::looking(start);
+        board::looking(start);
         loop {
             let n = self.collect(start);
             if n > 0 {
@@ -320,7 +320,7 @@ impl Waiter<'_> {
         let (mut turns, mut asked, mut from_kernel) = (0u32, ticks(), 0);
         let here = self.peer_is_here();
         let spun = spin::until(budget, here, || {
-            if group::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
+            if board::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
                 return true;
             }
             turns = turns.wrapping_add(1);
@@ -328,7 +328,7 @@ impl Waiter<'_> {
                 flush_dirty(ep);
                 from_kernel = kernel(ep, self.out, 0, self.sleep);
                 asked = ticks();
-                group::looking(asked);
+                board::looking(asked);
             }
             from_kernel != 0
         });

@@ -1,8 +1,8 @@
 //! How others tell the reopener what they want.
 
-use super::super::error::OpenError;
-use super::super::remote::Remote;
-use super::super::{Access, Claim};
+use super::error::OpenError;
+use super::remote::Remote;
+use crate::wire::Access;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 /// What others want of a reopener.
 #[derive(Debug)]
-pub(in crate::client) enum Command {
+pub(super) enum Command {
     Open {
         name: String,
         access: Access,
@@ -33,25 +33,25 @@ pub(in crate::client) enum Command {
 
 /// Where they put it.
 #[derive(Debug)]
-pub(in crate::client) struct Mail {
+pub(super) struct Mail {
     commands: Mutex<Vec<Command>>,
     event: EventFd,
 }
 
 impl Mail {
-    pub(in crate::client) fn new() -> io::Result<Mail> {
+    pub(super) fn new() -> io::Result<Mail> {
         Ok(Mail {
             commands: Mutex::default(),
             event: EventFd::new()?,
         })
     }
 
-    pub(in crate::client) fn send(&self, command: Command) {
+    pub(super) fn send(&self, command: Command) {
         lock(&self.commands).push(command);
         self.kick();
     }
 
-    pub(in crate::client) fn kick(&self) {
+    pub(super) fn kick(&self) {
         self.event.signal();
     }
 
@@ -62,5 +62,21 @@ impl Mail {
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+}
+
+/// Whoever has this has the volume open: it is closed when dropped, wherever that is.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) remote: Arc<Remote>,
+    pub(super) mail: Arc<Mail>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.mail.send(Command::Close {
+            remote: Arc::clone(&self.remote),
+            reply: None,
+        });
     }
 }

@@ -1,0 +1,299 @@
+//! Boards: what can be looked at of this process's chunks without a lock. Which connections are awake, whose peers have
+//! published something (the *ready words*), and since when.
+
+// Indices: bounded by the tables' sizes, far below 2^31.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss
+)]
+
+use crate::state::conn::{Conn, Dmb, SharedState};
+use crate::state::idle::{self, CHUNKS};
+use crate::state::process::PROCESS;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use memlane_core::layout::{ChunkHeader, DMB_WORDS_LEN, DMBS_AT, ReadyWords, SLOTS};
+use memlane_sys::time;
+
+/// What `harvest` reads of a chunk of ours.
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) base: AtomicPtr<u8>,
+    pub(super) hot: AtomicU32,
+    pub(super) conns: [AtomicPtr<Conn>; SLOTS],
+    /// Cells of connections that other processes hold, of slots in quarantine.
+    pub(super) shared_states: [AtomicPtr<SharedState>; SLOTS],
+}
+
+pub(super) static BOARDS: [Board; CHUNKS] = [const {
+    Board {
+        base: AtomicPtr::new(core::ptr::null_mut()),
+        hot: AtomicU32::new(0),
+        conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+        shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
+    }
+}; CHUNKS];
+
+/// Boards from here on were never used.
+pub(super) static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
+
+/// Puts a connection on the board, so that `harvest` finds it.
+pub fn post(chunk: u32, slot: u32, conn: &Conn) {
+    BOARDS[chunk as usize].conns[slot as usize]
+        .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
+}
+
+/// Is the connection on the board at this place? (In a forked child, its numbers are those of the parent's board.)
+pub fn is_posted(chunk: u32, slot: u32, conn: &Conn) -> bool {
+    let on_board = &BOARDS[chunk as usize].conns[slot as usize & (SLOTS - 1)];
+    core::ptr::eq(on_board.load(Ordering::Acquire), conn)
+}
+
+/// Chunks of ours have lower numbers.
+pub fn chunks_in_use() -> usize {
+    BOARD_HIGH.load(Ordering::Acquire) as usize
+}
+
+/// Chunks of ours with awake connections: a bit each; in `HOT_WORDS_USED` a bit for each
+/// word that has ever had one. So a look costs by what is awake, not by what there is.
+/// Whoever clears a bit looks again whether somebody has woken up meanwhile; for that
+/// moment it is missing, and who parks then finds the news in the ring itself.
+static HOT_CHUNKS: [AtomicU64; CHUNKS / 64] = [const { AtomicU64::new(0) }; CHUNKS / 64];
+static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
+
+/// One more (or less) connection of this chunk is awake.
+pub fn hot(chunk: u32, up: bool) {
+    let board = &BOARDS[chunk as usize];
+    let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
+    if up {
+        show_looking(board, time::ticks());
+        if board.hot.fetch_add(1, Ordering::SeqCst) == 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+            HOT_WORDS_USED.fetch_or(1 << (chunk / 64), Ordering::SeqCst);
+        }
+    } else if board.hot.fetch_sub(1, Ordering::SeqCst) == 1 {
+        word.fetch_and(!bit, Ordering::SeqCst);
+        if board.hot.load(Ordering::SeqCst) != 0 {
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+}
+
+/// May any connection of the process be awake?
+#[inline(always)]
+pub fn any_hot() -> bool {
+    HOT_WORDS_USED.load(Ordering::Relaxed) != 0
+}
+
+/// The chunks with awake connections, until `f` says `true`.
+#[inline]
+fn any_hot_chunk(mut f: impl FnMut(&Board, &ReadyWords) -> bool) -> bool {
+    for of_words in ones(u64::from(HOT_WORDS_USED.load(Ordering::Acquire))) {
+        for bit in ones(HOT_CHUNKS[of_words].load(Ordering::Acquire)) {
+            let board = &BOARDS[of_words * 64 + bit];
+            if board.hot.load(Ordering::Relaxed) != 0
+                && let Some(ready) = ready_words(board)
+                && f(board, ready)
+            {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// The ready words of a chunk that is in use.
+#[inline]
+fn ready_words(board: &Board) -> Option<&ReadyWords> {
+    let base = board.base.load(Ordering::Acquire);
+    // SAFETY: null, or a chunk that stays mapped while it has connections; atomics only.
+    unsafe { base.cast::<ChunkHeader>().as_ref() }.map(|header| &header.ready)
+}
+
+/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+#[inline]
+fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+    any_hot_chunk(|board, ready| ready.bits.load(Ordering::Relaxed) != 0 && f(board, &ready.bits))
+}
+
+/// The bits of a word that are set, by number.
+#[inline]
+fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        word &= word.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+/// Calls `f` for every connection whose peer has published something since the last look, in the order in which they
+/// did. Costs one load per chunk with awake connections.
+#[inline]
+pub fn harvest(mut f: impl FnMut(&'static Conn)) {
+    let mut found = Found::new();
+    any_ready_word(|board, bits| {
+        for slot in ones(bits.swap(0, Ordering::AcqRel)) {
+            if let Some(conn) = posted(board, slot) {
+                found.add(since(board, slot), conn, &mut f);
+            }
+        }
+        false
+    });
+    found.tell(&mut f);
+}
+
+#[inline]
+fn posted(board: &Board, slot: usize) -> Option<&'static Conn> {
+    let conn = board.conns[slot].load(Ordering::Acquire);
+    // SAFETY: null or an address in the pool, which is never unmapped.
+    unsafe { conn.as_ref() }
+}
+
+/// When the peer of this slot had news, by its own word: it can only change its place among what is ready.
+#[inline]
+fn since(board: &Board, slot: usize) -> u64 {
+    let base = board.base.load(Ordering::Acquire);
+    if base.is_null() {
+        return 0;
+    }
+    // SAFETY: a chunk that stays mapped while it has connections, and `slot` is below SLOTS; atomics only.
+    let words = unsafe { &*base.add(DMBS_AT + slot * DMB_WORDS_LEN).cast::<Dmb>() };
+    words.sent.0.ready_since.load(Ordering::Relaxed)
+}
+
+/// Connections with news, to be told in the order of their age; many of them in several lots.
+struct Found {
+    all: [(u64, *const Conn); FOUND_MOST],
+    count: usize,
+}
+
+/// Connections in one lot: all that one look finds, unless the process serves a crowd. 1 KiB of stack.
+const FOUND_MOST: usize = 64;
+
+impl Found {
+    #[inline]
+    fn new() -> Found {
+        Found {
+            all: [(0, core::ptr::null()); FOUND_MOST],
+            count: 0,
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, since: u64, conn: &'static Conn, f: &mut impl FnMut(&'static Conn)) {
+        if self.count == FOUND_MOST {
+            self.tell(f);
+        }
+        self.all[self.count] = (since, core::ptr::from_ref(conn));
+        self.count += 1;
+    }
+
+    #[inline]
+    fn tell(&mut self, f: &mut impl FnMut(&'static Conn)) {
+        let found = &mut self.all[..self.count];
+        if found.len() > 1 {
+            found.sort_unstable_by_key(|(since, _)| *since);
+        }
+        for (_, conn) in found {
+            // SAFETY: `add` was given a reference that lives for ever.
+            f(unsafe { &**conn });
+        }
+        self.count = 0;
+    }
+}
+
+/// How often a process tells that it looks at its rings.
+const SHOW_LOOKING_EVERY_US: u64 = 200;
+/// `ticks` at which it last told.
+static SHOWN_LOOKING: AtomicU64 = AtomicU64::new(0);
+
+/// This process looks at its rings, `now` in `ticks`: peers see it in the chunks, see `lane::order`.
+#[inline]
+pub fn looking(now: u64) {
+    let every = SHOW_LOOKING_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    if now.wrapping_sub(SHOWN_LOOKING.load(Ordering::Relaxed)) >= every {
+        SHOWN_LOOKING.store(now, Ordering::Relaxed);
+        any_hot_chunk(|board, _| {
+            show_looking(board, now);
+            false
+        });
+    }
+}
+
+fn show_looking(board: &Board, now: u64) {
+    if let Some(ready) = ready_words(board) {
+        ready.looked.store(now, Ordering::Relaxed);
+    }
+}
+
+/// Has any peer published anything since the last harvest? (For spin loops.)
+#[inline]
+pub fn any_ready() -> bool {
+    any_ready_word(|_, _| true)
+}
+
+/// In the child of a fork: the boards are the parent's.
+pub(super) fn forget_all() {
+    for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
+        board.base.store(core::ptr::null_mut(), Ordering::Relaxed);
+        board.hot.store(0, Ordering::Relaxed);
+        for conn in &board.conns {
+            conn.store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+        for shared in &board.shared_states {
+            shared.store(core::ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+    (0..BOARD_HIGH.swap(0, Ordering::Relaxed) as usize).for_each(idle::forget);
+    for word in &HOT_CHUNKS {
+        word.store(0, Ordering::Relaxed);
+    }
+    HOT_WORDS_USED.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_looked_at(chunk: u32) -> bool {
+        let word = HOT_CHUNKS[chunk as usize / 64].load(Ordering::SeqCst);
+        let of_words = HOT_WORDS_USED.load(Ordering::SeqCst);
+        word & 1 << (chunk % 64) != 0 && of_words & 1 << (chunk / 64) != 0
+    }
+
+    #[test]
+    fn a_chunk_is_looked_at_from_its_first_awake_connection_to_its_last() {
+        // Chunks that no other test has.
+        for chunk in [1984, 1985, 2047] {
+            assert!(!is_looked_at(chunk));
+            hot(chunk, true);
+            hot(chunk, true);
+            assert!(is_looked_at(chunk));
+            hot(chunk, false);
+            assert!(is_looked_at(chunk), "one is still awake");
+            hot(chunk, false);
+            assert!(!is_looked_at(chunk), "none is awake");
+        }
+    }
+
+    #[test]
+    fn a_chunk_stays_listed_while_others_of_its_word_come_and_go() {
+        let restless = |chunk: u32| {
+            std::thread::spawn(move || {
+                for _ in 0..20_000 {
+                    hot(chunk, true);
+                    hot(chunk, false);
+                }
+            })
+        };
+        hot(1920, true);
+        let threads = [1920, 1920, 1921, 1921, 1922].map(restless);
+        for thread in threads {
+            thread.join().expect("it ends");
+        }
+        assert!(is_looked_at(1920), "one has been awake all the time");
+        assert!((1921..1984).all(|chunk| !is_looked_at(chunk)));
+        hot(1920, false);
+        assert!(!is_looked_at(1920));
+    }
+}
