@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use memlane_devmem::error::ReceiveError;
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait};
-use memlane_devmem::region::{Kind, Spec};
+use memlane_devmem::region::{RegionKind, Spec};
 use memlane_devmem::{DeviceRegion, Fragment};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -139,7 +139,7 @@ impl Lane {
     fn new(receive: &Receive, path: &str) -> anyhow::Result<Lane> {
         let path: Path = path.parse().map_err(anyhow::Error::msg)?;
         let region = DeviceRegion::create(&Spec {
-            kind: Kind::Memfd,
+            kind: RegionKind::Memfd,
             bytes: usize::try_from(receive.region)?,
         })?;
         Ok(Lane {
