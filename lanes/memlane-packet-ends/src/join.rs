@@ -67,7 +67,7 @@ pub enum Over {
 
 /// A frame that found no room, or is being cut up, of one way.
 #[derive(Debug)]
-struct Held {
+struct HeldFrame {
     bytes: Box<[u8]>,
     /// 0: nothing is held.
     len: usize,
@@ -82,9 +82,9 @@ struct Held {
     segmented: u64,
 }
 
-impl Held {
-    fn new() -> Held {
-        Held {
+impl HeldFrame {
+    fn new() -> HeldFrame {
+        HeldFrame {
             bytes: vec![0; PACKET_MAX].into(),
             len: 0,
             meta: Meta::default(),
@@ -179,7 +179,7 @@ impl Held {
 pub struct Join {
     ends: [Box<dyn End>; 2],
     /// From A to B, and back.
-    held: [Held; 2],
+    held: [HeldFrame; 2],
     boards: [Arc<Board>; 2],
     /// Rounds in which A, B need not be asked.
     unasked: [u8; 2],
@@ -213,7 +213,7 @@ impl Join {
         }
         let join = Join {
             ends: [a, b],
-            held: [Held::new(), Held::new()],
+            held: [HeldFrame::new(), HeldFrame::new()],
             boards: Default::default(),
             unasked: [0; 2],
             spin: Spin::new(policy(terms.spin)),
@@ -391,7 +391,7 @@ fn carry(
     (from, from_side): (&mut dyn End, Side),
     (to, to_side): (&mut dyn End, Side),
     burst: usize,
-    held: &mut Held,
+    held: &mut HeldFrame,
 ) -> Result<usize, Over> {
     let wrong = |side| move |error| Over::Ended(side, error);
     if held.room > 0 || held.len > 0 {
@@ -425,7 +425,7 @@ struct Giving<'a> {
     /// Does it take whatever comes, uncut?
     takes_all: bool,
     burst: usize,
-    held: &'a mut Held,
+    held: &'a mut HeldFrame,
     failed: Option<EndError>,
     /// Bytes that the receiver was not told of.
     untold: usize,
@@ -502,7 +502,7 @@ fn pass(
     frame: &Frame<'_>,
     to: &mut dyn End,
     burst: usize,
-    held: &mut Held,
+    held: &mut HeldFrame,
 ) -> Result<Sent, EndError> {
     let gso = frame.meta().gso;
     if gso.is_some() && !to.offloads().allow(gso) && held.begin_cut(frame) {

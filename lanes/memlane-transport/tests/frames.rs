@@ -2,12 +2,12 @@
 
 use memlane_core::access::SharedBytes;
 use memlane_fixtures::golden;
-use memlane_transport::io::frame::{FrameError, HEADER, Header, MAX_TAIL, Place, Step};
+use memlane_transport::io::frame::{FrameError, HEADER, Header, MAX_TAIL, Step, WriteTarget};
 use memlane_transport::io::inflow::{Granted, Inflow, Received};
 use proptest::prelude::*;
 use std::ptr::NonNull;
 
-const WRITE: Place = Place {
+const WRITE: WriteTarget = WriteTarget {
     addr: 0x1122_3344_5566_7000,
     key: 0xaabb_ccdd,
     len: 4096,
@@ -63,7 +63,7 @@ fn a_bit_that_means_nothing_here_is_noticed() {
     // All but: 32 bits of the immediate, two of its kind that make it another step or nothing with another meaning.
     assert!(noticed > 2 * HEADER * 8 - 40, "{noticed}");
     let long = u16::try_from(MAX_TAIL + 1).expect("it fits");
-    let place = Place {
+    let place = WriteTarget {
         tail: long,
         ..WRITE
     };
@@ -77,7 +77,7 @@ fn a_bit_that_means_nothing_here_is_noticed() {
 /// Memory with one window in it, and what must stay as it is around it.
 struct Window {
     bytes: Vec<u8>,
-    asked: Vec<Place>,
+    asked: Vec<WriteTarget>,
 }
 
 const BASE: u64 = 0x10_0000;
@@ -94,7 +94,7 @@ impl Window {
 }
 
 impl Granted for Window {
-    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+    fn window(&mut self, place: &WriteTarget) -> Option<SharedBytes> {
         self.asked.push(*place);
         let base = NonNull::new(self.bytes[GUARD..].as_mut_ptr())?;
         // SAFETY: the vector is not touched while a stream is taken in.
@@ -136,7 +136,7 @@ fn take_in(stream: &[u8], pieces: &[usize]) -> (Vec<Received>, Result<(), FrameE
 }
 
 fn write(addr: u64, data: &[u8], tail_at: u32, tail: &[u8], imm: Option<u32>) -> Vec<u8> {
-    let place = Place {
+    let place = WriteTarget {
         addr,
         key: KEY,
         len: u32::try_from(data.len()).expect("it fits"),

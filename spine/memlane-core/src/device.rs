@@ -91,18 +91,18 @@ pub const LOOPBACK_REGIONS: usize = 256;
 
 /// A region that a device can write to.
 #[derive(Debug)]
-enum Held {
+enum KnownRegion {
     /// Registered here.
     Own(Region),
     /// A peer's, or a piece of it, that somebody here has mapped.
     Peers(SharedBytes),
 }
 
-impl Held {
+impl KnownRegion {
     fn bytes(&self) -> SharedBytes {
         match self {
-            Held::Own(region) => region.bytes(),
-            Held::Peers(bytes) => *bytes,
+            KnownRegion::Own(region) => region.bytes(),
+            KnownRegion::Peers(bytes) => *bytes,
         }
     }
 }
@@ -111,7 +111,7 @@ impl Held {
 /// `N` regions at a time.
 #[derive(Debug)]
 pub struct Loopback<const N: usize = LOOPBACK_REGIONS> {
-    regions: [Option<(Grant, Held)>; N],
+    regions: [Option<(Grant, KnownRegion)>; N],
     signals: u64,
     last_signal: u32,
 }
@@ -139,7 +139,8 @@ impl<const N: usize> Loopback<N> {
 
     #[inline]
     fn find(&self, token: Token) -> Result<usize, DeviceError> {
-        let is = |e: &Option<(Grant, Held)>| e.as_ref().is_some_and(|(g, _)| g.token == token);
+        let is =
+            |e: &Option<(Grant, KnownRegion)>| e.as_ref().is_some_and(|(g, _)| g.token == token);
         self.regions
             .iter()
             .position(is)
@@ -182,14 +183,14 @@ impl<const N: usize> Device for Loopback<N> {
             len: region.len(),
             rights,
         };
-        self.regions[free] = Some((grant, Held::Own(region)));
+        self.regions[free] = Some((grant, KnownRegion::Own(region)));
         Ok(token)
     }
 
     fn unregister(&mut self, token: Token) -> Result<Region, DeviceError> {
         let at = self.find(token)?;
         match self.regions[at].take() {
-            Some((_, Held::Own(region))) => Ok(region),
+            Some((_, KnownRegion::Own(region))) => Ok(region),
             // Not registered here: there is nothing to be given back.
             other => {
                 self.regions[at] = other;
@@ -215,7 +216,7 @@ impl<const N: usize> Device for Loopback<N> {
         }
         let free = self.regions.iter().position(Option::is_none);
         match (free, self.find(grant.token)) {
-            (Some(free), Err(_)) => self.regions[free] = Some((grant, Held::Peers(bytes))),
+            (Some(free), Err(_)) => self.regions[free] = Some((grant, KnownRegion::Peers(bytes))),
             _ => return Err(DeviceError::Full),
         }
         Ok(())

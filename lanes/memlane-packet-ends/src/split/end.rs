@@ -37,14 +37,14 @@ impl Returns {
 
 /// A fragment that has an owner: its chunk is used until this is dropped, by any thread, also after its splitter.
 #[derive(Debug)]
-pub struct Held {
+pub struct OwnedFragment {
     fragment: Fragment,
     returns: Arc<Returns>,
 }
 
-impl Held {
-    pub(super) fn new(fragment: Fragment, returns: &Arc<Returns>) -> Held {
-        Held {
+impl OwnedFragment {
+    pub(super) fn new(fragment: Fragment, returns: &Arc<Returns>) -> OwnedFragment {
+        OwnedFragment {
             fragment,
             returns: Arc::clone(returns),
         }
@@ -56,7 +56,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for OwnedFragment {
     fn drop(&mut self) {
         self.returns.push(self.fragment.token);
     }
@@ -65,7 +65,7 @@ impl Drop for Held {
 /// Whoever gets what was split.
 pub trait Receiver: Send + core::fmt::Debug {
     /// A frame: its headers, or all of it. Fragments that are still in `held` afterwards are free again.
-    fn take(&mut self, split: &Split<'_>, held: &mut Vec<Held>);
+    fn take(&mut self, split: &Split<'_>, held: &mut Vec<OwnedFragment>);
 
     /// What it thinks of what came, if it looks.
     fn verdict(&self) -> Option<Verdict> {
@@ -83,7 +83,7 @@ pub trait Receiver: Send + core::fmt::Debug {
 pub struct SplitEnd<D: DeviceMemory, R: Receiver> {
     splitter: Splitter<D>,
     receiver: R,
-    held: Vec<Held>,
+    held: Vec<OwnedFragment>,
     counts: EndCounts,
 }
 
@@ -127,7 +127,7 @@ where
         let returns = splitter.returns();
         splitter.split(frame, |split| {
             let fragments = split.fragments.iter();
-            held.extend(fragments.map(|fragment| Held::new(*fragment, &returns)));
+            held.extend(fragments.map(|fragment| OwnedFragment::new(*fragment, &returns)));
             receiver.take(split, held);
         });
         held.clear();

@@ -3,7 +3,7 @@
 use crate::faults;
 use crate::protocol::group;
 use crate::protocol::lane::copying;
-use crate::protocol::wire::{Kind, Message};
+use crate::protocol::wire::{Message, MessageKind};
 use crate::state::conn::{Conn, Handshake};
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ pub(super) enum Sent {
     Never(Reason),
 }
 
-pub(super) fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
+pub(super) fn own_message(kind: MessageKind, conn: &Conn, tuple: &Tuple) -> Message {
     let mut m = Message::new(kind, *tuple);
     m.gid = PROCESS.gid.load(Ordering::Relaxed);
     m.boot = [
