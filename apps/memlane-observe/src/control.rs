@@ -300,9 +300,9 @@ pub struct Listener {
 
 /// Keeps the name of a process that answers in the background. Dropping it removes the socket file, if the role has one.
 #[derive(Debug)]
-pub struct Held(Option<PathBuf>);
+pub struct NameGuard(Option<PathBuf>);
 
-impl Drop for Held {
+impl Drop for NameGuard {
     fn drop(&mut self) {
         if let Some(file) = &self.0 {
             let _ = fs::remove_file(file);
@@ -340,8 +340,8 @@ impl Listener {
     pub fn in_background<Q: Question>(
         mut self,
         handle: impl FnMut(Q) -> Reply + Send + 'static,
-    ) -> io::Result<Held> {
-        let held = Held(self.file.take());
+    ) -> io::Result<NameGuard> {
+        let held = NameGuard(self.file.take());
         let thread = std::thread::Builder::new().name("control".into());
         thread.spawn(move || self.serve(handle))?;
         Ok(held)

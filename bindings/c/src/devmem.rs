@@ -31,7 +31,7 @@ pub(crate) struct Flow {
     binding: Arc<Binding>,
     /// The stream's, which is open as long as `turn` is.
     fd: c_int,
-    told: Mutex<Told>,
+    told: Mutex<StreamReport>,
 }
 
 impl Held for Flow {
@@ -56,7 +56,7 @@ struct Turn {
 
 /// What a stream has said when its turn was over.
 #[derive(Debug)]
-struct Told {
+struct StreamReport {
     path: Path,
     counts: StreamCounts,
 }
@@ -68,7 +68,7 @@ impl Flow {
             desk: stream.desk(),
             fd: stream.as_fd().as_raw_fd(),
             binding: Arc::clone(binding),
-            told: Mutex::new(Told { path, counts }),
+            told: Mutex::new(StreamReport { path, counts }),
             turn: Mutex::new(Turn {
                 stream,
                 pending: VecDeque::new(),
@@ -88,13 +88,13 @@ impl Flow {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, StreamReport> {
         lock(&self.told)
     }
 
     fn tell(&self, stream: &Stream) {
         let (path, counts) = (stream.path(), stream.counts());
-        *self.told() = Told { path, counts };
+        *self.told() = StreamReport { path, counts };
     }
 }
 

@@ -20,14 +20,14 @@ pub(crate) trait Held: Any + Send + Sync {
 type Object = Arc<dyn Any + Send + Sync>;
 
 #[derive(Debug)]
-struct Place {
+struct TableSlot {
     generation: usize,
     object: Option<Object>,
 }
 
 #[derive(Debug)]
 struct Table {
-    places: Vec<Place>,
+    places: Vec<TableSlot>,
     free: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn insert<T: Held>(held: Arc<T>) -> Result<usize> {
     if at >> PLACE_BITS != 0 {
         return Err(Fault::new(Code::TooMany, "too many handles are open"));
     }
-    table.places.push(Place {
+    table.places.push(TableSlot {
         generation: 0,
         object,
     });

@@ -114,7 +114,7 @@ fn address_in(region: &DeviceRegion, offset: u64, bytes: usize) -> Option<*mut u
 
 /// Where bytes are.
 #[derive(Debug)]
-enum Place {
+enum Location {
     /// In the region, from this offset on; the fragments that they are of.
     Region(u64, Vec<Arc<Lent>>),
     /// Copied.
@@ -124,7 +124,7 @@ enum Place {
 /// Bytes that stay where they are as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    place: Place,
+    place: Location,
     bytes: usize,
 }
 
@@ -133,8 +133,8 @@ impl Memory {
     pub(crate) fn of(piece: Piece<Arc<Lent>>, bytes: usize) -> Result<Memory, AccessError> {
         let Piece { stretches, owners } = piece;
         let place = match &stretches[..] {
-            [one] if !owners.is_empty() => Place::Region(one.offset, owners),
-            _ => Place::Own(gather(&stretches, &owners, bytes)?),
+            [one] if !owners.is_empty() => Location::Region(one.offset, owners),
+            _ => Location::Own(gather(&stretches, &owners, bytes)?),
         };
         Ok(Memory { place, bytes })
     }
@@ -143,7 +143,7 @@ impl Memory {
     pub(crate) fn copy(&self) -> Result<Memory, AccessError> {
         let bytes = self.bytes;
         let own = match &self.place {
-            Place::Region(offset, owners) => {
+            Location::Region(offset, owners) => {
                 let len = bytes as u64;
                 let whole = Stretch {
                     offset: *offset,
@@ -151,7 +151,7 @@ impl Memory {
                 };
                 gather(&[whole], owners, bytes)?
             }
-            Place::Own(old) => {
+            Location::Own(old) => {
                 let own = Own::new(bytes)?;
                 // SAFETY: both have so many bytes; the new one is nobody else's, so they do not overlap. Who writes to the
                 // old one meanwhile gets what any two threads get that share a tensor: the compiler cannot look into the copy.
@@ -159,15 +159,15 @@ impl Memory {
                 own
             }
         };
-        let place = Place::Own(own);
+        let place = Location::Own(own);
         Ok(Memory { place, bytes })
     }
 
     /// Of the first byte.
     pub(crate) fn address(&self) -> *mut u8 {
         match &self.place {
-            Place::Own(own) => own.base.as_ptr(),
-            Place::Region(offset, owners) => {
+            Location::Own(own) => own.base.as_ptr(),
+            Location::Region(offset, owners) => {
                 let region = owners.first().map(|lent| lent.region());
                 let found = region.and_then(|region| address_in(region, *offset, self.bytes));
                 found.unwrap_or(std::ptr::null_mut())
@@ -178,8 +178,8 @@ impl Memory {
     /// Whose addresses these are, by DLPack's numbers: (1, 0) the CPU's, (2, N) those of a CUDA device.
     pub(crate) fn device(&self) -> (i32, i32) {
         let cuda = match &self.place {
-            Place::Own(_) => None,
-            Place::Region(_, owners) => owners.first().and_then(|lent| lent.region().cuda()),
+            Location::Own(_) => None,
+            Location::Region(_, owners) => owners.first().and_then(|lent| lent.region().cuda()),
         };
         cuda.map_or(CPU, |memory| {
             (CUDA, i32::try_from(memory.number()).unwrap_or(i32::MAX))
@@ -194,14 +194,14 @@ impl Memory {
     /// In the region; `None`: it was copied out of it.
     pub(crate) fn offset(&self) -> Option<u64> {
         match &self.place {
-            Place::Region(offset, _) => Some(*offset),
-            Place::Own(_) => None,
+            Location::Region(offset, _) => Some(*offset),
+            Location::Own(_) => None,
         }
     }
 
     /// The fragments that it lies in: offset, length, token.
     pub(crate) fn fragments(&self) -> Vec<(u64, u32, u32)> {
-        let Place::Region(_, owners) = &self.place else {
+        let Location::Region(_, owners) = &self.place else {
             return Vec::new();
         };
         let fragments = owners.iter().map(|lent| lent.owned.fragment());

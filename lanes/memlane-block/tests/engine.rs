@@ -1,6 +1,6 @@
 //! An engine takes whatever comes, and is there where io_uring is not.
 
-use memlane_block::store::{Backing, Completion, Direct, Engine, Kind, Mode, Request};
+use memlane_block::store::{Backing, Completion, Direct, Engine, Mode, StoreKind, StoreRequest};
 use memlane_block::volume::{Errno, Flags, Op};
 use memlane_core::region::Region;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -38,7 +38,7 @@ fn finish(engine: &mut Engine, n: usize) -> Vec<Completion> {
 fn more_requests_than_any_queue_holds_all_end() {
     // More than a ring's entries, and than its results.
     const MANY: u64 = 12_000;
-    for kind in [Kind::Auto, Kind::Threads] {
+    for kind in [StoreKind::Auto, StoreKind::Threads] {
         let backing = memory_file(MANY * 512);
         let data = Region::create(c"data", 512, false).expect("memory");
         let mut engine = Engine::new(kind).expect("an engine");
@@ -54,7 +54,7 @@ fn more_requests_than_any_queue_holds_all_end() {
             let data = matches!(op, Op::Read | Op::Write).then(|| data.bytes());
             let backing = Arc::clone(&backing);
             let (at, len) = (id * 512, 512);
-            engine.submit(Request {
+            engine.submit(StoreRequest {
                 id,
                 backing,
                 op,
@@ -74,14 +74,14 @@ fn more_requests_than_any_queue_holds_all_end() {
 #[test]
 fn a_request_that_nobody_has_checked_is_refused_and_nothing_is_touched() {
     let data = Region::create(c"data", 4096, false).expect("memory");
-    for kind in [Kind::Auto, Kind::Threads] {
+    for kind in [StoreKind::Auto, StoreKind::Threads] {
         let mut engine = Engine::new(kind).expect("an engine");
         let backing = memory_file(4096);
         let requests = [(None, 4096), (data.bytes().part(0, 512), 4096)];
         for (id, (data, len)) in (0..).zip(requests) {
             let backing = Arc::clone(&backing);
             let (op, at, flags) = (Op::Read, 0, Flags::NONE);
-            engine.submit(Request {
+            engine.submit(StoreRequest {
                 id,
                 backing,
                 op,
@@ -99,7 +99,7 @@ fn a_request_that_nobody_has_checked_is_refused_and_nothing_is_touched() {
 
 #[test]
 fn a_signal_of_another_thread_wakes_the_engines_thread_once() {
-    for kind in [Kind::Auto, Kind::Threads] {
+    for kind in [StoreKind::Auto, StoreKind::Threads] {
         let mut engine = Engine::new(kind).expect("an engine");
         let readable = |engine: &Engine, seconds| {
             let fd = engine.fd();
@@ -136,13 +136,13 @@ fn where_io_uring_is_forbidden_threads_do_the_work() {
         return;
     }
     forbid_io_uring();
-    assert!(Engine::new(Kind::Ring).is_err());
-    let mut engine = Engine::new(Kind::Auto).expect("an engine");
-    assert_eq!(engine.kind(), Kind::Threads);
+    assert!(Engine::new(StoreKind::Ring).is_err());
+    let mut engine = Engine::new(StoreKind::Auto).expect("an engine");
+    assert_eq!(engine.kind(), StoreKind::Threads);
     let backing = memory_file(4096);
     let data = Region::create(c"data", 4096, false).expect("memory");
     let (op, flags, data) = (Op::Write, Flags::FUA, Some(data.bytes()));
-    engine.submit(Request {
+    engine.submit(StoreRequest {
         id: 1,
         backing,
         op,
@@ -192,7 +192,7 @@ fn an_engine_that_is_dropped_never_looks_at_the_memory_again() {
     const MANY: usize = 64;
     let name = format!("memlane-engine-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
-    for kind in [Kind::Auto, Kind::Threads] {
+    for kind in [StoreKind::Auto, StoreKind::Threads] {
         for round in 0..10 {
             let file = std::fs::File::create_new(&path).expect("a file");
             std::fs::remove_file(&path).expect("removed");
@@ -209,7 +209,7 @@ fn an_engine_that_is_dropped_never_looks_at_the_memory_again() {
             fill(1);
             let mut engine = Engine::new(kind).expect("an engine");
             for n in 0..MANY {
-                engine.submit(Request {
+                engine.submit(StoreRequest {
                     id: n as u64,
                     backing: Arc::clone(&backing),
                     op: Op::Write,

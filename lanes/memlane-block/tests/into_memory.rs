@@ -2,7 +2,7 @@
 
 use memlane_block::client::{Access, Client, RemoteVolume};
 use memlane_block::server::{ServerConfig as Served, Shared};
-use memlane_block::store::Kind;
+use memlane_block::store::StoreKind;
 use memlane_block::volume::local::{LocalVolume, Options};
 use memlane_block::volume::{Done, Errno, Io, Lease, Memory, Op, Queue, Volume};
 use memlane_core::access::SharedBytes;
@@ -211,7 +211,7 @@ fn within_a_host_the_chunks_can_be_the_user_s_memory_and_nothing_is_copied() {
 #[test]
 fn a_file_of_this_machine_is_read_straight_into_the_user_s_memory() {
     let folder = Folder::new();
-    for store in [Kind::Auto, Kind::Threads] {
+    for store in [StoreKind::Auto, StoreKind::Threads] {
         let options = Options {
             read_only: true,
             store,

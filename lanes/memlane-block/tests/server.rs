@@ -4,7 +4,7 @@
 mod server_driver;
 
 use memlane_block::server::{ServerConfig, Shared};
-use memlane_block::store::Kind;
+use memlane_block::store::StoreKind;
 use memlane_block::volume::{EXTENT_LEN, Flags, Op};
 use memlane_block::wire::{Access, CAPS, Close, IoMsg, SessInfo, VERSION, Wish, notice};
 use memlane_transport::engine::Direction;
@@ -114,7 +114,7 @@ fn one_writes_or_two_while_a_machine_moves_and_all_may_read() {
 fn a_session_that_dies_frees_its_volumes_when_its_requests_have_ended() {
     let folder = Folder::new("dies");
     folder.file("disk", 1 << 20);
-    for store in [Kind::Auto, Kind::Threads] {
+    for store in [StoreKind::Auto, StoreKind::Threads] {
         let shared = Shared::new(ServerConfig {
             store,
             ..folder.config()
@@ -198,7 +198,7 @@ fn a_session_opens_so_many_volumes_and_no_more() {
 fn requests_do_what_they_say_and_are_counted() {
     let folder = Folder::new("requests");
     let path = folder.file("disk", 1 << 20);
-    for store in [Kind::Auto, Kind::Threads] {
+    for store in [StoreKind::Auto, StoreKind::Threads] {
         let shared = Shared::new(ServerConfig {
             store,
             ..folder.config()

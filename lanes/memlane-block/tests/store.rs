@@ -1,6 +1,6 @@
 //! What is in a store is what a plain reader finds there, however it is reached.
 
-use memlane_block::store::{Backing, Direct, Kind};
+use memlane_block::store::{Backing, Direct, StoreKind};
 use memlane_block::volume::local::{LocalVolume, Options};
 use memlane_block::volume::{Done, EXTENT_LEN, Errno, Flags, Io, Op, Queue, Volume as _};
 use proptest::prelude::*;
@@ -34,16 +34,16 @@ impl Drop for Folder {
     }
 }
 
-fn both() -> Vec<Kind> {
-    let ring = memlane_block::store::Engine::new(Kind::Ring);
+fn both() -> Vec<StoreKind> {
+    let ring = memlane_block::store::Engine::new(StoreKind::Ring);
     if let Err(error) = ring {
         eprintln!("SKIPPED: io_uring is not permitted here: {error}");
-        return vec![Kind::Threads];
+        return vec![StoreKind::Threads];
     }
-    vec![Kind::Ring, Kind::Threads]
+    vec![StoreKind::Ring, StoreKind::Threads]
 }
 
-fn open(path: &Path, store: Kind) -> LocalVolume {
+fn open(path: &Path, store: StoreKind) -> LocalVolume {
     let options = Options {
         store,
         ..Options::default()
@@ -220,7 +220,7 @@ fn memory_holds_what_a_model_holds() {
     let mut runner = TestRunner::new(Config::with_cases(60));
     let run = runner.run(&steps(), |steps| {
         let memory = Backing::memory(BLOCKS * BLOCK, "mem").expect("memory");
-        let volume = LocalVolume::over(memory, Kind::Threads);
+        let volume = LocalVolume::over(memory, StoreKind::Threads);
         let len = u32::try_from(BLOCKS * BLOCK).expect("small");
         agree(&volume, &steps, || {
             let mut second = volume.queue().expect("a queue");
@@ -668,7 +668,7 @@ fn a_device_that_is_mounted_or_written_by_another_is_refused() {
     let Some(device) = loop_device(&path) else {
         return;
     };
-    let first = open(&device.0, Kind::Auto);
+    let first = open(&device.0, StoreKind::Auto);
     let again = |read_only| {
         let options = Options {
             read_only,
@@ -724,9 +724,9 @@ fn victim_of_the_test_below() {
     };
     let (path, kind) = path.split_once('|').expect("path|kind");
     let kind = if kind == "ring" {
-        Kind::Ring
+        StoreKind::Ring
     } else {
-        Kind::Threads
+        StoreKind::Threads
     };
     let volume = open(Path::new(path), kind);
     let mut queue = volume.queue().expect("a queue");
@@ -753,7 +753,7 @@ fn what_was_flushed_before_a_kill_is_there_after_it() {
     for kind in both() {
         for rounds in [1u64, 3, 10] {
             let path = folder.file("disk", 16 * 4096);
-            let name = if kind == Kind::Ring {
+            let name = if kind == StoreKind::Ring {
                 "ring"
             } else {
                 "threads"

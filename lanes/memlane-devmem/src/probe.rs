@@ -2,7 +2,7 @@
 
 use crate::io::Path;
 use crate::io::kernel::{Interface, Missing, missing, missing_to_send};
-use crate::region::{DeviceRegion, Kind, Spec};
+use crate::region::{DeviceRegion, RegionKind, Spec};
 
 /// One thing, and whether it is here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,9 +28,9 @@ const TRIED: usize = 2 << 20;
 /// Kinds of memory. Each is made once, small, and given back.
 pub fn memory() -> Vec<Finding> {
     let mut kinds = vec![
-        (Kind::Memfd, "pages of this process"),
-        (Kind::Hugetlb, "huge pages"),
-        (Kind::Udmabuf, "a memfd that devices can be given"),
+        (RegionKind::Memfd, "pages of this process"),
+        (RegionKind::Hugetlb, "huge pages"),
+        (RegionKind::Udmabuf, "a memfd that devices can be given"),
     ];
     let heaps = heaps();
     let heaps = if heaps.is_empty() {
@@ -38,9 +38,14 @@ pub fn memory() -> Vec<Finding> {
     } else {
         heaps
     };
-    let of_heap = |name| (Kind::DmaHeap(name), "the kernel's allocator for devices");
+    let of_heap = |name| {
+        (
+            RegionKind::DmaHeap(name),
+            "the kernel's allocator for devices",
+        )
+    };
     kinds.extend(heaps.into_iter().map(of_heap));
-    kinds.extend((0..devices()).map(|n| (Kind::Cuda(n), "memory of NVIDIA's device")));
+    kinds.extend((0..devices()).map(|n| (RegionKind::Cuda(n), "memory of NVIDIA's device")));
     let tried = kinds.into_iter().map(|(kind, what)| {
         let name = kind.to_string();
         let made = DeviceRegion::create(&Spec { kind, bytes: TRIED });

@@ -28,14 +28,14 @@ use std::str::FromStr;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spec {
     /// Of what.
-    pub kind: Kind,
+    pub kind: RegionKind,
     /// Bytes; whole pages are taken.
     pub bytes: usize,
 }
 
 /// What a region is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum RegionKind {
     /// A memfd.
     Memfd,
     /// A memfd of huge pages.
@@ -48,14 +48,14 @@ pub enum Kind {
     Cuda(u32),
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for RegionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Memfd => f.write_str("memfd"),
-            Kind::Hugetlb => f.write_str("hugetlb"),
-            Kind::Udmabuf => f.write_str("udmabuf"),
-            Kind::DmaHeap(name) => write!(f, "dmaheap:{name}"),
-            Kind::Cuda(number) => write!(f, "cuda:{number}"),
+            RegionKind::Memfd => f.write_str("memfd"),
+            RegionKind::Hugetlb => f.write_str("hugetlb"),
+            RegionKind::Udmabuf => f.write_str("udmabuf"),
+            RegionKind::DmaHeap(name) => write!(f, "dmaheap:{name}"),
+            RegionKind::Cuda(number) => write!(f, "cuda:{number}"),
         }
     }
 }
@@ -73,11 +73,11 @@ impl FromStr for Spec {
         let wrong = || RegionError::Name(text.to_owned());
         let (kind, bytes) = text.rsplit_once(':').ok_or_else(wrong)?;
         let kind = match kind.split_once(':') {
-            None if kind == "memfd" => Kind::Memfd,
-            None if kind == "hugetlb" => Kind::Hugetlb,
-            None if kind == "udmabuf" => Kind::Udmabuf,
-            Some(("dmaheap", name)) if is_heap_name(name) => Kind::DmaHeap(name.to_owned()),
-            Some(("cuda", number)) => Kind::Cuda(device_number(number).ok_or_else(wrong)?),
+            None if kind == "memfd" => RegionKind::Memfd,
+            None if kind == "hugetlb" => RegionKind::Hugetlb,
+            None if kind == "udmabuf" => RegionKind::Udmabuf,
+            Some(("dmaheap", name)) if is_heap_name(name) => RegionKind::DmaHeap(name.to_owned()),
+            Some(("cuda", number)) => RegionKind::Cuda(device_number(number).ok_or_else(wrong)?),
             _ => return Err(wrong()),
         };
         let bytes = size(bytes).ok_or_else(wrong)?;
@@ -107,7 +107,7 @@ fn size(text: &str) -> Option<usize> {
 /// Memory for payload, mapped once. Unmapped and given back when dropped.
 #[derive(Debug)]
 pub struct DeviceRegion {
-    kind: Kind,
+    kind: RegionKind,
     base: NonNull<u8>,
     /// Bytes that are mapped there: all, or none.
     mapped: usize,
@@ -134,23 +134,23 @@ impl DeviceRegion {
     pub fn create(spec: &Spec) -> Result<DeviceRegion, RegionError> {
         let len = spec.bytes.next_multiple_of(mem::PAGE);
         match &spec.kind {
-            Kind::Memfd => of_memfd(spec, len, false),
-            Kind::Hugetlb => of_memfd(spec, spec.bytes.next_multiple_of(HUGE), true),
-            Kind::Udmabuf => {
+            RegionKind::Memfd => of_memfd(spec, len, false),
+            RegionKind::Hugetlb => of_memfd(spec, spec.bytes.next_multiple_of(HUGE), true),
+            RegionKind::Udmabuf => {
                 let mut region = of_memfd(spec, len, false)?;
                 let memory = region.memory.as_ref().map_or(-1, Fd::raw);
                 region.dma_buf = Some(udmabuf(memory, len)?);
                 Ok(region)
             }
-            Kind::DmaHeap(name) => of_heap(spec, name, len),
+            RegionKind::DmaHeap(name) => of_heap(spec, name, len),
             #[cfg(feature = "cuda")]
-            Kind::Cuda(number) => {
+            RegionKind::Cuda(number) => {
                 let driver = crate::cuda::Driver::find()?;
                 let memory = crate::cuda::Memory::new(driver, *number, spec.bytes)?;
                 Ok(DeviceRegion::of_cuda(memory))
             }
             #[cfg(not(feature = "cuda"))]
-            Kind::Cuda(_) => Err(RegionError::Missing(
+            RegionKind::Cuda(_) => Err(RegionError::Missing(
                 "this memlane was built without the feature cuda".into(),
             )),
         }
@@ -160,7 +160,7 @@ impl DeviceRegion {
     #[cfg(feature = "cuda")]
     pub fn of_cuda(memory: crate::cuda::Memory) -> DeviceRegion {
         DeviceRegion {
-            kind: Kind::Cuda(memory.number()),
+            kind: RegionKind::Cuda(memory.number()),
             base: NonNull::dangling(),
             mapped: 0,
             len: memory.len(),
@@ -193,16 +193,16 @@ impl DeviceRegion {
         let dma_buf = as_dma_buf.then(|| udmabuf(memory.raw(), len)).transpose()?;
         let base = mem::map_shared(memory.raw(), 0, len, true).map_err(refused("mapping"))?;
         let kind = if as_dma_buf {
-            Kind::Udmabuf
+            RegionKind::Udmabuf
         } else {
-            Kind::Memfd
+            RegionKind::Memfd
         };
         let spec = Spec { kind, bytes: len };
         Ok(mapped_region(&spec, base, len, memory, dma_buf))
     }
 
     /// What it is made of.
-    pub fn kind(&self) -> &Kind {
+    pub fn kind(&self) -> &RegionKind {
         &self.kind
     }
 
@@ -227,7 +227,7 @@ impl DeviceRegion {
     /// As [`create`](Self::create).
     pub fn dma_buf_of(&self, bytes: usize) -> Result<Option<OwnedFd>, RegionError> {
         match self.kind {
-            Kind::Udmabuf if bytes <= self.len => {
+            RegionKind::Udmabuf if bytes <= self.len => {
                 let memory = self.memory.as_ref().map_or(-1, Fd::raw);
                 udmabuf(memory, bytes).map(Some)
             }
@@ -539,11 +539,11 @@ mod tests {
     fn regions_are_read_as_written() {
         let read = |text: &str| text.parse::<Spec>();
         let spec = |kind, bytes| Ok(Spec { kind, bytes });
-        assert_eq!(read("memfd:64M"), spec(Kind::Memfd, 64 << 20));
-        assert_eq!(read("udmabuf:4096"), spec(Kind::Udmabuf, 4096));
-        let heap = Kind::DmaHeap("linux,cma".into());
+        assert_eq!(read("memfd:64M"), spec(RegionKind::Memfd, 64 << 20));
+        assert_eq!(read("udmabuf:4096"), spec(RegionKind::Udmabuf, 4096));
+        let heap = RegionKind::DmaHeap("linux,cma".into());
         assert_eq!(read("dmaheap:linux,cma:1G"), spec(heap, 1 << 30));
-        assert_eq!(read("cuda:1:64M"), spec(Kind::Cuda(1), 64 << 20));
+        assert_eq!(read("cuda:1:64M"), spec(RegionKind::Cuda(1), 64 << 20));
         for wrong in [
             "",
             "memfd",

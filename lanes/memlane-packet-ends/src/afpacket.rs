@@ -9,9 +9,9 @@
 //! An interface that goes down may come up again: the socket goes on then. One that is removed says `ENETDOWN`, as one
 //! that goes down does, and then nothing for ever; so after that word we look from time to time whether it still exists.
 
-use super::kernel::{Interface, Kind};
+use super::kernel::{DescriptorKind, Interface};
 use super::tap::{errno, name_of};
-use memlane_sys::iov::Told;
+use memlane_sys::iov::ControlMessage;
 use memlane_sys::sock::{option, set_option};
 use memlane_sys::{Errno, Result};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
@@ -78,7 +78,7 @@ unsafe impl SocketAddrArg for Address {
 
 /// The VLAN tag that the kernel has taken out of a frame, as it lay there (`struct tpacket_auxdata`: status, len,
 /// snaplen u32, mac, net, vlan_tci, vlan_tpid u16).
-pub(super) fn tag_of(told: Told) -> Option<[u8; 4]> {
+pub(super) fn tag_of(told: ControlMessage) -> Option<[u8; 4]> {
     let data = told.data;
     let pair = |at: usize| u16::from_ne_bytes([data[at], data[at + 1]]);
     let status = u32::from_ne_bytes([data[0], data[1], data[2], data[3]]);
@@ -133,7 +133,7 @@ pub(super) fn is_gone(socket: &OwnedFd, index: u32) -> bool {
 /// The kernel's: EPERM (no `CAP_NET_RAW`), ENODEV (no such interface), EINVAL (no name of one).
 pub fn open(device: &str) -> Result<Interface> {
     let (socket, index) = socket_on(device, false)?;
-    let kind = Kind::Socket { index };
+    let kind = DescriptorKind::Socket { index };
     Ok(Interface::new(socket, kind, format!("afpacket:{device}")))
 }
 
@@ -161,7 +161,11 @@ pub fn open_queues(device: &str, queues: u16) -> Result<Vec<Interface>> {
     for (n, (socket, index)) in sockets.into_iter().enumerate() {
         set_option(socket.as_raw_fd(), SOL_SOCKET, DETACH_FILTER, 0_i32)?;
         let label = format!("afpacket:{device}/{n}");
-        found.push(Interface::new(socket, Kind::Socket { index }, label));
+        found.push(Interface::new(
+            socket,
+            DescriptorKind::Socket { index },
+            label,
+        ));
     }
     Ok(found)
 }

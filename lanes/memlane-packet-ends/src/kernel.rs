@@ -46,7 +46,7 @@ const DETACHED: Errno = Errno(77);
 
 /// How a descriptor is read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum DescriptorKind {
     /// `readv`, `writev`.
     Device,
     /// `recvmsg`, `sendmsg`; VLAN tags come beside the frame.
@@ -60,7 +60,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub struct Interface {
     fd: OwnedFd,
-    kind: Kind,
+    kind: DescriptorKind,
     name: String,
     buffer: Box<[u8]>,
     /// The last frame was large.
@@ -71,7 +71,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    pub(super) fn new(fd: OwnedFd, kind: Kind, name: String) -> Interface {
+    pub(super) fn new(fd: OwnedFd, kind: DescriptorKind, name: String) -> Interface {
         Interface {
             fd,
             kind,
@@ -94,7 +94,7 @@ impl Interface {
     }
 
     fn look_whether_gone(&mut self) -> core::result::Result<(), EndError> {
-        let Kind::Socket { index } = self.kind else {
+        let DescriptorKind::Socket { index } = self.kind else {
             return Ok(());
         };
         self.down = Some(Instant::now());
@@ -125,10 +125,10 @@ impl Interface {
         let (fd, mut tag) = (self.fd.as_raw_fd(), None);
         let n = match self.kind {
             // SAFETY: both are ours, and borrowed by nobody else.
-            Kind::Device => unsafe { iov::read(fd, &pieces) }?,
-            Kind::Socket { .. } => {
+            DescriptorKind::Device => unsafe { iov::read(fd, &pieces) }?,
+            DescriptorKind::Socket { .. } => {
                 // SAFETY: as above.
-                let (n, told) = unsafe { iov::receive_told(fd, &pieces) }?;
+                let (n, told) = unsafe { iov::receive_with_message(fd, &pieces) }?;
                 tag = told.and_then(afpacket::tag_of);
                 n
             }
@@ -189,8 +189,7 @@ impl Interface {
             self.counts.failed += 1;
             return Ok(None);
         };
-        self.counts.received += 1;
-        self.counts.received_bytes += len as u64;
+        self.counts.count_received(len);
         Ok(Some((len, meta)))
     }
 
@@ -222,7 +221,7 @@ impl Interface {
         taker: &mut dyn Taker,
     ) -> core::result::Result<Option<More>, EndError> {
         let mut came = Ok(());
-        if self.large && self.kind == Kind::Device {
+        if self.large && self.kind == DescriptorKind::Device {
             let more = self.place_one(taker, &mut came);
             if more.is_some() && came.is_ok() {
                 return Ok(more);
@@ -250,8 +249,7 @@ impl Interface {
             self.counts.failed += 1;
             return Ok(Some(More::Yes));
         };
-        self.counts.received += 1;
-        self.counts.received_bytes += len as u64;
+        self.counts.count_received(len);
         let frame = &self.buffer[at..at + len];
         Ok(Some(lend(frame, meta, &mut |frame| taker.take(frame))))
     }
@@ -281,8 +279,8 @@ impl Interface {
         // SAFETY: a header of ours, and windows that are alive as long as the frame; the kernel copies their bytes.
         unsafe {
             match self.kind {
-                Kind::Device => iov::write(fd, pieces),
-                Kind::Socket { .. } => iov::send(fd, pieces),
+                DescriptorKind::Device => iov::write(fd, pieces),
+                DescriptorKind::Socket { .. } => iov::send(fd, pieces),
             }
         }
     }
@@ -343,15 +341,8 @@ impl End for Interface {
         &self.name
     }
 
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn limit(&mut self, takes: Offloads) -> core::result::Result<(), EndError> {
-        if self.kind != Kind::Device {
+        if self.kind != DescriptorKind::Device {
             return Ok(());
         }
         super::tap::set_offloads(self, takes).map_err(EndError::Device)
@@ -392,8 +383,7 @@ impl End for Interface {
         };
         match self.write(&mut header, frame) {
             Ok(_) => {
-                self.counts.sent += 1;
-                self.counts.sent_bytes += frame.len() as u64;
+                self.counts.count_sent(frame.len());
                 Ok(Sent::Queued)
             }
             Err(Errno::AGAIN) => {
@@ -501,7 +491,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, theirs) = pair.unwrap();
-        let interface = Interface::new(ours, Kind::Device, "test".into());
+        let interface = Interface::new(ours, DescriptorKind::Device, "test".into());
         (interface, theirs)
     }
 

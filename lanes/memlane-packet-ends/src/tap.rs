@@ -1,6 +1,6 @@
 //! TAP devices: interfaces of the kernel whose other side is a descriptor (`linux/if_tun.h`).
 
-use super::kernel::{Interface, Kind};
+use super::kernel::{DescriptorKind, Interface};
 use memlane_packet::Offloads;
 use memlane_sys::{Errno, Result};
 use rustix::fs::{Mode, OFlags, open};
@@ -70,7 +70,7 @@ pub fn open_queues(device: &str, queues: u16) -> Result<Vec<Interface>> {
             true => format!("tap:{device}/{n}"),
             false => format!("tap:{device}"),
         };
-        found.push(Interface::new(fd, Kind::Device, label));
+        found.push(Interface::new(fd, DescriptorKind::Device, label));
     }
     Ok(found)
 }

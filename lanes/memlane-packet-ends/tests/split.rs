@@ -11,8 +11,8 @@ use memlane_packet_ends::headers::find;
 use memlane_packet_ends::port::Port;
 use memlane_packet_ends::split::rules::Rule;
 use memlane_packet_ends::split::{
-    DeviceMemory, Fragment, Held, Receiver, Split, SplitCounts, SplitEnd, Splitter, Terms, Token,
-    Whole,
+    DeviceMemory, Fragment, OwnedFragment, Receiver, Split, SplitCounts, SplitEnd, Splitter, Terms,
+    Token, Whole,
 };
 use memlane_packet_ends::{End, More, lend};
 use proptest::prelude::*;
@@ -449,19 +449,19 @@ fn a_device_that_fails_costs_no_frame_and_no_chunk() {
 }
 
 /// At the end: what was counted, what is still held.
-type Last = (SplitCounts, Vec<Held>);
+type Last = (SplitCounts, Vec<OwnedFragment>);
 
 /// Keeps the fragments of the last frames, and what it was told.
 #[derive(Debug, Default)]
 struct Keeps {
-    kept: std::collections::VecDeque<Held>,
+    kept: std::collections::VecDeque<OwnedFragment>,
     most: usize,
     whole: Vec<Whole>,
     over: Arc<std::sync::Mutex<Option<Last>>>,
 }
 
 impl Receiver for Keeps {
-    fn take(&mut self, split: &Split<'_>, held: &mut Vec<Held>) {
+    fn take(&mut self, split: &Split<'_>, held: &mut Vec<OwnedFragment>) {
         assert_eq!(split.fragments.len(), held.len());
         self.whole.extend(split.whole);
         self.kept.extend(held.drain(..));

@@ -1,7 +1,7 @@
 //! The table of kept mappings against a model, and the series' own troubles one by one.
 
 use memlane_core::access::SharedBytes;
-use memlane_packet::engine::cache::{Cache, Found, Held};
+use memlane_packet::engine::cache::{Cache, Found, MappingLease};
 use memlane_packet::engine::grant::{Access, Extent, Grant, GrantError, Reach};
 use memlane_packet::error::Detach;
 use memlane_packet::layout::{GTF_ORDER_SHIFT, GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntry, PAGE};
@@ -106,7 +106,7 @@ proptest! {
     ) {
         let mut reach = Model::new();
         let mut cache = Cache::new(Access::Write, cap, GRANTS);
-        let mut lent: Vec<(Held, usize, Grant)> = Vec::new();
+        let mut lent: Vec<(MappingLease, usize, Grant)> = Vec::new();
         let mut now = 0;
         for step in steps {
             match step {

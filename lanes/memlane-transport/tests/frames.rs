@@ -1,14 +1,13 @@
 //! docs/formats/tcp-device.md shows the bytes that the code makes; however a stream is cut into pieces, the same comes out.
 
-mod dump;
-
 use memlane_core::access::SharedBytes;
-use memlane_transport::io::frame::{FrameError, HEADER, Header, MAX_TAIL, Place, Step};
+use memlane_fixtures::golden;
+use memlane_transport::io::frame::{FrameError, HEADER, Header, MAX_TAIL, Step, WriteTarget};
 use memlane_transport::io::inflow::{Granted, Inflow, Received};
 use proptest::prelude::*;
 use std::ptr::NonNull;
 
-const WRITE: Place = Place {
+const WRITE: WriteTarget = WriteTarget {
     addr: 0x1122_3344_5566_7000,
     key: 0xaabb_ccdd,
     len: 4096,
@@ -41,10 +40,10 @@ fn headers_are_as_the_page_shows_them() {
             },
         ),
     ];
-    let page = dump::page("tcp-device");
+    let page = golden::page("tcp-device");
     for (name, header) in all {
         let bytes = header.encode();
-        let told = dump::dump(name, &bytes);
+        let told = golden::dump(name, &bytes);
         assert!(page.contains(&told), "the page does not show\n{told}");
         assert_eq!(Header::decode(&bytes), Ok(header), "{name}");
     }
@@ -64,7 +63,7 @@ fn a_bit_that_means_nothing_here_is_noticed() {
     // All but: 32 bits of the immediate, two of its kind that make it another step or nothing with another meaning.
     assert!(noticed > 2 * HEADER * 8 - 40, "{noticed}");
     let long = u16::try_from(MAX_TAIL + 1).expect("it fits");
-    let place = Place {
+    let place = WriteTarget {
         tail: long,
         ..WRITE
     };
@@ -78,7 +77,7 @@ fn a_bit_that_means_nothing_here_is_noticed() {
 /// Memory with one window in it, and what must stay as it is around it.
 struct Window {
     bytes: Vec<u8>,
-    asked: Vec<Place>,
+    asked: Vec<WriteTarget>,
 }
 
 const BASE: u64 = 0x10_0000;
@@ -95,7 +94,7 @@ impl Window {
 }
 
 impl Granted for Window {
-    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+    fn window(&mut self, place: &WriteTarget) -> Option<SharedBytes> {
         self.asked.push(*place);
         let base = NonNull::new(self.bytes[GUARD..].as_mut_ptr())?;
         // SAFETY: the vector is not touched while a stream is taken in.
@@ -137,7 +136,7 @@ fn take_in(stream: &[u8], pieces: &[usize]) -> (Vec<Received>, Result<(), FrameE
 }
 
 fn write(addr: u64, data: &[u8], tail_at: u32, tail: &[u8], imm: Option<u32>) -> Vec<u8> {
-    let place = Place {
+    let place = WriteTarget {
         addr,
         key: KEY,
         len: u32::try_from(data.len()).expect("it fits"),

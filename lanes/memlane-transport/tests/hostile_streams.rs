@@ -7,7 +7,7 @@ mod support;
 use memlane_transport::engine::Direction;
 use memlane_transport::engine::path::PathState;
 use memlane_transport::error::PathError;
-use memlane_transport::io::frame::{HEADER, Header, Place, Step};
+use memlane_transport::io::frame::{HEADER, Header, Step, WriteTarget};
 use memlane_transport::io::{Address, Limits, Server, ServerConfig};
 use memlane_transport::port::{News, Session, Submission};
 use memlane_transport::wire::{
@@ -122,7 +122,7 @@ fn a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does() {
     user.work(20, 2);
 
     let write = |desc: SgDesc, at: i64, len: u32, tail_at: u32, tail: u16| {
-        let place = Place {
+        let place = WriteTarget {
             addr: desc.addr.wrapping_add_signed(at),
             key: desc.key,
             len,
@@ -207,7 +207,7 @@ fn noise_and_half_frames_harm_nobody() {
         let mut noise: Vec<u8> = (0..rng.below(300)).map(|_| rng.next() as u8).collect();
         if round % 4 == 3 {
             // A frame that is right, but for its end, which never comes.
-            let place = Place {
+            let place = WriteTarget {
                 addr: desc.addr,
                 key: desc.key,
                 len: 5000,
@@ -237,7 +237,7 @@ fn a_client_cannot_reach_the_chunks_of_another_session() {
     let server = start_patient(&disk, vec![tcp()]);
     let (_zero, mut victim, theirs) = by_hand(&server, 1);
     let (_zero, mut thief, _) = by_hand(&server, 2);
-    let place = Place {
+    let place = WriteTarget {
         addr: theirs.addr,
         key: theirs.key,
         len: 4,
@@ -467,7 +467,7 @@ fn a_server_that_writes_where_it_must_not_is_left_and_has_written_nothing() {
         let (into, permit) = wanted(by);
         read += 1;
         let (addr, key, len) = evil(into);
-        let place = Place {
+        let place = WriteTarget {
             addr,
             key,
             len,
@@ -498,7 +498,7 @@ fn a_server_that_writes_where_it_must_not_is_left_and_has_written_nothing() {
             _ => drop(listen(&mut zero)),
         }
     };
-    let place = Place {
+    let place = WriteTarget {
         addr: into.addr,
         key: into.key,
         len: 100,

@@ -137,7 +137,7 @@ pub fn ring_size_ok(size: u64) -> bool {
 /// What a record tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     /// Bytes of the stream.
     Data = 1,
     /// The connection was made.
@@ -162,7 +162,7 @@ pub enum Way {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     /// What it tells.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Which way.
     pub way: Way,
     /// 0 = TCP, 1 = the memory lane.
@@ -214,10 +214,10 @@ impl Record {
     pub fn decode(raw: &[u8; RECORD]) -> Option<Record> {
         let record = Record {
             kind: match raw[4] {
-                1 => Kind::Data,
-                2 => Kind::Open,
-                3 => Kind::Fin,
-                4 => Kind::Reset,
+                1 => RecordKind::Data,
+                2 => RecordKind::Open,
+                3 => RecordKind::Fin,
+                4 => RecordKind::Reset,
                 _ => return None,
             },
             way: match raw[5] {
@@ -238,7 +238,7 @@ impl Record {
         };
         let fits = record.captured <= record.bytes
             && record.bytes as usize <= SEGMENT
-            && (record.kind == Kind::Data) == (record.bytes > 0);
+            && (record.kind == RecordKind::Data) == (record.bytes > 0);
         (fits && record.lane < 2 && record.role < 2).then_some(record)
     }
 }
@@ -419,7 +419,7 @@ mod tests {
 
     fn record(seq: u64, bytes: usize) -> Record {
         Record {
-            kind: Kind::Data,
+            kind: RecordKind::Data,
             way: Way::Sent,
             lane: 1,
             role: 0,

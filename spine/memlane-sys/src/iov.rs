@@ -56,17 +56,17 @@ pub unsafe fn receive(socket: i32, pieces: &[Piece]) -> Result<usize> {
 
 /// What came beside a message: the first of its control messages, as far as it fits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct ControlMessage {
     /// `cmsg_level`.
     pub level: i32,
     /// `cmsg_type`.
     pub kind: i32,
     /// What it says; zeros behind its end.
-    pub data: [u8; TOLD],
+    pub data: [u8; CONTROL_DATA],
 }
 
 /// Bytes of a control message that are kept.
-pub const TOLD: usize = 32;
+pub const CONTROL_DATA: usize = 32;
 /// `struct cmsghdr` on 64-bit machines.
 const CONTROL_HEADER: usize = 16;
 
@@ -74,9 +74,12 @@ const CONTROL_HEADER: usize = 16;
 ///
 /// # Safety
 /// As there.
-pub unsafe fn receive_told(socket: i32, pieces: &[Piece]) -> Result<(usize, Option<Told>)> {
+pub unsafe fn receive_with_message(
+    socket: i32,
+    pieces: &[Piece],
+) -> Result<(usize, Option<ControlMessage>)> {
     // Words, so that it is aligned as the kernel's structure is.
-    let mut control = [0_u64; (CONTROL_HEADER + TOLD) / 8];
+    let mut control = [0_u64; (CONTROL_HEADER + CONTROL_DATA) / 8];
     let mut message = message(pieces.as_ptr(), pieces.len());
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
@@ -130,18 +133,18 @@ pub unsafe fn send_with_control(
     retried(|| unsafe { syscall6(libc::SYS_sendmsg, args) })
 }
 
-fn first_of(control: &[u64; (CONTROL_HEADER + TOLD) / 8]) -> Told {
+fn first_of(control: &[u64; (CONTROL_HEADER + CONTROL_DATA) / 8]) -> ControlMessage {
     let kinds = control[1].to_ne_bytes();
     let four = |at: usize| [kinds[at], kinds[at + 1], kinds[at + 2], kinds[at + 3]];
     let len = usize::try_from(control[0]).unwrap_or(0);
-    let mut data = [0; TOLD];
+    let mut data = [0; CONTROL_DATA];
     for (bytes, word) in data.chunks_exact_mut(8).zip(&control[2..]) {
         bytes.copy_from_slice(&word.to_ne_bytes());
     }
     if let Some(behind) = data.get_mut(len.saturating_sub(CONTROL_HEADER)..) {
         behind.fill(0);
     }
-    Told {
+    ControlMessage {
         level: i32::from_ne_bytes(four(0)),
         kind: i32::from_ne_bytes(four(4)),
         data,

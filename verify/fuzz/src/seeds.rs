@@ -9,9 +9,9 @@ use memlane_core::reason::Reason;
 use memlane_core::stats::{
     CONN_ENTRY_LEN, ConnEntry, ConnState, HEADER_LEN, Header, MAGIC, ReasonCount, VERSION,
 };
-use memlane_socket::protocol::wire::{Kind, Message};
+use memlane_socket::protocol::wire::{Message, MessageKind};
 use memlane_sys::sock::{Addr, Tuple};
-use memlane_transport::io::frame::{Header as Frame, Place, Step};
+use memlane_transport::io::frame::{Header as Frame, Step, WriteTarget};
 
 use crate::stream::{BASE, KEY};
 
@@ -64,7 +64,7 @@ fn tuple() -> Tuple {
 
 /// After a byte that says how the stream is cut.
 fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
-    let place = |len: usize, tail: &[u8]| Place {
+    let place = |len: usize, tail: &[u8]| WriteTarget {
         addr: BASE + 16,
         key: KEY,
         len: len as u32,
@@ -113,22 +113,22 @@ fn tcp_streams() -> Vec<(&'static str, Vec<u8>)> {
 
 fn clc_messages() -> Vec<(&'static str, Vec<u8>)> {
     let kinds = [
-        ("proposal", Kind::Proposal),
-        ("accept", Kind::Accept),
-        ("confirm", Kind::Confirm),
-        ("decline", Kind::Decline),
+        ("proposal", MessageKind::Proposal),
+        ("accept", MessageKind::Accept),
+        ("confirm", MessageKind::Confirm),
+        ("decline", MessageKind::Decline),
     ];
     let message = |kind| {
         let mut message = Message::new(kind, tuple());
         (message.gid, message.boot, message.id) = (0x0102_0304_0506_0708, [1, 2], 5);
         match kind {
-            Kind::Proposal => {
+            MessageKind::Proposal => {
                 message.eid_count = 2;
                 message.eids[0][..4].copy_from_slice(b"BLUE");
                 message.eids[1][..6].copy_from_slice(b"TEAM-2");
             }
-            Kind::Decline => message.reason = Reason::CLOSING.0,
-            Kind::Accept | Kind::Confirm => {
+            MessageKind::Decline => message.reason = Reason::CLOSING.0,
+            MessageKind::Accept | MessageKind::Confirm => {
                 (message.token, message.chunk, message.slot) = (0xdead_beef, 3, 63);
                 (message.ring_size, message.echo) = (1 << 18, 6);
             }

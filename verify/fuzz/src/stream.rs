@@ -1,7 +1,7 @@
 //! A stream of the tcp device's frames, cut into arbitrary pieces.
 
 use memlane_core::access::{SharedBytes, copy};
-use memlane_transport::io::frame::{FrameError, HEADER, Header, Place};
+use memlane_transport::io::frame::{FrameError, HEADER, Header, WriteTarget};
 use memlane_transport::io::inflow::{Granted, Inflow, Received};
 use std::ptr::NonNull;
 
@@ -16,7 +16,7 @@ const MOST: usize = 300;
 struct Memory(Vec<u8>);
 
 impl Granted for Memory {
-    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+    fn window(&mut self, place: &WriteTarget) -> Option<SharedBytes> {
         let base = NonNull::new(self.0[GUARD..].as_mut_ptr())?;
         // SAFETY: the vector is as long as that, and nobody else touches it while a stream is taken in.
         let all = unsafe { SharedBytes::new(base, ROOM) };

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handshake::{Meeting, chunk};
-use memlane_socket::protocol::wire::Kind;
+use memlane_socket::protocol::wire::MessageKind;
 use memlane_system::harness::{TempDir, plain_only};
 use memlane_system::pair::{DEFAULT, PATIENCE, Pair, Settings};
 use memlane_system::real::Reason;
@@ -207,7 +207,7 @@ fn victim(meet: impl FnOnce(&Settings<'_>) -> Meeting, lie: impl FnOnce(&mut Mee
 fn liars_delay_nobody() {
     // A forged tuple.
     victim(Meeting::with_server, |meeting| {
-        let mut m = meeting.message(Kind::Proposal);
+        let mut m = meeting.message(MessageKind::Proposal);
         m.tuple.local.port ^= 1;
         let proof = meeting.proof();
         meeting.propose(&m.encode(), &[&proof]);
@@ -216,7 +216,7 @@ fn liars_delay_nobody() {
     // No message at all, cut short, or too long; and then a wrong token.
     victim(Meeting::with_client, |meeting| {
         meeting.proposed();
-        let good = meeting.message(Kind::Accept).encode();
+        let good = meeting.message(MessageKind::Accept).encode();
         let long = [&good[..], &[0; 5000]].concat();
         let to = meeting.to;
         for bytes in [&[][..], &good[..7], &good[..good.len() - 1], &long] {
@@ -224,7 +224,7 @@ fn liars_delay_nobody() {
             meeting.exchange();
             meeting.to = to;
         }
-        let mut m = meeting.message(Kind::Accept);
+        let mut m = meeting.message(MessageKind::Accept);
         m.token ^= 1;
         let proof = meeting.proof();
         meeting.answer(&m.encode(), &[&proof, &chunk()]);
@@ -244,7 +244,7 @@ fn a_peer_that_does_not_answer_delays_nobody() {
         assert!(start.elapsed() < PATIENCE);
     });
     victim(Meeting::with_server, |meeting| {
-        assert_eq!(meeting.accepted().0.kind, Kind::Accept);
+        assert_eq!(meeting.accepted().0.kind, MessageKind::Accept);
         for _ in 0..300 {
             meeting.exchange();
         }

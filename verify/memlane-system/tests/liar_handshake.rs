@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 
 use handshake::{ID, Meeting, chunk, chunk_with, is_let_go_of};
 use memlane_core::layout::{CHUNK_MAGIC, LAYOUT_VERSION, chunk_len};
-use memlane_socket::protocol::wire::{Kind, LEN, Message};
+use memlane_socket::protocol::wire::{LEN, Message, MessageKind};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem::SEALS_FIXED;
 use memlane_system::faulty;
@@ -36,12 +36,15 @@ fn proposal(lie: impl Fn(&Meeting, &mut Message), proof: impl Fn(&Meeting) -> Fd
         return;
     }
     let mut meeting = Meeting::with_server(&DEFAULT);
-    let (mut m, proof) = (meeting.message(Kind::Proposal), proof(&meeting));
+    let (mut m, proof) = (meeting.message(MessageKind::Proposal), proof(&meeting));
     lie(&meeting, &mut m);
     meeting.propose(&m.encode(), &[&proof]);
     meeting.ends_on_tcp(reason);
     let (answer, _) = meeting.mail();
-    assert_eq!((answer.kind, answer.reason), (Kind::Decline, reason.0));
+    assert_eq!(
+        (answer.kind, answer.reason),
+        (MessageKind::Decline, reason.0)
+    );
     assert_eq!(answer.echo, ID);
 }
 
@@ -69,12 +72,12 @@ fn what_is_no_proposal_is_not_heard_and_the_real_one_is() {
         return;
     }
     let mut meeting = Meeting::with_server(&DEFAULT);
-    let good = meeting.message(Kind::Proposal).encode();
+    let good = meeting.message(MessageKind::Proposal).encode();
     let mut foreign = good;
     foreign[0] ^= 1;
     let mut odd = good;
     odd[4] = 77;
-    let decline = meeting.message(Kind::Decline).encode();
+    let decline = meeting.message(MessageKind::Decline).encode();
     let long = [&good[..], &[0; 5000]].concat();
     let noise: [&[u8]; 8] = [
         &[],
@@ -97,9 +100,9 @@ fn what_is_no_proposal_is_not_heard_and_the_real_one_is() {
 /// Honest from here on.
 fn confirm(meeting: &mut Meeting) {
     let (m, _) = meeting.accepted();
-    assert_eq!(m.kind, Kind::Accept);
+    assert_eq!(m.kind, MessageKind::Accept);
     let (proof, memory) = (meeting.proof(), chunk());
-    let m = meeting.message(Kind::Confirm);
+    let m = meeting.message(MessageKind::Confirm);
     meeting.answer(&m.encode(), &[&proof, &memory]);
     meeting.ends_on_lane();
 }
@@ -110,17 +113,20 @@ fn memory(lie: impl Fn(&mut Message), memory: impl Fn() -> Option<Fd>, reason: R
         return;
     }
     let mut servers = Meeting::with_server(&DEFAULT);
-    assert_eq!(servers.accepted().0.kind, Kind::Accept);
+    assert_eq!(servers.accepted().0.kind, MessageKind::Accept);
     let mut clients = Meeting::with_client(&DEFAULT);
-    assert_eq!(clients.proposed().0.kind, Kind::Proposal);
-    for (mut meeting, kind) in [(servers, Kind::Confirm), (clients, Kind::Accept)] {
+    assert_eq!(clients.proposed().0.kind, MessageKind::Proposal);
+    for (mut meeting, kind) in [
+        (servers, MessageKind::Confirm),
+        (clients, MessageKind::Accept),
+    ] {
         let (mut m, proof, memory) = (meeting.message(kind), meeting.proof(), memory());
         lie(&mut m);
         let fds: Vec<&Fd> = [&proof].into_iter().chain(&memory).collect();
         meeting.answer(&m.encode(), &fds);
         meeting.ends_on_tcp(reason);
         let (no, _) = meeting.mail();
-        assert_eq!((no.kind, no.reason), (Kind::Decline, reason.0));
+        assert_eq!((no.kind, no.reason), (MessageKind::Decline, reason.0));
     }
 }
 
@@ -192,16 +198,19 @@ fn an_answer_to_another_connection_is_declined_and_the_real_one_is_heard() {
     let proof = meeting.proof();
     let stale = |id: u64| id + (1 << 32);
     for lie in [stale, |id| id + 1, |_| u64::MAX] {
-        let mut m = meeting.message(Kind::Accept);
+        let mut m = meeting.message(MessageKind::Accept);
         m.echo = lie(m.echo);
         let real = meeting.to;
         meeting.answer(&m.encode(), &[&proof, &chunk()]);
         let (no, _) = meeting.mail();
-        assert_eq!((no.kind, no.reason), (Kind::Decline, Reason::CLOSING.0));
+        assert_eq!(
+            (no.kind, no.reason),
+            (MessageKind::Decline, Reason::CLOSING.0)
+        );
         assert_eq!((no.token, no.slot), (handshake::TOKEN, handshake::SLOT));
         meeting.to = real;
     }
-    let m = meeting.message(Kind::Accept);
+    let m = meeting.message(MessageKind::Accept);
     meeting.answer(&m.encode(), &[&proof, &chunk()]);
     meeting.ends_on_lane();
 }
@@ -214,12 +223,12 @@ fn an_answer_that_comes_twice_is_heard_once() {
     let mut meeting = Meeting::with_client(&DEFAULT);
     meeting.proposed();
     let (proof, memory) = (meeting.proof(), chunk());
-    let m = meeting.message(Kind::Accept);
+    let m = meeting.message(MessageKind::Accept);
     for _ in 0..2 {
         meeting.answer(&m.encode(), &[&proof, &memory]);
     }
     meeting.ends_on_lane();
-    assert_eq!(meeting.mail().0.kind, Kind::Confirm);
+    assert_eq!(meeting.mail().0.kind, MessageKind::Confirm);
     meeting.exchange();
     assert!(!meeting.has_mail());
     // Once more, when the lane is open: the memory stays in use.
@@ -239,7 +248,7 @@ fn a_confirm_that_comes_twice_is_heard_once() {
     let mut meeting = Meeting::with_server(&DEFAULT);
     confirm(&mut meeting);
     let (proof, memory) = (meeting.proof(), chunk());
-    let m = meeting.message(Kind::Confirm);
+    let m = meeting.message(MessageKind::Confirm);
     for _ in 0..3 {
         meeting.answer(&m.encode(), &[&proof, &memory]);
         meeting.exchange();
@@ -254,7 +263,7 @@ fn a_decline_is_shown_with_the_peers_reason() {
     }
     let mut meeting = Meeting::with_client(&DEFAULT);
     meeting.proposed();
-    let mut m = meeting.message(Kind::Decline);
+    let mut m = meeting.message(MessageKind::Decline);
     m.reason = Reason::MAX_DMB.0;
     meeting.answer(&m.encode(), &[]);
     meeting.ends_on_tcp(Reason::PEER_DECLINED);
@@ -273,7 +282,12 @@ fn nothing_of_a_lie_stays_behind() {
     let before = Held::by(meeting.victim.end.pid()).expect("it is there");
     let proof = meeting.proof();
     for n in 0..200 {
-        let kinds = [Kind::Accept, Kind::Confirm, Kind::Decline, Kind::Proposal];
+        let kinds = [
+            MessageKind::Accept,
+            MessageKind::Confirm,
+            MessageKind::Decline,
+            MessageKind::Proposal,
+        ];
         let mut m = meeting.message(kinds[n % 4]);
         // Of another connection, or of this one by another name.
         m.echo += u64::from(n % 3 == 0);
@@ -314,7 +328,7 @@ fn a_proposal_that_nobody_answers_is_given_up() {
 fn an_accept_that_nobody_confirms_is_given_up() {
     with_faults("", |settings| {
         let mut meeting = Meeting::with_server(settings);
-        assert_eq!(meeting.accepted().0.kind, Kind::Accept);
+        assert_eq!(meeting.accepted().0.kind, MessageKind::Accept);
         meeting.ends_on_tcp(Reason::TIMEOUT_AL);
     });
 }
@@ -357,12 +371,15 @@ fn an_answer_of_another_version_is_declined() {
     }
     let mut meeting = Meeting::with_client(&DEFAULT);
     meeting.proposed();
-    let mut bytes = meeting.message(Kind::Accept).encode();
+    let mut bytes = meeting.message(MessageKind::Accept).encode();
     bytes[5] = 2;
     meeting.answer(&bytes, &[&meeting.proof(), &chunk()]);
     meeting.ends_on_tcp(Reason::VERSION);
     let (no, _) = meeting.mail();
-    assert_eq!((no.kind, no.reason), (Kind::Decline, Reason::VERSION.0));
+    assert_eq!(
+        (no.kind, no.reason),
+        (MessageKind::Decline, Reason::VERSION.0)
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Instant;
 use handshake::{Meeting, RING, chunk, put, word};
 use memlane_core::layout::{DmbWords, RINGS_AT};
 use memlane_core::sync::Cpu;
-use memlane_socket::protocol::wire::Kind;
+use memlane_socket::protocol::wire::MessageKind;
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem;
 use memlane_system::harness::plain_only;
@@ -44,7 +44,7 @@ impl Open {
         let mut meeting = Meeting::with_server(&DEFAULT);
         let (accept, mut got) = meeting.accepted();
         let (own, proof) = (chunk(), meeting.proof());
-        let m = meeting.message(Kind::Confirm);
+        let m = meeting.message(MessageKind::Confirm);
         meeting.answer(&m.encode(), &[&proof, &own]);
         meeting.ends_on_lane();
         let theirs = got.fds[1].take().expect("a chunk");

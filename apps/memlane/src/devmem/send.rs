@@ -9,7 +9,7 @@ use anyhow::Context;
 use memlane_devmem::error::AccessError;
 use memlane_devmem::io::lane::{self, End};
 use memlane_devmem::io::{Path, Stream, Wait};
-use memlane_devmem::region::{Kind, Spec};
+use memlane_devmem::region::{RegionKind, Spec};
 use memlane_socket::Stream as Native;
 
 use super::pattern::Pattern;
@@ -65,7 +65,7 @@ impl Source {
             return Err(fail(Exit::Failed, text));
         }
         let through = Spec {
-            kind: Kind::Memfd,
+            kind: RegionKind::Memfd,
             bytes: THROUGH,
         };
         Ok(Source {

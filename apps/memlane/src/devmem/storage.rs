@@ -135,7 +135,7 @@ impl Memory for Target {
 type File = (u64, u64);
 
 /// Where bytes go, and how.
-struct Place {
+struct Destination {
     way: Way,
     /// The region. Of `chunks` its own are not used: the server's leases are.
     binding: Arc<Binding>,
@@ -167,7 +167,7 @@ struct Reader {
     // Before the place: leases go back to it.
     queue: Box<dyn Queue>,
     parts: VecDeque<Part>,
-    place: Place,
+    place: Destination,
     counts: Counts,
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(fail(Exit::Usage, text));
     }
     let queue = volume.queue()?;
-    let place = Place::find(args, queue.as_ref())?;
+    let place = Destination::find(args, queue.as_ref())?;
     let most = u64::from(info.max_io);
     // The server's chunks are as long as its longest reads.
     let most = most.min(place.file.map_or(args.chunk, |_| most));
@@ -247,8 +247,8 @@ fn open(args: &Args) -> anyhow::Result<(Arc<dyn Volume>, Option<blocks::One>)> {
     Ok((one.volume(), Some(one)))
 }
 
-impl Place {
-    fn find(args: &Args, queue: &dyn Queue) -> anyhow::Result<Place> {
+impl Destination {
+    fn find(args: &Args, queue: &dyn Queue) -> anyhow::Result<Destination> {
         let (binding, file) = match &args.into {
             Into::Chunks { as_dma_buf } => chunks(queue, *as_dma_buf)?,
             Into::Region(spec) => (bind(spec, args.chunk)?, None),
@@ -266,7 +266,7 @@ impl Place {
             let text = format!("--require {wanted}: into this region, path {way} is the one");
             return Err(fail(Exit::FellBack, text));
         }
-        Ok(Place {
+        Ok(Destination {
             way,
             binding,
             target,
@@ -317,7 +317,7 @@ impl Reader {
 
     /// Begins a read; `false`: there is no room until another one is done.
     fn begin(&mut self, at: u64, len: u32) -> anyhow::Result<bool> {
-        let Place {
+        let Destination {
             way,
             binding,
             target,

@@ -32,12 +32,12 @@ impl Question for Look {
 }
 
 /// The answers, and the number of processes without a usable answer.
-pub(super) struct Told {
+pub(super) struct Answers {
     pub(super) registries: [Registry; 3],
     pub(super) silent: u64,
 }
 
-pub(super) fn ask() -> Told {
+pub(super) fn ask() -> Answers {
     let until = Instant::now() + PATIENCE;
     let mut silent = 0;
     let registries = [
@@ -53,7 +53,7 @@ pub(super) fn ask() -> Told {
             &mut silent,
         )),
     ];
-    Told { registries, silent }
+    Answers { registries, silent }
 }
 
 fn describe<T: DeserializeOwned>(role: Role, until: Instant, silent: &mut u64) -> Vec<T> {

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use memlane_block::store::{Engine, Kind};
+use memlane_block::store::{Engine, StoreKind};
 use memlane_block_frontends::{fuse, loopdev, nbd_kernel, ublk};
 use memlane_core::region::Region;
 use memlane_devmem::probe;
@@ -204,7 +204,7 @@ fn kvm() -> Found {
 }
 
 fn ring() -> Found {
-    let made = Engine::new(Kind::Ring);
+    let made = Engine::new(StoreKind::Ring);
     made.map(|_| None).map_err(|error| {
         lack(
             format!("io_uring: {error}"),

@@ -7,7 +7,7 @@ use memlane_observe::control;
 use memlane_packet::Mode;
 
 use super::options;
-use super::place::{self, Place};
+use super::place::{self, EndSpec};
 use crate::cli::exit::{Exit, fail};
 use crate::cli::values::duration;
 
@@ -252,7 +252,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) label: String,
-    pub(super) place: Place,
+    pub(super) place: EndSpec,
 }
 
 /// What is to be done.
@@ -308,10 +308,10 @@ impl Job {
 
     /// What does not go together, and what to do about it.
     fn complaint(&self) -> Option<String> {
-        let has = |is: fn(&Place) -> bool| self.ends.iter().any(|end| is(&end.place));
-        let front = has(|place| matches!(place, Place::Front(_)));
-        let back = has(|place| matches!(place, Place::Back(_)));
-        let memif = has(|place| matches!(place, Place::Memif(_)));
+        let has = |is: fn(&EndSpec) -> bool| self.ends.iter().any(|end| is(&end.place));
+        let front = has(|place| matches!(place, EndSpec::Front(_)));
+        let back = has(|place| matches!(place, EndSpec::Back(_)));
+        let memif = has(|place| matches!(place, EndSpec::Memif(_)));
         let [a, b] = &self.ends;
         if a.place.is_link() && a.place.socket() == b.place.socket() {
             let text =
@@ -333,7 +333,7 @@ impl Job {
         if self.max_grants.is_some() && !back {
             return Some("--max-grants is the back's to say, which keeps the mappings: give it to the side with back:".into());
         }
-        if (self.once || self.wait.is_some()) && !has(Place::is_link) {
+        if (self.once || self.wait.is_some()) && !has(EndSpec::is_link) {
             return Some(
                 "--once and --wait are of links: neither end is front:, back:, memif: or vhost-user:".into(),
             );
@@ -343,7 +343,7 @@ impl Job {
 }
 
 fn given(text: &str) -> anyhow::Result<Given> {
-    let place: Place = text
+    let place: EndSpec = text
         .parse()
         .map_err(|error| fail(Exit::Usage, format!("{text}: {error}")))?;
     Ok(Given {
@@ -354,7 +354,7 @@ fn given(text: &str) -> anyhow::Result<Given> {
 
 /// `SOCKET` of `back` and `front`.
 fn socket(kind: Kind, at: &str) -> anyhow::Result<String> {
-    if at.contains(':') && at.parse::<Place>().is_ok() {
+    if at.contains(':') && at.parse::<EndSpec>().is_ok() {
         let text = format!(
             "{at}: say where, and no kind of end: memlane net {} SOCKET END",
             kind.word()

@@ -18,7 +18,7 @@ use rustix::time::{
 
 use super::args::Job;
 use super::documents::Peer;
-use super::place::{Memif, Place};
+use super::place::{EndSpec, Memif};
 use super::watched::Attached;
 use crate::cli::exit::{Exit, fail};
 use crate::cli::out;
@@ -84,7 +84,7 @@ fn is_ready(fds: &[BorrowedFd<'_>], limit: Duration) -> Option<usize> {
 }
 
 /// A link that is attached: its queues, and what holds them together.
-pub(super) struct Held {
+pub(super) struct AttachedLink {
     pub(super) queues: Vec<Box<dyn End>>,
     tie: Tie,
 }
@@ -96,7 +96,7 @@ enum Tie {
     Vhost(VhostLink),
 }
 
-impl Held {
+impl AttachedLink {
     /// What the other side has said of its end.
     pub(super) fn ended(&self) -> Option<String> {
         match &self.tie {
@@ -167,7 +167,7 @@ impl AsFd for Door {
 pub(super) struct Attacher<'a> {
     job: &'a Job,
     label: &'a str,
-    place: &'a Place,
+    place: &'a EndSpec,
     door: Option<Door>,
 }
 
@@ -179,11 +179,11 @@ impl<'a> Attacher<'a> {
             return Ok(None);
         }
         let door = match &end.place {
-            Place::Back(at) => Some(Listener::bind(at).map(Door::Back)),
-            Place::Memif(memif) if memif.server => {
+            EndSpec::Back(at) => Some(Listener::bind(at).map(Door::Back)),
+            EndSpec::Memif(memif) if memif.server => {
                 Some(MemifListener::bind(&memif.socket).map(Door::Memif))
             }
-            Place::Vhost(machine) => {
+            EndSpec::Vhost(machine) => {
                 let terms = VhostTerms {
                     queues: job.queues,
                     any_memory: machine.any_memory,
@@ -209,7 +209,7 @@ impl<'a> Attacher<'a> {
         stops: &Stops,
         first: bool,
         limit: Option<Duration>,
-    ) -> anyhow::Result<Option<Held>> {
+    ) -> anyhow::Result<Option<AttachedLink>> {
         let mut vigil = Vigil::new(self.place.awaited(), first, limit);
         match &self.door {
             Some(door) => self.let_in(door, stops, &mut vigil),
@@ -222,7 +222,7 @@ impl<'a> Attacher<'a> {
         door: &Door,
         stops: &Stops,
         vigil: &mut Vigil,
-    ) -> anyhow::Result<Option<Held>> {
+    ) -> anyhow::Result<Option<AttachedLink>> {
         let [bell, timer] = stops.all();
         let [mut pause, longest] = PAUSES;
         let mut why = None;
@@ -250,12 +250,12 @@ impl<'a> Attacher<'a> {
         }
     }
 
-    fn call(&self, stops: &Stops, vigil: &mut Vigil) -> anyhow::Result<Option<Held>> {
+    fn call(&self, stops: &Stops, vigil: &mut Vigil) -> anyhow::Result<Option<AttachedLink>> {
         let [mut pause, longest] = PAUSES;
         loop {
             let tried = match self.place {
-                Place::Memif(memif) => self.memif_client(memif),
-                Place::Front(at) => self.front(at),
+                EndSpec::Memif(memif) => self.memif_client(memif),
+                EndSpec::Front(at) => self.front(at),
                 // Who comes to us has a door.
                 _ => Err(AttachError::Config("no link").into()),
             };
@@ -263,7 +263,7 @@ impl<'a> Attacher<'a> {
                 Ok(held) => return Ok(Some(held)),
                 Err(error) => error,
             };
-            if matches!(self.place, Place::Front(_)) && !passes(&error) {
+            if matches!(self.place, EndSpec::Front(_)) && !passes(&error) {
                 return Err(refused(self.label, &error));
             }
             let limit = vigil.look(Some(&because(&error)))?;
@@ -274,7 +274,7 @@ impl<'a> Attacher<'a> {
         }
     }
 
-    fn front(&self, at: &str) -> Result<Held, OpenError> {
+    fn front(&self, at: &str) -> Result<AttachedLink, OpenError> {
         let defaults = FrontTerms::default();
         let terms = FrontTerms {
             mode: self.job.mode,
@@ -284,13 +284,13 @@ impl<'a> Attacher<'a> {
         };
         let (link, queues) = connect(at, &terms)?;
         let port = |queue| Box::new(Port::new(self.label.to_owned(), queue, &link)) as Box<dyn End>;
-        Ok(Held {
+        Ok(AttachedLink {
             queues: queues.into_iter().map(port).collect(),
             tie: Tie::Lane(link),
         })
     }
 
-    fn back(&self, door: &Listener) -> Result<Held, OpenError> {
+    fn back(&self, door: &Listener) -> Result<AttachedLink, OpenError> {
         let terms = BackTerms {
             modes: Mode::ALL.map(|mode| self.job.mode.is_none_or(|only| only == mode)),
             queues: self.job.queues,
@@ -300,13 +300,13 @@ impl<'a> Attacher<'a> {
         };
         let (link, queues) = door.accept(&terms, ACCEPT_WITHIN)?;
         let port = |queue| Box::new(Port::new(self.label.to_owned(), queue, &link)) as Box<dyn End>;
-        Ok(Held {
+        Ok(AttachedLink {
             queues: queues.into_iter().map(port).collect(),
             tie: Tie::Lane(link),
         })
     }
 
-    fn memif_client(&self, place: &Memif) -> Result<Held, OpenError> {
+    fn memif_client(&self, place: &Memif) -> Result<AttachedLink, OpenError> {
         let defaults = ClientTerms::default();
         let terms = ClientTerms {
             id: place.id,
@@ -319,8 +319,8 @@ impl<'a> Attacher<'a> {
         self.memif(memif::connect(&place.socket, &terms)?)
     }
 
-    fn memif_server(&self, door: &MemifListener) -> Result<Held, OpenError> {
-        let Place::Memif(place) = self.place else {
+    fn memif_server(&self, door: &MemifListener) -> Result<AttachedLink, OpenError> {
+        let EndSpec::Memif(place) = self.place else {
             return Err(AttachError::Config("no memif").into());
         };
         let defaults = ServerTerms::default();
@@ -334,13 +334,16 @@ impl<'a> Attacher<'a> {
         self.memif(door.accept(&terms, ACCEPT_WITHIN)?)
     }
 
-    fn memif(&self, (link, queues): (MemifLink, Vec<MemifQueue>)) -> Result<Held, OpenError> {
+    fn memif(
+        &self,
+        (link, queues): (MemifLink, Vec<MemifQueue>),
+    ) -> Result<AttachedLink, OpenError> {
         if queues.len() != usize::from(self.job.queues) {
             let fewer = "the other side has fewer queues: start both sides with the same number";
             return Err(AttachError::Config(fewer).into());
         }
         let end = |queue| Box::new(queue) as Box<dyn End>;
-        Ok(Held {
+        Ok(AttachedLink {
             queues: queues.into_iter().map(end).collect(),
             tie: Tie::Memif(link),
         })
@@ -348,10 +351,10 @@ impl<'a> Attacher<'a> {
 }
 
 /// A guest whose driver is there.
-fn guest(door: &VhostDoor) -> Result<Held, OpenError> {
+fn guest(door: &VhostDoor) -> Result<AttachedLink, OpenError> {
     let (link, queues) = door.accept(ACCEPT_WITHIN)?;
     let end = |queue| Box::new(queue) as Box<dyn End>;
-    Ok(Held {
+    Ok(AttachedLink {
         queues: queues.into_iter().map(end).collect(),
         tie: Tie::Vhost(link),
     })

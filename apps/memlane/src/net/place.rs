@@ -16,7 +16,7 @@ use crate::cli::exit::{Exit, fail};
 
 /// What is at one end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum EndSpec {
     /// A TAP device.
     Tap(String),
     /// An interface, by a packet socket.
@@ -77,10 +77,10 @@ const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE[?snap=N], replay:FI
      vhost-user:SOCKET[?role=server|client&memory=sealed|any], into:REGION?flow=RULE[;RULE], \
      front:SOCKET or back:SOCKET";
 
-impl FromStr for Place {
+impl FromStr for EndSpec {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<EndSpec, String> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         if !text.contains(':') {
             return Err(format!("an end is {KINDS}"));
@@ -93,8 +93,8 @@ impl FromStr for Place {
             name.ok_or_else(|| format!("{kind}: wants a {what} behind the colon"))
         };
         match kind {
-            "tap" => read(&[]).and_then(|_| named("device").map(Place::Tap)),
-            "afpacket" => read(&[]).and_then(|_| named("interface").map(Place::Afpacket)),
+            "tap" => read(&[]).and_then(|_| named("device").map(EndSpec::Tap)),
+            "afpacket" => read(&[]).and_then(|_| named("interface").map(EndSpec::Afpacket)),
             "pcap" => pcap(named("file")?, &read(&["snap"])?),
             "replay" => replay(named("file")?, &read(&["paced", "loop"])?),
             // These have no name: the ? can be left out.
@@ -102,11 +102,11 @@ impl FromStr for Place {
                 name,
                 &read(&["flow", "chunk", "unchecked", "validate", "output"])?,
             )
-            .map(Place::Into),
-            "gen" => plan(rest.trim_start_matches('?')).map(Place::Gen),
+            .map(EndSpec::Into),
+            "gen" => plan(rest.trim_start_matches('?')).map(EndSpec::Gen),
             "sink" => sink(rest.trim_start_matches('?')),
-            "front" => read(&[]).and_then(|_| named("socket").map(Place::Front)),
-            "back" => read(&[]).and_then(|_| named("socket").map(Place::Back)),
+            "front" => read(&[]).and_then(|_| named("socket").map(EndSpec::Front)),
+            "back" => read(&[]).and_then(|_| named("socket").map(EndSpec::Back)),
             "memif" => memif(
                 named("socket")?,
                 &read(&["role", "id", "secret", "ring", "buffer"])?,
@@ -117,31 +117,31 @@ impl FromStr for Place {
     }
 }
 
-fn pcap(file: String, options: &Options<'_>) -> Result<Place, String> {
+fn pcap(file: String, options: &Options<'_>) -> Result<EndSpec, String> {
     let snap = options.number("snap", 1..=65535)?;
-    Ok(Place::Pcap {
+    Ok(EndSpec::Pcap {
         file: file.into(),
         snap: snap.and_then(|n| u32::try_from(n).ok()).unwrap_or(65535),
     })
 }
 
-fn replay(file: String, options: &Options<'_>) -> Result<Place, String> {
-    Ok(Place::Replay {
+fn replay(file: String, options: &Options<'_>) -> Result<EndSpec, String> {
+    Ok(EndSpec::Replay {
         file: file.into(),
         paced: options.flag("paced")?,
         again: options.flag("loop")?,
     })
 }
 
-fn sink(text: &str) -> Result<Place, String> {
+fn sink(text: &str) -> Result<EndSpec, String> {
     let options = Options::read("sink", text, &["count"])?;
-    Ok(Place::Sink(
+    Ok(EndSpec::Sink(
         options.number("count", 0..=u64::MAX)?.unwrap_or(0),
     ))
 }
 
 /// A client, as DPDK's are unless it is said otherwise.
-fn memif(socket: String, options: &Options<'_>) -> Result<Place, String> {
+fn memif(socket: String, options: &Options<'_>) -> Result<EndSpec, String> {
     let server = match options.text("role")? {
         Some("server") => true,
         Some("client") | None => false,
@@ -160,7 +160,7 @@ fn memif(socket: String, options: &Options<'_>) -> Result<Place, String> {
         return Err("buffer is the client's to say: its memory".into());
     }
     let id = options.number("id", 0..=u32::MAX.into())?.unwrap_or(0);
-    Ok(Place::Memif(Memif {
+    Ok(EndSpec::Memif(Memif {
         socket,
         server,
         id: u32::try_from(id).unwrap_or(0),
@@ -171,7 +171,7 @@ fn memif(socket: String, options: &Options<'_>) -> Result<Place, String> {
 }
 
 /// A server with sealed memory, unless it is said otherwise.
-fn machine(socket: String, options: &Options<'_>) -> Result<Place, String> {
+fn machine(socket: String, options: &Options<'_>) -> Result<EndSpec, String> {
     let role = match options.text("role")? {
         Some("server") | None => Role::Server,
         Some("client") => Role::Client,
@@ -190,7 +190,7 @@ fn machine(socket: String, options: &Options<'_>) -> Result<Place, String> {
             ));
         }
     };
-    Ok(Place::Vhost(Machine {
+    Ok(EndSpec::Vhost(Machine {
         socket,
         role,
         any_memory,
@@ -231,7 +231,7 @@ pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
     })
 }
 
-impl Place {
+impl EndSpec {
     /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
         self.socket().is_some()
@@ -240,9 +240,9 @@ impl Place {
     /// The socket by which a link comes about.
     pub(super) fn socket(&self) -> Option<&str> {
         match self {
-            Place::Front(at) | Place::Back(at) => Some(at),
-            Place::Memif(memif) => Some(&memif.socket),
-            Place::Vhost(machine) => Some(&machine.socket),
+            EndSpec::Front(at) | EndSpec::Back(at) => Some(at),
+            EndSpec::Memif(memif) => Some(&memif.socket),
+            EndSpec::Vhost(machine) => Some(&machine.socket),
             _ => None,
         }
     }
@@ -250,11 +250,11 @@ impl Place {
     /// What its other end is, and where: who waits for it says so.
     pub(super) fn awaited(&self) -> String {
         match self {
-            Place::Front(at) => format!("a back at {at}"),
-            Place::Back(at) => format!("a front at {at}"),
-            Place::Memif(memif) if memif.server => format!("a memif client at {}", memif.socket),
-            Place::Memif(memif) => format!("a memif server at {}", memif.socket),
-            Place::Vhost(machine) => format!("a virtual machine at {}", machine.socket),
+            EndSpec::Front(at) => format!("a back at {at}"),
+            EndSpec::Back(at) => format!("a front at {at}"),
+            EndSpec::Memif(memif) if memif.server => format!("a memif client at {}", memif.socket),
+            EndSpec::Memif(memif) => format!("a memif server at {}", memif.socket),
+            EndSpec::Vhost(machine) => format!("a virtual machine at {}", machine.socket),
             _ => "nobody".into(),
         }
     }
@@ -262,7 +262,7 @@ impl Place {
     /// What may be shown of an end as it was written: not a secret.
     pub(super) fn label(&self, text: &str) -> String {
         match self {
-            Place::Memif(memif) if !memif.secret.is_empty() => {
+            EndSpec::Memif(memif) if !memif.secret.is_empty() => {
                 text.replace(&format!("secret={}", memif.secret), "secret=***")
             }
             _ => text.to_owned(),
@@ -271,7 +271,8 @@ impl Place {
 
     /// Opens what lasts as long as we do: each of its queues.
     pub(super) fn open(&self, text: &str, queues: u16) -> anyhow::Result<Vec<Box<dyn End>>> {
-        if queues > 1 && !matches!(self, Place::Tap(_) | Place::Afpacket(_)) && !self.is_link() {
+        if queues > 1 && !matches!(self, EndSpec::Tap(_) | EndSpec::Afpacket(_)) && !self.is_link()
+        {
             let text = format!(
                 "{text} has one queue: only tap:, afpacket:, front:, back: and memif: have several"
             );
@@ -280,19 +281,21 @@ impl Place {
         let all = |ends: Vec<Interface>| ends.into_iter().map(boxed).collect();
         let device = EndError::Device;
         let opened = match self {
-            Place::Tap(name) => tap::open_queues(name, queues).map(all).map_err(device),
-            Place::Afpacket(name) => afpacket::open_queues(name, queues).map(all).map_err(device),
-            Place::Pcap { file, snap } => Capture::create_short(file, *snap).map(one),
-            Place::Replay { file, paced, again } => {
+            EndSpec::Tap(name) => tap::open_queues(name, queues).map(all).map_err(device),
+            EndSpec::Afpacket(name) => afpacket::open_queues(name, queues).map(all).map_err(device),
+            EndSpec::Pcap { file, snap } => Capture::create_short(file, *snap).map(one),
+            EndSpec::Replay { file, paced, again } => {
                 Replay::open(file, *paced).map(|replay| match again {
                     true => one(replay.looped()),
                     false => one(replay),
                 })
             }
-            Place::Into(target) => return target.open(text).map(one),
-            Place::Gen(plan) => Ok(one(Generator::new(*plan))),
-            Place::Sink(count) => Ok(one(Sink::until(*count))),
-            Place::Front(_) | Place::Back(_) | Place::Memif(_) | Place::Vhost(_) => Ok(Vec::new()),
+            EndSpec::Into(target) => return target.open(text).map(one),
+            EndSpec::Gen(plan) => Ok(one(Generator::new(*plan))),
+            EndSpec::Sink(count) => Ok(one(Sink::until(*count))),
+            EndSpec::Front(_) | EndSpec::Back(_) | EndSpec::Memif(_) | EndSpec::Vhost(_) => {
+                Ok(Vec::new())
+            }
         };
         opened.map_err(|error| self.explain(text, error))
     }
@@ -303,24 +306,26 @@ impl Place {
         };
         // EPERM, EACCES; ENOENT; EBUSY; EINVAL.
         let (exit, advice) = match (self, errno.0) {
-            (Place::Tap(_), 1 | 13) => (
+            (EndSpec::Tap(_), 1 | 13) => (
                 Exit::Unsupported,
                 ": that needs CAP_NET_ADMIN, or a device that is yours (ip tuntap add NAME mode tap user YOU)",
             ),
-            (Place::Tap(_), 2) => (
+            (EndSpec::Tap(_), 2) => (
                 Exit::Unsupported,
                 ": there is no /dev/net/tun: modprobe tun",
             ),
-            (Place::Tap(_), 16) => (Exit::Failed, ": another process has it"),
-            (Place::Tap(_), 22) => (
+            (EndSpec::Tap(_), 16) => (Exit::Failed, ": another process has it"),
+            (EndSpec::Tap(_), 22) => (
                 Exit::Failed,
                 ": no name for a device, or it is there with another number of queues (ip tuntap add NAME mode tap multi_queue)",
             ),
-            (Place::Afpacket(_), 1) => (Exit::Unsupported, ": that needs CAP_NET_RAW"),
-            (Place::Afpacket(_), 19 | 22) => (Exit::Failed, ": there is no such interface"),
-            (Place::Replay { .. }, 2) => (Exit::Failed, ": there is no such file"),
-            (Place::Pcap { .. }, 2) => (Exit::Failed, ": there is no such folder"),
-            (Place::Replay { .. } | Place::Pcap { .. }, 13) => (Exit::Failed, ": no permission"),
+            (EndSpec::Afpacket(_), 1) => (Exit::Unsupported, ": that needs CAP_NET_RAW"),
+            (EndSpec::Afpacket(_), 19 | 22) => (Exit::Failed, ": there is no such interface"),
+            (EndSpec::Replay { .. }, 2) => (Exit::Failed, ": there is no such file"),
+            (EndSpec::Pcap { .. }, 2) => (Exit::Failed, ": there is no such folder"),
+            (EndSpec::Replay { .. } | EndSpec::Pcap { .. }, 13) => {
+                (Exit::Failed, ": no permission")
+            }
             _ => (Exit::Failed, ""),
         };
         fail(exit, format!("{text}: {errno}{advice}"))
@@ -339,16 +344,16 @@ fn one(end: impl End + 'static) -> Vec<Box<dyn End>> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Place, String> {
+    fn read(text: &str) -> Result<EndSpec, String> {
         text.parse()
     }
 
     #[test]
     fn ends_are_read_as_written() {
-        assert_eq!(read("tap:a"), Ok(Place::Tap("a".into())));
-        assert_eq!(read("front:@x:y"), Ok(Place::Front("@x:y".into())));
+        assert_eq!(read("tap:a"), Ok(EndSpec::Tap("a".into())));
+        assert_eq!(read("front:@x:y"), Ok(EndSpec::Front("@x:y".into())));
         let replay = |file: &str, paced, again| {
-            Ok(Place::Replay {
+            Ok(EndSpec::Replay {
                 file: file.into(),
                 paced,
                 again,
@@ -359,20 +364,20 @@ mod tests {
         assert_eq!(read("replay:/a?loop&paced"), replay("/a", true, true));
         assert_eq!(read("replay:/a?b?"), replay("/a?b", false, false));
         let pcap = |snap| {
-            Ok(Place::Pcap {
+            Ok(EndSpec::Pcap {
                 file: "/a".into(),
                 snap,
             })
         };
         assert_eq!(read("pcap:/a"), pcap(65535));
         assert_eq!(read("pcap:/a?snap=96"), pcap(96));
-        assert_eq!(read("sink:"), Ok(Place::Sink(0)));
-        assert_eq!(read("sink:?count=3"), Ok(Place::Sink(3)));
+        assert_eq!(read("sink:"), Ok(EndSpec::Sink(0)));
+        assert_eq!(read("sink:?count=3"), Ok(EndSpec::Sink(3)));
         for text in [
             "gen:size=60-1514,count=9,rate=1000",
             "gen:?rate=1000&size=60-1514&count=9",
         ] {
-            let Ok(Place::Gen(plan)) = read(text) else {
+            let Ok(EndSpec::Gen(plan)) = read(text) else {
                 panic!("no plan");
             };
             assert_eq!((plan.sizes, plan.count, plan.rate), ((60, 1514), 9, 1000));
@@ -382,7 +387,7 @@ mod tests {
     #[test]
     fn a_virtual_machine_is_served_or_called() {
         let machine = |role, any_memory| {
-            Ok(Place::Vhost(Machine {
+            Ok(EndSpec::Vhost(Machine {
                 socket: "/a".into(),
                 role,
                 any_memory,
@@ -403,13 +408,13 @@ mod tests {
             ring: None,
             buffer: None,
         };
-        assert_eq!(read("memif:/a"), Ok(Place::Memif(plain.clone())));
+        assert_eq!(read("memif:/a"), Ok(EndSpec::Memif(plain.clone())));
         let server = Memif {
             server: true,
             socket: "@a".into(),
             ..plain.clone()
         };
-        assert_eq!(read("memif:@a?role=server"), Ok(Place::Memif(server)));
+        assert_eq!(read("memif:@a?role=server"), Ok(EndSpec::Memif(server)));
         let all = Memif {
             id: 7,
             secret: "x=y".into(),
@@ -418,7 +423,7 @@ mod tests {
             ..plain
         };
         let text = "memif:/a?id=7&secret=x=y&ring=512&buffer=4096";
-        assert_eq!(read(text), Ok(Place::Memif(all)));
+        assert_eq!(read(text), Ok(EndSpec::Memif(all)));
     }
 
     #[test]

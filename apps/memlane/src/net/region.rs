@@ -12,7 +12,7 @@ use memlane_devmem::region::{Access, Spec};
 use memlane_packet::Part;
 use memlane_packet_ends::split::rules::Rule;
 use memlane_packet_ends::split::{
-    DeviceMemory, Held, Receiver, Split, SplitCounts, SplitEnd, Splitter, Terms,
+    DeviceMemory, OwnedFragment, Receiver, Split, SplitCounts, SplitEnd, Splitter, Terms,
 };
 use memlane_packet_ends::tally::Verdict;
 
@@ -118,7 +118,7 @@ pub(super) struct Looks {
 
 impl Looks {
     /// Each packet begins the pattern anew.
-    fn look(&mut self, held: &[Held]) -> anyhow::Result<()> {
+    fn look(&mut self, held: &[OwnedFragment]) -> anyhow::Result<()> {
         let mut pattern = self.validate.map(Pattern::new);
         let mut right = true;
         for held in held {
@@ -140,7 +140,7 @@ impl Looks {
 }
 
 impl Receiver for Looks {
-    fn take(&mut self, split: &Split<'_>, held: &mut Vec<Held>) {
+    fn take(&mut self, split: &Split<'_>, held: &mut Vec<OwnedFragment>) {
         if split.whole.is_some() {
             self.verdict.strange += 1;
             return;

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memlane_observe::control::{self, Held, Listener, Role};
+use memlane_observe::control::{self, Listener, NameGuard, Role};
 use serde::{Deserialize, Serialize};
 
 use super::args::Job;
@@ -50,8 +50,8 @@ impl control::Question for Question {
     }
 }
 
-/// Takes the process's name, and answers questions until the returned `Held` is dropped.
-pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<Held>)> {
+/// Takes the process's name, and answers questions until the returned guard is dropped.
+pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<NameGuard>)> {
     let name = job.name.clone();
     let name = name.unwrap_or_else(|| std::process::id().to_string());
     let watched = Arc::new(Watched::new(name.clone(), job));

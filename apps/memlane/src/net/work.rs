@@ -6,7 +6,7 @@ use memlane_packet_ends::join::{Join, Over, Side, Terms, run_all};
 use memlane_packet_ends::{End, EndError};
 
 use super::args::{Job, Kind};
-use super::attach::{Attacher, Held, Stops};
+use super::attach::{AttachedLink, Attacher, Stops};
 use super::documents::{End as EndDocument, Last};
 use super::progress::Progress;
 use super::watched::Watched;
@@ -58,7 +58,7 @@ struct Work<'a> {
     stops: Stops,
     /// Of both ends; those of a link as long as it is attached.
     queues: [Vec<Box<dyn End>>; 2],
-    held: [Option<Held>; 2],
+    held: [Option<AttachedLink>; 2],
     links: [Option<Attacher<'a>>; 2],
     watched: &'a Watched,
 }
@@ -81,7 +81,7 @@ impl Work<'_> {
                     error => Err(fail(Exit::Failed, format!("{label}: {error}"))),
                 };
             }
-            let said = self.held[n].as_ref().and_then(Held::ended);
+            let said = self.held[n].as_ref().and_then(AttachedLink::ended);
             let why = said.unwrap_or_else(|| error.to_string());
             self.watched.parted(n, &why);
             let next = match self.job.once {
@@ -161,7 +161,7 @@ impl Work<'_> {
     }
 
     fn say_linked(&self) {
-        let how: String = self.held.iter().flatten().map(Held::how).collect();
+        let how: String = self.held.iter().flatten().map(AttachedLink::how).collect();
         let [a, b] = &self.job.ends;
         out::note(&format!(
             "linked: {} and {}, {} queue(s){how}",

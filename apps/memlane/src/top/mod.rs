@@ -88,7 +88,7 @@ fn look() -> anyhow::Result<Sample> {
 }
 
 fn watch(model: &mut Model, delay: Duration, colors: Look) -> anyhow::Result<()> {
-    let mut terminal = terminal::Held::new(colors.colors)?;
+    let mut terminal = terminal::TerminalGuard::new(colors.colors)?;
     // Rates need two looks: the first ones come soon.
     let mut next = Instant::now() + delay.min(Duration::from_millis(200));
     while !model.over {

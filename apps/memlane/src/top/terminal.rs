@@ -47,13 +47,13 @@ extern "C" fn note(signal: libc::c_int) {
 }
 
 /// Given back when it is dropped; a panic gives it back by the hook that `ratatui` sets.
-pub(super) struct Held {
+pub(super) struct TerminalGuard {
     terminal: DefaultTerminal,
     bell: OwnedFd,
 }
 
-impl Held {
-    pub(super) fn new(colors: bool) -> anyhow::Result<Held> {
+impl TerminalGuard {
+    pub(super) fn new(colors: bool) -> anyhow::Result<TerminalGuard> {
         // It looks at NO_COLOR itself, and would not know of --color.
         ratatui::crossterm::style::force_color_output(colors);
         let bell = service::bell_of(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT])?;
@@ -62,7 +62,7 @@ impl Held {
             unsafe { libc::signal(signal, note as *const () as libc::sighandler_t) };
         }
         let terminal = ratatui::try_init()?;
-        Ok(Held { terminal, bell })
+        Ok(TerminalGuard { terminal, bell })
     }
 
     pub(super) fn draw(&mut self, what: impl FnOnce(&mut Frame<'_>)) -> anyhow::Result<()> {
@@ -129,7 +129,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         ratatui::restore();
     }

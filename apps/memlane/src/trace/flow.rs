@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use memlane_core::trace::{Kind, Record, Way};
+use memlane_core::trace::{Record, RecordKind, Way};
 
 use super::packet::{ACK, End, FIN, PSH, RST, SYN, Segment, end};
 
@@ -91,7 +91,7 @@ impl Flows {
         let here = usize::from(local != key.0);
         let flow = self.flows.entry(key).or_default();
         let again = flow.known[here].is_some_and(|id| id != (source, record.conn));
-        if again && (flow.over || record.kind == Kind::Open) {
+        if again && (flow.over || record.kind == RecordKind::Open) {
             *flow = Flow {
                 start: flow.start.wrapping_add(NEXT_START),
                 ..Flow::default()
@@ -163,7 +163,7 @@ struct Work<'a, S> {
 impl<S: Sink> Work<'_, S> {
     /// The first thing that is known of a connection: its beginning, or somewhere in the middle.
     fn begin(&mut self, record: &Record) {
-        if self.flow.started || record.kind == Kind::Reset {
+        if self.flow.started || record.kind == RecordKind::Reset {
             return;
         }
         self.flow.started = true;
@@ -191,9 +191,9 @@ impl<S: Sink> Work<'_, S> {
 
     fn take(&mut self, record: &Record, payload: &[u8]) {
         match record.kind {
-            Kind::Open => {}
-            Kind::Reset => self.reset(record),
-            Kind::Data | Kind::Fin => {
+            RecordKind::Open => {}
+            RecordKind::Reset => self.reset(record),
+            RecordKind::Data | RecordKind::Fin => {
                 let next = self.direction().next.get_or_insert(record.seq);
                 if record.seq > *next {
                     self.keep(record, payload);
@@ -201,7 +201,7 @@ impl<S: Sink> Work<'_, S> {
                     self.write(record, payload);
                     self.write_early();
                 }
-                if record.kind == Kind::Data && record.way == Way::Received {
+                if record.kind == RecordKind::Data && record.way == Way::Received {
                     self.acknowledge(record);
                 }
             }
@@ -262,7 +262,7 @@ impl<S: Sink> Work<'_, S> {
         if self.flow.ways[self.way].ended {
             return;
         }
-        if record.kind == Kind::Fin {
+        if record.kind == RecordKind::Fin {
             let (seq, acked) = (self.number(to_signed(next)), self.acked(record));
             self.put(self.way, seq, acked, FIN | ACK, record, &[], 0);
             self.direction().ended = true;

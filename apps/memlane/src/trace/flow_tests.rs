@@ -48,7 +48,7 @@ fn ends() -> (End, End) {
 fn record(of_a: bool, way: Way, seq: u64, ack: u64, bytes: usize) -> Record {
     let (local, remote) = if of_a { (A, B) } else { (B, A) };
     Record {
-        kind: Kind::Data,
+        kind: RecordKind::Data,
         way,
         lane: 1,
         role: u8::from(!of_a),
@@ -88,7 +88,7 @@ impl World {
         self.flows.record(source, &r, &text(seq, n), &mut self.out);
     }
 
-    fn event(&mut self, of_a: bool, way: Way, kind: Kind, seq: u64, ack: u64) {
+    fn event(&mut self, of_a: bool, way: Way, kind: RecordKind, seq: u64, ack: u64) {
         let r = Record {
             kind,
             ..record(of_a, way, seq, ack, 0)
@@ -111,12 +111,12 @@ impl World {
 #[test]
 fn a_connection_seen_from_its_start_has_a_handshake_streams_and_an_end() {
     let mut w = World::new();
-    w.event(true, Way::Sent, Kind::Open, 0, 0);
+    w.event(true, Way::Sent, RecordKind::Open, 0, 0);
     w.tell(true, Way::Sent, 0, 0, 100);
     w.tell(true, Way::Received, 0, 100, 5000);
     w.tell(true, Way::Sent, 100, 5000, 7);
-    w.event(true, Way::Sent, Kind::Fin, 107, 5000);
-    w.event(true, Way::Received, Kind::Fin, 5000, 107);
+    w.event(true, Way::Sent, RecordKind::Fin, 107, 5000);
+    w.event(true, Way::Received, RecordKind::Fin, 5000, 107);
     assert_eq!(w.out.flags[..3], [SYN, SYN | ACK, ACK]);
     assert_eq!(w.by_a().bytes, text(0, 107));
     assert_eq!(w.by_b().bytes, text(0, 5000));
@@ -200,9 +200,9 @@ fn what_one_end_lost_the_other_may_tell_in_time() {
 #[test]
 fn the_same_ports_once_more_are_another_connection() {
     let mut w = World::new();
-    w.event(true, Way::Sent, Kind::Open, 0, 0);
+    w.event(true, Way::Sent, RecordKind::Open, 0, 0);
     w.tell(true, Way::Sent, 0, 0, 10);
-    w.event(true, Way::Sent, Kind::Reset, 10, 0);
+    w.event(true, Way::Sent, RecordKind::Reset, 10, 0);
     let r = Record {
         conn: 9,
         ..record(true, Way::Sent, 0, 0, 10)

@@ -21,7 +21,7 @@ pub use error::UblkError;
 use error::refused;
 use memlane_block::volume::{Info, Volume};
 use memlane_wait::event::EventFd;
-use queue::{Told, Worker};
+use queue::{QueueSignals, Worker};
 use rustix::io::Errno;
 use std::fmt;
 use std::fs::OpenOptions;
@@ -272,7 +272,7 @@ fn parameters(info: &Info, read_only: bool) -> Result<Parameters, UblkError> {
 
 /// A queue's thread.
 struct Serving {
-    told: Arc<Told>,
+    told: Arc<QueueSignals>,
     /// Ends when the thread has let the device go; its volume may still be at work.
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -286,7 +286,7 @@ impl Serving {
         number: u16,
         depth: u16,
     ) -> io::Result<Serving> {
-        let told = Arc::new(Told {
+        let told = Arc::new(QueueSignals {
             event: EventFd::new()?,
             give_up: AtomicBool::new(false),
         });

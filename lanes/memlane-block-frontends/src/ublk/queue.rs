@@ -27,7 +27,7 @@ const EVENT: u64 = 1 << 33;
 
 /// What a queue is told from outside.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct QueueSignals {
     pub(super) event: EventFd,
     /// Everything ends with `EIO`, now.
     pub(super) give_up: AtomicBool,
@@ -90,7 +90,7 @@ pub(super) struct Worker {
     ring: IoUring,
     descriptors: Descriptors,
     device: Arc<OwnedFd>,
-    told: Arc<Told>,
+    told: Arc<QueueSignals>,
     tags: Vec<State>,
     queue: Box<dyn Queue>,
     /// Tags for whose data there was no lease.
@@ -108,7 +108,7 @@ impl Worker {
         number: u16,
         depth: u16,
         device: Arc<OwnedFd>,
-        told: Arc<Told>,
+        told: Arc<QueueSignals>,
         queue: Box<dyn Queue>,
     ) -> io::Result<Worker> {
         let entries = u32::from(depth).next_power_of_two() * 2;

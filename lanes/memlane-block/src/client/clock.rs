@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 /// Time since any fixed moment. Clones show the same time.
 #[derive(Clone, Debug)]
-pub struct Clock(Kind);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ClockSource {
     Real(Instant),
     Set(Arc<AtomicU64>),
 }
@@ -19,26 +19,26 @@ impl Clock {
     /// The machine's monotonic clock.
     #[must_use]
     pub fn real() -> Clock {
-        Clock(Kind::Real(Instant::now()))
+        Clock(ClockSource::Real(Instant::now()))
     }
 
     /// One that stands still until [`advance`](Self::advance): a world out of a seed has its own time.
     #[must_use]
     pub fn manual() -> Clock {
-        Clock(Kind::Set(Arc::default()))
+        Clock(ClockSource::Set(Arc::default()))
     }
 
     /// Moves a manual clock on; a real one takes no notice.
     pub fn advance(&self, by: Duration) {
-        if let Kind::Set(nanos) = &self.0 {
+        if let ClockSource::Set(nanos) = &self.0 {
             nanos.fetch_add(nanos_of(by), Ordering::Relaxed);
         }
     }
 
     pub(super) fn now(&self) -> Time {
         match &self.0 {
-            Kind::Real(origin) => origin.elapsed(),
-            Kind::Set(nanos) => Duration::from_nanos(nanos.load(Ordering::Relaxed)),
+            ClockSource::Real(origin) => origin.elapsed(),
+            ClockSource::Set(nanos) => Duration::from_nanos(nanos.load(Ordering::Relaxed)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::handle::Handle;
 use super::remote::{Alarm, Remote, State};
-use super::request::{Request, check, result_of};
+use super::request::{PendingRequest, check, result_of};
 use super::stats::Shard;
 use crate::volume::{ChunkFile, Done, Errno, Io, Lease, Memory, Queue};
 use memlane_transport::engine::Time;
@@ -26,7 +26,7 @@ pub(super) struct RemoteQueue {
     /// The port's descriptor and the alarm's.
     both: OwnedFd,
     /// A request's place is its tag at the port.
-    requests: Vec<Option<Request>>,
+    requests: Vec<Option<PendingRequest>>,
     free: Vec<u32>,
     /// Places of requests that wait for the volume to be open again, oldest first.
     waiting: Vec<u32>,
@@ -160,7 +160,7 @@ impl RemoteQueue {
         self.alarm.expect(requests.filter_map(|r| r.due).min());
     }
 
-    fn fate(&self, request: &Request, now: Option<Time>) -> Fate {
+    fn fate(&self, request: &PendingRequest, now: Option<Time>) -> Fate {
         let gate = self.remote().gate();
         let overdue = now.is_some_and(|now| request.due.is_some_and(|due| now >= due));
         match gate.state {
@@ -343,7 +343,7 @@ impl Queue for RemoteQueue {
                 u32::try_from(self.requests.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        let request = Request::new(io);
+        let request = PendingRequest::new(io);
         let empty = request.is_empty();
         self.requests[place as usize] = Some(request);
         match allowed {

@@ -10,7 +10,7 @@ use memlane_transport::port::Submission;
 
 /// A request between its submission and its result.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct PendingRequest {
     pub(super) tag: u64,
     pub(super) op: Op,
     pub(super) flags: Flags,
@@ -37,8 +37,8 @@ pub(super) struct Request {
     pub(super) lease: Option<Lease>,
 }
 
-impl Request {
-    pub(super) fn new(io: Io) -> Request {
+impl PendingRequest {
+    pub(super) fn new(io: Io) -> PendingRequest {
         // A write of nothing behind a flush is a flush, as in Linux.
         let flush = io.op == Op::Flush || (io.len == 0 && io.flags.has(Flags::PREFLUSH));
         let op = if flush { Op::Flush } else { io.op };
@@ -46,7 +46,7 @@ impl Request {
             Op::Flush => (0, 0, Flags::NONE),
             _ => (io.at, io.len, io.flags),
         };
-        Request {
+        PendingRequest {
             tag: io.tag,
             op,
             flags,

@@ -4,7 +4,7 @@ use super::registry::{Denied, Opener, Party, joins};
 use super::shared::Shared;
 use crate::names::Found;
 use crate::store::wakeup::Wakeup;
-use crate::store::{Backing, Completion, Engine, Key, Mode, Request};
+use crate::store::{Backing, Completion, Engine, Key, Mode, StoreRequest};
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op};
 use crate::wire::{
     self, Access, Busy, CAP_BOOT_ID, CAP_EXTENTS, CAP_FAST_ZERO, CAP_NOTICE, CAP_TAKE_OVER, CAPS,
@@ -399,7 +399,7 @@ impl BlockService {
             at: first,
             len: io.len,
         });
-        self.engine.submit(Request {
+        self.engine.submit(StoreRequest {
             id: id as u64,
             backing,
             op: io.op,

@@ -3,7 +3,7 @@
 use super::registry::{Refusal, Registry, VolumeView};
 use crate::names::{Found, NameError, Names};
 use crate::store::wakeup::Wakeup;
-use crate::store::{Backing, Direct, Kind, Mode};
+use crate::store::{Backing, Direct, Mode, StoreKind};
 use crate::volume::Errno;
 use memlane_wait::mutex::lock;
 use std::io;
@@ -27,7 +27,7 @@ pub struct ServerConfig {
     /// May the page cache be passed by?
     pub direct: Direct,
     /// How files are reached.
-    pub store: Kind,
+    pub store: StoreKind,
     /// Most bytes of data of one request: what fits into a chunk beside its header.
     pub max_io: u32,
     /// Most volumes that one session has open.
@@ -46,7 +46,7 @@ impl ServerConfig {
             devices: false,
             test_volumes: false,
             direct: Direct::Auto,
-            store: Kind::Auto,
+            store: StoreKind::Auto,
             // RTRS's 128 KiB chunk, less its header's page.
             max_io: 126_976,
             volumes: 256,

@@ -18,7 +18,7 @@ pub mod ring;
 pub mod wakeup;
 
 pub use backing::{Backing, Direct, Failure, Key, Mode};
-pub use request::{Request, Store};
+pub use request::{Store, StoreRequest};
 pub use wakeup::Completion;
 
 use crate::volume::Errno;
@@ -29,7 +29,7 @@ use wakeup::Wakeup;
 
 /// Which store an engine has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Kind {
+pub enum StoreKind {
     /// A ring where that is permitted, threads elsewhere.
     #[default]
     Auto,
@@ -45,7 +45,7 @@ pub struct Engine {
     done: Vec<Completion>,
     /// Requests that the store has.
     in_store: usize,
-    kind: Kind,
+    kind: StoreKind,
 }
 
 impl Engine {
@@ -53,13 +53,13 @@ impl Engine {
     ///
     /// # Errors
     /// Descriptors are used up; no `io_uring` where one was asked for.
-    pub fn new(kind: Kind) -> io::Result<Engine> {
-        let (store, kind): (Box<dyn Store>, Kind) = match kind {
-            Kind::Ring => (Box::new(ring::Ring::new()?), Kind::Ring),
-            Kind::Threads => (Box::new(pool::Pool::new()?), Kind::Threads),
-            Kind::Auto => match ring::Ring::new() {
-                Ok(ring) => (Box::new(ring), Kind::Ring),
-                Err(_) => (Box::new(pool::Pool::new()?), Kind::Threads),
+    pub fn new(kind: StoreKind) -> io::Result<Engine> {
+        let (store, kind): (Box<dyn Store>, StoreKind) = match kind {
+            StoreKind::Ring => (Box::new(ring::Ring::new()?), StoreKind::Ring),
+            StoreKind::Threads => (Box::new(pool::Pool::new()?), StoreKind::Threads),
+            StoreKind::Auto => match ring::Ring::new() {
+                Ok(ring) => (Box::new(ring), StoreKind::Ring),
+                Err(_) => (Box::new(pool::Pool::new()?), StoreKind::Threads),
             },
         };
         Ok(Engine {
@@ -72,12 +72,12 @@ impl Engine {
 
     /// Which store it has: never `Auto`.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> StoreKind {
         self.kind
     }
 
     /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
-    pub fn submit(&mut self, request: Request) {
+    pub fn submit(&mut self, request: StoreRequest) {
         match at_once(&request) {
             Some(result) => self.done.push(Completion {
                 id: request.id,
@@ -116,7 +116,7 @@ impl Engine {
 }
 
 /// Does what needs no file; `None`: it needs one.
-fn at_once(request: &Request) -> Option<Result<(), Errno>> {
+fn at_once(request: &StoreRequest) -> Option<Result<(), Errno>> {
     let (op, at, len, data) = (request.op, request.at, request.len, request.data);
     request.backing.at_once(op, at, len, data)
 }

@@ -1,7 +1,7 @@
 //! A request, done from its first to its last step by plain system calls that wait.
 
 use super::backing::File;
-use super::request::Request;
+use super::request::StoreRequest;
 use crate::volume::{EXTENT_LEN, Errno, Flags, Op, tell_extents};
 use memlane_core::access::SharedBytes;
 use memlane_sys::syscall;
@@ -15,7 +15,7 @@ const MOST_EXTENTS: usize = 1024;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Does it all. A request for what is not a file is done already: `EINVAL`.
-pub fn perform(request: &Request) -> Result<(), Errno> {
+pub fn perform(request: &StoreRequest) -> Result<(), Errno> {
     let file = request.backing.file().ok_or(Errno::INVAL)?;
     let done = match request.op {
         Op::Read | Op::Write => move_data(file, request),
@@ -28,7 +28,7 @@ pub fn perform(request: &Request) -> Result<(), Errno> {
 }
 
 /// What a disk would say. Some errors have a reason that is looked for now.
-pub(super) fn as_disk(request: &Request, errno: Errno) -> Errno {
+pub(super) fn as_disk(request: &StoreRequest, errno: Errno) -> Errno {
     match errno.0 {
         libc::ENOSPC => {
             // A device says so of what lies behind its end.
@@ -48,7 +48,7 @@ pub(super) fn as_disk(request: &Request, errno: Errno) -> Errno {
 }
 
 /// The memory of a read or a write from its `done`th byte on, and the descriptor that suits it.
-pub(super) fn rest(request: &Request, done: u32) -> Option<(RawFd, SharedBytes, u64)> {
+pub(super) fn rest(request: &StoreRequest, done: u32) -> Option<(RawFd, SharedBytes, u64)> {
     let file = request.backing.file()?;
     let left = request.len.checked_sub(done)? as usize;
     let bytes = request.data?.part(done as usize, left)?;
@@ -65,7 +65,7 @@ pub(super) fn write_flags(flags: Flags) -> i32 {
     }
 }
 
-fn move_data(file: &File, request: &Request) -> Result<(), Errno> {
+fn move_data(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     let write = request.op == Op::Write;
     if write && request.flags.has(Flags::PREFLUSH) {
         flush(file)?;
@@ -106,7 +106,7 @@ fn flush(file: &File) -> Result<(), Errno> {
 }
 
 /// A flush, if asked for.
-fn then_flush(file: &File, request: &Request) -> Result<(), Errno> {
+fn then_flush(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     if request.flags.has(Flags::FUA) {
         return flush(file);
     }
@@ -117,7 +117,7 @@ const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::K
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
 
 /// Can a file (since Linux 4.9 also a device) do this? `false`: not this way.
-fn allocate(file: &File, request: &Request, how: FallocateFlags) -> Result<bool, Errno> {
+fn allocate(file: &File, request: &StoreRequest, how: FallocateFlags) -> Result<bool, Errno> {
     loop {
         match rustix::fs::fallocate(file.fd(), how, request.at, request.len.into()) {
             Ok(()) => return Ok(true),
@@ -128,7 +128,7 @@ fn allocate(file: &File, request: &Request, how: FallocateFlags) -> Result<bool,
     }
 }
 
-fn trim(file: &File, request: &Request) -> Result<(), Errno> {
+fn trim(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     let done = match file.device {
         true => discard(file, request)?,
         false => allocate(file, request, PUNCH)?,
@@ -140,7 +140,7 @@ fn trim(file: &File, request: &Request) -> Result<(), Errno> {
 }
 
 /// `BLKDISCARD` (linux/fs.h).
-fn discard(file: &File, request: &Request) -> Result<bool, Errno> {
+fn discard(file: &File, request: &StoreRequest) -> Result<bool, Errno> {
     use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
     const BLKDISCARD: Opcode = opcode::none(0x12, 119);
     let mut range = [request.at, u64::from(request.len)];
@@ -154,7 +154,7 @@ fn discard(file: &File, request: &Request) -> Result<bool, Errno> {
 }
 
 /// By a hole, if one may be left; by allocation; by writing, unless it must be fast.
-fn write_zeroes(file: &File, request: &Request) -> Result<(), Errno> {
+fn write_zeroes(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     let fast = request.flags.has(Flags::FAST);
     let hole = !request.flags.has(Flags::NO_HOLE);
     let mut done = hole && allocate(file, request, PUNCH)?;
@@ -172,7 +172,7 @@ fn write_zeroes(file: &File, request: &Request) -> Result<(), Errno> {
     then_flush(file, request)
 }
 
-fn by_writing(file: &File, request: &Request) -> Result<(), Errno> {
+fn by_writing(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     let (mut at, end) = (request.at, request.at.saturating_add(request.len.into()));
     while at < end {
         let most = usize::try_from(end - at).unwrap_or(usize::MAX);
@@ -188,7 +188,7 @@ fn by_writing(file: &File, request: &Request) -> Result<(), Errno> {
 }
 
 /// What the bytes consist of, as far as the file system tells.
-fn extents(file: &File, request: &Request) -> Result<(), Errno> {
+fn extents(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     let room = request.data.ok_or(Errno::INVAL)?;
     let most = (room.len() / EXTENT_LEN).min(MOST_EXTENTS);
     let end = request.at.saturating_add(request.len.into());

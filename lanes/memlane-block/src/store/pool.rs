@@ -1,7 +1,7 @@
 //! Files by plain calls on a few threads: where `io_uring` is not permitted, and for what it cannot do.
 
 use super::plain;
-use super::request::{Request, Store};
+use super::request::{Store, StoreRequest};
 use super::wakeup::{Completion, Wakeup};
 use memlane_wait::mutex::{lock, wait};
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ struct Work {
 
 #[derive(Debug, Default)]
 struct Todo {
-    requests: VecDeque<Request>,
+    requests: VecDeque<StoreRequest>,
     idle: usize,
     over: bool,
 }
@@ -75,7 +75,7 @@ impl Work {
         }
     }
 
-    fn next(&self) -> Option<Request> {
+    fn next(&self) -> Option<StoreRequest> {
         let mut todo = lock(&self.todo);
         loop {
             if todo.over {
@@ -92,7 +92,7 @@ impl Work {
 }
 
 impl Store for Pool {
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: StoreRequest) {
         let id = request.id;
         let mut todo = lock(&self.work.todo);
         todo.requests.push_back(request);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A request, checked already (see [`Backing::check`]).
 #[derive(Debug)]
-pub struct Request {
+pub struct StoreRequest {
     /// Comes back with the result.
     pub id: u64,
     /// Of what.
@@ -29,7 +29,7 @@ pub struct Request {
 /// One thread's way to files.
 pub trait Store: Send {
     /// Takes a request; it begins with the next [`complete`](Self::complete), at the latest.
-    fn submit(&mut self, request: Request);
+    fn submit(&mut self, request: StoreRequest);
 
     /// Begins what was submitted, and appends what is done. Never waits.
     fn complete(&mut self, into: &mut Vec<Completion>);

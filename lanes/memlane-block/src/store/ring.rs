@@ -2,7 +2,7 @@
 
 use super::plain;
 use super::pool::Pool;
-use super::request::{Request, Store};
+use super::request::{Store, StoreRequest};
 use super::wakeup::{Completion, Wakeup};
 use crate::volume::{Errno, Flags, Op};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -28,7 +28,7 @@ enum Step {
 
 #[derive(Debug)]
 struct Slot {
-    request: Request,
+    request: StoreRequest,
     step: Step,
 }
 
@@ -240,7 +240,7 @@ impl Ring {
 }
 
 impl Store for Ring {
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: StoreRequest) {
         let preflush = request.op == Op::Write && request.flags.has(Flags::PREFLUSH);
         let step = match request.op {
             Op::Read | Op::Write if !preflush => Step::Data(0),

@@ -24,11 +24,11 @@ pub struct Wakeup {
     /// Whether `told` has anything, so that a look at nothing takes no lock. Written with the lock held, by
     /// `tell` (release) and `take`; read without it by the engine's thread (acquire).
     pending: AtomicBool,
-    told: Mutex<Told>,
+    told: Mutex<PoolResults>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct PoolResults {
     done: Vec<Completion>,
     /// The descriptor is readable.
     signalled: bool,

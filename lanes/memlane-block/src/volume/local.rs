@@ -3,7 +3,7 @@
 
 use super::leases::Leases;
 use super::{Done, Errno, Info, Io, Lease, Memory, Op, Queue, Volume};
-use crate::store::{self, Backing, Completion, Direct, Engine, Failure, Kind, Request};
+use crate::store::{self, Backing, Completion, Direct, Engine, Failure, StoreKind, StoreRequest};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use std::io;
@@ -28,14 +28,14 @@ pub struct Options {
     /// May the page cache be passed by?
     pub direct: Direct,
     /// How it is reached.
-    pub store: Kind,
+    pub store: StoreKind,
 }
 
 /// A volume of this machine. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct LocalVolume {
     backing: Arc<Backing>,
-    store: Kind,
+    store: StoreKind,
     looked: Arc<AtomicU64>,
 }
 
@@ -56,7 +56,7 @@ impl LocalVolume {
 
     /// Any backing.
     #[must_use]
-    pub fn over(backing: Backing, store: Kind) -> LocalVolume {
+    pub fn over(backing: Backing, store: StoreKind) -> LocalVolume {
         LocalVolume {
             backing: Arc::new(backing),
             store,
@@ -127,7 +127,7 @@ struct LocalQueue {
 }
 
 impl LocalQueue {
-    fn request(&self, io: &Io) -> Result<Request, Errno> {
+    fn request(&self, io: &Io) -> Result<StoreRequest, Errno> {
         self.backing.check(io.op, io.at, io.len)?;
         let lease = || io.lease.as_ref().map(Lease::bytes).ok_or(Errno::INVAL);
         let data = match io.op {
@@ -138,7 +138,7 @@ impl LocalQueue {
             Op::Extents => Some(lease()?),
             _ => None,
         };
-        Ok(Request {
+        Ok(StoreRequest {
             id: 0,
             backing: Arc::clone(&self.backing),
             op: io.op,
@@ -210,7 +210,7 @@ impl Queue for LocalQueue {
         self.slots[at] = Some(slot);
         let id = at as u64;
         match request {
-            Ok(request) => self.engine.submit(Request { id, ..request }),
+            Ok(request) => self.engine.submit(StoreRequest { id, ..request }),
             Err(errno) => self.finish(Completion {
                 id,
                 result: Err(errno),

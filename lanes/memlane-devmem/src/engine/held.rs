@@ -13,11 +13,11 @@ struct Out {
 
 /// What is out of one ring, in the order of the stream.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct Unreleased {
     out: VecDeque<Out>,
 }
 
-impl Held {
+impl Unreleased {
     /// A stretch is handed out: it begins at this stream offset, behind all before it.
     pub fn hand_out(&mut self, offset: u64) {
         debug_assert!(self.out.back().is_none_or(|last| last.offset < offset));
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn only_what_lies_before_the_first_that_is_out_is_free() {
-        let mut held = Held::default();
+        let mut held = Unreleased::default();
         for offset in [0, 10, 30, 31] {
             held.hand_out(offset);
         }
@@ -75,7 +75,7 @@ mod tests {
     fn any_order_frees_everything_in_the_end_and_nothing_too_early() {
         let mut seed = 7_u64;
         for _ in 0..200 {
-            let mut held = Held::default();
+            let mut held = Unreleased::default();
             let mut out: Vec<u64> = (0..40).map(|n| n * 3).collect();
             out.iter().for_each(|offset| held.hand_out(*offset));
             let mut free = 0;

@@ -96,13 +96,13 @@ pub const JOBS: usize = 256;
 #[derive(Debug)]
 pub struct Copier<T: Send = Job> {
     jobs: Option<SyncSender<(T, u64)>>,
-    told: Arc<Told>,
+    told: Arc<CopyProgress>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the thread tells.
 #[derive(Debug)]
-struct Told {
+struct CopyProgress {
     /// Written by the thread alone, read by the stream: bytes that are in the region. `SeqCst`, with `wanted`: either the
     /// stream sees the new count after it has said what it wants, or the thread sees that.
     done: AtomicU64,
@@ -113,7 +113,7 @@ struct Told {
     changed: EventFd,
 }
 
-impl Told {
+impl CopyProgress {
     fn tell(&self) {
         if self.wanted.swap(false, Ordering::SeqCst) {
             self.changed.signal();
@@ -127,7 +127,7 @@ impl Told {
 }
 
 /// Says that the thread is gone, also if it panics.
-struct Ends(Arc<Told>);
+struct Ends(Arc<CopyProgress>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -145,7 +145,7 @@ impl<T: Send + 'static> Copier<T> {
         work: impl FnMut(&T) -> Result<(), AccessError> + Send + 'static,
     ) -> Result<Copier<T>, Errno> {
         let changed = EventFd::new().map_err(|error| Errno(error.raw_os_error()))?;
-        let told = Arc::new(Told {
+        let told = Arc::new(CopyProgress {
             done: AtomicU64::new(0),
             failed: OnceLock::new(),
             wanted: AtomicBool::new(false),

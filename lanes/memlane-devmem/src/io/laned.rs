@@ -5,7 +5,7 @@ use super::mapped::PIECES;
 use super::path::{Passed, Path};
 use super::ways::{Giver, Wait};
 use crate::engine::Span;
-use crate::engine::held::Held;
+use crate::engine::held::Unreleased;
 use crate::engine::inflow::Room;
 use crate::error::{AccessError, ReceiveError};
 use crate::region::{Access, DeviceRegion};
@@ -154,7 +154,7 @@ fn give_row(binding: &Binding, first: u32, count: u32) {
 /// Where stretches of the ring come back to.
 #[derive(Debug)]
 struct Back {
-    held: Mutex<Held>,
+    held: Mutex<Unreleased>,
     /// Dropped before the part: then nothing of the connection is left that knows of it.
     consumer: Option<Consumer>,
     /// `None`: nothing is received in place.
@@ -162,7 +162,7 @@ struct Back {
 }
 
 impl Back {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Unreleased> {
         lock(&self.held)
     }
 }

@@ -1,13 +1,13 @@
 //! Parts of a region that another process gets, and nothing else of it.
 
-use super::{DeviceRegion, Kind};
+use super::{DeviceRegion, RegionKind};
 use memlane_sys::fd::Fd;
 use memlane_sys::{Errno, Result, mem};
 
 impl DeviceRegion {
     /// Can parts be given to other processes?
     pub fn can_be_carved(&self) -> bool {
-        self.kind == Kind::Memfd && self.memory.is_some()
+        self.kind == RegionKind::Memfd && self.memory.is_some()
     }
 
     /// Has fresh memory lie in the place of these whole pages, at the same addresses; the file that it is of. Whoever

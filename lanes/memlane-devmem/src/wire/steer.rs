@@ -196,11 +196,11 @@ pub fn delete(place: u32) -> Vec<u64> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flow {
     /// Source and destination.
-    ends: [Place; 2],
+    ends: [Endpoint; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Place {
+struct Endpoint {
     net: Option<(IpAddr, u8)>,
     port: Option<u16>,
 }
@@ -212,7 +212,7 @@ impl Flow {
     }
 }
 
-impl Place {
+impl Endpoint {
     /// Addresses of both ends come first, then their ports, in the network's order; masks likewise.
     fn lay_out(&self, end: usize, v6: bool, value: &mut [u64]) {
         let len = if v6 { 16 } else { 4 };
@@ -252,7 +252,7 @@ impl FromStr for Flow {
         if words.next() != Some("tcp") {
             return Err(format!("{text:?}: a rule begins with tcp"));
         }
-        let mut ends: [Option<Place>; 2] = [None; 2];
+        let mut ends: [Option<Endpoint>; 2] = [None; 2];
         while let Some(word) = words.next() {
             let end = match word {
                 "src" => 0,
@@ -280,10 +280,10 @@ impl FromStr for Flow {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Endpoint {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<Endpoint, String> {
         let wrong = || format!("{text:?} is no ADDRESS[/PREFIX][:PORT]");
         let (net, port) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
@@ -297,7 +297,7 @@ impl FromStr for Place {
             }
         };
         if net == "*" && !text.starts_with('[') {
-            return Ok(Place { net: None, port });
+            return Ok(Endpoint { net: None, port });
         }
         let (address, prefix) = net
             .split_once('/')
@@ -309,7 +309,7 @@ impl FromStr for Place {
         let bits = if address.is_ipv6() { 128 } else { 32 };
         let prefix = prefix.map_or(Some(bits), |prefix| prefix.parse().ok());
         let prefix = prefix.filter(|prefix| *prefix <= bits).ok_or_else(wrong)?;
-        Ok(Place {
+        Ok(Endpoint {
             net: Some((address, prefix)),
             port,
         })

@@ -5,7 +5,6 @@ use super::{DeviceMemory, Fragment, Split, SplitCounts, Splitter};
 use crate::split::device::Token;
 use crate::tally::Verdict;
 use crate::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
-use memlane_packet::Offloads;
 use memlane_wait::mutex::lock;
 use rustix::event::PollFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,14 +37,14 @@ impl Returns {
 
 /// A fragment that has an owner: its chunk is used until this is dropped, by any thread, also after its splitter.
 #[derive(Debug)]
-pub struct Held {
+pub struct OwnedFragment {
     fragment: Fragment,
     returns: Arc<Returns>,
 }
 
-impl Held {
-    pub(super) fn new(fragment: Fragment, returns: &Arc<Returns>) -> Held {
-        Held {
+impl OwnedFragment {
+    pub(super) fn new(fragment: Fragment, returns: &Arc<Returns>) -> OwnedFragment {
+        OwnedFragment {
             fragment,
             returns: Arc::clone(returns),
         }
@@ -57,7 +56,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for OwnedFragment {
     fn drop(&mut self) {
         self.returns.push(self.fragment.token);
     }
@@ -66,7 +65,7 @@ impl Drop for Held {
 /// Whoever gets what was split.
 pub trait Receiver: Send + core::fmt::Debug {
     /// A frame: its headers, or all of it. Fragments that are still in `held` afterwards are free again.
-    fn take(&mut self, split: &Split<'_>, held: &mut Vec<Held>);
+    fn take(&mut self, split: &Split<'_>, held: &mut Vec<OwnedFragment>);
 
     /// What it thinks of what came, if it looks.
     fn verdict(&self) -> Option<Verdict> {
@@ -84,7 +83,7 @@ pub trait Receiver: Send + core::fmt::Debug {
 pub struct SplitEnd<D: DeviceMemory, R: Receiver> {
     splitter: Splitter<D>,
     receiver: R,
-    held: Vec<Held>,
+    held: Vec<OwnedFragment>,
     counts: EndCounts,
 }
 
@@ -109,14 +108,6 @@ where
         "split"
     }
 
-    /// Large packets are split as one.
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn receive(
         &mut self,
         _: usize,
@@ -126,8 +117,7 @@ where
     }
 
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
-        self.counts.sent += 1;
-        self.counts.sent_bytes += frame.len() as u64;
+        self.counts.count_sent(frame.len());
         let Self {
             splitter,
             receiver,
@@ -137,7 +127,7 @@ where
         let returns = splitter.returns();
         splitter.split(frame, |split| {
             let fragments = split.fragments.iter();
-            held.extend(fragments.map(|fragment| Held::new(*fragment, &returns)));
+            held.extend(fragments.map(|fragment| OwnedFragment::new(*fragment, &returns)));
             receiver.take(split, held);
         });
         held.clear();

@@ -57,7 +57,7 @@ use super::{End, EndError, More};
 use device::Chunks;
 pub use device::{DeviceMemory, Token};
 use end::Returns;
-pub use end::{Held, Receiver, SplitEnd};
+pub use end::{OwnedFragment, Receiver, SplitEnd};
 use look::{Headers, Seen};
 use memlane_packet::Meta;
 use memlane_packet::engine::chain::Frame;
@@ -342,8 +342,8 @@ impl<D: DeviceMemory> Splitter<D> {
     }
 
     /// Gives a fragment an owner, who gives it back when he drops it, from any thread.
-    pub fn hold(&self, fragment: &Fragment) -> Held {
-        Held::new(*fragment, &self.returns)
+    pub fn hold(&self, fragment: &Fragment) -> OwnedFragment {
+        OwnedFragment::new(*fragment, &self.returns)
     }
 
     fn returns(&self) -> Arc<Returns> {

@@ -42,18 +42,18 @@ pub struct Flow {
 pub struct Rule {
     tcp: bool,
     /// Source and destination.
-    ends: [Place; 2],
+    ends: [AddressRange; 2],
 }
 
 /// Some addresses and ports.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
+struct AddressRange {
     net: Option<(IpAddr, u8)>,
     ports: RangeInclusive<u16>,
 }
 
 const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
-const ANYWHERE: Place = Place {
+const ANYWHERE: AddressRange = AddressRange {
     net: None,
     ports: ALL_PORTS,
 };
@@ -82,7 +82,7 @@ impl Rule {
     }
 }
 
-impl Place {
+impl AddressRange {
     fn holds(&self, address: IpAddr, port: u16) -> bool {
         let near = self.net.is_none_or(|(net, prefix)| match (net, address) {
             (IpAddr::V4(net), IpAddr::V4(address)) => {
@@ -147,10 +147,10 @@ impl FromStr for Rule {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for AddressRange {
     type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Place, &'static str> {
+    fn from_str(text: &str) -> Result<AddressRange, &'static str> {
         let (net, ports) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (net, rest) = rest.split_once(']').ok_or("no ] behind the address")?;
@@ -173,7 +173,7 @@ impl FromStr for Place {
             }
         };
         let ports = ports.map_or(Ok(ALL_PORTS), ports_of)?;
-        Ok(Place { net, ports })
+        Ok(AddressRange { net, ports })
     }
 }
 
@@ -229,7 +229,7 @@ impl fmt::Display for Rule {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.net {
             None => f.write_str("*")?,

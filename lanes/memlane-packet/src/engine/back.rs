@@ -1,6 +1,6 @@
 //! The back of a queue: takes what the front transmits, and gives it what it is to receive.
 
-use super::cache::{Cache, Found, GrantCounts, Held};
+use super::cache::{Cache, Found, GrantCounts, MappingLease};
 use super::chain::{self, Frame, Room, Staging};
 use super::grant::{Access, Grant, GrantError, Mode, Reach};
 use super::{Burst, Lent, QueueMemory, lend_while};
@@ -35,7 +35,7 @@ pub struct BackConfig {
 /// What is to be let go of once a packet is done.
 #[derive(Debug)]
 enum Spot {
-    Held(Held),
+    Held(MappingLease),
     Mapped(SharedBytes),
 }
 
@@ -59,7 +59,7 @@ fn flags_of(meta: Meta) -> u16 {
 }
 
 /// Where a grant's bytes can be got at.
-enum Place {
+enum GrantAccess {
     Mapped(SharedBytes),
     ByCopy(Grant),
 }
@@ -318,11 +318,11 @@ impl<R: Reach> Back<R> {
             let request = self.requests[n];
             let (at, size) = (usize::from(request.offset), usize::from(request.size));
             let part = match self.locate(Ring::Tx, request.gref)? {
-                Place::Mapped(window) => window.part(at, size),
-                Place::ByCopy(grant) if at + size <= grant.len => {
+                GrantAccess::Mapped(window) => window.part(at, size),
+                GrantAccess::ByCopy(grant) if at + size <= grant.len => {
                     Some(self.fetch(grant, at, staged, size)?)
                 }
-                Place::ByCopy(_) => None,
+                GrantAccess::ByCopy(_) => None,
             };
             self.parts
                 .push(part.ok_or(Detach::Slot(Ring::Tx, NO_PACKET))?);
@@ -333,7 +333,7 @@ impl<R: Reach> Back<R> {
 
     /// Where a grant's bytes are. What is lent for it is in `spots`, whatever happens afterwards.
     #[inline]
-    fn locate(&mut self, ring: Ring, gref: u32) -> Result<Place, Detach> {
+    fn locate(&mut self, ring: Ring, gref: u32) -> Result<GrantAccess, Detach> {
         let word = self.memory.grant(gref);
         let word = word.ok_or(Detach::Grant(gref, GrantError::NoEntry))?;
         if self.config.mode == Mode::Persistent {
@@ -344,9 +344,9 @@ impl<R: Reach> Back<R> {
             return Ok(match cache.look_up(gref, word, &mut self.reach)? {
                 Found::Mapped(held, window) => {
                     self.spots.push(Spot::Held(held));
-                    Place::Mapped(window)
+                    GrantAccess::Mapped(window)
                 }
-                Found::Busy(grant) => Place::ByCopy(grant),
+                Found::Busy(grant) => GrantAccess::ByCopy(grant),
             });
         }
         let access = match ring {
@@ -356,11 +356,11 @@ impl<R: Reach> Back<R> {
         let grant =
             Grant::check(word, self.reach.regions(), access).map_err(Detach::of_grant(gref))?;
         if self.config.mode == Mode::Copy {
-            return Ok(Place::ByCopy(grant));
+            return Ok(GrantAccess::ByCopy(grant));
         }
         let window = self.reach.map(grant, access).map_err(Detach::Memory)?;
         self.spots.push(Spot::Mapped(window));
-        Ok(Place::Mapped(window))
+        Ok(GrantAccess::Mapped(window))
     }
 
     /// Has bytes of a grant copied to `to` of our own memory.
@@ -643,12 +643,12 @@ impl<R: Reach> Back<R> {
             slot += if slot == 0 { 1 + extras } else { 1 };
             let left = len - done;
             let (part, at) = match self.locate(Ring::Rx, request.gref)? {
-                Place::Mapped(window) => {
+                GrantAccess::Mapped(window) => {
                     let n = left.min(window.len()).min(FRAGMENT_MAX);
                     let at = chain::colour(request.id, window.len(), n);
                     (window.part(at.into(), n), at)
                 }
-                Place::ByCopy(grant) => {
+                GrantAccess::ByCopy(grant) => {
                     let n = left.min(grant.len).min(FRAGMENT_MAX);
                     let at = chain::colour(request.id, grant.len, n);
                     let window = self.staging.window(done, n);

@@ -47,13 +47,13 @@ struct Entry {
 
 /// A mapping that is lent: give it back to [`Cache::release`].
 #[derive(Debug)]
-pub struct Held(u32);
+pub struct MappingLease(u32);
 
 /// What a look-up gives.
 #[derive(Debug)]
 pub enum Found {
     /// It is mapped.
-    Mapped(Held, SharedBytes),
+    Mapped(MappingLease, SharedBytes),
     /// There is no room, it is lent as something else, or the kernel does not map it: copy.
     Busy(Grant),
 }
@@ -126,7 +126,7 @@ impl Cache {
             entry.held += 1;
             self.counts.in_use += 1;
             self.counts.hits += 1;
-            return Ok(Found::Mapped(Held(at), entry.window));
+            return Ok(Found::Mapped(MappingLease(at), entry.window));
         }
         self.miss(gref, word, reach)
     }
@@ -159,7 +159,7 @@ impl Cache {
         self.by_gref[gref as usize] = at;
         self.counts.in_use += 1;
         self.counts.misses += 1;
-        Ok(Found::Mapped(Held(at), window))
+        Ok(Found::Mapped(MappingLease(at), window))
     }
 
     /// Makes room for one more, and gives up `stale`, the same reference's older mapping.
@@ -205,7 +205,7 @@ impl Cache {
 
     /// Back from who had it.
     #[inline]
-    pub fn release(&mut self, held: &Held) {
+    pub fn release(&mut self, held: &MappingLease) {
         if let Some(entry) = self.entries.get_mut(held.0 as usize) {
             debug_assert!(entry.held > 0);
             entry.held = entry.held.saturating_sub(1);

@@ -66,7 +66,7 @@ use core::time::Duration;
 use memlane_core::access::SharedBytes;
 use memlane_sys::fd::Fd;
 use memlane_sys::{Errno, Result, mem};
-use place::{Place, of_spare};
+use place::{SlotRoom, of_spare};
 
 /// Bytes of the buffers in between, while TCP carries the bytes.
 const SPARE: usize = 64 * 1024;
@@ -215,11 +215,11 @@ impl Stream {
             None => Reserved::Tcp(SPARE),
         };
         let place = match reserved {
-            Reserved::Ring(place) => Place::Ring(place),
+            Reserved::Ring(place) => SlotRoom::Ring(place),
             Reserved::Tcp(most) => {
                 let len = want.max(1).min(most).min(SPARE);
                 // SAFETY: no more than the buffer has; the slot borrows the stream.
-                Place::Spare(unsafe { of_spare(unsent.base()?, len) })
+                SlotRoom::Spare(unsafe { of_spare(unsent.base()?, len) })
             }
         };
         Ok(Slot {

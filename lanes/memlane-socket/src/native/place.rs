@@ -11,9 +11,9 @@ use memlane_sys::{Errno, Result, syscall};
 
 /// Where bytes to be sent go.
 #[derive(Debug)]
-pub(super) enum Place<'a> {
+pub(super) enum SlotRoom<'a> {
     /// Into the peer's ring.
-    Ring(ring::Place<'a>),
+    Ring(ring::Reservation<'a>),
     /// Into a buffer of the stream's.
     Spare(SharedBytes),
 }
@@ -30,7 +30,7 @@ pub(super) unsafe fn of_spare(base: NonNull<u8>, len: usize) -> SharedBytes {
 /// A place for bytes to be sent. Dropped without a commit, nothing is sent.
 #[derive(Debug)]
 pub struct Slot<'a> {
-    pub(super) place: Place<'a>,
+    pub(super) place: SlotRoom<'a>,
     pub(super) lane: &'a Lane,
     pub(super) unsent: &'a mut Spare,
     pub(super) flags: c_int,
@@ -39,8 +39,8 @@ pub struct Slot<'a> {
 impl Slot<'_> {
     fn bytes(&self) -> SharedBytes {
         match &self.place {
-            Place::Ring(place) => place.bytes(),
-            Place::Spare(bytes) => *bytes,
+            SlotRoom::Ring(place) => place.bytes(),
+            SlotRoom::Spare(bytes) => *bytes,
         }
     }
 
@@ -56,7 +56,7 @@ impl Slot<'_> {
 
     /// Is it in the peer's memory?
     pub fn is_shared(&self) -> bool {
-        matches!(&self.place, Place::Ring(place) if place.is_in_ring())
+        matches!(&self.place, SlotRoom::Ring(place) if place.is_in_ring())
     }
 
     /// Puts bytes there, from `at` on; `false`: they do not fit, and nothing is put.
@@ -97,7 +97,7 @@ impl Slot<'_> {
     pub fn commit(self, n: usize) -> Result<()> {
         let n = n.min(self.len());
         match self.place {
-            Place::Ring(place) => {
+            SlotRoom::Ring(place) => {
                 place.publish(n);
                 self.lane.count_sent(n);
                 if let Some(conn) = self.lane.conn() {
@@ -106,7 +106,7 @@ impl Slot<'_> {
                 }
                 Ok(())
             }
-            Place::Spare(_) => {
+            SlotRoom::Spare(_) => {
                 (self.unsent.from, self.unsent.to) = (0, n);
                 match flush(self.lane, self.unsent, self.flags) {
                     Err(Errno::AGAIN) => Ok(()),

@@ -28,7 +28,7 @@ pub const CHID: u16 = 0xFFFF;
 /// The types of messages, numbered as SMC's (net/smc/smc_clc.h `SMC_CLC_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageKind {
     /// Client: offers to use memory.
     Proposal = 1,
     /// Server: agrees, and offers its DMB.
@@ -43,7 +43,7 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
     /// The type.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Sender's process id (SMC's GID): random per process.
     pub gid: u64,
     /// Boot id of the sender's host.
@@ -104,7 +104,7 @@ pub enum Malformed {
 
 impl Message {
     /// A message of this type with all other fields empty.
-    pub fn new(kind: Kind, tuple: Tuple) -> Message {
+    pub fn new(kind: MessageKind, tuple: Tuple) -> Message {
         Message {
             kind,
             gid: 0,
@@ -163,14 +163,14 @@ impl Message {
             return Err(Malformed::EyeCatcher);
         }
         // The fields that a Decline needs have the same offsets in every version.
-        if b[5] != faults::wire_version(VERSION) && b[4] != Kind::Decline as u8 {
+        if b[5] != faults::wire_version(VERSION) && b[4] != MessageKind::Decline as u8 {
             return Err(Malformed::Version);
         }
         let kind = match b[4] {
-            1 => Kind::Proposal,
-            2 => Kind::Accept,
-            3 => Kind::Confirm,
-            4 => Kind::Decline,
+            1 => MessageKind::Proposal,
+            2 => MessageKind::Accept,
+            3 => MessageKind::Confirm,
+            4 => MessageKind::Decline,
             _ => return Err(Malformed::Field),
         };
         if usize::from(be16(b, 6)) != LEN || be16(b, 32) != CHID || usize::from(b[120]) > EIDS {
@@ -262,7 +262,7 @@ mod tests {
             port: 40000,
         };
         let remote = Addr { port: 80, ..local };
-        let mut m = Message::new(Kind::Accept, Tuple { local, remote });
+        let mut m = Message::new(MessageKind::Accept, Tuple { local, remote });
         (m.gid, m.boot, m.token, m.chunk, m.slot) =
             (0x0102_0304_0506_0708, [1, 2], 0xdead_beef, 3, 63);
         (m.ring_size, m.id, m.echo, m.eid_count) = (1 << 18, 5, 6, 1);
@@ -335,7 +335,7 @@ mod tests {
         sample().tuple
     }
 
-    fn from_client(kind: Kind) -> Message {
+    fn from_client(kind: MessageKind) -> Message {
         let mut m = Message::new(kind, client_view());
         m.gid = 0x0102_0304_0506_0708;
         m.boot = [0x1111_2222_3333_4444, 0x5555_6666_7777_8888];
@@ -343,7 +343,7 @@ mod tests {
         m
     }
 
-    fn from_server(kind: Kind) -> Message {
+    fn from_server(kind: MessageKind) -> Message {
         let mut m = from_client(kind);
         m.tuple = client_view().mirrored();
         m.gid = 0x1112_1314_1516_1718;
@@ -359,17 +359,17 @@ mod tests {
 
     #[test]
     fn each_kind_of_message_is_byte_for_byte_as_its_page_shows_it() {
-        let mut accept = with_eid(from_server(Kind::Accept));
+        let mut accept = with_eid(from_server(MessageKind::Accept));
         (accept.token, accept.chunk, accept.slot) = (0x0123_4567_89ab_cdef, 0, 63);
         accept.ring_size = 262_144;
-        let mut confirm = from_client(Kind::Confirm);
+        let mut confirm = from_client(MessageKind::Confirm);
         confirm.echo = 0x0000_0002_0000_0003;
         (confirm.token, confirm.chunk, confirm.slot) = (0xfedc_ba98_7654_3210, 2, 7);
         confirm.ring_size = 262_144;
-        let mut decline = from_server(Kind::Decline);
+        let mut decline = from_server(MessageKind::Decline);
         decline.reason = memlane_core::reason::Reason::NO_EID.0;
         for (title, m) in [
-            ("\nProposal, ", with_eid(from_client(Kind::Proposal))),
+            ("\nProposal, ", with_eid(from_client(MessageKind::Proposal))),
             ("\nAccept, ", accept),
             ("\nConfirm, ", confirm),
             ("\nDecline by ", decline),

@@ -27,7 +27,7 @@ const FULL_MOST_US: u64 = 50_000;
 const ALONE_US: u64 = 3;
 /// A task that keeps a yielded CPU for this many microseconds has work of its own, unrelated to memlane. The peers of
 /// this thread, and even a hundred such pairs, give it back much sooner.
-const STRANGER_US: u64 = 1000;
+const UNRELATED_US: u64 = 1000;
 /// A thread that has lost this many microseconds to unrelated tasks in a row …
 const LOST_LEAST_US: u64 = 16_000;
 /// … with at most this many microseconds between two losses, and more than half of the time, sleeps.
@@ -36,9 +36,9 @@ const LOST_APART_US: u64 = 50_000;
 const YIELDS: u32 = 8;
 /// Where other tasks had the CPU and the awaited bytes did not come, a thread sleeps for this many times as long as
 /// they kept it …
-const STRANGERS_TIMES: u64 = 64;
+const SLEEP_TIMES: u64 = 64;
 /// … and at most for this many microseconds.
-const STRANGERS_MOST_US: u64 = 1_000_000;
+const SLEEP_MOST_US: u64 = 1_000_000;
 
 /// The result of a spin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ pub fn budget() -> u64 {
         t.skip.store(skip - 1, Ordering::Relaxed);
         return 0;
     }
-    if is_among_strangers() {
+    if is_cpu_crowded() {
         return 0;
     }
     us * PROCESS.ticks_per_us.load(Ordering::Relaxed)
@@ -103,7 +103,7 @@ pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
 /// Spins for room in a full ring. A running receiver makes room within a few µs, so the score of waits for data does
 /// not count here.
 pub fn for_room(here: bool, ready: impl FnMut() -> bool) -> Spun {
-    let us = if is_among_strangers() {
+    let us = if is_cpu_crowded() {
         0
     } else {
         u64::from(config().spin_us)
@@ -167,8 +167,8 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
         memlane_sys::proc::yield_now();
         let now = ticks();
         let took = now.wrapping_sub(before);
-        if took > STRANGER_US * per_us {
-            lost_to_strangers(before, now);
+        if took > UNRELATED_US * per_us {
+            lost_to_unrelated(before, now);
         }
         if ready() {
             return Spun::Ready;
@@ -192,8 +192,8 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
     }
     let now = ticks();
     let lost = now.wrapping_sub(start);
-    if lost > budget && lost < STRANGER_US * per_us {
-        sleep_until(now + lost * STRANGERS_TIMES);
+    if lost > budget && lost < UNRELATED_US * per_us {
+        sleep_until(now + lost * SLEEP_TIMES);
     }
     Spun::Nothing
 }
@@ -202,7 +202,7 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
 /// meanwhile, and where these tasks have little to do, yielding still pays (a message costs a third of one by TCP).
 /// Where they have much to do, this thread sleeps for a while.
 #[cold]
-fn lost_to_strangers(before: u64, now: u64) {
+fn lost_to_unrelated(before: u64, now: u64) {
     let t = thread::current();
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     if before.wrapping_sub(t.lost_at.load(Ordering::Relaxed)) > LOST_APART_US * per_us {
@@ -231,18 +231,18 @@ fn sleep_until(then: u64) {
 /// multiples of a power of two of ticks, half a second to a second apart. A thread that yielded alone, among others
 /// that sleep, would wait for all of them and take them for unrelated tasks.
 fn next_date(now: u64) -> u64 {
-    let most = STRANGERS_MOST_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let most = SLEEP_MOST_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let apart = 1 << most.max(1).ilog2();
     (now / apart + 1) * apart
 }
 
 /// May this thread spin or yield at present?
-pub fn is_open_to_us() -> bool {
-    config().spin_us != 0 && !is_among_strangers()
+pub fn may_stay_awake() -> bool {
+    config().spin_us != 0 && !is_cpu_crowded()
 }
 
 /// Is this CPU full of unrelated tasks, so that only a thread that sleeps gets it back soon?
-pub fn is_among_strangers() -> bool {
+pub fn is_cpu_crowded() -> bool {
     thread::current().no_yield_until.load(Ordering::Relaxed) > ticks()
 }
 

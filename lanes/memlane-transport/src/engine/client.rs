@@ -191,7 +191,7 @@ pub enum Event {
 
 /// Where a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum RequestState {
     Waiting,
     Sent { by: Conn, at: Time },
 }
@@ -201,7 +201,7 @@ pub(super) enum Place {
 pub(super) struct Flight {
     pub(super) request: Request,
     pub(super) ticket: Ticket,
-    pub(super) place: Place,
+    pub(super) place: RequestState,
     /// Since when it waits, if it does.
     pub(super) since: Time,
     /// In which order requests were taken.
@@ -361,7 +361,7 @@ impl Client {
         self.flights[usize::from(ticket.permit)] = Some(Flight {
             request,
             ticket,
-            place: Place::Waiting,
+            place: RequestState::Waiting,
             since: now,
             order: self.taken,
             reserved: reserved.is_some(),
@@ -576,7 +576,7 @@ impl Client {
         let permit = u16::try_from(id).map_err(|_| stranger)?;
         let slot = self.flights.get_mut(usize::from(permit)).ok_or(stranger)?;
         let at = match slot.as_ref().map(|flight| flight.place) {
-            Some(Place::Sent { by, at }) if by == conn => at,
+            Some(RequestState::Sent { by, at }) if by == conn => at,
             _ => return Err(stranger),
         };
         let flight = slot.take().ok_or(stranger)?;
@@ -732,7 +732,7 @@ impl Client {
             imm: geometry.request(permit, offset).encode(),
         };
         flight.sent = true;
-        flight.place = Place::Sent {
+        flight.place = RequestState::Sent {
             by: post.conn,
             at: now,
         };

@@ -5,7 +5,7 @@
 //! nothing can reach the chunk from the past.
 
 use super::Time;
-use super::client::{Action, AfterRestart, AllDown, Client, Event, Place};
+use super::client::{Action, AfterRestart, AllDown, Client, Event, RequestState};
 use super::path::{Conn, PathId, PathState};
 use crate::error::{PathError, RequestError};
 use crate::wire::{CAP_REPLAY, ConnRsp, Geometry};
@@ -50,8 +50,8 @@ impl Client {
     fn strand(&mut self, now: Time, id: PathId) -> usize {
         let mut stranded = Vec::new();
         for flight in self.flights.iter_mut().flatten() {
-            if matches!(flight.place, Place::Sent { by, .. } if by.path == id) {
-                flight.place = Place::Waiting;
+            if matches!(flight.place, RequestState::Sent { by, .. } if by.path == id) {
+                flight.place = RequestState::Waiting;
                 flight.since = now;
                 stranded.push((flight.order, flight.ticket));
             }

@@ -48,13 +48,17 @@ pub(super) struct Counts {
 
 /// A place among the connections that a server may have; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     counts: Arc<Mutex<Counts>>,
     pub(super) peer: Peer,
 }
 
-impl Place {
-    pub(super) fn take(counts: &Arc<Mutex<Counts>>, peer: Peer, limits: &Limits) -> Option<Place> {
+impl ConnectionSlot {
+    pub(super) fn take(
+        counts: &Arc<Mutex<Counts>>,
+        peer: Peer,
+        limits: &Limits,
+    ) -> Option<ConnectionSlot> {
         let mut held = lock(counts);
         let each = held.each.get(&peer).copied().unwrap_or(0);
         if held.all >= limits.connections || each >= limits.per_peer {
@@ -63,11 +67,11 @@ impl Place {
         held.all += 1;
         *held.each.entry(peer.clone()).or_insert(0) += 1;
         let counts = Arc::clone(counts);
-        Some(Place { counts, peer })
+        Some(ConnectionSlot { counts, peer })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut held = lock(&self.counts);
         held.all -= 1;

@@ -7,7 +7,7 @@ mod fetch;
 
 use super::address::{Address, Epoll, Interest, PathAddr, Ready, connecting};
 use super::chunks::Chunks;
-use super::frame::{MAX_MESSAGE, MAX_TAIL, Place, Step};
+use super::frame::{MAX_MESSAGE, MAX_TAIL, Step, WriteTarget};
 use super::inflow::Received;
 use super::link::Link;
 use super::link_error::LinkError;
@@ -67,7 +67,7 @@ struct Entry {
 
 /// What came of driving, for others than those who drive.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Delivery {
     pub(super) news: Vec<News>,
     /// The session's memory is there.
     pub(super) pool: Option<Arc<Pool>>,
@@ -98,7 +98,7 @@ pub(super) struct Core {
     backlog: VecDeque<(Time, Queued)>,
     /// Connections that failed while actions were carried out.
     failed: Vec<(Conn, PathError)>,
-    pub(super) told: Told,
+    pub(super) told: Delivery,
     passes: u32,
     /// Something has come, if only a part, since this was taken away.
     pub(super) has_moved: bool,
@@ -125,7 +125,7 @@ impl Core {
             reading: Vec::new(),
             backlog: VecDeque::new(),
             failed: Vec::new(),
-            told: Told::default(),
+            told: Delivery::default(),
             passes: 0,
             has_moved: false,
             due: Cell::new(None),
@@ -484,7 +484,7 @@ impl Core {
             });
         }
         let data = lease.map(Lease::bytes).filter(|_| !in_place);
-        let place = Place {
+        let place = WriteTarget {
             addr: post.chunk.addr,
             key: post.chunk.key,
             // What is in place is not written.

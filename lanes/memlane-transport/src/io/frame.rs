@@ -73,7 +73,7 @@ pub enum Step {
 
 /// Where a write goes, in the receiver's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct WriteTarget {
     /// Where the data begins, as the receiver counts.
     pub addr: u64,
     /// What opens it.
@@ -86,7 +86,7 @@ pub struct Place {
     pub tail: u16,
 }
 
-impl Place {
+impl WriteTarget {
     /// Bytes from `addr` to the end of whichever ends last.
     #[must_use]
     pub fn span(&self) -> u64 {
@@ -111,7 +111,7 @@ pub enum Header {
     /// A tail follows, then data.
     Write {
         /// Where they go.
-        place: Place,
+        place: WriteTarget,
         /// What is said when both are there.
         imm: Option<u32>,
     },
@@ -211,7 +211,7 @@ impl Header {
                 if usize::from(tail) > MAX_TAIL {
                     return Err(FrameError::TooLong(u32::from(tail)));
                 }
-                let place = Place {
+                let place = WriteTarget {
                     addr,
                     key,
                     len,

@@ -4,7 +4,7 @@
 //! Small frames come many at a time, through a buffer. Data that is longer than what the buffer already has of it goes
 //! straight to its place.
 
-use super::frame::{FrameError, HEADER, Header, Place, Step};
+use super::frame::{FrameError, HEADER, Header, Step, WriteTarget};
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
 use memlane_sys::iov::Piece;
@@ -15,7 +15,7 @@ pub const BUFFER: usize = 64 << 10;
 /// Who knows what a peer may write. Asked before a byte is taken.
 pub trait Granted {
     /// The memory of a write's span, if this peer may write there now.
-    fn window(&mut self, place: &Place) -> Option<SharedBytes>;
+    fn window(&mut self, place: &WriteTarget) -> Option<SharedBytes>;
 }
 
 /// Nothing may be written.
@@ -23,7 +23,7 @@ pub trait Granted {
 pub struct Nothing;
 
 impl Granted for Nothing {
-    fn window(&mut self, _: &Place) -> Option<SharedBytes> {
+    fn window(&mut self, _: &WriteTarget) -> Option<SharedBytes> {
         None
     }
 }

@@ -1,7 +1,7 @@
 //! One connection over a stream: TCP, or a unix socket of the same host.
 
 use super::chunks::Chunks;
-use super::frame::{Header, Place, Step};
+use super::frame::{Header, Step, WriteTarget};
 use super::handover;
 use super::inflow::{Granted, Inflow, Received};
 use super::link_error::LinkError;
@@ -300,7 +300,13 @@ impl Link {
     }
 
     /// At a client: a request into its chunk.
-    pub(super) fn post(&mut self, place: Place, data: Option<SharedBytes>, tail: &[u8], imm: u32) {
+    pub(super) fn post(
+        &mut self,
+        place: WriteTarget,
+        data: Option<SharedBytes>,
+        tail: &[u8],
+        imm: u32,
+    ) {
         match &mut self.shared {
             Some(shared) => shared.write(place, data, tail, imm),
             None => self.out.write(place, data, tail, imm),
@@ -308,7 +314,7 @@ impl Link {
     }
 
     /// At a server: what was read, to where it is wanted. Who has the chunk needs only to be told.
-    pub(super) fn reply(&mut self, place: Place, data: Option<SharedBytes>, imm: u32) {
+    pub(super) fn reply(&mut self, place: WriteTarget, data: Option<SharedBytes>, imm: u32) {
         match &mut self.shared {
             Some(shared) => shared.immediate(imm),
             None => self.out.write(place, data, &[], imm),

@@ -1,6 +1,6 @@
 //! The memory of a server's sessions: one region each, which is its chunks.
 
-use super::frame::Place;
+use super::frame::WriteTarget;
 use super::inflow::Granted;
 use super::link::Link;
 use super::link_error::LinkError;
@@ -73,7 +73,7 @@ impl Memory {
 pub(super) struct BySession<'a>(pub(super) Option<&'a Memory>);
 
 impl Granted for BySession<'_> {
-    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+    fn window(&mut self, place: &WriteTarget) -> Option<SharedBytes> {
         let memory = self.0.filter(|memory| memory.key == place.key)?;
         let at = usize::try_from(place.addr.checked_sub(memory.base)?).ok()?;
         let span = usize::try_from(place.span()).ok()?;

@@ -1,6 +1,6 @@
 //! Frames into a stream: what is ready goes out together, small parts from a buffer, data from where it lies.
 
-use super::frame::{Header, Place, Step};
+use super::frame::{Header, Step, WriteTarget};
 use crate::wire::CONN_LEN;
 use memlane_core::access::SharedBytes;
 use memlane_sys::iov::{self, Piece};
@@ -59,7 +59,13 @@ impl Outflow {
     }
 
     /// Data and a tail into the peer's memory, then an immediate. As much of `data` goes as `place` says.
-    pub(super) fn write(&mut self, place: Place, data: Option<SharedBytes>, tail: &[u8], imm: u32) {
+    pub(super) fn write(
+        &mut self,
+        place: WriteTarget,
+        data: Option<SharedBytes>,
+        tail: &[u8],
+        imm: u32,
+    ) {
         let imm = Some(imm);
         self.stage(&Header::Write { place, imm }.encode());
         self.stage(tail);

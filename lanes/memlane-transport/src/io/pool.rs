@@ -1,7 +1,7 @@
 //! Memory for requests' data at a client: one region for a session, lent in slots.
 
 use super::chunks::{Chunks, Claim};
-use super::frame::Place;
+use super::frame::WriteTarget;
 use super::inflow::Granted;
 use super::port_state::PortState;
 use crate::engine::path::Conn;
@@ -289,7 +289,7 @@ pub(super) struct ByReads<'a> {
 }
 
 impl Granted for ByReads<'_> {
-    fn window(&mut self, place: &Place) -> Option<SharedBytes> {
+    fn window(&mut self, place: &WriteTarget) -> Option<SharedBytes> {
         let pool = self.pool.filter(|pool| pool.key == place.key)?;
         let at = place.addr.checked_sub(pool.base)?;
         let number = u32::try_from(at / pool.slot as u64).ok()?;

@@ -1,7 +1,7 @@
 //! A server: listens, lets connections in one by one, and hands each to the worker that has its session.
 
 use super::address::{self, Address, Epoll, Inherited, Interest, Ready, listening};
-use super::admission::{Counts, Limits, Peer, Place};
+use super::admission::{ConnectionSlot, Counts, Limits, Peer};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
 use super::link::Link;
@@ -189,7 +189,7 @@ struct Guest {
     link: Link,
     who: Identity,
     name: String,
-    place: Place,
+    place: ConnectionSlot,
     until: Instant,
     /// It was told why it must go; what it still says is not heard.
     leaves: bool,
@@ -334,7 +334,7 @@ impl Acceptor {
         if known.count() >= self.limits.half_open_per_peer {
             return;
         }
-        let Some(place) = Place::take(&self.counts, peer, &self.limits) else {
+        let Some(place) = ConnectionSlot::take(&self.counts, peer, &self.limits) else {
             return;
         };
         let mut link = Link::new(socket, MAX_MESSAGE_TO_SERVER);

@@ -5,7 +5,7 @@
 //! the life line: when it ends, so does the connection.
 
 use super::chunks::Chunks;
-use super::frame::Place;
+use super::frame::WriteTarget;
 use memlane_core::access::SharedBytes;
 use memlane_core::queue::{Consumer, Misbehaved, Producer, QueueWords};
 use memlane_core::region::Region;
@@ -149,13 +149,19 @@ impl Shared {
     }
 
     /// At the client: data and a tail into a chunk, then the immediate.
-    pub(super) fn write(&mut self, place: Place, data: Option<SharedBytes>, tail: &[u8], imm: u32) {
+    pub(super) fn write(
+        &mut self,
+        place: WriteTarget,
+        data: Option<SharedBytes>,
+        tail: &[u8],
+        imm: u32,
+    ) {
         let placed = self.place(place, data, tail);
         self.broken |= placed.is_none();
         self.immediate(imm);
     }
 
-    fn place(&self, place: Place, data: Option<SharedBytes>, tail: &[u8]) -> Option<()> {
+    fn place(&self, place: WriteTarget, data: Option<SharedBytes>, tail: &[u8]) -> Option<()> {
         let (chunks, base) = self.chunks.as_ref()?;
         let at = usize::try_from(place.addr.checked_sub(*base)?).ok()?;
         let span = usize::try_from(place.span()).ok()?;

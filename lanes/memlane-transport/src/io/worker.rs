@@ -1,7 +1,7 @@
 //! One thread of a server: an engine, a service, the connections and the memory of their sessions.
 
 use super::address::{Epoll, Interest, Ready};
-use super::admission::Place;
+use super::admission::ConnectionSlot;
 use super::frame::{self, Step};
 use super::inflow::Received;
 use super::link::Link;
@@ -54,7 +54,7 @@ pub(super) struct Arrival {
     pub(super) link: Link,
     pub(super) who: Identity,
     pub(super) peer: String,
-    pub(super) place: Place,
+    pub(super) place: ConnectionSlot,
     pub(super) private: [u8; CONN_LEN],
 }
 
@@ -113,7 +113,7 @@ struct Entry {
     dirty: bool,
     /// Reads left, all in vain, before this connection is read only when its socket is readable.
     warm: u32,
-    _place: Place,
+    _place: ConnectionSlot,
 }
 
 /// What the engine sees of sessions, and of the service.
@@ -642,7 +642,7 @@ impl<S: Service> Worker<S> {
         let memory = entry.memory.as_ref();
         match data {
             Some((into, len)) => {
-                let place = frame::Place {
+                let place = frame::WriteTarget {
                     addr: into.addr,
                     key: into.key,
                     len,

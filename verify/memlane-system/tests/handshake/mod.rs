@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::time::Instant;
 
 use memlane_core::layout::{CHUNK_MAGIC, DMB_WORDS_LEN, DMBS_AT, LAYOUT_VERSION, chunk_len};
-use memlane_socket::protocol::wire::{self, Kind, Message};
+use memlane_socket::protocol::wire::{self, Message, MessageKind};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::mem::{self, SEALS_FIXED};
 use memlane_sys::sock::{self, Received, Tuple, UnixName};
@@ -119,11 +119,11 @@ impl Meeting {
     }
 
     /// What an honest peer would say.
-    pub(crate) fn message(&self, kind: Kind) -> Message {
+    pub(crate) fn message(&self, kind: MessageKind) -> Message {
         let mut m = Message::new(kind, self.tuple);
         (m.gid, m.boot, m.id) = (0x6c69_6172, boot_id(), ID);
         m.echo = self.to.as_ref().map_or(0, |(_, id)| *id);
-        if matches!(kind, Kind::Accept | Kind::Confirm) {
+        if matches!(kind, MessageKind::Accept | MessageKind::Confirm) {
             (m.token, m.chunk, m.slot, m.ring_size) = (TOKEN, 3, SLOT, RING);
         }
         m
@@ -188,7 +188,7 @@ impl Meeting {
 
     /// An honest Proposal; what the victim answers.
     pub(crate) fn accepted(&mut self) -> (Message, Received) {
-        let (m, proof) = (self.message(Kind::Proposal), self.proof());
+        let (m, proof) = (self.message(MessageKind::Proposal), self.proof());
         self.propose(&m.encode(), &[&proof]);
         self.mail()
     }

@@ -3,17 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::systems::{Bench, Running, Target, uri, volume};
+use super::running::{Bench, Running, Target, uri, volume};
 use super::volume::{Access, OpenVolume};
 use crate::runner::proc::{Service, confined, free_port, listens};
+use crate::runner::programs::Programs;
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
-pub(super) fn library(bench: &Bench) -> PathBuf {
-    let beside = bench.programs.memlane.with_file_name("libmemlane_fio.so");
-    let deps = bench
-        .programs
-        .memlane
-        .with_file_name("deps/libmemlane_fio.so");
+pub(super) fn library(programs: &Programs) -> PathBuf {
+    let beside = programs.memlane.with_file_name("libmemlane_fio.so");
+    let deps = programs.memlane.with_file_name("deps/libmemlane_fio.so");
     match !beside.exists() && deps.exists() {
         true => deps,
         false => beside,
@@ -88,7 +86,7 @@ fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)>
 pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
     let held = hold(bench, &at)?;
-    let mut running = running(Target::Api(at), vec![service]);
+    let mut running = Running::new(Target::Api(at), vec![service]);
     running.held = Some(held);
     Ok(running)
 }
@@ -96,8 +94,8 @@ pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 /// Its API, by fio.
 pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    let (library, held) = (library(bench), hold(bench, &at)?);
-    let mut running = running(Target::Engine { library, at }, vec![service]);
+    let (library, held) = (library(&bench.programs), hold(bench, &at)?);
+    let mut running = Running::new(Target::Engine { library, at }, vec![service]);
     running.held = Some(held);
     Ok(running)
 }
@@ -106,16 +104,6 @@ pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 /// holes, and pay for their pages.
 fn hold(bench: &Bench, at: &str) -> anyhow::Result<OpenVolume> {
     OpenVolume::open(&[at.to_owned()], &volume(bench.size), Access::ReadOnly, 1)
-}
-
-fn running(target: Target, services: Vec<Service>) -> Running {
-    Running {
-        target,
-        services,
-        pid_file: None,
-        disk: None,
-        held: None,
-    }
 }
 
 fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {
@@ -134,7 +122,10 @@ pub(super) fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
     let socket = bench.scratch.name("nbd");
     let mapped = map(bench, &at, "nbd:unix:", &socket)?;
-    Ok(running(Target::Nbd(uri(&socket)), vec![service, mapped]))
+    Ok(Running::new(
+        Target::Nbd(uri(&socket)),
+        vec![service, mapped],
+    ))
 }
 
 /// The file of a mapped volume.
@@ -142,7 +133,7 @@ pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, true)?;
     let file = bench.scratch.name("fuse");
     let mapped = map(bench, &at, "fuse:", &file)?;
-    Ok(running(Target::File(file), vec![service, mapped]))
+    Ok(Running::new(Target::File(file), vec![service, mapped]))
 }
 
 #[cfg(test)]
@@ -159,5 +150,7 @@ mod tests {
         assert!(no_engine(&library).is_some_and(|why| why.contains("headers")));
         std::fs::write(&library, b"\x7fELF\0get_ioengine\0").expect("a file");
         assert_eq!(no_engine(&library), None);
+        let nowhere = no_engine(&super::library(&Programs::nowhere()));
+        assert!(nowhere.is_some_and(|why| why.contains("libmemlane_fio.so")));
     }
 }

@@ -1,9 +1,9 @@
 //! What the packet suite's tables and plots show, and what memlane should reach.
 
 use super::rows::{BULK, MEMIF, MODES, Part, Row, TESTPMD, VETH, rows};
-use crate::render::published::Published;
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, goal, row};
+use crate::published::Published;
 use crate::runner::plan::Row as _;
-use crate::suites::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
 
 /// The better of both older modes, round by round.
 const OLDER: To = To::Best("older", &["copy", "map"]);
@@ -26,7 +26,7 @@ const METHOD: &[&str] = &[
 ];
 
 pub(crate) fn catalogue() -> Catalogue {
-    let all = rows(false);
+    let all = rows();
     Catalogue {
         suite: "packets",
         views: vec![frames(&all), tcp(&all), memif(&all)],
@@ -37,20 +37,13 @@ pub(crate) fn catalogue() -> Catalogue {
     }
 }
 
-fn of(all: &[Row], part: Part) -> Vec<crate::suites::Row> {
+fn of(all: &[Row], part: Part) -> Vec<crate::catalogue::Row> {
     let of = all.iter().filter(|row| row.part == part);
-    of.map(|one| crate::suites::Row {
+    of.map(|one| crate::catalogue::Row {
         sweep: one.sweep(),
         ..row(one.id(), one.about())
     })
     .collect()
-}
-
-fn bars(metric: &'static str) -> Plot {
-    Plot::Bars {
-        metric,
-        to: To::Itself,
-    }
 }
 
 fn frames(all: &[Row]) -> View {
@@ -66,8 +59,8 @@ fn frames(all: &[Row]) -> View {
             ("persistent", To::System("map"), "rate"),
         ],
         plots: vec![
-            bars("rate"),
-            bars("cpu"),
+            Plot::bars("rate"),
+            Plot::bars("cpu"),
             Plot::Lines {
                 metric: "rate",
                 across: "queues",
@@ -91,7 +84,7 @@ fn tcp(all: &[Row]) -> View {
             ("persistent", To::System("copier"), "throughput"),
             ("persistent", OLDER, "throughput"),
         ],
-        plots: vec![bars("throughput"), bars("cpu")],
+        plots: vec![Plot::bars("throughput"), Plot::bars("cpu")],
     }
 }
 
@@ -105,19 +98,13 @@ fn memif(all: &[Row]) -> View {
         rows: of(all, Part::Memif),
         metrics: &["rate"],
         ratios: ours.map(|s| (s.id, To::System(TESTPMD), "rate")).collect(),
-        plots: vec![bars("rate")],
+        plots: vec![Plot::bars("rate")],
     }
 }
 
 /// What memlane should reach in a row.
 fn goals(row: &Row) -> Vec<Goal> {
-    let goal = |of, metric, to, times| Goal {
-        row: row.id(),
-        metric,
-        of,
-        to,
-        aim: Aim::AtLeast(times),
-    };
+    let goal = |of, metric, to, times| goal(row.id(), metric, of, to, Aim::AtLeast(times));
     let mut goals = Vec::new();
     match row.part {
         Part::Table => {
@@ -181,7 +168,7 @@ mod tests {
     #[test]
     fn in_no_row_of_frames_or_of_tcp_may_persistent_be_worse_than_an_older_mode() {
         let goals = catalogue().goals;
-        let all = rows(false);
+        let all = rows();
         let lane = all
             .iter()
             .filter(|row| row.part != Part::Memif && row.flows > 0);

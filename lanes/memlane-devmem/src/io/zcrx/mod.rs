@@ -87,7 +87,7 @@ pub fn stream_by(
 pub fn lacks(interface: &Interface) -> Vec<String> {
     let tried = || -> Result<Link, ZcrxError> {
         let region = crate::DeviceRegion::create(&crate::region::Spec {
-            kind: crate::region::Kind::Memfd,
+            kind: crate::region::RegionKind::Memfd,
             bytes: memlane_sys::mem::PAGE,
         });
         let region = region.map_err(ZcrxError::Region)?;

@@ -185,7 +185,7 @@ pub fn taken(conn: &ConnRef) -> u64 {
 /// Room in the peer's ring. Until it is dropped, this side holds the send lock, and the peer is told that this side may
 /// be writing.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct Reservation<'a> {
     bytes: SharedBytes,
     /// In mode `copy` the bytes lie in a buffer of our own, and a device moves them to this position of the ring.
     by_device: Option<usize>,
@@ -195,7 +195,7 @@ pub struct Place<'a> {
     conn: &'a ConnRef,
 }
 
-impl Place<'_> {
+impl Reservation<'_> {
     /// The room, to be filled from its first byte on.
     #[inline]
     pub fn bytes(&self) -> SharedBytes {
@@ -214,7 +214,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     #[inline]
     fn drop(&mut self) {
         let Some(mut held) = self.held.take() else {
@@ -244,7 +244,7 @@ impl Drop for Place<'_> {
 #[derive(Debug)]
 pub enum Reserved<'a> {
     /// Room in the peer's ring.
-    Ring(Place<'a>),
+    Ring(Reservation<'a>),
     /// No room there: at most this many bytes go by TCP before the next call of [`reserve`].
     Tcp(usize),
 }
@@ -256,7 +256,7 @@ pub fn reserve(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved<'_>, 
     count(&conn.tx_calls);
     let _ = look_for_death(conn);
     if conn.tx_mode() == TxMode::Open
-        && let Turned::Place(place) = in_ring(conn, want)?
+        && let Turned::Reservation(place) = in_ring(conn, want)?
     {
         return Ok(Reserved::Ring(place));
     }
@@ -277,7 +277,7 @@ fn reserve_patiently(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved
             _ => {}
         }
         match in_ring(conn, want)? {
-            Turned::Place(place) => return Ok(Reserved::Ring(place)),
+            Turned::Reservation(place) => return Ok(Reserved::Ring(place)),
             Turned::Ended => {}
             Turned::Full if !spun && is_patient(conn, flags, 0) => {
                 process::count(Counter::RingFull, 1);
@@ -300,7 +300,7 @@ fn count(calls: &AtomicU64) {
 }
 
 enum Turned<'a> {
-    Place(Place<'a>),
+    Reservation(Reservation<'a>),
     Full,
     Scarce,
     Must(MustTcp),
@@ -335,7 +335,7 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
             faults::at(Step::PlaceGiven);
             let (at, _) = held.stretches(ring.len(), n);
             match where_to(conn, &mut held, &ring, at.at, at.len) {
-                Some((bytes, by_device)) => Ok(Turned::Place(Place {
+                Some((bytes, by_device)) => Ok(Turned::Reservation(Reservation {
                     bytes,
                     by_device,
                     filled: 0,

@@ -23,7 +23,7 @@ const BULK: usize = 8 * 1024;
 #[inline]
 pub(super) fn waking(conn: &Conn, n: usize) -> bool {
     let left = conn.stays_parked.load(Ordering::Relaxed);
-    if left == 0 || n >= BULK || spin::is_open_to_us() {
+    if left == 0 || n >= BULK || spin::may_stay_awake() {
         return true;
     }
     // Two readers at once may count one chance only: nothing depends on it.

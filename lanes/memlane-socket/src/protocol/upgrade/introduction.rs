@@ -11,7 +11,7 @@ use super::messages::{Sent, To, own_message, send};
 use super::{accepted, answer, be_patient, confirmed, mail, proposed, refuse, stop_waiting};
 use crate::protocol::agent::{self, Answer, Outcome, Question, Refusal};
 use crate::protocol::group;
-use crate::protocol::wire::{self, Kind, Message};
+use crate::protocol::wire::{self, Message, MessageKind};
 use crate::state::conn::{Handshake, Role, Stage};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS};
@@ -236,7 +236,7 @@ fn met(conn: &ConnRef, hs: &mut Handshake, peer: u64, end: Fd) -> Result<(), Rea
     }
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
-    let mut m = own_message(Kind::Proposal, conn, &tuple);
+    let mut m = own_message(MessageKind::Proposal, conn, &tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
     match send(conn, &To::Channel(hs.channel), &m, [None; 2]) {
@@ -267,10 +267,10 @@ pub(super) fn hear(conn: &ConnRef, hs: &mut Handshake) -> Result<bool, Reason> {
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let done = match (m.kind, hs.stage) {
-        (Kind::Proposal, Stage::Listening) => answer(conn, hs, Ok(m), got),
-        (Kind::Accept, Stage::Proposed) => accepted(conn, hs, &m, got, &tuple),
-        (Kind::Confirm, Stage::Accepted) => confirmed(conn, hs, &m, got, &tuple),
-        (Kind::Decline, _) => {
+        (MessageKind::Proposal, Stage::Listening) => answer(conn, hs, Ok(m), got),
+        (MessageKind::Accept, Stage::Proposed) => accepted(conn, hs, &m, got, &tuple),
+        (MessageKind::Confirm, Stage::Accepted) => confirmed(conn, hs, &m, got, &tuple),
+        (MessageKind::Decline, _) => {
             mail::release_declined(&m);
             if let Some(e) = process::entry(conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
@@ -288,7 +288,7 @@ pub(super) fn hear(conn: &ConnRef, hs: &mut Handshake) -> Result<bool, Reason> {
 
 /// The DMB that `m` offers is not wanted: the peer is told, and why.
 fn give_back(hs: &Handshake, m: &Message, why: Reason) {
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
     (no.echo, no.reason) = (m.id, why.0);
     (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
     let _ = sock::send_to_peer(hs.channel, &no.encode(), &[]);

@@ -4,7 +4,7 @@ use super::messages::mailbox;
 use super::{answer, deliver, introduction, names, refuse, version};
 use crate::protocol::board;
 use crate::protocol::group::{self, PeerDmb};
-use crate::protocol::wire::{self, Kind, Malformed, Message};
+use crate::protocol::wire::{self, Malformed, Message, MessageKind};
 use crate::state::conn::Stage;
 use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ pub fn drain_mailbox() {
 /// Declines an Accept or Confirm for a connection that is gone: the DMB that it offers may serve another connection.
 /// This is said in the DMB itself if its chunk is known here, else by mail.
 pub(super) fn decline_unknown(m: &Message, got: &Received) {
-    if !matches!(m.kind, Kind::Accept | Kind::Confirm) {
+    if !matches!(m.kind, MessageKind::Accept | MessageKind::Confirm) {
         return;
     }
     let told = PeerDmb {
@@ -56,7 +56,7 @@ pub(super) fn give_back(m: &Message, to: Option<&UnixName>) {
     if m.token == 0 {
         return;
     }
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
     (no.echo, no.reason) = (m.id, Reason::CLOSING.0);
     (no.chunk, no.slot, no.token) = (m.chunk, m.slot, m.token);
     if let Some(to) = to {
@@ -98,7 +98,7 @@ pub(super) fn proposed(m: &Message, got: Received) {
 
 /// Answers that this process does not have that connection, or has not begun to use it.
 fn not_here(m: &Message, got: &Received) {
-    let mut no = Message::new(Kind::Decline, m.tuple.mirrored());
+    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
     (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
     if let Some(to) = &got.from {
         let _ = sock::send_with_fds(mailbox(), to, &no.encode(), &[]);

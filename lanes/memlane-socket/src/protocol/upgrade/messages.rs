@@ -4,7 +4,7 @@ use crate::faults;
 use crate::protocol::board;
 use crate::protocol::group;
 use crate::protocol::lane::copying;
-use crate::protocol::wire::{self, Kind, Message};
+use crate::protocol::wire::{self, Message, MessageKind};
 use crate::state::conn::{Conn, Handshake};
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ pub(super) enum Sent {
     Never(Reason),
 }
 
-pub(super) fn own_message(kind: Kind, conn: &Conn, tuple: &Tuple) -> Message {
+pub(super) fn own_message(kind: MessageKind, conn: &Conn, tuple: &Tuple) -> Message {
     let mut m = Message::new(kind, *tuple);
     m.gid = PROCESS.gid.load(Ordering::Relaxed);
     m.boot = [
@@ -132,7 +132,7 @@ pub(super) fn send_with_chunk(
     let chunk = locked
         .as_mut()
         .and_then(|locked| group::chunk_fd(locked, hs.rx_chunk - 1));
-    let keeps = m.kind == Kind::Accept && hs.peer_features & wire::KEEPS_LIFE_LINE != 0;
+    let keeps = m.kind == MessageKind::Accept && hs.peer_features & wire::KEEPS_LIFE_LINE != 0;
     let line = locked
         .as_mut()
         .filter(|_| keeps)

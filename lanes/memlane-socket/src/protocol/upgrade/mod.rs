@@ -47,7 +47,7 @@ pub use standing::{Standing, bar, connected, freeze, give_up, hope_again, standi
 use crate::faults::{self, Step};
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
-use crate::protocol::wire::{self, Kind, Malformed, Message};
+use crate::protocol::wire::{self, Malformed, Message, MessageKind};
 use crate::state::conn::{
     Conn, Handshake, Role, RxMode, SEEN_SELF, SEEN_TUPLE, SharedState, Stage, TxMode,
 };
@@ -208,7 +208,7 @@ fn bind_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Re
 fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
     let name =
         UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
-    let mut m = own_message(Kind::Proposal, conn, tuple);
+    let mut m = own_message(MessageKind::Proposal, conn, tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
     faults::at(Step::Proposing);
@@ -252,14 +252,14 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 fn deliver(m: &Message, got: Received) {
     faults::at(match m.kind {
-        Kind::Proposal => Step::ProposalCame,
-        Kind::Accept => Step::AcceptCame,
-        Kind::Decline => Step::DeclineCame,
-        Kind::Confirm => Step::ConfirmCame,
+        MessageKind::Proposal => Step::ProposalCame,
+        MessageKind::Accept => Step::AcceptCame,
+        MessageKind::Decline => Step::DeclineCame,
+        MessageKind::Confirm => Step::ConfirmCame,
     });
     match m.kind {
-        Kind::Proposal => return mail::proposed(m, got),
-        Kind::Decline => release_declined(m),
+        MessageKind::Proposal => return mail::proposed(m, got),
+        MessageKind::Decline => release_declined(m),
         _ => {}
     }
     let Some(conn) = process::conn_by_id(m.echo) else {
@@ -277,18 +277,22 @@ fn deliver(m: &Message, got: Received) {
     }
     let from = got.from;
     let done = match (m.kind, hs.stage) {
-        (Kind::Accept, Stage::Proposed) => accepted(&conn, hs, m, got, &tuple),
-        (Kind::Confirm, Stage::Accepted) => confirmed(&conn, hs, m, got, &tuple),
-        (Kind::Decline, Stage::Proposed) if m.reason == Reason::TOO_YOUNG.0 => not_there(&conn, hs),
-        (Kind::Decline, Stage::Proposed | Stage::Accepted | Stage::Agreed) => {
+        (MessageKind::Accept, Stage::Proposed) => accepted(&conn, hs, m, got, &tuple),
+        (MessageKind::Confirm, Stage::Accepted) => confirmed(&conn, hs, m, got, &tuple),
+        (MessageKind::Decline, Stage::Proposed) if m.reason == Reason::TOO_YOUNG.0 => {
+            not_there(&conn, hs)
+        }
+        (MessageKind::Decline, Stage::Proposed | Stage::Accepted | Stage::Agreed) => {
             if let Some(e) = process::entry(&conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
             }
             refuse(&conn, hs, Reason::PEER_DECLINED, false);
             Ok(())
         }
-        (Kind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
-        (Kind::Accept, _) | (Kind::Confirm, Stage::Over) => return decline_unknown(m, &got),
+        (MessageKind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
+        (MessageKind::Accept, _) | (MessageKind::Confirm, Stage::Over) => {
+            return decline_unknown(m, &got);
+        }
         _ => Ok(()),
     };
     if let Err(why) = done {
@@ -366,7 +370,7 @@ fn answer(
     got: Received,
 ) -> Result<(), Reason> {
     let m = match m {
-        Ok(m) if m.kind == Kind::Proposal => m,
+        Ok(m) if m.kind == MessageKind::Proposal => m,
         // Not a Proposal: whoever sent this, the name stays open for the real peer.
         Ok(_) | Err(_) => return Ok(()),
     };
@@ -384,7 +388,7 @@ fn answer(
 fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
-    let mut yes = own_message(Kind::Accept, conn, &tuple);
+    let mut yes = own_message(MessageKind::Accept, conn, &tuple);
     if let Some(eid) = hs.eid {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
@@ -624,7 +628,7 @@ fn open_quiet(
 fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     // SAFETY: the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
-    let mut m = own_message(Kind::Confirm, conn, &tuple);
+    let mut m = own_message(MessageKind::Confirm, conn, &tuple);
     tell_dmb(conn, &mut m, hs);
     let to = peer_of(hs)?;
     faults::at(Step::Confirming);
@@ -651,7 +655,7 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
         && (hs.peer_name_len > 0 || hs.by_channel())
     {
         // SAFETY: the tuple was learnt in `begin`.
-        let mut m = own_message(Kind::Decline, conn, unsafe { &*conn.tuple.get() });
+        let mut m = own_message(MessageKind::Decline, conn, unsafe { &*conn.tuple.get() });
         m.reason = why.0;
         m.echo = hs.peer_id;
         faults::at(Step::Declining);

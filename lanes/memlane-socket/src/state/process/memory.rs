@@ -186,8 +186,8 @@ fn usable(places: &Places<'_>) -> Option<u64> {
     let mut least = committed;
     for line in text[..n].split(|&b| b == b'\n') {
         let found = match group_of(line) {
-            Some((Kind::Unified, path)) => by_groups(&UNIFIED, places.unified, path),
-            Some((Kind::Legacy, path)) => by_groups(&LEGACY, places.legacy, path),
+            Some((CgroupKind::Unified, path)) => by_groups(&UNIFIED, places.unified, path),
+            Some((CgroupKind::Legacy, path)) => by_groups(&LEGACY, places.legacy, path),
             None => None,
         };
         least = match (least, found) {
@@ -199,20 +199,20 @@ fn usable(places: &Places<'_>) -> Option<u64> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum CgroupKind {
     Unified,
     Legacy,
 }
 
 /// The kind and the path of the group, from a line of `/proc/self/cgroup` that is about memory.
-fn group_of(line: &[u8]) -> Option<(Kind, &[u8])> {
+fn group_of(line: &[u8]) -> Option<(CgroupKind, &[u8])> {
     let mut parts = line.splitn(3, |&b| b == b':');
     let (number, names, path) = (parts.next()?, parts.next()?, parts.next()?);
     if names.is_empty() && number == b"0" {
-        return Some((Kind::Unified, path));
+        return Some((CgroupKind::Unified, path));
     }
     let is_memory = names.split(|&b| b == b',').any(|name| name == b"memory");
-    is_memory.then_some((Kind::Legacy, path))
+    is_memory.then_some((CgroupKind::Legacy, path))
 }
 
 /// The names of a group's files.

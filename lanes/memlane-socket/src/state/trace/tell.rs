@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use libc::iovec;
 use memlane_core::access::SharedBytes;
 use memlane_core::ring::Stretch;
-use memlane_core::trace::{Kind, RECORD, Record, SEGMENT, Way, length_of};
+use memlane_core::trace::{RECORD, Record, RecordKind, SEGMENT, Way, length_of};
 use memlane_sys::sock::{self, Addr, Tuple};
 
 const TCP: u8 = 0;
@@ -112,8 +112,8 @@ pub fn unseen_received(conn: &Conn, buffers: Option<&[iovec]>, n: isize) {
 pub fn received_end(conn: &Conn, buffers: &[iovec], n: isize) {
     let wanted = buffers.iter().any(|v| v.iov_len > 0);
     let kind = match n {
-        0 if wanted => Kind::Fin,
-        -1 if errno() == libc::ECONNRESET => Kind::Reset,
+        0 if wanted => RecordKind::Fin,
+        -1 if errno() == libc::ECONNRESET => RecordKind::Reset,
         _ => return,
     };
     event(conn, kind, Way::Received, received_so_far(conn));
@@ -124,7 +124,7 @@ pub fn received_end(conn: &Conn, buffers: &[iovec], n: isize) {
 /// Records a new connection: both addresses are known.
 #[cold]
 pub fn opened(conn: &Conn) {
-    event(conn, Kind::Open, Way::Sent, sent_so_far(conn));
+    event(conn, RecordKind::Open, Way::Sent, sent_so_far(conn));
 }
 
 /// Records that the sending half, or all, of the connection is being closed, perhaps with unread bytes in its ring.
@@ -138,9 +138,9 @@ pub fn closing(conn: &Conn, all: bool, ring_has_bytes: bool) {
         ring_has_bytes || sock::queue_len(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
     };
     let kind = if all && unread() {
-        Kind::Reset
+        RecordKind::Reset
     } else {
-        Kind::Fin
+        RecordKind::Fin
     };
     event(conn, kind, Way::Sent, sent_so_far(conn));
 }
@@ -210,7 +210,7 @@ fn blank(conn: &Conn, session: &Session, way: Way) -> Option<Record> {
     }
     let end = |a: Addr| (a.ip, a.port);
     Some(Record {
-        kind: Kind::Data,
+        kind: RecordKind::Data,
         way,
         lane: TCP,
         role: conn.role.load(Relaxed) as u8,
@@ -228,7 +228,7 @@ fn blank(conn: &Conn, session: &Session, way: Way) -> Option<Record> {
     })
 }
 
-fn event(conn: &Conn, kind: Kind, way: Way, seq: u64) {
+fn event(conn: &Conn, kind: RecordKind, way: Way, seq: u64) {
     let Some(session) = Session::enter() else {
         return;
     };

@@ -2,7 +2,7 @@
 //!
 //! [`crate::engine::leader`] says who leads and why nothing is left behind.
 
-use super::super::client::{Core, Queued, Told};
+use super::super::client::{Core, Delivery, Queued};
 use super::inner::{Inner, nanos};
 use crate::engine::leader::Left;
 use memlane_wait::mutex::lock;
@@ -197,7 +197,7 @@ impl Inner {
         self.tell(told);
     }
 
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: Delivery) {
         if let Some(pool) = told.pool {
             // There is one in a session's life.
             let _ = self.pool.set(pool);

@@ -1,63 +1,72 @@
 //! The embedded pair: plain programs with sockets of the standard library that know nothing of memlane. Run as separate
 //! processes.
 
+pub(super) mod figures;
 mod many;
 mod sizes;
 mod wire;
 
 use std::io::{ErrorKind, Read, Write};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
 
 use crate::hist::Hist;
-pub(super) use sizes::Kind;
+use figures::{MESSAGE, Outcome, nanoseconds, outcome};
+use sizes::Kind;
 pub(crate) use wire::At;
 use wire::{Door, Wire};
 
-/// Bytes of a request and of its reply.
-const MESSAGE: usize = 100;
+/// Where a server is.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Serve {
+    /// 127.0.0.1:PORT or unix:PATH.
+    #[arg(long)]
+    at: At,
+}
+
+/// Where to go, and for how long.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Ask {
+    /// 127.0.0.1:PORT or unix:PATH.
+    #[arg(long)]
+    at: At,
+    /// How long to measure; each size, if there are several.
+    #[arg(long)]
+    seconds: f64,
+}
+
+impl Ask {
+    fn budget(&self) -> anyhow::Result<Duration> {
+        Duration::try_from_secs_f64(self.seconds).context("--seconds")
+    }
+}
 
 /// Which half of the pair.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Peer {
     /// Answers every 100-byte message with the same bytes.
     Server {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
+        #[command(flatten)]
+        server: Serve,
         /// Close after the first answer of each connection.
         #[arg(long)]
         once: bool,
     },
     /// Sends 100-byte messages and waits for each answer.
     Client {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-        /// How long to measure.
-        #[arg(long)]
-        seconds: f64,
+        #[command(flatten)]
+        client: Ask,
         /// A new connection for each message.
         #[arg(long)]
         once: bool,
     },
     /// Answers messages, or takes bytes, of the sizes that its clients say.
-    SizesServer {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-    },
+    SizesServer(Serve),
     /// Goes through sizes, each for so long on a connection of its own.
     SizesClient {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-        /// How long to measure each.
-        #[arg(long)]
-        seconds: f64,
+        #[command(flatten)]
+        client: Ask,
         /// Wait for an answer of the same size, or only send.
         #[arg(long)]
         kind: Kind,
@@ -66,90 +75,41 @@ pub(crate) enum Peer {
         bytes: Vec<u64>,
     },
     /// Answers 100-byte messages on many connections, with epoll and one thread.
-    ManyServer {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-    },
+    ManyServer(Serve),
     /// Sends 100-byte messages over many connections in turn, up to 64 at a time, with epoll and one thread.
     ManyClient {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-        /// How long to measure.
-        #[arg(long)]
-        seconds: f64,
+        #[command(flatten)]
+        client: Ask,
         /// How many.
         #[arg(long)]
         connections: usize,
     },
 }
 
-/// What a client prints, as one line of JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Outcome {
-    /// Messages answered in the time that was measured.
-    pub(super) exchanges: u64,
-    /// Messages answered, with those of the warm-up.
-    pub(super) all: u64,
-    /// Time that was measured.
-    pub(super) seconds: f64,
-    /// Median round trip.
-    pub(super) p50_ns: u64,
-    /// 99th percentile of the round trip.
-    pub(super) p99_ns: u64,
-}
-
-/// What a client prints of one size, as one line of JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Sized {
-    /// Of a message, or of a write.
-    pub(crate) bytes: u64,
-    /// Bytes carried one way in a second.
-    pub(crate) bytes_per_second: f64,
-    /// Median of half a round trip, if there was one.
-    pub(crate) p50_ns: Option<f64>,
-    /// 99th percentile, likewise.
-    pub(crate) p99_ns: Option<f64>,
-    /// Processor time of both ends for what was measured; `None`: not told.
-    pub(crate) cpu_seconds: Option<f64>,
-    /// Which that was.
-    pub(crate) seconds: f64,
-}
-
-/// Runs one half.
-pub(crate) fn run(peer: &Peer) -> anyhow::Result<ExitCode> {
-    let budget = |seconds| Duration::try_from_secs_f64(seconds).context("--seconds");
-    match peer {
-        Peer::Server { at, once } => serve(&Door::open(at)?, *once)?,
-        Peer::Client { at, seconds, once } => {
-            let outcome = match once {
-                true => connect_again_and_again(at, budget(*seconds)?)?,
-                false => ping_pong(at, budget(*seconds)?)?,
-            };
-            println!("{}", serde_json::to_string(&outcome)?);
+/// Runs one half. A client prints one line of JSON.
+pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
+    let told = match peer {
+        Peer::Server { server, once } => return serve(&Door::open(&server.at)?, *once),
+        Peer::SizesServer(server) => return sizes::serve(&Door::open(&server.at)?),
+        Peer::ManyServer(server) => return many::serve(&Door::open(&server.at)?),
+        Peer::Client { client, once: true } => {
+            serde_json::to_string(&connect_again_and_again(&client.at, client.budget()?)?)
         }
-        Peer::SizesServer { at } => sizes::serve(&Door::open(at)?)?,
+        Peer::Client { client, .. } => {
+            serde_json::to_string(&ping_pong(&client.at, client.budget()?)?)
+        }
         Peer::SizesClient {
-            at,
-            seconds,
+            client,
             kind,
             bytes,
-        } => {
-            let all = sizes::measure(at, budget(*seconds)?, *kind, bytes)?;
-            println!("{}", serde_json::to_string(&all)?);
-        }
-        Peer::ManyServer { at } => many::serve(&Door::open(at)?)?,
+        } => serde_json::to_string(&sizes::measure(&client.at, client.budget()?, *kind, bytes)?),
         Peer::ManyClient {
-            at,
-            seconds,
+            client,
             connections,
-        } => {
-            let outcome = many::measure(at, budget(*seconds)?, *connections)?;
-            println!("{}", serde_json::to_string(&outcome)?);
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+        } => serde_json::to_string(&many::measure(&client.at, client.budget()?, *connections)?),
+    };
+    println!("{}", told?);
+    Ok(())
 }
 
 fn serve(door: &Door, once: bool) -> anyhow::Result<()> {
@@ -230,32 +190,10 @@ fn exchange(stream: &mut Wire, message: &mut [u8; MESSAGE], sequence: u64) -> an
     Ok(())
 }
 
-fn outcome(hist: &Hist, all: u64, elapsed: Duration) -> Outcome {
-    Outcome {
-        exchanges: hist.len(),
-        all,
-        seconds: elapsed.as_secs_f64(),
-        p50_ns: hist.percentile(50),
-        p99_ns: hist.percentile(99),
-    }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::wire::each_way;
     use super::*;
-    use crate::runner::proc::{Scratch, free_port};
-
-    /// Over TCP and over a socket file.
-    pub(super) fn each_way(test: impl Fn(At)) {
-        let scratch = Scratch::new().expect("a folder");
-        let port = free_port().expect("a port");
-        test(At::Tcp(([127, 0, 0, 1], port).into()));
-        test(At::Unix(scratch.name("socket")));
-    }
 
     #[test]
     fn a_client_counts_what_a_server_answered() {
