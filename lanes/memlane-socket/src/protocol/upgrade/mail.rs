@@ -1,7 +1,7 @@
 //! The process's mailbox, and messages for connections that are gone or from peers that speak another version.
 
 use super::messages::mailbox;
-use super::{answer, deliver, introduction, names, refuse, version};
+use super::{answer, channel, deliver, names, refuse, version};
 use crate::protocol::board;
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::wire::{self, Malformed, Message, MessageKind};
@@ -14,7 +14,7 @@ use memlane_sys::sock::{self, Received, UnixName};
 
 /// Takes the messages out of the mailbox and hands them to their connections.
 pub fn drain_mailbox() {
-    introduction::drain();
+    channel::drain();
     let own = PROCESS.mailbox.load(Ordering::Acquire);
     if own < 0 {
         return;

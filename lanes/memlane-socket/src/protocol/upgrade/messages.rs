@@ -34,6 +34,11 @@ pub(super) fn mailbox() -> i32 {
     raw
 }
 
+/// A connection waits for mail or an answer no more.
+pub(super) fn stop_waiting() {
+    PROCESS.waiting.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// Why a message was not sent.
 pub(super) enum Sent {
     /// The mailbox is full, or not there at the moment.

@@ -24,6 +24,7 @@
     clippy::cast_sign_loss
 )]
 
+mod channel;
 mod introduction;
 mod mail;
 mod messages;
@@ -36,8 +37,8 @@ mod version;
 pub use mail::drain_mailbox;
 use mail::{decline_unknown, release_declined};
 use messages::{
-    Sent, To, mailbox, own_message, peer_of, remember_peer, send, send_with_chunk, take_life_line,
-    tell_dmb,
+    Sent, To, mailbox, own_message, peer_of, remember_peer, send, send_with_chunk, stop_waiting,
+    take_life_line, tell_dmb,
 };
 use names::Mailed;
 pub use names::forget_all;
@@ -106,7 +107,7 @@ pub fn step(conn: &ConnRef) {
         refuse(conn, hs, why, true);
     }
     let due = if matches!(hs.stage, Stage::Open | Stage::Over) {
-        introduction::part(hs);
+        channel::part(hs);
         u64::MAX
     } else {
         hs.next_op
@@ -124,7 +125,8 @@ fn advance(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     hs.next_op = conn.ops() + 1;
     match hs.stage {
         Stage::Idle => begin(conn, hs),
-        Stage::Asking => introduction::wait_for_answer(conn, hs),
+        Stage::Asking if introduction::is_heard(hs) => be_patient(conn, hs, Reason::AGENT),
+        Stage::Asking => introduction::not_heard(conn, hs),
         Stage::Listening => listen(conn, hs),
         Stage::Answering => accept(conn, hs),
         Stage::Accepted | Stage::Proposed => wait(conn, hs),
@@ -319,7 +321,7 @@ fn sends_into(conn: &Conn, m: &Message) -> bool {
 
 fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if hs.by_channel() {
-        return match introduction::hear(conn, hs)? {
+        return match channel::hear(conn, hs)? {
             true => Ok(()),
             false => be_patient(conn, hs, Reason::TIMEOUT_AL),
         };
@@ -420,7 +422,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
         return Err(Reason::MEMORY);
     }
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
-    let (gid, pid) = introduction::peer_process(hs, m);
+    let (gid, pid) = channel::peer_process(hs, m);
     let group = group::find(&mut locked, gid, pid)?;
     let dmb = group::take_dmb(&mut locked, group)?;
     hs.group = group + 1;
@@ -513,7 +515,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
 }
 
 fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    if hs.by_channel() && introduction::hear(conn, hs)? {
+    if hs.by_channel() && channel::hear(conn, hs)? {
         return Ok(());
     }
     let why = if hs.stage == Stage::Proposed {
@@ -522,10 +524,6 @@ fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         Reason::TIMEOUT_AL
     };
     be_patient(conn, hs, why)
-}
-
-fn stop_waiting() {
-    PROCESS.waiting.fetch_sub(1, Ordering::Relaxed);
 }
 
 // --- opening --------------------------------------------------------------
@@ -692,7 +690,7 @@ fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
 fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
     names::let_go(conn, hs);
     names::expect_no_more(conn);
-    introduction::part(hs);
+    channel::part(hs);
     if hs.attached {
         let dmb = conn.tx_dmb.load(Ordering::Acquire);
         // SAFETY: it is attached: it is mapped, and holds only atomics.
