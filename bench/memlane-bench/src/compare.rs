@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use crate::exit::{Exit, fail};
 use crate::out;
-use crate::render::spread::Spread;
 use crate::render::table::Table;
 use crate::sample::{Better, Run, metric};
+use crate::spread::Spread;
 
 /// Compares two runs of one suite. Ends with 0 if nothing got worse, 1 if something did, 2 if there is nothing to
 /// compare or a file is no run.
@@ -187,7 +187,7 @@ fn text(lines: &[Line], all: bool, missing: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::tests::run;
+    use crate::fixtures::run;
 
     fn changes(old: &Run, new: &Run) -> Vec<(String, Change)> {
         let lines = compare(old, new).expect("figures in common");

@@ -3,30 +3,39 @@
 //! | room | what |
 //! |---|---|
 //! | `suites/` | what is measured, and the drivers: `sockets`, `blocks`, `packets`, `devmem` |
-//! | `runner/` | rounds, processes, CPUs, and the record of what was seen |
+//! | `runner/` | flags, the plan, rounds, processes, CPUs, and the record of what was seen |
 //! | `sample` | the one schema of all figures |
+//! | `catalogue` (`published`) | what tables and plots show, what should be reached, what others published |
 //! | `render/` | tables, plots, the page, `RESULTS.md` |
 //! | `compare` | an older run against a newer one |
-//! | `hist`, `units` | a histogram; sizes |
+//! | `demo` | a few stock programs over TCP and over memlane |
+//! | `hist`, `spread` | a histogram; medians, and numbers for people |
 //! | `out`, `exit` | what is printed; exit codes |
+//!
+//! Suites know `runner`, `runner` and `render` know `sample` and `catalogue`, and only this file and `demo` know both
+//! suites and `render`.
 
+mod catalogue;
 mod compare;
+mod demo;
 mod exit;
+#[cfg(test)]
+mod fixtures;
 mod hist;
 mod out;
+mod published;
 mod render;
 mod runner;
 mod sample;
-#[cfg(test)]
-mod shape;
+mod spread;
 mod suites;
-mod units;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use exit::Exit;
+use runner::options::Options;
 use suites::{blocks, devmem, packets, sockets};
 
 /// Measures memlane beside what else there is, on this machine.
@@ -41,6 +50,10 @@ struct Cli {
 enum Verb {
     /// Measures one lane beside its peers.
     Run {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        output: render::Output,
         #[command(subcommand)]
         suite: Suite,
     },
@@ -49,7 +62,7 @@ enum Verb {
     /// Says which rows got better or worse, beyond their spread.
     Compare(compare::Args),
     /// Shows a few stock programs over TCP and over memlane, in about a minute.
-    Demo(sockets::demo::Demo),
+    Demo,
     /// The other end of a measurement.
     #[command(hide = true)]
     Peer {
@@ -94,10 +107,14 @@ fn main() -> ExitCode {
     // Help and mistakes in the arguments end the program here: with 0 and 2.
     let cli = Cli::parse();
     let done = match cli.verb {
-        Verb::Run { suite } => run(&suite),
-        Verb::Render(args) => render::run(&args),
+        Verb::Run {
+            options,
+            output,
+            suite,
+        } => run(&suite, &options, &output),
+        Verb::Render(args) => render::run(&args, &suites::catalogues()),
         Verb::Compare(args) => compare::run(&args),
-        Verb::Demo(args) => sockets::demo::run(&args),
+        Verb::Demo => demo::run(),
         Verb::Peer { peer } => be(&peer),
     };
     done.unwrap_or_else(|error| {
@@ -106,18 +123,20 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(suite: &Suite) -> anyhow::Result<ExitCode> {
-    match suite {
-        Suite::Sockets(options) => sockets::run(options),
-        Suite::Blocks(options) => blocks::run(options),
-        Suite::Packets(options) => packets::run(options),
-        Suite::Devmem(options) => devmem::run(options),
-    }
+fn run(suite: &Suite, options: &Options, output: &render::Output) -> anyhow::Result<ExitCode> {
+    runner::sys::watch_for_interrupts();
+    let run = match suite {
+        Suite::Sockets(more) => sockets::run(options, more),
+        Suite::Blocks(more) => blocks::run(options, more),
+        Suite::Packets(more) => packets::run(options, more),
+        Suite::Devmem(more) => devmem::run(options, more),
+    }?;
+    render::show(output, &run, &suites::catalogues())
 }
 
 fn be(peer: &Peer) -> anyhow::Result<ExitCode> {
     let done = match peer {
-        Peer::Embedded { half } => return sockets::peer::run(half),
+        Peer::Embedded { half } => sockets::peer::run(half),
         Peer::Pump(pump) => packets::pump::run(pump),
         Peer::Hand(hand) => sockets::native::hand::run(hand),
         Peer::Copier(copier) => packets::copier::run(copier),

@@ -12,8 +12,6 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::runner::machine::Machine;
-
 /// `schema` of a head. Fields may be added under that name; any other change takes another name.
 pub(crate) const SCHEMA: &str = "memlane.bench/1";
 /// A file that is larger is none of ours: a full run of any suite is below 2 MB.
@@ -38,6 +36,35 @@ pub(crate) struct Head {
     /// What a reader must know of this run.
     #[serde(default)]
     pub(crate) note: String,
+}
+
+/// Where a run was made. Printed above every table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// `uname -r`.
+    pub(crate) kernel: String,
+    /// As /proc/cpuinfo says.
+    pub(crate) cpu: String,
+    /// CPUs that the bench may use.
+    pub(crate) cores: usize,
+    /// Memory in MiB.
+    pub(crate) memory_mib: u64,
+    /// TCP's congestion control: it shapes the TCP column, also on loopback.
+    pub(crate) congestion_control: String,
+    /// Load average when the bench began.
+    pub(crate) load: String,
+    /// Clock that Instant reads.
+    pub(crate) clocksource: String,
+    /// Programs measured, by name.
+    pub(crate) versions: BTreeMap<String, String>,
+}
+
+impl Machine {
+    /// Whether others use the machine so much that figures will suffer.
+    pub(crate) fn is_busy(&self) -> bool {
+        let first = self.load.split(' ').next().unwrap_or_default();
+        first.parse().is_ok_and(|load: f64| load > 0.5)
+    }
 }
 
 /// One figure of one system in one row and one round.
@@ -198,42 +225,9 @@ fn head(line: &str) -> anyhow::Result<Head> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    /// A run of a suite with these figures: row, system, metric, unit, and a value for each round.
-    pub(crate) fn run(suite: &str, figures: &[(&str, &str, &str, &str, &[f64])]) -> Run {
-        let mut run = Run {
-            head: Head {
-                schema: SCHEMA.into(),
-                suite: suite.into(),
-                created_unix: 1,
-                command: vec!["memlane-bench".into(), "run".into(), suite.into()],
-                quick: true,
-                rounds: 2,
-                seconds: 0.5,
-                settings: BTreeMap::new(),
-                machine: Machine::unknown(),
-                note: String::new(),
-            },
-            samples: Vec::new(),
-            absent: Vec::new(),
-        };
-        for (row, system, metric, unit, values) in figures {
-            for (round, value) in values.iter().enumerate() {
-                run.samples.push(Sample {
-                    suite: suite.into(),
-                    row: (*row).into(),
-                    system: (*system).into(),
-                    metric: (*metric).into(),
-                    unit: (*unit).into(),
-                    round,
-                    value: *value,
-                });
-            }
-        }
-        run
-    }
+    use crate::fixtures::{machine, run};
 
     #[test]
     fn a_run_is_read_as_it_was_written() {
@@ -279,5 +273,14 @@ pub(crate) mod tests {
             let error = Run::parse(&text).expect_err(told);
             assert!(format!("{error:#}").contains(told), "{told}: {error:#}");
         }
+    }
+
+    #[test]
+    fn a_load_above_a_half_is_busy() {
+        let mut machine = machine();
+        machine.load = "0.20 1.00 1.00 1/90 7".to_owned();
+        assert!(!machine.is_busy());
+        machine.load = "1.84 0.10 0.10 1/96 29279".to_owned();
+        assert!(machine.is_busy());
     }
 }

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::spread::Spread;
+use crate::catalogue::{Catalogue, Goal, To};
 use crate::sample::{Better, Run, metric};
-use crate::suites::{Catalogue, Goal, To};
+use crate::spread::Spread;
 
 /// Values by round.
 type Rounds = BTreeMap<usize, f64>;
@@ -150,8 +150,9 @@ impl<'a> Figures<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::tests::run;
-    use crate::suites::{Aim, catalogue};
+    use crate::catalogue::Aim;
+    use crate::fixtures::run;
+    use crate::suites::catalogue;
 
     const PAGES: &[f64] = &[99_990.0, 99_990.0];
     const LITTLE: &[f64] = &[10.0, 10.0];
@@ -179,7 +180,7 @@ mod tests {
                 ("tx-64-b32", "map", "rate", "frames/s", &[1.0, 2.0]),
             ],
         );
-        let all = catalogue("packets").expect("a suite");
+        let all = catalogue("packets");
         let figures = Figures::new(&run, &all);
         let ratio = |to: To| {
             figures
@@ -214,7 +215,7 @@ mod tests {
                 ],
             )
         };
-        let all = catalogue("sockets").expect("a suite");
+        let all = catalogue("sockets");
         let run = figures(PAGES, LITTLE);
         let seen = Figures::new(&run, &all);
         assert_eq!(goal(&seen, "nginx-500"), Some(true));
@@ -240,7 +241,7 @@ mod tests {
                 ("nginx-500", "tcp", "rate", "req/s", &[1.0]),
             ],
         );
-        let all = catalogue("sockets").expect("a suite");
+        let all = catalogue("sockets");
         let told = Figures::new(&run, &all).not_by_memory();
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].starts_with("nginx-500, nocopy"), "{told:?}");

@@ -4,33 +4,31 @@
 //! |---|---|
 //! | `figures` | ratios and aims |
 //! | `tables` (`table`) | the tables |
+//! | `markdown` | all of it as Markdown |
 //! | `plots` (`plot`) | the plots, as SVG |
 //! | `page` | all of it on one page |
 //! | `results` | `bench/RESULTS.md` |
-//! | `published` | what others published |
-//! | `spread` | medians, and numbers for people |
 
 pub(crate) mod figures;
-pub(crate) mod page;
-pub(crate) mod plot;
-pub(crate) mod plots;
-pub(crate) mod published;
-pub(crate) mod results;
-pub(crate) mod spread;
+mod markdown;
+mod page;
+mod plot;
+mod plots;
+mod results;
 pub(crate) mod table;
-pub(crate) mod tables;
+mod tables;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::exit::{Exit, fail};
+use crate::catalogue::Catalogue;
+use crate::exit::Exit;
 use crate::out;
-use crate::sample::{Run, metric};
-use crate::suites::{Catalogue, catalogue};
+use crate::sample::Run;
 use figures::Figures;
+use markdown::markdown;
 
 /// Renders files that `run` wrote: as Markdown on standard output, or into the files named.
 #[derive(clap::Args, Debug)]
@@ -49,25 +47,46 @@ pub(crate) struct Args {
     results: Option<PathBuf>,
 }
 
-/// Renders what was asked for.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+/// Where the result of a run goes, beside the tables on standard output.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Output {
+    /// Print the figures as lines of JSON (schema memlane.bench/1) instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Also write one HTML page with all of it into this file.
+    #[arg(long, value_name = "FILE", global = true)]
+    html: Option<PathBuf>,
+    /// Also write SUITE.md, SUITE.jsonl, SUITE.html and the plots into this folder.
+    #[arg(long, value_name = "DIR", global = true)]
+    out: Option<PathBuf>,
+}
+
+/// Prints and writes what a run has seen. The exit code says whether memlane's own figures are all there.
+pub(crate) fn show(
+    output: &Output,
+    run: &Run,
+    catalogues: &[Catalogue],
+) -> anyhow::Result<ExitCode> {
+    let figures = Figures::new(run, of_suite(catalogues, run)?);
+    files(output.html.as_deref(), output.out.as_deref(), &figures)?;
+    out::print(&match output.json {
+        true => run.text()?,
+        false => markdown(&figures),
+    })?;
+    Ok(verdict(&figures).into())
+}
+
+/// Renders recorded runs.
+pub(crate) fn run(args: &Args, catalogues: &[Catalogue]) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.results {
-        out::print(&results::of(folder)?)?;
+        out::print(&results::of(folder, catalogues)?)?;
         return Ok(Exit::Ok.into());
     }
     for file in &args.files {
         let run = Run::read(file)?;
-        let Some(catalogue) = catalogue(&run.head.suite) else {
-            let text = format!("{}: no suite {:?} is known", file.display(), run.head.suite);
-            return Err(fail(Exit::Failed, text));
-        };
-        let figures = Figures::new(&run, &catalogue);
-        if let Some(file) = &args.html {
-            write(file, &page::of(&figures)?)?;
-        }
-        if let Some(folder) = &args.out {
-            into(folder, &figures)?;
-        }
+        let catalogue = of_suite(catalogues, &run).with_context(|| file.display().to_string())?;
+        let figures = Figures::new(&run, catalogue);
+        files(args.html.as_deref(), args.out.as_deref(), &figures)?;
         if args.html.is_none() && args.out.is_none() {
             out::print(&markdown(&figures))?;
         }
@@ -75,12 +94,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(Exit::Ok.into())
 }
 
+fn of_suite<'a>(catalogues: &'a [Catalogue], run: &Run) -> anyhow::Result<&'a Catalogue> {
+    let suite = &run.head.suite;
+    let found = catalogues.iter().find(|known| known.suite == suite);
+    found.with_context(|| format!("no suite {suite:?} is known"))
+}
+
+/// One page, and all that a run makes, where they were asked for.
+fn files(page: Option<&Path>, all: Option<&Path>, figures: &Figures<'_>) -> anyhow::Result<()> {
+    if let Some(file) = page {
+        write(file, &page::of(figures)?)?;
+    }
+    all.map_or(Ok(()), |folder| into(folder, figures))
+}
+
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Everything that a run makes, into a folder.
-pub(crate) fn into(folder: &Path, figures: &Figures<'_>) -> anyhow::Result<()> {
+fn into(folder: &Path, figures: &Figures<'_>) -> anyhow::Result<()> {
     let suite = figures.catalogue.suite;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     write(&folder.join(format!("{suite}.md")), &markdown(figures))?;
@@ -92,69 +125,10 @@ pub(crate) fn into(folder: &Path, figures: &Figures<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One HTML page, into a file.
-pub(crate) fn html(file: &Path, figures: &Figures<'_>) -> anyhow::Result<()> {
-    write(file, &page::of(figures)?)
-}
-
-/// What stands above the tables: what was run, where.
-pub(crate) fn facts(run: &Run) -> Vec<String> {
-    let (head, machine) = (&run.head, &run.head.machine);
-    let quick = if head.quick { " --quick" } else { "" };
-    let settings = head.settings.iter();
-    let settings: String = settings.map(|(key, is)| format!(", {key} {is}")).collect();
-    let versions = machine.versions.iter();
-    let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
-    let mut facts = vec![
-        format!(
-            "memlane-bench run {}{quick}: {} rounds × {} s{settings}",
-            head.suite, head.rounds, head.seconds
-        ),
-        format!(
-            "machine: {}, {} CPUs, {} MiB, Linux {}, TCP congestion control {}, load {}",
-            machine.cpu,
-            machine.cores,
-            machine.memory_mib,
-            machine.kernel,
-            machine.congestion_control,
-            machine.load
-        ),
-        format!("programs: {}", versions.join(", ")),
-    ];
-    facts.extend((!head.note.is_empty()).then(|| head.note.clone()));
-    facts
-}
-
-/// All of a run, as Markdown.
-pub(crate) fn markdown(figures: &Figures<'_>) -> String {
-    let mut out = String::new();
-    for fact in facts(figures.run) {
-        let _ = writeln!(out, "{fact}  ");
-    }
-    for table in tables::of(figures) {
-        table.markdown(&mut out);
-    }
-    out.push('\n');
-    for note in tables::notes(figures) {
-        let _ = writeln!(out, "- {note}");
-    }
-    out
-}
-
-/// A figure on its way, for people.
-pub(crate) fn told(figures: &[(&'static str, &'static str, f64)]) -> String {
-    let judged = figures.iter().find(|(id, ..)| {
-        metric(id).is_some_and(|(_, better)| better != crate::sample::Better::Neither)
-    });
-    judged.map_or(String::new(), |(_, unit, value)| {
-        format!("{} {unit}", spread::short(*value))
-    })
-}
-
 /// How a run ends.
-pub(crate) fn verdict(catalogue: &Catalogue, figures: &Figures<'_>) -> Exit {
+fn verdict(figures: &Figures<'_>) -> Exit {
     let failed = figures.run.absent.iter().filter(|one| one.round.is_some());
-    let mut failed = failed.filter(|one| catalogue.is_ours(&one.system));
+    let mut failed = failed.filter(|one| figures.catalogue.is_ours(&one.system));
     if failed.next().is_some() {
         Exit::Failed
     } else if !figures.not_by_memory().is_empty() {

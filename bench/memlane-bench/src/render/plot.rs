@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::spread::{Spread, short};
+use crate::spread::{Spread, short};
 
 /// Whose figures stand out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

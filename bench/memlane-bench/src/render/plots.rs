@@ -2,9 +2,9 @@
 
 use super::figures::Figures;
 use super::plot::{self, Axes, Bar, Panel, Series, Whose};
-use super::spread::Spread;
+use crate::catalogue::{Aim, Plot, Row, System, To, View};
 use crate::sample::{Run, metric};
-use crate::suites::{Aim, Plot, Row, System, To, View};
+use crate::spread::Spread;
 
 /// All for which there are figures: file, picture.
 pub(crate) fn of(figures: &Figures<'_>) -> Vec<(String, String)> {

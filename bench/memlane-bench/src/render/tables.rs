@@ -1,11 +1,11 @@
 //! The tables of a run: one for each view, then what others published, then the notes.
 
 use super::figures::Figures;
-use super::published::Figure;
-use super::spread::{short, times};
 use super::table::Table;
+use crate::catalogue::{Goal, Layout, Row, System, To, View};
+use crate::published::Figure;
 use crate::sample::metric;
-use crate::suites::{Goal, Layout, Row, System, To, View};
+use crate::spread::{short, times};
 
 /// All that have lines.
 pub(crate) fn of(figures: &Figures<'_>) -> Vec<Table> {

@@ -1,10 +1,13 @@
 //! What is made of a run that has a little of everything.
 
 use super::figures::Figures;
-use super::{markdown, page, plots, tables};
-use crate::sample::{Absence, Run, tests::run};
-use crate::shape::{even_tables, marks};
-use crate::suites::{Catalogue, catalogue};
+use super::markdown::markdown;
+use super::{page, plots, tables};
+use crate::catalogue::Catalogue;
+use crate::fixtures::run;
+use crate::fixtures::{even_tables, marks};
+use crate::sample::{Absence, Run};
+use crate::suites::catalogue;
 
 fn sockets() -> (Run, Catalogue) {
     let mut run = run(
@@ -40,7 +43,7 @@ fn sockets() -> (Run, Catalogue) {
         absence("redis-get-c1", None, "on <purpose> & so on"),
         absence("nginx", Some(1), "it fell over"),
     ];
-    (run, catalogue("sockets").expect("a suite"))
+    (run, catalogue("sockets"))
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn metrics_are_columns_where_a_view_says_so_and_the_best_peer_is_found_in_each_r
             ),
         ],
     );
-    let all = catalogue("blocks").expect("a suite");
+    let all = catalogue("blocks");
     let figures = Figures::new(&run, &all);
     let text = markdown(&figures);
     for told in [

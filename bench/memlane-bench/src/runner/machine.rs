@@ -4,126 +4,39 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use serde::{Deserialize, Serialize};
-
 use super::{proc, sys};
-
-/// Printed above every table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Machine {
-    /// `uname -r`.
-    pub(crate) kernel: String,
-    /// As /proc/cpuinfo says.
-    pub(crate) cpu: String,
-    /// CPUs that the bench may use.
-    pub(crate) cores: usize,
-    /// Memory in MiB.
-    pub(crate) memory_mib: u64,
-    /// TCP's congestion control: it shapes the TCP column, also on loopback.
-    pub(crate) congestion_control: String,
-    /// Load average when the bench began.
-    pub(crate) load: String,
-    /// Clock that Instant reads.
-    pub(crate) clocksource: String,
-    /// Programs measured, by name.
-    pub(crate) versions: BTreeMap<String, String>,
-}
-
-impl Machine {
-    /// Looks around, for the programs of a suite.
-    pub(crate) fn of(suite: &str) -> Self {
-        Machine::with(match suite {
-            "sockets" => &SOCKETS,
-            "blocks" => &BLOCKS,
-            "packets" => &PACKETS,
-            _ => &DEVMEM,
-        })
-    }
-
-    fn with(programs: &[Asked]) -> Self {
-        let line = |path: &str| {
-            let text = fs::read_to_string(path).unwrap_or_default();
-            text.lines().next().unwrap_or("?").trim().to_owned()
-        };
-        let field = |path: &str, name: &str| {
-            let text = fs::read_to_string(path).unwrap_or_default();
-            let found = text.lines().find_map(|line| {
-                let (key, value) = line.split_once(':')?;
-                (key.trim() == name).then(|| value.trim().to_owned())
-            });
-            found.unwrap_or_else(|| "?".to_owned())
-        };
-        let memory = field("/proc/meminfo", "MemTotal");
-        let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
-        Machine {
-            kernel: line("/proc/sys/kernel/osrelease"),
-            cpu: field("/proc/cpuinfo", "model name"),
-            cores: sys::allowed_cpus().len(),
-            memory_mib: kib / 1024,
-            congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
-            load: line("/proc/loadavg"),
-            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-            versions: versions(programs),
-        }
-    }
-
-    /// For tests.
-    #[cfg(test)]
-    pub(crate) fn unknown() -> Self {
-        Machine {
-            kernel: "6.1".into(),
-            cpu: "a <CPU>".into(),
-            cores: 2,
-            memory_mib: 1024,
-            congestion_control: "cubic".into(),
-            load: "0.00".into(),
-            clocksource: "tsc".into(),
-            versions: BTreeMap::new(),
-        }
-    }
-
-    /// Whether others use the machine so much that figures will suffer.
-    pub(crate) fn is_busy(&self) -> bool {
-        let first = self.load.split(' ').next().unwrap_or_default();
-        first.parse().is_ok_and(|load: f64| load > 0.5)
-    }
-}
+use crate::sample::Machine;
 
 /// A program, and what makes it say its version.
-type Asked = (&'static str, &'static [&'static str]);
+pub(crate) type Asked = (&'static str, &'static [&'static str]);
 
-const SOCKETS: [Asked; 5] = [
-    ("nginx", &["-v"]),
-    ("wrk", &["-v"]),
-    ("redis-server", &["--version"]),
-    ("iperf3", &["--version"]),
-    ("sockperf", &["--version"]),
-];
-const BLOCKS: [Asked; 4] = [
-    ("fio", &["--version"]),
-    ("nbdkit", &["--version"]),
-    ("nbd-server", &["-V"]),
-    ("qemu-storage-daemon", &["--version"]),
-];
-const PACKETS: [Asked; 2] = [
-    ("iperf3", &["--version"]),
-    // It begins nothing, as there is no such program to run.
-    (
-        "dpdk-testpmd",
-        &[
-            "-v",
-            "--no-huge",
-            "--no-pci",
-            "--no-telemetry",
-            "--no-shconf",
-            "-m",
-            "16",
-            "--",
-            "--help",
-        ],
-    ),
-];
-const DEVMEM: [Asked; 1] = [("python3", &["--version"])];
+/// Looks around, for the programs of a suite.
+pub(crate) fn this_machine(programs: &[Asked]) -> Machine {
+    let line = |path: &str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().next().unwrap_or("?").trim().to_owned()
+    };
+    let field = |path: &str, name: &str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let found = text.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then(|| value.trim().to_owned())
+        });
+        found.unwrap_or_else(|| "?".to_owned())
+    };
+    let memory = field("/proc/meminfo", "MemTotal");
+    let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or(0);
+    Machine {
+        kernel: line("/proc/sys/kernel/osrelease"),
+        cpu: field("/proc/cpuinfo", "model name"),
+        cores: sys::allowed_cpus().len(),
+        memory_mib: kib / 1024,
+        congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
+        load: line("/proc/loadavg"),
+        clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        versions: versions(programs),
+    }
+}
 
 fn versions(asked: &[Asked]) -> BTreeMap<String, String> {
     let mut found = BTreeMap::from([("memlane".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
@@ -204,17 +117,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_kernel_and_a_core() {
-        let machine = Machine::of("sockets");
+        let machine = this_machine(&[]);
         assert!(machine.kernel.contains('.') && machine.cores > 0);
-    }
-
-    #[test]
-    fn a_load_above_a_half_is_busy() {
-        let mut machine = Machine::of("sockets");
-        machine.load = "0.20 1.00 1.00 1/90 7".to_owned();
-        assert!(!machine.is_busy());
-        machine.load = "1.84 0.10 0.10 1/96 29279".to_owned();
-        assert!(machine.is_busy());
     }
 
     #[test]

@@ -1,34 +1,56 @@
-//! What was asked for: rows in parts, each part with systems of its own.
+//! What was asked for: rows in parts, each part with systems of its own. The same for all suites.
 
 use std::time::Duration;
 
-use super::Missing;
-use crate::suites::System;
+use crate::catalogue::System;
+use crate::exit::{Exit, fail};
 
-/// A part of a run, with a table of its own.
+/// A part of a run: rows that have the same systems.
 pub(crate) trait Part: Copy + PartialEq + 'static {
-    /// In the order of the tables.
+    /// In the order in which they are measured.
     const ALL: &'static [Self];
-    /// For `--only`.
+    /// For `--only`. Several parts may share one.
     fn word(self) -> &'static str;
     /// Who is measured, in the order of the columns.
-    fn systems(self) -> &'static [System];
+    fn systems(self) -> Vec<System>;
     /// About how many seconds one figure takes.
     fn cost(self, seconds: f64) -> f64;
     /// About how many seconds a system takes before its first figure of a round.
     fn joining(self) -> f64 {
         0.0
     }
+    /// Whether a system is started once for all rows.
+    fn at_once(self) -> bool {
+        false
+    }
+    /// A name for several systems, for `--only`.
+    fn group(_: &System) -> Option<&'static str> {
+        None
+    }
+    /// Whether a system that is not named is measured.
+    fn has_by_default(self, _: &System, _quick: bool) -> bool {
+        true
+    }
+    /// Whether the part is measured where neither it nor a row of it is named; `some_system`: but a system is.
+    fn is_default(self, _quick: bool, _some_system: bool) -> bool {
+        true
+    }
 }
 
 /// A row of a table.
-pub(crate) trait Row: Copy + PartialEq {
+pub(crate) trait Row: Clone + PartialEq {
     type Part: Part;
-    /// All of them, or those of a short run.
-    fn all(quick: bool) -> Vec<Self>;
+    /// All that there are.
+    fn all() -> Vec<Self>;
+    /// Whether a short run has it if it is not named.
+    fn is_quick(&self) -> bool;
     fn part(&self) -> Self::Part;
-    /// For `--only`.
+    /// As it stands in the record.
     fn id(&self) -> String;
+    /// For `--only`. Several rows may share one.
+    fn name(&self) -> String {
+        self.id()
+    }
 }
 
 /// What was asked for.
@@ -37,6 +59,7 @@ pub(crate) struct Wish {
     pub(crate) quick: bool,
     pub(crate) only: Vec<String>,
     pub(crate) rounds: usize,
+    /// The length of each measurement.
     pub(crate) seconds: f64,
 }
 
@@ -46,43 +69,71 @@ pub(crate) struct Plan<R: Row> {
     pub(crate) rows: Vec<R>,
     /// By part.
     systems: Vec<(R::Part, Vec<System>)>,
-    pub(crate) rounds: usize,
-    pub(crate) seconds: f64,
+    pub(crate) wish: Wish,
+}
+
+/// A system that cannot be measured here, in a part of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing<P> {
+    pub(crate) part: P,
+    pub(crate) system: System,
+    pub(crate) why: String,
 }
 
 impl<R: Row> Plan<R> {
-    /// `Err` is for the user.
-    pub(crate) fn new(wish: &Wish) -> Result<Self, String> {
-        known(&wish.only, &names::<R>())?;
+    /// Names narrow what they name: rows (by themselves or by their part), and systems. A system brings in the rows of its
+    /// parts, unless a row that it has is named.
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub(crate) fn new(wish: Wish) -> anyhow::Result<Self> {
+        known(&wish.only, &names::<R>()).map_err(|text| fail(Exit::Usage, text))?;
         let named = |id: &str| wish.only.iter().any(|name| name == id);
-        let (all, usual) = (R::all(false), R::all(wish.quick));
-        let any_row = all
+        let named_system =
+            |system: &System| named(system.id) || R::Part::group(system).is_some_and(&named);
+        let all = R::all();
+        let asks = |part: R::Part| {
+            let mut rows = all.iter().filter(|row| row.part() == part);
+            named(part.word()) || rows.any(|row| named(&row.name()))
+        };
+        let asked = R::Part::ALL.iter().filter(|part| asks(**part));
+        let asked: Vec<&str> = asked
+            .flat_map(|part| part.systems())
+            .map(|system| system.id)
+            .collect();
+        let brings = |part: R::Part| {
+            let mut systems = part.systems().into_iter();
+            systems.any(|system| named_system(&system) && !asked.contains(&system.id))
+        };
+        let some_system = R::Part::ALL
             .iter()
-            .any(|row| named(&row.id()) || named(row.part().word()));
-        let any_system = |part: R::Part| part.systems().iter().any(|system| named(system.id));
-        let wanted = |row: &R| match any_row {
-            true => named(&row.id()) || (named(row.part().word()) && usual.contains(row)),
-            // Systems alone: the rows of their parts.
-            false if wish.only.is_empty() => usual.contains(row),
-            false => usual.contains(row) && any_system(row.part()),
+            .any(|part| part.systems().iter().any(named_system));
+        let by_default = |part: R::Part| {
+            part.is_default(wish.quick, some_system) && (wish.only.is_empty() || brings(part))
+        };
+        let wanted = |row: &R| {
+            let usual = !wish.quick || row.is_quick();
+            named(&row.name()) || usual && (named(row.part().word()) || by_default(row.part()))
         };
         let of = |part: &R::Part| {
-            let some = any_system(*part);
-            let systems = part.systems().iter().copied();
-            let wanted = systems.filter(|system| !some || named(system.id));
-            (*part, wanted.collect())
+            let systems = part.systems();
+            let some = systems.iter().any(named_system);
+            let wanted = |system: &System| {
+                let usual = part.has_by_default(system, wish.quick);
+                named(system.id) || usual && (!some || named_system(system))
+            };
+            (*part, systems.into_iter().filter(wanted).collect())
         };
         Ok(Plan {
-            rows: all.into_iter().filter(wanted).collect(),
+            rows: all.iter().filter(|row| wanted(row)).cloned().collect(),
             systems: R::Part::ALL.iter().map(of).collect(),
-            rounds: wish.rounds,
-            seconds: wish.seconds,
+            wish,
         })
     }
 
     pub(crate) fn rows_of(&self, part: R::Part) -> Vec<R> {
         let rows = self.rows.iter().filter(|row| row.part() == part);
-        rows.copied().collect()
+        rows.cloned().collect()
     }
 
     pub(crate) fn systems_of(&self, part: R::Part) -> &[System] {
@@ -91,30 +142,35 @@ impl<R: Row> Plan<R> {
         found.map_or(&[], |(_, systems)| systems)
     }
 
-    /// Of a round.
+    /// Figures of a part in one round.
     pub(crate) fn figures(&self, part: R::Part) -> usize {
         self.rows_of(part).len() * self.systems_of(part).len()
     }
 
-    /// Leaves out what cannot be measured here; says which and why.
+    /// Leaves out what cannot be measured here; tells which and why, each once.
     pub(crate) fn without(
         &mut self,
         lacks: impl Fn(R::Part, &System) -> Option<String>,
     ) -> Vec<Missing<R::Part>> {
-        let mut missing = Vec::new();
+        let mut missing: Vec<Missing<R::Part>> = Vec::new();
         for (part, systems) in &mut self.systems {
             let part = *part;
             if !self.rows.iter().any(|row| row.part() == part) {
                 continue;
             }
             systems.retain(|system| {
-                let why = lacks(part, system);
-                missing.extend(why.clone().map(|why| Missing {
-                    part,
-                    system: *system,
-                    why,
-                }));
-                why.is_none()
+                let Some(why) = lacks(part, system) else {
+                    return true;
+                };
+                let same = |known: &Missing<_>| known.system == *system && known.why == why;
+                if !missing.iter().any(same) {
+                    missing.push(Missing {
+                        part,
+                        system: *system,
+                        why,
+                    });
+                }
+                false
             });
         }
         missing
@@ -122,29 +178,32 @@ impl<R: Row> Plan<R> {
 
     /// About how long all of it takes.
     pub(crate) fn time(&self) -> Duration {
-        let mut one = 0.0;
-        for part in R::Part::ALL {
+        let one = R::Part::ALL.iter().map(|part| {
             let figures = self.figures(*part);
-            one += figures as f64 * part.cost(self.seconds);
-            if figures > 0 {
-                one += self.systems_of(*part).len() as f64 * part.joining();
-            }
-        }
-        Duration::from_secs_f64(one * self.rounds as f64)
+            let systems = if figures > 0 {
+                self.systems_of(*part).len()
+            } else {
+                0
+            };
+            figures as f64 * part.cost(self.wish.seconds) + systems as f64 * part.joining()
+        });
+        Duration::from_secs_f64(one.sum::<f64>() * self.wish.rounds as f64)
     }
 }
 
 /// Whatever `--only` takes.
 fn names<R: Row>() -> Vec<String> {
     let parts = R::Part::ALL.iter();
-    let words = parts.clone().map(|part| part.word().to_owned());
-    let systems = parts.flat_map(|part| part.systems().iter().map(|system| system.id.to_owned()));
-    let rows = R::all(false).into_iter().map(|row| row.id());
-    distinct(words.chain(systems).chain(rows))
+    let systems: Vec<System> = parts.clone().flat_map(|part| part.systems()).collect();
+    let words = parts.map(|part| part.word());
+    let words = words.chain(systems.iter().filter_map(R::Part::group));
+    let words = words.chain(systems.iter().map(|system| system.id));
+    let rows = R::all().into_iter().map(|row| row.name());
+    distinct(words.map(str::to_owned).chain(rows))
 }
 
 /// Each once, in the order in which they come first.
-pub(crate) fn distinct<T: PartialEq>(names: impl IntoIterator<Item = T>) -> Vec<T> {
+fn distinct<T: PartialEq>(names: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut told = Vec::new();
     for name in names {
         if !told.contains(&name) {
@@ -155,25 +214,38 @@ pub(crate) fn distinct<T: PartialEq>(names: impl IntoIterator<Item = T>) -> Vec<
 }
 
 /// Whether all that `--only` names is known. `Err` is for the user.
-pub(crate) fn known<T>(only: &[String], known: &[T]) -> Result<(), String>
-where
-    T: AsRef<str> + std::borrow::Borrow<str>,
-{
-    let is_known = |name: &String| known.iter().any(|known| known.as_ref() == name);
-    match only.iter().find(|name| !is_known(name)) {
+fn known(only: &[String], known: &[String]) -> Result<(), String> {
+    match only.iter().find(|name| !known.contains(name)) {
         Some(name) => Err(format!("--only {name}: not one of {}", known.join(", "))),
         None => Ok(()),
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// What a full or a short run measures if these are named.
+    pub(crate) fn planned<R: Row>(only: &[&str], quick: bool) -> Plan<R> {
+        let wish = Wish {
+            quick,
+            only: only.iter().map(|name| (*name).to_owned()).collect(),
+            rounds: if quick { 2 } else { 5 },
+            seconds: if quick { 0.5 } else { 1.0 },
+        };
+        Plan::new(wish).expect("known names")
+    }
+
+    /// Rows and systems of each part.
+    pub(crate) fn counts<R: Row>(plan: &Plan<R>) -> Vec<(usize, usize)> {
+        let of = |part: &R::Part| (plan.rows_of(*part).len(), plan.systems_of(*part).len());
+        R::Part::ALL.iter().map(of).collect()
+    }
 
     #[test]
     fn the_first_unknown_name_is_told_with_each_known_one_once() {
-        let names = distinct(["a", "b", "a"]);
         let only = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let names = distinct(only(&["a", "b", "a"]));
         assert_eq!(known(&only(&["b"]), &names), Ok(()));
         let error = known(&only(&["b", "x", "y"]), &names).expect_err("unknown");
         assert_eq!(error, "--only x: not one of a, b");

@@ -342,33 +342,16 @@ pub(crate) fn listens_at(path: &str) -> bool {
 
 /// A process and all that it started, by process id.
 pub(crate) fn family(root: u32) -> Vec<u32> {
-    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: u32| Some((pid, parent_of(pid)?)))
-        .collect();
+    let parents = memlane_observe::processes::parents();
     let mut found = vec![root];
     let mut next = 0;
     while next < found.len() {
         let parent = found[next];
-        found.extend(
-            parents
-                .iter()
-                .filter(|(_, of)| *of == parent)
-                .map(|(pid, _)| *pid),
-        );
+        let children = parents.iter().filter(|(_, of)| **of == parent);
+        found.extend(children.map(|(pid, _)| *pid));
         next += 1;
     }
     found
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything, brackets and blanks too.
-    let after = &stat[stat.rfind(')')? + 1..];
-    after.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

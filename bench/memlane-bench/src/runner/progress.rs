@@ -31,9 +31,11 @@ impl Progress {
         }
     }
 
-    /// This will take about so long.
-    pub(crate) fn begins(&self, what: &str) {
-        self.tell(&format!("{what} …"));
+    /// Something went wrong.
+    pub(crate) fn warns(&self, what: &str) {
+        if !self.silent {
+            out::stderr(&format!("{what}\n"));
+        }
     }
 
     /// So much of the estimate is behind us.

@@ -1,9 +1,9 @@
 //! What the block suite's tables and plots show, and what memlane should reach.
 
-use super::work::{self, Pattern};
+use super::rows::{self, Pattern};
 use super::{gap, systems};
-use crate::render::published::Published;
-use crate::suites::{Aim, Catalogue, Goal, Layout, Plot, System, To, View, row, system};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, System, To, View, row};
+use crate::published::Published;
 
 /// The best of the others, over whatever transport it was best.
 const BEST: To = To::Best("best peer", &PEERS);
@@ -18,10 +18,7 @@ const PEERS: [&str; 8] = [
     "qsd-tcp",
 ];
 /// By what a path is broken.
-const BREAKERS: [System; 2] = [
-    system("cable", "a cable is pulled", true),
-    system("proxy", "a proxy breaks", true),
-];
+const BREAKERS: [System; 2] = [gap::CABLE, gap::PROXY];
 /// The cost of a request from 1 to 64 jobs counts as flat up to this.
 const FLAT: f64 = 1.2;
 
@@ -54,9 +51,7 @@ pub(crate) fn catalogue() -> Catalogue {
 }
 
 fn systems() -> Vec<System> {
-    let all = systems::all().iter();
-    all.map(|one| system(one.id, one.about, systems::is_ours(one.id)))
-        .collect()
+    systems::ALL.iter().map(|one| one.system()).collect()
 }
 
 fn ours() -> impl Iterator<Item = System> {
@@ -77,9 +72,9 @@ fn volumes() -> View {
         title: "volumes, side by side",
         layout: Layout::Metrics,
         systems: systems(),
-        rows: work::rows()
+        rows: rows::WORKS
             .iter()
-            .map(|one| row(one.id, one.about()))
+            .map(|one| row(one.id(), one.about()))
             .collect(),
         metrics: &["rate", "p50", "p99", "cpu"],
         ratios: ratios
@@ -95,7 +90,7 @@ fn gaps() -> View {
         title: "the gap when a path dies",
         layout: Layout::Systems,
         systems: BREAKERS.to_vec(),
-        rows: gap::all()
+        rows: rows::SCENARIOS
             .iter()
             .map(|one| row(one.id, one.about))
             .collect(),
@@ -112,9 +107,7 @@ fn ends(pattern: Pattern) -> [String; 2] {
 }
 
 fn jobs(pattern: Pattern) -> View {
-    let steps = work::sweep_rows()
-        .iter()
-        .filter(|row| row.pattern == pattern);
+    let steps = rows::sweep().filter(|row| row.pattern == pattern);
     let lines = |metric, scaling| Plot::Lines {
         metric,
         across: "jobs on one volume",
@@ -132,9 +125,9 @@ fn jobs(pattern: Pattern) -> View {
         layout: Layout::Systems,
         systems: systems(),
         rows: steps
-            .map(|one| crate::suites::Row {
+            .map(|one| crate::catalogue::Row {
                 sweep: Some((pattern.word().into(), f64::from(one.jobs))),
-                ..row(one.id, format!("{}, {} jobs", pattern.word(), one.jobs))
+                ..row(one.id(), format!("{}, {} jobs", pattern.word(), one.jobs))
             })
             .collect(),
         metrics: &["rate", "cpu"],
@@ -149,17 +142,17 @@ fn jobs(pattern: Pattern) -> View {
 
 fn goals() -> Vec<Goal> {
     let mut goals = Vec::new();
-    for one in work::rows() {
+    for one in &rows::WORKS {
         let of = ours().filter_map(|system| aim(system.id, one).map(|aim| (system.id, aim)));
         goals.extend(of.map(|(of, (metric, aim))| Goal {
-            row: one.id.into(),
+            row: one.id(),
             metric,
             of,
             to: BEST,
             aim,
         }));
     }
-    for one in gap::all() {
+    for one in &rows::SCENARIOS {
         goals.extend(BREAKERS.map(|breaker| Goal {
             row: one.id.into(),
             metric: "gap",
@@ -182,7 +175,7 @@ fn goals() -> Vec<Goal> {
 }
 
 /// The aim of a system in a row. The API's rows are judged by fio's, so that both sides of a ratio come from one tool.
-fn aim(system: &str, row: &work::Row) -> Option<(&'static str, Aim)> {
+fn aim(system: &str, row: &rows::Work) -> Option<(&'static str, Aim)> {
     let sequential = matches!(row.pattern, Pattern::Read | Pattern::Write);
     let depth = row.depth;
     Some(match system {
@@ -219,10 +212,10 @@ mod tests {
         );
         assert_eq!(of("fio-local", "seqread"), None);
         assert_eq!(of("fio-tcp", "randread-x8"), None);
-        for system in systems::all() {
-            let fio = system.tool == systems::Tool::Fio && systems::is_ours(system.id);
-            let some = work::rows().iter().any(|row| aim(system.id, row).is_some());
-            assert_eq!(some, fio && system.id != "fuse", "{}", system.id);
+        let judged = ["fio-local", "fio-tcp", "nbd-local", "nbd-tcp"];
+        for system in systems() {
+            let some = rows::WORKS.iter().any(|row| aim(system.id, row).is_some());
+            assert_eq!(some, judged.contains(&system.id), "{}", system.id);
         }
     }
 
@@ -253,7 +246,11 @@ mod tests {
             assert!((told - percent).abs() < 0.06, "{told} against {percent}");
         }
         for figure in &table.figures {
-            assert!(work::is_sweep(&figure.row), "{}", figure.row);
+            assert!(
+                rows::sweep().any(|row| row.id() == figure.row),
+                "{}",
+                figure.row
+            );
         }
     }
 }

@@ -5,29 +5,22 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::systems::{Bench, Running, Target, volume};
-use super::work::{LARGE, Outcome, Pattern, Row};
-use crate::render::spread;
+use super::rows::{FILL, Outcome, Work};
+use super::running::{Bench, Running, Target, volume};
 use crate::runner::proc::{Job, confined, family, find_program};
 use crate::runner::sys;
+use crate::spread::Spread;
 
 /// What a program may take beyond the time of its measurement.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Writes the whole volume once: holes would be read from nowhere, by those who know of them.
 pub(super) fn fill(bench: &Bench, running: &Running) -> anyhow::Result<()> {
-    const FILL: Row = Row {
-        id: "fill",
-        pattern: Pattern::Write,
-        block: LARGE,
-        depth: 8,
-        jobs: 1,
-    };
     let seconds = PATIENCE.as_secs_f64();
     let mut command = command(bench, &running.target, &FILL, seconds)?;
     match running.target {
         Target::Api(_) => {
-            let requests = bench.size.div_ceil(u64::from(LARGE));
+            let requests = bench.size.div_ceil(u64::from(FILL.block));
             command.args(["--requests", &requests.to_string()])
         }
         // Later flags win.
@@ -38,12 +31,8 @@ pub(super) fn fill(bench: &Bench, running: &Running) -> anyhow::Result<()> {
 }
 
 /// Loads a system with a row.
-pub(super) fn measure(
-    bench: &Bench,
-    running: &Running,
-    row: &Row,
-    seconds: f64,
-) -> anyhow::Result<Outcome> {
+pub(super) fn measure(bench: &Bench, running: &Running, row: &Work) -> anyhow::Result<Outcome> {
+    let seconds = bench.seconds;
     let command = command(bench, &running.target, row, seconds)?;
     let before = cpu_of(running) + sys::children_cpu_seconds();
     let limit = Duration::from_secs_f64(seconds) + PATIENCE;
@@ -82,10 +71,10 @@ pub(super) fn fixed_cost(scratch: &crate::runner::proc::Scratch) -> anyhow::Resu
         Job::start(command, PATIENCE, scratch)?.finish()?;
         costs.push(sys::children_cpu_seconds() - before);
     }
-    Ok(spread::Spread::of(&costs).map_or(0.0, |costs| costs.median))
+    Ok(Spread::of(&costs).map_or(0.0, |costs| costs.median))
 }
 
-fn command(bench: &Bench, target: &Target, row: &Row, seconds: f64) -> anyhow::Result<Command> {
+fn command(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::Result<Command> {
     match target {
         Target::Api(at) => Ok(own(bench, at, row, seconds)),
         _ => by_fio(bench, target, row, seconds),
@@ -93,7 +82,7 @@ fn command(bench: &Bench, target: &Target, row: &Row, seconds: f64) -> anyhow::R
 }
 
 /// Our own generator.
-fn own(bench: &Bench, at: &str, row: &Row, seconds: f64) -> Command {
+fn own(bench: &Bench, at: &str, row: &Work, seconds: f64) -> Command {
     let mut command = confined(&bench.programs.bench);
     command.args(["peer", "load", "--pattern", row.pattern.word(), "--json"]);
     let numbers = [
@@ -111,12 +100,12 @@ fn own(bench: &Bench, at: &str, row: &Row, seconds: f64) -> Command {
 }
 
 /// Of each path: one for each of the client's CPUs that has a job, as `memlane map` does it.
-fn connections(row: &Row) -> u32 {
+fn connections(row: &Work) -> u32 {
     let cpus = sys::allowed_cpus().len();
     row.jobs.min(u32::try_from(cpus).unwrap_or(1)).max(1)
 }
 
-fn by_fio(bench: &Bench, target: &Target, row: &Row, seconds: f64) -> anyhow::Result<Command> {
+fn by_fio(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::Result<Command> {
     let fio = find_program("fio").context("not installed: fio")?;
     let mut command = confined(fio);
     command.args(["--name=bench", "--time_based", "--thread"]);

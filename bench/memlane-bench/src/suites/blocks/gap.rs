@@ -10,92 +10,32 @@ use serde::{Deserialize, Serialize};
 
 use super::ours::serve;
 use super::proxy::Link;
-use super::systems::{Bench, volume};
+use super::rows::{Event, Scenario};
+use super::running::{Bench, volume};
+use crate::catalogue::{System, system};
 use crate::out;
 use crate::runner::cables::{self, Cables, Side};
 use crate::runner::proc::{Job, Service, confined, free_port, listens};
+use crate::runner::record::Figure;
 use crate::runner::sys;
 
 /// The port of the server where it has a network of its own.
 const PORT: u16 = 1234;
 /// Requests that the generator has under way.
-pub(super) const DEPTH: u32 = 4;
+const DEPTH: u32 = 4;
 /// For the generator to open its volume over all paths.
 const BEGIN_LIMIT: Duration = Duration::from_secs(20);
 /// Undisturbed, before anything happens.
 const BEFORE: Duration = Duration::from_millis(300);
 /// How long a cable is out, where there is no other.
-pub(super) const OUTAGE: Duration = Duration::from_secs(2);
-
-/// What happens to a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
-    /// Its connections are reset.
-    Reset,
-    /// Nothing arrives any more, and nobody is told.
-    Cut,
-}
-
-/// One thing that happens.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Scenario {
-    /// For `--only`.
-    pub(super) id: &'static str,
-    pub(super) about: &'static str,
-    pub(super) paths: usize,
-    pub(super) event: Event,
-    /// The aim: milliseconds, at most.
-    pub(super) at_most_ms: f64,
-    /// How long the generator runs, in seconds.
-    pub(super) seconds: f64,
-}
-
-const ALL: [Scenario; 4] = [
-    Scenario {
-        id: "gap-reset-2",
-        about: "one of 2 paths is reset and stays away",
-        paths: 2,
-        event: Event::Reset,
-        at_most_ms: 100.0,
-        seconds: 1.5,
-    },
-    Scenario {
-        id: "gap-reset-1",
-        about: "the only path is reset and can be taken again",
-        paths: 1,
-        event: Event::Reset,
-        at_most_ms: 100.0,
-        seconds: 1.5,
-    },
-    Scenario {
-        id: "gap-cut-2",
-        about: "one of 2 paths falls silent",
-        paths: 2,
-        event: Event::Cut,
-        at_most_ms: 1000.0,
-        seconds: 3.5,
-    },
-    Scenario {
-        id: "gap-cut-1",
-        about: "the only path is silent for 2 s; counted from when it is back",
-        paths: 1,
-        event: Event::Cut,
-        at_most_ms: 1000.0,
-        seconds: 6.0,
-    },
-];
-
-/// All of them.
-pub(super) fn all() -> &'static [Scenario] {
-    &ALL
-}
+const OUTAGE: Duration = Duration::from_secs(2);
 
 /// What was seen.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Seen {
     /// Milliseconds that the slowest request took, less those in which there was no path at all.
     pub(super) gap_ms: f64,
-    /// Milliseconds in which no request was answered, less likewise: other paths may go on.
+    /// Milliseconds in which no request was answered, less the same: other paths may go on.
     pub(super) silence_ms: f64,
     /// How paths were broken.
     pub(super) by: By,
@@ -110,13 +50,24 @@ pub(super) enum By {
     Proxy,
 }
 
+pub(super) const CABLE: System = system("cable", "a cable is pulled", true);
+pub(super) const PROXY: System = system("proxy", "a proxy breaks", true);
+
 impl By {
-    /// As a system of the suite.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn system(self) -> System {
         match self {
-            By::Cable => "cable",
-            By::Proxy => "proxy",
+            By::Cable => CABLE,
+            By::Proxy => PROXY,
         }
+    }
+}
+
+impl Seen {
+    pub(super) fn figures(&self) -> [Figure; 2] {
+        [
+            ("gap", "ms", self.gap_ms),
+            ("silence", "ms", self.silence_ms),
+        ]
     }
 }
 
@@ -320,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_generator_outlives_what_happens() {
-        for scenario in ALL {
+        for scenario in super::super::rows::SCENARIOS {
             let alone = scenario.event == Event::Cut && scenario.paths == 1;
             let outage = if alone { OUTAGE } else { Duration::ZERO };
             let aim = Duration::from_secs_f64(scenario.at_most_ms / 1000.0);

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use memlane_block::volume::{Done, Io, Op, Queue, Volume};
 
 use super::gap::Longest;
+use super::rows::{Outcome, Pattern};
 use super::volume::{Access, OpenVolume};
-use super::work::{Outcome, Pattern};
 use crate::hist::Hist;
 use crate::out;
 
@@ -33,7 +33,7 @@ pub(crate) struct Load {
     /// Connections of each path, for requests.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: u16,
-    #[arg(long, default_value_t = 1.0, value_parser = crate::runner::seconds)]
+    #[arg(long, default_value_t = 1.0, value_parser = crate::runner::options::seconds)]
     seconds: f64,
     /// Ends after so many requests of each job.
     #[arg(long)]

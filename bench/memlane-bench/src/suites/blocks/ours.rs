@@ -3,17 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::systems::{Bench, Running, Target, uri, volume};
+use super::running::{Bench, Running, Target, uri, volume};
 use super::volume::{Access, OpenVolume};
 use crate::runner::proc::{Service, confined, free_port, listens};
+use crate::runner::programs::Programs;
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
-pub(super) fn library(bench: &Bench) -> PathBuf {
-    let beside = bench.programs.memlane.with_file_name("libmemlane_fio.so");
-    let deps = bench
-        .programs
-        .memlane
-        .with_file_name("deps/libmemlane_fio.so");
+pub(super) fn library(programs: &Programs) -> PathBuf {
+    let beside = programs.memlane.with_file_name("libmemlane_fio.so");
+    let deps = programs.memlane.with_file_name("deps/libmemlane_fio.so");
     match !beside.exists() && deps.exists() {
         true => deps,
         false => beside,
@@ -96,7 +94,7 @@ pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 /// Its API, by fio.
 pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
-    let (library, held) = (library(bench), hold(bench, &at)?);
+    let (library, held) = (library(&bench.programs), hold(bench, &at)?);
     let mut running = running(Target::Engine { library, at }, vec![service]);
     running.held = Some(held);
     Ok(running)
@@ -159,5 +157,7 @@ mod tests {
         assert!(no_engine(&library).is_some_and(|why| why.contains("headers")));
         std::fs::write(&library, b"\x7fELF\0get_ioengine\0").expect("a file");
         assert_eq!(no_engine(&library), None);
+        let nowhere = no_engine(&super::library(&Programs::nowhere()));
+        assert!(nowhere.is_some_and(|why| why.contains("libmemlane_fio.so")));
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::systems::{Bench, Disk, Running, Target, uri};
+use super::running::{Bench, Disk, Running, Target, uri};
 use crate::runner::proc::{Service, confined, find_program, free_port};
 
 /// Where a peer listens.

@@ -1,259 +1,142 @@
-//! Who is measured, and what a load generator is given.
+//! Who is measured, and how each is started.
 
-use std::path::{Path, PathBuf};
-
-use super::volume::OpenVolume;
+use super::running::{Bench, Running};
 use super::{ours, peers};
-use crate::runner::proc::{Scratch, Service, find_program};
-use crate::runner::programs::Programs;
+use crate::catalogue::System;
+use crate::runner::proc::find_program;
 
-/// What is the same for all of them.
-pub(super) struct Bench {
-    pub(super) programs: Programs,
-    /// For sockets and files.
-    pub(super) scratch: Scratch,
-    /// Bytes of each volume.
-    pub(super) size: u64,
-    /// Processor seconds that fio takes to begin and end.
-    pub(super) fio_cpu: f64,
-}
-
-/// What a load generator is given.
-pub(super) enum Target {
-    /// fio's NBD engine.
-    Nbd(String),
-    /// fio on a file, without the page cache.
-    File(PathBuf),
-    /// Our own generator, over memlane's API: the server's address, as `map` takes it.
-    Api(String),
-    /// fio with memlane's engine: the same API.
-    Engine {
-        /// libmemlane_fio.so
-        library: PathBuf,
-        /// The server's address.
-        at: String,
-    },
-}
-
-/// A system that runs.
-pub(super) struct Running {
-    /// Where the load goes.
-    pub(super) target: Target,
-    /// The last one is ended first.
-    pub(super) services: Vec<Service>,
-    /// Names a process that is no child of ours any more.
-    pub(super) pid_file: Option<PathBuf>,
-    /// What they keep it in.
-    pub(super) disk: Option<Disk>,
-    /// Keeps the volume from going with its last user, between one load and the next.
-    pub(super) held: Option<OpenVolume>,
-}
-
-/// A file, for as long as it is needed.
-pub(super) struct Disk(pub(super) PathBuf);
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It says goodbye to a server that is still there.
-        drop(self.held.take());
-        while let Some(service) = self.services.pop() {
-            drop(service);
-        }
-        drop(self.disk.take());
-    }
-}
-
-/// With what a system is loaded.
+/// What serves, and who asks. It is fio that asks, but for [`By::Api`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Tool {
-    /// fio, whatever the engine.
-    Fio,
-    /// `memlane-bench peer load`.
-    Own,
+pub(super) enum By {
+    /// memlane's API, by fio with memlane's engine.
+    Engine,
+    /// memlane's API, by `memlane-bench peer load`.
+    Api,
+    /// memlane's NBD export.
+    Nbd,
+    /// memlane's file.
+    Fuse,
+    NbdkitMemory,
+    NbdkitFile,
+    NbdServer,
+    /// QEMU's storage daemon.
+    Qsd,
 }
 
 /// Something that serves blocks.
-#[derive(Clone, Copy)]
-pub(super) struct System {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Served {
     /// For `--only`.
     pub(super) id: &'static str,
     /// For people.
-    pub(super) about: &'static str,
-    /// Programs of others that it takes, beside the generator.
-    pub(super) needs: &'static [&'static str],
-    pub(super) tool: Tool,
+    about: &'static str,
+    by: By,
+    tcp: bool,
     /// Also measured with more and more jobs?
     pub(super) in_sweep: bool,
-    /// Starts it.
-    pub(super) start: fn(&Bench) -> anyhow::Result<Running>,
+    /// Belongs to a short run? Of some peers the same programs are in it, over a unix socket.
+    pub(super) is_quick: bool,
 }
 
-type Start = fn(&Bench) -> anyhow::Result<Running>;
-
-const fn own(id: &'static str, about: &'static str, start: Start) -> System {
-    System {
+const fn served(id: &'static str, about: &'static str, by: By, tcp: bool) -> Served {
+    Served {
         id,
         about,
-        needs: &[],
-        tool: Tool::Own,
+        by,
+        tcp,
         in_sweep: false,
-        start,
+        is_quick: true,
     }
 }
 
-const fn by_fio(
-    id: &'static str,
-    about: &'static str,
-    needs: &'static [&'static str],
-    in_sweep: bool,
-    start: Start,
-) -> System {
-    System {
-        id,
-        about,
-        needs,
-        tool: Tool::Fio,
-        in_sweep,
-        start,
+const fn swept(served: Served) -> Served {
+    Served {
+        in_sweep: true,
+        ..served
     }
 }
 
-const NBDKIT: &[&str] = &["nbdkit"];
-const QSD: &[&str] = &["qemu-storage-daemon"];
-
-const ALL: [System; 15] = [
-    by_fio(
-        "fio-local",
-        "memlane, API, loopback device",
-        &[],
-        true,
-        |b| ours::engine(b, true),
-    ),
-    by_fio("fio-tcp", "memlane, API, TCP device", &[], true, |b| {
-        ours::engine(b, false)
-    }),
-    own(
-        "api-local",
-        "memlane, API, loopback device, own generator",
-        |b| ours::api(b, true),
-    ),
-    own("api-tcp", "memlane, API, TCP device, own generator", |b| {
-        ours::api(b, false)
-    }),
-    by_fio(
-        "nbd-local",
-        "memlane, NBD export, loopback device",
-        &[],
-        true,
-        |b| ours::nbd(b, true),
-    ),
-    by_fio(
-        "nbd-tcp",
-        "memlane, NBD export, TCP device",
-        &[],
-        false,
-        |b| ours::nbd(b, false),
-    ),
-    by_fio(
-        "fuse",
-        "memlane, FUSE file, loopback device",
-        &[],
-        false,
-        ours::fuse,
-    ),
-    by_fio("nbdkit", "nbdkit memory, unix socket", NBDKIT, true, |b| {
-        peers::nbdkit_memory(b, false)
-    }),
-    by_fio("nbdkit-tcp", "nbdkit memory, TCP", NBDKIT, false, |b| {
-        peers::nbdkit_memory(b, true)
-    }),
-    by_fio(
-        "nbdkit-file",
-        "nbdkit file in memory, unix socket",
-        NBDKIT,
-        false,
-        |b| peers::nbdkit_file(b, false),
-    ),
-    by_fio(
-        "nbdkit-file-tcp",
-        "nbdkit file in memory, TCP",
-        NBDKIT,
-        false,
-        |b| peers::nbdkit_file(b, true),
-    ),
-    by_fio(
-        "nbd-server",
-        "nbd-server, file in memory, unix socket",
-        &["nbd-server"],
-        false,
-        |b| peers::nbd_server(b, false),
-    ),
-    by_fio(
-        "nbd-server-tcp",
-        "nbd-server, file in memory, TCP",
-        &["nbd-server"],
-        false,
-        |b| peers::nbd_server(b, true),
-    ),
-    by_fio(
-        "qsd",
-        "qemu-storage-daemon, file in memory, unix socket",
-        QSD,
-        true,
-        |b| peers::qsd(b, false),
-    ),
-    by_fio(
-        "qsd-tcp",
-        "qemu-storage-daemon, file in memory, TCP",
-        QSD,
-        false,
-        |b| peers::qsd(b, true),
-    ),
-];
-
-/// All of them, ours first.
-pub(super) fn all() -> &'static [System] {
-    &ALL
+const fn long(served: Served) -> Served {
+    Served {
+        is_quick: false,
+        ..served
+    }
 }
 
-/// Peers that a short run leaves out: the same programs are in it, over a unix socket.
-const NOT_QUICK: [&str; 3] = ["nbdkit-file-tcp", "nbd-server-tcp", "qsd-tcp"];
-
-/// Belongs to a short run?
-pub(super) fn is_quick(system: &System) -> bool {
-    !NOT_QUICK.contains(&system.id)
-}
+/// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket.
+#[rustfmt::skip]
+pub(super) const ALL: [Served; 15] = {
+    use By::*;
+    const TCP: bool = true;
+    [
+        swept(served("fio-local", "memlane, API, loopback device", Engine, !TCP)),
+        swept(served("fio-tcp", "memlane, API, TCP device", Engine, TCP)),
+        served("api-local", "memlane, API, loopback device, own generator", Api, !TCP),
+        served("api-tcp", "memlane, API, TCP device, own generator", Api, TCP),
+        swept(served("nbd-local", "memlane, NBD export, loopback device", Nbd, !TCP)),
+        served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
+        served("fuse", "memlane, FUSE file, loopback device", Fuse, !TCP),
+        swept(served("nbdkit", "nbdkit memory, unix socket", NbdkitMemory, !TCP)),
+        served("nbdkit-tcp", "nbdkit memory, TCP", NbdkitMemory, TCP),
+        served("nbdkit-file", "nbdkit file in memory, unix socket", NbdkitFile, !TCP),
+        long(served("nbdkit-file-tcp", "nbdkit file in memory, TCP", NbdkitFile, TCP)),
+        served("nbd-server", "nbd-server, file in memory, unix socket", NbdServer, !TCP),
+        long(served("nbd-server-tcp", "nbd-server, file in memory, TCP", NbdServer, TCP)),
+        swept(served("qsd", "qemu-storage-daemon, file in memory, unix socket", Qsd, !TCP)),
+        long(served("qsd-tcp", "qemu-storage-daemon, file in memory, TCP", Qsd, TCP)),
+    ]
+};
 
 /// What an id means.
-pub(super) fn known(id: &str) -> Option<&'static System> {
-    ALL.iter().find(|system| system.id == id)
+pub(super) fn known(id: &str) -> Option<&'static Served> {
+    ALL.iter().find(|served| served.id == id)
 }
 
-/// Is it one of memlane's own?
-pub(super) fn is_ours(id: &str) -> bool {
-    known(id).is_some_and(|system| system.about.starts_with("memlane"))
+impl Served {
+    /// As a column.
+    pub(super) fn system(&self) -> System {
+        System {
+            id: self.id,
+            about: self.about,
+            ours: matches!(self.by, By::Engine | By::Api | By::Nbd | By::Fuse),
+        }
+    }
+
+    /// Starts it.
+    pub(super) fn start(&self, bench: &Bench) -> anyhow::Result<Running> {
+        let (local, tcp) = (!self.tcp, self.tcp);
+        match self.by {
+            By::Engine => ours::engine(bench, local),
+            By::Api => ours::api(bench, local),
+            By::Nbd => ours::nbd(bench, local),
+            By::Fuse => ours::fuse(bench),
+            By::NbdkitMemory => peers::nbdkit_memory(bench, tcp),
+            By::NbdkitFile => peers::nbdkit_file(bench, tcp),
+            By::NbdServer => peers::nbd_server(bench, tcp),
+            By::Qsd => peers::qsd(bench, tcp),
+        }
+    }
+
+    /// Why it cannot be measured here, if so: what it lacks, and who brings that.
+    pub(super) fn lacks(&self, bench: &Bench) -> Option<String> {
+        let needed: &[&str] = match self.by {
+            By::Api => &[],
+            By::Engine | By::Nbd | By::Fuse => &["fio"],
+            By::NbdkitMemory | By::NbdkitFile => &["nbdkit", "fio"],
+            By::NbdServer => &["nbd-server", "fio"],
+            By::Qsd => &["qemu-storage-daemon", "fio"],
+        };
+        absent(needed).or_else(|| match self.by {
+            By::Engine => ours::no_engine(&ours::library(&bench.programs)),
+            _ => None,
+        })
+    }
 }
 
-/// Why a system cannot be measured here, if so: what it lacks, and who brings that.
-pub(super) fn lacks(system: &System, bench: &Bench) -> Option<String> {
-    let fio: &[&str] = match system.tool {
-        Tool::Fio => &["fio"],
-        Tool::Own => &[],
-    };
-    let mut needed = system.needs.iter().chain(fio);
-    if let Some(name) = needed.find(|name| find_program(name).is_none()) {
-        return Some(format!("not installed: {name} ({})", package(name)));
-    }
-    match system.id {
-        "fio-local" | "fio-tcp" => ours::no_engine(&ours::library(bench)),
-        _ => None,
-    }
+/// The first of some programs that is not there.
+fn absent(needed: &[&str]) -> Option<String> {
+    let name = needed.iter().find(|name| find_program(name).is_none())?;
+    Some(format!("not installed: {name} ({})", package(name)))
 }
 
 fn package(program: &str) -> String {
@@ -262,15 +145,6 @@ fn package(program: &str) -> String {
         name => name,
     };
     format!("apt-get install {package}")
-}
-
-/// The name of a volume in the server's memory.
-pub(super) fn volume(size: u64) -> String {
-    format!("mem:{size}")
-}
-
-pub(super) fn uri(socket: &Path) -> String {
-    format!("nbd+unix:///?socket={}", socket.display())
 }
 
 #[cfg(test)]
@@ -283,41 +157,24 @@ mod tests {
             let twice = ALL[..index].iter().any(|other| other.id == system.id);
             assert!(!twice, "{}", system.id);
         }
-        let ours = ALL.iter().filter(|system| is_ours(system.id)).count();
+        let ours = ALL.iter().filter(|served| served.system().ours).count();
         assert_eq!((ours, ALL.len() - ours), (7, 8));
-        assert!(NOT_QUICK.iter().all(|id| known(id).is_some()));
         // The sweep compares, too.
         let swept = |ours| {
-            let mut all = ALL.iter().filter(|system| system.in_sweep);
-            all.any(|system| is_ours(system.id) == ours)
+            let mut all = ALL.iter().filter(|served| served.in_sweep);
+            all.any(|served| served.system().ours == ours)
         };
         assert!(swept(true) && swept(false));
     }
 
     #[test]
     fn what_is_missing_is_named_with_the_package_that_brings_it() {
-        let bench = Bench {
-            programs: Programs::nowhere(),
-            scratch: Scratch::new().expect("a folder"),
-            size: 1 << 20,
-            fio_cpu: 0.0,
-        };
-        let absent = System {
-            needs: &["no-such-program-as-this"],
-            tool: Tool::Own,
-            ..ALL[0]
-        };
-        let told = lacks(&absent, &bench).expect("it is not there");
+        let told = absent(&["sh", "no-such-program-as-this"]).expect("it is not there");
         assert!(
             told.contains("apt-get install no-such-program-as-this"),
             "{told}"
         );
-        let engine = System {
-            tool: Tool::Own,
-            ..ALL[0]
-        };
-        let told = lacks(&engine, &bench).expect("no library there");
-        assert!(told.contains("libmemlane_fio.so"), "{told}");
+        assert_eq!(absent(&["sh"]), None);
         assert!(package("qemu-storage-daemon").ends_with("qemu-system-common"));
     }
 }

@@ -3,8 +3,8 @@
 use super::rows::{LANE, PYTHON, Part, ROWS, Row, STREAM, TOKENS};
 use super::sinks::{RECV_COPY, SPLICE};
 use super::tokens::WAYS;
-use crate::render::published::Published;
-use crate::suites::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
+use crate::published::Published;
 
 /// Of the lane, at most (`memlane_devmem::io::lane`).
 const RING: u64 = 2 << 20;
@@ -36,7 +36,7 @@ pub(crate) fn catalogue() -> Catalogue {
     }
 }
 
-fn of(part: Part) -> Vec<crate::suites::Row> {
+fn of(part: Part) -> Vec<crate::catalogue::Row> {
     let of = ROWS.iter().filter(|row| row.part == part);
     of.map(|one| row(one.row, one.about)).collect()
 }

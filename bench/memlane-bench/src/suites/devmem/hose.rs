@@ -14,12 +14,11 @@ use memlane_devmem::io::Path;
 use memlane_devmem::io::lane::{End, agreed};
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 
-use super::sinks::{self, Sink};
-use super::sizes::Sizes;
+use super::outcome::Seen;
+use super::sinks::{self, PERIOD, Receive, Sink};
 use crate::out;
-use crate::units::size;
+use crate::runner::options::size;
 
 /// Before the clocks begin: memory is touched once, windows are open.
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -27,8 +26,6 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(15);
 /// Between two looks at the clock.
 const LOOK: u64 = 4 << 20;
-/// The largest that is in a byte and divides no size of ours.
-const PERIOD: usize = 251;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Hose {
@@ -60,38 +57,6 @@ struct Send {
     /// TCP's congestion control.
     #[arg(long)]
     congestion: Option<String>,
-}
-
-/// How and where a receiver puts what comes.
-#[derive(clap::Args, Debug)]
-pub(super) struct Receive {
-    address: String,
-    /// A path of the lane, or recv-copy, or splice.
-    pub(super) system: String,
-    /// Bytes of the region.
-    #[arg(long, default_value = "64M", value_parser = size)]
-    pub(super) region: u64,
-    /// Bytes of a chunk.
-    #[arg(long, default_value = "64K", value_parser = size)]
-    pub(super) chunk: u64,
-    /// Bytes that are kept before their fragments go back; who has no fragments goes round so many.
-    #[arg(long, default_value = "1M", value_parser = size)]
-    pub(super) hold: u64,
-}
-
-/// What an end has counted.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-pub(super) struct Seen {
-    pub(super) bytes: u64,
-    pub(super) per_second: f64,
-    /// Of its processor time, user and system.
-    pub(super) cpu_s_per_gb: f64,
-    /// Bytes that were copied for each byte of payload, by the kernel between its buffers and memory of a program …
-    pub(super) copied_by_kernel: f64,
-    /// … and by the program, between two places of host memory.
-    pub(super) copied_by_program: f64,
-    /// Of fragments, if there were any.
-    pub(super) fragments: Option<Sizes>,
 }
 
 pub(crate) fn run(hose: &Hose) -> anyhow::Result<()> {
@@ -262,17 +227,4 @@ fn ended(sink: &Sink, watch: Option<Watch>, came: u64) -> anyhow::Result<Seen> {
         fragments: sink.sizes(),
         ..watch.stop(came)
     })
-}
-
-/// Is this what is at that place of the stream? All of it, or its ends.
-pub(super) fn check(bytes: &[u8], at: u64, all: bool) -> anyhow::Result<()> {
-    // Less than 251.
-    let byte = |n: usize| u8::try_from((at + n as u64) % PERIOD as u64).unwrap_or(0);
-    let right = match (all, bytes) {
-        (true, _) => bytes.iter().enumerate().all(|(n, seen)| *seen == byte(n)),
-        (false, [first, .., last]) => *first == byte(0) && *last == byte(bytes.len() - 1),
-        (false, _) => bytes.first().is_none_or(|first| *first == byte(0)),
-    };
-    anyhow::ensure!(right, "other bytes than were sent, at {at} of the stream");
-    Ok(())
 }

@@ -3,15 +3,16 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `rows` | what is measured, of whom; `plan`: what was asked for |
+//! | `rows` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
 //! | `stream`, `hose`, `sinks` | a stream between two processes; one end of it; whoever receives. `sizes`: of fragments |
 //! | `python` | tensors, received in Python |
 //! | `tokens` | what it costs to hand them back |
+//! | `outcome` | what was seen of a stream |
 
 pub(crate) mod catalogue;
 pub(crate) mod hose;
-mod plan;
+mod outcome;
 mod python;
 mod rows;
 mod sinks;
@@ -19,22 +20,17 @@ mod sizes;
 mod stream;
 mod tokens;
 
-use std::process::ExitCode;
-
-use crate::exit::{Exit, fail};
-use crate::runner::machine::Machine;
-use crate::runner::progress::Progress;
-use crate::runner::turn::{self, Bench};
-use crate::runner::{self, Figure, Made, Options, Record, sys};
-use crate::suites::System;
-use plan::{Plan, Wish};
+use crate::catalogue::System;
+use crate::runner::machine::Asked;
+use crate::runner::options::Options;
+use crate::runner::plan::Plan;
+use crate::runner::turn::{self, Bench, Suite, Turn, congestion_control};
+use crate::sample::Run;
 use rows::{Part, REGION, Row};
 
 /// Measures device memory.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Devmem {
-    #[command(flatten)]
-    common: Options,
     /// TCP's congestion control, for all [default: cubic, where the kernel has it].
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -43,116 +39,69 @@ pub(crate) struct Devmem {
     python: String,
 }
 
-/// What was seen of one system in one row.
-#[derive(Clone, PartialEq, Debug)]
-struct Outcome {
-    /// Bytes in a second.
-    value: f64,
-    /// Seconds of processor time for a gigabyte, both ends.
-    cpu: Option<f64>,
-    /// Of these, the receiver's.
-    receiver_cpu: Option<f64>,
-    /// Copies of each byte, both ends.
-    copied_by_kernel: Option<f64>,
-    copied_by_program: Option<f64>,
-    fragments: Option<sizes::Sizes>,
+struct Measured {
+    bench: Bench,
+    congestion_control: String,
+    python: String,
 }
 
-impl Outcome {
-    fn figures(&self) -> Vec<Figure> {
-        let some = |metric, unit, value: Option<f64>| value.map(|value| (metric, unit, value));
-        let sizes = self.fragments.as_ref();
-        let size =
-            |metric, of: fn(&sizes::Sizes) -> u32| some(metric, "B", sizes.map(|s| of(s).into()));
-        let all = [
-            Some(("throughput", "GB/s", self.value / 1e9)),
-            some("cpu", "s/GB", self.cpu),
-            some("receiver_cpu", "s/GB", self.receiver_cpu),
-            some("kernel_copies", "copies", self.copied_by_kernel),
-            some("program_copies", "copies", self.copied_by_program),
-            some("fragments", "fragments", sizes.map(|s| s.count as f64)),
-            size("fragment_smallest", |s| s.smallest),
-            size("fragment_tenth", |s| s.tenth),
-            size("fragment_half", |s| s.half),
-            size("fragment_largest", |s| s.largest),
-        ];
-        all.into_iter().flatten().collect()
-    }
-}
-
-pub(crate) fn run(options: &Devmem) -> anyhow::Result<ExitCode> {
-    let common = &options.common;
-    let wish = Wish {
-        quick: common.quick,
-        only: common.only.clone(),
-        rounds: common.rounds([9, 5]),
-        seconds: common.seconds([1.0, 0.5]),
+pub(crate) fn run(options: &Options, more: &Devmem) -> anyhow::Result<Run> {
+    let plan = Plan::new(options.wish([9, 5], [1.0, 0.5]))?;
+    let congestion_control = congestion_control(more.congestion.as_deref())?;
+    let bench = Bench::new(plan.wish.seconds)?;
+    let mut measured = Measured {
+        bench,
+        congestion_control,
+        python: more.python.clone(),
     };
-    let mut plan = Plan::new(&wish).map_err(|text| fail(Exit::Usage, text))?;
-    sys::watch_for_interrupts();
-    let bench = Bench::new(plan.seconds, options.congestion.as_deref())?;
-    let machine = Machine::of("devmem");
-    let mut record = Record::new("devmem");
-    let missing = plan.without(|part, system| lacks(part, system, &options.python));
-    turn::announce(&plan, &missing, &mut record, &bench, &machine);
-    measure(&bench, &options.python, &plan, &mut record)?;
-    let made = Made {
-        rounds: plan.rounds,
-        seconds: plan.seconds,
-        settings: vec![
-            ("congestion", bench.congestion_control.clone()),
+    turn::run(&mut measured, plan)
+}
+
+impl Suite for Measured {
+    type Row = Row;
+    const NAME: &'static str = "devmem";
+    const PROGRAMS: &'static [Asked] = &[("python3", &["--version"])];
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("congestion", self.congestion_control.clone()),
             ("region", REGION.to_string()),
-        ],
-        machine,
-    };
-    runner::conclude(common, record, made)
-}
-
-fn lacks(part: Part, system: &System, python: &str) -> Option<String> {
-    match part {
-        Part::Stream | Part::Tokens => None,
-        Part::Python => python::lacks(python, system.id),
+        ]
     }
-}
 
-fn measure(bench: &Bench, python: &str, plan: &Plan, record: &mut Record) -> anyhow::Result<()> {
-    let mut progress = Progress::new(plan.time());
-    for round in 0..plan.rounds {
-        let mut turn = turn::Turn {
-            plan,
-            round,
-            progress: &mut progress,
-            record,
-        };
-        for row in &plan.rows {
-            for system in turn.systems(row.part) {
-                let seen = match row.part {
-                    Part::Stream => stream::measure(bench, row, system.id),
-                    Part::Python => python::measure(bench, python, row, system.id),
-                    Part::Tokens => {
-                        tokens(bench, &mut turn, row, &system)?;
-                        continue;
-                    }
-                };
-                turn.keep(row, &system, seen.map(|seen| seen.figures()))?;
-            }
+    fn lacks(&self, part: Part, system: &System) -> Option<String> {
+        match part {
+            Part::Stream | Part::Tokens => None,
+            Part::Python => python::lacks(&self.python, system.id),
         }
     }
-    Ok(())
-}
 
-/// Each way to hand tokens back is a row of its own.
-fn tokens(
-    bench: &Bench,
-    turn: &mut turn::Turn<'_, Row>,
-    row: &Row,
-    system: &System,
-) -> anyhow::Result<()> {
-    let costs = stream::tokens(bench);
-    let of = |cost: &tokens::Cost| ("token", "ns", cost.ns_per_token);
-    for cost in costs.iter().flatten() {
-        let id = catalogue::token_row((cost.ranges, cost.tokens));
-        turn.record.add(&id, system.id, turn.round, &[of(cost)]);
+    fn measure(
+        &mut self,
+        turn: &mut Turn<'_, Row>,
+        system: &System,
+        rows: &[Row],
+    ) -> anyhow::Result<()> {
+        let (bench, congestion) = (&self.bench, self.congestion_control.as_str());
+        for row in rows {
+            let figures = match row.part {
+                Part::Stream => stream::measure(bench, congestion, row, system.id)?.figures(),
+                Part::Python => {
+                    let with = [&self.python, congestion];
+                    python::measure(bench, with, row, system.id)?.figures()
+                }
+                Part::Tokens => {
+                    // Each way to hand tokens back is a row of its own.
+                    for cost in stream::tokens(bench)? {
+                        let id = catalogue::token_row((cost.ranges, cost.tokens));
+                        let figures = [("token", "ns", cost.ns_per_token)];
+                        turn.record.add(&id, system.id, turn.round, &figures);
+                    }
+                    Vec::new()
+                }
+            };
+            turn.keep(row, system, &figures);
+        }
+        Ok(())
     }
-    turn.keep(row, system, costs.map(|_| Vec::new()))
 }

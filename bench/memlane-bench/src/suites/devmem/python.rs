@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::hose::Seen;
+use super::outcome::{Outcome, Seen};
 use super::rows::{REGION, Row};
-use super::stream::{hose, seen};
-use super::{Bench, Outcome};
+use super::stream::{receiver, seen, sender};
 use crate::runner::proc::{Job, free_port};
 use crate::runner::sys;
+use crate::runner::turn::Bench;
 
 /// In the source tree.
 const SCRIPT: &str = "bindings/python/bench/receive.py";
@@ -67,7 +67,7 @@ pub(super) fn lacks(python: &str, system: &str) -> Option<String> {
 
 pub(super) fn measure(
     bench: &Bench,
-    python: &str,
+    [python, congestion]: [&str; 2],
     row: &Row,
     system: &str,
 ) -> anyhow::Result<Outcome> {
@@ -76,26 +76,16 @@ pub(super) fn measure(
     let start = |command| Job::start(command, limit, &bench.scratch);
     let receive = start(match way(system) {
         Some(way) => script(bench, python, row, [way, &address]),
-        None => rust(bench, row, &address),
+        None => receiver(bench, row, &address, "mapped"),
     })?;
-    let mut send = hose(bench, 0);
-    send.args(["send", &address, "--write", &row.write.to_string()]);
-    send.args(["--seconds", &bench.seconds.to_string()]);
-    send.args(["--congestion", &bench.congestion_control]);
+    let send = sender(bench, congestion, row, &address);
     let sent = seen(&start(send)?.finish()?)?;
     let received = receive.finish()?;
     let received = match way(system) {
         Some(_) => of_script(&received, sent.bytes)?,
         None => seen(&received)?,
     };
-    Ok(Outcome {
-        value: sent.per_second,
-        cpu: Some(sent.cpu_s_per_gb + received.cpu_s_per_gb),
-        receiver_cpu: Some(received.cpu_s_per_gb),
-        copied_by_kernel: Some(sent.copied_by_kernel + received.copied_by_kernel),
-        copied_by_program: Some(sent.copied_by_program + received.copied_by_program),
-        fragments: None,
-    })
+    Ok(Outcome::of(sent.per_second, &sent, received))
 }
 
 fn script(bench: &Bench, python: &str, row: &Row, [way, address]: [&str; 2]) -> Command {
@@ -107,20 +97,6 @@ fn script(bench: &Bench, python: &str, row: &Row, [way, address]: [&str; 2]) -> 
         command.args(["--chunk", &row.chunk.to_string(), "--path", "mapped"]);
     }
     sys::confine(&mut command, &[bench.cpus[1]]);
-    command
-}
-
-fn rust(bench: &Bench, row: &Row, address: &str) -> Command {
-    let mut command = hose(bench, 1);
-    command.args([
-        "receive",
-        address,
-        "mapped",
-        "--region",
-        &REGION.to_string(),
-    ]);
-    command.args(["--chunk", &row.chunk.to_string()]);
-    command.args(["--hold", &row.hold.to_string()]);
     command
 }
 

@@ -1,8 +1,8 @@
 //! What is measured of whom: rows, in three parts, and the systems of each.
 
 use super::sinks::{RECV_COPY, SPLICE};
+use crate::catalogue::{System, system};
 use crate::runner::plan;
-use crate::suites::{System, system};
 
 /// A part of the run, with a table of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,11 +26,11 @@ impl plan::Part for Part {
         }
     }
 
-    fn systems(self) -> &'static [System] {
+    fn systems(self) -> Vec<System> {
         match self {
-            Part::Stream => &STREAM,
-            Part::Tokens => &TOKENS,
-            Part::Python => &PYTHON,
+            Part::Stream => STREAM.to_vec(),
+            Part::Tokens => TOKENS.to_vec(),
+            Part::Python => PYTHON.to_vec(),
         }
     }
 
@@ -71,7 +71,7 @@ const fn stream(row: &'static str, about: &'static str, [write, chunk, hold]: [u
     }
 }
 
-/// The first ones are what a short run has.
+/// All rows.
 pub(super) const ROWS: [Row; 7] = [
     stream(
         "kept-1m",
@@ -112,14 +112,18 @@ pub(super) const ROWS: [Row; 7] = [
     ),
 ];
 
-/// How many rows a short run has.
-const QUICK: usize = 5;
+/// What a short run leaves out.
+const NOT_QUICK: [&str; 2] = ["chunks-4k", "chunks-1m"];
 
 impl plan::Row for Row {
     type Part = Part;
 
-    fn all(quick: bool) -> Vec<Row> {
-        ROWS[..if quick { QUICK } else { ROWS.len() }].to_vec()
+    fn all() -> Vec<Row> {
+        ROWS.to_vec()
+    }
+
+    fn is_quick(&self) -> bool {
+        !NOT_QUICK.contains(&self.row)
     }
 
     fn part(&self) -> Part {
@@ -154,22 +158,48 @@ pub(super) const PYTHON: [System; 4] = [
 
 #[cfg(test)]
 mod tests {
-    use super::plan::{Part as _, Row as _};
+    use std::time::Duration;
+
+    use super::plan::Part as _;
+    use super::plan::tests::{counts, planned};
     use super::*;
     use memlane_devmem::io::Path;
 
+    /// Figures of each part.
+    fn of(only: &[&str], quick: bool) -> Vec<usize> {
+        let counts = counts(&planned::<Row>(only, quick));
+        counts
+            .iter()
+            .map(|(rows, systems)| rows * systems)
+            .collect()
+    }
+
+    const STREAMS: usize = STREAM.len();
+
     #[test]
-    fn rows_have_names_of_their_own_and_a_short_run_has_each_part() {
-        let mut names: Vec<&str> = ROWS.iter().map(|row| row.row).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), ROWS.len());
-        for &part in Part::ALL {
-            assert!(
-                Row::all(true).iter().any(|row| row.part == part),
-                "{part:?}"
-            );
-        }
+    fn everything_is_measured_when_nothing_is_named_and_a_short_run_is_short() {
+        assert_eq!(of(&[], false), [5 * STREAMS, 1, 4]);
+        assert_eq!(of(&[], true), [3 * STREAMS, 1, 4]);
+        let time = planned::<Row>(&[], true).time();
+        assert!(time < Duration::from_secs(72), "{time:?} for 2 of 5 rounds");
+    }
+
+    #[test]
+    fn names_narrow_what_they_name_and_nothing_else() {
+        assert_eq!(of(&["stream"], true), [3 * STREAMS, 0, 0]);
+        assert_eq!(of(&["kept-1m", "mapped"], true), [1, 0, 0]);
+        assert_eq!(of(&["recv-into"], true), [0, 0, 1]);
+        // A row that a short run leaves out is there when it is named.
+        assert_eq!(of(&["chunks-4k", "splice"], true), [1, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_missing_is_left_out_and_told_if_it_was_wanted() {
+        let lacks = |part, _: &System| (part == Part::Python).then(|| "no wheel".to_owned());
+        let mut plan = planned::<Row>(&[], true);
+        assert_eq!(plan.without(lacks).len(), 4);
+        assert!(plan.systems_of(Part::Python).is_empty());
+        assert!(planned::<Row>(&["tokens"], true).without(lacks).is_empty());
     }
 
     #[test]

@@ -17,8 +17,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use super::hose::{Receive, check};
 use super::sizes::{Counting, Sizes};
+use crate::runner::options::size;
 
 /// `recv()` into memory of the program's own, then a copy.
 pub(super) const RECV_COPY: &str = "recv-copy";
@@ -30,6 +30,26 @@ const BUFFER: usize = 256 << 10;
 /// As large as a pipe may be without privileges.
 const PIPE: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The largest that is in a byte and divides no size of ours.
+pub(super) const PERIOD: usize = 251;
+
+/// How and where a receiver puts what comes.
+#[derive(clap::Args, Debug)]
+pub(super) struct Receive {
+    pub(super) address: String,
+    /// A path of the lane, or recv-copy, or splice.
+    pub(super) system: String,
+    /// Bytes of the region.
+    #[arg(long, default_value = "64M", value_parser = size)]
+    pub(super) region: u64,
+    /// Bytes of a chunk.
+    #[arg(long, default_value = "64K", value_parser = size)]
+    pub(super) chunk: u64,
+    /// Bytes that are kept before their fragments go back; who has no fragments goes round so many.
+    #[arg(long, default_value = "1M", value_parser = size)]
+    pub(super) hold: u64,
+}
 
 /// Bytes that were copied.
 #[derive(Clone, Copy, Debug, Default)]
@@ -335,4 +355,17 @@ impl Spliced {
         self.copied.by_kernel += came as u64;
         Ok(came as u64)
     }
+}
+
+/// Is this what is at that place of the stream? All of it, or its ends.
+fn check(bytes: &[u8], at: u64, all: bool) -> anyhow::Result<()> {
+    // Less than 251.
+    let byte = |n: usize| u8::try_from((at + n as u64) % PERIOD as u64).unwrap_or(0);
+    let right = match (all, bytes) {
+        (true, _) => bytes.iter().enumerate().all(|(n, seen)| *seen == byte(n)),
+        (false, [first, .., last]) => *first == byte(0) && *last == byte(bytes.len() - 1),
+        (false, _) => bytes.first().is_none_or(|first| *first == byte(0)),
+    };
+    anyhow::ensure!(right, "other bytes than were sent, at {at} of the stream");
+    Ok(())
 }

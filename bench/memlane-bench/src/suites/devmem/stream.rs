@@ -5,32 +5,26 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::hose::Seen;
+use super::outcome::{Outcome, Seen};
 use super::rows::{LANE, REGION, Row};
-use super::{Bench, Outcome};
 use crate::runner::proc::{Job, free_port};
 use crate::runner::sys;
+use crate::runner::turn::Bench;
 
 /// Beyond the measurement: to start, to meet, to end.
 const LIMIT: Duration = Duration::from_secs(40);
 
-pub(super) fn measure(bench: &Bench, row: &Row, system: &str) -> anyhow::Result<Outcome> {
+pub(super) fn measure(
+    bench: &Bench,
+    congestion: &str,
+    row: &Row,
+    system: &str,
+) -> anyhow::Result<Outcome> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let limit = LIMIT + Duration::from_secs_f64(bench.seconds);
     // Whoever connects tries until the other end listens.
-    let mut receive = hose(bench, 1);
-    receive.args(["receive", &address, system]);
-    for (flag, bytes) in [
-        ("--region", REGION),
-        ("--chunk", row.chunk),
-        ("--hold", row.hold),
-    ] {
-        receive.args([flag, &bytes.to_string()]);
-    }
-    let mut send = hose(bench, 0);
-    send.args(["send", &address, "--write", &row.write.to_string()]);
-    send.args(["--seconds", &bench.seconds.to_string()]);
-    send.args(["--congestion", &bench.congestion_control]);
+    let receive = receiver(bench, row, &address, system);
+    let mut send = sender(bench, congestion, row, &address);
     if system == LANE {
         send.arg("--lane");
     }
@@ -38,17 +32,33 @@ pub(super) fn measure(bench: &Bench, row: &Row, system: &str) -> anyhow::Result<
     let send = Job::start(send, limit, &bench.scratch)?;
     let sent = seen(&send.finish()?)?;
     let received = seen(&receive.finish()?)?;
-    Ok(Outcome {
-        value: received.per_second,
-        cpu: Some(sent.cpu_s_per_gb + received.cpu_s_per_gb),
-        receiver_cpu: Some(received.cpu_s_per_gb),
-        copied_by_kernel: Some(sent.copied_by_kernel + received.copied_by_kernel),
-        copied_by_program: Some(sent.copied_by_program + received.copied_by_program),
-        fragments: received.fragments,
-    })
+    Ok(Outcome::of(received.per_second, &sent, received))
 }
 
-pub(super) fn hose(bench: &Bench, cpu: usize) -> Command {
+/// Who receives on the second CPU.
+pub(super) fn receiver(bench: &Bench, row: &Row, address: &str, system: &str) -> Command {
+    let mut command = hose(bench, 1);
+    command.args(["receive", address, system]);
+    for (flag, bytes) in [
+        ("--region", REGION),
+        ("--chunk", row.chunk),
+        ("--hold", row.hold),
+    ] {
+        command.args([flag, &bytes.to_string()]);
+    }
+    command
+}
+
+/// Who sends on the first one.
+pub(super) fn sender(bench: &Bench, congestion: &str, row: &Row, address: &str) -> Command {
+    let mut command = hose(bench, 0);
+    command.args(["send", address, "--write", &row.write.to_string()]);
+    command.args(["--seconds", &bench.seconds.to_string()]);
+    command.args(["--congestion", congestion]);
+    command
+}
+
+fn hose(bench: &Bench, cpu: usize) -> Command {
     let mut command = Command::new(&bench.programs.bench);
     command.args(["peer", "hose"]);
     sys::confine(&mut command, &[bench.cpus[cpu]]);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::copier::READY;
-use super::rows::{Row, UDP_BYTES, VETH, Way};
-use super::{Bench, Outcome};
+use super::rows::{Outcome, Row, UDP_BYTES, VETH, Way};
 use crate::runner::cables::{Cables, Side, address};
 use crate::runner::proc::{Job, Service, find_program, listens};
+use crate::runner::turn::Bench;
 use crate::runner::{parse, sys};
 
 const PORT: u16 = 5201;
@@ -70,7 +70,12 @@ impl Joined {
     }
 
     /// The rate in Gbit/s, and processor seconds for a gigabyte: of the link's processes and of both iperf3.
-    pub(super) fn measure(&self, bench: &Bench, row: &Row) -> anyhow::Result<Outcome> {
+    pub(super) fn measure(
+        &self,
+        bench: &Bench,
+        row: &Row,
+        congestion_control: &str,
+    ) -> anyhow::Result<Outcome> {
         let mut client = self.cables.command(Side::Client, &program("iperf3")?);
         let seconds = bench.seconds.ceil().to_string();
         client.args([
@@ -85,7 +90,7 @@ impl Joined {
         client.args((row.way == Way::Rx).then_some("-R"));
         match row.flows {
             0 => client.args(["-u", "-b", "0", "-l", &UDP_BYTES.to_string()]),
-            flows => client.args(["-P", &flows.to_string(), "-C", &bench.congestion_control]),
+            flows => client.args(["-P", &flows.to_string(), "-C", congestion_control]),
         };
         let limit = LIMIT + Duration::from_secs_f64(bench.seconds);
         let before = self.cpu() + sys::children_cpu_seconds();

@@ -1,9 +1,9 @@
 //! What the packet suite's tables and plots show, and what memlane should reach.
 
 use super::rows::{BULK, MEMIF, MODES, Part, Row, TESTPMD, VETH, rows};
-use crate::render::published::Published;
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
+use crate::published::Published;
 use crate::runner::plan::Row as _;
-use crate::suites::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
 
 /// The better of both older modes, round by round.
 const OLDER: To = To::Best("older", &["copy", "map"]);
@@ -26,7 +26,7 @@ const METHOD: &[&str] = &[
 ];
 
 pub(crate) fn catalogue() -> Catalogue {
-    let all = rows(false);
+    let all = rows();
     Catalogue {
         suite: "packets",
         views: vec![frames(&all), tcp(&all), memif(&all)],
@@ -37,9 +37,9 @@ pub(crate) fn catalogue() -> Catalogue {
     }
 }
 
-fn of(all: &[Row], part: Part) -> Vec<crate::suites::Row> {
+fn of(all: &[Row], part: Part) -> Vec<crate::catalogue::Row> {
     let of = all.iter().filter(|row| row.part == part);
-    of.map(|one| crate::suites::Row {
+    of.map(|one| crate::catalogue::Row {
         sweep: one.sweep(),
         ..row(one.id(), one.about())
     })
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn in_no_row_of_frames_or_of_tcp_may_persistent_be_worse_than_an_older_mode() {
         let goals = catalogue().goals;
-        let all = rows(false);
+        let all = rows();
         let lane = all
             .iter()
             .filter(|row| row.part != Part::Memif && row.flows > 0);

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::pump::{Does, End};
-use super::rows::{Row, Way};
-use super::{Bench, Outcome, cpu, table};
+use super::rows::{Outcome, Row, Way};
+use super::table::{self, cpu};
 use crate::runner::proc::{Job, find_program};
 use crate::runner::sys;
+use crate::runner::turn::Bench;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);

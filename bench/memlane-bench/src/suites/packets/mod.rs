@@ -3,7 +3,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `rows` | what is measured, of whom; `plan`: what was asked for |
+//! | `rows` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
 //! | `table`, `pump` | frames between two processes, which are pumps |
 //! | `bulk`, `copier` | TCP between two namespaces; the simplest program that joins them |
@@ -13,150 +13,97 @@ mod bulk;
 pub(crate) mod catalogue;
 pub(crate) mod copier;
 mod memif;
-mod plan;
 pub(crate) mod pump;
 mod rows;
 mod table;
 
-use std::process::ExitCode;
-
-use crate::exit::{Exit, fail};
-use crate::runner::machine::Machine;
-use crate::runner::progress::Progress;
-use crate::runner::turn::{self, Bench};
-use crate::runner::{self, Figure, Made, Options, Record, sys};
-use crate::suites::System;
-use plan::{Plan, Wish};
-use pump::Does;
+use crate::catalogue::System;
+use crate::runner::machine::Asked;
+use crate::runner::options::Options;
+use crate::runner::plan::Plan;
+use crate::runner::turn::{self, Bench, Suite, Turn, congestion_control};
+use crate::sample::Run;
 use rows::{Part, Row};
 
 /// Measures packets.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Packets {
-    #[command(flatten)]
-    common: Options,
     /// TCP's congestion control, for all [default: cubic, where the kernel has it].
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
 }
 
-/// Of who does that.
-fn cpu(bench: &Bench, does: Does) -> usize {
-    bench.cpus[usize::from(does == Does::Receive)]
+struct Measured {
+    bench: Bench,
+    congestion_control: String,
 }
 
-/// What was seen of one system in one row.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Outcome {
-    /// Frames or Gbit in a second.
-    value: f64,
-    /// What a frame costs, in ns; or a gigabyte, in seconds.
-    cpu: Option<f64>,
-}
-
-type Turn<'a> = turn::Turn<'a, Row>;
-
-pub(crate) fn run(options: &Packets) -> anyhow::Result<ExitCode> {
-    let common = &options.common;
-    let wish = Wish {
-        quick: common.quick,
-        only: common.only.clone(),
-        rounds: common.rounds([5, 2]),
-        seconds: common.seconds([1.0, 0.5]),
+pub(crate) fn run(options: &Options, more: &Packets) -> anyhow::Result<Run> {
+    let plan = Plan::new(options.wish([5, 2], [1.0, 0.5]))?;
+    let congestion_control = congestion_control(more.congestion.as_deref())?;
+    let bench = Bench::new(plan.wish.seconds)?;
+    let mut measured = Measured {
+        bench,
+        congestion_control,
     };
-    let mut plan = Plan::new(&wish).map_err(|text| fail(Exit::Usage, text))?;
-    sys::watch_for_interrupts();
-    let bench = Bench::new(plan.seconds, options.congestion.as_deref())?;
-    let machine = Machine::of("packets");
-    let mut record = Record::new("packets");
-    let missing = plan.without(lacks);
-    turn::announce(&plan, &missing, &mut record, &bench, &machine);
-    measure(&bench, &plan, &mut record)?;
-    let made = Made {
-        rounds: plan.rounds,
-        seconds: plan.seconds,
-        settings: vec![("congestion", bench.congestion_control.clone())],
-        machine,
-    };
-    runner::conclude(common, record, made)
+    turn::run(&mut measured, plan)
 }
 
-fn lacks(part: Part, system: &System) -> Option<String> {
-    match part {
-        Part::Table => None,
-        Part::Bulk => bulk::lacks(system.id),
-        // The other two are of memlane alone.
-        Part::Memif if matches!(system.id, "memlane" | "lane") => None,
-        Part::Memif => memif::lacks(),
+impl Suite for Measured {
+    type Row = Row;
+    const NAME: &'static str = "packets";
+    const PROGRAMS: &'static [Asked] = &[
+        ("iperf3", &["--version"]),
+        // It begins nothing, as there is no such program to run.
+        (
+            "dpdk-testpmd",
+            &[
+                "-v",
+                "--no-huge",
+                "--no-pci",
+                "--no-telemetry",
+                "--no-shconf",
+                "-m",
+                "16",
+                "--",
+                "--help",
+            ],
+        ),
+    ];
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("congestion", self.congestion_control.clone())]
     }
-}
 
-fn measure(bench: &Bench, plan: &Plan, record: &mut Record) -> anyhow::Result<()> {
-    let mut progress = Progress::new(plan.time());
-    for round in 0..plan.rounds {
-        let mut turn = Turn {
-            plan,
-            round,
-            progress: &mut progress,
-            record,
-        };
-        for part in [Part::Table, Part::Memif] {
-            rows_of(bench, &mut turn, part)?;
+    fn lacks(&self, part: Part, system: &System) -> Option<String> {
+        match part {
+            Part::Table => None,
+            Part::Bulk => bulk::lacks(system.id),
+            // The other two are of memlane alone.
+            Part::Memif if matches!(system.id, "memlane" | "lane") => None,
+            Part::Memif => memif::lacks(),
         }
-        bulk(bench, &mut turn)?;
     }
-    Ok(())
-}
 
-/// Row by row, systems alternate.
-fn rows_of(bench: &Bench, turn: &mut Turn<'_>, part: Part) -> anyhow::Result<()> {
-    for row in turn.plan.rows_of(part) {
-        for system in turn.systems(part) {
-            let seen = match part {
-                Part::Memif => memif::measure(bench, &row, system.id),
-                _ => table::measure(bench, &row, system.id),
+    fn measure(
+        &mut self,
+        turn: &mut Turn<'_, Row>,
+        system: &System,
+        rows: &[Row],
+    ) -> anyhow::Result<()> {
+        let bench = &self.bench;
+        let joined = match rows[0].part {
+            Part::Bulk => Some(bulk::Joined::new(bench, system.id)?),
+            _ => None,
+        };
+        for row in rows {
+            let seen = match &joined {
+                Some(joined) => joined.measure(bench, row, &self.congestion_control)?,
+                None if row.part == Part::Memif => memif::measure(bench, row, system.id)?,
+                None => table::measure(bench, row, system.id)?,
             };
-            keep(turn, row, &system, seen)?;
+            turn.keep(row, system, &seen.figures(row.part));
         }
+        Ok(())
     }
-    Ok(())
-}
-
-/// System by system: what joins the namespaces is made once a round.
-fn bulk(bench: &Bench, turn: &mut Turn<'_>) -> anyhow::Result<()> {
-    let rows = turn.plan.rows_of(Part::Bulk);
-    let systems = turn.systems(Part::Bulk);
-    for system in systems.iter().filter(|_| !rows.is_empty()) {
-        let joined = match bulk::Joined::new(bench, system.id) {
-            Ok(joined) => joined,
-            Err(error) => {
-                keep(turn, rows[0], system, Err(error))?;
-                continue;
-            }
-        };
-        for row in &rows {
-            let seen = joined.measure(bench, row);
-            keep(turn, *row, system, seen)?;
-        }
-    }
-    Ok(())
-}
-
-fn keep(
-    turn: &mut Turn<'_>,
-    row: Row,
-    system: &System,
-    seen: anyhow::Result<Outcome>,
-) -> anyhow::Result<()> {
-    turn.keep(&row, system, seen.map(|seen| figures(row.part, &seen)))
-}
-
-fn figures(part: Part, seen: &Outcome) -> Vec<Figure> {
-    let (rate, cpu) = match part {
-        Part::Bulk => (("throughput", "Gbit/s"), "s/GB"),
-        _ => (("rate", "frames/s"), "ns/frame"),
-    };
-    let mut figures = vec![(rate.0, rate.1, seen.value)];
-    figures.extend(seen.cpu.map(|value| ("cpu", cpu, value)));
-    figures
 }

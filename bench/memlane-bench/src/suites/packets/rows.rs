@@ -1,7 +1,8 @@
 //! What is measured of whom: rows, in three parts, and the systems of each.
 
+use crate::catalogue::{System, system};
 use crate::runner::plan;
-use crate::suites::{System, system};
+use crate::runner::record::Figure;
 
 /// A part of the run, with a table of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +16,7 @@ pub(super) enum Part {
 }
 
 impl plan::Part for Part {
-    const ALL: &'static [Self] = &[Part::Table, Part::Bulk, Part::Memif];
+    const ALL: &'static [Self] = &[Part::Table, Part::Memif, Part::Bulk];
 
     fn word(self) -> &'static str {
         match self {
@@ -25,11 +26,11 @@ impl plan::Part for Part {
         }
     }
 
-    fn systems(self) -> &'static [System] {
+    fn systems(self) -> Vec<System> {
         match self {
-            Part::Table => &MODES,
-            Part::Bulk => &BULK,
-            Part::Memif => &MEMIF,
+            Part::Table => MODES.to_vec(),
+            Part::Bulk => BULK.to_vec(),
+            Part::Memif => MEMIF.to_vec(),
         }
     }
 
@@ -47,6 +48,10 @@ impl plan::Part for Part {
             Part::Bulk => 0.6,
             Part::Table | Part::Memif => 0.0,
         }
+    }
+
+    fn at_once(self) -> bool {
+        self == Part::Bulk
     }
 }
 
@@ -81,11 +86,42 @@ pub(super) struct Row {
     pub(super) flows: u16,
 }
 
+/// What was seen of one system in one row.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Outcome {
+    /// Frames or Gbit in a second.
+    pub(super) value: f64,
+    /// What a frame costs, in ns; or a gigabyte, in seconds.
+    pub(super) cpu: Option<f64>,
+}
+
+impl Outcome {
+    pub(super) fn figures(&self, part: Part) -> Vec<Figure> {
+        let (rate, cpu) = match part {
+            Part::Bulk => (("throughput", "Gbit/s"), "s/GB"),
+            _ => (("rate", "frames/s"), "ns/frame"),
+        };
+        let cpu = self.cpu.map(|value| ("cpu", cpu, value));
+        [Some((rate.0, rate.1, self.value)), cpu]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
 impl plan::Row for Row {
     type Part = Part;
 
-    fn all(quick: bool) -> Vec<Row> {
-        rows(quick)
+    fn all() -> Vec<Row> {
+        rows()
+    }
+
+    fn is_quick(&self) -> bool {
+        match self.part {
+            Part::Table => self.queues == 1 || (self.bytes == 64 && self.queues != 3),
+            Part::Bulk => matches!((self.way, self.flows), (Way::Tx, 1 | 3) | (Way::Rx, 1)),
+            Part::Memif => self.bytes == 64,
+        }
     }
 
     fn part(&self) -> Part {
@@ -135,14 +171,6 @@ impl Row {
         let name = format!("{}-{}", self.way.word(), self.bytes);
         steps.then_some((name, f64::from(self.queues)))
     }
-
-    fn is_quick(&self) -> bool {
-        match self.part {
-            Part::Table => self.queues == 1 || (self.bytes == 64 && self.queues != 3),
-            Part::Bulk => matches!((self.way, self.flows), (Way::Tx, 1 | 3) | (Way::Rx, 1)),
-            Part::Memif => self.bytes == 64,
-        }
-    }
 }
 
 /// What one UDP datagram of the bulk part carries: a full Ethernet frame.
@@ -163,8 +191,8 @@ const fn frames(part: Part, way: Way, [bytes, burst]: [u32; 2], queues: u16) -> 
     }
 }
 
-/// All rows, or those of a short run.
-pub(super) fn rows(quick: bool) -> Vec<Row> {
+/// All rows.
+pub(super) fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for way in [Way::Tx, Way::Rx] {
         for bytes in SIZES {
@@ -193,7 +221,6 @@ pub(super) fn rows(quick: bool) -> Vec<Row> {
             rows.push(frames(Part::Memif, way, [bytes, 32], 1));
         }
     }
-    rows.retain(|row| !quick || row.is_quick());
     rows
 }
 
@@ -223,27 +250,25 @@ pub(super) const MEMIF: [System; 5] = [
 
 #[cfg(test)]
 mod tests {
-    use super::plan::{Part as _, Row as _};
+    use std::time::Duration;
+
+    use super::plan::Row as _;
+    use super::plan::tests::{counts, planned};
     use super::*;
 
     #[test]
-    fn rows_have_names_of_their_own_and_a_short_run_has_some_of_each_part() {
-        let all = rows(false);
+    fn rows_have_names_of_their_own() {
+        let all = rows();
         let mut ids: Vec<String> = all.iter().map(Row::id).collect();
         assert_eq!(ids.len(), 12 + 18 + 8 + 4);
         ids.sort();
         ids.dedup();
         assert_eq!(ids.len(), all.len());
-        let quick = rows(true);
-        let count = |part| quick.iter().filter(|row| row.part == part).count();
-        let counts: Vec<usize> = Part::ALL.iter().copied().map(count).collect();
-        assert_eq!(counts, [12 + 4, 3, 2]);
-        assert!(quick.iter().all(|row| all.contains(row)));
     }
 
     #[test]
     fn every_way_size_and_burst_of_the_seed_is_there() {
-        let ids: Vec<String> = rows(false).iter().map(Row::id).collect();
+        let ids: Vec<String> = rows().iter().map(Row::id).collect();
         for way in ["tx", "rx"] {
             for size in SIZES {
                 for burst in BURSTS {
@@ -257,5 +282,46 @@ mod tests {
                 assert!(ids.contains(&format!("tcp-{way}-{flows}")));
             }
         }
+    }
+
+    /// Rows and systems of frames, of memif, of TCP.
+    fn of(only: &[&str], quick: bool) -> Vec<(usize, usize)> {
+        counts(&planned::<Row>(only, quick))
+    }
+
+    #[test]
+    fn everything_is_measured_when_nothing_is_named_and_a_short_run_is_short() {
+        assert_eq!(of(&[], false), [(30, 3), (4, 5), (8, 5)]);
+        assert_eq!(of(&[], true), [(16, 3), (2, 5), (3, 5)]);
+        let time = planned::<Row>(&[], true).time();
+        assert!(time < Duration::from_secs(240), "{time:?}");
+    }
+
+    #[test]
+    fn names_narrow_what_they_name_and_nothing_else() {
+        assert_eq!(of(&["bulk"], false), [(0, 3), (0, 5), (8, 5)]);
+        assert_eq!(
+            of(&["table", "persistent"], false),
+            [(30, 1), (0, 5), (0, 1)]
+        );
+        assert_eq!(of(&["veth"], false), [(0, 3), (0, 5), (8, 1)]);
+        assert_eq!(
+            of(&["tx-64-b1", "memif-rx-64"], false),
+            [(1, 3), (1, 5), (0, 5)]
+        );
+        // A system that no named row has brings in its own.
+        assert_eq!(of(&["tx-64-b1", "veth"], false), [(1, 3), (0, 5), (8, 1)]);
+        // A row that a short run leaves out is there when it is named.
+        assert_eq!(of(&["tx-1496-b32-q3"], true)[0], (1, 3));
+    }
+
+    #[test]
+    fn what_is_missing_is_left_out_and_told_if_it_was_wanted() {
+        let lacks =
+            |_: Part, system: &System| (system.id == "testpmd").then(|| "not installed".to_owned());
+        let mut plan = planned::<Row>(&[], false);
+        assert_eq!(plan.without(lacks).len(), 1);
+        assert_eq!(plan.systems_of(Part::Memif).len(), 4);
+        assert!(planned::<Row>(&["table"], false).without(lacks).is_empty());
     }
 }

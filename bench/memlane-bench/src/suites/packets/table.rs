@@ -6,13 +6,18 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::pump::{Does, End, Seen};
-use super::rows::{Row, Way};
-use super::{Bench, Outcome, cpu};
+use super::rows::{Outcome, Row, Way};
 use crate::runner::proc::Job;
 use crate::runner::sys;
+use crate::runner::turn::Bench;
 
 /// Beyond the measurement: to start, to attach, to end.
 const LIMIT: Duration = Duration::from_secs(40);
+
+/// Where the sender runs, or the receiver.
+pub(super) fn cpu(bench: &Bench, does: Does) -> usize {
+    bench.cpus[usize::from(does == Does::Receive)]
+}
 
 /// A pump's command, on the first or the second of our CPUs.
 pub(super) fn command(bench: &Bench, end: End, does: Does, row: &Row, socket: &str) -> Command {

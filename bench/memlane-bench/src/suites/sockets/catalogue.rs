@@ -1,10 +1,9 @@
 //! What the socket suite's tables and plots show, and what memlane should reach.
 
-use super::native::{self, Kind};
-use super::trial::Side;
-use super::work;
-use crate::render::published::Published;
-use crate::suites::{Aim, Catalogue, Goal, Layout, MemoryRule, Plot, Row, To, View, row};
+use super::rows::{self, BARE, ICE, ICE_SLEEPS, Kind, LANE, LANE_SLEEPS, STREAM, Side, WORKS};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, MemoryRule, Plot, Row, To, View, row};
+use crate::published::Published;
+use crate::runner::plan::Row as _;
 
 const TCP: To = To::System(Side::Tcp.id());
 /// The columns under `memlane run`.
@@ -76,23 +75,22 @@ pub(crate) fn catalogue() -> Catalogue {
 
 /// Rows of some groups, pinned and then free where they can be both.
 fn rows(groups: &[&str]) -> Vec<Row> {
-    let workloads = work::all();
-    let wanted = workloads
+    let wanted = |row: &rows::Row| match row {
+        rows::Row::Program { work, .. } => groups.contains(&WORKS[*work].group),
+        rows::Row::ByName { .. } => false,
+    };
+    rows::Row::all()
         .iter()
-        .filter(|workload| groups.contains(&workload.group()));
-    let rows = wanted.flat_map(|workload| {
-        let both = workload.pinning().len() > 1;
-        workload.rows().into_iter().flat_map(move |id| {
-            let sweep = work::across(id).map(|at| (workload.group().to_owned(), at));
-            let pinned = Row {
-                sweep,
-                ..row(id, work::about(id))
-            };
-            let free = row(work::free(id), format!("{}, free", work::about(id)));
-            [Some(pinned), both.then_some(free)].into_iter().flatten()
-        })
-    });
-    rows.collect()
+        .filter(|row| wanted(row))
+        .map(shown)
+        .collect()
+}
+
+fn shown(one: &rows::Row) -> Row {
+    Row {
+        sweep: one.sweep(),
+        ..row(one.id(), one.about())
+    }
 }
 
 fn against_tcp() -> Vec<(&'static str, To, &'static str)> {
@@ -170,15 +168,8 @@ fn costs() -> View {
 }
 
 fn by_name(kind: Kind) -> View {
-    let systems = native::SYSTEMS.iter().filter(|system| kind.has(system));
-    let sizes = native::sizes(false).into_iter();
-    let rows = sizes.map(|bytes| Row {
-        sweep: Some((kind.word().into(), bytes as f64)),
-        ..row(
-            native::row(kind, bytes),
-            format!("{} B", work::grouped(bytes as f64)),
-        )
-    });
+    let systems = rows::BY_NAME.iter().filter(|system| kind.has(system));
+    let rows = rows::sizes().map(|bytes| shown(&rows::Row::ByName { kind, bytes }));
     let (metric, title, metrics): (_, _, &'static [&'static str]) = match kind {
         Kind::Handover => ("p50", "memory handed over by name", &["p50", "p99"]),
         Kind::Carried => ("throughput", "bytes carried by name", &["throughput"]),
@@ -192,15 +183,8 @@ fn by_name(kind: Kind) -> View {
         rows: rows.collect(),
         metrics,
         ratios: match kind {
-            Kind::Handover => vec![
-                to(native::LANE, native::ICE),
-                to(native::LANE_SLEEPS, native::ICE_SLEEPS),
-                to(native::LANE, native::STREAM),
-            ],
-            Kind::Carried => vec![
-                to(native::LANE, native::BARE),
-                to(native::LANE, native::ICE),
-            ],
+            Kind::Handover => vec![to(LANE, ICE), to(LANE_SLEEPS, ICE_SLEEPS), to(LANE, STREAM)],
+            Kind::Carried => vec![to(LANE, BARE), to(LANE, ICE)],
         },
         plots: vec![Plot::Lines {
             metric,
@@ -221,37 +205,19 @@ fn goals(views: &[View]) -> Vec<Goal> {
             }
         }
     }
-    let sizes = native::sizes(false);
-    for bytes in &sizes {
-        let id = |kind| native::row(kind, *bytes);
-        let ice = To::System(native::ICE);
-        goals.push(goal(
-            &id(Kind::Handover),
-            "p50",
-            native::LANE,
-            ice,
-            Aim::AtMost(1.0),
-        ));
-        if *bytes >= BULK {
-            let bare = To::System(native::BARE);
-            goals.push(goal(
-                &id(Kind::Carried),
-                "throughput",
-                native::LANE,
-                bare,
-                Aim::AtLeast(0.8),
-            ));
+    let id = |kind, bytes| rows::by_name(kind, bytes);
+    for bytes in rows::sizes() {
+        let (ice, bare) = (To::System(ICE), To::System(BARE));
+        let over = id(Kind::Handover, bytes);
+        goals.push(goal(&over, "p50", LANE, ice, Aim::AtMost(1.0)));
+        if bytes >= BULK {
+            let carried = id(Kind::Carried, bytes);
+            goals.push(goal(&carried, "throughput", LANE, bare, Aim::AtLeast(0.8)));
         }
     }
-    let ends = [sizes[0], sizes[sizes.len() - 1]].map(|bytes| native::row(Kind::Handover, bytes));
-    let [first, last] = ends;
-    goals.push(goal(
-        &last,
-        "p50",
-        native::LANE,
-        To::Row(first),
-        Aim::AtMost(1.2),
-    ));
+    let sizes: Vec<u64> = rows::sizes().collect();
+    let [first, last] = [sizes[0], sizes[sizes.len() - 1]].map(|bytes| id(Kind::Handover, bytes));
+    goals.push(goal(&last, "p50", LANE, To::Row(first), Aim::AtMost(1.2)));
     goals
 }
 
@@ -306,13 +272,12 @@ mod tests {
                 .iter()
                 .any(|v| v.rows.iter().any(|r| r.id == id))
         };
-        let rows: Vec<&str> = work::all()
+        let rows = rows::Row::all();
+        let programs = rows
             .iter()
-            .flat_map(|workload| workload.rows())
-            .collect();
-        assert_eq!(rows.len(), 53);
-        for id in rows {
-            assert!(shown(id), "{id}");
+            .filter(|row| matches!(row, rows::Row::Program { .. }));
+        for row in programs {
+            assert!(shown(&row.id()), "{row:?}");
         }
         assert!(shown("nginx-1/free") && !shown("rr-1/free") && !shown("strangers/free"));
     }

@@ -2,39 +2,40 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `work/` | the workloads, one file a program |
+//! | `rows` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
-//! | `trial`, `rounds` | one measurement; all of them, alternating |
+//! | `trial` | one column of a program: its commands, and what they took |
+//! | `work/` | the drivers, one file a program |
 //! | `peer/` | the embedded pairs |
-//! | `demo` | a few rows, for `./dev demo` |
 //! | `native/` | memory handed over by name, beside iceoryx2 and a bare ring |
 
 pub(crate) mod catalogue;
-pub(crate) mod demo;
 pub(crate) mod native;
 pub(crate) mod peer;
-mod rounds;
+mod rows;
 mod trial;
 mod work;
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
+use crate::catalogue::System;
 use crate::exit::{Exit, fail};
-use crate::out;
-use crate::runner::machine::Machine;
+use crate::runner::machine::{Asked, this_machine};
+use crate::runner::options::Options;
+use crate::runner::plan::{Part as _, Plan, Row as _, Wish};
+use crate::runner::proc::find_program;
 use crate::runner::programs::Programs;
-use crate::runner::progress::{Progress, minutes};
-use crate::runner::{self, Made, Options, Record, plan, proc, sys, warn_if_busy};
-use crate::suites::System;
-use trial::{Side, Workload};
+use crate::runner::progress::Progress;
+use crate::runner::record::Record;
+use crate::runner::turn::{self, Bench, Suite, Turn};
+use crate::sample::Run;
+use rows::{Kind, Line, Part, Row, Side, WORKS};
+use trial::{Reading, Trial};
 
-/// What to measure, how often, how long.
+/// What to measure besides, and with what.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Sockets {
-    #[command(flatten)]
-    common: Options,
     /// When connections upgrade in memlane's columns.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "eager", "off"])]
     upgrade: String,
@@ -43,138 +44,213 @@ pub(crate) struct Sockets {
     iceoryx2: Option<PathBuf>,
 }
 
-pub(crate) fn run(options: &Sockets) -> anyhow::Result<ExitCode> {
-    let common = &options.common;
-    let workloads = work::all();
-    let chosen = Chosen::new(&workloads, &common.only, common.quick)
-        .map_err(|message| fail(Exit::Usage, message))?;
-    let setting = setting(options, &chosen)?;
-    let rounds = common.rounds([5, 3]);
-    let plan = rounds::Plan {
-        rounds,
-        sides: chosen.sides.clone(),
-        pinning: match common.quick {
-            true => vec![true],
-            false => vec![true, false],
-        },
-    };
-    let native = native::Plan {
-        systems: chosen.native.clone(),
-        sizes: native::sizes(common.quick),
-        rounds,
-        seconds: (setting.seconds / 8.0).clamp(0.02, 0.5),
-        other: native::find(options.iceoryx2.as_deref(), &setting.programs.bench),
-    };
-    let machine = Machine::of("sockets");
-    warn_if_busy(&machine);
-    sys::watch_for_interrupts();
-    let time = plan.time(&workloads, &setting) + native.time();
-    let (rows, told) = (chosen.rows.len(), minutes(time));
-    out::stderr(&format!(
-        "{rounds} rounds of {rows} rows in {} columns, and {} of native: about {told}; Ctrl-C clears away\n",
-        plan.sides.len(),
-        native.systems.len()
-    ));
-    let mut progress = Progress::new(Duration::from_secs_f64(time));
-    let mut record = Record::new("sockets");
-    rounds::run(workloads, &setting, &plan, &mut record, &mut progress);
-    native::run(native, &setting, &mut record, &mut progress);
-    anyhow::ensure!(!sys::interrupted(), "interrupted");
-    let made = Made {
-        rounds,
-        seconds: setting.seconds,
-        settings: vec![("upgrade", options.upgrade.clone())],
-        machine,
-    };
-    runner::conclude(common, record, made)
+struct Measured {
+    bench: Bench,
+    /// `--upgrade` of `memlane run`.
+    upgrade: String,
+    /// The program for iceoryx2, if there is one.
+    other: Option<PathBuf>,
+    rates: work::Rates,
 }
 
-/// What is the same in all trials. `Err`: memlane cannot run programs here.
-fn setting(options: &Sockets, chosen: &Chosen) -> anyhow::Result<trial::Setting> {
-    let mut cpus = sys::allowed_cpus();
-    cpus.truncate(2);
-    let setting = trial::Setting {
-        upgrade: options.upgrade.clone(),
-        seconds: options.common.seconds([2.0, 1.0]),
-        scratch: proc::Scratch::new()?,
-        cpus: [cpus[0], cpus[cpus.len() - 1]],
-        rows: chosen.rows.clone(),
-        programs: Programs::find()?,
-    };
-    // Neither what others do nor what is called by name takes a launcher.
-    let ours = chosen.sides.iter().any(|side| side.mode().is_some());
-    if !setting.rows.is_empty()
-        && ours
-        && let Err(why) = can_run(&setting)
-    {
-        let message = format!("`memlane run` does not work here: {why}");
-        return Err(fail(Exit::Unsupported, message));
-    }
-    if cpus.len() < 2 {
-        out::warn("one CPU only: \"pinned\" puts both programs on it");
-    }
-    Ok(setting)
+pub(crate) fn run(options: &Options, more: &Sockets) -> anyhow::Result<Run> {
+    let plan = planned(options.wish([5, 3], [2.0, 1.0]))?;
+    let bench = Bench::new(plan.wish.seconds)?;
+    let other = native::find(more.iceoryx2.as_deref(), &bench.programs.bench);
+    let mut measured = Measured::new(bench, &more.upgrade, other, &plan)?;
+    turn::run(&mut measured, plan)
 }
 
-/// What `--only` names.
-#[derive(Debug)]
-struct Chosen {
-    rows: Vec<&'static str>,
-    sides: Vec<Side>,
-    native: Vec<System>,
+/// A few rows over TCP and over memlane, without a word on standard error.
+pub(crate) fn quietly(rows: &[&str], rounds: usize, seconds: f64) -> anyhow::Result<Run> {
+    let only = rows
+        .iter()
+        .copied()
+        .chain([Side::Tcp, Side::Nocopy].map(Side::id));
+    let plan = planned(Wish {
+        quick: true,
+        only: only.map(str::to_owned).collect(),
+        rounds,
+        seconds,
+    })?;
+    let bench = Bench::new(seconds)?;
+    let mut measured = Measured::new(bench, "auto", None, &plan)?;
+    let mut record = Record::new(Measured::NAME);
+    turn::rounds(&mut measured, &plan, &mut record, &mut Progress::silent())?;
+    record.finished(&plan.wish, measured.settings(), this_machine(&[]))
 }
 
-impl Chosen {
-    /// Groups and rows narrow the rows, columns the columns; all where none is named.
+/// A short run is of pinned programs only.
+fn planned(wish: Wish) -> anyhow::Result<Plan<Row>> {
+    let mut plan: Plan<Row> = Plan::new(wish)?;
+    let quick = plan.wish.quick;
+    plan.rows.retain(|row| !quick || !row.is_free());
+    Ok(plan)
+}
+
+impl Measured {
+    /// # Errors
+    /// memlane is asked for, and cannot run programs here.
     fn new(
-        workloads: &[Box<dyn Workload>],
-        only: &[String],
-        quick: bool,
-    ) -> Result<Chosen, String> {
-        let known: Vec<(&str, &'static str)> = workloads
-            .iter()
-            .flat_map(|workload| {
-                let rows = workload.rows().into_iter();
-                rows.map(|row| (workload.group(), row))
-            })
-            .collect();
-        plan::known(only, &names(&known))?;
-        let named = |id: &str| only.iter().any(|name| name == id);
-        let native_named = named(native::GROUP) || native::SYSTEMS.iter().any(|s| named(s.id));
-        let any_side = Side::ALL.iter().any(|side| named(side.id()));
-        let any_row = known.iter().any(|(group, row)| named(group) || named(row));
-        let all_rows = !any_row && (any_side || !native_named);
-        let usual = |row: &str| !quick || !work::takes_long(row);
-        let rows = known
-            .iter()
-            .filter(|(group, row)| named(row) || usual(row) && (all_rows || named(group)));
-        let sides = Side::ALL.into_iter();
-        let any_native = native::SYSTEMS.iter().any(|system| named(system.id));
-        let native = native::SYSTEMS.iter().filter(|system| {
-            let whole = named(native::GROUP) || !any_row && !any_side;
-            named(system.id) || whole && !any_native
-        });
-        Ok(Chosen {
-            rows: rows.map(|(_, row)| *row).collect(),
-            sides: sides.filter(|side| !any_side || named(side.id())).collect(),
-            native: native.copied().collect(),
+        bench: Bench,
+        upgrade: &str,
+        other: Option<PathBuf>,
+        plan: &Plan<Row>,
+    ) -> anyhow::Result<Measured> {
+        // Neither what others do nor what is called by name takes a launcher.
+        let launched = |part: &Part| {
+            let mut systems = plan.systems_of(*part).iter();
+            *part != Part::ByName && plan.figures(*part) > 0 && systems.any(|system| system.ours)
+        };
+        if Part::ALL.iter().any(launched)
+            && let Err(why) = can_run(&bench.programs, upgrade)
+        {
+            let message = format!("`memlane run` does not work here: {why}");
+            return Err(fail(Exit::Unsupported, message));
+        }
+        Ok(Measured {
+            bench,
+            upgrade: upgrade.to_owned(),
+            other,
+            rates: work::Rates::default(),
         })
     }
+
+    /// Rows of a program in one column: those whose programs have a CPU each, then the others.
+    fn programs(
+        &mut self,
+        turn: &mut Turn<'_, Row>,
+        system: &System,
+        place: usize,
+        rows: &[Row],
+    ) -> anyhow::Result<()> {
+        let Some(side) = Side::of(system) else {
+            return Ok(());
+        };
+        for now in [true, false] {
+            let lines = rows.iter().filter_map(|row| match row {
+                Row::Program { line, pinned, .. } if *pinned == now => Some(*line),
+                _ => None,
+            });
+            let lines: Vec<&'static Line> = lines.collect();
+            if lines.is_empty() {
+                continue;
+            }
+            let trial = Trial {
+                bench: &self.bench,
+                upgrade: &self.upgrade,
+                side,
+                pinned: now,
+            };
+            let mut readings = Vec::new();
+            let done = work::measure(
+                &trial,
+                &WORKS[place],
+                &lines,
+                &mut self.rates,
+                &mut readings,
+            );
+            for reading in readings {
+                let row = rows.iter().find(|row| {
+                    matches!(row, Row::Program { line, pinned, .. } if line.id == reading.row && *pinned == now)
+                });
+                if let Some(row) = row {
+                    keep(turn, row, system, &reading);
+                }
+            }
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Memory that is handed over, and bytes that are carried.
+    fn by_name(
+        &self,
+        turn: &mut Turn<'_, Row>,
+        system: &System,
+        rows: &[Row],
+    ) -> anyhow::Result<()> {
+        for now in [Kind::Handover, Kind::Carried] {
+            let of = rows.iter().filter_map(|row| match row {
+                Row::ByName { kind, bytes } if *kind == now => Some(*bytes),
+                _ => None,
+            });
+            let sizes: Vec<u64> = of.filter(|_| now.has(system)).collect();
+            let told = native::measure(&self.bench, self.other.as_deref(), now, system.id, &sizes)?;
+            for told in told {
+                let row = Row::ByName {
+                    kind: now,
+                    bytes: told.bytes,
+                };
+                turn.keep(&row, system, &native::figures(now, &told));
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Whatever `--only` takes.
-fn names(known: &[(&'static str, &'static str)]) -> Vec<&'static str> {
-    let groups = known.iter().map(|(group, _)| *group).chain([native::GROUP]);
-    let columns = Side::ALL.iter().map(|side| side.id());
-    let systems = native::SYSTEMS.iter().map(|system| system.id);
-    let rows = known.iter().map(|(_, row)| *row);
-    plan::distinct(groups.chain(columns).chain(systems).chain(rows))
+impl Suite for Measured {
+    type Row = Row;
+    const NAME: &'static str = "sockets";
+    const PROGRAMS: &'static [Asked] = &[
+        ("nginx", &["-v"]),
+        ("wrk", &["-v"]),
+        ("redis-server", &["--version"]),
+        ("iperf3", &["--version"]),
+        ("sockperf", &["--version"]),
+    ];
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("upgrade", self.upgrade.clone())]
+    }
+
+    fn lacks(&self, part: Part, system: &System) -> Option<String> {
+        let Part::Work(place) = part else {
+            return native::lacks(system, self.other.as_deref());
+        };
+        let needed = WORKS[place].programs.iter().copied();
+        let missing: Vec<&str> = needed.filter(|name| find_program(name).is_none()).collect();
+        (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+    }
+
+    fn measure(
+        &mut self,
+        turn: &mut Turn<'_, Row>,
+        system: &System,
+        rows: &[Row],
+    ) -> anyhow::Result<()> {
+        match rows[0].part() {
+            Part::Work(place) => self.programs(turn, system, place, rows),
+            Part::ByName => self.by_name(turn, system, rows),
+        }
+    }
+}
+
+/// Keeps the figures of a row, with the way that its bytes took.
+fn keep(turn: &mut Turn<'_, Row>, row: &Row, system: &System, reading: &Reading) {
+    let mut figures = reading.values.clone();
+    let lane = &reading.lane;
+    let told = system.ours && lane.pages > 0;
+    if told {
+        figures.push(("ring_bytes", "B", lane.ring as f64));
+        figures.push(("tcp_bytes", "B", lane.tcp as f64));
+    }
+    turn.keep(row, system, &figures);
+    for (code, connections) in lane.reasons.iter().filter(|_| told) {
+        let name = memlane_core::reason::Reason(*code).name();
+        let figure = (
+            format!("fallback.{name}"),
+            "connections",
+            *connections as f64,
+        );
+        turn.record.named(&row.id(), system.id, turn.round, figure);
+    }
 }
 
 /// Tries the launcher once: better one clear line than a failure in each row.
-fn can_run(setting: &trial::Setting) -> Result<(), String> {
-    let output = Command::new(&setting.programs.memlane)
-        .args(["run", "--upgrade", &setting.upgrade, "--", "true"])
+fn can_run(programs: &Programs, upgrade: &str) -> Result<(), String> {
+    let output = Command::new(&programs.memlane)
+        .args(["run", "--upgrade", upgrade, "--", "true"])
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
@@ -184,46 +260,4 @@ fn can_run(setting: &trial::Setting) -> Result<(), String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(said.trim().trim_start_matches("memlane: ").to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn choose(names: &[&str], quick: bool) -> Result<Chosen, String> {
-        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        Chosen::new(&work::all(), &names, quick)
-    }
-
-    fn counts(names: &[&str], quick: bool) -> [usize; 3] {
-        let chosen = choose(names, quick).expect("known names");
-        [chosen.rows.len(), chosen.sides.len(), chosen.native.len()]
-    }
-
-    #[test]
-    fn names_narrow_what_they_name_and_nothing_else() {
-        assert_eq!(counts(&[], false), [53, 4, 7]);
-        assert_eq!(counts(&[], true), [53 - 8 - 10, 4, 7]);
-        assert_eq!(counts(&["nginx"], false), [9, 4, 0]);
-        assert_eq!(counts(&["nginx-16", "iperf3"], true), [2, 4, 0]);
-        assert_eq!(counts(&["unix", "tcp"], false), [53, 2, 0]);
-        assert_eq!(counts(&["native"], true), [0, 4, 7]);
-        assert_eq!(counts(&["iceoryx2", "native-lane"], true), [0, 4, 2]);
-        assert_eq!(counts(&["msg100", "native", "ring"], true), [1, 4, 1]);
-    }
-
-    #[test]
-    fn an_unknown_name_is_told_with_the_known_ones() {
-        let message = choose(&["apache"], false).expect_err("unknown");
-        for name in ["apache", "nginx-16", "nocopy", "iceoryx2", "native"] {
-            assert!(message.contains(name), "{message}");
-        }
-    }
-
-    #[test]
-    fn a_short_run_has_both_ends_of_the_sizes() {
-        assert_eq!(native::sizes(false).len(), 12);
-        let short = native::sizes(true);
-        assert_eq!(short, [1, 16, 256, 4096, 65536, 1 << 20, 1 << 22]);
-    }
 }

@@ -4,108 +4,32 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context as _;
 
-use crate::runner::proc::{self, Job, Scratch, Service};
-use crate::runner::programs::Programs;
+use super::rows::Side;
+use crate::runner::proc::{self, Job, Service};
+use crate::runner::record::Figure;
+use crate::runner::turn::Bench;
 use crate::runner::{lane, sys};
-use crate::suites::{System, system};
-
-/// Which of the columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Side {
-    /// Plain TCP loopback.
-    Tcp,
-    /// UNIX domain sockets, where the program has them.
-    Unix,
-    /// Under `memlane run --mode copy`.
-    Copy,
-    /// Under `memlane run --mode nocopy`.
-    Nocopy,
-}
-
-impl Side {
-    /// From left to right.
-    pub(super) const ALL: [Side; 4] = [Side::Tcp, Side::Unix, Side::Copy, Side::Nocopy];
-    /// Of programs that speak TCP only.
-    pub(super) const OF_TCP: [Side; 3] = [Side::Tcp, Side::Copy, Side::Nocopy];
-
-    /// Name and description.
-    pub(super) const fn system(self) -> System {
-        match self {
-            Side::Tcp => system("tcp", "TCP", false),
-            Side::Unix => system("unix", "UNIX", false),
-            Side::Copy => system("copy", "memlane copy", true),
-            Side::Nocopy => system("nocopy", "memlane nocopy", true),
-        }
-    }
-
-    /// `--only`, documents.
-    pub(super) const fn id(self) -> &'static str {
-        self.system().id
-    }
-
-    /// `--mode` of `memlane run`.
-    pub(super) fn mode(self) -> Option<&'static str> {
-        self.system().ours.then(|| self.id())
-    }
-}
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Metric {
-    /// rate, throughput, p50, p99, cpu.
-    pub(super) name: &'static str,
-    /// Its unit.
-    pub(super) unit: &'static str,
-}
-
-impl Metric {
-    /// Something per second.
-    pub(super) const fn rate(unit: &'static str) -> Self {
-        Metric { name: "rate", unit }
-    }
-
-    /// Bytes or bits per second.
-    pub(super) const fn throughput(unit: &'static str) -> Self {
-        Metric {
-            name: "throughput",
-            unit,
-        }
-    }
-
-    /// A percentile of the latency, in µs.
-    pub(super) const fn latency(name: &'static str) -> Self {
-        Metric { name, unit: "µs" }
-    }
-
-    const fn cpu(unit: &'static str) -> Self {
-        Metric { name: "cpu", unit }
-    }
-}
 
 /// So many in a second, and how long one takes, in µs: half of all at most, all but one of a hundred at most.
-pub(super) fn of_requests(unit: &'static str, [rate, p50, p99]: [f64; 3]) -> Vec<(Metric, f64)> {
-    vec![
-        (Metric::rate(unit), rate),
-        (Metric::latency("p50"), p50),
-        (Metric::latency("p99"), p99),
-    ]
+pub(super) fn of_requests(unit: &'static str, [rate, p50, p99]: [f64; 3]) -> Vec<Figure> {
+    vec![("rate", unit, rate), ("p50", "µs", p50), ("p99", "µs", p99)]
 }
 
 /// Processor seconds for a million requests; nothing, if there were too few to tell.
-pub(super) fn cpu_of_requests(seconds: f64, requests: f64) -> Option<(Metric, f64)> {
-    told(Metric::cpu("s/M requests"), seconds, requests / 1e6)
+pub(super) fn cpu_of_requests(seconds: f64, requests: f64) -> Option<Figure> {
+    told("s/M requests", seconds, requests / 1e6)
 }
 
-/// Processor seconds for a gigabyte, likewise.
-pub(super) fn cpu_of_bytes(seconds: f64, bytes: f64) -> Option<(Metric, f64)> {
-    told(Metric::cpu("s/GB"), seconds, bytes / 1e9)
+/// Processor seconds for a gigabyte; nothing, if there were too few to tell.
+pub(super) fn cpu_of_bytes(seconds: f64, bytes: f64) -> Option<Figure> {
+    told("s/GB", seconds, bytes / 1e9)
 }
 
 /// The kernel tells processor time in steps of 10 ms: a few of them must have gone by.
-fn told(metric: Metric, seconds: f64, units: f64) -> Option<(Metric, f64)> {
-    (seconds >= 0.05 && units > 0.0).then(|| (metric, seconds / units))
+fn told(unit: &'static str, seconds: f64, units: f64) -> Option<Figure> {
+    (seconds >= 0.05 && units > 0.0).then(|| ("cpu", unit, seconds / units))
 }
 
 /// One row's figures of one round.
@@ -113,30 +37,16 @@ pub(super) struct Reading {
     /// Id of the row.
     pub(super) row: &'static str,
     /// Its figures.
-    pub(super) values: Vec<(Metric, f64)>,
+    pub(super) values: Vec<Figure>,
     /// Which lane the servers say that the bytes took.
     pub(super) lane: lane::Usage,
 }
 
-/// What is the same in all trials of one bench.
-pub(super) struct Setting {
-    pub(super) programs: Programs,
-    /// `--upgrade` of `memlane run`.
-    pub(super) upgrade: String,
-    /// Seconds per measurement.
-    pub(super) seconds: f64,
-    /// For logs and configurations.
-    pub(super) scratch: Scratch,
-    /// Two CPUs, or one twice where there is only one.
-    pub(super) cpus: [usize; 2],
-    /// Row ids to measure.
-    pub(super) rows: Vec<&'static str>,
-}
-
-/// See the module.
+/// One column, and where its programs run.
 pub(super) struct Trial<'a> {
-    /// What is the same in all of them.
-    pub(super) setting: &'a Setting,
+    pub(super) bench: &'a Bench,
+    /// `--upgrade` of `memlane run`.
+    pub(super) upgrade: &'a str,
     /// Which column.
     pub(super) side: Side,
     /// Server on one CPU, client on another?
@@ -164,7 +74,7 @@ pub(super) enum Address {
 }
 
 impl Address {
-    /// For `memlane-bench peer peer`.
+    /// For `memlane-bench peer embedded`.
     pub(super) fn text(&self) -> String {
         match self {
             Address::Port(port) => format!("127.0.0.1:{port}"),
@@ -185,7 +95,7 @@ pub(super) struct Ran {
 
 impl Ran {
     /// As figures of a row.
-    pub(super) fn reading(self, row: &'static str, values: Vec<(Metric, f64)>) -> Reading {
+    pub(super) fn reading(self, row: &'static str, values: Vec<Figure>) -> Reading {
         Reading {
             row,
             values,
@@ -195,14 +105,9 @@ impl Ran {
 }
 
 impl Trial<'_> {
-    /// Whether the row was asked for.
-    pub(super) fn wants(&self, row: &str) -> bool {
-        self.setting.rows.contains(&row)
-    }
-
     /// Seconds to measure, as tools with whole seconds take them.
     pub(super) fn whole_seconds(&self) -> String {
-        format!("{:.0}", self.setting.seconds.ceil().max(1.0))
+        format!("{:.0}", self.bench.seconds.ceil().max(1.0))
     }
 
     /// A place for a server of this column that nobody has.
@@ -210,7 +115,7 @@ impl Trial<'_> {
         if self.side != Side::Unix {
             return Ok(Address::Port(proc::free_port()?));
         }
-        let path = self.setting.scratch.name("socket");
+        let path = self.bench.scratch.name("socket");
         let path = path.to_str();
         let path = path.context("the temporary folder's name is not UTF-8")?;
         Ok(Address::File(path.to_owned()))
@@ -232,7 +137,7 @@ impl Trial<'_> {
     /// One half of the embedded pair; `side` decides.
     pub(super) fn embedded(&self, side: Side, place: Place, args: &[&str]) -> Command {
         let all = ["peer", "embedded"].iter().chain(args).map(OsString::from);
-        let exe = self.setting.programs.bench.clone().into();
+        let exe = self.bench.programs.bench.clone().into();
         self.wrap(side, place, exe, all.collect())
     }
 
@@ -240,8 +145,8 @@ impl Trial<'_> {
         let mut command = match side.mode() {
             None => Command::new(&file),
             Some(mode) => {
-                let mut command = Command::new(&self.setting.programs.memlane);
-                command.args(["run", "--upgrade", &self.setting.upgrade]);
+                let mut command = Command::new(&self.bench.programs.memlane);
+                command.args(["run", "--upgrade", self.upgrade]);
                 command.args(["--mode", mode, "--"]).arg(&file);
                 command
             }
@@ -250,7 +155,7 @@ impl Trial<'_> {
             .args(args)
             .env("LC_ALL", "C")
             .env_remove("LD_PRELOAD");
-        let [first, second] = self.setting.cpus;
+        let [first, second] = self.bench.cpus;
         let cpus = match (place, self.pinned) {
             (Place::Server, true) => vec![first],
             (Place::Client, true) => vec![second],
@@ -263,7 +168,7 @@ impl Trial<'_> {
 
     /// Starts a server.
     pub(super) fn serve(&self, command: Command, at: &Address) -> anyhow::Result<Service> {
-        let scratch = &self.setting.scratch;
+        let scratch = &self.bench.scratch;
         match at {
             Address::Port(port) => Service::start(command, *port, scratch),
             Address::File(path) => {
@@ -274,18 +179,18 @@ impl Trial<'_> {
 
     /// Starts a client.
     pub(super) fn start(&self, command: Command) -> anyhow::Result<Job> {
-        self.start_for(self.setting.seconds, command)
+        self.start_for(self.bench.seconds, command)
     }
 
     /// Starts a client that measures for `seconds`.
     pub(super) fn start_for(&self, seconds: f64, command: Command) -> anyhow::Result<Job> {
         let limit = Duration::from_secs_f64(seconds * 4.0 + 20.0);
-        Job::start(command, limit, &self.setting.scratch)
+        Job::start(command, limit, &self.bench.scratch)
     }
 
     /// Runs a client to its end.
     pub(super) fn run(&self, server: &Service, command: Command) -> anyhow::Result<Ran> {
-        self.run_for(self.setting.seconds, server, command)
+        self.run_for(self.bench.seconds, server, command)
     }
 
     /// Runs a client that measures for `seconds` to its end.
@@ -307,61 +212,16 @@ impl Trial<'_> {
     }
 }
 
-/// A workload: one or more rows that share a server.
-pub(super) trait Workload {
-    /// Name for `--only`.
-    fn group(&self) -> &'static str;
-    /// Its rows.
-    fn rows(&self) -> Vec<&'static str>;
-    /// Programs that it needs.
-    fn programs(&self) -> &'static [&'static str] {
-        &[]
-    }
-    /// In which columns it has figures.
-    fn sides(&self) -> &'static [Side] {
-        &Side::ALL
-    }
-    /// Whether it makes sense pinned, and not pinned.
-    fn pinning(&self) -> &'static [bool] {
-        &[true, false]
-    }
-    /// About how many seconds a row takes, for one column and pinning.
-    fn cost(&self, seconds: f64) -> f64 {
-        seconds.ceil() + 0.3
-    }
-    /// Measures the rows asked for.
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()>;
-}
-
-/// Fails with the programs that are missing.
-pub(super) fn require(programs: &[&str]) -> anyhow::Result<()> {
-    let missing: Vec<_> = programs
-        .iter()
-        .filter(|name| proc::find_program(name).is_none())
-        .copied()
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(anyhow!("not installed: {}", missing.join(", ")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn processor_time_is_told_only_where_there_was_enough_of_it() {
-        let (metric, value) = cpu_of_requests(2.0, 500_000.0).expect("enough");
-        assert_eq!((metric.unit, value), ("s/M requests", 4.0));
-        assert_eq!(cpu_of_bytes(0.5, 2e9).expect("enough").1, 0.25);
+        let told = cpu_of_requests(2.0, 500_000.0);
+        assert_eq!(told, Some(("cpu", "s/M requests", 4.0)));
+        assert_eq!(cpu_of_bytes(0.5, 2e9), Some(("cpu", "s/GB", 0.25)));
         assert!(cpu_of_bytes(0.02, 2e9).is_none());
         assert!(cpu_of_requests(1.0, 0.0).is_none());
-    }
-
-    #[test]
-    fn only_columns_of_memlane_have_a_mode() {
-        let modes = Side::ALL.map(Side::mode);
-        assert_eq!(modes, [None, None, Some("copy"), Some("nocopy")]);
     }
 }

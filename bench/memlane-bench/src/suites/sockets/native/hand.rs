@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use super::super::peer::Sized;
+use super::super::peer::figures::Sized;
+use super::super::rows::Kind;
 use super::turns::{self, End};
 use super::{lane, ring, unix};
 
@@ -48,16 +49,6 @@ enum By {
     Seqpacket,
     /// A bare ring in shared memory.
     Ring,
-}
-
-/// What is done with a size.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(super) enum Kind {
-    /// So much memory is given to the other end and as much taken back. Nobody writes or reads it, where the way lets
-    /// them.
-    Handover,
-    /// Bytes are copied in at one end and out at the other, one way.
-    Carried,
 }
 
 /// Largest.

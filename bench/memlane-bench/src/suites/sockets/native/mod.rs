@@ -14,100 +14,34 @@ mod turns;
 mod unix;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::peer::Sized;
-use super::trial::Setting;
+use super::peer::figures::Sized;
+use super::rows::{BARE, ICE, ICE_SLEEPS, Kind, LANE, LANE_SLEEPS, SEQPACKET, by_name_seconds};
+use crate::catalogue::System;
 use crate::runner::proc::{Job, Service};
-use crate::runner::progress::Progress;
+use crate::runner::record::Figure;
 use crate::runner::sys;
-use crate::runner::{Figure, Record, by_turns};
-use crate::suites::{System, system};
+use crate::runner::turn::Bench;
 pub(super) use other::find;
 
-/// `--only`.
-pub(super) const GROUP: &str = "native";
 /// Rings that a message of 4 MiB fits into twice.
 const RING: &str = "8388608";
+/// The largest message of `SOCK_SEQPACKET`: the kernel wants one piece of memory for most of it.
+const LARGEST_PACKET: u64 = 1 << 20;
 
-pub(super) const LANE: &str = "native-lane";
-pub(super) const LANE_SLEEPS: &str = "native-lane-sleeps";
-pub(super) const ICE: &str = "iceoryx2";
-pub(super) const ICE_SLEEPS: &str = "iceoryx2-event";
-pub(super) const BARE: &str = "ring";
-/// A UNIX domain socket.
-pub(super) const STREAM: &str = "unix-stream";
-const SEQPACKET: &str = "seqpacket";
-
-/// All of them.
-pub(super) const SYSTEMS: [System; 7] = [
-    system(LANE, "memlane", true),
-    system(ICE, "iceoryx2", false),
-    system(LANE_SLEEPS, "memlane, no spinning", true),
-    system(ICE_SLEEPS, "iceoryx2, events", false),
-    system(STREAM, "UNIX stream", false),
-    system(SEQPACKET, "UNIX seqpacket", false),
-    system(BARE, "bare ring", false),
-];
-
-/// What is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// Memory is given and taken back; nobody looks at it.
-    Handover,
-    /// Bytes are copied in, and out.
-    Carried,
-}
-
-impl Kind {
-    const ALL: [Kind; 2] = [Kind::Handover, Kind::Carried];
-
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Kind::Handover => "handover",
-            Kind::Carried => "carried",
-        }
-    }
-
-    /// Who can do it, and has something to say.
-    pub(super) fn has(self, system: &System) -> bool {
-        match self {
-            Kind::Handover => system.id != BARE,
-            Kind::Carried => !matches!(system.id, LANE_SLEEPS | ICE_SLEEPS),
-        }
-    }
-}
-
-/// What was asked for.
-pub(super) struct Plan {
-    pub(super) systems: Vec<System>,
-    /// Bytes.
-    pub(super) sizes: Vec<u64>,
-    pub(super) rounds: usize,
-    /// For each size.
-    pub(super) seconds: f64,
-    /// The program for iceoryx2, if there is one.
-    pub(super) other: Option<PathBuf>,
-}
-
-/// Bytes, in steps of four, or of sixteen and the largest.
-pub(super) fn sizes(quick: bool) -> Vec<u64> {
-    let all = (0..=11).map(|step| 1u64 << (2 * step));
-    let wanted = |size: &u64| !quick || size.trailing_zeros().is_multiple_of(4) || *size == 1 << 22;
-    all.filter(wanted).collect()
-}
-
-/// The row of a size.
-pub(super) fn row(kind: Kind, bytes: u64) -> String {
-    format!("{}-{bytes}", kind.word())
+/// Why a system cannot be measured here, if so.
+pub(super) fn lacks(system: &System, other: Option<&Path>) -> Option<String> {
+    let other_is = matches!(system.id, ICE | ICE_SLEEPS) && other.is_none();
+    other_is.then(|| other::HOW.to_owned())
 }
 
 /// What was told of a size.
-fn figures(kind: Kind, told: &Sized) -> Vec<Figure> {
+pub(super) fn figures(kind: Kind, told: &Sized) -> Vec<Figure> {
     let latency = [("p50", told.p50_ns), ("p99", told.p99_ns)];
     let latency = latency
         .into_iter()
@@ -118,92 +52,35 @@ fn figures(kind: Kind, told: &Sized) -> Vec<Figure> {
     }
 }
 
-impl Plan {
-    /// Leaves out whoever cannot be measured, and says so.
-    fn without_absent(&mut self, record: &mut Record) {
-        let has = self.other.is_some();
-        self.systems.retain(|system| {
-            let lacks = !has && matches!(system.id, ICE | ICE_SLEEPS);
-            if lacks {
-                record.missing(GROUP, system.id, other::HOW);
-            }
-            !lacks
-        });
-    }
-
-    fn cost(&self) -> f64 {
-        0.1 + self.sizes.len() as f64 * (self.seconds + 0.05)
-    }
-
-    fn turns(&self) -> impl Iterator<Item = (Kind, System)> {
-        let kinds = Kind::ALL.into_iter();
-        kinds.flat_map(|kind| {
-            let systems = self.systems.iter().filter(move |system| kind.has(system));
-            systems.map(move |system| (kind, *system))
-        })
-    }
-
-    /// About how many seconds all of it takes.
-    pub(super) fn time(&self) -> f64 {
-        self.turns().count() as f64 * self.cost() * self.rounds as f64
-    }
-
-    /// Largest messages that a system takes.
-    fn sizes_of(&self, system: &str) -> Vec<u64> {
-        let most = match system {
-            // The kernel wants one piece of memory for most of it.
-            SEQPACKET => 1 << 20,
-            _ => u64::MAX,
-        };
-        let sizes = self.sizes.iter().copied();
-        sizes.filter(|size| *size <= most).collect()
-    }
-}
-
-/// Runs all of it.
-pub(super) fn run(mut plan: Plan, setting: &Setting, record: &mut Record, progress: &mut Progress) {
-    plan.without_absent(record);
-    for round in 0..plan.rounds {
-        for (kind, system) in by_turns(&plan.turns().collect::<Vec<_>>(), round) {
-            if sys::interrupted() {
-                return;
-            }
-            let (word, id) = (kind.word(), system.id);
-            let name = format!("native {word} {id} round {}/{}", round + 1, plan.rounds);
-            match one(&plan, setting, kind, id) {
-                Ok(told) => {
-                    for size in &told {
-                        record.add(&row(kind, size.bytes), id, round, &figures(kind, size));
-                    }
-                    progress.took(plan.cost(), &name);
-                }
-                Err(error) => {
-                    progress.took(plan.cost(), &format!("{name}: FAILED: {error:#}"));
-                    record.failed(word, id, round, &format!("{error:#}"));
-                }
-            }
-        }
-    }
-}
-
-fn one(
-    plan: &Plan,
-    setting: &Setting,
+/// Two processes go through all sizes that the system takes.
+pub(super) fn measure(
+    bench: &Bench,
+    other: Option<&Path>,
     kind: Kind,
     system: &'static str,
+    sizes: &[u64],
 ) -> anyhow::Result<Vec<Sized>> {
-    let folder = setting.scratch.name("hand");
+    let most = if system == SEQPACKET {
+        LARGEST_PACKET
+    } else {
+        u64::MAX
+    };
+    let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size <= most).collect();
+    if sizes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let seconds = by_name_seconds(bench.seconds);
+    let folder = bench.scratch.name("hand");
     std::fs::create_dir(&folder)?;
-    let sizes = plan.sizes_of(system);
     let bytes: Vec<String> = sizes.iter().map(u64::to_string).collect();
     let command = |role: &str, cpu: usize| -> anyhow::Result<Command> {
-        let (program, by) = program(plan, setting, system)?;
+        let (program, by) = program(bench, other, system)?;
         let mut command = Command::new(&program[0]);
         command.args(&program[1..]);
         command.args([role, "--by", by, "--kind", kind.word(), "--at"]);
         command.arg(&folder);
         command.args(["--bytes", &bytes.join(",")]);
-        command.args(["--seconds", &plan.seconds.to_string()]);
+        command.args(["--seconds", &seconds.to_string()]);
         command
             .env_remove("LD_PRELOAD")
             .env_remove("RUST_BACKTRACE")
@@ -217,11 +94,11 @@ fn one(
         sys::confine(&mut command, &[cpu]);
         Ok(command)
     };
-    let [first, second] = setting.cpus;
+    let [first, second] = bench.cpus;
     // Whoever comes first waits for the other.
-    let server = Service::start_until(command("server", first)?, &setting.scratch, |_| true)?;
-    let limit = Duration::from_secs_f64(20.0 + plan.cost() * 4.0);
-    let client = Job::start(command("client", second)?, limit, &setting.scratch)?;
+    let server = Service::start_until(command("server", first)?, &bench.scratch, |_| true)?;
+    let limit = Duration::from_secs_f64(20.0 + sizes.len() as f64 * (seconds + 0.05) * 4.0);
+    let client = Job::start(command("client", second)?, limit, &bench.scratch)?;
     let text = client.finish();
     let told = text.map_err(|error| match server.said() {
         said if said.is_empty() => error,
@@ -239,12 +116,12 @@ fn one(
 
 /// The program with its first arguments, and what it calls the system.
 fn program(
-    plan: &Plan,
-    setting: &Setting,
+    bench: &Bench,
+    other: Option<&Path>,
     system: &'static str,
 ) -> anyhow::Result<(Vec<OsString>, &'static str)> {
     let ours = |by| {
-        let exe = setting.programs.bench.clone().into();
+        let exe = bench.programs.bench.clone().into();
         (vec![exe, "peer".into(), "hand".into()], by)
     };
     Ok(match system {
@@ -252,7 +129,7 @@ fn program(
         SEQPACKET => ours("seqpacket"),
         BARE => ours("ring"),
         ICE | ICE_SLEEPS => {
-            let other = plan.other.clone().context(other::HOW)?;
+            let other = other.context(other::HOW)?;
             (vec![other.into()], system)
         }
         _ => ours("stream"),

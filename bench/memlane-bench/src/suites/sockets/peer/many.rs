@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
+use super::figures::{MESSAGE, Outcome, nanoseconds, outcome};
 use super::wire::{At, Door, Wire};
-use super::{MESSAGE, Outcome, nanoseconds, outcome};
+
 use crate::hist::Hist;
 use crate::runner::sys;
 
@@ -236,7 +237,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::each_way;
+    use super::super::wire::each_way;
     use super::*;
 
     #[test]

@@ -1,24 +1,21 @@
 //! The embedded pair: plain programs with sockets of the standard library that know nothing of memlane. Run as separate
 //! processes.
 
+pub(super) mod figures;
 mod many;
 mod sizes;
 mod wire;
 
 use std::io::{ErrorKind, Read, Write};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
 
 use crate::hist::Hist;
-pub(super) use sizes::Kind;
+use figures::{MESSAGE, Outcome, nanoseconds, outcome};
+use sizes::Kind;
 pub(crate) use wire::At;
 use wire::{Door, Wire};
-
-/// Bytes of a request and of its reply.
-const MESSAGE: usize = 100;
 
 /// Which half of the pair.
 #[derive(clap::Subcommand, Debug)]
@@ -85,40 +82,8 @@ pub(crate) enum Peer {
     },
 }
 
-/// What a client prints, as one line of JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Outcome {
-    /// Messages answered in the time that was measured.
-    pub(super) exchanges: u64,
-    /// Messages answered, with those of the warm-up.
-    pub(super) all: u64,
-    /// Time that was measured.
-    pub(super) seconds: f64,
-    /// Median round trip.
-    pub(super) p50_ns: u64,
-    /// 99th percentile of the round trip.
-    pub(super) p99_ns: u64,
-}
-
-/// What a client prints of one size, as one line of JSON.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Sized {
-    /// Of a message, or of a write.
-    pub(crate) bytes: u64,
-    /// Bytes carried one way in a second.
-    pub(crate) bytes_per_second: f64,
-    /// Median of half a round trip, if there was one.
-    pub(crate) p50_ns: Option<f64>,
-    /// 99th percentile, likewise.
-    pub(crate) p99_ns: Option<f64>,
-    /// Processor time of both ends for what was measured; `None`: not told.
-    pub(crate) cpu_seconds: Option<f64>,
-    /// Which that was.
-    pub(crate) seconds: f64,
-}
-
 /// Runs one half.
-pub(crate) fn run(peer: &Peer) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
     let budget = |seconds| Duration::try_from_secs_f64(seconds).context("--seconds");
     match peer {
         Peer::Server { at, once } => serve(&Door::open(at)?, *once)?,
@@ -149,7 +114,7 @@ pub(crate) fn run(peer: &Peer) -> anyhow::Result<ExitCode> {
             println!("{}", serde_json::to_string(&outcome)?);
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn serve(door: &Door, once: bool) -> anyhow::Result<()> {
@@ -230,32 +195,10 @@ fn exchange(stream: &mut Wire, message: &mut [u8; MESSAGE], sequence: u64) -> an
     Ok(())
 }
 
-fn outcome(hist: &Hist, all: u64, elapsed: Duration) -> Outcome {
-    Outcome {
-        exchanges: hist.len(),
-        all,
-        seconds: elapsed.as_secs_f64(),
-        p50_ns: hist.percentile(50),
-        p99_ns: hist.percentile(99),
-    }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::wire::each_way;
     use super::*;
-    use crate::runner::proc::{Scratch, free_port};
-
-    /// Over TCP and over a socket file.
-    pub(super) fn each_way(test: impl Fn(At)) {
-        let scratch = Scratch::new().expect("a folder");
-        let port = free_port().expect("a port");
-        test(At::Tcp(([127, 0, 0, 1], port).into()));
-        test(At::Unix(scratch.name("socket")));
-    }
 
     #[test]
     fn a_client_counts_what_a_server_answered() {

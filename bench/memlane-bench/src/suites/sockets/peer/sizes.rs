@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use super::figures::{Sized, nanoseconds};
 use super::wire::{At, Door, Wire};
-use super::{Sized, nanoseconds};
 use crate::hist::Hist;
 use crate::runner::sys;
 
@@ -190,7 +190,7 @@ fn exchange(wire: &mut Wire, kind: Kind, message: &mut [u8], sent: u8) -> anyhow
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::each_way;
+    use super::super::wire::each_way;
     use super::*;
 
     #[test]

@@ -131,6 +131,15 @@ impl AsRawFd for Wire {
     }
 }
 
+/// For tests: over TCP and over a socket file.
+#[cfg(test)]
+pub(super) fn each_way(test: impl Fn(At)) {
+    let scratch = crate::runner::proc::Scratch::new().expect("a folder");
+    let port = crate::runner::proc::free_port().expect("a port");
+    test(At::Tcp(([127, 0, 0, 1], port).into()));
+    test(At::Unix(scratch.name("socket")));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

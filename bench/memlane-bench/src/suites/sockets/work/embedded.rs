@@ -4,128 +4,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use anyhow::Context;
+use anyhow::Context as _;
 
-use super::super::peer::Outcome;
-use super::super::trial::{
-    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
-};
+use super::super::peer::figures::Outcome;
+use super::super::rows::{Line, Side};
+use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_requests, of_requests};
 use crate::runner::lane;
 use crate::runner::proc::Service;
 use crate::runner::sys;
 
-const GROUP: &str = "embedded";
-
-/// 100-byte requests, one at a time.
-pub(super) struct Pair {
-    pub(super) row: &'static str,
-    pub(super) unit: &'static str,
-    /// Connect, one request, close.
-    pub(super) once: bool,
-    /// A program under `run` whose peer is not.
-    pub(super) one_sided: bool,
+/// 100-byte requests, one at a time, over one connection or each over one of its own.
+pub(super) fn pair(trial: &Trial<'_>, server: Side, line: &Line) -> anyhow::Result<Reading> {
+    let once = line.args.contains(&"--once");
+    let (server, at) = serve(trial, server, Place::Server, once)?;
+    let client = client(trial, Place::Client, &at, once);
+    let ran = trial.run(&server, client)?;
+    reading(line.id, if once { "conn/s" } else { "msg/s" }, ran)
 }
+
 /// More programs than CPUs.
-pub(super) struct Oversubscribed {
-    pub(super) row: &'static str,
-    pub(super) pairs: usize,
-    /// Threads beside them that compute all the time.
-    pub(super) strangers: usize,
-}
-
-impl Pair {
-    /// Over one connection, both ends of the same column.
-    pub(super) fn plain(row: &'static str, unit: &'static str) -> Pair {
-        Pair {
-            row,
-            unit,
-            once: false,
-            one_sided: false,
-        }
+pub(super) fn oversubscribed(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
+    let [pairs, strangers] = line.args else {
+        anyhow::bail!("a row without its arguments");
+    };
+    let (pairs, strangers): (usize, usize) = (pairs.parse()?, strangers.parse()?);
+    let servers = (0..pairs).map(|_| serve(trial, trial.side, Place::BothCpus, false));
+    let servers: Vec<_> = servers.collect::<anyhow::Result<_>>()?;
+    let _strangers = Strangers::start(strangers, trial.bench.cpus);
+    let mut clients = Vec::new();
+    for (_, at) in &servers {
+        clients.push(trial.start(client(trial, Place::BothCpus, at, false))?);
     }
-}
-
-impl Workload for Pair {
-    fn group(&self) -> &'static str {
-        GROUP
+    let (mut rate, mut p50, mut p99) = (0.0, 0, 0);
+    for client in clients {
+        let outcome = parse(&client.finish()?)?;
+        rate += per_second(&outcome);
+        // The worst pair's: a pair that starves must show.
+        p50 = p50.max(outcome.p50_ns);
+        p99 = p99.max(outcome.p99_ns);
     }
-
-    fn rows(&self) -> Vec<&'static str> {
-        vec![self.row]
+    let mut usage = lane::Usage::default();
+    for (server, _) in &servers {
+        usage.add(&server.lane());
     }
-
-    fn sides(&self) -> &'static [Side] {
-        match self.one_sided {
-            true => &[Side::Tcp, Side::Nocopy],
-            false => &Side::ALL,
-        }
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let side = match self.one_sided {
-            true => Side::Tcp,
-            false => trial.side,
-        };
-        let (server, at) = serve(trial, side, Place::Server, self.once)?;
-        let client = client(trial, Place::Client, &at, self.once);
-        let ran = trial.run(&server, client)?;
-        readings.push(reading(self.row, self.unit, ran)?);
-        Ok(())
-    }
-}
-
-impl Workload for Oversubscribed {
-    fn group(&self) -> &'static str {
-        GROUP
-    }
-
-    fn rows(&self) -> Vec<&'static str> {
-        vec![self.row]
-    }
-
-    fn pinning(&self) -> &'static [bool] {
-        // Always on two CPUs: the scheduler places the programs.
-        &[false]
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let mut servers = Vec::new();
-        let mut clients = Vec::new();
-        for _ in 0..self.pairs {
-            servers.push(serve(trial, trial.side, Place::BothCpus, false)?);
-        }
-        let _strangers = Strangers::start(self.strangers, trial.setting.cpus);
-        for (_, at) in &servers {
-            clients.push(trial.start(client(trial, Place::BothCpus, at, false))?);
-        }
-        let mut sum = Outcome {
-            exchanges: 0,
-            all: 0,
-            seconds: trial.setting.seconds,
-            p50_ns: 0,
-            p99_ns: 0,
-        };
-        let mut rate = 0.0;
-        for client in clients {
-            let outcome = parse(&client.finish()?)?;
-            rate += per_second(&outcome);
-            // The worst pair's: a pair that starves must show.
-            sum.p50_ns = sum.p50_ns.max(outcome.p50_ns);
-            sum.p99_ns = sum.p99_ns.max(outcome.p99_ns);
-        }
-        let mut usage = lane::Usage::default();
-        for (server, _) in &servers {
-            usage.add(&server.lane());
-        }
-        let mut values = figures("msg/s", &sum);
-        values[0].1 = rate;
-        readings.push(Reading {
-            row: self.row,
-            values,
-            lane: usage,
-        });
-        Ok(())
-    }
+    Ok(Reading {
+        row: line.id,
+        values: of_requests("msg/s", [rate, p50 as f64 / 1e3, p99 as f64 / 1e3]),
+        lane: usage,
+    })
 }
 
 /// Threads that compute until this is dropped.
@@ -175,7 +101,7 @@ fn serve(
 }
 
 fn client(trial: &Trial<'_>, place: Place, at: &Address, once: bool) -> std::process::Command {
-    let (text, seconds) = (at.text(), trial.setting.seconds.to_string());
+    let (text, seconds) = (at.text(), trial.bench.seconds.to_string());
     let mut args = vec!["client", "--at", &text, "--seconds", &seconds];
     args.extend(once.then_some("--once"));
     trial.embedded(trial.side, place, &args)
@@ -189,15 +115,11 @@ fn per_second(outcome: &Outcome) -> f64 {
     outcome.exchanges as f64 / outcome.seconds.max(1e-9)
 }
 
-fn figures(unit: &'static str, outcome: &Outcome) -> Vec<(Metric, f64)> {
-    let [p50, p99] = [outcome.p50_ns, outcome.p99_ns].map(|ns| ns as f64 / 1000.0);
-    of_requests(unit, [per_second(outcome), p50, p99])
-}
-
 /// What an embedded client has told, and what it took.
 pub(super) fn reading(row: &'static str, unit: &'static str, ran: Ran) -> anyhow::Result<Reading> {
     let outcome = parse(&ran.text)?;
-    let mut values = figures(unit, &outcome);
+    let [p50, p99] = [outcome.p50_ns, outcome.p99_ns].map(|ns| ns as f64 / 1e3);
+    let mut values = of_requests(unit, [per_second(&outcome), p50, p99]);
     values.extend(cpu_of_requests(ran.cpu, outcome.all as f64));
     Ok(ran.reading(row, values))
 }

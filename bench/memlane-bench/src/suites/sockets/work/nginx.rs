@@ -8,77 +8,40 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::super::trial::{
-    Address, Place, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
-};
+use super::super::rows::Line;
+use super::super::trial::{Address, Place, Reading, Trial, cpu_of_requests, of_requests};
 use crate::runner::parse;
 use crate::runner::proc::free_port;
 
-/// Row, wrk's threads, connections, path. 500 and 1000 are those of the published tables.
-const RUNS: [(&str, &str, &str, &str); 9] = [
-    ("nginx-1", "1", "1", "index.html"),
-    ("nginx-16", "1", "16", "index.html"),
-    ("nginx-64", "1", "64", "index.html"),
-    ("nginx-128", "1", "128", "index.html"),
-    ("nginx-500", "8", "500", "index.html"),
-    ("nginx-1000", "8", "1000", "index.html"),
-    ("nginx-memory-1", "1", "1", "memory"),
-    ("nginx-memory-16", "1", "16", "memory"),
-    ("nginx-memory-128", "1", "128", "memory"),
-];
 const PAGE_BYTES: usize = 612;
 
-pub(super) struct Nginx;
-
-impl Workload for Nginx {
-    fn group(&self) -> &'static str {
-        "nginx"
+pub(super) fn measure(
+    trial: &Trial<'_>,
+    lines: &[&Line],
+    readings: &mut Vec<Reading>,
+) -> anyhow::Result<()> {
+    let port = free_port()?;
+    let folder = site(&trial.bench.scratch.name("nginx"), port)?;
+    let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
+    let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
+    let server = trial.command(Place::Server, "nginx", &args)?;
+    let server = trial.serve(server, &Address::Port(port))?;
+    let duration = format!("{}s", trial.whole_seconds());
+    for line in lines {
+        let [threads, connections, path] = line.args else {
+            anyhow::bail!("a row without its arguments");
+        };
+        let url = format!("http://127.0.0.1:{port}/{path}");
+        let mut args = vec!["-t", threads, "-c", connections, "-d", &duration];
+        args.extend(["--latency", &url]);
+        let wrk = trial.command(Place::Client, "wrk", &args)?;
+        let ran = trial.run(&server, wrk)?;
+        let run = parse::wrk(&ran.text).with_context(|| line.id)?;
+        let mut values = of_requests("req/s", [run.rate, run.p50, run.p99]);
+        values.extend(cpu_of_requests(ran.cpu, run.requests));
+        readings.push(ran.reading(line.id, values));
     }
-
-    fn rows(&self) -> Vec<&'static str> {
-        RUNS.iter().map(|(row, ..)| *row).collect()
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["nginx", "wrk"]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::OF_TCP
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let port = free_port()?;
-        let folder = site(&trial.setting.scratch.name("nginx"), port)?;
-        let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
-        let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
-        let server = trial.command(Place::Server, "nginx", &args)?;
-        let server = trial.serve(server, &Address::Port(port))?;
-        let duration = format!("{}s", trial.whole_seconds());
-        for (row, threads, connections, path) in RUNS {
-            if !trial.wants(row) {
-                continue;
-            }
-            let url = format!("http://127.0.0.1:{port}/{path}");
-            let args = [
-                "-t",
-                threads,
-                "-c",
-                connections,
-                "-d",
-                &duration,
-                "--latency",
-                &url,
-            ];
-            let wrk = trial.command(Place::Client, "wrk", &args)?;
-            let ran = trial.run(&server, wrk)?;
-            let run = parse::wrk(&ran.text).with_context(|| row.to_owned())?;
-            let mut values = of_requests("req/s", [run.rate, run.p50, run.p99]);
-            values.extend(cpu_of_requests(ran.cpu, run.requests));
-            readings.push(ran.reading(row, values));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn text(path: &Path) -> anyhow::Result<String> {

@@ -4,74 +4,51 @@ use std::collections::HashMap;
 
 use anyhow::Context;
 
-use super::super::trial::{
-    Address, Place, Ran, Reading, Side, Trial, Workload, cpu_of_requests, of_requests,
-};
+use super::super::rows::{Line, Side};
+use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_requests, of_requests};
 use crate::runner::parse;
 use crate::runner::proc::Service;
 
-/// Row, command, clients, bytes of a value. SET comes first, so that GET finds the key. The last two are those of the
-/// published table.
-const ROWS: [(&str, &str, &str, &str); 6] = [
-    ("redis-set-c1", "SET", "1", "3"),
-    ("redis-get-c1", "GET", "1", "3"),
-    ("redis-set-c50", "SET", "50", "3"),
-    ("redis-get-c50", "GET", "50", "3"),
-    ("redis-set-c200", "SET", "200", "1024"),
-    ("redis-get-c200", "GET", "200", "1024"),
-];
 /// Requests of the first, uncounted run that tells how many make up the time asked for.
 const PROBE: f64 = 5000.0;
 const MOST: f64 = 20_000_000.0;
 
-/// Remembers each row's rate: redis-benchmark counts requests, not seconds.
-#[derive(Default)]
-pub(super) struct Redis {
-    rates: HashMap<(&'static str, bool, Side), f64>,
-}
+/// The rate that a row had before: redis-benchmark counts requests, not seconds.
+pub(in super::super) type Rates = HashMap<(&'static str, bool, Side), f64>;
 
-impl Workload for Redis {
-    fn group(&self) -> &'static str {
-        "redis"
+pub(super) fn measure(
+    trial: &Trial<'_>,
+    rates: &mut Rates,
+    lines: &[&'static Line],
+    readings: &mut Vec<Reading>,
+) -> anyhow::Result<()> {
+    let at = trial.address()?;
+    let server = server(trial, &at)?;
+    for line in lines {
+        let &[command, clients, bytes] = line.args else {
+            anyhow::bail!("a row without its arguments");
+        };
+        let run = |requests| {
+            let load = [command, clients, bytes];
+            benchmark(trial, &server, &at, load, requests).with_context(|| line.id)
+        };
+        let key = (line.id, trial.pinned, trial.side);
+        let rate = match rates.get(&key) {
+            Some(rate) => *rate,
+            None => run(PROBE)?.0.rate,
+        };
+        let requests = (rate * trial.bench.seconds).clamp(PROBE, MOST);
+        let (told, ran) = run(requests)?;
+        rates.insert(key, told.rate);
+        let mut values = of_requests("req/s", [told.rate, told.p50, told.p99]);
+        values.extend(cpu_of_requests(ran.cpu, requests));
+        readings.push(ran.reading(line.id, values));
     }
-
-    fn rows(&self) -> Vec<&'static str> {
-        ROWS.iter().map(|(row, ..)| *row).collect()
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["redis-server", "redis-benchmark"]
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        let at = trial.address()?;
-        let server = server(trial, &at)?;
-        for (row, command, clients, bytes) in ROWS {
-            if !trial.wants(row) {
-                continue;
-            }
-            let run = |requests| {
-                let load = [command, clients, bytes];
-                benchmark(trial, &server, &at, load, requests).with_context(|| row.to_owned())
-            };
-            let key = (row, trial.pinned, trial.side);
-            let rate = match self.rates.get(&key) {
-                Some(rate) => *rate,
-                None => run(PROBE)?.0.rate,
-            };
-            let requests = (rate * trial.setting.seconds).clamp(PROBE, MOST);
-            let (told, ran) = run(requests)?;
-            self.rates.insert(key, told.rate);
-            let mut values = of_requests("req/s", [told.rate, told.p50, told.p99]);
-            values.extend(cpu_of_requests(ran.cpu, requests));
-            readings.push(ran.reading(row, values));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn server(trial: &Trial<'_>, at: &Address) -> anyhow::Result<Service> {
-    let folder = trial.setting.scratch.path();
+    let folder = trial.bench.scratch.path();
     let folder = folder
         .to_str()
         .context("the temporary folder's name is not UTF-8")?;

@@ -1,8 +1,7 @@
 //! sockperf: the latency and bandwidth rows of the published tables.
 
-use super::super::trial::{
-    Address, Metric, Place, Ran, Reading, Side, Trial, Workload, cpu_of_bytes, cpu_of_requests,
-};
+use super::super::rows::Line;
+use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_bytes, cpu_of_requests};
 use crate::runner::parse;
 use crate::runner::proc::{Service, free_port};
 
@@ -10,47 +9,24 @@ use crate::runner::proc::{Service, free_port};
 /// gives up above 600,000, which a memory lane exceeds; TCP never comes near it.
 const PACE: &str = "--mps=500000";
 
-/// Bytes of a message where throughput counts.
-const BULK: &str = "64000";
-
-pub(super) struct Sockperf;
-
-impl Workload for Sockperf {
-    fn group(&self) -> &'static str {
-        "sockperf"
+pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
+    let [mode, size] = line.args else {
+        anyhow::bail!("a row without its arguments");
+    };
+    let latency = *mode == "ping-pong";
+    let ran = client(trial, mode, size, if latency { &[PACE] } else { &[] })?;
+    let messages = parse::sockperf_messages(&ran.text)?;
+    let mut values = Vec::new();
+    if latency {
+        let (p50, p99) = parse::sockperf_latency(&ran.text)?;
+        values.extend([("p50", "µs", p50), ("p99", "µs", p99)]);
+        values.extend(cpu_of_requests(ran.cpu, messages));
+    } else {
+        let rate = parse::sockperf_bandwidth(&ran.text)?;
+        values.push(("throughput", "MiB/s", rate));
+        values.extend(cpu_of_bytes(ran.cpu, messages * size.parse::<f64>()?));
     }
-
-    fn rows(&self) -> Vec<&'static str> {
-        vec!["sockperf-pp", "sockperf-tp"]
-    }
-
-    fn programs(&self) -> &'static [&'static str] {
-        &["sockperf"]
-    }
-
-    fn sides(&self) -> &'static [Side] {
-        &Side::OF_TCP
-    }
-
-    fn measure(&mut self, trial: &Trial<'_>, readings: &mut Vec<Reading>) -> anyhow::Result<()> {
-        if trial.wants("sockperf-pp") {
-            let ran = client(trial, "ping-pong", "14", &[PACE])?;
-            let (p50, p99) = parse::sockperf_latency(&ran.text)?;
-            let mut values = vec![(Metric::latency("p50"), p50), (Metric::latency("p99"), p99)];
-            let requests = parse::sockperf_messages(&ran.text)?;
-            values.extend(cpu_of_requests(ran.cpu, requests));
-            readings.push(ran.reading("sockperf-pp", values));
-        }
-        if trial.wants("sockperf-tp") {
-            let ran = client(trial, "throughput", BULK, &[])?;
-            let rate = parse::sockperf_bandwidth(&ran.text)?;
-            let mut values = vec![(Metric::throughput("MiB/s"), rate)];
-            let bytes = parse::sockperf_messages(&ran.text)? * BULK.parse::<f64>()?;
-            values.extend(cpu_of_bytes(ran.cpu, bytes));
-            readings.push(ran.reading("sockperf-tp", values));
-        }
-        Ok(())
-    }
+    Ok(ran.reading(line.id, values))
 }
 
 /// A server of its own for each run: it keeps state about its clients.

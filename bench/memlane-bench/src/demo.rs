@@ -2,18 +2,13 @@
 
 use std::process::ExitCode;
 
-use super::catalogue::catalogue;
-use super::trial::{Setting, Side, Workload};
-use super::{can_run, rounds, work};
-use crate::exit::{Exit, fail};
+use crate::catalogue::{Catalogue, To};
+use crate::exit::Exit;
 use crate::out;
 use crate::render::figures::Figures;
-use crate::render::spread::short;
-use crate::runner::machine::Machine;
-use crate::runner::programs::Programs;
-use crate::runner::progress::Progress;
-use crate::runner::{Made, Record, finished, proc, sys};
-use crate::suites::To;
+use crate::runner::{proc, sys};
+use crate::spread::short;
+use crate::suites::sockets;
 
 /// Rows of the first programs that are installed; the embedded pair needs none.
 const ROWS: [(&[&str], &[&str]); 4] = [
@@ -30,38 +25,20 @@ const MOST: usize = 5;
 const ROUNDS: usize = 3;
 const SECONDS: f64 = 0.5;
 
-/// What a demonstration may be told: nothing.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Demo {}
+/// The columns.
+const TCP: &str = "tcp";
+const OURS: &str = "nocopy";
 
 /// Shows it.
-pub(crate) fn run(_: &Demo) -> anyhow::Result<ExitCode> {
-    let cpus = sys::allowed_cpus();
-    let mut setting = Setting {
-        upgrade: "auto".into(),
-        seconds: SECONDS,
-        scratch: proc::Scratch::new()?,
-        cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
-        rows: Vec::new(),
-        programs: Programs::find()?,
-    };
-    if let Err(why) = can_run(&setting) {
-        let message = format!("`memlane run` does not work here: {why}");
-        return Err(fail(Exit::Unsupported, message));
-    }
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
     sys::watch_for_interrupts();
-    let plan = rounds::Plan {
-        rounds: ROUNDS,
-        sides: vec![Side::Tcp, Side::Nocopy],
-        pinning: vec![true],
-    };
-    let line = |cells: [&str; 5]| out::print(&line(cells));
-    line(["workload", "TCP", "memlane", "times", "through memory"])?;
+    let all = sockets::catalogue::catalogue();
+    let print = |cells: [&str; 5]| out::print(&line(cells));
+    print(["workload", "TCP", "memlane", "times", "through memory"])?;
     for row in chosen() {
-        setting.rows = vec![row];
-        let cells = measured(row, &setting, &plan)?;
-        anyhow::ensure!(!sys::interrupted(), "interrupted");
-        line(cells.each_ref().map(String::as_str))?;
+        let run = sockets::quietly(&[row], ROUNDS, SECONDS)?;
+        let cells = cells(&Figures::new(&run, &all), row);
+        print(cells.each_ref().map(String::as_str))?;
     }
     out::print(
         "\nThe same programs, with `memlane run` in front of both. Try your own: `memlane run -- SERVER`, and \
@@ -82,35 +59,17 @@ fn chosen() -> Vec<&'static str> {
     rows.take(MOST).collect()
 }
 
-/// The cells of a row.
-fn measured(
-    row: &'static str,
-    setting: &Setting,
-    plan: &rounds::Plan,
-) -> anyhow::Result<[String; 5]> {
-    let mut record = Record::new("sockets");
-    let workloads: Vec<Box<dyn Workload>> = work::all();
-    rounds::run(
-        workloads,
-        setting,
-        plan,
-        &mut record,
-        &mut Progress::silent(),
-    );
-    let made = Made {
-        rounds: ROUNDS,
-        seconds: SECONDS,
-        settings: Vec::new(),
-        machine: Machine::of("devmem"),
-    };
-    let run = finished(record, made, true)?;
-    let all = catalogue();
-    Ok(cells(&Figures::new(&run, &all), row))
+/// What a row is, for people.
+fn about(all: &Catalogue, id: &str) -> String {
+    let mut rows = all.views.iter().flat_map(|view| &view.rows);
+    let row = rows.find(|row| row.id == id);
+    row.map_or(String::new(), |row| row.about.clone())
 }
 
+/// The cells of a row.
 fn cells(figures: &Figures<'_>, row: &str) -> [String; 5] {
-    let (tcp, ours) = (Side::Tcp.id(), Side::Nocopy.id());
-    let known = |metric: &&&str| figures.spread(row, tcp, metric).is_some();
+    let about = about(figures.catalogue, row);
+    let known = |metric: &&&str| figures.spread(row, TCP, metric).is_some();
     let Some(metric) = ["rate", "throughput"].iter().find(known) else {
         let why = figures
             .run
@@ -118,7 +77,7 @@ fn cells(figures: &Figures<'_>, row: &str) -> [String; 5] {
             .first()
             .map_or("", |one| one.why.as_str());
         return [
-            work::about(row),
+            about,
             "failed".into(),
             why.chars().take(40).collect(),
             String::new(),
@@ -131,12 +90,12 @@ fn cells(figures: &Figures<'_>, row: &str) -> [String; 5] {
             format!("{} {}", short(it.median), figures.unit(row, metric))
         })
     };
-    let times = figures.ratio(row, ours, metric, &To::System(tcp));
-    let share = figures.memory(row, ours);
+    let times = figures.ratio(row, OURS, metric, &To::System(TCP));
+    let share = figures.memory(row, OURS);
     [
-        work::about(row),
-        value(tcp),
-        value(ours),
+        about,
+        value(TCP),
+        value(OURS),
         times.map_or(String::new(), |it| format!("{}×", short(it.median))),
         share.map_or(String::new(), |share| format!("{:.0} %", share.floor())),
     ]
@@ -150,11 +109,11 @@ fn line([workload, tcp, memlane, times, share]: [&str; 5]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::tests::run;
+    use crate::fixtures::run;
 
     #[test]
     fn every_line_fits_into_a_hundred_columns() {
-        let all = catalogue();
+        let all = sockets::catalogue::catalogue();
         for row in ROWS.iter().flat_map(|(_, rows)| rows.iter()) {
             let run = run(
                 "sockets",
@@ -178,11 +137,8 @@ mod tests {
     #[test]
     fn a_machine_without_any_program_still_has_rows() {
         assert!(!chosen().is_empty() && chosen().len() <= MOST);
-        let rows: Vec<&str> = work::all().iter().flat_map(|w| w.rows()).collect();
-        assert!(
-            ROWS.iter()
-                .flat_map(|(_, rows)| rows.iter())
-                .all(|row| rows.contains(row))
-        );
+        let all = sockets::catalogue::catalogue();
+        let mut rows = ROWS.iter().flat_map(|(_, rows)| rows.iter());
+        assert!(rows.all(|row| !about(&all, row).is_empty()));
     }
 }

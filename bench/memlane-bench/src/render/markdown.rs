@@ -1,0 +1,51 @@
+//! All of a run as Markdown: what was run, the tables, the notes.
+
+use std::fmt::Write as _;
+
+use super::figures::Figures;
+use super::tables;
+use crate::sample::Run;
+
+/// What stands above the tables: what was run, where.
+pub(crate) fn facts(run: &Run) -> Vec<String> {
+    let (head, machine) = (&run.head, &run.head.machine);
+    let quick = if head.quick { " --quick" } else { "" };
+    let settings = head.settings.iter();
+    let settings: String = settings.map(|(key, is)| format!(", {key} {is}")).collect();
+    let versions = machine.versions.iter();
+    let versions: Vec<String> = versions.map(|(name, is)| format!("{name} {is}")).collect();
+    let mut facts = vec![
+        format!(
+            "memlane-bench run {}{quick}: {} rounds × {} s{settings}",
+            head.suite, head.rounds, head.seconds
+        ),
+        format!(
+            "machine: {}, {} CPUs, {} MiB, Linux {}, TCP congestion control {}, load {}",
+            machine.cpu,
+            machine.cores,
+            machine.memory_mib,
+            machine.kernel,
+            machine.congestion_control,
+            machine.load
+        ),
+        format!("programs: {}", versions.join(", ")),
+    ];
+    facts.extend((!head.note.is_empty()).then(|| head.note.clone()));
+    facts
+}
+
+/// All of a run, as Markdown.
+pub(crate) fn markdown(figures: &Figures<'_>) -> String {
+    let mut out = String::new();
+    for fact in facts(figures.run) {
+        let _ = writeln!(out, "{fact}  ");
+    }
+    for table in tables::of(figures) {
+        table.markdown(&mut out);
+    }
+    out.push('\n');
+    for note in tables::notes(figures) {
+        let _ = writeln!(out, "- {note}");
+    }
+    out
+}

@@ -1,0 +1,105 @@
+//! What a run has seen so far.
+
+use std::collections::BTreeMap;
+
+use super::plan::Wish;
+use crate::out;
+use crate::sample::{Absence, Head, Machine, Run, SCHEMA, Sample};
+
+/// Metric, unit, value.
+pub(crate) type Figure = (&'static str, &'static str, f64);
+
+/// The figures of a run, and those that are not there.
+#[derive(Debug)]
+pub(crate) struct Record {
+    suite: &'static str,
+    samples: Vec<Sample>,
+    absent: Vec<Absence>,
+}
+
+impl Record {
+    pub(crate) fn new(suite: &'static str) -> Record {
+        Record {
+            suite,
+            samples: Vec::new(),
+            absent: Vec::new(),
+        }
+    }
+
+    /// Keeps the figures of one system in one row and round.
+    pub(crate) fn add(&mut self, row: &str, system: &str, round: usize, figures: &[Figure]) {
+        for (metric, unit, value) in figures {
+            self.named(row, system, round, ((*metric).to_owned(), unit, *value));
+        }
+    }
+
+    /// Keeps a figure whose metric has a part after a point.
+    pub(crate) fn named(
+        &mut self,
+        row: &str,
+        system: &str,
+        round: usize,
+        (metric, unit, value): (String, &str, f64),
+    ) {
+        self.samples.push(Sample {
+            suite: self.suite.to_owned(),
+            row: row.to_owned(),
+            system: system.to_owned(),
+            metric,
+            unit: unit.to_owned(),
+            round,
+            value,
+        });
+    }
+
+    /// Says that something cannot be measured here, and keeps that.
+    pub(crate) fn missing(&mut self, row: &str, system: &str, why: &str) {
+        out::stderr(&format!("!! NOT MEASURED: {row}, {system}: {why}\n"));
+        self.absent(row, system, None, why);
+    }
+
+    /// Keeps what went wrong in a round.
+    pub(crate) fn failed(&mut self, row: &str, system: &str, round: usize, why: &str) {
+        self.absent(row, system, Some(round), why);
+    }
+
+    fn absent(&mut self, row: &str, system: &str, round: Option<usize>, why: &str) {
+        self.absent.push(Absence {
+            row: row.to_owned(),
+            system: system.to_owned(),
+            round,
+            why: why.to_owned(),
+        });
+    }
+
+    /// The run, with a head.
+    ///
+    /// # Errors
+    /// The clock is before 1970.
+    pub(crate) fn finished(
+        self,
+        wish: &Wish,
+        settings: Vec<(&'static str, String)>,
+        machine: Machine,
+    ) -> anyhow::Result<Run> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let settings = settings.into_iter();
+        let settings = settings.map(|(key, is)| (key.to_owned(), is));
+        Ok(Run {
+            head: Head {
+                schema: SCHEMA.to_owned(),
+                suite: self.suite.to_owned(),
+                created_unix: now.as_secs(),
+                command: std::env::args().collect(),
+                quick: wish.quick,
+                rounds: wish.rounds,
+                seconds: wish.seconds,
+                settings: settings.collect::<BTreeMap<_, _>>(),
+                machine,
+                note: String::new(),
+            },
+            samples: self.samples,
+            absent: self.absent,
+        })
+    }
+}

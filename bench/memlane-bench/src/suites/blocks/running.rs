@@ -1,0 +1,81 @@
+//! A system that runs, and what a load generator is given.
+
+use std::path::{Path, PathBuf};
+
+use super::volume::OpenVolume;
+use crate::runner::proc::{Scratch, Service};
+use crate::runner::programs::Programs;
+
+/// What is the same for all of them.
+pub(super) struct Bench {
+    pub(super) programs: Programs,
+    /// For sockets and files.
+    pub(super) scratch: Scratch,
+    /// The length of each measurement.
+    pub(super) seconds: f64,
+    /// Bytes of each volume.
+    pub(super) size: u64,
+    /// Processor seconds that fio takes to begin and end.
+    pub(super) fio_cpu: f64,
+}
+
+/// What a load generator is given.
+pub(super) enum Target {
+    /// fio's NBD engine.
+    Nbd(String),
+    /// fio on a file, without the page cache.
+    File(PathBuf),
+    /// Our own generator, over memlane's API: the server's address, as `map` takes it.
+    Api(String),
+    /// fio with memlane's engine: the same API.
+    Engine {
+        /// libmemlane_fio.so
+        library: PathBuf,
+        /// The server's address.
+        at: String,
+    },
+}
+
+/// A system that runs.
+pub(super) struct Running {
+    /// Where the load goes.
+    pub(super) target: Target,
+    /// The last one is ended first.
+    pub(super) services: Vec<Service>,
+    /// Names a process that is no child of ours any more.
+    pub(super) pid_file: Option<PathBuf>,
+    /// What they keep it in.
+    pub(super) disk: Option<Disk>,
+    /// Keeps the volume from going with its last user, between one load and the next.
+    pub(super) held: Option<OpenVolume>,
+}
+
+/// A file, for as long as it is needed.
+pub(super) struct Disk(pub(super) PathBuf);
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It says goodbye to a server that is still there.
+        drop(self.held.take());
+        while let Some(service) = self.services.pop() {
+            drop(service);
+        }
+        drop(self.disk.take());
+    }
+}
+
+/// The name of a volume in the server's memory.
+pub(super) fn volume(size: u64) -> String {
+    format!("mem:{size}")
+}
+
+/// The address of an NBD export at a unix socket.
+pub(super) fn uri(socket: &Path) -> String {
+    format!("nbd+unix:///?socket={}", socket.display())
+}
