@@ -15,7 +15,7 @@ const SESSION: &str = "%SESSNAME%";
 /// Most bytes of a volume in memory, and of one of nothing.
 const MOST_MEMORY: u64 = 64 << 30;
 const MOST_NOTHING: u64 = 1 << 50;
-/// How often a lookup is tried that somebody's renaming has disturbed.
+/// The number of tries of a look-up that a rename has disturbed.
 const TRIES: u32 = 16;
 
 /// Why a name gives no volume.
@@ -100,9 +100,9 @@ impl core::error::Error for NameError {}
 pub enum Found {
     /// A file or a block device: an `O_PATH` descriptor.
     Path(OwnedFd),
-    /// Memory of so many bytes.
+    /// Memory of this many bytes.
     Memory(u64),
-    /// Nothing, of so many bytes.
+    /// A volume of this many zero bytes, which drops what is written.
     Nothing(u64),
 }
 

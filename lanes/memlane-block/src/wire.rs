@@ -360,7 +360,7 @@ pub struct Busy {
 const BUSY_NAME: usize = 44;
 
 impl Busy {
-    /// The holder is the session of this name; it has no path since so many seconds, if it has none.
+    /// The session with this name has the volume; if it has no path, since how many seconds.
     #[must_use]
     pub fn new(name: &str, silent: Option<u32>) -> Busy {
         let mut end = name.len().min(BUSY_NAME);

@@ -65,7 +65,7 @@ pub enum PathError {
     ServerRestarted,
     /// The same path came again with a newer epoch, or was fenced.
     Superseded,
-    /// Somebody asked for it.
+    /// A user asked for it.
     Requested,
     /// No encrypted connection came about, or it ended.
     Tls(TlsError),
@@ -158,7 +158,7 @@ pub enum CertificateFault {
     Expired,
     /// Of an authority that is not believed.
     UnknownIssuer,
-    /// Of somebody else.
+    /// Its owner is another user.
     WrongName,
     /// Taken back by its authority.
     Revoked,

@@ -181,7 +181,7 @@ fn prepare(path: &Path) -> Result<bool, MountError> {
         Ok(there) if there.len() > 0 => Err(MountError::NotEmpty(path.to_owned())),
         Ok(_) => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            // Of a process that was killed: whoever has it open has errors already.
+            // The mount of a killed process: programs that have the file open get errors already.
             match left::clear(path)? {
                 true => prepare(path),
                 false => Err(MountError::Stale(path.to_owned())),
@@ -242,7 +242,7 @@ impl Mounted {
             let _ = unmount(&self.path, UnmountFlags::FORCE);
             if unmount(&self.path, UnmountFlags::DETACH).is_err() {
                 let _ = fusermount(&self.path, &["-u", "-z"]);
-                // Without root the connection lives as long as somebody has the file open. Its requests fail.
+                // Without root the connection lives while any program has the file open. Its requests fail.
                 drop(self.session.take());
                 return self.forget();
             }

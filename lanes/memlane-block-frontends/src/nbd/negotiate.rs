@@ -2,7 +2,7 @@
 //! which export it uses and how.
 //!
 //! Bounded on all sides: a client's option is at most [`MAX_OPTION`] bytes, and there are at most [`MAX_OPTIONS`] of
-//! them; whoever drives this sets a time limit.
+//! them; the caller sets a time limit.
 
 use super::wire::{self, info, opt, rep};
 

@@ -179,7 +179,7 @@ pub fn recover(volume: Arc<dyn Volume>, id: u32, options: &Options) -> Result<At
         ));
     }
     let mut attached = Attached::new(control, volume, info);
-    // If this fails, it still waits for somebody.
+    // If this fails, the device still waits for a server.
     attached.is_over = true;
     attached.serve(&info)?;
     let control = &mut attached.control;

@@ -87,7 +87,7 @@ impl Opened {
     /// What the answer to OPEN means, of a server with `caps` whose chunks take `max_io` bytes of data.
     ///
     /// # Errors
-    /// It means nothing, or that somebody else has the volume.
+    /// The answer means nothing, or that another client has the volume.
     pub fn parse(bytes: &[u8], caps: u16, max_io: u32) -> Result<Opened, OpenError> {
         if caps & CAP_TAKE_OVER != 0 && Busy::is_meant(bytes) {
             return Err(OpenError::Held(Busy::decode(bytes)?));

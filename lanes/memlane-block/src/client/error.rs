@@ -9,7 +9,7 @@ use memlane_transport::error::RequestError;
 pub enum OpenError {
     /// The server has no such volume.
     NotFound,
-    /// Somebody else writes to it.
+    /// Another client writes to the volume.
     InUse,
     /// Another client writes it, and the server tells which one.
     Held(Busy),

@@ -81,7 +81,7 @@ pub enum Status {
 #[derive(Debug)]
 pub(super) struct Alarm {
     pub(super) event: EventFd,
-    /// Whether `event` is to be drained. Set by whoever signals, after the signal; cleared by the queue before it
+    /// Whether `event` is to be drained. The thread that signals sets it, after the signal; cleared by the queue before it
     /// drains. So a queue that was not woken makes no system call.
     signalled: AtomicBool,
     /// Requests wait.
@@ -357,7 +357,7 @@ impl Durability {
         lost
     }
 
-    /// A flush that covers so many writes is done.
+    /// Notes that a flush is done which covers this many writes.
     pub(super) fn covers(&self, dirtied: u64) {
         self.flushed.fetch_max(dirtied, Ordering::SeqCst);
     }

@@ -25,7 +25,8 @@ pub(super) struct Party {
     pub(super) who: Identity,
     /// Its client understands that a volume was taken from it.
     pub(super) can_lose: AtomicBool,
-    /// Since when it has no path, if it has none. Written by its own thread; read by whoever wants what it has.
+    /// Since when the session has no path, if it has none. Its own thread writes it; sessions that want the same volume read
+    /// it.
     silent: Mutex<Option<Instant>>,
 }
 
@@ -39,7 +40,7 @@ impl Party {
         }
     }
 
-    /// It has so many paths now.
+    /// Notes the number of paths that the session has now.
     pub(super) fn reached_by(&self, paths: usize) {
         let mut silent = lock(&self.silent);
         *silent = match paths {
@@ -53,7 +54,7 @@ impl Party {
         silent.map(|since| since.elapsed())
     }
 
-    /// Who has it, for whoever is refused.
+    /// Who has the volume open, for the error of a session that is refused.
     pub(super) fn busy(&self) -> Busy {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         Busy::new(&self.name, self.silent_for().map(seconds))
@@ -386,7 +387,7 @@ impl Registry {
     }
 }
 
-/// So many writers are too many for one more.
+/// With this many writers, one more is refused.
 fn room(access: Access) -> usize {
     match access {
         Access::ReadOnly => usize::MAX,

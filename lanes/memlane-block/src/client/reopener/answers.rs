@@ -171,7 +171,7 @@ impl Reopener {
         }
     }
 
-    /// Somebody gave up before the answer came. Unless another one means the same volume, it is closed.
+    /// A caller gave up before the answer came. The volume is closed, unless another caller wants it.
     pub(super) fn close_orphan(&mut self, name: &str, device_id: u32) {
         let used = self.entries.iter().any(|entry| match &entry.who {
             Who::Opening { .. } => entry.name == name,
@@ -276,7 +276,7 @@ impl Reopener {
         (entry.wanted, entry.at) = (true, now.saturating_add(wait));
         let transient = matches!(error, OpenError::TimedOut | OpenError::Ending);
         match &mut entry.who {
-            // Nothing but the answer counts to somebody who waits for it.
+            // A caller that waits for the answer wants nothing else.
             Who::Opening { late, .. } if transient => *late = error,
             Who::Opening { .. } => self.answer_opening(place, error),
             Who::Open { .. } if error == OpenError::Closed => {}
