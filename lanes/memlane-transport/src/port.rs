@@ -52,8 +52,8 @@ pub trait Port: Send {
     /// [`LeaseError`].
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, LeaseError>;
 
-    /// A lease whose data lies in `memory`, from this offset on for this many bytes. The session knows that
-    /// memory, and keeps it, until its end.
+    /// A lease whose data lies in `memory`, from this offset on for this many bytes. The session knows that memory, and
+    /// keeps it, until its end.
     ///
     /// # Errors
     /// [`LeaseError`]; [`LeaseError::Elsewhere`] by a port whose leases lie in memory of its own.

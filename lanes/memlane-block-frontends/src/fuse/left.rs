@@ -23,8 +23,7 @@ pub fn left() -> Vec<PathBuf> {
     mounts
 }
 
-/// Unmounts what a killed process has mounted at `path`, even while it is open. `false`: there is nothing of
-/// this kind.
+/// Unmounts what a killed process has mounted at `path`, even while it is open. `false`: there is nothing of this kind.
 ///
 /// # Errors
 /// The kernel does not let us.

@@ -81,8 +81,8 @@ pub enum Status {
 #[derive(Debug)]
 pub(super) struct Alarm {
     pub(super) event: EventFd,
-    /// Whether `event` is to be drained. The thread that signals sets it, after the signal; cleared by the queue before it
-    /// drains. So a queue that was not woken makes no system call.
+    /// Whether `event` is to be drained. The thread that signals sets it, after the signal; cleared by the queue before
+    /// it drains. So a queue that was not woken makes no system call.
     signalled: AtomicBool,
     /// Requests wait.
     waits: AtomicBool,

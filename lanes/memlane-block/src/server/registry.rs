@@ -25,8 +25,8 @@ pub(super) struct Party {
     pub(super) who: Identity,
     /// Its client understands that a volume was taken from it.
     pub(super) can_lose: AtomicBool,
-    /// Since when the session has no path, if it has none. Its own thread writes it; sessions that want the same volume read
-    /// it.
+    /// Since when the session has no path, if it has none. Its own thread writes it; sessions that want the same volume
+    /// read it.
     silent: Mutex<Option<Instant>>,
 }
 

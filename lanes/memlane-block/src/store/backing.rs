@@ -333,7 +333,8 @@ impl Backing {
         true
     }
 
-    /// Notes that the size was changed on purpose, perhaps by [`resize`](Self::resize) of another backing of the same file.
+    /// Notes that the size was changed on purpose, perhaps by [`resize`](Self::resize) of another backing of the same
+    /// file.
     pub fn resized(&self) -> bool {
         self.look_as(true)
     }

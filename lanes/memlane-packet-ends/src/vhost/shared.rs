@@ -34,7 +34,8 @@ pub(super) struct State {
     pub(super) taken: bool,
     /// What the guest or its monitor did wrong, and in which session.
     wrong: Option<(u32, String)>,
-    /// What the guest or its monitor did wrong before there was a session; the next caller that waits for a session gets it.
+    /// What the guest or its monitor did wrong before there was a session; the next caller that waits for a session
+    /// gets it.
     trouble: Option<String>,
     stopping: bool,
 }

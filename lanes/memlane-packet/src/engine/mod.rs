@@ -138,7 +138,8 @@ impl QueueMemory {
 /// few frames at a time finds more. Each time costs a fence, and cache lines that the sender is about to write.
 const TOGETHER: u32 = 16;
 
-/// How many slots are given back at a time in a ring of this many slots: few enough that the sender never waits for them.
+/// How many slots are given back at a time in a ring of this many slots: few enough that the sender never waits for
+/// them.
 fn together(slots: u32) -> u32 {
     TOGETHER.min(slots / 4)
 }

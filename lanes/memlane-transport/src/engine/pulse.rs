@@ -1,7 +1,7 @@
 //! Is the peer there? Whatever shows that it hears us counts; only silence is asked about.
 //!
-//! Silence is counted from question to question, and only while this process ran and could get an answer: a process that
-//! was stopped, or had to wait for a CPU, asks once more before it gives up.
+//! Silence is counted from question to question, and only while this process ran and could get an answer: a process
+//! that was stopped, or had to wait for a CPU, asks once more before it gives up.
 
 use super::Time;
 use std::time::Duration;

@@ -27,7 +27,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// After this many passes over busy connections, all connections are looked at. A pass that asks the kernel counts more.
+/// After this many passes over busy connections, all connections are looked at. A pass that asks the kernel counts
+/// more.
 const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
 /// So do passes while nothing is under way.
