@@ -41,9 +41,9 @@ pub enum NameError {
     Socket,
     /// It is a character device.
     Character,
-    /// It is a block device, and the server was not told to give those.
+    /// It is a block device, and the server is not set to serve these.
     Device,
-    /// It is a volume for tests, and the server was not told to give those.
+    /// It is a volume for tests, and the server is not set to serve these.
     Test,
     /// The size of a volume for tests is none.
     Size,
@@ -54,7 +54,7 @@ pub enum NameError {
 }
 
 impl NameError {
-    /// What the client is told.
+    /// The error that the client gets.
     #[must_use]
     pub fn errno(self) -> Errno {
         Errno(match self {

@@ -53,7 +53,7 @@ pub(super) struct Job {
     _hold: Option<Hold>,
 }
 
-/// Who waits for it.
+/// The waiter for it.
 pub(super) enum Answer {
     /// `len` bytes of the data, from `skip` on.
     Read(ReplyData, usize, usize),
@@ -407,7 +407,7 @@ impl Job {
             _hold: hold,
             ..
         } = self;
-        // Before the kernel, or who waits, hears of it: the next one then finds its bytes free.
+        // Before the kernel or a waiter learns of it, so that the next request finds its bytes free.
         drop(hold);
         let failed = |errno: Errno| fuser::Errno::from_i32(errno.0);
         match (answer, result) {

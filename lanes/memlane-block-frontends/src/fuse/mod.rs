@@ -43,11 +43,11 @@ pub struct Options {
     pub name: String,
     /// Threads that take requests, each with a queue of the volume.
     pub threads: usize,
-    /// By default: the kernel's if the volume can be written.
+    /// Default: the kernel's, if the volume can be written.
     pub cache: Option<Cache>,
     /// Other users may open it (as `mode` allows). For others than root, only with `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// By default 0600, or 0400 if it cannot be written.
+    /// Default: 0600, or 0400 if the volume cannot be written.
     pub mode: Option<u16>,
 }
 
@@ -231,7 +231,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Takes it away at once: who has it open gets errors.
+    /// Unmounts it at once: programs that have the file open get errors.
     pub fn unmount_now(&mut self) {
         if self.is_mounted() && unmount_idle(&self.path).is_err() {
             // Nobody waits for an answer any more …

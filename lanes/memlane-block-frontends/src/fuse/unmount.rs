@@ -20,7 +20,7 @@ pub enum MountError {
     InUse(PathBuf),
     /// No `/dev/fuse`.
     NoFuse(io::Error),
-    /// Who is not root needs it.
+    /// Users other than root need it.
     NoHelper,
     /// Anything else.
     Io(PathBuf, io::Error),

@@ -15,7 +15,7 @@ const MAX_OUT: usize = 64 * 1024;
 /// Most information requests or queries of one option.
 const MAX_ITEMS: usize = 64;
 
-/// An export, as a client is told about it.
+/// An export, as a client sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Its name.
@@ -61,7 +61,7 @@ pub enum Tls {
     Absent,
     /// A client may.
     Offered,
-    /// Nothing is told to one that does not.
+    /// A client that does not gets no information.
     Required,
 }
 

@@ -328,7 +328,7 @@ fn list(sockets: &[BorrowedFd<'_>]) -> Attributes {
     })
 }
 
-/// What the kernel is told about the volume.
+/// The description of the volume for the kernel.
 struct Shape {
     size: u64,
     block: u32,

@@ -53,7 +53,7 @@ pub struct Options {
     pub any_memory: bool,
     /// How long a machine that stops waits for its requests; then they fail.
     pub drain: Duration,
-    /// Is told what happens.
+    /// Receives the events.
     pub told: Option<Arc<dyn Fn(Event) + Send + Sync>>,
 }
 

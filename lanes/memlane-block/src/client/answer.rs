@@ -123,7 +123,7 @@ impl Opened {
         })
     }
 
-    /// Can this be the volume that was `before`, for a user who was told so? What may shrink is told by `resized`.
+    /// Can this be the volume that was `before`, for a user who knows that one? `resized` reports what may shrink.
     ///
     /// # Errors
     /// What has changed that must not.

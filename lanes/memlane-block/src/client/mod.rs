@@ -78,7 +78,7 @@ impl Client {
     /// Makes a client with these options, and starts its reopener in a thread of its own.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails like [`new`](Self::new).
     pub fn with(session: Arc<dyn Session>, options: Options) -> io::Result<Client> {
         let (client, reopener) = Client::driven(session, options)?;
         let thread = std::thread::Builder::new().name("memlane-volumes".into());
@@ -90,7 +90,7 @@ impl Client {
     /// Makes a client whose reopener the caller drives: by [`Reopener::run`], or step by step.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails like [`new`](Self::new).
     pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Reopener)> {
         let mail = Arc::new(Mail::new()?);
         let reopener = Reopener::new(&session, Arc::clone(&mail), options.clone())?;

@@ -193,7 +193,7 @@ pub struct Counters {
 pub struct OpenerView {
     /// The session's name.
     pub session: String,
-    /// Who that is.
+    /// The session.
     pub who: Identity,
     /// How it was opened.
     pub access: Access,
@@ -212,7 +212,7 @@ pub struct VolumeView {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// By whom.
+    /// The session that has it open.
     pub openers: Vec<OpenerView>,
 }
 
@@ -225,7 +225,7 @@ pub struct Refusal {
     pub session: String,
     /// What it wanted: whatever it liked to write.
     pub name: String,
-    /// What it was told.
+    /// What the session knows of the volume.
     pub errno: Errno,
     /// Why.
     pub why: String,

@@ -69,7 +69,7 @@ pub struct Failure {
     pub at: u64,
     /// How many.
     pub len: u32,
-    /// What its user was told.
+    /// What its user knows of it.
     pub errno: Errno,
     /// Why, if more is known.
     pub why: Option<String>,

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 /// The number of leases that are kept, and so of requests that can be in flight.
 const LEASES: usize = 4;
-/// Bytes of each.
+/// The size of each lease, in bytes.
 const LEASE_LEN: u32 = 56;
 /// A server that calls without end is looked after so often.
 const NOTICE_GAP: Duration = Duration::from_millis(10);
@@ -72,7 +72,7 @@ enum Who {
         reply: Sender<Result<Claim, OpenError>>,
         until: Time,
         take_over: bool,
-        /// What it is told if it comes to nothing in time.
+        /// The error that it gets if the time runs out.
         late: OpenError,
     },
     Open {

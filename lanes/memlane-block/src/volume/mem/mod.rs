@@ -49,7 +49,7 @@ impl MemVolume {
     /// One that is less, or other, than usual.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The kernel's: there is no memory.
     pub fn with(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
         MemVolume::make(size, false, change)
     }
@@ -57,7 +57,7 @@ impl MemVolume {
     /// One whose requests are done by another thread, later, and not in order.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The kernel's: there is no memory.
     pub fn late(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
         MemVolume::make(size, true, change)
     }
