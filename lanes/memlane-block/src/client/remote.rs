@@ -225,7 +225,8 @@ impl Remote {
         Ok((self.queues.fetch_add(1, Ordering::Relaxed), alarm))
     }
 
-    /// The server does not know the volume in this generation. Returns whether that is news, so that the reopener must learn of it.
+    /// The server does not know the volume in this generation. Returns whether that is news, so that the reopener must
+    /// learn of it.
     pub(super) fn doubt(&self, generation: u32) -> bool {
         self.doubted.fetch_max(generation, Ordering::SeqCst) < generation
     }
