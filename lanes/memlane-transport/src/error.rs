@@ -79,7 +79,7 @@ pub const EPROTONOSUPPORT: u16 = 93;
 pub const ENOKEY: u16 = 126;
 
 impl PathError {
-    /// Nothing but a person can put it right: trying again is in vain until then.
+    /// Only a person can correct it: another try fails until then.
     #[must_use]
     pub fn wants_a_person(&self) -> bool {
         match self {

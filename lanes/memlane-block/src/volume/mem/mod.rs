@@ -46,7 +46,7 @@ impl MemVolume {
         MemVolume::with(size, |_| {})
     }
 
-    /// One that is less, or other, than usual.
+    /// A volume whose description `change` has changed.
     ///
     /// # Errors
     /// The kernel's: there is no memory.
@@ -54,7 +54,7 @@ impl MemVolume {
         MemVolume::make(size, false, change)
     }
 
-    /// One whose requests are done by another thread, later, and not in order.
+    /// A volume whose requests another thread completes, later and not in order.
     ///
     /// # Errors
     /// The kernel's: there is no memory.
