@@ -94,6 +94,23 @@ pub(crate) struct Goal {
     pub(crate) aim: Aim,
 }
 
+/// What `of` should reach in a row.
+pub(crate) fn goal(
+    row: impl Into<String>,
+    metric: &'static str,
+    of: &'static str,
+    to: To,
+    aim: Aim,
+) -> Goal {
+    Goal {
+        row: row.into(),
+        metric,
+        of,
+        to,
+        aim,
+    }
+}
+
 /// A row of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
@@ -137,6 +154,14 @@ pub(crate) enum Plot {
         /// Values, or multiples of the first step of a sweep.
         scaling: bool,
     },
+}
+
+impl Plot {
+    /// Bars of the values themselves.
+    pub(crate) fn bars(metric: &'static str) -> Plot {
+        let to = To::Itself;
+        Plot::Bars { metric, to }
+    }
 }
 
 /// A table, with the plots of its figures.

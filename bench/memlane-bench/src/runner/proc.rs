@@ -252,6 +252,15 @@ fn stop(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// Waits until a file is there; `false`: it was not within `limit`, or somebody wants us to stop.
+pub(crate) fn appears(file: &Path, limit: Duration) -> bool {
+    let begin = Instant::now();
+    while !file.exists() && begin.elapsed() < limit && !sys::interrupted() {
+        sleep(Duration::from_millis(2));
+    }
+    file.exists()
+}
+
 /// A port below the ephemeral range, so that no client can be given it meanwhile.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -2,7 +2,7 @@
 
 use super::rows::{self, Pattern};
 use super::{gap, systems};
-use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, System, To, View, row};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, System, To, View, goal, row};
 use crate::published::Published;
 
 /// The best of the others, over whatever transport it was best.
@@ -58,13 +58,6 @@ fn ours() -> impl Iterator<Item = System> {
     systems().into_iter().filter(|system| system.ours)
 }
 
-fn bars(metric: &'static str) -> Plot {
-    Plot::Bars {
-        metric,
-        to: To::Itself,
-    }
-}
-
 fn volumes() -> View {
     let ratios = ["rate", "p50"].into_iter();
     View {
@@ -80,7 +73,7 @@ fn volumes() -> View {
         ratios: ratios
             .flat_map(|metric| ours().map(move |s| (s.id, BEST, metric)))
             .collect(),
-        plots: vec![bars("rate"), bars("cpu")],
+        plots: vec![Plot::bars("rate"), Plot::bars("cpu")],
     }
 }
 
@@ -96,7 +89,7 @@ fn gaps() -> View {
             .collect(),
         metrics: &["gap", "silence"],
         ratios: Vec::new(),
-        plots: vec![bars("gap")],
+        plots: vec![Plot::bars("gap")],
     }
 }
 
@@ -144,32 +137,17 @@ fn goals() -> Vec<Goal> {
     let mut goals = Vec::new();
     for one in &rows::WORKS {
         let of = ours().filter_map(|system| aim(system.id, one).map(|aim| (system.id, aim)));
-        goals.extend(of.map(|(of, (metric, aim))| Goal {
-            row: one.id(),
-            metric,
-            of,
-            to: BEST,
-            aim,
-        }));
+        goals.extend(of.map(|(of, (metric, aim))| goal(one.id(), metric, of, BEST, aim)));
     }
     for one in &rows::SCENARIOS {
-        goals.extend(BREAKERS.map(|breaker| Goal {
-            row: one.id.into(),
-            metric: "gap",
-            of: breaker.id,
-            to: To::Itself,
-            aim: Aim::AtMost(one.at_most_ms),
-        }));
+        let aim = Aim::AtMost(one.at_most_ms);
+        goals.extend(BREAKERS.map(|by| goal(one.id, "gap", by.id, To::Itself, aim)));
     }
     for pattern in [Pattern::Randread, Pattern::Randwrite] {
         let [first, last] = ends(pattern);
-        goals.extend(ours().map(|system| Goal {
-            row: last.clone(),
-            metric: "cpu",
-            of: system.id,
-            to: To::Row(first.clone()),
-            aim: Aim::AtMost(FLAT),
-        }));
+        let to = To::Row(first);
+        let flat = |of| goal(last.as_str(), "cpu", of, to.clone(), Aim::AtMost(FLAT));
+        goals.extend(ours().map(|system| flat(system.id)));
     }
     goals
 }

@@ -86,7 +86,7 @@ fn local_or_tcp(bench: &Bench, local: bool) -> anyhow::Result<(Service, String)>
 pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
     let held = hold(bench, &at)?;
-    let mut running = running(Target::Api(at), vec![service]);
+    let mut running = Running::new(Target::Api(at), vec![service]);
     running.held = Some(held);
     Ok(running)
 }
@@ -95,7 +95,7 @@ pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
     let (library, held) = (library(&bench.programs), hold(bench, &at)?);
-    let mut running = running(Target::Engine { library, at }, vec![service]);
+    let mut running = Running::new(Target::Engine { library, at }, vec![service]);
     running.held = Some(held);
     Ok(running)
 }
@@ -104,16 +104,6 @@ pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 /// holes, and pay for their pages.
 fn hold(bench: &Bench, at: &str) -> anyhow::Result<OpenVolume> {
     OpenVolume::open(&[at.to_owned()], &volume(bench.size), Access::ReadOnly, 1)
-}
-
-fn running(target: Target, services: Vec<Service>) -> Running {
-    Running {
-        target,
-        services,
-        pid_file: None,
-        disk: None,
-        held: None,
-    }
 }
 
 fn map(bench: &Bench, at: &str, face: &str, place: &Path) -> anyhow::Result<Service> {
@@ -132,7 +122,10 @@ pub(super) fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
     let socket = bench.scratch.name("nbd");
     let mapped = map(bench, &at, "nbd:unix:", &socket)?;
-    Ok(running(Target::Nbd(uri(&socket)), vec![service, mapped]))
+    Ok(Running::new(
+        Target::Nbd(uri(&socket)),
+        vec![service, mapped],
+    ))
 }
 
 /// The file of a mapped volume.
@@ -140,7 +133,7 @@ pub(super) fn fuse(bench: &Bench) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, true)?;
     let file = bench.scratch.name("fuse");
     let mapped = map(bench, &at, "fuse:", &file)?;
-    Ok(running(Target::File(file), vec![service, mapped]))
+    Ok(Running::new(Target::File(file), vec![service, mapped]))
 }
 
 #[cfg(test)]

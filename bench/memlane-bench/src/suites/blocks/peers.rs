@@ -92,13 +92,9 @@ fn nbdkit(
         Door::Unix(socket) => command.arg("--unix").arg(socket),
     };
     command.arg(plugin.get_program()).args(plugin.get_args());
-    Ok(Running {
-        target: door.target(""),
-        services: vec![door.start(command, bench)?],
-        pid_file: None,
-        disk,
-        held: None,
-    })
+    let mut running = Running::new(door.target(""), vec![door.start(command, bench)?]);
+    running.disk = disk;
+    Ok(running)
 }
 
 /// nbd-server's file.
@@ -123,13 +119,10 @@ pub(super) fn nbd_server(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
     command
         .args(["-c", script, "sh"])
         .args([&server, &config, &pid]);
-    Ok(Running {
-        target: door.target("volume"),
-        services: vec![door.start(command, bench)?],
-        pid_file: Some(pid),
-        disk: Some(disk),
-        held: None,
-    })
+    let mut running = Running::new(door.target("volume"), vec![door.start(command, bench)?]);
+    running.pid_file = Some(pid);
+    running.disk = Some(disk);
+    Ok(running)
 }
 
 /// The export of QEMU's storage daemon.
@@ -148,11 +141,7 @@ pub(super) fn qsd(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
         "--export",
         "type=nbd,id=disk,node-name=disk,name=,writable=on",
     ]);
-    Ok(Running {
-        target: door.target(""),
-        services: vec![door.start(command, bench)?],
-        pid_file: None,
-        disk: Some(disk),
-        held: None,
-    })
+    let mut running = Running::new(door.target(""), vec![door.start(command, bench)?]);
+    running.disk = Some(disk);
+    Ok(running)
 }

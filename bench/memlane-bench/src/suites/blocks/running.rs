@@ -50,6 +50,18 @@ pub(super) struct Running {
     pub(super) held: Option<OpenVolume>,
 }
 
+impl Running {
+    pub(super) fn new(target: Target, services: Vec<Service>) -> Running {
+        Running {
+            target,
+            services,
+            pid_file: None,
+            disk: None,
+            held: None,
+        }
+    }
+}
+
 /// A file, for as long as it is needed.
 pub(super) struct Disk(pub(super) PathBuf);
 

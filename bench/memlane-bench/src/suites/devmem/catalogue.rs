@@ -3,7 +3,7 @@
 use super::rows::{LANE, PYTHON, Part, ROWS, Row, STREAM, TOKENS};
 use super::sinks::{RECV_COPY, SPLICE};
 use super::tokens::WAYS;
-use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, goal, row};
 use crate::published::Published;
 
 /// Of the lane, at most (`memlane_devmem::io::lane`).
@@ -41,13 +41,6 @@ fn of(part: Part) -> Vec<crate::catalogue::Row> {
     of.map(|one| row(one.row, one.about)).collect()
 }
 
-fn bars(metric: &'static str) -> Plot {
-    Plot::Bars {
-        metric,
-        to: To::Itself,
-    }
-}
-
 fn stream() -> View {
     let to = |of, to| (of, To::System(to), "throughput");
     View {
@@ -64,7 +57,7 @@ fn stream() -> View {
             to(LANE, SPLICE),
             to("mapped", SPLICE),
         ],
-        plots: vec![bars("throughput"), bars("receiver_cpu")],
+        plots: vec![Plot::bars("throughput"), Plot::bars("receiver_cpu")],
     }
 }
 
@@ -128,18 +121,15 @@ fn python() -> View {
         rows: of(Part::Python),
         metrics: &["throughput", "cpu", "receiver_cpu"],
         ratios: vec![to("rust"), to("recv-into"), to("recv-into-fresh")],
-        plots: vec![bars("throughput")],
+        plots: vec![Plot::bars("throughput")],
     }
 }
 
 /// What memlane should reach in a row.
 fn goals(row: &Row) -> Vec<Goal> {
-    let goal = |of, to, times| Goal {
-        row: row.row.into(),
-        metric: "throughput",
-        of,
-        to: To::System(to),
-        aim: Aim::AtLeast(times),
+    let goal = |of, to, times| {
+        let aim = Aim::AtLeast(times);
+        goal(row.row, "throughput", of, To::System(to), aim)
     };
     let mapped = goal("mapped", RECV_COPY, 1.3);
     match row.part {

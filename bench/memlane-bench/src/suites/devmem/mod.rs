@@ -85,10 +85,10 @@ impl Suite for Measured {
         let (bench, congestion) = (&self.bench, self.congestion_control.as_str());
         for row in rows {
             let figures = match row.part {
-                Part::Stream => stream::measure(bench, congestion, row, system.id)?.figures(),
+                Part::Stream => stream::measure(bench, congestion, row, system.id)?,
                 Part::Python => {
                     let with = [&self.python, congestion];
-                    python::measure(bench, with, row, system.id)?.figures()
+                    python::measure(bench, with, row, system.id)?
                 }
                 Part::Tokens => {
                     // Each way to hand tokens back is a row of its own.

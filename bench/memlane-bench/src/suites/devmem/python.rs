@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use super::outcome::{Outcome, Seen};
+use super::outcome::{Seen, figures};
 use super::rows::{REGION, Row};
 use super::stream::{receiver, seen, sender};
 use crate::runner::proc::{Job, free_port};
+use crate::runner::record::Figure;
 use crate::runner::sys;
 use crate::runner::turn::Bench;
 
@@ -70,7 +71,7 @@ pub(super) fn measure(
     [python, congestion]: [&str; 2],
     row: &Row,
     system: &str,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<Vec<Figure>> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let limit = LIMIT + Duration::from_secs_f64(bench.seconds);
     let start = |command| Job::start(command, limit, &bench.scratch);
@@ -85,7 +86,14 @@ pub(super) fn measure(
         Some(_) => of_script(&received, sent.bytes)?,
         None => seen(&received)?,
     };
-    Ok(Outcome::of(sent.per_second, &sent, received))
+    Ok(figures(
+        sent.per_second,
+        &sent,
+        &Seen {
+            fragments: None,
+            ..received
+        },
+    ))
 }
 
 fn script(bench: &Bench, python: &str, row: &Row, [way, address]: [&str; 2]) -> Command {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::outcome::{Outcome, Seen};
+use super::outcome::{Seen, figures};
 use super::rows::{LANE, REGION, Row};
 use crate::runner::proc::{Job, free_port};
+use crate::runner::record::Figure;
 use crate::runner::sys;
 use crate::runner::turn::Bench;
 
@@ -19,7 +20,7 @@ pub(super) fn measure(
     congestion: &str,
     row: &Row,
     system: &str,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<Vec<Figure>> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let limit = LIMIT + Duration::from_secs_f64(bench.seconds);
     // Whoever connects tries until the other end listens.
@@ -32,7 +33,7 @@ pub(super) fn measure(
     let send = Job::start(send, limit, &bench.scratch)?;
     let sent = seen(&send.finish()?)?;
     let received = seen(&receive.finish()?)?;
-    Ok(Outcome::of(received.per_second, &sent, received))
+    Ok(figures(received.per_second, &sent, &received))
 }
 
 /// Who receives on the second CPU.

@@ -1,7 +1,7 @@
 //! What the packet suite's tables and plots show, and what memlane should reach.
 
 use super::rows::{BULK, MEMIF, MODES, Part, Row, TESTPMD, VETH, rows};
-use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, row};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, Plot, To, View, goal, row};
 use crate::published::Published;
 use crate::runner::plan::Row as _;
 
@@ -46,13 +46,6 @@ fn of(all: &[Row], part: Part) -> Vec<crate::catalogue::Row> {
     .collect()
 }
 
-fn bars(metric: &'static str) -> Plot {
-    Plot::Bars {
-        metric,
-        to: To::Itself,
-    }
-}
-
 fn frames(all: &[Row]) -> View {
     View {
         id: "frames",
@@ -66,8 +59,8 @@ fn frames(all: &[Row]) -> View {
             ("persistent", To::System("map"), "rate"),
         ],
         plots: vec![
-            bars("rate"),
-            bars("cpu"),
+            Plot::bars("rate"),
+            Plot::bars("cpu"),
             Plot::Lines {
                 metric: "rate",
                 across: "queues",
@@ -91,7 +84,7 @@ fn tcp(all: &[Row]) -> View {
             ("persistent", To::System("copier"), "throughput"),
             ("persistent", OLDER, "throughput"),
         ],
-        plots: vec![bars("throughput"), bars("cpu")],
+        plots: vec![Plot::bars("throughput"), Plot::bars("cpu")],
     }
 }
 
@@ -105,19 +98,13 @@ fn memif(all: &[Row]) -> View {
         rows: of(all, Part::Memif),
         metrics: &["rate"],
         ratios: ours.map(|s| (s.id, To::System(TESTPMD), "rate")).collect(),
-        plots: vec![bars("rate")],
+        plots: vec![Plot::bars("rate")],
     }
 }
 
 /// What memlane should reach in a row.
 fn goals(row: &Row) -> Vec<Goal> {
-    let goal = |of, metric, to, times| Goal {
-        row: row.id(),
-        metric,
-        of,
-        to,
-        aim: Aim::AtLeast(times),
-    };
+    let goal = |of, metric, to, times| goal(row.id(), metric, of, to, Aim::AtLeast(times));
     let mut goals = Vec::new();
     match row.part {
         Part::Table => {

@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use super::pump::{Does, End};
 use super::rows::{Outcome, Row, Way};
 use super::table::{self, cpu};
-use crate::runner::proc::{Job, find_program};
+use crate::runner::proc::{Job, appears, find_program};
 use crate::runner::sys;
 use crate::runner::turn::Bench;
 
@@ -88,7 +88,7 @@ fn with_testpmd(bench: &Bench, row: &Row, ours: [Option<End>; 2]) -> anyhow::Res
         Way::Rx => [Does::Send, Does::Receive],
     };
     let first = start(order[0])?;
-    wait_for(&socket)?;
+    ensure!(appears(&socket, LIMIT), "nobody listens at a memif socket");
     let second = start(order[1])?;
     let (mut send, receive) = match order[0] {
         Does::Send => (first, second),
@@ -105,16 +105,6 @@ fn with_testpmd(bench: &Bench, row: &Row, ours: [Option<End>; 2]) -> anyhow::Res
         value: per_second,
         cpu: None,
     })
-}
-
-fn wait_for(socket: &Path) -> anyhow::Result<()> {
-    let begin = Instant::now();
-    while !socket.exists() {
-        anyhow::ensure!(begin.elapsed() < LIMIT, "nobody listens at a memif socket");
-        anyhow::ensure!(!sys::interrupted(), "interrupted");
-        sleep(POLL);
-    }
-    Ok(())
 }
 
 /// testpmd, told by lines what to do; killed when dropped.
@@ -177,14 +167,14 @@ impl Testpmd {
         let begin = Instant::now();
         while self.shown()?.packets == 0.0 {
             let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-            anyhow::ensure!(begin.elapsed() < LIMIT, "no frame comes to testpmd: {log}");
+            ensure!(begin.elapsed() < LIMIT, "no frame comes to testpmd: {log}");
             sleep(POLL);
         }
         sleep(WARM_UP);
         self.shown()?;
         sleep(Duration::from_secs_f64(seconds));
         let shown = self.shown()?;
-        anyhow::ensure!(shown.per_second > 0.0, "testpmd has counted nothing");
+        ensure!(shown.per_second > 0.0, "testpmd has counted nothing");
         Ok(shown.per_second)
     }
 
@@ -198,11 +188,11 @@ impl Testpmd {
             if let Some(last) = all.last().filter(|_| all.len() > before) {
                 return Ok(*last);
             }
-            anyhow::ensure!(!sys::interrupted(), "interrupted");
+            ensure!(!sys::interrupted(), "interrupted");
             if let Some(status) = self.child.try_wait()? {
                 anyhow::bail!("testpmd ended ({status})");
             }
-            anyhow::ensure!(begin.elapsed() < LIMIT, "testpmd does not answer");
+            ensure!(begin.elapsed() < LIMIT, "testpmd does not answer");
             sleep(POLL / 10);
         }
     }

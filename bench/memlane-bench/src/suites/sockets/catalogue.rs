@@ -1,7 +1,7 @@
 //! What the socket suite's tables and plots show, and what memlane should reach.
 
 use super::rows::{self, BARE, ICE, ICE_SLEEPS, Kind, LANE, LANE_SLEEPS, STREAM, Side, WORKS};
-use crate::catalogue::{Aim, Catalogue, Goal, Layout, MemoryRule, Plot, Row, To, View, row};
+use crate::catalogue::{Aim, Catalogue, Goal, Layout, MemoryRule, Plot, Row, To, View, goal, row};
 use crate::published::Published;
 use crate::runner::plan::Row as _;
 
@@ -201,7 +201,9 @@ fn goals(views: &[View]) -> Vec<Goal> {
         for one in &view.rows {
             for metric in view.metrics {
                 let aim = aim(&one.id, metric);
-                goals.extend(aim.map(|aim| goal(&one.id, metric, Side::Nocopy.id(), TCP, aim)));
+                goals.extend(
+                    aim.map(|aim| goal(one.id.as_str(), metric, Side::Nocopy.id(), TCP, aim)),
+                );
             }
         }
     }
@@ -209,30 +211,20 @@ fn goals(views: &[View]) -> Vec<Goal> {
     for bytes in rows::sizes() {
         let (ice, bare) = (To::System(ICE), To::System(BARE));
         let over = id(Kind::Handover, bytes);
-        goals.push(goal(&over, "p50", LANE, ice, Aim::AtMost(1.0)));
+        goals.push(goal(over, "p50", LANE, ice, Aim::AtMost(1.0)));
         if bytes >= BULK {
             let carried = id(Kind::Carried, bytes);
-            goals.push(goal(&carried, "throughput", LANE, bare, Aim::AtLeast(0.8)));
+            goals.push(goal(carried, "throughput", LANE, bare, Aim::AtLeast(0.8)));
         }
     }
     let sizes: Vec<u64> = rows::sizes().collect();
     let [first, last] = [sizes[0], sizes[sizes.len() - 1]].map(|bytes| id(Kind::Handover, bytes));
-    goals.push(goal(&last, "p50", LANE, To::Row(first), Aim::AtMost(1.2)));
+    goals.push(goal(last, "p50", LANE, To::Row(first), Aim::AtMost(1.2)));
     goals
 }
 
 /// Where bytes are carried the aim is for bulk: smaller messages than this are about calls.
 const BULK: u64 = 64 * 1024;
-
-fn goal(row: &str, metric: &'static str, of: &'static str, to: To, aim: Aim) -> Goal {
-    Goal {
-        row: row.into(),
-        metric,
-        of,
-        to,
-        aim,
-    }
-}
 
 /// What nocopy should reach against TCP.
 fn aim(id: &str, metric: &str) -> Option<Aim> {

@@ -224,34 +224,27 @@ const CONNECTIONS: [Line; 5] = [
     step("connections-1000", 1_000),
     step("connections-10000", 10_000),
 ];
-const RR: [Line; 12] = [
-    step("rr-1", 1),
-    step("rr-4", 4).long(),
-    step("rr-16", 16),
-    step("rr-64", 64).long(),
-    step("rr-256", 256),
-    step("rr-1k", 1 << 10).long(),
-    step("rr-4k", 1 << 12),
-    step("rr-16k", 1 << 14).long(),
-    step("rr-64k", 1 << 16),
-    step("rr-256k", 1 << 18).long(),
-    step("rr-1m", 1 << 20),
-    step("rr-4m", 1 << 22),
-];
-const STREAM_SIZES: [Line; 12] = [
-    step("stream-1", 1),
-    step("stream-4", 4).long(),
-    step("stream-16", 16),
-    step("stream-64", 64).long(),
-    step("stream-256", 256),
-    step("stream-1k", 1 << 10).long(),
-    step("stream-4k", 1 << 12),
-    step("stream-16k", 1 << 14).long(),
-    step("stream-64k", 1 << 16),
-    step("stream-256k", 1 << 18).long(),
-    step("stream-1m", 1 << 20),
-    step("stream-4m", 1 << 22),
-];
+/// 1 byte to 4 MiB in steps of four; a short run has every second step, and the largest.
+macro_rules! sizes {
+    ($group:literal) => {
+        [
+            step(concat!($group, "-1"), 1),
+            step(concat!($group, "-4"), 4).long(),
+            step(concat!($group, "-16"), 16),
+            step(concat!($group, "-64"), 64).long(),
+            step(concat!($group, "-256"), 256),
+            step(concat!($group, "-1k"), 1 << 10).long(),
+            step(concat!($group, "-4k"), 1 << 12),
+            step(concat!($group, "-16k"), 1 << 14).long(),
+            step(concat!($group, "-64k"), 1 << 16),
+            step(concat!($group, "-256k"), 1 << 18).long(),
+            step(concat!($group, "-1m"), 1 << 20),
+            step(concat!($group, "-4m"), 1 << 22),
+        ]
+    };
+}
+const RR: [Line; 12] = sizes!("rr");
+const STREAM_SIZES: [Line; 12] = sizes!("stream");
 
 impl Work {
     fn about(&self, line: &Line) -> String {

@@ -1,14 +1,15 @@
 //! memlane's streams by name: memory of the other end is reserved and committed, one's own looked at and consumed.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use memlane_socket::Listener;
 use memlane_socket::Stream;
 use memlane_socket::native::Standing;
 
 use super::turns::End;
+use crate::runner::proc::appears;
 
 /// For the other end to come, and for the handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,11 +46,8 @@ impl Door {
 }
 
 fn address(file: &Path) -> anyhow::Result<std::net::SocketAddr> {
-    let begin = Instant::now();
-    while !file.exists() && begin.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let text = std::fs::read_to_string(file).context("nobody serves")?;
+    ensure!(appears(file, PATIENCE), "nobody serves");
+    let text = std::fs::read_to_string(file)?;
     Ok(text.parse()?)
 }
 

@@ -5,13 +5,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::turns::End;
+use crate::runner::proc::appears;
 
 /// As large as memlane's rings are where nobody has said anything.
 pub(super) const SIZE: usize = memlane_socket::config::RING_DEFAULT as usize;
@@ -43,15 +44,33 @@ impl Half {
         self.base.as_ptr().wrapping_add(BYTES_AT + place)
     }
 
+    /// Of a writer.
+    fn wait_for_room(&mut self, bytes: u64) {
+        while SIZE as u64 - (self.mine - self.theirs) < bytes {
+            self.theirs = self.word(1).load(Ordering::Acquire);
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Of a reader. `false`: the end.
+    fn wait_for_bytes(&mut self) -> bool {
+        while self.theirs == self.mine {
+            let over = self.word(2).load(Ordering::Acquire) != 0;
+            self.theirs = self.word(0).load(Ordering::Acquire);
+            if over && self.theirs == self.mine {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+
     fn write(&mut self, from: &[u8]) {
         let mut left = from;
         while !left.is_empty() {
             let at = usize::try_from(self.mine).unwrap_or_default() % SIZE;
             let n = left.len().min(PIECE).min(SIZE - at);
-            while SIZE as u64 - (self.mine - self.theirs) < n as u64 {
-                self.theirs = self.word(1).load(Ordering::Acquire);
-                std::hint::spin_loop();
-            }
+            self.wait_for_room(n as u64);
             // SAFETY: `n` bytes are free, do not wrap, and are the writer's until it publishes them.
             unsafe { std::ptr::copy_nonoverlapping(left.as_ptr(), self.at(self.mine), n) };
             self.mine += n as u64;
@@ -64,13 +83,8 @@ impl Half {
     fn read(&mut self, into: &mut [u8]) -> bool {
         let mut done = 0;
         while done < into.len() {
-            while self.theirs == self.mine {
-                let over = self.word(2).load(Ordering::Acquire) != 0;
-                self.theirs = self.word(0).load(Ordering::Acquire);
-                if over && self.theirs == self.mine {
-                    return false;
-                }
-                std::hint::spin_loop();
+            if !self.wait_for_bytes() {
+                return false;
             }
             let at = usize::try_from(self.mine).unwrap_or_default() % SIZE;
             let there = usize::try_from(self.theirs - self.mine).unwrap_or(SIZE);
@@ -109,12 +123,8 @@ fn make(file: &Path) -> anyhow::Result<OwnedFd> {
 
 /// Made by the other end; now both have it.
 fn find(file: &Path) -> anyhow::Result<OwnedFd> {
-    let begin = Instant::now();
-    while !file.exists() && begin.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let fd = rustix::fs::openat(CWD, file, OFlags::RDWR, Mode::empty());
-    let fd = fd.context("nobody serves")?;
+    ensure!(appears(file, PATIENCE), "nobody serves");
+    let fd = rustix::fs::openat(CWD, file, OFlags::RDWR, Mode::empty())?;
     std::fs::remove_file(file)?;
     Ok(fd)
 }
@@ -165,10 +175,7 @@ impl End for Pair {
         let mut left = bytes;
         while left > 0 {
             let n = left.min(PIECE);
-            while SIZE as u64 - (self.out.mine - self.out.theirs) < n as u64 {
-                self.out.theirs = self.out.word(1).load(Ordering::Acquire);
-                std::hint::spin_loop();
-            }
+            self.out.wait_for_room(n as u64);
             self.out.mine += n as u64;
             self.out.word(0).store(self.out.mine, Ordering::Release);
             left -= n;
@@ -179,13 +186,8 @@ impl End for Pair {
     fn take(&mut self, bytes: usize) -> anyhow::Result<bool> {
         let mut left = bytes as u64;
         while left > 0 {
-            while self.come.theirs == self.come.mine {
-                let over = self.come.word(2).load(Ordering::Acquire) != 0;
-                self.come.theirs = self.come.word(0).load(Ordering::Acquire);
-                if over && self.come.theirs == self.come.mine {
-                    return Ok(false);
-                }
-                std::hint::spin_loop();
+            if !self.come.wait_for_bytes() {
+                return Ok(false);
             }
             let n = left.min(self.come.theirs - self.come.mine);
             self.come.mine += n;

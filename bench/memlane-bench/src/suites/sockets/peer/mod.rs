@@ -17,44 +17,56 @@ use sizes::Kind;
 pub(crate) use wire::At;
 use wire::{Door, Wire};
 
+/// Where a server is.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Serve {
+    /// 127.0.0.1:PORT or unix:PATH.
+    #[arg(long)]
+    at: At,
+}
+
+/// Where to go, and for how long.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Ask {
+    /// 127.0.0.1:PORT or unix:PATH.
+    #[arg(long)]
+    at: At,
+    /// How long to measure; each size, if there are several.
+    #[arg(long)]
+    seconds: f64,
+}
+
+impl Ask {
+    fn budget(&self) -> anyhow::Result<Duration> {
+        Duration::try_from_secs_f64(self.seconds).context("--seconds")
+    }
+}
+
 /// Which half of the pair.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Peer {
     /// Answers every 100-byte message with the same bytes.
     Server {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
+        #[command(flatten)]
+        server: Serve,
         /// Close after the first answer of each connection.
         #[arg(long)]
         once: bool,
     },
     /// Sends 100-byte messages and waits for each answer.
     Client {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-        /// How long to measure.
-        #[arg(long)]
-        seconds: f64,
+        #[command(flatten)]
+        client: Ask,
         /// A new connection for each message.
         #[arg(long)]
         once: bool,
     },
     /// Answers messages, or takes bytes, of the sizes that its clients say.
-    SizesServer {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-    },
+    SizesServer(Serve),
     /// Goes through sizes, each for so long on a connection of its own.
     SizesClient {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-        /// How long to measure each.
-        #[arg(long)]
-        seconds: f64,
+        #[command(flatten)]
+        client: Ask,
         /// Wait for an answer of the same size, or only send.
         #[arg(long)]
         kind: Kind,
@@ -63,57 +75,40 @@ pub(crate) enum Peer {
         bytes: Vec<u64>,
     },
     /// Answers 100-byte messages on many connections, with epoll and one thread.
-    ManyServer {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-    },
+    ManyServer(Serve),
     /// Sends 100-byte messages over many connections in turn, up to 64 at a time, with epoll and one thread.
     ManyClient {
-        /// 127.0.0.1:PORT or unix:PATH.
-        #[arg(long)]
-        at: At,
-        /// How long to measure.
-        #[arg(long)]
-        seconds: f64,
+        #[command(flatten)]
+        client: Ask,
         /// How many.
         #[arg(long)]
         connections: usize,
     },
 }
 
-/// Runs one half.
+/// Runs one half. A client prints one line of JSON.
 pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
-    let budget = |seconds| Duration::try_from_secs_f64(seconds).context("--seconds");
-    match peer {
-        Peer::Server { at, once } => serve(&Door::open(at)?, *once)?,
-        Peer::Client { at, seconds, once } => {
-            let outcome = match once {
-                true => connect_again_and_again(at, budget(*seconds)?)?,
-                false => ping_pong(at, budget(*seconds)?)?,
-            };
-            println!("{}", serde_json::to_string(&outcome)?);
+    let told = match peer {
+        Peer::Server { server, once } => return serve(&Door::open(&server.at)?, *once),
+        Peer::SizesServer(server) => return sizes::serve(&Door::open(&server.at)?),
+        Peer::ManyServer(server) => return many::serve(&Door::open(&server.at)?),
+        Peer::Client { client, once: true } => {
+            serde_json::to_string(&connect_again_and_again(&client.at, client.budget()?)?)
         }
-        Peer::SizesServer { at } => sizes::serve(&Door::open(at)?)?,
+        Peer::Client { client, .. } => {
+            serde_json::to_string(&ping_pong(&client.at, client.budget()?)?)
+        }
         Peer::SizesClient {
-            at,
-            seconds,
+            client,
             kind,
             bytes,
-        } => {
-            let all = sizes::measure(at, budget(*seconds)?, *kind, bytes)?;
-            println!("{}", serde_json::to_string(&all)?);
-        }
-        Peer::ManyServer { at } => many::serve(&Door::open(at)?)?,
+        } => serde_json::to_string(&sizes::measure(&client.at, client.budget()?, *kind, bytes)?),
         Peer::ManyClient {
-            at,
-            seconds,
+            client,
             connections,
-        } => {
-            let outcome = many::measure(at, budget(*seconds)?, *connections)?;
-            println!("{}", serde_json::to_string(&outcome)?);
-        }
-    }
+        } => serde_json::to_string(&many::measure(&client.at, client.budget()?, *connections)?),
+    };
+    println!("{}", told?);
     Ok(())
 }
 
