@@ -8,14 +8,6 @@
 mod device;
 #[path = "support/files.rs"]
 mod files;
-#[path = "../../../verify/memlane-system/src/guest.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    reason = "linted in its own crate"
-)]
-mod guest;
 #[path = "support/slow.rs"]
 mod slow;
 #[path = "kernel_guest/stories.rs"]
@@ -24,7 +16,7 @@ mod stories;
 mod support;
 
 use device::Frontend;
-use guest::{Guest, Kernel};
+use memlane_fixtures::guest::{self, Guest, Kernel};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

@@ -2,23 +2,15 @@
 //! at from here.
 #![cfg(all(feature = "vhost", target_arch = "x86_64"))]
 
-#[path = "../../../verify/memlane-system/src/guest.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    reason = "linted in its own crate"
-)]
-mod guest;
 #[path = "support/slow.rs"]
 mod slow;
 #[path = "support/mod.rs"]
 mod support;
 
-use guest::{Guest, Kernel};
 use memlane_block::volume::mem::MemVolume;
 use memlane_block::volume::{Flags, Op};
 use memlane_block_frontends::vhost::{self, Options};
+use memlane_fixtures::guest::{self, Guest, Kernel};
 use std::path::Path;
 use std::sync::Arc;
 use support::{Folder, text};

@@ -5,31 +5,17 @@ use memlane_block::wire::{
     Access, Busy, CAP_BOOT_ID, CAPS, Close, IoMsg, Message, Open, OpenRsp, SessInfo, SessInfoRsp,
     VERSION, WireError, Wish,
 };
-use std::fmt::{Debug, Write as _};
-
-/// As in the page: 16 bytes a line; lines of zeros only are left out, but for the last one.
-fn dump(name: &str, bytes: &[u8]) -> String {
-    let mut text = format!("{name}, {} bytes\n", bytes.len());
-    let last = (bytes.len() - 1) / 16;
-    for (at, line) in bytes.chunks(16).enumerate() {
-        if at == last || line.iter().any(|byte| *byte != 0) {
-            let _ = write!(text, "{:04x} ", at * 16);
-            for byte in line {
-                let _ = write!(text, " {byte:02x}");
-            }
-            text.push('\n');
-        }
-    }
-    text
-}
+use memlane_fixtures::golden::{dump, page};
+use std::fmt::Debug;
 
 /// The page shows these bytes under this name, and they read back as `message`.
 #[track_caller]
 fn golden<T: Debug + PartialEq>(name: &str, bytes: &[u8], message: &T, read: Result<T, WireError>) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/rnbd.md");
-    let page = std::fs::read_to_string(path).expect("docs/formats/rnbd.md");
     let told = dump(name, bytes);
-    assert!(page.contains(&told), "the page does not show\n{told}");
+    assert!(
+        page("rnbd").contains(&told),
+        "the page does not show\n{told}"
+    );
     assert_eq!(read.as_ref(), Ok(message), "{name}");
 }
 

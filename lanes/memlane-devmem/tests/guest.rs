@@ -4,21 +4,12 @@
 //! `./dev test-kernels` runs it; without that, if the kernel is there already.
 #![cfg(target_arch = "x86_64")]
 
-#[path = "../../../verify/memlane-system/src/guest.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    reason = "linted in its own crate"
-)]
-mod guest;
-
-use guest::{Guest, Kernel};
 use memlane_devmem::error::{KernelError, ReceiveError, RegionError};
 use memlane_devmem::io::kernel::{Bound, Interface, Missing, dma_buf, missing};
 use memlane_devmem::io::{Binding, Path, Stream, Terms, Wait, zcrx};
 use memlane_devmem::region::Access;
 use memlane_devmem::{DeviceRegion, probe};
+use memlane_fixtures::guest::{self, Guest, Kernel};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};

@@ -43,9 +43,11 @@ pub trait End: Send + fmt::Debug {
     /// What its user calls it: `tap:a`.
     fn name(&self) -> &str;
 
-    /// What frames given to [`send`](End::send) may ask for. All ends take blank checksums (those that cannot pass
-    /// them on fill them in).
-    fn offloads(&self) -> Offloads;
+    /// What frames given to [`send`](End::send) may ask for: everything, unless an end says otherwise. All ends take
+    /// blank checksums (those that cannot pass them on fill them in).
+    fn offloads(&self) -> Offloads {
+        Offloads::ALL
+    }
 
     /// From now on, frames that come from it may ask for this, and for no more. An end that cannot be told so gives what
     /// it has all the same. A [join](crate::join) asks for everything, and cuts up what the other end does not take.

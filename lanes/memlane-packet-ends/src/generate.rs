@@ -5,9 +5,9 @@
 
 use super::tally::{EndCounts, Verdict};
 use super::{End, EndError, More, Sent, Sleep, lend};
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN};
-use memlane_packet::{Meta, Offloads};
 use rustix::event::PollFd;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -112,13 +112,6 @@ impl End for Generator {
         "gen"
     }
 
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn receive(
         &mut self,
         most: usize,
@@ -134,8 +127,7 @@ impl End for Generator {
             let frame = &mut self.frame[..self.size];
             write(self.plan.stream, self.next, frame);
             self.next += 1;
-            self.counts.received += 1;
-            self.counts.received_bytes += self.size as u64;
+            self.counts.count_received(self.size);
             n += 1;
             let more = lend(frame, Meta::default(), take);
             let (low, high) = self.plan.sizes;
@@ -148,8 +140,7 @@ impl End for Generator {
     }
 
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
-        self.counts.sent += 1;
-        self.counts.sent_bytes += frame.len() as u64;
+        self.counts.count_sent(frame.len());
         Ok(Sent::Queued)
     }
 
@@ -271,13 +262,6 @@ impl End for Sink {
         "sink"
     }
 
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn receive(
         &mut self,
         _: usize,
@@ -291,8 +275,7 @@ impl End for Sink {
 
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
         let len = frame.copy_out(0, &mut self.frame);
-        self.counts.sent += 1;
-        self.counts.sent_bytes += len as u64;
+        self.counts.count_sent(len);
         self.look(len);
         Ok(Sent::Queued)
     }

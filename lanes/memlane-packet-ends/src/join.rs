@@ -12,6 +12,7 @@ use memlane_packet::layout::PACKET_MAX;
 use memlane_packet::{Meta, Offloads};
 use memlane_sys::Errno;
 use memlane_wait::event::EventFd;
+use memlane_wait::spin::{Policy, Spin};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,8 +23,6 @@ const TELL_AFTER: usize = 64 << 10;
 /// Rounds in which an end that found nothing and has to ask the kernel is not asked again, as long as the other way
 /// keeps us busy: its frames come in bursts then, one system call instead of many.
 const UNASKED: u8 = 3;
-/// Sleeps without a look for more before, at most, after such looks were in vain: 1, 3, 7, 15 …
-const UNSPUN_MAX: u32 = 64;
 /// The longest sleep: kept mappings are looked through after it.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Rounds of work after which others are looked after: who wants it to stop, who reads its counters.
@@ -188,30 +187,16 @@ pub struct Join {
     terms: Terms,
 }
 
-/// Whether to look for more before the next sleep: not if that was in vain lately.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Spin {
-    /// Sleeps that come first.
-    skip: u32,
-    /// How many there will be after the next look in vain, less one.
-    penalty: u32,
-}
-
-impl Spin {
-    /// Before a sleep: may it be looked?
-    fn may(&mut self) -> bool {
-        let may = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        may
-    }
-
-    fn found(&mut self) {
-        *self = Spin::default();
-    }
-
-    fn in_vain(&mut self) {
-        self.penalty = (self.penalty * 2 + 1).min(UNSPUN_MAX);
-        self.skip = self.penalty;
+/// Looks for as long as asked, and half as long after each look in vain, down to none. Once in 64 sleeps it looks again,
+/// because frames may come faster by now. It keeps its core: the other end of a queue has one of its own.
+fn policy(longest: Duration) -> Policy {
+    Policy {
+        longest,
+        shortest: Duration::ZERO,
+        probe_every: 64,
+        probe: longest,
+        yields: false,
+        ..Policy::default()
     }
 }
 
@@ -231,7 +216,7 @@ impl Join {
             held: [HeldFrame::new(), HeldFrame::new()],
             boards: Default::default(),
             unasked: [0; 2],
-            spin: Spin::default(),
+            spin: Spin::new(policy(terms.spin)),
             terms,
         };
         join.show();
@@ -307,7 +292,6 @@ impl Join {
     /// Works as long as there is something, and sleeps once.
     fn round(&mut self, stops: &[BorrowedFd<'_>]) -> Result<(), Over> {
         let mut rounds: u32 = 0;
-        let mut idle_since = None;
         loop {
             rounds += 1;
             if rounds.is_multiple_of(LOOK_AFTER) {
@@ -317,23 +301,12 @@ impl Join {
                 }
             }
             if self.step()? > 0 {
-                if idle_since.take().is_some() {
-                    self.spin.found();
-                }
-                continue;
-            }
-            let Some(since) = idle_since else {
-                if self.terms.spin.is_zero() || !self.spin.may() {
-                    break;
-                }
-                idle_since = Some(Instant::now());
-                continue;
-            };
-            if Instant::now().saturating_duration_since(since) >= self.terms.spin {
-                self.spin.in_vain();
+                self.spin.found();
+            } else if self.spin.is_over() {
                 break;
+            } else {
+                self.spin.pause();
             }
-            std::hint::spin_loop();
         }
         self.show();
         if !self.sleeps()? {
@@ -579,19 +552,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_that_were_in_vain_make_others_rarer_and_one_that_was_not_makes_up_for_them() {
-        let mut spin = Spin::default();
-        let sleeps = |spin: &mut Spin| {
-            let mut n = 0;
-            while !spin.may() {
-                n += 1;
-            }
-            spin.in_vain();
-            n
+    fn looks_in_vain_make_others_rarer() {
+        if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
+            return; // a thread that looks keeps the other one from working: it never does
+        }
+        let mut spin = Spin::new(policy(Terms::default().spin));
+        let mut in_vain = || {
+            let looks = spin.would_look();
+            spin.start(Duration::ZERO);
+            assert!(spin.is_over());
+            looks
         };
-        let skipped: Vec<u32> = (0..9).map(|_| sleeps(&mut spin)).collect();
-        assert_eq!(skipped, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
-        spin.found();
-        assert_eq!(sleeps(&mut spin), 0);
+        // For 10, 5, 2.5 and 1.25 µs.
+        let looked: Vec<u32> = (0..200).filter(|_| in_vain()).collect();
+        assert_eq!(looked, [0, 1, 2, 3, 63, 127, 191]);
     }
 }

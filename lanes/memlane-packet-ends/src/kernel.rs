@@ -189,8 +189,7 @@ impl Interface {
             self.counts.failed += 1;
             return Ok(None);
         };
-        self.counts.received += 1;
-        self.counts.received_bytes += len as u64;
+        self.counts.count_received(len);
         Ok(Some((len, meta)))
     }
 
@@ -250,8 +249,7 @@ impl Interface {
             self.counts.failed += 1;
             return Ok(Some(More::Yes));
         };
-        self.counts.received += 1;
-        self.counts.received_bytes += len as u64;
+        self.counts.count_received(len);
         let frame = &self.buffer[at..at + len];
         Ok(Some(lend(frame, meta, &mut |frame| taker.take(frame))))
     }
@@ -343,13 +341,6 @@ impl End for Interface {
         &self.name
     }
 
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn limit(&mut self, takes: Offloads) -> core::result::Result<(), EndError> {
         if self.kind != DescriptorKind::Device {
             return Ok(());
@@ -392,8 +383,7 @@ impl End for Interface {
         };
         match self.write(&mut header, frame) {
             Ok(_) => {
-                self.counts.sent += 1;
-                self.counts.sent_bytes += frame.len() as u64;
+                self.counts.count_sent(frame.len());
                 Ok(Sent::Queued)
             }
             Err(Errno::AGAIN) => {

@@ -9,9 +9,9 @@
 //! | 4 | 1: Ethernet | | | |
 
 use super::{End, EndCounts, EndError, More, Sent, Sleep, headers, lend};
+use memlane_packet::Meta;
 use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN};
-use memlane_packet::{Meta, Offloads};
 use memlane_sys::Errno;
 use rustix::event::PollFd;
 use std::fs::File;
@@ -100,14 +100,6 @@ impl End for Capture {
         &self.name
     }
 
-    fn offloads(&self) -> Offloads {
-        // Whole, as the kernel's own captures have them.
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn receive(
         &mut self,
         _: usize,
@@ -125,8 +117,7 @@ impl End for Capture {
             }
         }
         self.record(len).map_err(|error| device(&error))?;
-        self.counts.sent += 1;
-        self.counts.sent_bytes += len as u64;
+        self.counts.count_sent(len);
         Ok(Sent::Queued)
     }
 
@@ -309,13 +300,6 @@ impl End for Replay {
         &self.name
     }
 
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn receive(
         &mut self,
         most: usize,
@@ -339,8 +323,7 @@ impl End for Replay {
                 return Ok(n);
             }
             self.next = None;
-            self.counts.received += 1;
-            self.counts.received_bytes += len as u64;
+            self.counts.count_received(len);
             if lend(&self.frame[..len], Meta::default(), take) == More::No {
                 return Ok(n + 1);
             }
@@ -349,8 +332,7 @@ impl End for Replay {
     }
 
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
-        self.counts.sent += 1;
-        self.counts.sent_bytes += frame.len() as u64;
+        self.counts.count_sent(frame.len());
         Ok(Sent::Queued)
     }
 

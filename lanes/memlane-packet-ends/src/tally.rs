@@ -20,6 +20,20 @@ pub struct EndCounts {
     pub failed: u64,
 }
 
+impl EndCounts {
+    /// A frame of so many bytes came.
+    pub(crate) fn count_received(&mut self, bytes: usize) {
+        self.received += 1;
+        self.received_bytes += bytes as u64;
+    }
+
+    /// A frame of so many bytes went.
+    pub(crate) fn count_sent(&mut self, bytes: usize) {
+        self.sent += 1;
+        self.sent_bytes += bytes as u64;
+    }
+}
+
 /// What a sink has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {

@@ -1,8 +1,7 @@
 //! docs/formats/tcp-device.md shows the bytes that the code makes; however a stream is cut into pieces, the same comes out.
 
-mod dump;
-
 use memlane_core::access::SharedBytes;
+use memlane_fixtures::golden;
 use memlane_transport::io::frame::{FrameError, HEADER, Header, MAX_TAIL, Step, WriteTarget};
 use memlane_transport::io::inflow::{Granted, Inflow, Received};
 use proptest::prelude::*;
@@ -41,10 +40,10 @@ fn headers_are_as_the_page_shows_them() {
             },
         ),
     ];
-    let page = dump::page("tcp-device");
+    let page = golden::page("tcp-device");
     for (name, header) in all {
         let bytes = header.encode();
-        let told = dump::dump(name, &bytes);
+        let told = golden::dump(name, &bytes);
         assert!(page.contains(&told), "the page does not show\n{told}");
         assert_eq!(Header::decode(&bytes), Ok(header), "{name}");
     }

@@ -1,7 +1,6 @@
 //! docs/formats/rtrs.md shows the bytes that the code makes, and the code reads them back.
 
-mod dump;
-
+use memlane_fixtures::golden;
 use memlane_transport::wire::{
     CAP_REPLAY, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, REPLAYED, Replay, Request,
     RequestKind, SgDesc,
@@ -9,13 +8,13 @@ use memlane_transport::wire::{
 use std::fmt::Debug;
 
 fn page() -> String {
-    dump::page("rtrs")
+    golden::page("rtrs")
 }
 
 /// The page shows these bytes under this name, and they read back as `message`.
 #[track_caller]
 fn golden<T: Debug + PartialEq>(name: &str, bytes: &[u8], message: &T, read: Option<T>) {
-    let told = dump::dump(name, bytes);
+    let told = golden::dump(name, bytes);
     assert!(page().contains(&told), "the page does not show\n{told}");
     assert_eq!(read.as_ref(), Some(message), "{name}");
 }

@@ -51,7 +51,7 @@ impl From<memlane_sys::Errno> for DeviceError {
     }
 }
 
-/// Register, attach, write, signal.
+/// Register, attach, know, write, signal. Decision 0018 says who calls what, and what the next devices change.
 pub trait Device {
     /// What it can do.
     fn caps(&self) -> Caps;
@@ -65,6 +65,11 @@ pub trait Device {
     /// Maps a peer's region, named by a grant that came with its descriptor; to
     /// be written only if the grant says so.
     fn attach(&mut self, handle: Fd, grant: &Grant) -> Result<Region, DeviceError>;
+
+    /// Makes memory of a peer's known by the token that the peer gave: `write` finds it from now on. `mapped` is the whole
+    /// of what `grant` stands for, in this process; a device whose ends map the same memory needs it. A second region
+    /// of the same token is refused, as one too many is: [`DeviceError::Full`].
+    fn know(&mut self, grant: Grant, mapped: Option<SharedBytes>) -> Result<(), DeviceError>;
 
     /// Copies `bytes` to `offset` of the region named by `token`; then, if
     /// asked, signals `imm` to its owner.
@@ -130,20 +135,6 @@ impl<const N: usize> Loopback<N> {
     /// Signals delivered so far, and the last immediate.
     pub fn signals(&self) -> (u64, u32) {
         (self.signals, self.last_signal)
-    }
-
-    /// Makes memory of a peer's known by the token that the peer gave: `write` finds it from now on. `bytes` is the whole
-    /// of what `grant` stands for. A second one of the same token is refused, as one too many is: [`DeviceError::Full`].
-    pub fn know(&mut self, grant: Grant, bytes: SharedBytes) -> Result<(), DeviceError> {
-        if grant.len != bytes.len() {
-            return Err(DeviceError::OutOfBounds);
-        }
-        let free = self.regions.iter().position(Option::is_none);
-        match (free, self.find(grant.token)) {
-            (Some(free), Err(_)) => self.regions[free] = Some((grant, KnownRegion::Peers(bytes))),
-            _ => return Err(DeviceError::Full),
-        }
-        Ok(())
     }
 
     #[inline]
@@ -216,6 +207,19 @@ impl<const N: usize> Device for Loopback<N> {
             Rights::Write => Region::attach(handle, grant.len)?,
             Rights::Read => Region::attach_read_only(handle, grant.len)?,
         })
+    }
+
+    fn know(&mut self, grant: Grant, mapped: Option<SharedBytes>) -> Result<(), DeviceError> {
+        let bytes = mapped.ok_or(DeviceError::Unsupported)?;
+        if grant.len != bytes.len() {
+            return Err(DeviceError::OutOfBounds);
+        }
+        let free = self.regions.iter().position(Option::is_none);
+        match (free, self.find(grant.token)) {
+            (Some(free), Err(_)) => self.regions[free] = Some((grant, KnownRegion::Peers(bytes))),
+            _ => return Err(DeviceError::Full),
+        }
+        Ok(())
     }
 
     #[inline]
@@ -321,11 +325,12 @@ mod tests {
         };
         let mut dev = Loopback::<1>::empty();
         assert_eq!(
-            dev.know(Grant { len: 1025, ..grant }, part),
+            dev.know(Grant { len: 1025, ..grant }, Some(part)),
             Err(DeviceError::OutOfBounds)
         );
-        dev.know(grant, part).unwrap();
-        assert_eq!(dev.know(grant, part), Err(DeviceError::Full));
+        assert_eq!(dev.know(grant, None), Err(DeviceError::Unsupported));
+        dev.know(grant, Some(part)).unwrap();
+        assert_eq!(dev.know(grant, Some(part)), Err(DeviceError::Full));
         dev.write(token, 1021, b"abc", None).unwrap();
         assert_eq!(
             dev.write(token, 1022, b"abc", None),

@@ -80,6 +80,9 @@ fn conforms<R: Rig>() {
     if attach {
         both_ends_of_an_attached_region_see_the_same_bytes::<R>();
         attached_memory_outlives_its_registration::<R>();
+        if write {
+            attached_memory_that_is_known_is_written_by_its_owner_s_token::<R>();
+        }
         a_grant_to_read_gives_memory_that_cannot_be_written::<R>();
         what_is_not_what_the_grant_says_cannot_be_attached::<R>();
     } else {
@@ -209,6 +212,32 @@ fn attached_memory_outlives_its_registration<R: Rig>() {
     drop(owner.unregister(token).unwrap());
     drop((owner, peer));
     assert_eq!(read(&theirs, 0, 4), b"kept");
+}
+
+fn attached_memory_that_is_known_is_written_by_its_owner_s_token<R: Rig>() {
+    let (mut owner, mut peer) = (R::end(), R::end());
+    let (region, handle) = region_with_handle();
+    let token = owner.register(region, Rights::Write).unwrap();
+    let theirs = peer.attach(handle, &grant(token)).unwrap();
+    assert_eq!(
+        peer.write(token, 0, b"early", None),
+        Err(DeviceError::UnknownToken)
+    );
+    let short = Grant {
+        len: LEN - 1,
+        ..grant(token)
+    };
+    let window = Some(theirs.bytes());
+    assert_eq!(peer.know(short, window), Err(DeviceError::OutOfBounds));
+    peer.know(grant(token), window).unwrap();
+    assert_eq!(peer.know(grant(token), window), Err(DeviceError::Full));
+    peer.write(token, LEN - 5, b"known", None).unwrap();
+    assert_eq!(
+        peer.write(token, LEN - 4, b"known", None),
+        Err(DeviceError::OutOfBounds)
+    );
+    let region = owner.unregister(token).unwrap();
+    assert_eq!(read(&region, LEN - 5, 5), b"known");
 }
 
 fn what_is_not_what_the_grant_says_cannot_be_attached<R: Rig>() {

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`random`] | a seeded generator of numbers |
 //! | [`golden`] | hex dumps as the documents in docs/formats show them |
+//! | [`guest`] | a small Linux in QEMU |
 //! | [`frames`] | frames that can be told apart |
 //! | [`world`] | a queue of the packet lane with both its ends in one process |
 //! | [`script`] | that queue's memory by its format document, and an oracle of what a back must see |
 
 pub mod frames;
 pub mod golden;
+pub mod guest;
 pub mod random;
 pub mod script;
 pub mod world;

@@ -21,7 +21,6 @@ pub mod crowd;
 pub mod devmem;
 pub mod documents;
 pub mod faulty;
-pub mod guest;
 pub mod harness;
 pub mod packets;
 pub mod pair;

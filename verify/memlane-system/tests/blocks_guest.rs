@@ -10,10 +10,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::alone::Alone;
 use memlane_system::blocks::writer::{BLOCK, Loses, Writer};
 use memlane_system::blocks::{has, memlane, must, seed};
-use memlane_system::guest::{self, Guest, Kernel};
 use memlane_system::harness::{TempDir, free_port};
 
 /// Debian 12's own kernel, and the newer one that it offers.

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::machines::{Machines, Side};
 use memlane_system::blocks::{has, memlane, must};
-use memlane_system::guest::{self, Guest, Kernel};
 use memlane_system::harness::{self, Running};
 use memlane_system::packets::TAP;
 

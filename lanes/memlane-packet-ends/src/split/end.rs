@@ -5,7 +5,6 @@ use super::{DeviceMemory, Fragment, Split, SplitCounts, Splitter};
 use crate::split::device::Token;
 use crate::tally::Verdict;
 use crate::{End, EndCounts, EndError, Frame, More, Sent, Sleep};
-use memlane_packet::Offloads;
 use memlane_wait::mutex::lock;
 use rustix::event::PollFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,14 +108,6 @@ where
         "split"
     }
 
-    /// Large packets are split as one.
-    fn offloads(&self) -> Offloads {
-        Offloads {
-            gso4: true,
-            gso6: true,
-        }
-    }
-
     fn receive(
         &mut self,
         _: usize,
@@ -126,8 +117,7 @@ where
     }
 
     fn send(&mut self, frame: &Frame<'_>) -> Result<Sent, EndError> {
-        self.counts.sent += 1;
-        self.counts.sent_bytes += frame.len() as u64;
+        self.counts.count_sent(frame.len());
         let Self {
             splitter,
             receiver,

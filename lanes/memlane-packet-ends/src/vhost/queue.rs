@@ -179,8 +179,7 @@ impl VhostQueue {
                 return Ok(More::Yes);
             }
         };
-        self.counts.received += 1;
-        self.counts.received_bytes += total as u64;
+        self.counts.count_received(total);
         let frame = Frame::new(parts, total, meta);
         if !matches!(read, vnet::Read::FillIn(..)) && parts.len() <= SLOTS_MAX {
             return Ok(take(&frame));
@@ -497,8 +496,7 @@ impl End for VhostQueue {
         let sent = self.send_frame(frame).map_err(|why| self.end(why))?;
         match sent {
             Sent::Queued => {
-                self.counts.sent += 1;
-                self.counts.sent_bytes += frame.len() as u64;
+                self.counts.count_sent(frame.len());
             }
             Sent::Full(_) => self.counts.full += 1,
             Sent::Refused => self.counts.failed += 1,

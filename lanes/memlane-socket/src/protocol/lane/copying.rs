@@ -20,10 +20,13 @@ use memlane_core::ring::Stretch;
 use memlane_core::token::{Grant, Rights, Token};
 use memlane_sys::mem;
 
+/// The device that moves the bytes. No other line here says which one it is.
+type Mover = Loopback<1>;
+
 /// The state of a sender in mode `copy`. It lies in front of its buffer, in one private mapping. Guarded by `tx_lock`.
 #[derive(Debug)]
 pub struct Outgoing {
-    device: Loopback<1>,
+    device: Mover,
     token: Token,
     /// Address and size of the ring that the device knows by this token.
     known: Option<(usize, usize)>,
@@ -43,7 +46,11 @@ pub fn features() -> u8 {
         Mode::NoCopy => 0,
         Mode::Copy => wire::WANTS_COPY,
     };
-    wire::OWN_RINGS | wire::TAKES_MAIL | wire::CAN_COPY | wants
+    let can = match Mover::empty().caps().write {
+        true => wire::CAN_COPY,
+        false => 0,
+    };
+    wire::OWN_RINGS | wire::TAKES_MAIL | can | wants
 }
 
 /// Does this side copy what it sends, and does the peer? `peers` are the features that the peer has announced.
@@ -66,7 +73,7 @@ pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
     let base = mem::map_anon(HEAD + size, false).map_err(|_| Reason::MEMORY)?;
     let own = base.cast::<Outgoing>();
     let fresh = Outgoing {
-        device: Loopback::empty(),
+        device: Mover::empty(),
         token,
         known: None,
         size,
@@ -141,9 +148,9 @@ impl Outgoing {
             len: ring.len(),
             rights: Rights::Write,
         };
-        self.device = Loopback::empty();
+        self.device = Mover::empty();
         self.known = None;
-        self.device.know(grant, *ring)?;
+        self.device.know(grant, Some(*ring))?;
         self.known = wanted;
         Ok(())
     }
@@ -312,7 +319,7 @@ mod tests {
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), 10, 0), 10);
         {
             let mut held = lock_tx(&l.conn).unwrap();
-            outgoing(&l.conn, &mut held).unwrap().device = Loopback::empty();
+            outgoing(&l.conn, &mut held).unwrap().device = Mover::empty();
         }
         assert_eq!(io::send(l.fd, sent.as_ptr().cast(), N, 0), N.cast_signed());
         assert_eq!(l.conn.tx_mode(), TxMode::Ended);

@@ -5,7 +5,7 @@
 //! initramfs made here of busybox, some modules and a script, and a serial console. It runs without KVM.
 //!
 //! ```no_run
-//! # use memlane_system::guest::{Guest, Kernel};
+//! # use memlane_fixtures::guest::{Guest, Kernel};
 //! let kernel = Kernel::of_package("linux-image-amd64").expect("apt and the network");
 //! let mut guest = Guest::new(&kernel).modules(&["virtio_blk", "virtio_pci"]).start("cat /proc/version");
 //! let said = guest.finish();
