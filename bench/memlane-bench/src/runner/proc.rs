@@ -209,6 +209,13 @@ impl Job {
         ))
     }
 
+    /// Waits for the end of one of our own programs and reads what it has printed: one JSON document.
+    pub(crate) fn told<T: serde::de::DeserializeOwned>(self) -> anyhow::Result<T> {
+        let program = self.program.clone();
+        let text = self.finish()?;
+        serde_json::from_str(text.trim()).with_context(|| format!("{program} said {text:?}"))
+    }
+
     fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         loop {
             if let Some(status) = self.child.try_wait()? {

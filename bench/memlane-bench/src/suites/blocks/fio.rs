@@ -36,15 +36,12 @@ pub(super) fn measure(bench: &Bench, running: &Running, row: &Work) -> anyhow::R
     let command = command(bench, &running.target, row, seconds)?;
     let before = cpu_of(running) + sys::children_cpu_seconds();
     let limit = Duration::from_secs_f64(seconds) + PATIENCE;
-    let text = Job::start(command, limit, &bench.scratch)?.finish()?;
-    let cpu = cpu_of(running) + sys::children_cpu_seconds() - before;
-    let (mut outcome, idle) = match running.target {
-        Target::Api(_) => {
-            let outcome = serde_json::from_str(&text).context("our own generator's figures")?;
-            (outcome, 0.0)
-        }
-        _ => (fio_outcome(&text)?, bench.fio_cpu),
+    let job = Job::start(command, limit, &bench.scratch)?;
+    let (mut outcome, idle): (Outcome, f64) = match running.target {
+        Target::Api(_) => (job.told()?, 0.0),
+        _ => (fio_outcome(&job.finish()?)?, bench.fio_cpu),
     };
+    let cpu = cpu_of(running) + sys::children_cpu_seconds() - before;
     outcome.cpu_seconds_per_million = per_million(cpu - idle, outcome.requests);
     Ok(outcome)
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::ours::serve;
@@ -109,9 +108,8 @@ pub(super) fn measure(bench: &Bench, scenario: &Scenario) -> anyhow::Result<Seen
     let job = begun(Job::start(command, limit, &bench.scratch)?, &sign)?;
     std::thread::sleep(BEFORE);
     let outage = happens(&paths, scenario)?;
-    let text = job.finish()?;
+    let longest: Longest = job.told()?;
     drop((server, paths));
-    let longest: Longest = serde_json::from_str(&text).context("the generator's figures")?;
     seen(&longest, outage, by)
 }
 

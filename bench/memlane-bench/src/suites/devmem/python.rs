@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::outcome::{Seen, figures};
 use super::rows::{REGION, Row};
-use super::stream::{receiver, seen, sender};
+use super::stream::{receiver, sender};
 use crate::runner::proc::{Job, free_port};
 use crate::runner::record::Figure;
 use crate::runner::sys;
@@ -80,11 +80,10 @@ pub(super) fn measure(
         None => receiver(bench, row, &address, "mapped"),
     })?;
     let send = sender(bench, congestion, row, &address);
-    let sent = seen(&start(send)?.finish()?)?;
-    let received = receive.finish()?;
+    let sent: Seen = start(send)?.told()?;
     let received = match way(system) {
-        Some(_) => of_script(&received, sent.bytes)?,
-        None => seen(&received)?,
+        Some(_) => of_script(&receive.finish()?, sent.bytes)?,
+        None => receive.told()?,
     };
     Ok(figures(
         sent.per_second,

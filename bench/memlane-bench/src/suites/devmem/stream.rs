@@ -3,8 +3,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use super::outcome::{Seen, figures};
 use super::rows::{LANE, REGION, Row};
 use crate::runner::proc::{Job, free_port};
@@ -31,8 +29,7 @@ pub(super) fn measure(
     }
     let receive = Job::start(receive, limit, &bench.scratch)?;
     let send = Job::start(send, limit, &bench.scratch)?;
-    let sent = seen(&send.finish()?)?;
-    let received = seen(&receive.finish()?)?;
+    let (sent, received): (Seen, Seen) = (send.told()?, receive.told()?);
     Ok(figures(received.per_second, &sent, &received))
 }
 
@@ -66,14 +63,9 @@ fn hose(bench: &Bench, cpu: usize) -> Command {
     command
 }
 
-pub(super) fn seen(text: &str) -> anyhow::Result<Seen> {
-    serde_json::from_str(text).context("what a hose says")
-}
-
 /// What it costs to hand tokens back.
 pub(super) fn tokens(bench: &Bench) -> anyhow::Result<Vec<super::tokens::Cost>> {
     let mut command = hose(bench, 1);
     command.arg("tokens");
-    let said = Job::start(command, LIMIT, &bench.scratch)?.finish()?;
-    serde_json::from_str(&said).context("what tokens cost")
+    Job::start(command, LIMIT, &bench.scratch)?.told()
 }

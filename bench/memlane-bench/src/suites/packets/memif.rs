@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::pump::{Does, End};
+use super::pump::{Does, End, Seen};
 use super::rows::{Outcome, Row, Way};
 use super::table::{self, cpu};
 use crate::runner::proc::{Job, appears, find_program};
@@ -98,7 +98,7 @@ fn with_testpmd(bench: &Bench, row: &Row, ours: [Option<End>; 2]) -> anyhow::Res
         testpmd.say("start")?;
     }
     let per_second = match receive {
-        Half::Ours(job) => table::seen(&job.finish()?)?.per_second,
+        Half::Ours(job) => job.told::<Seen>()?.per_second,
         Half::Theirs(mut testpmd) => testpmd.rate(bench.seconds)?,
     };
     Ok(Outcome {

@@ -54,16 +54,11 @@ pub(super) fn between(
     // Whoever connects tries until the other end listens.
     let send = start(sender, Does::Send)?;
     let receive = start(receiver, Does::Receive)?;
-    let received = seen(&receive.finish()?)?;
-    let sent = seen(&send.finish()?)?;
+    let (received, sent): (Seen, Seen) = (receive.told()?, send.told()?);
     Ok(Outcome {
         value: received.per_second,
         cpu: Some(received.cpu_ns_per_frame + sent.cpu_ns_per_frame),
     })
-}
-
-pub(super) fn seen(text: &str) -> anyhow::Result<Seen> {
-    serde_json::from_str(text).context("what a pump says")
 }
 
 /// One mode.

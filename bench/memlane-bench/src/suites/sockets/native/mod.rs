@@ -99,13 +99,11 @@ pub(super) fn measure(
     let server = Service::start_until(command("server", first)?, &bench.scratch, |_| true)?;
     let limit = Duration::from_secs_f64(20.0 + sizes.len() as f64 * (seconds + 0.05) * 4.0);
     let client = Job::start(command("client", second)?, limit, &bench.scratch)?;
-    let text = client.finish();
-    let told = text.map_err(|error| match server.said() {
+    let told: anyhow::Result<Vec<Sized>> = client.told();
+    let told = told.map_err(|error| match server.said() {
         said if said.is_empty() => error,
         said => error.context(format!("the server said: {said}")),
     })?;
-    let told: Vec<Sized> =
-        serde_json::from_str(told.trim()).with_context(|| format!("{system} said {told:?}"))?;
     anyhow::ensure!(
         told.len() == sizes.len(),
         "{system} told {} sizes",
