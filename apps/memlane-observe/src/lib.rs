@@ -1,4 +1,4 @@
-//! What memlane's processes show of themselves, for whoever watches them.
+//! Reads what memlane's processes show: their stats pages and control sockets.
 //!
 //! There is no daemon to ask. Each process under memlane keeps a page of counters in a memfd, and this crate finds these
 //! pages under `/proc`, copies them, and checks every value before it is used. The command `memlane` is made with it: `ss`,

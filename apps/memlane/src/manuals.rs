@@ -1,4 +1,4 @@
-//! Manual pages and completions, out of the same definition as `--help`: the hidden verb `__pages`, for whoever installs.
+//! The hidden verb `__pages`, for installation: manual pages and completions from the same definition as `--help`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! | module | what a program sees | who may use it |
 //! |---|---|---|
 //! | [`nbd`] | an NBD export at a unix or TCP socket | anybody |
-//! | [`fuse`] | a regular file (feature `fuse`) | whoever may mount by FUSE |
+//! | [`fuse`] | a regular file (feature `fuse`) | any user who may mount with FUSE |
 //! | [`loopdev`] | `/dev/loopN` over such a file | root |
 //! | [`nbd_kernel`] | `/dev/nbdN` | root |
 //! | [`ublk`] | `/dev/ublkbN` (feature `ublk`) | root |

@@ -21,7 +21,7 @@ const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
-/// Somebody else may take the free device before us; more often than this, something else is wrong.
+/// The number of tries: another process may take the free device first. After this many, something else is wrong.
 const TRIES: usize = 64;
 
 /// `struct loop_info64`.
@@ -156,7 +156,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // SAFETY: takes no argument. If somebody has it open, it goes when they close it.
+        // SAFETY: takes no argument. If a program has the device open, it goes when the program closes it.
         let _ = unsafe { call(&self.device, LOOP_CLR_FD, std::ptr::null_mut()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or know no better; and others beside them, who must not notice.
+//! Hostile and broken clients; other clients beside them must not notice.
 
 mod nbd_support;
 

@@ -1,8 +1,8 @@
 //! memlane's block lane: volumes of one machine, used on another (IBNBD).
 //!
-//! A [`volume::Volume`] is what a client has: something with blocks, whoever keeps them. Each thread that uses one
-//! has a [`volume::Queue`] of its own, puts requests in and takes results out; the memory of a request is leased
-//! from the queue, so that the device under it can move it without a copy.
+//! A [`volume::Volume`] is what a client has: a device of blocks, wherever they are stored. Each thread that uses one
+//! has a [`volume::Queue`] of its own, puts requests in and takes results out; the memory of a request is leased from
+//! the queue, so that the device under it can move it without a copy.
 //!
 //! ```
 //! use memlane_block::volume::mem::MemVolume;

@@ -15,7 +15,7 @@ const SESSION: &str = "%SESSNAME%";
 /// Most bytes of a volume in memory, and of one of nothing.
 const MOST_MEMORY: u64 = 64 << 30;
 const MOST_NOTHING: u64 = 1 << 50;
-/// How often a lookup is tried that somebody's renaming has disturbed.
+/// The number of tries of a look-up that a rename has disturbed.
 const TRIES: u32 = 16;
 
 /// Why a name gives no volume.
@@ -41,9 +41,9 @@ pub enum NameError {
     Socket,
     /// It is a character device.
     Character,
-    /// It is a block device, and the server was not told to give those.
+    /// It is a block device, and the server is not set to serve these.
     Device,
-    /// It is a volume for tests, and the server was not told to give those.
+    /// It is a volume for tests, and the server is not set to serve these.
     Test,
     /// The size of a volume for tests is none.
     Size,
@@ -54,7 +54,7 @@ pub enum NameError {
 }
 
 impl NameError {
-    /// What the client is told.
+    /// The error that the client gets.
     #[must_use]
     pub fn errno(self) -> Errno {
         Errno(match self {
@@ -100,9 +100,9 @@ impl core::error::Error for NameError {}
 pub enum Found {
     /// A file or a block device: an `O_PATH` descriptor.
     Path(OwnedFd),
-    /// Memory of so many bytes.
+    /// Memory of this many bytes.
     Memory(u64),
-    /// Nothing, of so many bytes.
+    /// A volume of this many zero bytes, which drops what is written.
     Nothing(u64),
 }
 

@@ -20,7 +20,7 @@ pub const OPEN_LEN: usize = 264;
 pub const OPEN_RSP_LEN: usize = 56;
 /// `sizeof(struct rnbd_msg_io)` on 64-bit machines: 26 bytes of fields, and padding.
 pub const IO_LEN: usize = 32;
-/// Bytes of its fields: what a receiver asks for, since the padding is the compiler's.
+/// The size of its fields in bytes. A receiver requires only these, since the padding is the compiler's.
 const IO_FIELDS: usize = 26;
 /// `sizeof(struct rnbd_msg_close)`.
 pub const CLOSE_LEN: usize = 8;
@@ -70,7 +70,7 @@ pub const CAP_VOLUME_FLAGS: u16 = 1 << 2;
 pub const CAP_NOTICE: u16 = 1 << 3;
 /// Capability: the session's response carries the boot id of the server's machine.
 pub const CAP_BOOT_ID: u16 = 1 << 4;
-/// Capability: an open may say more ([`Wish`]), and its refusal who has the volume ([`Busy`]).
+/// Capability: an open may carry more ([`Wish`]), and its refusal names the session that has the volume ([`Busy`]).
 pub const CAP_TAKE_OVER: u16 = 1 << 5;
 /// All that this version knows.
 pub const CAPS: u16 =
@@ -84,9 +84,9 @@ pub const NOTICE_MASK: u32 = (1 << 28) - 1;
 pub enum WireError {
     /// Fewer bytes than the layout has.
     Short {
-        /// Bytes that there are.
+        /// The number of bytes that arrived.
         have: usize,
-        /// Bytes that there must be.
+        /// The number of bytes required.
         need: usize,
     },
     /// No such message here.
@@ -345,7 +345,7 @@ impl Open {
     }
 }
 
-/// Ours, with [`CAP_TAKE_OVER`], in place of an [`OpenRsp`]: who has the volume.
+/// A message of memlane, with [`CAP_TAKE_OVER`], in place of an [`OpenRsp`]: it names the session that has the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Busy {
     /// The session's name, cut off and filled with zeros.
@@ -356,11 +356,11 @@ pub struct Busy {
     pub silent: u32,
 }
 
-/// Bytes of the name that there is room for.
+/// Room for the name, in bytes.
 const BUSY_NAME: usize = 44;
 
 impl Busy {
-    /// The holder is the session of this name; it has no path since so many seconds, if it has none.
+    /// The session with this name has the volume; if it has no path, since how many seconds.
     #[must_use]
     pub fn new(name: &str, silent: Option<u32>) -> Busy {
         let mut end = name.len().min(BUSY_NAME);
@@ -486,7 +486,7 @@ pub struct OpenRsp {
 }
 
 impl OpenRsp {
-    /// What a volume is, told to a client that can take `caps`.
+    /// The description of a volume for a client with the capabilities `caps`.
     #[must_use]
     pub fn of(device_id: u32, info: &Info, caps: u16) -> OpenRsp {
         let most = |able| {
@@ -642,7 +642,7 @@ pub struct IoMsg {
 }
 
 impl IoMsg {
-    /// The bytes. [`Op::Extents`] and [`Flags::FAST`] only to a server that has told so.
+    /// The bytes. [`Op::Extents`] and [`Flags::FAST`] go only to a server that announces them.
     #[must_use]
     pub fn encode(&self) -> [u8; IO_LEN] {
         let op = match self.op {

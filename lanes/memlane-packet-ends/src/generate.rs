@@ -71,7 +71,7 @@ pub fn write(stream: u32, sequence: u64, frame: &mut [u8]) {
     filling(stream, sequence, rest);
 }
 
-/// Frames without end, or so many. It takes none: what is sent to it is gone.
+/// A source of frames, without end or up to a number. It drops frames that are sent to it.
 #[derive(Debug)]
 pub struct Generator {
     plan: Plan,
@@ -191,7 +191,7 @@ impl Sink {
         }
     }
 
-    /// One that has finished when it has seen so many good frames; 0: never.
+    /// A sink that is finished when it has seen this many good frames; 0: never.
     #[must_use]
     pub fn until(good: u64) -> Sink {
         Sink {

@@ -2,8 +2,8 @@
 //!
 //! The stack reads and writes memory of this process: a frame that comes is copied out of the lane once, and one that
 //! goes is copied into it once. Checksums of TCP and UDP are the device's. Those of frames that come are summed up
-//! here, unless the sender has left them blank or vouches for them; those of frames that go are left blank, as the
-//! end takes that, and are filled in where somebody needs them: between two processes of one machine nowhere.
+//! here, unless the sender has left them blank or vouches for them; those of frames that go are left blank, as the end
+//! takes that, and are filled in only where they are needed: not between two processes of one machine.
 //!
 //! Large TCP frames (of several segments) come as one. The stack sends none.
 //!

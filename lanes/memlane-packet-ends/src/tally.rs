@@ -14,7 +14,7 @@ pub struct EndCounts {
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Frames that were not sent for want of room; whoever sends may have tried again.
+    /// Frames that were not sent for want of room; the sender may have tried again.
     pub full: u64,
     /// Frames that it could not use, in either direction.
     pub failed: u64,
@@ -47,7 +47,7 @@ pub struct Verdict {
     pub twice: u64,
     /// Frames of generators whose bytes are others.
     pub changed: u64,
-    /// Frames of somebody else.
+    /// Frames of other senders.
     pub strange: u64,
 }
 

@@ -53,8 +53,8 @@ pub(super) fn name_of(text: &str) -> Option<[u8; NAME]> {
 /// What it may ask for is said by [`limit`](super::End::limit).
 ///
 /// # Errors
-/// The kernel's: EPERM (no `CAP_NET_ADMIN`, and not its owner), EBUSY (somebody else has it), EINVAL (no such name, or
-/// a device of another kind: one of several queues for one, …), ENOENT (no `/dev/net/tun`).
+/// The kernel's: EPERM (no `CAP_NET_ADMIN`, and not its owner), EBUSY (another process has it), EINVAL (no such name,
+/// or a device of another kind: one of several queues for one, …), ENOENT (no `/dev/net/tun`).
 pub fn open_queues(device: &str, queues: u16) -> Result<Vec<Interface>> {
     let name = name_of(device).ok_or(Errno::INVAL)?;
     let one = TAP | NO_PI | VNET_HDR;
@@ -62,7 +62,7 @@ pub fn open_queues(device: &str, queues: u16) -> Result<Vec<Interface>> {
     for n in 0..queues.max(1) {
         let several = queues > 1;
         let fd = match attach(name, if several { one | MULTI_QUEUE } else { one }) {
-            // A device that somebody made for several queues wants to be asked for one of several.
+            // A device that was made for several queues must be opened as one of several.
             Err(Errno::INVAL) if !several => attach(name, one | MULTI_QUEUE)?,
             fd => fd?,
         };

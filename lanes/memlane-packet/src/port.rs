@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Sent {
     /// It goes with the next flush.
     Queued,
-    /// There is no room: flush, and try again when there are so many slots ([`Sleep::for_room`]).
+    /// There is no room: flush, and try again when this many slots are free ([`Sleep::for_room`]).
     Full(u32),
     /// It never will: shorter than an Ethernet header, longer than 65535 bytes, or with what was not agreed on.
     Refused,
@@ -32,7 +32,7 @@ pub enum Placed {
 pub struct Sleep {
     /// Frames to receive.
     pub frames: bool,
-    /// So many slots to send by; 0: that does not matter.
+    /// Wake up when this many slots are free to send; 0: not for room.
     pub room: u32,
 }
 
@@ -43,7 +43,7 @@ impl Sleep {
         room: 0,
     };
 
-    /// Until there are so many slots to send by, as [`Sent::Full`] said.
+    /// Sleeps until this many slots are free to send, as [`Sent::Full`] said.
     pub fn for_room(slots: u32) -> Sleep {
         Sleep {
             frames: false,

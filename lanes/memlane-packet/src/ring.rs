@@ -81,7 +81,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// Of a new ring with so many slots, a power of two.
+    /// The state of a new ring with this many slots, a power of two.
     pub fn new(slots: u32) -> Front {
         Front {
             slots,
@@ -200,7 +200,7 @@ pub struct Back {
 }
 
 impl Back {
-    /// Of a new ring with so many slots, a power of two.
+    /// The state of a new ring with this many slots, a power of two.
     pub fn new(slots: u32) -> Back {
         Back {
             slots,
@@ -249,7 +249,7 @@ impl Back {
         self.taken.wrapping_add(n)
     }
 
-    /// So many of the known requests are taken out.
+    /// Takes this many of the known requests out.
     #[inline]
     pub fn take(&mut self, n: u32) {
         debug_assert!(n <= self.known());

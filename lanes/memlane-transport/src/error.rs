@@ -65,7 +65,7 @@ pub enum PathError {
     ServerRestarted,
     /// The same path came again with a newer epoch, or was fenced.
     Superseded,
-    /// Somebody asked for it.
+    /// A user asked for it.
     Requested,
     /// No encrypted connection came about, or it ended.
     Tls(TlsError),
@@ -79,7 +79,7 @@ pub const EPROTONOSUPPORT: u16 = 93;
 pub const ENOKEY: u16 = 126;
 
 impl PathError {
-    /// Nothing but a person can put it right: trying again is in vain until then.
+    /// Only a person can correct it: another try fails until then.
     #[must_use]
     pub fn wants_a_person(&self) -> bool {
         match self {
@@ -158,7 +158,7 @@ pub enum CertificateFault {
     Expired,
     /// Of an authority that is not believed.
     UnknownIssuer,
-    /// Of somebody else.
+    /// Its owner is another user.
     WrongName,
     /// Taken back by its authority.
     Revoked,

@@ -127,7 +127,7 @@ impl Lease {
         unsafe { self.bytes.copy_in(at, from.as_ptr(), from.len()) }
     }
 
-    /// Copies bytes out; `false`, and nothing is copied, if there are not so many.
+    /// Copies bytes out. `false`: there are not that many, and nothing is copied.
     pub fn take(&self, at: usize, into: &mut [u8]) -> bool {
         // SAFETY: `into` is writable for its length.
         unsafe { self.bytes.copy_out(at, into.as_mut_ptr(), into.len()) }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Messages of up to so many bytes need no memory of their own. A block device's requests have 32.
+/// Messages of up to this many bytes need no memory of their own. A block device's requests have 32.
 pub const SHORT: usize = 47;
 
 /// Bytes that a user of one end says to the other one's, with each request.
@@ -17,7 +17,7 @@ enum Bytes {
 }
 
 impl Message {
-    /// So many zeroes, to be written over.
+    /// This many zeroes, to be overwritten.
     #[must_use]
     pub fn zeroed(len: usize) -> Message {
         match u8::try_from(len) {

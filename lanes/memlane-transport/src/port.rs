@@ -52,8 +52,8 @@ pub trait Port: Send {
     /// [`LeaseError`].
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, LeaseError>;
 
-    /// The same, but that the data is to lie in `memory`: so many bytes from this place on. The session knows that
-    /// memory, and keeps it, until its end.
+    /// A lease whose data lies in `memory`, from this offset on for this many bytes. The session knows that memory, and
+    /// keeps it, until its end.
     ///
     /// # Errors
     /// [`LeaseError`]; [`LeaseError::Elsewhere`] by a port whose leases lie in memory of its own.
@@ -188,7 +188,7 @@ pub trait Service {
     /// A session has a path; tells whether this client may have a session of this name.
     fn opened(&mut self, session: SessionId, name: &str, who: &Identity) -> bool;
 
-    /// So many paths of a session are up, now that one came up or went down.
+    /// The number of paths of a session that are up, after one came up or went down.
     fn reached(&mut self, _session: SessionId, _paths: usize) {}
 
     /// Do this, with the data in (or to be put into) the first `job.len` bytes of `chunk`. The chunk stays mapped

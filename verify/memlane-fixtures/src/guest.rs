@@ -530,7 +530,7 @@ pub struct Running {
     until: Instant,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// The script ended well.

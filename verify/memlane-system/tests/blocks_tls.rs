@@ -235,7 +235,11 @@ fn renewed_certificates_are_used_without_a_restart() {
     refused(4, "for another name", map);
     world.authority.server("server", "IP:127.0.0.1");
     let begin = Instant::now();
-    while !server.running.stderr().contains("were read again") {
+    while !server
+        .running
+        .stderr()
+        .contains("new certificates are in use")
+    {
         assert!(begin.elapsed() < LIMIT, "{}", server.running.stderr());
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -298,7 +302,7 @@ fn nobody_takes_the_folder_of_another_user_or_of_who_comes_by_tcp() {
         let fixed = ["serve", "--name", "never", "--root", text(&root)];
         command(&[&fixed[..], &["--namespace", "tenants/%SESSNAME%"], more].concat())
     };
-    refused(2, "could say any session's name", || {
+    refused(2, "could use any session's name", || {
         plain(&["--listen", "tcp://127.0.0.1:1"])
     });
     if !is_root() || !has("setpriv") {

@@ -126,7 +126,7 @@ fn a_receiver_that_is_killed_in_mid_stream_is_an_error_for_the_sender() {
     }
 }
 
-/// The receiver's fragments are out: it waits for whoever takes what goes to `--output`.
+/// The receiver's fragments are out: it waits for the reader of `--output`.
 #[test]
 fn a_receiver_that_is_killed_while_its_tokens_are_out_leaves_nothing() {
     let dir = TempDir::new("nc-kill");

@@ -225,7 +225,7 @@ fn who_waits_says_for_what_and_not_longer_than_told() {
     ended(
         &run(&["sink", &place.at("front"), "--wait", "100ms"]),
         7,
-        "nobody listens there",
+        "no process listens on this socket",
     );
     std::fs::remove_file(&file).expect("it is there");
     let _other = std::os::unix::net::UnixListener::bind(&file).expect("a socket");
@@ -292,11 +292,11 @@ fn what_does_not_go_together_is_a_mistake_in_the_call_and_says_what_would() {
         (&["back", "back:/x", "sink:"], "memlane net back SOCKET END"),
         (
             &["link", "front:/x", "sink:", "--max-grants", "3"],
-            "the back's to say",
+            "--max-grants needs an end back:",
         ),
         (
             &["link", "back:/x", "sink:", "--ring", "64"],
-            "the front's to say",
+            "--ring needs an end front:",
         ),
         (
             &["sink", "memif:/x", "--ring", "64"],
@@ -304,11 +304,11 @@ fn what_does_not_go_together_is_a_mistake_in_the_call_and_says_what_would() {
         ),
         (
             &["link", "gen:", "sink:", "--mode", "copy"],
-            "neither end is front: or back:",
+            "--mode needs an end front: or back:",
         ),
         (
             &["link", "gen:", "sink:", "--once"],
-            "--once and --wait are of links",
+            "--once and --wait need an end",
         ),
         (
             &["link", "gen:", "back:/x", "--queues", "2"],
@@ -358,11 +358,15 @@ fn two_backs_do_not_share_a_socket_and_a_file_is_not_taken_for_one() {
     ended(
         &run(&["back", &file.display().to_string(), "sink:"]),
         1,
-        "no socket",
+        "not a socket",
     );
     assert!(file.exists());
     let nowhere = place.path("no/such/folder").display().to_string();
-    ended(&run(&["back", &nowhere, "sink:"]), 1, "no such folder");
+    ended(
+        &run(&["back", &nowhere, "sink:"]),
+        1,
+        "the directory does not exist",
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ const fn says(own: Reason, peer: Reason) -> Reasons {
     Some([own, peer])
 }
 
-/// Somebody else than we, who must be root for that.
+/// Another user than ours; only root can take that identity.
 const fn as_somebody<'a>(flags: &'a [&'a str]) -> Settings<'a> {
     Settings {
         flags,

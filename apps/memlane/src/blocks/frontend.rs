@@ -55,7 +55,7 @@ pub(super) fn show(
 }
 
 fn busy(place: &str, users: usize) -> anyhow::Error {
-    anyhow::anyhow!("{place} is in use ({users}): end these programs first, or say --force")
+    anyhow::anyhow!("{place} is in use ({users}): end these programs first, or use --force")
 }
 
 struct Nbd {

@@ -53,8 +53,12 @@ pub(crate) fn in_background() -> anyhow::Result<()> {
 
 /// The verb stays: maps one volume, and ends the mapping when it is interrupted.
 pub(super) fn in_foreground(spec: &HostSpec, mapping: MapSpec, json: bool) -> anyhow::Result<()> {
-    let listener = control::Listener::bind(Role::Session, &spec.session)
-        .with_context(|| format!("session {:?} is open already", spec.session))?;
+    let listener = control::Listener::bind(Role::Session, &spec.session).with_context(|| {
+        format!(
+            "session {:?} is already open: choose another --session",
+            spec.session
+        )
+    })?;
     let mut host = Host::open(spec)?;
     let volume = mapping.volume.clone();
     let shown = host.map(mapping)?;
@@ -199,7 +203,7 @@ impl Host {
             Request::AddPath { path } => self.add_path(&path).map(Into::into),
             Request::RemovePath { path } => self.remove_path(&path).map(Into::into),
             Request::Resize { .. } | Request::Release { .. } => {
-                Err(fail(Exit::Usage, "that is done where the volume is served"))
+                Err(fail(Exit::Usage, "run this on the server's machine"))
             }
         }
     }
@@ -350,11 +354,13 @@ impl Host {
             .any(|known| known.address == *address)
         {
             return Err(anyhow::anyhow!(
-                "{address} is a path of this session already"
+                "{address} is already a path of this session"
             ));
         }
         let Some(_) = self.session.add_path(address.clone()) else {
-            return Err(anyhow::anyhow!("a session has 128 paths at most"));
+            return Err(anyhow::anyhow!(
+                "a session can have 128 paths at most: remove one with `memlane session rm-path`"
+            ));
         };
         self.note(format!("path {address} added"));
         Ok(format!("{address} added"))
@@ -369,7 +375,7 @@ impl Host {
         };
         let Some(path) = paths.iter().find(meant).or_else(parsed) else {
             return Err(anyhow::anyhow!(
-                "no path {name:?}; `memlane session show` names them"
+                "no path {name:?}; `memlane session show` lists the paths"
             ));
         };
         self.session.remove_path(path.id);
@@ -435,8 +441,8 @@ impl Host {
         };
         match renewal.due().map(|files| tls.reload(&files)) {
             None => {}
-            Some(Ok(())) => self.note("certificates were read again".into()),
-            Some(Err(error)) => self.note(format!("certificates stay as they were: {error}")),
+            Some(Ok(())) => self.note("new certificates are in use".into()),
+            Some(Err(error)) => self.note(format!("the old certificates stay in use: {error}")),
         }
     }
 

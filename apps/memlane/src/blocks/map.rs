@@ -243,7 +243,10 @@ fn failed(child: &mut Child) -> anyhow::Error {
     let exit = code
         .and_then(|code| u8::try_from(code).ok())
         .map_or(Exit::Failed, Exit::from_code);
-    fail(exit, "the process behind the session could not start")
+    fail(
+        exit,
+        "the session's background process could not start: its own message is above",
+    )
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let geometry = geometry(&args)?;
     let control = control::Listener::bind(Role::Server, &args.name).map_err(|_| {
         let text = format!(
-            "a server {:?} of this user runs here already: give this one a --name",
+            "another server of this user has the name {:?}: choose another --name",
             args.name
         );
         fail(Exit::Failed, text)
@@ -159,9 +159,9 @@ fn renew(tls: ServerTls, mut renewal: Renewal) -> anyhow::Result<()> {
             std::thread::sleep(tls::LOOK);
             match renewal.due().map(|files| tls.reload(&files)) {
                 None => {}
-                Some(Ok(())) => out::warn("certificates were read again"),
+                Some(Ok(())) => out::warn("new certificates are in use"),
                 Some(Err(error)) => {
-                    out::warn(&format!("certificates stay as they were: {error}"));
+                    out::warn(&format!("the old certificates stay in use: {error}"));
                 }
             }
         }
@@ -187,8 +187,8 @@ fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> 
         return Err(fail(
             Exit::Usage,
             format!(
-                "{place} can be reached from other machines, and nobody would be asked who he is: \
-                 say --tls DIR, or --insecure if the network is trusted"
+                "other machines can reach {place}, and clients would not have to prove who they are: \
+                 use --tls DIR, or --insecure if you trust the network"
             ),
         ));
     }
@@ -196,8 +196,8 @@ fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> 
         Some(place) if open && args.namespace.is_some() => Err(fail(
             Exit::Usage,
             format!(
-                "whoever comes to {place} could say any session's name, and so have any folder of \
-                 --namespace: say --tls DIR, or --insecure if all who can reach it are trusted"
+                "any client of {place} could use any session's name, and so get any folder of \
+                 --namespace: use --tls DIR, or --insecure if you trust everyone who can reach it"
             ),
         )),
         _ => Ok(listen),
@@ -270,7 +270,10 @@ impl Running {
                     _ => Ok(format!("{volume} was taken from {session}").into()),
                 }
             }
-            _ => Err(fail(Exit::Usage, "a server does not do that")),
+            _ => Err(fail(
+                Exit::Usage,
+                "a server does not take this request: send it to a process of memlane map",
+            )),
         }
     }
 

@@ -129,7 +129,7 @@ fn one(name: &str) -> anyhow::Result<Session> {
     let said = control::ask(Role::Session, name, &Request::Describe)?;
     let value = said.ok_or_else(|| {
         anyhow::anyhow!(
-            "no session {name:?} is open here; `memlane session ls` shows those that are"
+            "no session {name:?} is open here; `memlane session ls` lists the open sessions"
         )
     })?;
     Ok(serde_json::from_value(value)?)
@@ -228,7 +228,7 @@ fn tell(name: &str, request: &Request) -> anyhow::Result<()> {
     let said = control::ask(Role::Session, name, request)?;
     vol::print_reply(
         said,
-        &format!("no session {name:?} is open here; `memlane session ls` shows those that are"),
+        &format!("no session {name:?} is open here; `memlane session ls` lists the open sessions"),
     )
 }
 

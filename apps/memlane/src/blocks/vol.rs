@@ -265,10 +265,10 @@ fn mapped(name: &str, session: Option<&str>) -> anyhow::Result<Volume> {
         (Some(volume), 0) => Ok(volume),
         (Some(_), _) => Err(fail(
             Exit::Usage,
-            format!("{name:?} is mapped by several sessions: say which with --session"),
+            format!("several sessions have mapped {name:?}: choose one with --session"),
         )),
         (None, _) => Err(anyhow::anyhow!(
-            "no volume {name:?} is mapped here; `memlane vol ls` shows those that are"
+            "no volume {name:?} is mapped here; `memlane vol ls` lists the mapped volumes"
         )),
     }
 }
@@ -290,7 +290,7 @@ fn tell_server(server: Option<String>, request: &Request) -> anyhow::Result<()> 
         (None, [name]) => name.clone(),
         (None, []) => {
             return Err(anyhow::anyhow!(
-                "no memlane server of this user runs here: this is done where the volume is served"
+                "no memlane server of this user runs here: run this on the server's machine"
             ));
         }
         (None, _) => {

@@ -95,7 +95,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             send::run(args.connection()?, args.end(), source, args.json)
         }
         // clap asks for one of the two.
-        (None, None) => Err(fail(Exit::Usage, "--into or --from")),
+        (None, None) => Err(fail(
+            Exit::Usage,
+            "choose --into (receive) or --from (send)",
+        )),
     }
 }
 

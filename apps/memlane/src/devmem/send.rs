@@ -61,7 +61,10 @@ impl Source {
         let opened = || path.display().to_string();
         let file = File::open(path).with_context(opened)?;
         if file.metadata().with_context(opened)?.is_dir() {
-            let text = format!("{}: a directory, and no file to send", path.display());
+            let text = format!(
+                "{}: this is a directory; name a file to send",
+                path.display()
+            );
             return Err(fail(Exit::Failed, text));
         }
         let through = Spec {

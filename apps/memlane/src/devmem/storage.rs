@@ -227,7 +227,10 @@ pub(crate) fn bind(region: &Spec, chunk: u64) -> anyhow::Result<Arc<Binding>> {
 fn open(args: &Args) -> anyhow::Result<(Arc<dyn Volume>, Option<blocks::One>)> {
     if let Some(path) = args.server.strip_prefix("file:") {
         if !args.volume.is_empty() {
-            return Err(fail(Exit::Usage, "file:PATH is the volume itself"));
+            return Err(fail(
+                Exit::Usage,
+                "file:PATH names the volume itself: leave the volume's name out",
+            ));
         }
         let options = Options {
             read_only: true,
@@ -239,7 +242,7 @@ fn open(args: &Args) -> anyhow::Result<(Arc<dyn Volume>, Option<blocks::One>)> {
     if args.volume.is_empty() {
         return Err(fail(
             Exit::Usage,
-            "the volume's name on the server is missing",
+            "name the volume on the server, after the server",
         ));
     }
     let servers: Vec<String> = args.server.split(',').map(str::to_owned).collect();
@@ -282,7 +285,7 @@ impl Destination {
 /// Uses the server's own memory as the region.
 fn chunks(queue: &dyn Queue, as_dma_buf: bool) -> anyhow::Result<(Arc<Binding>, Option<File>)> {
     let file = queue.chunk_file()?;
-    let text = "chunks: the server is not on this host, or not reached by its local socket";
+    let text = "chunks: the server is not on this host, or the session does not use its local socket: use local:NAME";
     let file = file.ok_or_else(|| fail(Exit::FellBack, text))?;
     let region = DeviceRegion::over(file.fd, file.len, as_dma_buf);
     let refused = |error| fail(Exit::Unsupported, format!("chunks: {error}"));
@@ -307,7 +310,9 @@ impl Reader {
             match self.take_in(look)? {
                 true => last = Instant::now(),
                 false if last.elapsed() > PATIENCE => {
-                    anyhow::bail!("nothing was read for {PATIENCE:?}");
+                    anyhow::bail!(
+                        "the volume has returned nothing for {PATIENCE:?}: check its server and paths with memlane session show"
+                    );
                 }
                 false => {}
             }
@@ -345,7 +350,7 @@ impl Reader {
             return match self.parts.is_empty() {
                 true => Err(fail(
                     Exit::FellBack,
-                    "chunks: the server has none for us (any more)",
+                    "chunks: the server has no chunk for this session (any more)",
                 )),
                 false => Ok(false),
             };

@@ -306,7 +306,7 @@ impl Job {
         }
     }
 
-    /// What does not go together, and what to do about it.
+    /// Which options do not go together, and what to do about it.
     fn complaint(&self) -> Option<String> {
         let has = |is: fn(&EndSpec) -> bool| self.ends.iter().any(|end| is(&end.place));
         let front = has(|place| matches!(place, EndSpec::Front(_)));
@@ -314,28 +314,28 @@ impl Job {
         let memif = has(|place| matches!(place, EndSpec::Memif(_)));
         let [a, b] = &self.ends;
         if a.place.is_link() && a.place.socket() == b.place.socket() {
-            let text =
-                "both ends have the same socket: what is at its other side is another process's";
+            let text = "both ends have the same socket: give one of them another, since another process must be at its other side";
             return Some(text.into());
         }
         if self.mode.is_some() && !front && !back {
-            return Some(
-                "--mode is how a back gets at a front's packets: neither end is front: or back:"
-                    .into(),
-            );
+            return Some("--mode needs an end front: or back:".into());
         }
         if self.ring.is_some() && !front {
             return Some(match memif {
-                true => "--ring is of the lane: a memif end has its own, memif:SOCKET?ring=SLOTS".into(),
-                false => "--ring is the front's to say, whose memory it is: give it to the side with front:".to_owned(),
+                true => "--ring needs an end front:; for memif, use memif:SOCKET?ring=SLOTS".into(),
+                false => "--ring needs an end front:, which brings the memory: use it on that side"
+                    .to_owned(),
             });
         }
         if self.max_grants.is_some() && !back {
-            return Some("--max-grants is the back's to say, which keeps the mappings: give it to the side with back:".into());
+            return Some(
+                "--max-grants needs an end back:, which keeps the mappings: use it on that side"
+                    .into(),
+            );
         }
         if (self.once || self.wait.is_some()) && !has(EndSpec::is_link) {
             return Some(
-                "--once and --wait are of links: neither end is front:, back:, memif: or vhost-user:".into(),
+                "--once and --wait need an end front:, back:, memif: or vhost-user:".into(),
             );
         }
         None

@@ -424,9 +424,9 @@ impl Vigil {
     }
 }
 
-/// Can the next try of a front be better?
+/// May the next try of a front succeed?
 fn passes(error: &OpenError) -> bool {
-    // EPROTOTYPE, ENAMETOOLONG, EINVAL: not a socket of ours, no name of one.
+    // EPROTOTYPE, ENAMETOOLONG, EINVAL: another kind of socket, or not a valid name.
     let hopeless = |errno: i32| [91, 36, 22].contains(&errno);
     match error {
         OpenError::Attach(AttachError::Socket(errno)) => !hopeless(errno.0),
@@ -435,17 +435,17 @@ fn passes(error: &OpenError) -> bool {
     }
 }
 
-/// Why there is no link, to whom it is told.
+/// Why there is no link, for the user.
 fn because(error: &OpenError) -> String {
     let OpenError::Attach(AttachError::Socket(errno)) = error else {
         return error.to_string();
     };
     match errno.0 {
-        2 => "nobody has made that socket".into(),
-        111 => "nobody listens there".into(),
-        13 => "no permission: those of the socket say who may attach".into(),
-        91 => "another kind of socket is there".into(),
-        36 | 22 => "no name for a socket: a path of up to 107 bytes, or @NAME".into(),
+        2 => "the socket does not exist: start the other side first".into(),
+        111 => "no process listens on this socket: start the other side first".into(),
+        13 => "permission denied: the permissions of the socket decide who may attach".into(),
+        91 => "it is another kind of socket".into(),
+        36 | 22 => "not a valid name for a socket: use a path of up to 107 bytes, or @NAME".into(),
         _ => error.to_string(),
     }
 }
@@ -480,9 +480,9 @@ fn not_bound(label: &str, error: AttachError) -> anyhow::Error {
     let why = match &error {
         // EADDRINUSE, ENOENT, EACCES, EPERM.
         AttachError::Socket(errno) => match errno.0 {
-            98 => "another process listens there, or a file is there that is no socket: take another name".into(),
-            2 => "there is no such folder".into(),
-            1 | 13 => "no permission to make a socket there".into(),
+            98 => "another process listens there, or a file that is not a socket has this name: choose another name".into(),
+            2 => "the directory does not exist".into(),
+            1 | 13 => "permission denied: a socket cannot be made in this directory".into(),
             36 | 22 => because(&error.into()),
             _ => format!("cannot listen: {errno}"),
         },

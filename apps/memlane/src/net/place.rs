@@ -308,23 +308,26 @@ impl EndSpec {
         let (exit, advice) = match (self, errno.0) {
             (EndSpec::Tap(_), 1 | 13) => (
                 Exit::Unsupported,
-                ": that needs CAP_NET_ADMIN, or a device that is yours (ip tuntap add NAME mode tap user YOU)",
+                ": this needs CAP_NET_ADMIN, or a device of your own (ip tuntap add NAME mode tap user YOU)",
             ),
             (EndSpec::Tap(_), 2) => (
                 Exit::Unsupported,
-                ": there is no /dev/net/tun: modprobe tun",
+                ": /dev/net/tun does not exist: load it with modprobe tun",
             ),
-            (EndSpec::Tap(_), 16) => (Exit::Failed, ": another process has it"),
+            (EndSpec::Tap(_), 16) => (Exit::Failed, ": another process uses the device"),
             (EndSpec::Tap(_), 22) => (
                 Exit::Failed,
-                ": no name for a device, or it is there with another number of queues (ip tuntap add NAME mode tap multi_queue)",
+                ": the name is not valid, or the device exists with another number of queues (ip tuntap add NAME mode tap multi_queue)",
             ),
-            (EndSpec::Afpacket(_), 1) => (Exit::Unsupported, ": that needs CAP_NET_RAW"),
-            (EndSpec::Afpacket(_), 19 | 22) => (Exit::Failed, ": there is no such interface"),
-            (EndSpec::Replay { .. }, 2) => (Exit::Failed, ": there is no such file"),
-            (EndSpec::Pcap { .. }, 2) => (Exit::Failed, ": there is no such folder"),
+            (EndSpec::Afpacket(_), 1) => (Exit::Unsupported, ": this needs CAP_NET_RAW"),
+            (EndSpec::Afpacket(_), 19 | 22) => (
+                Exit::Failed,
+                ": the interface does not exist; `ip link` lists them",
+            ),
+            (EndSpec::Replay { .. }, 2) => (Exit::Failed, ": the file does not exist"),
+            (EndSpec::Pcap { .. }, 2) => (Exit::Failed, ": the directory does not exist"),
             (EndSpec::Replay { .. } | EndSpec::Pcap { .. }, 13) => {
-                (Exit::Failed, ": no permission")
+                (Exit::Failed, ": permission denied")
             }
             _ => (Exit::Failed, ""),
         };

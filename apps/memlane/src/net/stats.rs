@@ -66,9 +66,7 @@ pub(super) fn show(job: &Job) -> anyhow::Result<(Arc<Watched>, Option<NameGuard>
         Err(error) if job.name.is_some() => Err(match error.kind() {
             ErrorKind::AddrInUse => fail(
                 Exit::Failed,
-                format!(
-                    "a process of memlane net is called {name:?} already: give this one another --name"
-                ),
+                format!("another memlane net process has the name {name:?}: choose another --name"),
             ),
             _ => fail(Exit::Failed, format!("--name {name}: {error}")),
         }),
@@ -133,7 +131,7 @@ fn look(which: Option<&str>) -> anyhow::Result<Vec<Process>> {
     found.retain(|process| process.name == which || process.pid.to_string() == which);
     match found.is_empty() {
         true => Err(anyhow::anyhow!(
-            "no memlane net process {which:?} of this user runs here; `memlane net stats` shows those that do"
+            "no memlane net process {which:?} of this user runs here; `memlane net stats` lists the running ones"
         )),
         false => Ok(found),
     }

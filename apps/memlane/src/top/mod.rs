@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         return Err(fail(
             Exit::Unsupported,
-            "top needs a terminal: --once prints one screen",
+            "top needs a terminal; use --once to print one screen",
         ));
     }
     let look = Look {

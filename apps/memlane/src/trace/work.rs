@@ -86,7 +86,7 @@ impl Door {
         // A random name, so that no other process can take it or guess it.
         let secret = memlane_sys::proc::random_u64()
             .map_err(|e| io::Error::from_raw_os_error(e.0))
-            .context("no random numbers")?;
+            .context("the kernel returns no random numbers")?;
         let name = format!("memlane-trace-{secret:016x}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
@@ -232,7 +232,7 @@ impl Work {
             self.search();
         }
         match self.targets.len() {
-            0 => out::warn("no process under memlane that you may trace: waiting for one"),
+            0 => out::warn("there is no process under memlane that you may trace: waiting for one"),
             n => out::warn(&format!("tracing {n} processes; stop with ^C")),
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! One queue of the volume, used by two threads: the one that takes the kernel's requests (and answers at once what
 //! is done at once), and one that sleeps on the queue and answers the rest.
 //!
-//! Whoever lets the lock go leaves the queue armed or empty, so a sleeper on its descriptor misses nothing.
+//! A thread that releases the lock leaves the queue armed or empty, so a thread that sleeps on its descriptor misses
+//! nothing.
 
 use super::ranges::Hold;
 use super::seek::{Seek, clear};
@@ -52,11 +53,11 @@ pub(super) struct Job {
     _hold: Option<Hold>,
 }
 
-/// Who waits for it.
+/// The waiter for it.
 pub(super) enum Answer {
     /// `len` bytes of the data, from `skip` on.
     Read(ReplyData, usize, usize),
-    /// So many bytes are written.
+    /// This many bytes are written.
     Write(ReplyWrite, u32),
     Empty(ReplyEmpty),
     Seek(ReplyLseek),
@@ -406,7 +407,7 @@ impl Job {
             _hold: hold,
             ..
         } = self;
-        // Before the kernel, or who waits, hears of it: the next one then finds its bytes free.
+        // Before the kernel or a waiter learns of it, so that the next request finds its bytes free.
         drop(hold);
         let failed = |errno: Errno| fuser::Errno::from_i32(errno.0);
         match (answer, result) {

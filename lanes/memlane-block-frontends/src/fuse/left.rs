@@ -23,8 +23,7 @@ pub fn left() -> Vec<PathBuf> {
     mounts
 }
 
-/// Takes away what a killed process has mounted at `path`, whoever has it open still. `false`: there is nothing of
-/// this kind.
+/// Unmounts what a killed process has mounted at `path`, even while it is open. `false`: there is nothing of this kind.
 ///
 /// # Errors
 /// The kernel does not let us.
@@ -36,7 +35,7 @@ pub fn clear(path: &Path) -> Result<bool, MountError> {
     match unmount(path, UnmountFlags::DETACH) {
         Ok(()) => Ok(true),
         Err(Errno::PERM) => fusermount(path, &["-u", "-z"]).map(|()| true),
-        // Somebody else has unmounted it, and perhaps removed its folder.
+        // Another process has unmounted it, and perhaps removed its directory.
         Err(Errno::INVAL | Errno::NOENT) => Ok(false),
         Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
     }

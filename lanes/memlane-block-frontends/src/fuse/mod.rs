@@ -43,11 +43,11 @@ pub struct Options {
     pub name: String,
     /// Threads that take requests, each with a queue of the volume.
     pub threads: usize,
-    /// By default: the kernel's if the volume can be written.
+    /// Default: the kernel's, if the volume can be written.
     pub cache: Option<Cache>,
     /// Other users may open it (as `mode` allows). For others than root, only with `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// By default 0600, or 0400 if it cannot be written.
+    /// Default: 0600, or 0400 if the volume cannot be written.
     pub mode: Option<u16>,
 }
 
@@ -181,7 +181,7 @@ fn prepare(path: &Path) -> Result<bool, MountError> {
         Ok(there) if there.len() > 0 => Err(MountError::NotEmpty(path.to_owned())),
         Ok(_) => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            // Of a process that was killed: whoever has it open has errors already.
+            // The mount of a killed process: programs that have the file open get errors already.
             match left::clear(path)? {
                 true => prepare(path),
                 false => Err(MountError::Stale(path.to_owned())),
@@ -231,7 +231,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Takes it away at once: who has it open gets errors.
+    /// Unmounts it at once: programs that have the file open get errors.
     pub fn unmount_now(&mut self) {
         if self.is_mounted() && unmount_idle(&self.path).is_err() {
             // Nobody waits for an answer any more …
@@ -242,7 +242,7 @@ impl Mounted {
             let _ = unmount(&self.path, UnmountFlags::FORCE);
             if unmount(&self.path, UnmountFlags::DETACH).is_err() {
                 let _ = fusermount(&self.path, &["-u", "-z"]);
-                // Without root the connection lives as long as somebody has the file open. Its requests fail.
+                // Without root the connection lives while any program has the file open. Its requests fail.
                 drop(self.session.take());
                 return self.forget();
             }

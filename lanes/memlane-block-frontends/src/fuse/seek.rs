@@ -5,7 +5,7 @@ use memlane_block::volume::{EXTENT_LEN, Errno, Info, Lease};
 
 /// Records for one answer.
 const RECORDS: usize = 64;
-/// Bytes that one question is about.
+/// The bytes that one request for extents covers.
 const ASKED: u32 = 1 << 30;
 /// A record's state: nothing is there.
 const HOLE: u32 = 1;

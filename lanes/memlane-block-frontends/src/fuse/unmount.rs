@@ -20,7 +20,7 @@ pub enum MountError {
     InUse(PathBuf),
     /// No `/dev/fuse`.
     NoFuse(io::Error),
-    /// Who is not root needs it.
+    /// Users other than root need it.
     NoHelper,
     /// Anything else.
     Io(PathBuf, io::Error),
@@ -64,7 +64,7 @@ pub(super) fn unmount_idle(path: &Path) -> Result<(), MountError> {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(MountError::InUse(path.to_owned())),
         Err(Errno::PERM) => fusermount(path, &["-u"]),
-        // Somebody else has unmounted it, and perhaps removed its folder.
+        // Another process has unmounted it, and perhaps removed its directory.
         Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         Err(errno) => Err(MountError::Io(path.to_owned(), errno.into())),
     }

@@ -141,7 +141,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Bytes that came in the clear behind `STARTTLS` may be anybody's: whoever sends some is not served.
+    /// Bytes in plain text behind `STARTTLS` may come from an attacker: a client that sends some is not served.
     #[cfg(feature = "tls")]
     fn secure(self) -> io::Result<Self> {
         let (Stream::Plain(fd), Some((config, _)), 0) =

@@ -155,7 +155,7 @@ fn unix(path: &Path) -> io::Result<Door> {
     })
 }
 
-/// Removes a socket at which nobody listens any more; anything else is somebody's.
+/// Removes a socket on which no process listens any more. Leaves anything else alone.
 fn remove_stale(path: &Path) -> io::Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
         let why = "exists and is not a socket";

@@ -86,8 +86,8 @@ pub(super) struct RangeLock {
 }
 
 impl RangeLock {
-    /// Holds `from..to`, if nothing speaks against it. `None`: `owner` is told with `key` when it is held. First
-    /// come, first served, so that nobody waits for ever.
+    /// Holds `from..to` if no other holder overlaps it. `None`: `owner` gets `key` when it is held. First come, first
+    /// served, so that nobody waits for ever.
     pub(super) fn acquire(
         &self,
         (from, to): (u64, u64),

@@ -2,7 +2,7 @@
 //! which export it uses and how.
 //!
 //! Bounded on all sides: a client's option is at most [`MAX_OPTION`] bytes, and there are at most [`MAX_OPTIONS`] of
-//! them; whoever drives this sets a time limit.
+//! them; the caller sets a time limit.
 
 use super::wire::{self, info, opt, rep};
 
@@ -15,7 +15,7 @@ const MAX_OUT: usize = 64 * 1024;
 /// Most information requests or queries of one option.
 const MAX_ITEMS: usize = 64;
 
-/// An export, as a client is told about it.
+/// An export, as a client sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// Its name.
@@ -61,7 +61,7 @@ pub enum Tls {
     Absent,
     /// A client may.
     Offered,
-    /// Nothing is told to one that does not.
+    /// A client that does not gets no information.
     Required,
 }
 

@@ -74,7 +74,7 @@ fn private(bytes: &[u8]) -> SharedBytes {
 #[derive(Default)]
 pub(super) struct Outbox {
     replies: VecDeque<Reply>,
-    /// Bytes of the first that are sent.
+    /// The bytes of the first reply that are sent.
     sent: usize,
     /// Bytes of replies that are on the heap.
     heap: usize,

@@ -82,7 +82,7 @@ impl ServerConfig {
         }
     }
 
-    /// Is TLS needed to be told anything?
+    /// Must a client use TLS to get any information?
     fn is_closed(&self) -> bool {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
@@ -237,8 +237,8 @@ impl Server {
         self.shared.snapshot()
     }
 
-    /// Serves a client of this machine that has been told everything by other means than a handshake (the kernel):
-    /// requests come at once, replies are simple ones.
+    /// Serves a client of this machine that has its information by other means than a handshake (the kernel): requests
+    /// come at once, replies are simple ones.
     ///
     /// # Errors
     /// No such export, too many clients, no memory, or the server is stopped.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of one connection; written by its thread alone.
+/// The counters of one connection. Only its thread writes them.
 #[derive(Debug, Default)]
 pub(super) struct ConnStats {
     pub(super) requests: AtomicU64,

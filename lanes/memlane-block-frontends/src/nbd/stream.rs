@@ -11,7 +11,7 @@ const NAP: Duration = Duration::from_millis(50);
 /// Most parts that are sent by one system call.
 pub(super) const MAX_PARTS: usize = 128;
 
-/// What came.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Came {
     /// Bytes at the beginning of the payload's memory.
@@ -39,7 +39,7 @@ impl Stream {
 
     /// Receives what there is: first into `payload`, then into `buffer`. With TLS all of it comes into `buffer`.
     ///
-    /// If told to `wait`, a plain stream waits a little while for something ([`NAP`]).
+    /// With `wait`, a plain stream waits a little while for something ([`NAP`]).
     ///
     /// # Errors
     /// `UnexpectedEof`: there will be no more. `WouldBlock`: not now.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Who we are, and whom we believe.
+/// The server's certificate, and the authority for clients.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
     /// Our certificate, with those between it and the authority: PEM.
@@ -21,7 +21,7 @@ pub struct TlsConfig {
     pub client_authority: Option<PathBuf>,
     /// Certificates that are not believed any more: PEM.
     pub revoked: Option<PathBuf>,
-    /// Clients without TLS are told nothing.
+    /// Clients without TLS get no information.
     pub required: bool,
 }
 

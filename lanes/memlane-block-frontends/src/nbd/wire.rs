@@ -208,7 +208,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// `None`: no request; who sends this speaks something else.
+    /// `None`: this is not a request; the client speaks another protocol.
     #[must_use]
     pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Request> {
         let request = Request {

@@ -127,7 +127,7 @@ pub enum NbdError {
     Volume(&'static str),
     /// Something has it mounted, or open for itself alone.
     InUse(PathBuf),
-    /// The device to be recovered is not waiting for anybody: it has a server, is gone, or is somebody else's.
+    /// The device to be recovered does not wait for a server: it has a server, is gone, or belongs to another user.
     NotWaiting(u32),
     /// Threads, sockets or memory are used up.
     Server(io::Error),
@@ -302,7 +302,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, kernels))
 }
 
-/// Does somebody hold the other end? The kernel takes a socket only in place of a dead one, and does not say so.
+/// Does a process hold the other end? The kernel takes a socket only in place of a dead one, and gives no error.
 fn is_open(ours: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(ours, PollFlags::empty())];
     let now = Timespec::default();
@@ -328,7 +328,7 @@ fn list(sockets: &[BorrowedFd<'_>]) -> Attributes {
     })
 }
 
-/// What the kernel is told about the volume.
+/// The description of the volume for the kernel.
 struct Shape {
     size: u64,
     block: u32,
@@ -385,7 +385,7 @@ impl Serving {
         })
     }
 
-    /// The kernel's ends of so many connections. Ours are served already.
+    /// The kernel's ends of this many connections. This process serves the other ends already.
     fn connect(&self, connections: usize) -> Result<Vec<OwnedFd>, NbdError> {
         let connect = |_| -> io::Result<OwnedFd> {
             let (ours, kernels) = pair()?;

@@ -24,7 +24,7 @@ pub enum UblkError {
     Volume(&'static str),
     /// Something has it mounted, or open for itself alone.
     InUse(PathBuf),
-    /// The device to be recovered is not waiting for anybody: it has a process, is gone, or is somebody else's.
+    /// The device to be recovered does not wait for a server: it has a process, is gone, or belongs to another user.
     NotWaiting(u32),
     /// This kernel cannot change a device's size.
     CannotResize,

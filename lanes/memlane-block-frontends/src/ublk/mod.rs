@@ -179,7 +179,7 @@ pub fn recover(volume: Arc<dyn Volume>, id: u32, options: &Options) -> Result<At
         ));
     }
     let mut attached = Attached::new(control, volume, info);
-    // If this fails, it still waits for somebody.
+    // If this fails, the device still waits for a server.
     attached.is_over = true;
     attached.serve(&info)?;
     let control = &mut attached.control;
@@ -215,7 +215,7 @@ fn data(process: i32) -> u64 {
     u64::try_from(process).unwrap_or(0)
 }
 
-/// What the kernel is told about the volume. Each of its requests is one of the volume's.
+/// The description of the volume for the kernel. Each of the kernel's requests is one request of the volume.
 fn parameters(info: &Info, read_only: bool) -> Result<Parameters, UblkError> {
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
     if !info.block.is_power_of_two() || !(512..=page).contains(&info.block) {

@@ -25,7 +25,7 @@ const VOLUME: u64 = 1 << 32;
 /// Among the numbers of tags: another thread has signalled.
 const EVENT: u64 = 1 << 33;
 
-/// What a queue is told from outside.
+/// What other threads signal to a queue.
 #[derive(Debug)]
 pub(super) struct QueueSignals {
     pub(super) event: EventFd,
@@ -294,7 +294,7 @@ impl Worker {
         any
     }
 
-    /// What the kernel is told: bytes, or an error.
+    /// The result for the kernel: bytes, or an error.
     fn result(&self, tag: u16, wanted: &Wanted, part: &Done) -> i32 {
         let len = u32::try_from(wanted.len).unwrap_or(0);
         let bytes = i32::try_from(len).unwrap_or(i32::MAX);

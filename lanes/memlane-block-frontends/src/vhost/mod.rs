@@ -53,7 +53,7 @@ pub struct Options {
     pub any_memory: bool,
     /// How long a machine that stops waits for its requests; then they fail.
     pub drain: Duration,
-    /// Is told what happens.
+    /// Receives the events.
     pub told: Option<Arc<dyn Fn(Event) + Send + Sync>>,
 }
 
@@ -107,7 +107,7 @@ struct Machine {
 /// Serves `volume` to the machine that connects to `path`.
 ///
 /// # Errors
-/// Somebody listens there, something other than a socket is there, or it cannot be made.
+/// A process listens there, the path exists and is not a socket, or the socket cannot be made.
 pub fn serve(volume: Arc<dyn Volume>, path: &Path, options: &Options) -> io::Result<Served> {
     let listener = listen(path)?;
     let stop = Arc::new(EventFd::new()?);

@@ -17,9 +17,9 @@ const SEGMENT: u32 = 16;
 pub(super) const ID_LEN: usize = 20;
 /// The unit of every sector number.
 pub(super) const SECTOR: u64 = 512;
-/// Descriptors of one request; a guest is told less (`seg_max`).
+/// The most descriptors of one request; the guest sees a smaller limit (`seg_max`).
 const MAX_DESCRIPTORS: usize = 1024;
-/// Ranges of one discard or write-zeroes; a guest is told so.
+/// The most ranges of one discard or write-zeroes; the guest sees this limit.
 pub(super) const MAX_RANGES: u32 = 16;
 
 const T_IN: u32 = 0;
@@ -61,7 +61,7 @@ pub(super) struct Request {
     pub(super) what: What,
     /// Where the data is, or goes.
     pub(super) pieces: Vec<Piece>,
-    /// Where the status goes; none: nobody is to be told.
+    /// The address of the status byte; `None`: the guest gets no status.
     pub(super) status: Option<GuestAddress>,
 }
 

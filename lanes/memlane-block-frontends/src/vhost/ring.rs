@@ -151,7 +151,8 @@ impl<const SEALED: bool> VringT<Memory> for Ring<SEALED> {
         self.0.state.set_kick(file.and_then(eventfd));
     }
 
-    /// Nothing there is no error: somebody else may read it too. Anything else would be told again and again.
+    /// An empty eventfd is not an error: another thread may read it too. Any other error would be reported again and
+    /// again.
     fn read_kick(&self) -> io::Result<bool> {
         match self.0.state.read_kick() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -87,7 +87,7 @@ impl Worker {
             if busy {
                 (tries, told) = (0, false);
             } else if tries < 3 && self.queue.arm() {
-                // A lease can be had that nobody wants any more: take it, so that it is not told again.
+                // A lease is free that no request wants any more: take it, so that it is not reported again.
                 drop(self.queue.lease(self.volume.info().block));
                 tries += 1;
             } else if stopping || self.is_full() || !ring.enable_notification().unwrap_or(false) {

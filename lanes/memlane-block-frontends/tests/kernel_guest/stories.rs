@@ -203,7 +203,7 @@ pub(crate) fn it_grows_while_it_is_open(frontend: Frontend) {
 }
 
 pub(crate) fn attached_and_taken_away_again_and_again_it_leaves_nothing(frontend: Frontend) {
-    // Ours: the kernel keeps one of its own for whoever uses io_uring.
+    // Threads of our own: the kernel keeps one of its own for each user of io_uring.
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));

@@ -87,7 +87,7 @@ impl Opened {
     /// What the answer to OPEN means, of a server with `caps` whose chunks take `max_io` bytes of data.
     ///
     /// # Errors
-    /// It means nothing, or that somebody else has the volume.
+    /// The answer means nothing, or that another client has the volume.
     pub fn parse(bytes: &[u8], caps: u16, max_io: u32) -> Result<Opened, OpenError> {
         if caps & CAP_TAKE_OVER != 0 && Busy::is_meant(bytes) {
             return Err(OpenError::Held(Busy::decode(bytes)?));
@@ -123,7 +123,7 @@ impl Opened {
         })
     }
 
-    /// Can this be the volume that was `before`, for a user who was told so? What may shrink is told by `resized`.
+    /// Can this be the volume that was `before`, for a user who knows that one? `resized` reports what may shrink.
     ///
     /// # Errors
     /// What has changed that must not.

@@ -1,4 +1,4 @@
-//! Tells whoever shows paths and volumes to people that one of them may have changed.
+//! Signals to code that shows paths and volumes to people that one of them may have changed.
 
 use memlane_wait::event::EventFd;
 use std::io;

@@ -9,7 +9,7 @@ use memlane_transport::error::RequestError;
 pub enum OpenError {
     /// The server has no such volume.
     NotFound,
-    /// Somebody else writes to it.
+    /// Another client writes to the volume.
     InUse,
     /// Another client writes it, and the server tells which one.
     Held(Busy),
@@ -31,7 +31,7 @@ pub enum OpenError {
     OtherVersion(u8),
     /// No answer within the limit.
     TimedOut,
-    /// No path to the server, and the session is told not to wait for one.
+    /// There is no path to the server, and the session is set not to wait for one.
     NoPath,
     /// The session or the client is closed.
     Closed,
@@ -71,7 +71,7 @@ pub enum Change {
     },
     /// Now it can only be read.
     ReadOnly,
-    /// Now it has a volatile cache, and its user was told that it has none.
+    /// The volume has a volatile cache now, and its user knows it as one without.
     Cached,
 }
 
@@ -152,7 +152,7 @@ impl fmt::Display for OpenError {
     }
 }
 
-/// Who writes it, and what to do about that.
+/// The session that writes the volume, and what the user can do about it.
 fn held(f: &mut fmt::Formatter<'_>, busy: &Busy) -> fmt::Result {
     write!(f, "somebody else writes to it: session {}, ", busy.name())?;
     match busy.alive {

@@ -65,7 +65,7 @@ impl Mail {
     }
 }
 
-/// Whoever has this has the volume open: it is closed when dropped, wherever that is.
+/// An open volume. Dropping this closes it, on any thread.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) remote: Arc<Remote>,

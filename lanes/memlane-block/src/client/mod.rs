@@ -24,7 +24,7 @@
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`], [`Changes`] | counts; time; news for whoever shows all that |
+//! | [`stats`], [`clock`], [`Changes`] | counters; time; news for code that shows all this |
 
 pub mod answer;
 mod changes;
@@ -78,7 +78,7 @@ impl Client {
     /// Makes a client with these options, and starts its reopener in a thread of its own.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails like [`new`](Self::new).
     pub fn with(session: Arc<dyn Session>, options: Options) -> io::Result<Client> {
         let (client, reopener) = Client::driven(session, options)?;
         let thread = std::thread::Builder::new().name("memlane-volumes".into());
@@ -90,7 +90,7 @@ impl Client {
     /// Makes a client whose reopener the caller drives: by [`Reopener::run`], or step by step.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Fails like [`new`](Self::new).
     pub fn driven(session: Arc<dyn Session>, options: Options) -> io::Result<(Client, Reopener)> {
         let mail = Arc::new(Mail::new()?);
         let reopener = Reopener::new(&session, Arc::clone(&mail), options.clone())?;
@@ -116,7 +116,7 @@ impl Client {
     /// of it later is refused, also if they come back. Waits until their last requests are over.
     ///
     /// # Errors
-    /// See [`OpenError`]; `Held` if somebody has it who is there, or is not for this client to take it from.
+    /// See [`OpenError`]. `Held`: another client has the volume and is there, or this client may not take it over.
     pub fn take_over(&self, name: &str, access: Access) -> Result<Arc<RemoteVolume>, OpenError> {
         self.begin_take_over(name, access).wait()
     }

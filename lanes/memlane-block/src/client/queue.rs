@@ -33,9 +33,9 @@ pub(super) struct RemoteQueue {
     /// Done, and not reaped yet.
     ready: Vec<Done>,
     completions: Vec<Completion>,
-    /// Something was given to the port that it has not been told to send.
+    /// Something was given to the port that has not been pushed yet.
     unsent: bool,
-    /// Losses of which this queue's user was told.
+    /// The losses that this queue's user knows of.
     losses: u32,
     /// Last: a volume is closed when its last queue's port is gone.
     handle: Arc<Handle>,
@@ -293,7 +293,7 @@ impl RemoteQueue {
 
     fn sleep(&self, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // A signal, or whatever else: who waits looks again.
+        // A signal, or another reason: the caller looks again.
         let _ = poll(
             &mut [PollFd::new(&self.both, PollFlags::IN)],
             limit.as_ref(),

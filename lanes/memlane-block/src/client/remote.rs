@@ -81,8 +81,8 @@ pub enum Status {
 #[derive(Debug)]
 pub(super) struct Alarm {
     pub(super) event: EventFd,
-    /// Whether `event` is to be drained. Set by whoever signals, after the signal; cleared by the queue before it
-    /// drains. So a queue that was not woken makes no system call.
+    /// Whether `event` is to be drained. The thread that signals sets it, after the signal; cleared by the queue before
+    /// it drains. So a queue that was not woken makes no system call.
     signalled: AtomicBool,
     /// Requests wait.
     waits: AtomicBool,
@@ -225,7 +225,8 @@ impl Remote {
         Ok((self.queues.fetch_add(1, Ordering::Relaxed), alarm))
     }
 
-    /// The server does not know the volume in this generation. Is that news, so that the reopener is to be told?
+    /// The server does not know the volume in this generation. Returns whether that is news, so that the reopener must
+    /// learn of it.
     pub(super) fn doubt(&self, generation: u32) -> bool {
         self.doubted.fetch_max(generation, Ordering::SeqCst) < generation
     }
@@ -325,7 +326,7 @@ pub(super) struct Durability {
     flushed: AtomicU64,
     /// How often acknowledged writes were lost.
     losses: AtomicU32,
-    /// A flush has told the last loss.
+    /// Notes that a flush has reported the last loss.
     told: AtomicBool,
 }
 
@@ -338,7 +339,7 @@ impl Durability {
         self.losses.load(Ordering::SeqCst)
     }
 
-    /// The losses that a new queue need not tell: all, or all but one of which nobody was told (as Linux's errseq).
+    /// The losses that a new queue need not report: all, or all but one that was never reported (as in Linux's errseq).
     pub(super) fn losses_told(&self) -> u32 {
         let untold = !self.told.load(Ordering::SeqCst);
         self.losses() - u32::from(untold && self.losses() > 0)
@@ -357,7 +358,7 @@ impl Durability {
         lost
     }
 
-    /// A flush that covers so many writes is done.
+    /// Notes that a flush is done which covers this many writes.
     pub(super) fn covers(&self, dirtied: u64) {
         self.flushed.fetch_max(dirtied, Ordering::SeqCst);
     }

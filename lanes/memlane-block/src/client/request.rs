@@ -16,15 +16,15 @@ pub(super) struct PendingRequest {
     pub(super) flags: Flags,
     pub(super) at: u64,
     pub(super) len: u32,
-    /// Bytes that are done: of a trim that is split.
+    /// For a trim that is split: the bytes that are done.
     pub(super) done: u32,
-    /// Bytes that are asked for at present.
+    /// The bytes of the request in flight.
     pub(super) part: u32,
     /// The volume's generation in which it was sent.
     pub(super) generation: u32,
     /// The server's boot in which it was sent.
     pub(super) boots: u32,
-    /// Of a flush: writes that it covers.
+    /// For a flush: the writes that it covers.
     pub(super) covers: u64,
     /// The server did not know the volume.
     pub(super) unknown: bool,

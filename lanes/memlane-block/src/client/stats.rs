@@ -5,7 +5,7 @@ use crate::volume::Op;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Queues write to one of so many shards, so that two threads seldom share a cache line.
+/// The number of shards that queues write to, so that two threads seldom share a cache line.
 const SHARDS: usize = 16;
 
 /// A moment's counts. Requests are counted when they are over, as often as their user asked for them.

@@ -25,7 +25,8 @@ pub(super) struct Party {
     pub(super) who: Identity,
     /// Its client understands that a volume was taken from it.
     pub(super) can_lose: AtomicBool,
-    /// Since when it has no path, if it has none. Written by its own thread; read by whoever wants what it has.
+    /// Since when the session has no path, if it has none. Its own thread writes it; sessions that want the same volume
+    /// read it.
     silent: Mutex<Option<Instant>>,
 }
 
@@ -39,7 +40,7 @@ impl Party {
         }
     }
 
-    /// It has so many paths now.
+    /// Notes the number of paths that the session has now.
     pub(super) fn reached_by(&self, paths: usize) {
         let mut silent = lock(&self.silent);
         *silent = match paths {
@@ -53,7 +54,7 @@ impl Party {
         silent.map(|since| since.elapsed())
     }
 
-    /// Who has it, for whoever is refused.
+    /// Who has the volume open, for the error of a session that is refused.
     pub(super) fn busy(&self) -> Busy {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         Busy::new(&self.name, self.silent_for().map(seconds))
@@ -192,7 +193,7 @@ pub struct Counters {
 pub struct OpenerView {
     /// The session's name.
     pub session: String,
-    /// Who that is.
+    /// The session.
     pub who: Identity,
     /// How it was opened.
     pub access: Access,
@@ -211,7 +212,7 @@ pub struct VolumeView {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// By whom.
+    /// The session that has it open.
     pub openers: Vec<OpenerView>,
 }
 
@@ -224,7 +225,7 @@ pub struct Refusal {
     pub session: String,
     /// What it wanted: whatever it liked to write.
     pub name: String,
-    /// What it was told.
+    /// What the session knows of the volume.
     pub errno: Errno,
     /// Why.
     pub why: String,
@@ -386,7 +387,7 @@ impl Registry {
     }
 }
 
-/// So many writers are too many for one more.
+/// With this many writers, one more is refused.
 fn room(access: Access) -> usize {
     match access {
         Access::ReadOnly => usize::MAX,

@@ -215,7 +215,7 @@ impl BlockService {
         let session = self.sessions.get(&id).ok_or(Errno(libc::EACCES))?;
         let device = self.devices.get_mut(at).ok_or(Errno(libc::ENODEV))?;
         let backing = &device.opener.backing;
-        // In this order: what changes now is told later.
+        // In this order: what changes from now on is reported later.
         device.told = backing.changes();
         let mut info = backing.info(self.shared.config.max_io);
         if open.access == Access::ReadOnly {
@@ -280,7 +280,7 @@ impl BlockService {
                 Err(holder) => Err(Refused::held(&holder.party)),
                 Ok(()) => {
                     drop(registry);
-                    // Whoever serves them lets go; who asks again finds it free.
+                    // The thread that serves them releases it; the next try finds it free.
                     self.shared.tell_services();
                     Err(ending(session))
                 }
@@ -333,7 +333,7 @@ impl BlockService {
         Ok(Begun::Closing)
     }
 
-    /// No more requests for a device; who waits is told when it is gone.
+    /// Ends requests for a device. A caller that waits learns when the device is gone.
     fn forget(&mut self, at: usize, waits: Option<Ticket>) {
         let Some(device) = self.devices.get_mut(at) else {
             return;
@@ -355,7 +355,7 @@ impl BlockService {
         }
         if let Some(mut device) = self.devices.take(at) {
             let waiting = device.closing.take().unwrap_or_default();
-            // Closed before anybody is told so.
+            // It is closed before anyone learns of it.
             drop(device);
             self.done
                 .extend(waiting.iter().map(|ticket| ticket.finished(Ok(()))));
@@ -442,7 +442,7 @@ impl BlockService {
 struct Refused {
     errno: Errno,
     why: String,
-    /// Who has it.
+    /// The session that has it.
     holder: Option<Busy>,
 }
 

@@ -111,7 +111,7 @@ impl Shared {
         wakeups.push(Arc::downgrade(wakeup));
     }
 
-    /// Who has what open, how it went, and what was refused.
+    /// Which session has which volume open, results, and what was refused.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let registry = self.registry();

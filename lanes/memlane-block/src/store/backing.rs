@@ -54,7 +54,7 @@ pub enum Key {
     },
     /// A block device.
     Device(u64),
-    /// What lives only as long as somebody has it open.
+    /// A backing that exists only while a session has it open.
     Test(String),
 }
 
@@ -69,7 +69,7 @@ pub struct Failure {
     pub at: u64,
     /// How many.
     pub len: u32,
-    /// What its user was told.
+    /// What its user knows of it.
     pub errno: Errno,
     /// Why, if more is known.
     pub why: Option<String>,
@@ -304,7 +304,7 @@ impl Backing {
         Err(if gone { Errno(libc::EIO) } else { Errno::INVAL })
     }
 
-    /// Looks at the size; whether it has changed. A smaller one is an error of whoever asks for what is gone.
+    /// Reads the size again, and returns whether it has changed. After it has shrunk, requests for what is gone fail.
     pub fn look(&self) -> bool {
         self.look_as(false)
     }
@@ -333,7 +333,8 @@ impl Backing {
         true
     }
 
-    /// Somebody has changed the size on purpose, maybe with [`resize`](Self::resize) of another backing of it.
+    /// Notes that the size was changed on purpose, perhaps by [`resize`](Self::resize) of another backing of the same
+    /// file.
     pub fn resized(&self) -> bool {
         self.look_as(true)
     }

@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Readable when something is done that `complete` has not told, or another thread has signalled.
+    /// Readable when a result is there that `complete` has not returned, or another thread has signalled.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.store.fd()

@@ -153,7 +153,7 @@ fn discard(file: &File, request: &StoreRequest) -> Result<bool, Errno> {
     }
 }
 
-/// By a hole, if one may be left; by allocation; by writing, unless it must be fast.
+/// Zeroes a range: by a hole, if one may be left; by allocation; or by writing, unless it must be fast.
 fn write_zeroes(file: &File, request: &StoreRequest) -> Result<(), Errno> {
     let fast = request.flags.has(Flags::FAST);
     let hole = !request.flags.has(Flags::NO_HOLE);

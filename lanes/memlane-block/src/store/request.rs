@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct StoreRequest {
     /// Comes back with the result.
     pub id: u64,
-    /// Of what.
+    /// The backing that it is for.
     pub backing: Arc<Backing>,
     /// What.
     pub op: Op,
@@ -34,7 +34,7 @@ pub trait Store: Send {
     /// Begins what was submitted, and appends what is done. Never waits.
     fn complete(&mut self, into: &mut Vec<Completion>);
 
-    /// Readable when something is done that `complete` has not told, or another thread has signalled.
+    /// Readable when a result is there that `complete` has not returned, or another thread has signalled.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// What makes `fd` readable from another thread.

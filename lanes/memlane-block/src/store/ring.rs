@@ -22,7 +22,7 @@ const WAKEUP: u64 = u64::MAX;
 enum Step {
     /// The flush, or the one before a write.
     Flush,
-    /// Reading or writing; so many bytes are done.
+    /// Reading or writing; this many bytes are done.
     Data(u32),
 }
 
@@ -265,7 +265,7 @@ impl Store for Ring {
             }
             let entered = self.enter(0);
             if self.reap(into) == 0 {
-                // The kernel has no memory for it now: somebody has to try again.
+                // The kernel has no memory for it at the moment: it must be tried again.
                 if entered.is_err() || !self.waiting.is_empty() {
                     self.slow.wakeup().signal();
                 }

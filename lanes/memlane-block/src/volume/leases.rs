@@ -14,7 +14,7 @@ pub(super) struct Leases {
     memory: Region,
     each: usize,
     free: Mutex<Vec<u32>>,
-    /// Somebody wanted one when there was none, and sleeps.
+    /// A thread wanted a lease when there was none, and sleeps.
     wanted: AtomicBool,
     wakeup: Arc<Wakeup>,
 }

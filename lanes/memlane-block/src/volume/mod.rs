@@ -198,8 +198,8 @@ pub trait Queue: Send {
     /// `EINVAL`: more than `max_io`.
     fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno>;
 
-    /// As [`lease`](Self::lease), but that the data is to lie in `memory`, so many bytes from this place on: a read puts
-    /// them there, and nowhere else before. The volume knows that memory, and keeps it, until it is closed.
+    /// A lease like [`lease`](Self::lease), whose data lies in `memory`, from this offset on for this many bytes: a
+    /// read puts them there, and nowhere else before. The volume knows that memory, and keeps it, until it is closed.
     ///
     /// # Errors
     /// `EINVAL`: more than `max_io`, or beyond the memory's end; `ENOSPC`: too many memories; `EOPNOTSUPP`: this

@@ -44,7 +44,7 @@ fn receive(socket: &OwnedFd, end: Instant) -> Result<(Message, Option<OwnedFd>),
 pub struct MemifListener(Door, String);
 
 impl MemifListener {
-    /// Listens at a path, or at `@name`. A file that a dead server left there is replaced; one where somebody listens
+    /// Listens at a path, or at `@name`. A file that a dead server left there is replaced; one where a process listens
     /// is not.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ impl Buffers {
         }
     }
 
-    /// Does the last buffer of so many lie in the memory?
+    /// Does the last of this many buffers lie in the memory?
     fn fit(&self, memory: &Memory, slots: u16) -> bool {
         let end = u64::from(self.offset)
             + u64::from(self.stride) * u64::from(slots - 1)
@@ -248,7 +248,7 @@ impl Rx {
         window.ok_or_else(|| slot(&self.ring, "a buffer that does not lie in a region"))
     }
 
-    /// So many slots are done with.
+    /// Releases this many slots.
     #[inline]
     fn give_back(&mut self, slots: u16) {
         for n in 0..slots {
@@ -504,7 +504,7 @@ impl Tx {
         self.ring.wants_bell()
     }
 
-    /// Are there so many slots free?
+    /// Are this many slots free?
     ///
     /// # Errors
     /// The other side's index cannot be.

@@ -28,7 +28,7 @@ impl DeviceMemory for Arc<Region> {
     }
 
     fn write(&mut self, at: usize, from: &Part<'_>) -> Result<()> {
-        // SAFETY: the stretch has so many bytes, and is alive, which its maker has seen to.
+        // SAFETY: the maker of the stretch guarantees its length and that its memory stays mapped.
         let fits = unsafe { self.bytes().copy_in(at, from.as_ptr(), from.len()) };
         // EFAULT: beyond the end, or a region that may only be read.
         fits.then_some(()).ok_or(Errno(14))

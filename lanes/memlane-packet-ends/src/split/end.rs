@@ -62,7 +62,7 @@ impl Drop for OwnedFragment {
     }
 }
 
-/// Whoever gets what was split.
+/// The receiver of split frames.
 pub trait Receiver: Send + core::fmt::Debug {
     /// A frame: its headers, or all of it. Fragments that are still in `held` afterwards are free again.
     fn take(&mut self, split: &Split<'_>, held: &mut Vec<OwnedFragment>);

@@ -68,7 +68,7 @@ use std::sync::Arc;
 /// How to split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// The region's number, for whoever has several.
+    /// The region's number, for users with several regions.
     pub region: u32,
     /// Bytes of a chunk: a power of two, 1 KiB to 64 KiB.
     pub chunk: usize,
@@ -350,7 +350,7 @@ impl<D: DeviceMemory> Splitter<D> {
         Arc::clone(&self.returns)
     }
 
-    /// What owners have dropped is free: before each frame, and before somebody counts.
+    /// Frees what owners have dropped. This happens before each frame and before each count.
     pub fn take_back(&mut self) {
         let mut returned = core::mem::take(&mut self.returned);
         self.returns.take(&mut returned);
@@ -361,7 +361,7 @@ impl<D: DeviceMemory> Splitter<D> {
         self.returned = returned;
     }
 
-    /// Chunks that somebody has.
+    /// The number of chunks that have an owner.
     pub fn outstanding(&self) -> usize {
         self.chunks.outstanding()
     }

@@ -51,7 +51,7 @@ pub(super) struct Device {
     shared: Arc<Shared>,
     /// Only memory that its owner cannot take away.
     sealed: bool,
-    /// What frames may ask for of whoever takes them here.
+    /// The offloads that frames may ask for at this end.
     takes: Offloads,
     owned: bool,
     /// What was agreed on: bits of VIRTIO, and of vhost-user.
@@ -332,7 +332,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         Ok(SLOTS as u64)
     }
 
-    /// QEMU before 8.1 says so once for each pair, and so once too often; likewise below.
+    /// QEMU before 8.1 says so once for each pair, and so once too often; the same holds for the message below.
     fn add_mem_region(
         &mut self,
         what: &VhostUserSingleMemoryRegion,

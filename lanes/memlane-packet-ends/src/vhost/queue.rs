@@ -232,7 +232,7 @@ impl VhostQueue {
         Ok(Sent::Queued)
     }
 
-    /// Takes chains that together hold so many bytes, or none.
+    /// Takes chains that together hold this many bytes, or none.
     fn collect(
         &mut self,
         ring: &mut Vring,

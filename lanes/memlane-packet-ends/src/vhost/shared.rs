@@ -30,11 +30,12 @@ pub(super) struct Driver {
 pub(super) struct State {
     pub(super) driver: Driver,
     pub(super) socket: Option<UnixStream>,
-    /// Somebody carries frames for the guest.
+    /// A process carries frames for the guest.
     pub(super) taken: bool,
     /// What the guest or its monitor did wrong, and in which session.
     wrong: Option<(u32, String)>,
-    /// What the guest or its monitor did wrong before there was a session; whoever waits for one learns it.
+    /// What the guest or its monitor did wrong before there was a session; the next caller that waits for a session
+    /// gets it.
     trouble: Option<String>,
     stopping: bool,
 }
@@ -159,7 +160,7 @@ impl Shared {
         self.look();
     }
 
-    /// Why a session ended, if somebody did something wrong.
+    /// Why a session ended, if the guest or its monitor did something wrong.
     pub(super) fn wrong(&self, session: u32) -> Option<String> {
         let state = self.state();
         let wrong = state.wrong.as_ref().filter(|(when, _)| *when == session);
@@ -184,7 +185,7 @@ impl Shared {
         Ok(Some((session, state.driver)))
     }
 
-    /// Whoever took it does not want it any more. It may be taken again.
+    /// Gives the session back, so that it may be taken again.
     pub(super) fn give_back(&self, session: u32) {
         let mut state = self.state();
         if session == self.session() && state.taken {

@@ -25,7 +25,7 @@ use vm_memory::{Address as _, Bytes as _, GuestAddress, GuestMemoryMmap};
 
 /// Descriptors of a ring, at most: as many as QEMU allows.
 pub(super) const SIZE_MAX: u16 = 1024;
-/// Descriptors of one chain that are looked at; likewise.
+/// The most descriptors of one chain that are read.
 const LONGEST: usize = 1024;
 /// Bytes of a used element, of both rings' headers, and of an available element.
 const USED: u64 = 8;
@@ -233,7 +233,7 @@ impl Vring {
         self.queue.set_next_avail(next);
     }
 
-    /// A chain goes back, with so many bytes for the guest; it is not shown yet.
+    /// Returns a chain with this many bytes for the guest. The guest does not see it yet.
     pub(super) fn answer(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -294,7 +294,7 @@ impl Vring {
         Ok(due)
     }
 
-    /// Asks to be kicked when there are so many chains; `false`: there are.
+    /// Asks for a kick when there are this many chains; `false`: there are that many now.
     pub(super) fn ask(&mut self, memory: &GuestMemoryMmap, chains: u16) -> Result<bool, Detach> {
         let used = self.queue.used_ring();
         if self.queue.event_idx_enabled() {

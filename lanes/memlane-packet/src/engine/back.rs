@@ -75,7 +75,7 @@ pub struct Back<R: Reach> {
     config: BackConfig,
     reach: R,
     staging: Staging,
-    /// Frames up to so many bytes may fit into one of the front's buffers: more did not, when it was tried.
+    /// Frames of up to this many bytes may fit into one of the front's buffers. Larger ones did not, when tried.
     short: usize,
     /// The last frame that came to lie in room was of several segments: the next one may be, and its extra slot is kept
     /// free.

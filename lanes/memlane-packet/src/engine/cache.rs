@@ -4,7 +4,7 @@
 //! that it was mapped by: another word there is another grant, and the old mapping is given up. A table that is full
 //! gives up what was not used for long ([`Cache::grace`] look-ups), the longest unused first; if there is none, the
 //! caller copies instead, so that a working set larger than the table costs a copy, not two system calls and a TLB
-//! flush. What is held (lent to somebody) is never given up. What was not used for the idle time is unmapped by
+//! flush. A mapping that is lent is never given up. What was not used for the idle time is unmapped by
 //! [`Cache::sweep`].
 
 use super::grant::{Access, Grant, GrantError, Reach};
@@ -188,7 +188,7 @@ impl Cache {
         }
     }
 
-    /// Giving up moves the last entry, which somebody may have by its place.
+    /// Giving up a mapping moves the last entry, whose position a caller may have.
     fn may_move_last(&self) -> bool {
         self.entries.last().is_none_or(|last| last.held == 0)
     }

@@ -120,7 +120,7 @@ pub trait Reach {
     /// The kernel's.
     fn read(&mut self, grant: Grant, at: usize, into: &mut [u8]) -> Result<()>;
 
-    /// Copies into a grant, likewise.
+    /// Copies into a grant, by the kernel.
     ///
     /// # Errors
     /// The kernel's.

@@ -69,7 +69,7 @@ impl<const WORDS: usize> RingMemory<WORDS> {
 
     #[inline]
     fn slots(&self) -> &[AtomicU32] {
-        // SAFETY: as above; `find` has seen that so many words lie inside.
+        // SAFETY: as above; `find` has checked that this many words lie inside.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), self.count as usize * WORDS) }
     }
 
@@ -138,7 +138,8 @@ impl QueueMemory {
 /// few frames at a time finds more. Each time costs a fence, and cache lines that the sender is about to write.
 const TOGETHER: u32 = 16;
 
-/// How many are given back together in a ring of this many slots: never so many that the sender notices.
+/// How many slots are given back at a time in a ring of this many slots: few enough that the sender never waits for
+/// them.
 fn together(slots: u32) -> u32 {
     TOGETHER.min(slots / 4)
 }

@@ -49,7 +49,7 @@ fn socket(more: SocketFlags) -> Result<OwnedFd, AttachError> {
     made.map_err(|error| AttachError::Socket(errno(error)))
 }
 
-/// Does not wait: whoever listens there may be frozen, with as many at the door as it takes.
+/// Does not wait: the listening process may be stopped, with a full queue of connections.
 fn connected(address: &SocketAddrUnix) -> Result<OwnedFd, AttachError> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     let done = rustix::net::connect(&socket, address);
@@ -75,7 +75,7 @@ impl Door {
         Ok(Door { socket, path })
     }
 
-    /// Waits for somebody, until `end`.
+    /// Waits for a connection until `end`.
     pub fn come_in(&self, end: Instant) -> Result<OwnedFd, AttachError> {
         sleep(&self.socket, end)?;
         let came = accept_with(&self.socket, SocketFlags::CLOEXEC);
@@ -87,7 +87,7 @@ impl Door {
     }
 }
 
-/// A socket that is connected to whoever listens there.
+/// A socket that is connected to the process that listens there.
 pub fn knock(at: &str) -> Result<OwnedFd, AttachError> {
     let socket = connected(&address(at)?)?;
     if at.starts_with('@') {
@@ -97,7 +97,7 @@ pub fn knock(at: &str) -> Result<OwnedFd, AttachError> {
 }
 
 impl Listener {
-    /// Listens at a path, or at `@name`. A file that a dead back left there is replaced; one where somebody listens is
+    /// Listens at a path, or at `@name`. A file that a dead back left there is replaced; one where a process listens is
     /// not.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Listener {
     }
 }
 
-/// A path has permissions; an abstract name is for whoever is first, and for whoever asks. There both ends must be of
+/// A path has permissions. Anyone may take an abstract name, and anyone may connect to it. There both ends must be of
 /// one user, or the other one root, by the kernel's word.
 fn no_stranger(socket: &OwnedFd) -> Result<(), AttachError> {
     let peer = socket_peercred(socket).map_err(|error| AttachError::Socket(errno(error)))?;

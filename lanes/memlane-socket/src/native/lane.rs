@@ -1,4 +1,4 @@
-//! The lane of a descriptor that somebody else owns and closes.
+//! The memory lane of a TCP descriptor that its user owns and closes.
 
 use super::start::{generation, start};
 use crate::hooks::calls::life;
@@ -23,38 +23,38 @@ use memlane_sys::{Errno, Result, fd, time};
 
 pub use crate::protocol::lane::place::Came;
 
-/// Which end of the TCP connection this is.
+/// Which end of the TCP connection a descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// It called `connect`.
+    /// The end that called `connect`.
     Connected,
-    /// It came from `accept`.
+    /// The end that came from `accept`.
     Accepted,
 }
 
-/// Memory for what is received: the peer's bytes land there.
+/// Memory that receives the peer's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Where it is mapped.
+    /// The address at which it is mapped.
     pub base: NonNull<u8>,
-    /// Bytes: a power of two, from 16 KiB to 64 MiB.
+    /// Size in bytes: a power of two, from 16 KiB to 64 MiB.
     pub len: u32,
     /// The file that it is mapped from, which the peer gets: a memfd, sealed against any change of its size.
     pub file: i32,
-    /// From there, in whole pages.
+    /// Offset in that file, in bytes; whole pages.
     pub offset: u64,
 }
 
 /// What to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ready {
-    /// Bytes, or the stream's end.
+    /// Bytes to read, or the stream's end.
     ToRead,
-    /// Room.
+    /// Room to write.
     ToWrite,
 }
 
-/// Bytes of a stream, by the way that they went, since it was made.
+/// Bytes that a stream has carried since it was made, by lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Sent into the peer's memory.
@@ -67,38 +67,38 @@ pub struct Counts {
     pub received_by_tcp: u64,
 }
 
-/// Steps of the handshake that are taken while nothing comes; then the next bytes are waited for.
+/// The most handshake steps while nothing comes; after that the lane waits for the next bytes.
 const IDLE_STEPS: u32 = 60;
-/// Times in a row that whoever wants to sleep is told at once that the peer is in the middle of a write.
+/// How many times in a row a caller that wants to sleep hears at once that the peer is in the middle of a write.
 const STUCK_MOST: u32 = 3;
-/// How long the kernel is waited in between them.
+/// How long such a caller waits afterwards.
 const STEP: Duration = Duration::from_millis(1);
 
-/// The memory lane beside one TCP connection. All that is read from and written to the descriptor goes through this, by
-/// one thread at a time; its owner closes it after this was dropped.
+/// The memory lane beside one TCP connection. All reads and writes of the descriptor go through this value, from one
+/// thread at a time. The owner closes the descriptor after this is dropped.
 #[derive(Debug)]
 pub struct Lane {
     fd: i32,
-    /// `None`: this process does not track it, and it stays plain TCP.
+    /// `None`: this process does not track the connection, which stays plain TCP.
     conn: Option<ConnRef>,
     came: Cell<bool>,
     steps: Cell<u32>,
-    /// Bytes that were sent, and received, by either way.
+    /// Bytes sent, and received, by either lane.
     sent: Cell<u64>,
     received: Cell<u64>,
-    /// Times in a row that the peer was in the middle of a write.
+    /// How many times in a row the peer was in the middle of a write.
     stuck: Cell<u32>,
     generation: u32,
 }
 
 impl Lane {
-    /// Of a connected TCP socket. What it has carried before is no matter, if nobody is using it any more.
+    /// Makes the lane of a connected TCP socket. The socket may have carried data before, if nobody uses it any more.
     ///
     /// # Errors
-    /// `ENOTCONN`: it is no established TCP connection; `EINVAL`: the memory is none that can be given.
+    /// `ENOTCONN`: it is not an established TCP connection. `EINVAL`: the memory does not meet the rules of [`Memory`].
     ///
     /// # Safety
-    /// The memory, if any is given, stays mapped, writable and open until this, its [`Consumer`]s and those of its user
+    /// The memory, if given, stays mapped, writable and open until this value, its [`Consumer`]s and those of its user
     /// are gone.
     pub unsafe fn of(fd: i32, end: End, memory: Option<&Memory>) -> Result<Lane> {
         let page = memlane_sys::mem::PAGE as u64;
@@ -152,20 +152,20 @@ impl Lane {
     pub(super) fn conn(&self) -> Option<&ConnRef> {
         match self.is_ours() {
             Ok(()) => self.conn.as_ref(),
-            Err(_) => None, // the number may be somebody else's
+            Err(_) => None, // the number may belong to another file by now
         }
     }
 
-    /// The descriptor's number.
+    /// The number of the descriptor.
     pub(super) fn raw(&self) -> i32 {
         self.fd
     }
 
-    /// Was it made in this process, and not in the one that this was forked from? Two processes on one stream would take
-    /// each other's bytes.
+    /// Checks that this value was made in this process, and not in one that this process was forked from. Two processes
+    /// that use one stream would take each other's bytes.
     ///
     /// # Errors
-    /// `ESTALE`: in the other one.
+    /// `ESTALE`: it was made in another process.
     #[inline]
     pub(super) fn is_ours(&self) -> Result<()> {
         match self.generation == generation() {
@@ -174,7 +174,7 @@ impl Lane {
         }
     }
 
-    /// How it stands.
+    /// Where the connection stands: on memory, or on TCP and why.
     pub fn standing(&self) -> Standing {
         match self.conn() {
             Some(conn) => upgrade::standing(conn),
@@ -184,20 +184,21 @@ impl Lane {
         }
     }
 
-    /// Has memory been open, even if it has ended since? If not, and it stands on TCP, it will never be.
+    /// Has the memory lane been open, even if it has ended since? If it has not, and the connection is on TCP, it never
+    /// will be.
     pub fn was_open(&self) -> bool {
         self.conn().is_some_and(|conn| conn.upgraded())
     }
 
-    /// Goes on by TCP, for good; what lies in the ring is still received.
+    /// Goes on by TCP for good. What lies in the ring can still be received.
     pub fn end(&self, why: Reason) {
         if let Some(conn) = self.conn() {
             upgrade::bar(conn, why);
         }
     }
 
-    /// Has the handshake with the other end go on until it is over, or so long: nothing needs to be sent for it. Without
-    /// this, it takes place while the stream is used.
+    /// Continues the handshake with the other end until it is over, or for at most `limit`. Nothing needs to be sent
+    /// for that. Without this call, the handshake takes place while the stream is used.
     pub fn negotiate(&self, limit: Duration) -> Standing {
         let begin = time::now_ns();
         loop {
@@ -215,11 +216,11 @@ impl Lane {
         }
     }
 
-    /// Takes what is next: up to `most` bytes in memory, where they stay until [`Consumer::release_to`] gives them back,
-    /// or what fits into `pieces` by TCP (in `Came::Tcp`, 0 is the stream's end). Never waits.
+    /// Receives what is next: up to `most` bytes in memory, where they stay until [`Consumer::release_to`], or bytes by
+    /// TCP that fit into `pieces` (in `Came::Tcp`, 0 is the stream's end). Never waits.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing is there; `ENOBUFS`: TCP is next, and no piece is given; the kernel's.
+    /// `EAGAIN`: nothing is there. `ENOBUFS`: TCP is next, and `pieces` is empty. Other errors are the kernel's.
     ///
     /// # Safety
     /// Every piece is writable, and nothing in it is borrowed.
@@ -232,13 +233,13 @@ impl Lane {
             if pieces.is_empty() {
                 return Err(Errno(libc::ENOBUFS));
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises it.
             let n = unsafe { memlane_sys::iov::receive(self.fd, pieces) }?;
             self.count_received(n);
             return Ok(Came::Tcp(n));
         };
         const { assert!(size_of::<Piece>() == size_of::<iovec>()) };
-        // SAFETY: a Piece is what an iovec is: an address and a length.
+        // SAFETY: a Piece has the layout of an iovec: an address and a length.
         let buffers = unsafe { core::slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) };
         let came = place::receive(conn, most, buffers)?;
         self.something_came(conn);
@@ -256,10 +257,10 @@ impl Lane {
         self.sent.set(self.sent.get() + n as u64);
     }
 
-    /// Takes what is next, by whichever way it came, into `pieces`; 0: the stream's end. Never waits.
+    /// Receives what is next, by either lane, into `pieces`; 0: the stream's end. Never waits.
     ///
     /// # Errors
-    /// `EAGAIN`: nothing is there; the kernel's.
+    /// `EAGAIN`: nothing is there. Other errors are the kernel's.
     ///
     /// # Safety
     /// Every piece is writable, and nothing in it is borrowed.
@@ -275,10 +276,10 @@ impl Lane {
         Ok(n)
     }
 
-    /// Sends some of `piece`, into the peer's memory or by TCP; never waits.
+    /// Sends a part of `piece`, into the peer's memory or by TCP, and returns its length. Never waits.
     ///
     /// # Errors
-    /// `EAGAIN`: there is no room; the kernel's.
+    /// `EAGAIN`: there is no room. Other errors are the kernel's.
     ///
     /// # Safety
     /// The piece is readable.
@@ -298,16 +299,17 @@ impl Lane {
         self.steps.set(0);
     }
 
-    /// Who gives memory back; may outlive this. `None`: the connection is not tracked, and nothing ever comes in memory.
+    /// A handle that gives memory back; it may outlive this value. `None`: the connection is not tracked, and nothing
+    /// ever comes in memory.
     pub fn consumer(&self) -> Option<Consumer> {
         let conn = self.conn().map(ConnRef::another);
         conn.map(|conn| Consumer(conn, self.generation))
     }
 
-    /// Waits; `false`: not within this time.
+    /// Waits for at most `limit`. `false`: the time is over.
     ///
     /// # Errors
-    /// The kernel's; a signal does not end it.
+    /// The kernel's. A signal does not end the wait.
     pub fn wait(&self, what: Ready, limit: Duration) -> Result<bool> {
         self.is_ours()?;
         let begin = time::now_ns();
@@ -329,7 +331,7 @@ impl Lane {
         }
     }
 
-    /// Is there a step of the handshake to be taken while nothing comes?
+    /// Is there a step of the handshake to take while nothing comes?
     fn is_stepping(&self) -> bool {
         self.steps.get() < IDLE_STEPS
             && self
@@ -337,8 +339,8 @@ impl Lane {
                 .is_some_and(|c| c.hs_due.load(Ordering::Relaxed) != u64::MAX)
     }
 
-    /// Before its user sleeps on the descriptor by other means (epoll): from now on the next bytes make it readable.
-    /// `false`: there is something to receive already, or will be in a moment; receive, and ask again.
+    /// Prepares for a sleep on the descriptor by other means (epoll): from now on the next bytes make it readable.
+    /// `false`: there is something to receive now, or will be in a moment; receive, then call this again.
     pub fn arm(&self) -> bool {
         let Some(conn) = self.conn() else { return true };
         if !conn.upgraded() {
@@ -356,20 +358,20 @@ impl Lane {
         };
         self.stuck.set(stuck);
         if stuck > STUCK_MOST {
-            // The peer is in the middle of a write, and has no CPU, or wants to keep us from sleeping.
+            // The peer is in the middle of a write; it has no CPU, or it wants to keep this side awake.
             time::nap_ms(1);
         }
         matches!(parked, Parked::Yes | Parked::Ended)
     }
 
-    /// What went which way.
+    /// The bytes that each lane has carried.
     pub fn counts(&self) -> Counts {
         let entry = self.conn().and_then(|conn| process::entry(conn));
         let (sent, received) = entry.map_or((0, 0), |e| {
             let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
             (load(&e.tx_ring_bytes), load(&e.rx_ring_bytes))
         });
-        // Behind a lane's end nobody but this looks at what TCP carries.
+        // After the lane's end nothing else counts the bytes of TCP.
         Counts {
             sent_in_memory: sent,
             sent_by_tcp: self.sent.get().saturating_sub(sent),
@@ -379,11 +381,11 @@ impl Lane {
     }
 }
 
-/// `TCP_CLOSE_WAIT`: the other end has sent all that it will.
+/// `TCP_CLOSE_WAIT`: the other end has sent everything that it will send.
 const CLOSE_WAIT: u8 = 8;
 
 impl Drop for Lane {
-    /// What `close(2)` does before the kernel's.
+    /// Does what the hook of `close(2)` does before the kernel's close.
     fn drop(&mut self) {
         let ours = self.is_ours().is_ok() && !process::is_borrowed();
         if ours && process::known(self.fd) {
@@ -391,7 +393,7 @@ impl Drop for Lane {
             process::forget(self.fd);
         }
         if !ours {
-            // The hold on it is another process's.
+            // The hold on the connection belongs to another process.
             core::mem::forget(self.conn.take());
         }
     }
@@ -402,14 +404,14 @@ impl Drop for Lane {
 pub struct Consumer(ConnRef, u32);
 
 impl Consumer {
-    /// Bytes below this stream offset are not in use any more.
+    /// Releases the bytes below this stream offset: they are not in use any more.
     pub fn release_to(&self, offset: u64) {
         if self.1 == generation() {
             place::release_to(&self.0, offset);
         }
     }
 
-    /// The stream offset of what comes next.
+    /// The stream offset of the next byte.
     pub fn taken(&self) -> u64 {
         place::taken(&self.0)
     }

@@ -1,15 +1,13 @@
 //! The socket lane by name: for programs that are not started by `memlane run`.
 //!
-//! A [`Stream`] is a TCP connection and stays one. If its other end is a process of
-//! this host that has the lane too (a `Stream`, or any program under `memlane run`),
-//! bytes go through memory from an agreed byte on; [`Stream::standing`] says so, or
-//! why not. Nothing is lost on the way there or back.
+//! A [`Stream`] is a TCP connection and stays one. If its other end is a process of this host that has the lane too (a
+//! `Stream`, or any program under `memlane run`), bytes go through memory from an agreed byte on. [`Stream::standing`]
+//! tells whether they do, or why not. No byte is lost on the way there or back.
 //!
-//! `read` and `write` copy, as a socket's do. Two pairs of calls copy nothing:
-//! [`reserve`](Stream::reserve) gives a place in the *peer's* memory, which is
-//! filled and committed; [`peek`](Stream::peek) shows what lies in ours, which is
-//! looked at and consumed. While TCP carries the bytes, both work all the same,
-//! with a buffer of the stream's in between.
+//! `read` and `write` copy, as a socket's do. Two pairs of calls copy nothing. [`reserve`](Stream::reserve) returns
+//! room in the *peer's* memory, to be filled and committed. [`peek`](Stream::peek) returns bytes in this process's
+//! memory, to be read and consumed. While TCP carries the bytes, both work too, with a buffer of the stream's in
+//! between.
 //!
 //! ```
 //! use memlane_socket::{Listener, Stream};
@@ -39,9 +37,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate has no `std`: streams give errors as [`Errno`] and descriptors as
-//! numbers. Settings are those of `memlane run`, from the same `MEMLANE_*`
-//! variables; but `--upgrade` is `eager` where nothing is said.
+//! This crate has no `std`: streams return errors as [`Errno`] and descriptors as numbers. The settings are those of
+//! `memlane run`, from the same `MEMLANE_*` variables, except that `--upgrade` is `eager` unless it is set.
 
 mod address;
 mod lane;
@@ -68,10 +65,10 @@ use memlane_sys::fd::Fd;
 use memlane_sys::{Errno, Result, mem};
 use place::{SlotRoom, of_spare};
 
-/// Bytes of the buffers in between, while TCP carries the bytes.
+/// The size of the buffers that are used while TCP carries the bytes.
 const SPARE: usize = 64 * 1024;
 
-/// A buffer of ours, made when it is first needed.
+/// A buffer of the stream's, made when it is first needed.
 #[derive(Debug, Default)]
 struct Spare {
     base: Option<NonNull<u8>>,
@@ -95,15 +92,15 @@ impl Spare {
 impl Drop for Spare {
     fn drop(&mut self) {
         if let Some(base) = self.base {
-            // SAFETY: the whole mapping, of which nobody has a window any more.
+            // SAFETY: the whole mapping, of which no view exists any more.
             unsafe { mem::unmap(base, SPARE) };
         }
     }
 }
 
-/// A TCP connection with a memory lane beside it. See the module's head.
+/// A TCP connection with a memory lane beside it. See the module's documentation.
 ///
-/// One thread at a time uses it. The child of a fork cannot (`ESTALE`), and its parent does not notice the fork.
+/// Only one thread at a time uses it. The child of a fork cannot use it (`ESTALE`); the parent can.
 #[derive(Debug)]
 pub struct Stream {
     lane: Lane,
@@ -130,25 +127,25 @@ impl Stream {
         Stream::of(fd, End::Connected)
     }
 
-    /// Takes a connected TCP socket, whatever it has carried before.
+    /// Makes a stream of a connected TCP socket, whatever it has carried before.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a connected TCP socket.
     pub fn of(fd: Fd, end: End) -> Result<Stream> {
         // SAFETY: no memory is given.
         let lane = unsafe { Lane::of(fd.raw(), end, None) }?;
         Stream::with(lane, fd)
     }
 
-    /// Takes a connected TCP socket; what is received lands in `memory`.
+    /// Makes a stream of a connected TCP socket that receives into `memory`.
     ///
     /// # Errors
-    /// It is none, or that is not memory that can be given: [`Memory`].
+    /// It is not a connected TCP socket, or the memory does not meet the rules of [`Memory`].
     ///
     /// # Safety
     /// The memory stays mapped, writable and open until the stream is gone.
     pub unsafe fn into_memory(fd: Fd, end: End, memory: &Memory) -> Result<Stream> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises it.
         let lane = unsafe { Lane::of(fd.raw(), end, Some(memory)) }?;
         Stream::with(lane, fd)
     }
@@ -167,7 +164,7 @@ impl Stream {
     /// Reads what is there, at least one byte; 0 at the stream's end.
     ///
     /// # Errors
-    /// `EAGAIN` if it must not wait; the kernel's.
+    /// `EAGAIN`: nothing is there, and the stream is non-blocking. Other errors are the kernel's.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.lane.is_ours()?;
         if self.unread.left() > 0 {
@@ -186,21 +183,23 @@ impl Stream {
         Ok(n)
     }
 
-    /// Writes some of it.
+    /// Writes a part of `from`, and returns its length.
     ///
     /// # Errors
-    /// `EAGAIN` if it must not wait; `EPIPE`; the kernel's.
+    /// `EAGAIN`: there is no room, and the stream is non-blocking. `EPIPE`; other errors are the kernel's.
     pub fn write(&mut self, from: &[u8]) -> Result<usize> {
         self.flush()?;
         send(&self.lane, from.as_ptr(), from.len(), self.flags)
     }
 
-    /// A place for up to `want` bytes, in the peer's memory if that is open. There is always some, if this may wait.
+    /// Reserves room for up to `want` bytes, in the peer's memory if the lane is open. A blocking stream always gets
+    /// some.
     ///
-    /// The peer is told that bytes may come: fill it soon.
+    /// Fill the room soon: the peer sees that bytes may come.
     ///
     /// # Errors
-    /// `EAGAIN`: bytes committed before have not gone yet, and it must not wait; the kernel's.
+    /// `EAGAIN`: earlier committed bytes have not gone yet, and the stream is non-blocking. Other errors are the
+    /// kernel's.
     pub fn reserve(&mut self, want: usize) -> Result<Slot<'_>> {
         self.flush()?;
         let Stream {
@@ -230,18 +229,19 @@ impl Stream {
         })
     }
 
-    /// Sends what was committed and could not go at once. Only streams that must not wait have any.
+    /// Sends committed bytes that could not go at once. Only non-blocking streams have such bytes.
     ///
     /// # Errors
-    /// `EAGAIN`: still not; the kernel's.
+    /// `EAGAIN`: they still cannot go. Other errors are the kernel's.
     pub fn flush(&mut self) -> Result<()> {
         flush(&self.lane, &mut self.unsent, self.flags)
     }
 
-    /// What is next, where it lies: in this stream's memory, or, if it came by TCP, in a buffer. Empty: the stream's end.
+    /// The next bytes, where they lie: in this stream's memory or, if they came by TCP, in a buffer. Empty: the
+    /// stream's end.
     ///
     /// # Errors
-    /// `EAGAIN` if it must not wait; the kernel's.
+    /// `EAGAIN`: nothing is there, and the stream is non-blocking. Other errors are the kernel's.
     pub fn peek(&mut self) -> Result<Here<'_>> {
         self.lane.is_ours()?;
         let waits = self.flags & libc::MSG_DONTWAIT == 0;
@@ -261,7 +261,8 @@ impl Stream {
         }
     }
 
-    /// Nothing lies in memory: what TCP has goes into the buffer; none, at the stream's end. `false`: look again.
+    /// Reads what TCP has into the buffer, when nothing lies in memory; nothing at the stream's end. `false`: look
+    /// again.
     fn fetch(&mut self, waits: bool) -> Result<bool> {
         if waits {
             self.lane.wait(Ready::ToRead, Duration::MAX)?;
@@ -278,7 +279,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Waits; `false`: not within this time.
+    /// Waits for at most `limit`. `false`: the time is over.
     ///
     /// # Errors
     /// The kernel's.
@@ -289,30 +290,31 @@ impl Stream {
         self.lane.wait(what, limit)
     }
 
-    /// Before its user sleeps on [`as_raw_fd`](Self::as_raw_fd) by other means (epoll, level or edge): from now on, the
-    /// next bytes make it readable. `false`: there is something to read already, or will be in a moment; read, and ask
-    /// again. (A peer that is put to sleep in the middle of a write is asked three times; from then on each time takes
-    /// a millisecond, so that nobody who keeps asking keeps a CPU busy.)
+    /// Prepares for a sleep on [`as_raw_fd`](Self::as_raw_fd) by other means (epoll, level- or edge-triggered): from
+    /// now on, the next bytes make it readable. `false`: there is something to read now, or will be in a moment; read,
+    /// then call this again. While a peer stays in the middle of a write, the first three calls return at once; from
+    /// then on each call takes a millisecond, so that a caller in a loop does not keep a CPU busy.
     pub fn arm(&self) -> bool {
         self.unread.left() == 0 && self.lane.arm()
     }
 
-    /// Memory or TCP, and why.
+    /// Where the connection stands: on memory, or on TCP and why.
     pub fn standing(&self) -> Standing {
         self.lane.standing()
     }
 
-    /// Has the handshake go on until it is over, or so long. Without this, it takes place while the stream is used.
+    /// Continues the handshake until it is over, or for at most `limit`. Without this call, it takes place while the
+    /// stream is used.
     pub fn negotiate(&mut self, limit: Duration) -> Standing {
         self.lane.negotiate(limit)
     }
 
-    /// What went which way.
+    /// The bytes that each lane has carried.
     pub fn counts(&self) -> Counts {
         self.lane.counts()
     }
 
-    /// From now on calls wait, or do not.
+    /// Makes the stream non-blocking, or blocking.
     ///
     /// # Errors
     /// The kernel's.
@@ -330,7 +332,7 @@ impl Stream {
         Ok(())
     }
 
-    /// No more bytes will be sent: the peer reads to the end.
+    /// Ends the sending direction: the peer reads to the end.
     ///
     /// # Errors
     /// The kernel's.
@@ -358,7 +360,7 @@ impl Stream {
         address::remote(&self.fd)
     }
 
-    /// The socket's number: to wait for it (see [`arm`](Self::arm)) and to set options, not to move bytes.
+    /// The socket's number, to wait for it (see [`arm`](Self::arm)) and to set options, not to move bytes.
     pub fn as_raw_fd(&self) -> i32 {
         self.fd.raw()
     }
@@ -383,7 +385,7 @@ impl Listener {
         Ok(Listener { fd })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
     /// The kernel's.
@@ -391,7 +393,7 @@ impl Listener {
         address::local(&self.fd)
     }
 
-    /// From now on `accept` waits, or does not. The streams that it gives do.
+    /// Makes `accept` non-blocking, or blocking. Accepted streams are blocking.
     ///
     /// # Errors
     /// The kernel's.
@@ -411,10 +413,10 @@ impl Listener {
         .map(drop)
     }
 
-    /// Waits for a connection.
+    /// Waits for a connection and accepts it.
     ///
     /// # Errors
-    /// `EAGAIN` if it must not wait; the kernel's.
+    /// `EAGAIN`: no connection is there, and the listener is non-blocking. Other errors are the kernel's.
     pub fn accept(&self) -> Result<Stream> {
         let null = core::ptr::null_mut();
         let fd = retried(|| {
@@ -425,18 +427,19 @@ impl Listener {
                 libc::SOCK_CLOEXEC
             ))
         })?;
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just made this descriptor.
         let fd = unsafe { Fd::from_raw(fd) };
         Stream::of(fd, End::Accepted)
     }
 
-    /// The socket's number.
+    /// The number of the socket.
     pub fn as_raw_fd(&self) -> i32 {
         self.fd.raw()
     }
 }
 
-/// What lies in memory. Looking for a moment is cheaper than asking for readiness, which is for any number of descriptors.
+/// The bytes that lie in memory. A short look is cheaper than a readiness check, which works for any number of
+/// descriptors.
 #[inline]
 fn shown(conn: &ConnRef, waits: bool) -> Option<SharedBytes> {
     match waits {
@@ -452,7 +455,7 @@ fn send(lane: &Lane, from: *const u8, len: usize, flags: c_int) -> Result<usize>
     Ok(n)
 }
 
-/// See [`Stream::flush`].
+/// Sends committed bytes: see [`Stream::flush`].
 fn flush(lane: &Lane, unsent: &mut Spare, flags: c_int) -> Result<()> {
     lane.is_ours()?;
     while unsent.left() > 0 {
@@ -466,12 +469,12 @@ fn flush(lane: &Lane, unsent: &mut Spare, flags: c_int) -> Result<()> {
     Ok(())
 }
 
-/// What a C call has answered.
+/// Converts the return value of a C call.
 fn counted(n: isize) -> Result<usize> {
     usize::try_from(n).map_err(|_| Errno(real::errno()))
 }
 
-/// A C call, again if a signal ended it.
+/// Makes a C call, again if a signal ended it.
 fn retried(call: impl Fn() -> c_int) -> Result<c_int> {
     loop {
         match (call(), real::errno()) {

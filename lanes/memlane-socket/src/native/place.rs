@@ -1,5 +1,5 @@
-//! Places to fill and to look at: in shared memory, or in a buffer while TCP
-//! carries the bytes. No slice ever points there: a peer may write at any time.
+//! Room to fill and bytes to read in place: in shared memory, or in a buffer while TCP carries the bytes. No slice ever
+//! points there, because a peer may write at any time.
 
 use super::lane::Lane;
 use super::{Spare, Stream, flush};
@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use memlane_core::access::SharedBytes;
 use memlane_sys::{Errno, Result, syscall};
 
-/// Where bytes to be sent go.
+/// Where the bytes of a [`Slot`] go.
 #[derive(Debug)]
 pub(super) enum SlotRoom<'a> {
     /// Into the peer's ring.
@@ -18,16 +18,16 @@ pub(super) enum SlotRoom<'a> {
     Spare(SharedBytes),
 }
 
-/// A window on `len` bytes of a stream's buffer.
+/// A view of `len` bytes of a stream's buffer.
 ///
 /// # Safety
-/// They are in the buffer, and the stream is borrowed while the window is used.
+/// The bytes are in the buffer, and the stream is borrowed while the view is used.
 pub(super) unsafe fn of_spare(base: NonNull<u8>, len: usize) -> SharedBytes {
-    // SAFETY: the caller's promise: the buffer lives as long as its stream.
+    // SAFETY: the caller promises it: the buffer lives as long as its stream.
     unsafe { SharedBytes::new(base, len) }
 }
 
-/// A place for bytes to be sent. Dropped without a commit, nothing is sent.
+/// Room for bytes to be sent. Dropped without a commit, it sends nothing.
 #[derive(Debug)]
 pub struct Slot<'a> {
     pub(super) place: SlotRoom<'a>,
@@ -44,29 +44,29 @@ impl Slot<'_> {
         }
     }
 
-    /// Bytes; never 0.
+    /// Size in bytes; never 0.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
 
-    /// Never.
+    /// Always `false`.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Is it in the peer's memory?
+    /// Does the room lie in the peer's memory?
     pub fn is_shared(&self) -> bool {
         matches!(&self.place, SlotRoom::Ring(place) if place.is_in_ring())
     }
 
-    /// Puts bytes there, from `at` on; `false`: they do not fit, and nothing is put.
+    /// Copies bytes into the room, from `at` on. `false`: they do not fit, and nothing is copied.
     pub fn fill(&self, at: usize, from: &[u8]) -> bool {
         // SAFETY: `from` is readable for its whole length.
         unsafe { self.bytes().copy_in(at, from.as_ptr(), from.len()) }
     }
 
-    /// Has the kernel read a file straight to `at`: from `offset`, or from where it stands. How many bytes came; 0 at the
-    /// file's end.
+    /// Lets the kernel read a file into the room, from `at` on: from `offset` of the file, or from its current
+    /// position. Returns the number of bytes; 0 at the file's end.
     ///
     /// # Errors
     /// The kernel's.
@@ -75,7 +75,7 @@ impl Slot<'_> {
         let len = bytes.len().saturating_sub(at);
         let part = bytes.part(at, len).ok_or(Errno::INVAL)?;
         let (to, len) = (part.as_ptr(), part.len());
-        // SAFETY: a part of the place, of which nobody has a reference.
+        // SAFETY: a part of the room, to which no reference exists.
         unsafe {
             match offset {
                 Some(offset) => syscall!(libc::SYS_pread64, file, to, len, offset),
@@ -84,13 +84,13 @@ impl Slot<'_> {
         }
     }
 
-    /// Where it is, for system calls that write there. Valid as long as this is.
+    /// The address of the room, for system calls that write there. Valid as long as this value.
     pub fn as_ptr(&self) -> *mut u8 {
         self.bytes().as_ptr()
     }
 
-    /// Sends the first `n` bytes. In memory, the peer has them when this returns; by TCP, the kernel has, or, of a stream
-    /// that must not wait, [`Stream::flush`] has to be called before anything else can be sent.
+    /// Sends the first `n` bytes. Through memory, the peer has them when this returns. By TCP, the kernel has them; on
+    /// a non-blocking stream, call [`Stream::flush`] before anything else can be sent.
     ///
     /// # Errors
     /// The kernel's.
@@ -117,7 +117,7 @@ impl Slot<'_> {
     }
 }
 
-/// Bytes that have come, where they lie. Dropped without [`consume`](Self::consume), they stay.
+/// Received bytes, where they lie. Dropped without [`consume`](Self::consume), they stay there.
 #[derive(Debug)]
 pub struct Here<'a> {
     stream: &'a mut Stream,
@@ -126,7 +126,7 @@ pub struct Here<'a> {
 }
 
 impl<'a> Here<'a> {
-    /// In shared memory, or in the stream's buffer.
+    /// Bytes in shared memory, or in the stream's buffer.
     pub(super) fn new(stream: &'a mut Stream, bytes: SharedBytes, is_shared: bool) -> Here<'a> {
         Here {
             stream,
@@ -135,7 +135,7 @@ impl<'a> Here<'a> {
         }
     }
 
-    /// Bytes; 0 at the stream's end.
+    /// Number of bytes; 0 at the stream's end.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -145,34 +145,34 @@ impl<'a> Here<'a> {
         self.len() == 0
     }
 
-    /// Do they lie in shared memory?
+    /// Do the bytes lie in shared memory?
     pub fn is_shared(&self) -> bool {
         self.is_shared
     }
 
-    /// Copies bytes out, from `at` on; `false`: there are not so many, and nothing is copied. To believe what they say,
-    /// copy first, then look: the peer may write there until they are consumed.
+    /// Copies bytes out, from `at` on. `false`: there are not that many, and nothing is copied. Check what the bytes
+    /// say only in the copy: the peer may change the original until it is consumed.
     pub fn copy_to(&self, at: usize, into: &mut [u8]) -> bool {
         // SAFETY: `into` is writable for its whole length.
         unsafe { self.bytes.copy_out(at, into.as_mut_ptr(), into.len()) }
     }
 
-    /// Has the kernel write them straight to a descriptor; how many it took.
+    /// Lets the kernel write the bytes to a descriptor. Returns how many it took.
     ///
     /// # Errors
     /// The kernel's.
     pub fn write_to(&self, file: i32) -> Result<usize> {
         let (from, len) = (self.bytes.as_ptr(), self.bytes.len());
-        // SAFETY: the kernel copies from a place that lives.
+        // SAFETY: the kernel copies from memory that stays mapped.
         unsafe { syscall!(libc::SYS_write, file, from, len) }
     }
 
-    /// Where they are, for system calls that read there. Valid as long as this is.
+    /// The address of the bytes, for system calls that read there. Valid as long as this value.
     pub fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
     }
 
-    /// The first `n` are done with.
+    /// Releases the first `n` bytes.
     pub fn consume(self, n: usize) {
         let n = n.min(self.len());
         match self.stream.lane.conn() {

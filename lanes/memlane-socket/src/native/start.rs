@@ -1,5 +1,4 @@
-//! What the preload library sets up for its program, for one that calls this
-//! library by name.
+//! Sets up what the preload library sets up for its program, for a program that calls this library by name.
 
 use crate::config::{self, Config, Upgrade};
 use crate::real;
@@ -8,16 +7,16 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// 0 = nothing is set up, 1 = somebody is at it, 2 = done. Written by whoever is
-/// first (acquire/release), read by all.
+/// 0: nothing is set up; 1: a thread is doing it; 2: done. The first thread writes it (acquire/release), all read it.
 static STAGE: AtomicU32 = AtomicU32::new(0);
-/// Forks on the way to this process: streams of an earlier one are not ours. Written in a child that has one thread.
+/// The number of forks that led to this process. Streams of an earlier process belong to that one. Written in a child
+/// that has one thread.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Where each thread's state is. Written before `STAGE` says 2.
+/// The key of each thread's state. Written before `STAGE` is 2.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Sets the process up, once.
-/// After this `real` has functions, threads have their state, and `process` its settings.
+/// Sets the process up, once. After this, `real` has functions, threads have their state, and `process` has its
+/// settings.
 pub(super) fn start() {
     if STAGE.load(Ordering::Acquire) == 2 {
         return;
@@ -35,7 +34,7 @@ pub(super) fn start() {
     let has_threads = make_key();
     let mut settings = Config::read(config::env);
     if config::env(c"MEMLANE_UPGRADE").is_none() {
-        // Who calls it by name wants it.
+        // A program that calls this library by name wants the upgrade.
         settings.upgrade = Upgrade::Eager;
     }
     settings.disabled |= !has_threads;
@@ -48,24 +47,24 @@ pub(super) fn start() {
     STAGE.store(2, Ordering::Release);
 }
 
-/// Which process of a chain of forks this is.
+/// The number of this process in a chain of forks.
 pub(super) fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// libc's own functions, also in a program that is preloaded: its hooks would take
-/// our calls for the program's, and do the same work once more.
+/// Finds libc's own functions, also in a program that is preloaded: its hooks would take this library's calls for the
+/// program's, and do the same work once more.
 fn find_functions() {
-    // SAFETY: a name; the library is there already, or is not looked for.
+    // SAFETY: a name; the library is there already, or is not loaded by this.
     let libc_itself =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     real::TABLE.fill(|name| {
-        // SAFETY: the handle from above (null is `RTLD_DEFAULT`: wherever the name is); `name` is NUL-terminated.
+        // SAFETY: the handle of libc, or null, which is `RTLD_DEFAULT`; `name` is NUL-terminated.
         unsafe { libc::dlsym(libc_itself, name.as_ptr()) as usize }
     });
 }
 
-/// A stream by name is closed by whoever uses it, not under a sleeper.
+/// The user of a stream closes it, and never under a sleeper, so sleeps may be split.
 static ALONE: u8 = 1;
 
 fn make_key() -> bool {
@@ -94,7 +93,7 @@ fn new_state(key: libc::pthread_key_t) -> *mut Thread {
     // SAFETY: all-zero is a thread's initial value, and calloc aligns for any type.
     let state: *mut c_void = unsafe { libc::calloc(1, size_of::<Thread>()) };
     if state.is_null() {
-        // SAFETY: ends the process, as every allocation of the program's that fails does.
+        // SAFETY: ends the process, as a failed allocation of the program does.
         unsafe { libc::abort() }
     }
     // SAFETY: the key that `make_key` made; freed when the thread ends.

@@ -1,7 +1,7 @@
-//! Boards: what can be looked at of this process's chunks without a lock. Which connections are awake, whose peers have
-//! published something (the *ready words*), and since when.
+//! Boards: what other threads read of this process's chunks without a lock. They show which connections are awake,
+//! which peers have published something (the *ready words*), and since when.
 
-// Indices: bounded by the tables' sizes, far below 2^31.
+// Indices are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{ChunkHeader, DMB_WORDS_LEN, DMBS_AT, ReadyWords, SLOTS};
 use memlane_sys::time;
 
-/// What `harvest` reads of a chunk of ours.
+/// What [`harvest`] reads of a chunk of ours.
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) base: AtomicPtr<u8>,
@@ -23,7 +23,7 @@ pub(super) struct Board {
     pub(super) serial: AtomicU32,
     pub(super) hot: AtomicU32,
     pub(super) conns: [AtomicPtr<Conn>; SLOTS],
-    /// Cells of connections that other processes hold, of slots in quarantine.
+    /// Of slots in quarantine: the shared states of connections that other processes hold.
     pub(super) shared_states: [AtomicPtr<SharedState>; SLOTS],
 }
 
@@ -37,7 +37,7 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
     }
 }; CHUNKS];
 
-/// Boards from here on were never used.
+/// Boards from this index on were never used.
 pub(super) static BOARD_HIGH: AtomicU32 = AtomicU32::new(0);
 
 /// Bits of a chunk's name that are its number; the others tell it from chunks that had the number before.
@@ -56,31 +56,31 @@ pub fn number_of(name: u32) -> u32 {
     name & ((1 << NUMBER_BITS) - 1)
 }
 
-/// Puts a connection on the board, so that `harvest` finds it.
+/// Puts a connection on the board, so that [`harvest`] finds it.
 pub fn post(chunk: u32, slot: u32, conn: &Conn) {
     BOARDS[chunk as usize].conns[slot as usize]
         .store(core::ptr::from_ref(conn).cast_mut(), Ordering::Release);
 }
 
-/// Is the connection on the board at this place? (In a forked child, its numbers are those of the parent's board.)
+/// Is this connection on the board, in this slot? In a forked child, its numbers are those of the parent's board.
 pub fn is_posted(chunk: u32, slot: u32, conn: &Conn) -> bool {
     let on_board = &BOARDS[chunk as usize].conns[slot as usize & (SLOTS - 1)];
     core::ptr::eq(on_board.load(Ordering::Acquire), conn)
 }
 
-/// Chunks of ours have lower numbers.
+/// The number of chunks of ours that have ever been used: all indices are below it.
 pub fn chunks_in_use() -> usize {
     BOARD_HIGH.load(Ordering::Acquire) as usize
 }
 
-/// Chunks of ours with awake connections: a bit each; in `HOT_WORDS_USED` a bit for each
-/// word that has ever had one. So a look costs by what is awake, not by what there is.
-/// Whoever clears a bit looks again whether somebody has woken up meanwhile; for that
-/// moment it is missing, and who parks then finds the news in the ring itself.
+/// A bit for each chunk of ours with awake connections. `HOT_WORDS_USED` has a bit for each word that has ever had one,
+/// so the cost of a look depends on the chunks that are awake, not on all chunks. A thread that clears a bit looks
+/// again whether a connection has woken up meanwhile. The bit is missing for that moment; a connection that parks then
+/// finds the news in the ring itself.
 static HOT_CHUNKS: [AtomicU64; CHUNKS / 64] = [const { AtomicU64::new(0) }; CHUNKS / 64];
 static HOT_WORDS_USED: AtomicU32 = AtomicU32::new(0);
 
-/// One more (or less) connection of this chunk is awake.
+/// Counts one more (`up`) or one less connection of this chunk as awake.
 pub fn hot(chunk: u32, up: bool) {
     let board = &BOARDS[chunk as usize];
     let (word, bit) = (&HOT_CHUNKS[chunk as usize / 64], 1 << (chunk % 64));
@@ -104,7 +104,7 @@ pub fn any_hot() -> bool {
     HOT_WORDS_USED.load(Ordering::Relaxed) != 0
 }
 
-/// The chunks with awake connections, until `f` says `true`.
+/// Calls `f` with each chunk that has awake connections, until it returns `true`. Returns whether it did.
 #[inline]
 fn any_hot_chunk(mut f: impl FnMut(&Board, &ReadyWords) -> bool) -> bool {
     for of_words in ones(u64::from(HOT_WORDS_USED.load(Ordering::Acquire))) {
@@ -121,7 +121,7 @@ fn any_hot_chunk(mut f: impl FnMut(&Board, &ReadyWords) -> bool) -> bool {
     false
 }
 
-/// The ready words of a chunk that is in use.
+/// The ready words of a board's chunk, if the chunk is in use.
 #[inline]
 fn ready_words(board: &Board) -> Option<&ReadyWords> {
     let base = board.base.load(Ordering::Acquire);
@@ -129,13 +129,14 @@ fn ready_words(board: &Board) -> Option<&ReadyWords> {
     unsafe { base.cast::<ChunkHeader>().as_ref() }.map(|header| &header.ready)
 }
 
-/// Ready words that are not 0, of chunks with awake connections; until `f` says `true`.
+/// Calls `f` with each ready word that is not 0, of chunks with awake connections, until it returns `true`. Returns
+/// whether it did.
 #[inline]
 fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
     any_hot_chunk(|board, ready| ready.bits.load(Ordering::Relaxed) != 0 && f(board, &ready.bits))
 }
 
-/// The bits of a word that are set, by number.
+/// The numbers of the bits that are set in a word.
 #[inline]
 fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
@@ -145,8 +146,8 @@ fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Calls `f` for every connection whose peer has published something since the last look, in the order in which they
-/// did. Costs one load per chunk with awake connections.
+/// Calls `f` for every connection whose peer has published something since the last look, in the order in which the
+/// peers did. Costs one load for each chunk with awake connections.
 #[inline]
 pub fn harvest(mut f: impl FnMut(&'static Conn)) {
     let mut found = Found::new();
@@ -168,7 +169,7 @@ fn posted(board: &Board, slot: usize) -> Option<&'static Conn> {
     unsafe { conn.as_ref() }
 }
 
-/// When the peer of this slot had news, by its own word: it can only change its place among what is ready.
+/// When the peer of this slot says that it had news. A lie only changes the position of the peer's own connection.
 #[inline]
 fn since(board: &Board, slot: usize) -> u64 {
     let base = board.base.load(Ordering::Acquire);
@@ -180,13 +181,13 @@ fn since(board: &Board, slot: usize) -> u64 {
     words.sent.0.ready_since.load(Ordering::Relaxed)
 }
 
-/// Connections with news, to be told in the order of their age; many of them in several lots.
+/// Connections with news, sorted by the age of the news. More than [`FOUND_MOST`] are reported in several batches.
 struct Found {
     all: [(u64, *const Conn); FOUND_MOST],
     count: usize,
 }
 
-/// Connections in one lot: all that one look finds, unless the process serves a crowd. 1 KiB of stack.
+/// The most connections in one batch: 1 KiB of stack.
 const FOUND_MOST: usize = 64;
 
 impl Found {
@@ -221,12 +222,12 @@ impl Found {
     }
 }
 
-/// How often a process tells that it looks at its rings.
+/// The least time between two stores to `looked`, in µs.
 const SHOW_LOOKING_EVERY_US: u64 = 200;
-/// `ticks` at which it last told.
+/// `ticks` of the last store.
 static SHOWN_LOOKING: AtomicU64 = AtomicU64::new(0);
 
-/// This process looks at its rings, `now` in `ticks`: peers see it in the chunks, see `lane::order`.
+/// Stores `now`, in `ticks`, to `looked` in all chunks with awake connections. Peers read it: see `lane::order`.
 #[inline]
 pub fn looking(now: u64) {
     let every = SHOW_LOOKING_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
@@ -245,13 +246,13 @@ fn show_looking(board: &Board, now: u64) {
     }
 }
 
-/// Has any peer published anything since the last harvest? (For spin loops.)
+/// Has any peer published anything since the last [`harvest`]? For spin loops.
 #[inline]
 pub fn any_ready() -> bool {
     any_ready_word(|_, _| true)
 }
 
-/// In the child of a fork: the boards are the parent's.
+/// Forgets the parent's boards in the child of a fork.
 pub(super) fn forget_all() {
     for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
         board.base.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -282,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_looked_at_from_its_first_awake_connection_to_its_last() {
-        // Chunks that no other test has.
+        // No other test uses these chunks.
         for chunk in [1984, 1985, 2047] {
             assert!(!is_looked_at(chunk));
             hot(chunk, true);

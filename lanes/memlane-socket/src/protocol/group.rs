@@ -1,13 +1,12 @@
 //! Link groups: all connections between this process and one other process.
 //!
-//! What is per peer process, not per connection: the memory. Each side makes
-//! **chunks** (64 DMBs each, see `memlane_core::layout`) for what it receives
-//! from that peer, and attaches the peer's. Nobody else ever gets a chunk's
-//! descriptor, so a hostile peer can disturb only its own connections.
+//! The memory belongs to the pair of processes, not to a connection. Each side makes **chunks** (64 DMBs each, see
+//! `memlane_core::layout`) for what it receives from that peer, and attaches the peer's chunks. No other process ever
+//! gets a chunk's descriptor, so a hostile peer can disturb only its own connections.
 //!
-//! Everything here is guarded by `PROCESS.group_lock`; what is looked at without it is in `board`.
+//! `PROCESS.group_lock` guards everything here. What is read without that lock is in `board`.
 
-// Indices and descriptor numbers: bounded by the tables' sizes, far below 2^31.
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -36,7 +35,7 @@ use memlane_sys::fd::Fd;
 use memlane_sys::sock::{self, Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
-/// Peer processes at a time.
+/// The most peer processes at a time.
 pub const GROUPS: usize = 1024;
 
 /// The "process id" of a peer that the agent introduced: its `gid` is the agent's name for it.
@@ -51,9 +50,9 @@ struct Group {
     idle_since: u64,
     /// Our end of a channel to that process, over which nothing is sent: it ends with the process. 0 = none.
     life_line: i32,
-    /// Where it was connected to, if it serves and takes Proposals by mail …
+    /// The address that it listens on, if it is a server that takes Proposals by mail …
     serves: Addr,
-    /// … and its mailbox; length 0 = not known.
+    /// … and the name of its mailbox; length 0: not known.
     mailbox: [u8; MAILBOX],
     mailbox_len: u8,
 }
@@ -74,7 +73,7 @@ impl Group {
     };
 }
 
-/// Bytes of a mailbox's name that are remembered: the kernel makes 5.
+/// The most bytes of a mailbox's name that are kept: the kernel makes names of 5.
 const MAILBOX: usize = 8;
 
 /// A chunk of ours.
@@ -135,7 +134,7 @@ static TABLES: Tables = Tables {
 /// Proof that `PROCESS.group_lock` is held.
 pub struct Locked<'a>(#[allow(dead_code)] crate::state::thread::LockGuard<'a>);
 
-/// Takes the lock (`None`: we interrupted ourselves in a signal handler).
+/// Takes the lock. `None`: this thread holds it already, because a signal handler has interrupted it.
 pub fn lock() -> Option<Locked<'static>> {
     PROCESS.group_lock.lock().map(Locked)
 }
@@ -146,25 +145,25 @@ impl Locked<'_> {
         unsafe { &mut *TABLES.groups.get() }
     }
     fn own(&mut self) -> &mut [OwnChunk; CHUNKS] {
-        // SAFETY: as above.
+        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
         unsafe { &mut *TABLES.own.get() }
     }
     fn peers(&mut self) -> &mut [PeerChunk; CHUNKS] {
-        // SAFETY: as above.
+        // SAFETY: the lock is held, and `&mut self` allows one borrow at a time.
         unsafe { &mut *TABLES.peers.get() }
     }
 }
 
-/// A DMB of ours, as told to the peer.
+/// A DMB of ours, as a message describes it to the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnDmb {
-    /// Chunk index.
+    /// Index of the chunk.
     pub chunk: u32,
-    /// Slot in the chunk.
+    /// Slot in that chunk.
     pub slot: u32,
-    /// Bytes of the ring.
+    /// Size of the ring, in bytes.
     pub ring_size: u32,
-    /// Its token.
+    /// The DMB's token.
     pub token: Token,
 }
 
@@ -190,8 +189,8 @@ pub fn find(locked: &mut Locked<'_>, gid: u64, pid: i32) -> Result<u32, Reason> 
     u32::try_from(i).map_err(|_| Reason::INTERNAL)
 }
 
-/// A DMB that a peer process has offered for a connection that is gone here: it may serve
-/// another one. `false`: nothing is known of it.
+/// Detaches a DMB that a peer process has offered for a connection that is gone here, so that it may serve another one.
+/// `false`: this process does not know the DMB's chunk.
 pub fn let_go(locked: &mut Locked<'_>, gid: u64, pid: i32, told: &PeerDmb) -> bool {
     let groups = locked.groups();
     let Some(group) = groups.iter().position(|g| g.gid == gid && g.pid == pid) else {
@@ -204,7 +203,7 @@ pub fn let_go(locked: &mut Locked<'_>, gid: u64, pid: i32, told: &PeerDmb) -> bo
     attached.is_ok()
 }
 
-/// The process of `group` serves at this address, and takes Proposals by mail.
+/// Notes that the process of `group` listens on this address and takes Proposals by mail.
 pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &[u8]) {
     let g = &mut locked.groups()[group as usize];
     if let Some(place) = g.mailbox.get_mut(..name.len()) {
@@ -214,7 +213,7 @@ pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &
     }
 }
 
-/// The mailbox of a process that serves at this address: one of them, in turn.
+/// The mailbox of a process that listens on this address. If there are several, `turn` chooses one.
 pub fn mailbox_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<UnixName> {
     let known = |g: &&Group| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
     let groups = locked.groups();
@@ -265,12 +264,12 @@ fn is_gone(g: &Group) -> bool {
     g.pid <= 0 || !proc::alive(g.pid)
 }
 
-/// Forgets groups whose process is gone and that carry nothing any more.
+/// Forgets groups whose process is gone and that have no connections any more.
 fn sweep(locked: &mut Locked<'_>) {
     let now = time::now_ns();
     for i in 0..GROUPS {
         let g = &locked.groups()[i];
-        // A second's grace: another thread may still be looking at a board.
+        // Wait one more second: another thread may still be reading a board.
         let over = g.gid != 0 && g.conns == 0 && now.saturating_sub(g.idle_since) > 1_000_000_000;
         if over && is_gone(g) {
             drop_group(locked, i as u32);
@@ -312,7 +311,7 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
     }
 }
 
-/// Takes a DMB of ours for a connection with `group`; prepared and parked.
+/// Takes a DMB of ours for a connection with `group`, prepared and parked.
 pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
     let (chunk, slot) = match free_slot(locked, group) {
         Some(found) => found,
@@ -359,8 +358,8 @@ fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
     None
 }
 
-/// Does another process still hold the socket whose DMB this was? (Perhaps a
-/// later connection has got its shared state: then the slot waits for that one too.)
+/// Does another process still hold the socket that this DMB served? A later connection may have got its shared state;
+/// then the slot waits for that connection too.
 fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
     let shared = BOARDS[chunk].shared_states[slot as usize].load(Ordering::Acquire);
     // SAFETY: null, or a shared state; these are never unmapped.
@@ -380,7 +379,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     let (base, len) = region.leak();
     let fd = process::keep_file(base, len, file);
     if fd < 0 {
-        // SAFETY: the whole mapping; nobody knows of it yet.
+        // SAFETY: the whole mapping; no other code knows of it yet.
         unsafe { mem::unmap(base, len) };
         return Err(Reason::MEMORY);
     }
@@ -404,7 +403,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     Ok(i as u32)
 }
 
-/// Words of a DMB of ours.
+/// The words of a DMB of ours.
 pub fn own_words(chunk: u32, slot: u32) -> Option<&'static Dmb> {
     let base = BOARDS.get(chunk as usize)?.base.load(Ordering::Acquire);
     if base.is_null() || slot as usize >= SLOTS {
@@ -418,7 +417,7 @@ pub fn own_words(chunk: u32, slot: u32) -> Option<&'static Dmb> {
     })
 }
 
-/// First byte of the ring of a DMB of ours.
+/// The first byte of the ring of a DMB of ours.
 pub fn own_ring(chunk: u32, slot: u32, ring_size: u32) -> *mut u8 {
     BOARDS[chunk as usize]
         .base
@@ -426,17 +425,17 @@ pub fn own_ring(chunk: u32, slot: u32, ring_size: u32) -> *mut u8 {
         .wrapping_add(RINGS_AT + slot as usize * ring_size as usize)
 }
 
-/// Who has a slot of ours, and the ring in its chunk.
+/// Who uses a slot of ours, with the slot's ring.
 pub enum Holder {
-    /// It is free, and the sender will not touch it.
+    /// Nobody: the slot is free, and the sender will not touch it.
     Nobody(NonNull<u8>, usize),
     /// An open connection.
     Conn(&'static Conn, NonNull<u8>, usize),
-    /// Perhaps a sender, another process, or a connection that is not open yet.
+    /// Unknown: perhaps a sender, another process, or a connection that is not open yet.
     Somebody,
 }
 
-/// As long as the lock is held, that stays so.
+/// Finds out who uses a slot. The answer holds as long as the lock is held.
 pub fn holder(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> Holder {
     let (i, bit) = (chunk as usize, 1u64 << slot);
     let own = &locked.own()[i];
@@ -463,7 +462,7 @@ pub fn holder(locked: &mut Locked<'_>, chunk: u32, slot: u32) -> Holder {
     Holder::Somebody
 }
 
-/// The peer has the chunk: its descriptor is of no more use to us.
+/// Closes the descriptor of a chunk that the peer has got.
 pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
     let own = &mut locked.own()[chunk as usize];
     if !own.acked {
@@ -475,9 +474,8 @@ pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
     }
 }
 
-/// Gives a DMB of ours back. It is used anew only when the sender has said that
-/// it will not touch it again (or never knew of it), and no other process reads
-/// on from it: `shared` is the state that all of them hold.
+/// Gives a DMB of ours back. It serves another connection only when the sender has said that it will not touch it again
+/// (or never knew of it), and when no other process still reads from it: `shared` is the state that all of them hold.
 pub fn release_dmb(
     locked: &mut Locked<'_>,
     group: u32,
@@ -508,34 +506,34 @@ pub fn release_dmb(
     g.idle_since = time::now_ns();
 }
 
-/// The peer's DMB, attached.
+/// A peer's DMB that this process has attached.
 pub struct Attached {
-    /// Its words.
+    /// The DMB's words.
     pub dmb: &'static Dmb,
-    /// First byte of its ring.
+    /// The first byte of its ring.
     pub ring: *mut u8,
-    /// Bytes of the ring.
+    /// The size of its ring, in bytes.
     pub ring_size: u32,
-    /// The chunk's ready words.
+    /// The ready words of its chunk.
     pub ready: *mut ReadyWords,
-    /// Slot: bit in the ready word.
+    /// Its slot, which is its bit in the ready word.
     pub slot: u32,
 }
 
-/// What a peer tells of its DMB.
+/// A peer's description of its DMB.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerDmb {
-    /// The peer's chunk number.
+    /// The peer's number of the chunk.
     pub chunk: u32,
-    /// Slot in it.
+    /// The slot in that chunk.
     pub slot: u32,
-    /// Bytes of each ring of the chunk.
+    /// The size of each ring of the chunk, in bytes.
     pub ring_size: u32,
     /// The DMB's token.
     pub token: u64,
 }
 
-/// Attaches the peer's DMB; `file` is the chunk's descriptor if one came along.
+/// Attaches a peer's DMB. `file` is the chunk's descriptor, if the message brought one.
 pub fn attach(
     locked: &mut Locked<'_>,
     group: u32,
@@ -615,13 +613,13 @@ fn attach_chunk(
     Ok(at)
 }
 
-/// A sender's last act on a peer's DMB.
+/// Tells the receiver that this sender will never touch its DMB again.
 pub fn detach(dmb: &Dmb) {
     Tx::detach(dmb);
 }
 
-/// In the child of a fork: the parent's groups are not ours. The mappings stay
-/// (inherited connections may still have bytes in them).
+/// Forgets the parent's groups in the child of a fork. The mappings stay, because inherited connections may still have
+/// bytes in them.
 pub fn forget_all() {
     // SAFETY: the child has one thread, and nobody holds the lock.
     unsafe {

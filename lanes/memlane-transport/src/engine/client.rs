@@ -93,7 +93,7 @@ impl Config {
     }
 }
 
-/// What somebody wants from the server.
+/// A request to the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Which way the data goes.

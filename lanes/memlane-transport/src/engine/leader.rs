@@ -217,7 +217,7 @@ impl<W: Exchange<u64>> Leadership<W> {
         self.0.fetch_sub(FOLLOWER);
     }
 
-    /// By the background poller: leads for all no longer, unless somebody follows.
+    /// Called by the background poller: stops leading, unless a thread follows.
     #[must_use]
     pub fn unshare(&self) -> bool {
         self.update(|state| match followers(state) {

@@ -36,7 +36,7 @@ pub enum PathState {
     Connected,
     /// Down; will be tried again.
     Reconnecting,
-    /// Down, and stays so until somebody asks.
+    /// Down until a user asks for it.
     Closed,
 }
 

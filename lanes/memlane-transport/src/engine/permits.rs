@@ -19,7 +19,8 @@ pub struct Ticket {
 /// Which permits are free; for any thread. The lowest goes first, so that few chunks stay warm.
 #[derive(Debug, Default)]
 pub struct Free {
-    /// A bit for each that is free. Whoever clears it has the permit, and the chunk's memory as its last user left it.
+    /// A bit for each free permit. The thread that clears a bit has the permit, and the chunk's memory as its last user
+    /// left it.
     words: Vec<AtomicU64>,
     /// How many are reserved, or are just being.
     reserved: AtomicU32,

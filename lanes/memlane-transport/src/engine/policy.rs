@@ -25,7 +25,7 @@ pub struct Candidate<Id> {
     pub latency: Option<Duration>,
 }
 
-/// One choice in so many goes round robin, so that a path that was slow once is measured again.
+/// One choice in this many goes round robin, so that a path that was slow once is measured again.
 const LOOK_AGAIN: usize = 64;
 
 /// The path for the next request. `turn` is the caller's counter, for whom it only has to live long enough.

@@ -1,7 +1,7 @@
 //! Is the peer there? Whatever shows that it hears us counts; only silence is asked about.
 //!
-//! Silence is counted from question to question, and only while somebody was here to hear an answer: a process that
-//! was stopped, or had to wait for a CPU, asks once more before it gives up.
+//! Silence is counted from question to question, and only while this process ran and could get an answer: a process
+//! that was stopped, or had to wait for a CPU, asks once more before it gives up.
 
 use super::Time;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Heartbeat {
         }
     }
 
-    /// So many times slower.
+    /// The factor by which it is slower.
     #[must_use]
     pub fn times(&self, factor: u32) -> Heartbeat {
         Heartbeat {
@@ -129,7 +129,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// When a peer that never answers is given up, by somebody who looks `late` after each deadline.
+    /// When a peer that never answers is given up, if each deadline is noticed `late`.
     fn given_up(config: &Heartbeat, late: Duration) -> Time {
         let mut pulse = Pulse::new(after(0));
         for _ in 0..100 {

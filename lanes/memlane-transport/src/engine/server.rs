@@ -272,7 +272,7 @@ impl Server {
         self.links.get(&link).map(|home| home.session)
     }
 
-    /// Is somebody connected to this session? If not, its deadline may come with its last result.
+    /// Is a client connected to this session? If not, its deadline may come with its last result.
     #[must_use]
     pub fn is_connected(&self, session: SessionId) -> bool {
         let session = self.sessions.get(&session);
@@ -281,7 +281,7 @@ impl Server {
 
     // ---- connections ----
 
-    /// Somebody wants to connect, with this private data.
+    /// Handles a connection request with this private data.
     pub fn on_connect(&mut self, now: Time, link: LinkId, private: &[u8]) {
         match self.admit(now, link, private) {
             Ok(rsp) => self.actions.push_back(Action::Accept(link, rsp.encode())),

@@ -188,7 +188,7 @@ impl FromStr for PathAddr {
     }
 }
 
-/// A socket at which somebody else listens for us already: a service manager.
+/// A socket on which a service manager listens already.
 #[derive(Clone, Debug)]
 pub struct Inherited {
     pub(super) socket: Arc<OwnedFd>,
@@ -335,7 +335,7 @@ pub(super) fn listening(address: &Address) -> rustix::io::Result<(OwnedFd, Addre
     }
 }
 
-/// A set of descriptors that somebody waits for.
+/// A set of descriptors to wait for.
 #[derive(Debug)]
 pub(super) struct Epoll(OwnedFd);
 

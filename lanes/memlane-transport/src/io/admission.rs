@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// Who somebody is, as far as limits go.
+/// The identity of a peer, for limits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Peer {
     Host(IpAddr),

@@ -27,7 +27,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// So many passes over busy connections, and all of them are looked at; one that asks the kernel counts more.
+/// After this many passes over busy connections, all connections are looked at. A pass that asks the kernel counts
+/// more.
 const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
 /// So do passes while nothing is under way.
@@ -65,7 +66,7 @@ struct Entry {
     dirty: bool,
 }
 
-/// What came of driving, for others than those who drive.
+/// Results of driving the session that other threads wait for.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     pub(super) news: Vec<News>,

@@ -130,7 +130,7 @@ impl Inflow {
         [straight, buffered]
     }
 
-    /// So many bytes came into the last `room`.
+    /// Notes that this many bytes came into the last `room`.
     pub fn came(&mut self, mut count: usize) {
         if let Body::Data { window, done, .. } = &mut self.body {
             let straight = count.min(window.len() - *done);
@@ -246,7 +246,7 @@ impl Inflow {
     }
 }
 
-/// What came of a header.
+/// The result of reading a header.
 enum Begun {
     /// It is not there yet.
     Needs,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Reads of one link in one go: after that, it is the others' turn.
 const TURN: usize = 16;
-/// Immediates of one link in one go, likewise.
+/// The most immediates of one link in one go.
 const TURN_SHARED: usize = 1024;
 
 /// One connection.
@@ -373,7 +373,7 @@ fn ring(socket: &OwnedFd) -> Result<(), LinkError> {
     }
 }
 
-/// Takes bytes that say nothing, so many times. What is left over rings again.
+/// Reads wake-up bytes, at most this many times. What is left wakes the thread again.
 fn hush(socket: &OwnedFd, times: usize) -> Result<(), LinkError> {
     let mut bytes = [0_u8; 256];
     let piece = Piece {

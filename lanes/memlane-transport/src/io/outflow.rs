@@ -16,7 +16,7 @@ const CLOGGED: usize = 2 * super::frame::MAX_MESSAGE;
 
 #[derive(Debug)]
 enum Part {
-    /// So many bytes of the buffer.
+    /// This many bytes of the buffer.
     Staged(usize),
     /// Memory that stays mapped while this connection lives.
     Data(SharedBytes),

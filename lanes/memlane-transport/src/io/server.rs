@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub struct ServerConfig {
     /// Where it listens.
     pub listen: Vec<Address>,
-    /// Where somebody listens for it already.
+    /// A socket on which a service manager listens already.
     pub inherited: Vec<Inherited>,
     /// The engine's settings.
     pub engine: Config,

@@ -1,7 +1,7 @@
 //! A client's session: what its threads share, and what its owner can do.
 //!
-//! *Whoever waits, drives.* The engine and its connections (`Core`) are behind one lock. A thread that wants a result
-//! becomes the leader, and does for the others what comes along; [`crate::engine::leader`] is that pattern.
+//! *The thread that waits drives.* The engine and its connections (`Core`) are behind one lock. A thread that wants a
+//! result becomes the leader, and does for the others what comes along; [`crate::engine::leader`] is that pattern.
 //!
 //! | part | what |
 //! |---|---|

@@ -66,7 +66,7 @@ pub(super) struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// At the server, for a session of so many chunks: its memory is for the client.
+    /// At the server, for a session of this many chunks: the client gets its memory.
     pub(super) fn offer(depth: u16) -> Result<(Shared, usize)> {
         // All requests and as many answers to heartbeats fit: it is full only if nobody takes anything.
         let slots = (2 * usize::from(depth) + 64).next_power_of_two();

@@ -249,7 +249,7 @@ impl<S: Service> Worker<S> {
                 self.look();
             }
             let over = idle && spin.is_over();
-            // From here on whoever has something rings.
+            // From here on, a client that has something wakes this thread.
             let sleeps = over && self.park();
             let limit = match sleeps {
                 true => self.until_deadline(),

@@ -295,11 +295,17 @@ fn a_broken_link_would_be_found_out() {
 const LEANING: [&str; 2] = [concat!("Like", "wise"), concat!("As ", "above")];
 
 /// Phrases that have to be decoded. In pieces, for this file is examined, too.
-const DECODED: [&str; 4] = [
+const DECODED: [&str; 10] = [
     concat!("it is said ", "which"),
     concat!("of which ", "so many"),
     concat!("who must ", "sleep"),
     concat!("so many ", "good ones"),
+    concat!("what came ", "of"),
+    concat!("what it ", "came to"),
+    concat!("who asks ", "again"),
+    concat!("whoever ", "must"),
+    concat!("is somebody ", "else's"),
+    concat!("in vain ", "until"),
 ];
 
 /// What is wrong with the words of a line.

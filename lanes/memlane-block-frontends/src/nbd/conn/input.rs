@@ -192,7 +192,7 @@ impl Conn<'_> {
         self.finish_if_done(pending);
     }
 
-    /// `Some(Err)`: that can't be served, and it is said. `None`: no memory now.
+    /// `Some(Err)`: the request cannot be served, and gets an error. `None`: there is no memory at the moment.
     fn lease(&mut self, pending: u32, len: u32) -> Option<Result<Lease, ()>> {
         match self.queue.lease(len) {
             Ok(lease) => lease.map(Ok),
@@ -413,7 +413,7 @@ impl Conn<'_> {
         None
     }
 
-    /// Reads from the socket what the input waits for; if told to, waits a while for it.
+    /// Reads from the socket what the input waits for; if asked to, waits a while for it.
     pub(super) fn receive(&mut self, wait: bool) -> bool {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);

@@ -121,7 +121,7 @@ enum Input {
     Closed,
 }
 
-/// Who replies when a payload is thrown away.
+/// What replies when a payload is thrown away.
 #[derive(Clone, Copy)]
 enum Then {
     /// We do.
@@ -227,7 +227,7 @@ impl<'a> Conn<'a> {
         })
     }
 
-    /// Serves until the client goes, or is told to.
+    /// Serves until the client goes, or the server must stop.
     pub(super) fn run(mut self) {
         let mut spin = Spin::new(policy(self.around.spin));
         // Where there is nothing but the socket to wait for, its own call waits: that is half the system calls.

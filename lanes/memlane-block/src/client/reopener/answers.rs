@@ -26,7 +26,7 @@ impl Reopener {
             match news {
                 Some(News::ServerRestarted) => restarted = true,
                 Some(News::Notice(bits)) => self.look(|id| notice(id) == notice(bits)),
-                // What was told while no path was up has not come.
+                // What was sent while no path was up has not arrived.
                 Some(News::PathUp(_)) => self.look(|_| true),
                 Some(News::PathDown(..)) => {}
                 None => break,
@@ -108,7 +108,7 @@ impl Reopener {
         };
         match asked.ask {
             Ask::Close { reply } => {
-                // Nobody there need not be told either.
+                // A client that is gone need not be told either.
                 let _ = reply.map(|reply| reply.send(()));
             }
             _ if asked.era != self.era => {}
@@ -171,7 +171,7 @@ impl Reopener {
         }
     }
 
-    /// Somebody gave up before the answer came. Unless another one means the same volume, it is closed.
+    /// A caller gave up before the answer came. The volume is closed, unless another caller wants it.
     pub(super) fn close_orphan(&mut self, name: &str, device_id: u32) {
         let used = self.entries.iter().any(|entry| match &entry.who {
             Who::Opening { .. } => entry.name == name,
@@ -233,7 +233,7 @@ impl Reopener {
         let gate = remote.gate();
         let same_era = under.era == self.era;
         if same_era && gate.device_id != opened.device_id {
-            // Not what one knew, though no restart was told. Whose memory is it? The other volumes go on meanwhile.
+            // The volume is not what it was, although no restart was reported. The other volumes go on meanwhile.
             under.era = NEVER;
             (entry.wanted, entry.at) = (true, self.clock.now());
             remote.becomes(State::Waiting);
@@ -276,7 +276,7 @@ impl Reopener {
         (entry.wanted, entry.at) = (true, now.saturating_add(wait));
         let transient = matches!(error, OpenError::TimedOut | OpenError::Ending);
         match &mut entry.who {
-            // Nothing but the answer counts to somebody who waits for it.
+            // A caller that waits for the answer wants nothing else.
             Who::Opening { late, .. } if transient => *late = error,
             Who::Opening { .. } => self.answer_opening(place, error),
             Who::Open { .. } if error == OpenError::Closed => {}

@@ -30,9 +30,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Leases that are kept: so many questions can be under way at a time.
+/// The number of leases that are kept, and so of requests that can be in flight.
 const LEASES: usize = 4;
-/// Bytes of each.
+/// The size of each lease, in bytes.
 const LEASE_LEN: u32 = 56;
 /// A server that calls without end is looked after so often.
 const NOTICE_GAP: Duration = Duration::from_millis(10);
@@ -47,7 +47,7 @@ const BACKOFF: Backoff = Backoff {
 const _: () = assert!(SESS_INFO_LEN <= LEASE_LEN as usize);
 const _: () = assert!(OPEN_RSP_LEN <= LEASE_LEN as usize);
 
-/// A volume, open or to be opened again, or one that somebody waits for.
+/// A volume that is open, is to be opened again, or has a caller that waits for it.
 #[derive(Debug)]
 struct Entry {
     key: u64,
@@ -72,7 +72,7 @@ enum Who {
         reply: Sender<Result<Claim, OpenError>>,
         until: Time,
         take_over: bool,
-        /// What it is told if it comes to nothing in time.
+        /// The error that it gets if the time runs out.
         late: OpenError,
     },
     Open {
@@ -130,7 +130,7 @@ pub struct Reopener {
     closed: bool,
     /// News of paths that were read.
     heard: u64,
-    /// What whoever shows all this knows: news, and changes of volumes.
+    /// For code that shows volumes: news, and changes of volumes.
     told: u64,
     /// To be over by then.
     stop: Option<Time>,
@@ -369,7 +369,7 @@ impl Reopener {
         }
     }
 
-    /// Whoever shows paths and volumes looks again.
+    /// Makes code that shows paths and volumes look again.
     fn tell_changes(&mut self) {
         let volumes = self.entries.iter().map(|entry| match &entry.who {
             Who::Open { remote, .. } => remote.changes(),

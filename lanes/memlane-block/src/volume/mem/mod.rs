@@ -46,18 +46,18 @@ impl MemVolume {
         MemVolume::with(size, |_| {})
     }
 
-    /// One that is less, or other, than usual.
+    /// A volume whose description `change` has changed.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The kernel's: there is no memory.
     pub fn with(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
         MemVolume::make(size, false, change)
     }
 
-    /// One whose requests are done by another thread, later, and not in order.
+    /// A volume whose requests another thread completes, later and not in order.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The kernel's: there is no memory.
     pub fn late(size: u64, change: impl FnOnce(&mut Info)) -> io::Result<MemVolume> {
         MemVolume::make(size, true, change)
     }

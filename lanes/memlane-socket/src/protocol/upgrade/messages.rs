@@ -1,4 +1,4 @@
-//! The handshake's messages: what this process says of itself, how it sends that, and what it remembers of the peer.
+//! The handshake's messages: what this process says about itself, how it sends that, and what it keeps of the peer's.
 
 use crate::faults;
 use crate::protocol::board;
@@ -43,7 +43,7 @@ pub(super) fn stop_waiting() {
 pub(super) enum Sent {
     /// The mailbox is full, or not there at the moment.
     Later,
-    /// It never will be, for this reason.
+    /// It can never be sent, for this reason.
     Never(Reason),
 }
 

@@ -182,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// Unlocks the core, and tells others what came of it.
+    /// Unlocks the core, and gives other threads their results.
     fn finish(&self, mut core: MutexGuard<'_, Core>) {
         let told = std::mem::take(&mut core.told);
         let deadline = core.deadline().map(|deadline| core.instant(deadline));
@@ -213,7 +213,7 @@ impl Inner {
         }
     }
 
-    /// Does something to the engine, at once, whoever leads; then carries out what the engine says.
+    /// Calls the engine at once, whichever thread leads; then carries out what the engine decides.
     pub(super) fn with<R>(&self, what: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = lock(&self.core);
         let result = what(&mut core);

@@ -1,8 +1,8 @@
 //! Which sleeping thread the sockets wake: the *poller*.
 //!
 //! The sockets of a session are in one epoll set, and that set is in the epoll set of one port at most, the poller's.
-//! The other ports that sleep are woken by whoever brings their results. When the poller goes away while others sleep,
-//! one of those becomes the poller; but if it usually comes back at once, the background poller only sees to it that it
+//! The thread that brings a result wakes the port that sleeps for it. When the poller goes away while others sleep, one
+//! of those becomes the poller; but if it usually comes back at once, the background poller only sees to it that it
 //! does.
 
 use super::super::address::Interest;

@@ -169,7 +169,8 @@ impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// As [`TlsFiles::server`]; no authority is one, too: whoever has a session has shown a certificate.
+    /// Reads the files like [`TlsFiles::server`]. A missing authority is an error too: every session must have shown a
+    /// certificate.
     pub fn load(files: &TlsFiles) -> io::Result<ServerTls> {
         Ok(ServerTls(Arc::new(RwLock::new(ServerTls::read(files)?))))
     }

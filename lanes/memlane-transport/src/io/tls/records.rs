@@ -76,13 +76,13 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 enum Stepped {
     /// There may be more.
     On,
     /// Bytes of the peer are needed.
     Needs,
-    /// What was to be sent is taken, so many bytes.
+    /// This many bytes were taken to be sent.
     Sealed(usize),
 }
 
