@@ -1,4 +1,6 @@
 //! The command `memlane`: parses the command line, runs a verb, picks the exit code.
+// Doc comments of clap's arguments are the text of --help: brackets in them are no links.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 mod agent;
 mod blocks;

@@ -217,7 +217,7 @@ pub unsafe extern "C" fn memlane_fio_hold(
     held.map_or(buffer, |buffer| buffer.0.cast())
 }
 
-/// Takes a request: 0, [`BUSY`], or a negative error number.
+/// Takes a request: 0, `BUSY`, or a negative error number.
 ///
 /// # Safety
 /// `job` is from [`memlane_fio_start`]; the buffer of a read or write has `len` bytes, which nobody else uses until

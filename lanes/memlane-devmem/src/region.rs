@@ -183,7 +183,7 @@ impl DeviceRegion {
     }
 
     /// Over a memory file that somebody else has made, of `len` bytes and sealed against another size: a server's chunks,
-    /// say. `as_dma_buf`: as [`Kind::Udmabuf`], for devices.
+    /// say. `as_dma_buf`: like [`RegionKind::Udmabuf`], for devices.
     ///
     /// # Errors
     /// EPERM: it could change its size; EINVAL: it has another one; EOPNOTSUPP: huge pages. As [`create`](Self::create).

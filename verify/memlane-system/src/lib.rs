@@ -6,7 +6,6 @@
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
-//! - [`guest`]: a small Linux in QEMU, with another kernel than this machine's.
 //! - [`crowd`]: very many connections, or processes, told step by step what to do.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.

@@ -39,7 +39,7 @@ macro_rules! steps {
             $($(#[doc = $what] $variant,)*)*
         }
 
-        /// All steps in the order of [`Step`]: name, part, side.
+        /// All steps in the order of `Step`: name, part, side.
         pub const STEPS: &[(&str, Part, Side)] =
             &[$($(($name, Part::$part, Side::$side),)*)*];
     };

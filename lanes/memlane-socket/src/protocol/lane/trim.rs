@@ -7,7 +7,7 @@
 //! A receiver that parks marks its slot here. A *look* happens at most once a second. It gives back the rings that were
 //! already marked at the look before and have not been used since, and it notes the others for the next look. So a ring
 //! loses its pages after one to two seconds. No thread does this. Calls that happen anyway look when it is time, and a
-//! call that is about to sleep past the next look wakes up for it ([`nap`]). When nothing is marked any more, no call
+//! call that is about to sleep past the next look wakes up for it (`nap`). When nothing is marked any more, no call
 //! looks, and sleeps are not split.
 
 // Ticks and milliseconds stay far below 2^31 where they are cast.
@@ -229,7 +229,7 @@ impl Pieces {
         )
     }
 
-    /// How long to sleep first: see [`nap`]. `left_ms` is the whole sleep, before it is split.
+    /// How long to sleep first: see `nap`. `left_ms` is the whole sleep, before it is split.
     pub fn first(&mut self, left_ms: Option<u64>) -> Option<i32> {
         if self.began != 0 {
             return nap(self.left());

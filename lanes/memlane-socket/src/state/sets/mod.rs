@@ -94,7 +94,7 @@ pub struct Reg {
     pub fd: AtomicI32,
     /// The events that the program asked for (`EPOLLIN | …`).
     pub events: AtomicU32,
-    /// The events that the kernel knows; [`STALE`](kernel::STALE): it must get them in any case.
+    /// The events that the kernel knows; `STALE`: it must get them in any case.
     pub kernel_events: AtomicU32,
     /// The `data` that the kernel knows.
     pub kernel_data: AtomicU64,

@@ -1,7 +1,7 @@
 //! The trace: records of what this process carries, for a tracer (`memlane trace`).
 //!
 //! The words that a tracer writes lie in a memfd of this process. The tracer finds it in `/proc/PID/fd` and opens it if
-//! the kernel allows that (as for a debugger). The memfd is mapped over [`HOME`], a page of this library's own data, so
+//! the kernel allows that (as for a debugger). The memfd is mapped over `HOME`, a page of this library's own data, so
 //! a lane that is not traced pays only for one test of a word at a fixed address.
 //!
 //! Nothing here waits for the tracer, except for a process that starts under one (`MEMLANE_TRACE`), and that waits for
