@@ -53,6 +53,15 @@ struct Waiter {
     role: Role,
     inode: u64,
     owner: u32,
+    made_by: u32,
+}
+
+impl Waiter {
+    /// Has the host's root made the user namespace that owns its network? Nobody else can give a socket there any numbers
+    /// that he likes, unless root gives him the right to.
+    fn is_roots(&self) -> bool {
+        self.owner == INITIAL_USER_NAMESPACE || self.made_by == 0
+    }
 }
 
 /// What is known of a connection.
@@ -112,6 +121,7 @@ impl Pairs {
             role,
             inode: socket.inode,
             owner: socket.owner,
+            made_by: socket.made_by,
         };
         match self.known.get(&key).copied() {
             None if self.known.len() >= self.most => Verdict::Full,
@@ -166,11 +176,8 @@ fn judge(this: &Waiter, other: &Waiter) -> Verdict {
     if this.role == other.role || this.inode == other.inode {
         return Verdict::Forged(Some(other.asker));
     }
-    // Only root of a network namespace's owner can give a socket any numbers that he likes.
-    let trusted = [this, other]
-        .iter()
-        .all(|end| end.owner == INITIAL_USER_NAMESPACE)
-        || this.owner == other.owner;
+    // Only root of the user namespace that owns a network can give a socket any numbers that he likes.
+    let trusted = this.is_roots() && other.is_roots() || this.owner == other.owner;
     if trusted {
         Verdict::Meet(other.asker)
     } else {
@@ -199,6 +206,7 @@ mod tests {
             receives_from,
             network: 1,
             owner: INITIAL_USER_NAMESPACE,
+            made_by: 0,
         }
     }
 
@@ -265,6 +273,7 @@ mod tests {
     fn a_socket_in_a_network_namespace_of_a_users_own_meets_only_its_like() {
         let own = |role| Record {
             owner: 4_026_532_999,
+            made_by: 1000,
             ..end(role)
         };
         let (mut pairs, now) = (Pairs::new(8), Instant::now());
@@ -277,6 +286,18 @@ mod tests {
         pairs.ask(asker(1), Role::Accepted, &own(Role::Accepted), now);
         assert_eq!(
             pairs.ask(asker(2), Role::Connected, &own(Role::Connected), now),
+            Verdict::Meet(asker(1))
+        );
+    }
+
+    #[test]
+    fn user_namespaces_that_root_has_made_are_as_the_hosts_own() {
+        let container = |role, owner| Record { owner, ..end(role) };
+        let (mut pairs, now) = (Pairs::new(8), Instant::now());
+        let (client, server) = (Role::Connected, Role::Accepted);
+        pairs.ask(asker(1), server, &container(server, 4_026_532_111), now);
+        assert_eq!(
+            pairs.ask(asker(2), client, &container(client, 4_026_532_222), now),
             Verdict::Meet(asker(1))
         );
     }

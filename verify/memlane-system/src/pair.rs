@@ -113,8 +113,16 @@ impl End {
     /// # Panics
     /// If it does not start.
     pub fn listening(settings: &Settings<'_>) -> (Alone, u16) {
+        End::listening_at(settings, "127.0.0.1")
+    }
+
+    /// The same, at an address of its network namespace.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn listening_at(settings: &Settings<'_>, address: &str) -> (Alone, u16) {
         let home = Home::new();
-        let (end, port) = End::listener(&home, settings);
+        let (end, port) = End::listener_at(&home, settings, address);
         (Alone { end, _home: home }, port)
     }
 
@@ -127,10 +135,6 @@ impl End {
         let mut end = End::start(&home, settings, &["connect", &port.to_string()]);
         end.line();
         Alone { end, _home: home }
-    }
-
-    fn listener(home: &Home, settings: &Settings<'_>) -> (End, u16) {
-        End::listener_at(home, settings, "127.0.0.1")
     }
 
     fn listener_at(home: &Home, settings: &Settings<'_>, address: &str) -> (End, u16) {

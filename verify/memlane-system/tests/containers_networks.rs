@@ -343,12 +343,13 @@ fn a_network_that_belongs_to_a_user_is_not_trusted() {
     stays(&mut pair, [Reason::NOT_TRUSTED, Reason::NOT_TRUSTED]);
 }
 
-/// A network namespace that belongs to a user namespace, with the client's end of the cable.
+/// A network namespace that belongs to a user namespace of an ordinary user's, with the client's end of the cable.
 struct Owned(std::process::Child);
 
 impl Owned {
     fn take_in(networks: &Networks) -> Option<Owned> {
-        let mut command = std::process::Command::new("unshare");
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "1000", "--clear-groups", "unshare"]);
         command.args(["--user", "--map-root-user", "--net", "sh", "-c"]);
         command.arg("echo ready; exec sleep 60");
         let mut child = command.stdout(Stdio::piped()).spawn().expect("unshare");

@@ -92,6 +92,18 @@ impl Engine {
         for folder in ["bin", "tmp", "etc", "proc", "sys", "dev", "run", "opt"] {
             std::fs::create_dir_all(root.join(folder)).expect("a folder");
         }
+        // Where the device is mounted: root of a user namespace may not make folders here.
+        let domain = self.agent.directory();
+        for mounted_at in ["opt/memlane", &domain[1..]] {
+            std::fs::create_dir_all(root.join(mounted_at)).expect("a folder");
+        }
+        for folder in [
+            self.dir.path(),
+            Path::new(&domain).parent().expect("a folder"),
+        ] {
+            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(folder, readable).expect("ours");
+        }
         for program in ["redis-server", "redis-benchmark", "redis-cli"] {
             let path = found(program);
             copy(&path, &root.join("bin").join(program));
@@ -315,11 +327,11 @@ fn two_containers_that_share_a_network_get_lanes_without_an_agent() {
 }
 
 #[test]
-fn two_containers_in_user_namespaces_of_their_own_are_served_or_told_why_not() {
+fn two_containers_in_user_namespaces_of_their_own_get_lanes() {
     let Some(engine) = Engine::start("users") else {
         return;
     };
-    // podman makes their networks itself, in the host's user namespace.
+    // The engine, which is root, has made the user namespaces that own their networks.
     let mapped = ["--uidmap", "0:100000:5000", "--gidmap", "0:100000:5000"];
     let server = engine.server(&mapped);
     server.is_up();

@@ -71,6 +71,8 @@ pub struct Record {
     pub network: u32,
     /// The user namespace that owns it, by its inode.
     pub owner: u32,
+    /// The user who made that user namespace, as the host numbers users.
+    pub made_by: u32,
 }
 
 impl Record {
@@ -94,6 +96,7 @@ impl Record {
             receives_from: u32_at(RCV_NXT).wrapping_sub(low(u64_at(RECEIVED))),
             network: u32_at(NETWORK),
             owner: u32_at(OWNER),
+            made_by: u32_at(MADE_BY),
         }
     }
 }
@@ -108,6 +111,7 @@ const ACKED: usize = 24;
 const RECEIVED: usize = 32;
 const NETWORK: usize = 40;
 const OWNER: usize = 44;
+const MADE_BY: usize = 48;
 
 /// Where this kernel keeps what the program reads.
 #[derive(Clone, Copy, Debug)]
@@ -120,6 +124,7 @@ pub(super) struct Offsets {
     network_inode: i16,
     network_owner: i16,
     owner_inode: i16,
+    owner_maker: i16,
     snd_una: i16,
     rcv_nxt: i16,
     acked: i16,
@@ -138,6 +143,7 @@ impl Offsets {
             network_inode: btf.offset("net", "ns.inum")?,
             network_owner: btf.offset("net", "user_ns")?,
             owner_inode: btf.offset("user_namespace", "ns.inum")?,
+            owner_maker: btf.offset("user_namespace", "owner.val")?,
             snd_una: btf.offset("tcp_sock", "snd_una")?,
             rcv_nxt: btf.offset("tcp_sock", "rcv_nxt")?,
             acked: btf.offset("tcp_sock", "bytes_acked")?,
@@ -192,6 +198,8 @@ pub(super) fn assemble(at: &Offsets, map: i32) -> Vec<Instruction> {
     p.load(Width::U64, R2, R2, at.network_owner);
     p.load(Width::U32, R3, R2, at.owner_inode);
     p.store(Width::U32, OWNER, R3);
+    p.load(Width::U32, R3, R2, at.owner_maker);
+    p.store(Width::U32, MADE_BY, R3);
     // Written out.
     p.copy(R1, R6);
     p.record_address(R2);
