@@ -24,6 +24,9 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
     };
     let all = [
         of("clc_message", clc_messages()),
+        of("agent_message", crate::agent::messages()),
+        of("agent_record", crate::agent::records()),
+        of("kernel_types", crate::agent::types()),
         of("stats_page", stats_pages()),
         of("elf", elves()),
         of("ring_ops", ring_ops()),

@@ -105,14 +105,14 @@ impl Looker {
                 return Ok(());
             }
             have += n;
-            let whole = have / RECORD * RECORD;
-            for record in bytes[..whole].chunks_exact(RECORD) {
-                if let Ok(record) = record.try_into() {
-                    each(Record::parse(record));
-                }
+            let mut rest = &bytes[..have];
+            while let Some((record, behind)) = Record::from_bytes(rest) {
+                each(record);
+                rest = behind;
             }
+            let (left, whole) = (rest.len(), have - rest.len());
             bytes.copy_within(whole..have, 0);
-            have -= whole;
+            have = left;
         }
     }
 }

@@ -76,6 +76,15 @@ pub struct Record {
 }
 
 impl Record {
+    /// Bytes of a record, as the program writes it.
+    pub const LEN: usize = RECORD;
+
+    /// The first record of these bytes, and the bytes behind it.
+    pub fn from_bytes(bytes: &[u8]) -> Option<(Record, &[u8])> {
+        let (record, rest) = bytes.split_first_chunk()?;
+        Some((Record::parse(record), rest))
+    }
+
     /// From the bytes of one record.
     pub(super) fn parse(bytes: &[u8; RECORD]) -> Record {
         let u32_at = |at: usize| {

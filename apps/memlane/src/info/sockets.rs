@@ -6,6 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 
 use memlane_core::region::Region;
+use memlane_socket::config::DEFAULT_DOMAIN;
+use memlane_socket::protocol::agent::SOCKET;
+use memlane_sys::Errno;
 use memlane_sys::diag;
 use memlane_sys::sock::{self, Tuple};
 
@@ -57,6 +60,14 @@ pub(super) fn look() -> Vec<Finding> {
             ));
         }
     }
+    found.push(
+        Finding::new(
+            "agent",
+            "an introduction to programs of other network namespaces",
+            agent(),
+        )
+        .optional(),
+    );
     found.push(Finding::new("cpus", "two CPUs: both ends at once", cpus()).optional());
     found
 }
@@ -117,6 +128,27 @@ fn proc() -> Found {
             format!("/proc/self/fd: {error}"),
             "mount /proc where the programs run",
         )),
+    }
+}
+
+/// The agent of the domain that a program here would ask.
+fn agent() -> Found {
+    let domain = std::env::var("MEMLANE_DOMAIN").unwrap_or_else(|_| DEFAULT_DOMAIN.to_owned());
+    if domain == "off" {
+        return Err(lack("MEMLANE_DOMAIN is off", "unset MEMLANE_DOMAIN"));
+    }
+    let path = format!("{domain}/{SOCKET}");
+    match sock::unix_seqpacket_to(path.as_bytes()) {
+        Ok(_) => Ok(Some(domain)),
+        Err(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => Err(lack(
+            format!("no agent listens at {path}: {}", text(errno)),
+            "on the host: memlane agent; in a container: mount that directory (memlane agent install)",
+        )),
+        Err(errno @ (Errno::ACCES | Errno::PERM)) => Err(lack(
+            format!("{path}: {}", text(errno)),
+            "a security module forbids unix sockets (AppArmor's ABI 4, SELinux): its policy must allow this one",
+        )),
+        Err(errno) => Err(said(format!("{path}: {}", text(errno)))),
     }
 }
 
