@@ -10,7 +10,10 @@ use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, R
 pub fn agent_message(bytes: &[u8]) -> bool {
     let question = Question::decode(bytes);
     let answer = Answer::decode(bytes);
-    assert!(question.is_none() || answer.is_none(), "one kind or the other");
+    assert!(
+        question.is_none() || answer.is_none(),
+        "one kind or the other"
+    );
     if let Some(question) = question {
         assert_eq!(bytes.len(), LEN);
         assert_eq!(Question::decode(&question.encode()), Some(question));
@@ -35,9 +38,15 @@ pub fn agent_record(bytes: &[u8]) -> bool {
     let first = pairs.ask(asker(1), Role::Accepted, &one, now);
     let same_role = pairs.ask(asker(2), Role::Accepted, &other, now);
     assert!(!matches!(same_role, Verdict::Meet(_)), "two that accepted");
-    let met = matches!(pairs.ask(asker(3), Role::Connected, &other, now), Verdict::Meet(_));
+    let met = matches!(
+        pairs.ask(asker(3), Role::Connected, &other, now),
+        Verdict::Meet(_)
+    );
     let again = pairs.ask(asker(4), Role::Connected, &other, now);
-    assert!(!matches!(again, Verdict::Meet(_)), "the connection has its two ends");
+    assert!(
+        !matches!(again, Verdict::Meet(_)),
+        "the connection has its two ends"
+    );
     first == Verdict::Wait && (met || one.inode != other.inode)
 }
 
@@ -101,7 +110,13 @@ pub(crate) fn types() -> Vec<(&'static str, Vec<u8>)> {
     .concat();
     let types: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let len = |n: usize| u32::try_from(n).unwrap_or(0);
-    let header = [24, 0, len(types.len()), len(types.len()), len(strings.len())];
+    let header = [
+        24,
+        0,
+        len(types.len()),
+        len(types.len()),
+        len(strings.len()),
+    ];
     let header = header.iter().flat_map(|word| word.to_ne_bytes());
     let mut file = 0xeb9f_u16.to_ne_bytes().to_vec();
     file.extend([1, 0]);

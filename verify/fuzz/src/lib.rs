@@ -17,7 +17,7 @@ use memlane_core::layout::ring_size_ok;
 use memlane_core::reason::Reason;
 use memlane_core::stats::CONN_CAPACITY;
 use memlane_observe::page;
-use memlane_socket::config::{Config, EID_LEN, EIDS};
+use memlane_socket::config::{Config, DOMAIN_LEN, EID_LEN, EIDS};
 use memlane_socket::protocol::wire::{LEN, Message};
 use memlane_sys::diag;
 use memlane_sys::sock::{Addr, Tuple};
@@ -336,7 +336,7 @@ fn address(bytes: &[u8]) -> Addr {
 
 /// Between the values in [`config`]'s input.
 const BETWEEN: u8 = 0xff;
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 9] = [
     "MEMLANE_RING",
     "MEMLANE_SPIN",
     "MEMLANE_UPGRADE",
@@ -345,6 +345,7 @@ const VARIABLES: [&str; 8] = [
     "MEMLANE_DISABLE",
     "MEMLANE_STATS_ON_EXIT",
     "MEMLANE_MODE",
+    "MEMLANE_DOMAIN",
 ];
 
 /// Values of the variables: whatever they are, the settings can be used. True
@@ -366,6 +367,8 @@ pub fn config(bytes: &[u8]) -> bool {
     );
     assert!(config.spin_us <= 1_000_000);
     assert!(config.eid_count <= EIDS);
+    let domain = config.domain.path();
+    assert!(domain.len() <= DOMAIN_LEN && (domain.is_empty() || domain[0] == b'/'));
     for eid in &config.eids[..config.eid_count] {
         assert_eq!(eid.len(), EID_LEN);
         assert!(

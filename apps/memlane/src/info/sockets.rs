@@ -140,11 +140,11 @@ fn agent() -> Found {
     let path = format!("{domain}/{SOCKET}");
     match sock::unix_seqpacket_to(path.as_bytes()) {
         Ok(_) => Ok(Some(domain)),
-        Err(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => Err(lack(
+        Err(errno @ Errno(libc::ENOENT | libc::ECONNREFUSED)) => Err(lack(
             format!("no agent listens at {path}: {}", text(errno)),
             "on the host: memlane agent; in a container: mount that directory (memlane agent install)",
         )),
-        Err(errno @ (Errno::ACCES | Errno::PERM)) => Err(lack(
+        Err(errno @ Errno(libc::EACCES | libc::EPERM)) => Err(lack(
             format!("{path}: {}", text(errno)),
             "a security module forbids unix sockets (AppArmor's ABI 4, SELinux): its policy must allow this one",
         )),

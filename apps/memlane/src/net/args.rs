@@ -509,9 +509,9 @@ mod tests {
             ..NO_LANE
         };
         let said = |ends, lane| complaint(ends, lane, &common()).unwrap_or_default();
-        assert!(said(["back:/x", "sink:"], &ring).contains("front's"));
+        assert!(said(["back:/x", "sink:"], &ring).contains("needs an end front:"));
         assert!(said(["memif:/x", "sink:"], &ring).contains("?ring="));
-        assert!(said(["front:/x", "sink:"], &grants).contains("back's"));
+        assert!(said(["front:/x", "sink:"], &grants).contains("needs an end back:"));
         assert!(said(["memif:/x", "sink:"], &mode).contains("--mode"));
         assert!(said(["back:/x", "front:/x"], &NO_LANE).contains("same socket"));
         assert_eq!(said(["back:/x", "front:/y"], &NO_LANE), "");
