@@ -387,3 +387,34 @@ fn each_in_a_pid_and_mount_namespace_of_its_own_the_lane_opens() {
     let at_server = [&["ip", "netns", "exec", networks.server()], &own[..]].concat();
     opens(&mut pair_under(&agent, &networks, &at_client, &at_server));
 }
+
+/// `memlane check --container` of the two: its verdict, and what it says of each step that is not well.
+fn checked(pair: &Pair) -> (bool, Vec<String>) {
+    let pids = [&pair.server, &pair.client].map(|end| end.pid().to_string());
+    let said = pair
+        .memlane()
+        .args(["check", "--json", "--container", &pids[0], &pids[1]])
+        .output()
+        .expect("memlane runs");
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let steps = said["steps"].as_array().expect("steps");
+    let wrong = steps.iter().filter(|step| step["well"] == false);
+    let what = |step: &serde_json::Value| step["what"].as_str().unwrap_or("?").to_owned();
+    (said["lane"] == true, wrong.map(what).collect())
+}
+
+#[test]
+fn check_tells_step_by_step_why_two_containers_get_no_lane() {
+    let Some((mut agent, networks)) = scene("check", Between::Nat) else {
+        return;
+    };
+    let domain = agent.directory();
+    let mut both = pair(&networks, [&domain, &domain]);
+    both.exchange();
+    assert_eq!(checked(&both), (true, Vec::new()));
+    let mut other = pair(&networks, [&domain, "off"]);
+    other.exchange();
+    assert_eq!(checked(&other), (false, vec!["agent".to_owned()]));
+    agent.kill();
+    assert_eq!(checked(&both), (false, vec!["agent".to_owned(); 2]));
+}

@@ -1,5 +1,6 @@
 //! `memlane check`: proves that bytes take the memory lane, or says why not.
 
+mod between;
 mod child;
 pub(crate) mod echo;
 
@@ -39,6 +40,9 @@ const SENDS: &str = "32";
 /// sends nothing. If the service waits for its client to speak first, there may be no verdict: name a harmless request
 /// with --send, such as 'PING\r\n'.
 ///
+/// With --container, this starts nothing: it looks at two programs that run and says, step by step, whether connections
+/// between them get the memory lane, and what to do if not.
+///
 /// Exit code 0: the connection is on the memory lane; 3: this machine cannot do it; 4: the service refused; 5: the
 /// connection is on TCP for another reason, which is shown.
 #[derive(clap::Args, Debug)]
@@ -46,6 +50,9 @@ pub(crate) struct Args {
     /// Service to connect to
     #[arg(value_name = "HOST:PORT")]
     target: Option<String>,
+    /// Look at two containers, by name, or two processes, by id: do connections between them get the memory lane?
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "target")]
+    container: Vec<String>,
     /// Request to send 32 times; \r, \n, \t and \\ are understood
     #[arg(long, value_name = "TEXT", requires = "target", value_parser = unescape)]
     send: Option<String>,
@@ -58,6 +65,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    if !args.container.is_empty() {
+        return containers(args);
+    }
     let wait = Duration::from_secs(args.wait);
     let report = if run::disabled() {
         Report::note(
@@ -71,6 +81,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
             Some(target) => service(target, args.send.as_deref(), wait)?,
         }
     };
+    let text = match args.json {
+        true => out::json(&report)?,
+        false => report.text(),
+    };
+    out::print(&text)?;
+    Ok(report.exit)
+}
+
+fn containers(args: &Args) -> anyhow::Result<Exit> {
+    let report = between::look(&args.container)?;
     let text = match args.json {
         true => out::json(&report)?,
         false => report.text(),

@@ -74,7 +74,7 @@ fn script(path: &Path) -> Option<PathBuf> {
 }
 
 /// What keeps the library out of this program.
-fn obstacle(program: &Path) -> Option<String> {
+pub(crate) fn obstacle(program: &Path) -> Option<String> {
     let elf = Elf::read(program)?;
     let ours = Elf::read(&env::current_exe().ok()?)?.target;
     if elf.target != ours {
