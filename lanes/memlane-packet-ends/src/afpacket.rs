@@ -127,6 +127,23 @@ pub(super) fn is_gone(socket: &OwnedFd, index: u32) -> bool {
     netdevice::index_to_name(socket, index) == Err(rustix::io::Errno::NODEV)
 }
 
+/// Is the interface of this number up?
+pub(super) fn is_up(socket: &OwnedFd, index: u32) -> bool {
+    let Ok(name) = netdevice::index_to_name(socket, index) else {
+        return false;
+    };
+    // SAFETY: an all-zero `ifreq` is a valid value.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    // SAFETY: the call reads the name, which ends with a NUL, and writes the flags; the structure is alive and has its size.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) };
+    // SAFETY: the call has succeeded, so it has written this member.
+    asked == 0 && i32::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_UP != 0
+}
+
 /// A packet socket on an interface.
 ///
 /// # Errors

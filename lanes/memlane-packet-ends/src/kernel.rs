@@ -97,11 +97,12 @@ impl Interface {
         let DescriptorKind::Socket { index } = self.kind else {
             return Ok(());
         };
-        self.down = Some(Instant::now());
-        match afpacket::is_gone(&self.fd, index) {
-            true => Err(EndError::Device(GONE)),
-            false => Ok(()),
+        if afpacket::is_gone(&self.fd, index) {
+            return Err(EndError::Device(GONE));
         }
+        // A frame says nothing of that: it may have waited since before the interface went down.
+        self.down = (!afpacket::is_up(&self.fd, index)).then(Instant::now);
+        Ok(())
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {
@@ -235,7 +236,6 @@ impl Interface {
             }
             read => read.map_err(ended)?,
         };
-        self.down = None;
         self.large = len > LARGE;
         let (at, len) = if len < PACKET_MIN {
             (TAG, len)

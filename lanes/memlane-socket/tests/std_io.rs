@@ -142,13 +142,17 @@ fn what_goes_by_tcp_behind_a_lane_s_end_is_counted() {
     let lane = unsafe { memlane_socket::native::Lane::of(there.as_raw_fd(), End::Connected, None) }
         .unwrap();
     let here = listener.accept().unwrap().0;
+    let (tell, told) = std::sync::mpsc::channel();
     let other = std::thread::spawn(move || {
         let mut here = negotiated(Stream::try_from((here, End::Accepted)).unwrap());
+        tell.send(()).unwrap();
         let mut all = Vec::new();
         here.read_to_end(&mut all).unwrap();
         (all, here.counts())
     });
     assert_eq!(lane.negotiate(LIMIT), Standing::Memory);
+    // A connection that is shut down before its other side has opened the lane does not get it.
+    told.recv().unwrap();
     let sent = bytes(200_000);
     send(&lane, &sent[..100_000]);
     lane.end(Reason::PASSED_ON);

@@ -137,7 +137,10 @@ pub(super) fn send_with_chunk(
     let chunk = locked
         .as_mut()
         .and_then(|locked| group::chunk_fd(locked, hs.rx_chunk - 1));
-    let keeps = m.kind == MessageKind::Accept && hs.peer_features & wire::KEEPS_LIFE_LINE != 0;
+    // A process that talks to itself needs none.
+    let keeps = m.kind == MessageKind::Accept
+        && hs.peer_features & wire::KEEPS_LIFE_LINE != 0
+        && hs.peer_gid != m.gid;
     let line = locked
         .as_mut()
         .filter(|_| keeps)
