@@ -12,7 +12,7 @@
 use super::kernel::{DescriptorKind, Interface};
 use super::tap::{errno, name_of};
 use memlane_sys::iov::ControlMessage;
-use memlane_sys::sock::{option, set_option};
+use memlane_sys::sock::{interface_is_up, option, set_option};
 use memlane_sys::{Errno, Result};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, netdevice, socket_with};
@@ -132,16 +132,7 @@ pub(super) fn is_up(socket: &OwnedFd, index: u32) -> bool {
     let Ok(name) = netdevice::index_to_name(socket, index) else {
         return false;
     };
-    // SAFETY: an all-zero `ifreq` is a valid value.
-    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
-        *to = libc::c_char::from_ne_bytes([from]);
-    }
-    // SAFETY: the call reads the name, which ends with a NUL, and writes the flags; the structure is alive and has its size.
-    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) };
-    // SAFETY: the call has succeeded, so it has written this member.
-    asked == 0 && i32::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_UP != 0
+    interface_is_up(socket.as_raw_fd(), name.as_bytes()).unwrap_or(false)
 }
 
 /// A packet socket on an interface.

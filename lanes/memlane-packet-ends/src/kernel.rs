@@ -100,7 +100,6 @@ impl Interface {
         if afpacket::is_gone(&self.fd, index) {
             return Err(EndError::Device(GONE));
         }
-        // A frame says nothing of that: it may have waited since before the interface went down.
         self.down = (!afpacket::is_up(&self.fd, index)).then(Instant::now);
         Ok(())
     }
@@ -236,6 +235,10 @@ impl Interface {
             }
             read => read.map_err(ended)?,
         };
+        if self.down.is_some() {
+            // The frame may have waited since before the interface went down.
+            self.look_whether_gone()?;
+        }
         self.large = len > LARGE;
         let (at, len) = if len < PACKET_MIN {
             (TAG, len)

@@ -446,6 +446,22 @@ pub fn unix_channel() -> Result<(Fd, Fd)> {
     Ok(unsafe { (Fd::from_raw(ends[0]), Fd::from_raw(ends[1])) })
 }
 
+/// Is the network interface of this name up, in the network namespace of this socket? (`SIOCGIFFLAGS`, netdevice(7).)
+pub fn interface_is_up(fd: i32, name: &[u8]) -> Result<bool> {
+    // SAFETY: an all-zero `ifreq` is a valid value.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    // The last byte stays NUL.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    // SAFETY: the call reads the name and writes the flags of a structure that is alive and as long as it expects.
+    unsafe { syscall!(libc::SYS_ioctl, fd, libc::SIOCGIFFLAGS, &raw mut request) }?;
+    // SAFETY: the call has succeeded: it has written this member.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_UP != 0)
+}
+
 /// Has the other end of a connected socket been closed, by everybody who had it?
 pub fn has_hung_up(fd: i32) -> bool {
     let mut asked = libc::pollfd {
