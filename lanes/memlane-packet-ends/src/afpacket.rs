@@ -12,12 +12,11 @@
 use super::kernel::{DescriptorKind, Interface};
 use super::tap::{errno, name_of};
 use memlane_sys::iov::ControlMessage;
-use memlane_sys::sock::{interface_is_up, option, set_option};
+use memlane_sys::sock::{option, set_option};
 use memlane_sys::{Errno, Result};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, netdevice, socket_with};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
 
 /// `SOL_PACKET` and its options (`linux/if_packet.h`).
 const SOL_PACKET: i32 = 263;
@@ -118,22 +117,6 @@ static NOTHING: Instruction = Instruction {
     jumps: [0; 2],
     value: 0,
 };
-
-/// How often to look whether an interface that went down is still there.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// Is there no interface of this number any more, where the socket is?
-pub(super) fn is_gone(socket: &OwnedFd, index: u32) -> bool {
-    netdevice::index_to_name(socket, index) == Err(rustix::io::Errno::NODEV)
-}
-
-/// Is the interface of this number up?
-pub(super) fn is_up(socket: &OwnedFd, index: u32) -> bool {
-    let Ok(name) = netdevice::index_to_name(socket, index) else {
-        return false;
-    };
-    interface_is_up(socket.as_raw_fd(), name.as_bytes()).unwrap_or(false)
-}
 
 /// A packet socket on an interface.
 ///

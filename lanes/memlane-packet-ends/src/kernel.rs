@@ -7,7 +7,8 @@
 
 use super::headers::{self, LOOK};
 use super::{
-    End, EndCounts, EndError, Filled, More, Sent, Sleep, Taker, Taking, afpacket, lend, vnet,
+    End, EndCounts, EndError, Filled, More, Sent, Sleep, Taker, Taking, afpacket, lend, presence,
+    vnet,
 };
 use memlane_packet::engine::chain::{Frame, Part, Room};
 use memlane_packet::layout::{PACKET_MAX, PACKET_MIN, SLOTS_MAX};
@@ -97,10 +98,10 @@ impl Interface {
         let DescriptorKind::Socket { index } = self.kind else {
             return Ok(());
         };
-        if afpacket::is_gone(&self.fd, index) {
+        if presence::is_gone(&self.fd, index) {
             return Err(EndError::Device(GONE));
         }
-        self.down = (!afpacket::is_up(&self.fd, index)).then(Instant::now);
+        self.down = (!presence::is_up(&self.fd, index)).then(Instant::now);
         Ok(())
     }
 
@@ -420,13 +421,13 @@ impl End for Interface {
 
     fn woken(&mut self) -> core::result::Result<(), EndError> {
         match self.down {
-            Some(at) if at.elapsed() >= afpacket::LOOK_AGAIN => self.look_whether_gone(),
+            Some(at) if at.elapsed() >= presence::LOOK_AGAIN => self.look_whether_gone(),
             _ => Ok(()),
         }
     }
 
     fn due(&self) -> Option<Instant> {
-        self.down.map(|at| at + afpacket::LOOK_AGAIN)
+        self.down.map(|at| at + presence::LOOK_AGAIN)
     }
 
     fn counts(&self) -> EndCounts {

@@ -44,6 +44,7 @@ pub mod memif;
 pub mod pcap;
 mod peer_event;
 pub mod port;
+mod presence;
 pub mod segment;
 #[cfg(feature = "smoltcp")]
 pub mod smoltcp;
