@@ -12,6 +12,7 @@ use rustix::net::{
     SocketFlags, SocketType, sockopt,
 };
 use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -27,10 +28,12 @@ const BACKLOG: i32 = 1_024;
 const SO_PEERPIDFD: libc::c_int = 77;
 
 /// What the agent has done since it began.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counts {
     /// Processes that are connected.
     pub processes: u64,
+    /// Connections that are remembered: one end has asked, or both have, within the last second.
+    pub remembered: u64,
     /// Questions that were asked.
     pub questions: u64,
     /// Connections whose two ends were introduced.
@@ -133,6 +136,7 @@ impl Agent {
     pub fn counts(&self) -> Counts {
         Counts {
             processes: self.processes.len() as u64,
+            remembered: self.domains.iter().map(|d| d.pairs.len() as u64).sum(),
             ..self.counts
         }
     }

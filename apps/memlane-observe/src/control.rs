@@ -1,11 +1,11 @@
 //! Control sockets: how a program asks a running memlane process for something.
 //!
-//! Servers (`memlane serve`), sessions (`memlane map`) and packet processes (`memlane net`) listen on a unix socket. A
-//! client sends one JSON question and gets one JSON [`Reply`].
+//! Servers (`memlane serve`), sessions (`memlane map`), packet processes (`memlane net`) and the agent (`memlane agent`) listen
+//! on a unix socket. A client sends one JSON question and gets one JSON [`Reply`].
 //!
 //! Servers and sessions have abstract names, `memlane/ROLE/UID/NAME`, so `kill -9` leaves nothing behind. Processes of
-//! `memlane net` run in network namespaces of their own, where an abstract name of another namespace is not visible.
-//! Their sockets are files in the user's run directory; whoever looks next removes the file of a killed process.
+//! `memlane net`, and an agent in a container, run in network namespaces of their own, where an abstract name of another
+//! namespace is not visible. Their sockets are files in the user's run directory; whoever looks next removes the file of a killed process.
 //!
 //! Both ends ask the kernel who the other end is. A process obeys its own user and root, and a client believes only
 //! these two.
@@ -40,6 +40,8 @@ pub enum Role {
     Session,
     /// A process of `memlane net` that joins two ends.
     Net,
+    /// `memlane agent`.
+    Agent,
 }
 
 impl Role {
@@ -48,12 +50,13 @@ impl Role {
             Role::Server => "server",
             Role::Session => "session",
             Role::Net => "net",
+            Role::Agent => "agent",
         }
     }
 
     /// Whether its name is a file in the run directory.
     fn has_a_file(self) -> bool {
-        self == Role::Net
+        matches!(self, Role::Net | Role::Agent)
     }
 }
 
@@ -487,7 +490,7 @@ pub fn ask<Q: Question>(
 }
 
 /// Names of this user's processes, sorted. Servers and sessions are those of this network namespace. A process of
-/// `memlane net` may have been killed: then its name is listed until somebody asks it.
+/// `memlane net` or an agent may have been killed: then its name is listed until somebody asks it.
 ///
 /// # Errors
 ///

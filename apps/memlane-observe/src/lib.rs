@@ -9,6 +9,7 @@
 //! | [`processes`] | finds the processes and reads their pages: [`Survey`](processes::Survey) |
 //! | [`page`] | one page, checked: settings, counters, connections |
 //! | [`rings`] | how full the rings are, from the pages of both ends |
+//! | [`containers`] | which container a process is in, and its name |
 //! | [`counters`] | counters of one process or of many, and what was counted between two readings |
 //! | [`kernel_sockets`] | addresses from the kernel's socket table, where a page has none |
 //! | [`control`] | control sockets: one JSON question to a running process, one reply |
@@ -32,6 +33,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+pub mod containers;
 pub mod control;
 pub mod counters;
 pub mod kernel_sockets;

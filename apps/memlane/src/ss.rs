@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use memlane_core::reason::Reason;
 use memlane_core::stats::ConnState;
+use memlane_observe::containers::{Container, Containers};
 use memlane_observe::kernel_sockets::KernelSockets;
 use memlane_observe::page::{Conn, Flow};
 use memlane_observe::processes::{Process, Survey};
@@ -65,15 +66,24 @@ struct Row<'a> {
     addresses: Option<(SocketAddr, SocketAddr)>,
     inode: u64,
     listening: bool,
+    container: Option<Container>,
+    peer_container: Option<Container>,
 }
 
 fn rows(survey: &Survey, all: bool) -> Vec<Row<'_>> {
     let mut sockets = KernelSockets::default();
+    let mut containers = Containers::default();
     let mut rows = Vec::new();
     for process in &survey.processes {
+        let container = containers.of(process.pid);
         for conn in &process.page.conns {
             if all || conn.state != ConnState::New {
-                rows.push(Row::new(process, conn, &mut sockets));
+                let mut row = Row::new(process, conn, &mut sockets);
+                row.container.clone_from(&container);
+                // Without its name, the number may be one of another pid namespace.
+                let peer_is_seen = !conn.peer_comm.is_empty();
+                row.peer_container = peer_is_seen.then(|| containers.of(conn.peer_pid)).flatten();
+                rows.push(row);
             }
         }
     }
@@ -88,6 +98,8 @@ impl<'a> Row<'a> {
             addresses: conn.addresses,
             inode: conn.inode,
             listening: false,
+            container: None,
+            peer_container: None,
         };
         if row.addresses.is_some() {
             return row;
@@ -146,10 +158,13 @@ pub(crate) fn mode(conn: &Conn) -> String {
     }
 }
 
-fn header(processes: bool, wide: bool) -> Vec<&'static str> {
+fn header(processes: bool, wide: bool, containers: bool) -> Vec<&'static str> {
     let mut header = vec!["State", "Local", "Peer", "Process"];
     if processes {
         header.extend(["Fd", "Peer-Process", "Peer-Uid"]);
+    }
+    if containers {
+        header.extend(["Container", "Peer-Container"]);
     }
     header.extend(["Mode", "Ring-Tx", "Ring-Rx"]);
     header.extend(["Tx-Ring", "Tx-TCP", "Rx-Ring", "Rx-TCP"]);
@@ -160,16 +175,19 @@ fn header(processes: bool, wide: bool) -> Vec<&'static str> {
 }
 
 fn table(rows: &[Row<'_>], args: &Args) -> String {
-    let header = header(args.processes, args.wide);
+    let containers = rows
+        .iter()
+        .any(|row| row.container.is_some() || row.peer_container.is_some());
+    let header = header(args.processes, args.wide, containers);
     let right = [
         "Ring-Tx", "Ring-Rx", "Tx-Ring", "Tx-TCP", "Rx-Ring", "Rx-TCP", "Fd", "Peer-Uid", "Sends",
         "Receives", "Inode",
     ];
-    let lines = rows.iter().map(|row| line(row, args)).collect();
+    let lines = rows.iter().map(|row| line(row, args, containers)).collect();
     out::columns(&header, &right, lines)
 }
 
-fn line(row: &Row<'_>, args: &Args) -> Vec<String> {
+fn line(row: &Row<'_>, args: &Args, containers: bool) -> Vec<String> {
     let conn = row.conn;
     let number = |n: u64| match args.wide {
         true => n.to_string(),
@@ -183,6 +201,11 @@ fn line(row: &Row<'_>, args: &Args) -> Vec<String> {
     ];
     if args.processes {
         cells.extend([conn.fd.to_string(), peer_process(conn), peer_uid(conn)]);
+    }
+    if containers {
+        let name = |container: &Option<Container>| container.as_ref().map(|c| c.name.clone());
+        let both = [&row.container, &row.peer_container];
+        cells.extend(both.map(|container| name(container).unwrap_or_else(|| "-".to_owned())));
     }
     cells.push(mode(conn));
     cells.extend([&conn.tx, &conn.rx].map(|flow| ring_use(flow, &number)));
@@ -280,6 +303,8 @@ struct ConnDocument {
     peer_pid: Option<u32>,
     peer_uid: Option<u32>,
     inode: Option<u64>,
+    container: Option<ContainerDocument>,
+    peer_container: Option<ContainerDocument>,
     since_unix_nanoseconds: u64,
     reason: Option<ReasonDocument>,
     peer_reason: Option<ReasonDocument>,
@@ -292,6 +317,13 @@ struct ConnDocument {
 struct AddressDocument {
     address: String,
     port: u16,
+}
+
+#[derive(Serialize)]
+struct ContainerDocument {
+    engine: &'static str,
+    id: String,
+    name: String,
 }
 
 /// A reason for TCP, as all JSON documents show it.
@@ -344,6 +376,8 @@ impl ConnDocument {
             peer_pid: (conn.peer_pid != 0).then_some(conn.peer_pid),
             peer_uid: (conn.peer_pid != 0).then_some(conn.peer_uid),
             inode: (row.inode != 0).then_some(row.inode),
+            container: row.container.clone().map(ContainerDocument::from),
+            peer_container: row.peer_container.clone().map(ContainerDocument::from),
             since_unix_nanoseconds: conn.since_ns,
             reason: ReasonDocument::of(conn.reason).filter(|_| !memlane),
             peer_reason: ReasonDocument::of(conn.peer_reason).filter(|_| !memlane),
@@ -361,6 +395,13 @@ impl ReasonDocument {
             name: reason.name(),
             text: reason.text(),
         })
+    }
+}
+
+impl From<Container> for ContainerDocument {
+    fn from(container: Container) -> ContainerDocument {
+        let Container { engine, id, name } = container;
+        ContainerDocument { engine, id, name }
     }
 }
 
@@ -394,7 +435,7 @@ mod tests {
     #[test]
     fn every_column_is_explained_in_the_guide() {
         let guide = include_str!("../../../docs/guides/seeing.md");
-        for column in header(true, true) {
+        for column in header(true, true, true) {
             assert!(guide.contains(&format!("| `{column}` |")), "{column}");
         }
     }

@@ -1,6 +1,9 @@
 //! `memlane agent`: introduces processes of different network namespaces to each other.
 
 mod install;
+mod told;
+
+pub(crate) use told::{Told, metrics_of, of_domain};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -78,6 +81,14 @@ fn serve(args: Args) -> anyhow::Result<()> {
         out::print(&format!("serves {}\n", domain.display()))?;
     }
     let _ = keep_only_what_looking_needs();
+    // An agent that cannot be asked serves all the same.
+    let teller = told::Teller::start(&domains)
+        .inspect_err(|e| {
+            out::warn(&format!(
+                "memlane info and the exporter cannot ask this agent: {e}"
+            ))
+        })
+        .ok();
     service::ready();
     let mut told = Instant::now();
     loop {
@@ -100,6 +111,9 @@ fn serve(args: Args) -> anyhow::Result<()> {
             return Ok(());
         }
         agent.turn(Duration::ZERO)?;
+        if let Some(teller) = &teller {
+            teller.tell(agent.counts());
+        }
     }
 }
 
@@ -116,6 +130,7 @@ fn keep_only_what_looking_needs() -> rustix::io::Result<()> {
 fn line(counts: &Counts) -> String {
     let Counts {
         processes,
+        remembered: _,
         questions,
         met,
         nobody,

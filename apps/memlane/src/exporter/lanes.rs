@@ -1,39 +1,22 @@
-//! The block and packet lanes: asks this user's processes for their counters.
+//! The block and packet lanes, and the agent: asks this user's processes for their counters.
 
 use std::time::{Duration, Instant};
 
-use memlane_observe::control::{self, Question, Role};
+use memlane_observe::control::{self, Role};
 use prometheus_client::registry::Registry;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
+use crate::agent;
 use crate::blocks;
+use crate::daemon::describe::Look;
 use crate::net;
 
 /// Longest time for all answers together. Prometheus gives up after ten seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The question that all these processes understand.
-#[derive(Serialize, Deserialize, Debug)]
-#[serde(tag = "verb", rename_all = "kebab-case")]
-enum Look {
-    /// Everything about the process.
-    Describe,
-}
-
-impl Question for Look {
-    fn is_read_only(&self) -> bool {
-        true
-    }
-
-    fn timeout(&self) -> Duration {
-        Duration::from_secs(1)
-    }
-}
-
 /// The answers, and the number of processes without a usable answer.
 pub(super) struct Answers {
-    pub(super) registries: [Registry; 3],
+    pub(super) registries: [Registry; 4],
     pub(super) silent: u64,
 }
 
@@ -52,6 +35,7 @@ pub(super) fn ask() -> Answers {
             until,
             &mut silent,
         )),
+        agent::metrics_of(&describe::<agent::Told>(Role::Agent, until, &mut silent)),
     ];
     Answers { registries, silent }
 }

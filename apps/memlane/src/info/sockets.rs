@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 
 use memlane_core::region::Region;
 use memlane_socket::config::DEFAULT_DOMAIN;
@@ -14,6 +15,7 @@ use memlane_sys::sock::{self, Tuple};
 
 use super::finding::{Finding, Lack, lack, said};
 use super::host;
+use crate::agent;
 use crate::run;
 
 /// The oldest kernel that the lane was made for.
@@ -64,7 +66,7 @@ pub(super) fn look() -> Vec<Finding> {
         Finding::new(
             "agent",
             "an introduction to programs of other network namespaces",
-            agent(),
+            introductions(),
         )
         .optional(),
     );
@@ -132,14 +134,14 @@ fn proc() -> Found {
 }
 
 /// The agent of the domain that a program here would ask.
-fn agent() -> Found {
+fn introductions() -> Found {
     let domain = std::env::var("MEMLANE_DOMAIN").unwrap_or_else(|_| DEFAULT_DOMAIN.to_owned());
     if domain == "off" {
         return Err(lack("MEMLANE_DOMAIN is off", "unset MEMLANE_DOMAIN"));
     }
     let path = format!("{domain}/{SOCKET}");
     match sock::unix_seqpacket_to(path.as_bytes()) {
-        Ok(_) => Ok(Some(domain)),
+        Ok(_) => Ok(Some(served(domain))),
         Err(errno @ Errno(libc::ENOENT | libc::ECONNREFUSED)) => Err(lack(
             format!("no agent listens at {path}: {}", text(errno)),
             "on the host: memlane agent; in a container: mount that directory (memlane agent install)",
@@ -149,6 +151,17 @@ fn agent() -> Found {
             "a security module forbids unix sockets (AppArmor's ABI 4, SELinux): its policy must allow this one",
         )),
         Err(errno) => Err(said(format!("{path}: {}", text(errno)))),
+    }
+}
+
+/// The domain, and what its agent has done if it may be asked.
+fn served(domain: String) -> String {
+    match agent::of_domain(Path::new(&domain)) {
+        Some(told) => format!(
+            "{domain}; {} processes, {} connections introduced of {} questions",
+            told.counts.processes, told.counts.met, told.counts.questions
+        ),
+        None => domain,
     }
 }
 

@@ -1,0 +1,139 @@
+//! What a running agent tells about itself over its control socket, to the exporter and to `memlane info`.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memlane_agent::server::Counts;
+use memlane_observe::control::{self, Listener, NameGuard, Reply, Role};
+use prometheus_client::registry::Registry;
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::describe::Look;
+use crate::daemon::metrics::{Value, counters, gauges, labels};
+
+/// What an agent tells.
+#[derive(Clone, Serialize, Deserialize, Debug)]
+pub(crate) struct Told {
+    /// Its process id, as it sees it.
+    pub(crate) pid: u32,
+    /// The directories that it serves.
+    pub(crate) domains: Vec<PathBuf>,
+    /// What it has done since it began.
+    pub(crate) counts: Counts,
+}
+
+/// The agent's side: the counts that it tells next.
+pub(super) struct Teller {
+    told: Arc<Mutex<Told>>,
+    _name: NameGuard,
+}
+
+impl Teller {
+    /// Answers in the background from now on. Other users are not answered.
+    pub(super) fn start(domains: &[PathBuf]) -> std::io::Result<Teller> {
+        let pid = std::process::id();
+        let told = Arc::new(Mutex::new(Told {
+            pid,
+            domains: domains.to_vec(),
+            counts: Counts::default(),
+        }));
+        let listener = Listener::bind(Role::Agent, &pid.to_string())?;
+        let shown = Arc::clone(&told);
+        let name = listener.in_background(move |Look::Describe| {
+            let told = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            Reply::Done(serde_json::to_value(&*told).unwrap_or_default())
+        })?;
+        Ok(Teller { told, _name: name })
+    }
+
+    /// Tells these counts from now on.
+    pub(super) fn tell(&self, counts: Counts) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.counts = counts;
+    }
+}
+
+/// What the agent of this domain tells. `None`: this user runs none, or it does not answer.
+pub(crate) fn of_domain(domain: &Path) -> Option<Told> {
+    let names = control::list(Role::Agent).unwrap_or_default();
+    let told = |name: String| {
+        let told = control::ask(Role::Agent, &name, &Look::Describe).ok()??;
+        serde_json::from_value::<Told>(told).ok()
+    };
+    names
+        .into_iter()
+        .filter_map(told)
+        .find(|told| told.domains.iter().any(|served| served == domain))
+}
+
+/// The metrics of these agents, labelled with the first domain of each.
+pub(crate) fn metrics_of(agents: &[Told]) -> Registry {
+    let mut registry = Registry::with_prefix("memlane_agent");
+    let domain = |told: &Told| {
+        told.domains
+            .first()
+            .map(|first| first.display().to_string())
+    };
+    let each = |of: fn(&Counts) -> u64| -> Vec<Value> {
+        let labelled = |told: &Told| {
+            let domain = domain(told).unwrap_or_default();
+            (labels(&[("domain", &domain)], &[]), of(&told.counts))
+        };
+        agents.iter().map(labelled).collect()
+    };
+    gauges(
+        &mut registry,
+        "processes",
+        "Processes that are connected to the agent",
+        each(|counts| counts.processes).into_iter(),
+    );
+    gauges(
+        &mut registry,
+        "remembered_connections",
+        "Connections that the agent was asked about within the last second",
+        each(|counts| counts.remembered).into_iter(),
+    );
+    counters(
+        &mut registry,
+        "questions",
+        "Questions that the agent was asked",
+        each(|counts| counts.questions).into_iter(),
+    );
+    counters(
+        &mut registry,
+        "introductions",
+        "Connections whose two ends were introduced",
+        each(|counts| counts.met).into_iter(),
+    );
+    counters(
+        &mut registry,
+        "refusals",
+        "Questions that the agent refused, by reason",
+        agents.iter().flat_map(refusals),
+    );
+    counters(
+        &mut registry,
+        "sent_away",
+        "Processes that the agent sent away: too many of one container, or messages that are none",
+        each(|counts| counts.sent_away).into_iter(),
+    );
+    registry
+}
+
+fn refusals(told: &Told) -> Vec<Value> {
+    let counts = &told.counts;
+    let domain = told
+        .domains
+        .first()
+        .map(|first| first.display().to_string());
+    let domain = domain.unwrap_or_default();
+    [
+        ("nobody", counts.nobody),
+        ("not_seen", counts.not_seen),
+        ("untrusted", counts.untrusted),
+        ("forged", counts.forged),
+        ("busy", counts.busy),
+    ]
+    .map(|(why, n)| (labels(&[("domain", &domain), ("reason", why)], &[]), n))
+    .into()
+}
