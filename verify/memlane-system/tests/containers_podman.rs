@@ -3,277 +3,30 @@
 //!
 //! Needs podman, runc, netavark, iptables, redis and root.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memlane_system::blocks::{has, skip};
-use memlane_system::containers::Agent;
-use memlane_system::harness::{Built, TempDir, is_root, plain_only};
+use memlane_system::blocks::skip;
+use memlane_system::containers::{Engine, upgraded};
+use memlane_system::harness::{Built, plain_only};
+use serde_json::Value;
 
-/// As an administrator would write it; limits that may be raised nowhere are those of the test machine.
-const CONFIGURATION: &str = r#"
-[network]
-network_backend = "netavark"
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "none"
-[containers]
-default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
-"#;
-
-/// podman with a configuration of its own, a root file system with redis, and an agent.
-struct Engine {
-    dir: TempDir,
-    agent: Agent,
-    device: PathBuf,
-    name: String,
-}
-
-impl Engine {
-    /// `None`, and a word on standard error, where it cannot be.
-    fn start(test: &'static str) -> Option<Engine> {
-        if plain_only() {
-            return None;
-        }
-        let needed = [
-            "podman",
-            "runc",
-            "redis-server",
-            "redis-benchmark",
-            "iptables",
-            "ldd",
-        ];
-        if let Some(missing) = needed.into_iter().find(|name| !has(name)) {
-            skip(test, &format!("no {missing}: ./dev install-tools"));
-            return None;
-        }
-        if !is_root() {
-            skip(test, "not root");
-            return None;
-        }
-        let agent = Agent::start(test).map_err(|why| skip(test, &why)).ok()?;
-        let dir = TempDir::new(test);
-        std::fs::write(dir.path().join("containers.conf"), CONFIGURATION).expect("written");
-        let name = format!("memlane-test-{}-{test}", std::process::id());
-        let mut engine = Engine {
-            device: PathBuf::from(format!("/etc/cdi/{name}.json")),
-            dir,
-            agent,
-            name,
-        };
-        engine.make_root();
-        engine.make_device();
-        let probe = engine.podman(&[
-            "run",
-            "--rm",
-            "--rootfs",
-            &engine.root(),
-            "/bin/redis-cli",
-            "--version",
-        ]);
-        match probe {
-            Ok(_) => Some(engine),
-            Err(why) => {
-                eprintln!("SKIPPED {test}: podman runs no container here: {why}");
-                None
-            }
-        }
+/// `None`, and a word on standard error, where there can be none.
+fn engine(test: &'static str) -> Option<Engine> {
+    if plain_only() {
+        return None;
     }
-
-    fn root(&self) -> String {
-        self.dir.path().join("root").display().to_string()
-    }
-
-    /// redis and the libraries that it wants; nothing else is in the image.
-    fn make_root(&self) {
-        let root = self.dir.path().join("root");
-        for folder in ["bin", "tmp", "etc", "proc", "sys", "dev", "run", "opt"] {
-            std::fs::create_dir_all(root.join(folder)).expect("a folder");
-        }
-        // Where the device is mounted: root of a user namespace may not make folders here.
-        let domain = self.agent.directory();
-        for mounted_at in ["opt/memlane", &domain[1..]] {
-            std::fs::create_dir_all(root.join(mounted_at)).expect("a folder");
-        }
-        for folder in [
-            self.dir.path(),
-            Path::new(&domain).parent().expect("a folder"),
-        ] {
-            let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(folder, readable).expect("ours");
-        }
-        for program in ["redis-server", "redis-benchmark", "redis-cli"] {
-            let path = found(program);
-            copy(&path, &root.join("bin").join(program));
-            let said = Command::new("ldd").arg(&path).output().expect("ldd");
-            let said = String::from_utf8_lossy(&said.stdout).into_owned();
-            for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
-                copy(Path::new(library), &root.join(&library[1..]));
-            }
-        }
-    }
-
-    /// The device that `memlane agent install` writes, by a name of the test's.
-    fn make_device(&mut self) {
-        let destdir = self.dir.path().join("host");
-        let built = Built::find();
-        let done = Command::new(built.memlane.expect("`cargo build --release` first"))
-            .args([
-                "agent",
-                "install",
-                "--domain",
-                &self.agent.directory(),
-                "--destdir",
-            ])
-            .arg(&destdir)
-            .env("MEMLANE_PRELOAD", &built.preload)
-            .status();
-        assert!(done.is_ok_and(|status| status.success()));
-        let spec = std::fs::read_to_string(destdir.join("etc/cdi/memlane.json")).expect("a device");
-        let tree = destdir.join("var/lib/memlane/inject").display().to_string();
-        let spec = spec
-            .replace("memlane.dev/lane", &format!("memlane.dev/{}", self.name))
-            .replace("/var/lib/memlane/inject", &tree);
-        std::fs::create_dir_all("/etc/cdi").expect("a folder");
-        std::fs::write(&self.device, spec).expect("written");
-    }
-
-    fn podman(&self, args: &[&str]) -> Result<String, String> {
-        let done = Command::new("podman")
-            .args(args)
-            .env("CONTAINERS_CONF", self.dir.path().join("containers.conf"))
-            .output()
-            .map_err(|e| e.to_string())?;
-        match done.status.success() {
-            true => Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned()),
-            false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
-        }
-    }
-
-    /// redis in a container, with more options of podman.
-    fn server(&self, options: &[&str]) -> Server<'_> {
-        let (device, root) = (format!("memlane.dev/{}=on", self.name), self.root());
-        let args = [
-            &["run", "--detach", "--name", &self.name, "--device", &device],
-            options,
-            &[
-                "--rootfs",
-                &root,
-                "/bin/redis-server",
-                "--protected-mode",
-                "no",
-                "--save",
-                "",
-            ],
-        ]
-        .concat();
-        self.podman(&args).expect("a container");
-        Server(self)
-    }
-
-    /// redis-benchmark in another container, until its lanes are open: how many of its connections got one.
-    fn talks(&self, options: &[&str], to: &str, port: &str) -> u64 {
-        let (device, root) = (format!("memlane.dev/{}=on", self.name), self.root());
-        let (variable, name) = ("MEMLANE_STATS_ON_EXIT=1", format!("{}-client", self.name));
-        let args = [
-            &[
-                "run", "--rm", "--name", &name, "--device", &device, "--env", variable,
-            ],
-            options,
-            &["--rootfs", &root, "/bin/redis-benchmark"],
-            &[
-                "-h", to, "-p", port, "-t", "get", "-n", "40000", "-c", "4", "-q",
-            ],
-        ]
-        .concat();
-        let done = Command::new("podman")
-            .args(&args)
-            .env("CONTAINERS_CONF", self.dir.path().join("containers.conf"))
-            .output()
-            .expect("podman");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.success(), "{said}");
-        eprintln!("{said}");
-        upgraded(&said)
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.device);
-    }
-}
-
-struct Server<'a>(&'a Engine);
-
-impl Server<'_> {
-    fn address(&self) -> String {
-        let format = "{{.NetworkSettings.IPAddress}}";
-        let address = self
-            .0
-            .podman(&["inspect", "--format", format, &self.0.name]);
-        address.expect("an address")
-    }
-
-    fn gateway(&self) -> String {
-        let format = "{{.NetworkSettings.Gateway}}";
-        let address = self
-            .0
-            .podman(&["inspect", "--format", format, &self.0.name]);
-        address.expect("an address")
-    }
-
-    fn is_up(&self) {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let said = self
-                .0
-                .podman(&["exec", &self.0.name, "/bin/redis-cli", "ping"]);
-            if said.as_deref() == Ok("PONG") {
-                return;
-            }
-            assert!(Instant::now() < end, "{said:?}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
-    }
-}
-
-impl Drop for Server<'_> {
-    fn drop(&mut self) {
-        let _ = self
-            .0
-            .podman(&["rm", "--force", "--time", "0", &self.0.name]);
-    }
-}
-
-/// What the summary says that a program writes at its end: "memlane: pid 1: 5 connections, 4 upgraded, …".
-fn upgraded(said: &str) -> u64 {
-    let line = said.lines().find(|line| line.starts_with("memlane: pid"));
-    let line = line.unwrap_or_else(|| panic!("no summary: {said}"));
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let at = words.iter().position(|word| word.starts_with("upgraded"));
-    let number = at.and_then(|at| words.get(at - 1)?.parse().ok());
-    number.unwrap_or_else(|| panic!("{line}"))
-}
-
-fn found(program: &str) -> PathBuf {
-    let said = Command::new("sh")
-        .args(["-c", &format!("command -v {program}")])
-        .output();
-    let said = said.expect("sh").stdout;
-    PathBuf::from(String::from_utf8_lossy(&said).trim())
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-    std::fs::copy(from, to).expect("copied");
+    let engine = Engine::start(&format!("memlane-test-{test}"));
+    // A machine may have podman and yet forbid what containers need.
+    let says = |why: String| match why.contains("runs no container") {
+        true => eprintln!("SKIPPED {test}: {why}"),
+        false => skip(test, &why),
+    };
+    engine.map_err(says).ok()
 }
 
 #[test]
 fn two_containers_on_a_bridge_get_lanes() {
-    let Some(engine) = Engine::start("bridge") else {
+    let Some(engine) = engine("bridge") else {
         return;
     };
     let server = engine.server(&[]);
@@ -283,7 +36,7 @@ fn two_containers_on_a_bridge_get_lanes() {
 
 #[test]
 fn behind_a_published_port_two_containers_get_lanes() {
-    let Some(engine) = Engine::start("published") else {
+    let Some(engine) = engine("published") else {
         return;
     };
     let port = (20_000 + std::process::id() % 20_000).to_string();
@@ -294,7 +47,7 @@ fn behind_a_published_port_two_containers_get_lanes() {
 
 #[test]
 fn restricted_containers_of_two_users_get_lanes() {
-    let Some(engine) = Engine::start("restricted") else {
+    let Some(engine) = engine("restricted") else {
         return;
     };
     let restricted = |user| {
@@ -316,19 +69,19 @@ fn restricted_containers_of_two_users_get_lanes() {
 
 #[test]
 fn two_containers_that_share_a_network_get_lanes_without_an_agent() {
-    let Some(mut engine) = Engine::start("shared") else {
+    let Some(mut engine) = engine("shared") else {
         return;
     };
-    engine.agent.kill();
+    engine.agent().kill();
     let server = engine.server(&[]);
     server.is_up();
-    let network = format!("container:{}", engine.name);
+    let network = format!("container:{}", engine.name());
     assert!(engine.talks(&["--network", &network], "127.0.0.1", "6379") >= 4);
 }
 
 #[test]
 fn two_containers_in_user_namespaces_of_their_own_get_lanes() {
-    let Some(engine) = Engine::start("users") else {
+    let Some(engine) = engine("users") else {
         return;
     };
     // The engine, which is root, has made the user namespaces that own their networks.
@@ -337,4 +90,127 @@ fn two_containers_in_user_namespaces_of_their_own_get_lanes() {
     server.is_up();
     let other = ["--uidmap", "0:200000:5000", "--gidmap", "0:200000:5000"];
     assert!(engine.talks(&other, &server.address(), "6379") >= 4);
+}
+
+/// Restricted as Kubernetes calls it, in one pod: an own user each, nothing writable, no capabilities.
+#[test]
+fn two_restricted_containers_of_a_pod_get_lanes_without_an_agent() {
+    let Some(engine) = engine("pod") else {
+        return;
+    };
+    let (image, pod) = (engine.image(), format!("{}-pod", engine.name()));
+    let container = |name: &str, user: u32, command: &str| {
+        format!(
+            r#"
+  - name: {name}
+    image: {image}
+    command: {command}
+    env: [{{name: LD_PRELOAD, value: '/opt/memlane/$LIB/libmemlane_preload.so'}}, {{name: MEMLANE_DOMAIN, value: 'off'}},
+      {{name: MEMLANE_STATS_ON_EXIT, value: '1'}}]
+    volumeMounts: [{{name: memlane, mountPath: /opt/memlane, readOnly: true}}]
+    securityContext: {{runAsUser: {user}, readOnlyRootFilesystem: true, allowPrivilegeEscalation: false,
+      capabilities: {{drop: [ALL]}}, seccompProfile: {{type: RuntimeDefault}}}}"#
+        )
+    };
+    let server = r#"["/bin/redis-server", "--protected-mode", "no", "--save", ""]"#;
+    let client = r#"["/bin/redis-benchmark", "-t", "get", "-n", "40000", "-c", "4", "-q"]"#;
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  restartPolicy: OnFailure\n  volumes:\n  \
+         - {{name: memlane, hostPath: {{path: '{}', type: Directory}}}}\n  containers:{}{}\n",
+        engine.library(),
+        container("server", 1001, server),
+        container("client", 1002, client),
+    );
+    let file = engine.file("pod.yaml");
+    std::fs::write(&file, text).expect("written");
+    let file = file.display().to_string();
+    let played = engine.podman(&["play", "kube", &file]);
+    let outcome = played.and_then(|_| said_at_the_end(&engine, &format!("{pod}-client")));
+    let _ = engine.podman(&["play", "kube", "--down", &file]);
+    let said = outcome.expect("the pod runs");
+    assert!(upgraded(&said) >= 4, "{said}");
+}
+
+/// What a container has said when it has ended well.
+fn said_at_the_end(engine: &Engine, container: &str) -> Result<String, String> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let said = engine.podman_all(&["logs", container])?;
+        if said.contains("memlane: pid") && said.contains("GET: ") {
+            return Ok(said);
+        }
+        if Instant::now() > end {
+            return Err(said);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn with_nothing_writable_and_the_default_filter_of_calls_containers_get_lanes() {
+    let Some(engine) = engine("readonly") else {
+        return;
+    };
+    let options = ["--read-only", "--read-only-tmpfs=false"];
+    let server = engine.server(&options);
+    server.is_up();
+    let pid = engine.podman(&["inspect", "--format", "{{.State.Pid}}", engine.name()]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.expect("a number")));
+    assert!(status.expect("it runs").contains("Seccomp:\t2"));
+    assert!(engine.talks(&options, &server.address(), "6379") >= 4);
+}
+
+#[test]
+fn ss_on_the_host_names_the_containers_at_both_ends() {
+    let Some(engine) = engine("named") else {
+        return;
+    };
+    let server = engine.server(&[]);
+    server.is_up();
+    let address = server.address();
+    let args = [
+        "-h",
+        &address,
+        "-t",
+        "get",
+        "-n",
+        "100000000",
+        "-c",
+        "2",
+        "-q",
+    ];
+    let mut client = engine.client(&[], &args);
+    let (here, there) = (
+        engine.name().to_owned(),
+        format!("{}-client", engine.name()),
+    );
+    let end = Instant::now() + Duration::from_secs(20);
+    let rows = loop {
+        let rows = lanes(&here);
+        if rows.len() >= 2 || Instant::now() > end {
+            break rows;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let _ = engine.podman(&["kill", &there]);
+    let _ = client.wait();
+    assert!(rows.len() >= 2, "{rows:?}");
+    for row in &rows {
+        assert_eq!(row["container"]["engine"], "podman", "{row}");
+        assert_eq!(row["peer_container"]["name"], there.as_str(), "{row}");
+    }
+}
+
+/// The connections on the memory lane of processes in this container, as `memlane ss` shows them.
+fn lanes(container: &str) -> Vec<Value> {
+    let memlane = Built::find()
+        .memlane
+        .expect("`cargo build --release` first");
+    let said = std::process::Command::new(memlane)
+        .args(["ss", "--json"])
+        .output();
+    let said: Value = serde_json::from_slice(&said.expect("it runs").stdout).expect("JSON");
+    let all = said["connections"].as_array().cloned().unwrap_or_default();
+    let here = |row: &Value| row["mode"] == "memlane" && row["container"]["name"] == container;
+    all.into_iter().filter(here).collect()
 }
