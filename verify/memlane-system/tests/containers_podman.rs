@@ -214,3 +214,85 @@ fn lanes(container: &str) -> Vec<Value> {
     let here = |row: &Value| row["mode"] == "memlane" && row["container"]["name"] == container;
     all.into_iter().filter(here).collect()
 }
+
+/// The image is made and run as its recipe says, but upon a base that is at hand.
+#[test]
+fn an_agent_in_a_container_introduces_two_others() {
+    let Some(mut engine) = engine("agent") else {
+        return;
+    };
+    engine.agent().kill();
+    let (base, image) = (engine.image(), format!("localhost/{}-agent", engine.name()));
+    let context = engine.file("image");
+    install_into(&context.join("root"));
+    let recipe = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/agent.Containerfile"
+    );
+    let context = context.display().to_string();
+    let base = format!("BASE={base}");
+    let build = [
+        "build",
+        "--tag",
+        &image,
+        "--build-arg",
+        &base,
+        "--file",
+        recipe,
+        &context,
+    ];
+    engine.podman(&build).expect("built");
+    let (name, domain) = (
+        format!("{}-agent", engine.name()),
+        engine.agent().directory(),
+    );
+    let shared = format!("{domain}:{domain}");
+    let run = [
+        &[
+            "run",
+            "--detach",
+            "--name",
+            &name,
+            "--pid",
+            "host",
+            "--network",
+            "none",
+        ][..],
+        &[
+            "--read-only",
+            "--cap-drop",
+            "all",
+            "--cap-add",
+            "BPF",
+            "--cap-add",
+            "PERFMON",
+        ],
+        &["--security-opt", "seccomp=unconfined"],
+        &["--volume", &shared, &image, &domain],
+    ];
+    let started = engine.podman(&run.concat());
+    let outcome = started.map(|_| {
+        let server = engine.server(&[]);
+        server.is_up();
+        engine.talks(&[], &server.address(), "6379")
+    });
+    let said = engine.podman_all(&["logs", &name]);
+    let _ = engine.podman(&["rm", "--force", "--time", "0", &name]);
+    let _ = engine.podman(&["rmi", "--force", &image]);
+    assert!(outcome.is_ok_and(|lanes| lanes >= 4), "{said:?}");
+}
+
+/// What was built, as `packaging/install.sh` installs it, below `root`.
+fn install_into(root: &std::path::Path) {
+    let built = Built::find();
+    let folder = built.preload.parent().expect("a folder");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/install.sh");
+    let done = std::process::Command::new("sh")
+        .args([script, "install", "--prefix", "/usr", "--destdir"])
+        .arg(root)
+        .arg("--built")
+        .arg(folder)
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(done.is_ok_and(|status| status.success()));
+}

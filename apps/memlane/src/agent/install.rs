@@ -31,6 +31,9 @@ pub(crate) struct Install {
     /// Put everything below this folder, for packages and tests
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     destdir: PathBuf,
+    /// Write no service: the agent runs in a container
+    #[arg(long)]
+    no_unit: bool,
 }
 
 pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
@@ -41,6 +44,9 @@ pub(crate) fn run(args: &Install) -> anyhow::Result<()> {
         .with_context(|| format!("cannot lay out the library in {}", laid_out.display()))?;
     let edits = Edits::new(Place::Container, Path::new(units::TREE), &args.domain);
     put(&below("/etc/cdi/memlane.json"), &cdi::text(&edits)?)?;
+    if args.no_unit {
+        return Ok(());
+    }
     let packaged = PACKAGED
         .iter()
         .find(|folder| below(folder).join(UNIT_NAME).exists());

@@ -98,7 +98,7 @@ impl Engine {
         self.dir.path().join("root").display().to_string()
     }
 
-    /// redis and the libraries that it wants; nothing else is in the image.
+    /// redis, and the libraries that it and the agent want; nothing else is in the image.
     fn make_root(&self) {
         let root = self.dir.path().join("root");
         for folder in ["bin", "tmp", "etc", "proc", "sys", "dev", "run", "opt"] {
@@ -117,9 +117,13 @@ impl Engine {
             std::fs::set_permissions(folder, readable).expect("ours");
         }
         for program in INSIDE {
-            let path = found(program);
-            copy(&path, &root.join("bin").join(program));
-            let said = Command::new("ldd").arg(&path).output().expect("ldd");
+            copy(&found(program), &root.join("bin").join(program));
+        }
+        let memlane = Built::find()
+            .memlane
+            .expect("`cargo build --release` first");
+        for path in INSIDE.map(found).iter().chain([&memlane]) {
+            let said = Command::new("ldd").arg(path).output().expect("ldd");
             let said = String::from_utf8_lossy(&said.stdout).into_owned();
             for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
                 copy(Path::new(library), &root.join(&library[1..]));
