@@ -1,7 +1,9 @@
 //! Programs in several network namespaces, and the agent that introduces them to each other.
 
 mod agent;
+mod container;
 mod networks;
 
 pub use agent::Agent;
+pub use container::Container;
 pub use networks::{Between, Networks};
