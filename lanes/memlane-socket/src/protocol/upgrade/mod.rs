@@ -252,13 +252,18 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 // --- what comes -----------------------------------------------------------
 
-fn deliver(m: &Message, got: Received) {
-    faults::at(match m.kind {
+/// The step at which a message of this kind has come.
+fn came(kind: MessageKind) -> Step {
+    match kind {
         MessageKind::Proposal => Step::ProposalCame,
         MessageKind::Accept => Step::AcceptCame,
         MessageKind::Decline => Step::DeclineCame,
         MessageKind::Confirm => Step::ConfirmCame,
-    });
+    }
+}
+
+fn deliver(m: &Message, got: Received) {
+    faults::at(came(m.kind));
     match m.kind {
         MessageKind::Proposal => return mail::proposed(m, got),
         MessageKind::Decline => release_declined(m),
