@@ -1,9 +1,11 @@
 //! Programs in several network namespaces, and the agent that introduces them to each other.
 
 mod agent;
+mod cgroup;
 mod container;
 mod networks;
 
 pub use agent::Agent;
+pub use cgroup::{Cgroup, Hierarchy};
 pub use container::Container;
 pub use networks::{Between, Networks};

@@ -154,6 +154,16 @@ impl Networks {
         self.one_network();
     }
 
+    /// Takes the client's network away, as an engine does that disconnects a container: both ends of the cable are gone.
+    pub fn pull(&self) {
+        ip(&["-n", self.client(), "link", "del", "e0"]);
+    }
+
+    /// Gives it back, with the same addresses. Only for [`Between::Cable`].
+    pub fn plug(&self) {
+        self.cable();
+    }
+
     /// Both are in one network.
     fn one_network(&self) {
         self.set(
