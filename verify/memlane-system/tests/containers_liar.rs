@@ -17,6 +17,7 @@ use memlane_system::containers::{Agent, Between, Networks};
 use memlane_system::harness::plain_only;
 use memlane_system::pair::{Alone, DEFAULT, End, Settings};
 use memlane_system::real::Reason;
+use memlane_system::real::held::channels_of;
 
 /// The liar, in the client's namespace, and the program that it has been introduced to.
 struct Meeting {
@@ -131,29 +132,6 @@ impl Meeting {
         (m.gid, m.id) = (0x6c69_6172, 1 << 32 | 7);
         m
     }
-}
-
-/// Unnamed SEQPACKET sockets of a process.
-fn channels_of(pid: u32) -> usize {
-    let table = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).expect("/proc");
-    let is_ours = |inode: &str| {
-        table.lines().any(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.get(4) == Some(&"0005") && words.get(6) == Some(&inode)
-        })
-    };
-    std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .expect("/proc")
-        .flatten()
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter(|link| {
-            let name = link.to_string_lossy().into_owned();
-            let inode = name
-                .strip_prefix("socket:[")
-                .and_then(|rest| rest.strip_suffix(']'));
-            inode.is_some_and(is_ours)
-        })
-        .count()
 }
 
 /// A connection that is made in a network namespace, by a thread that goes there.

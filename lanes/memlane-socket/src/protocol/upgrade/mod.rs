@@ -31,6 +31,7 @@ mod messages;
 mod names;
 mod own_ring;
 mod proof;
+mod renumbered;
 mod standing;
 mod version;
 
@@ -43,6 +44,7 @@ use messages::{
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
+pub use renumbered::renumbered;
 pub use standing::{Standing, bar, connected, freeze, give_up, hope_again, standing};
 
 use crate::faults::{self, Step};
