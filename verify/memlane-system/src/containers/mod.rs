@@ -3,9 +3,11 @@
 mod agent;
 mod cgroup;
 mod container;
+mod many;
 mod networks;
 
 pub use agent::Agent;
 pub use cgroup::{Cgroup, Hierarchy};
 pub use container::Container;
+pub use many::Many;
 pub use networks::{Between, Networks};
