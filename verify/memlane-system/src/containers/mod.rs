@@ -10,4 +10,4 @@ pub use agent::Agent;
 pub use cgroup::{Cgroup, Hierarchy};
 pub use container::Container;
 pub use many::Many;
-pub use networks::{Between, Networks};
+pub use networks::{Between, Networks, in_namespace};

@@ -274,6 +274,23 @@ impl Networks {
     }
 }
 
+/// Does something in a network namespace, by a thread that goes there. A socket that is made there stays there.
+///
+/// # Panics
+/// If there is no such namespace, or if `act` panics.
+pub fn in_namespace<T: Send>(name: &str, act: impl FnOnce() -> T + Send) -> T {
+    let file = std::fs::File::open(format!("/run/netns/{name}")).expect("a namespace");
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind)
+                .expect("root may go there");
+            act()
+        });
+        thread.join().expect("it did what it should")
+    })
+}
+
 impl Drop for Networks {
     fn drop(&mut self) {
         for name in &self.names {
