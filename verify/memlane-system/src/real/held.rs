@@ -74,9 +74,11 @@ pub fn grown(before: &BTreeMap<u32, Held>, now: &BTreeMap<u32, Held>) -> String 
 /// # Panics
 /// If it has gone.
 pub fn channels_of(pid: u32) -> usize {
-    let table = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).expect("/proc");
+    // A socket is in the table of the network namespace where it was made: a channel is in the agent's, which is ours.
+    let tables = [pid.to_string(), "self".into()]
+        .map(|of| std::fs::read_to_string(format!("/proc/{of}/net/unix")).expect("/proc"));
     let is_ours = |inode: &str| {
-        table.lines().any(|line| {
+        tables.iter().flat_map(|table| table.lines()).any(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             words.get(4) == Some(&"0005") && words.get(6) == Some(&inode)
         })

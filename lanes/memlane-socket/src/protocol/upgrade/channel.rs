@@ -70,6 +70,9 @@ fn met(conn: &ConnRef, hs: &mut Handshake, peer: u64, end: Fd) -> Result<(), Rea
     if own.ino != hs.asked_inode || peer == 0 {
         return Err(Reason::CLOSING); // the number has been given to another socket meanwhile
     }
+    if !sock::is_unix_seqpacket(end.raw()) {
+        return Err(Reason::AGENT); // who gives that is no agent
+    }
     hs.channel = process::hide(end);
     if hs.channel < 0 {
         return Err(Reason::NO_DEVICE); // no room among our descriptors
