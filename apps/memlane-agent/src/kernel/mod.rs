@@ -14,7 +14,9 @@ pub use program::Record;
 use core::fmt;
 use program::{Offsets, RECORD};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::thread::CapabilitySet;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 /// Where the kernel shows its own type information.
 pub const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
@@ -22,10 +24,27 @@ pub const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
 const ITERATOR: &str = "bpf_iter_task_file";
 /// The inode of the initial user namespace (`PROC_USER_INIT_INO`, include/linux/proc_ns.h).
 pub const INITIAL_USER_NAMESPACE: u32 = 0xefff_fffd;
+/// The inode of the initial pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u32 = 0xefff_fffc;
+/// Where the kernel says how far it is locked down (security/lockdown/lockdown.c).
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 /// `TCP_ESTABLISHED` (include/net/tcp_states.h).
 pub const ESTABLISHED: u8 = 1;
 /// Records that are read at a time.
 const AT_ONCE: usize = 64;
+
+/// What keeps a process from loading a BPF program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forbidden {
+    /// It has no `CAP_BPF` or no `CAP_PERFMON`.
+    NoCapability,
+    /// The kernel is locked down to `confidentiality`.
+    LockedDown,
+    /// Its user namespace is not the initial one, in which the capabilities are asked for.
+    UserNamespace,
+    /// A filter of calls, or a security module.
+    Filtered,
+}
 
 /// Why no sockets can be looked at.
 #[derive(Debug)]
@@ -34,8 +53,12 @@ pub enum LookError {
     NoTypes(io::Error),
     /// Its type information lacks something.
     Types(BtfError),
-    /// It does not let this process load the program: CAP_BPF and CAP_PERFMON in the initial user namespace are needed.
-    NotAllowed,
+    /// It does not let this process load the program, and why, as far as can be told.
+    NotAllowed(Forbidden),
+    /// It cannot limit the iterator to one process: it is older than Linux 6.1.
+    TooOld,
+    /// The iterator finds nothing from within a pid namespace of its own.
+    OtherPids,
     /// It refuses the program.
     Refused(io::Error),
 }
@@ -48,10 +71,13 @@ impl fmt::Display for LookError {
                 "{BTF_FILE} cannot be read: {e} (the kernel needs CONFIG_DEBUG_INFO_BTF)"
             ),
             LookError::Types(e) => write!(f, "{e}"),
-            LookError::NotAllowed => write!(
-                f,
-                "the kernel does not let this process load a BPF program (CAP_BPF and CAP_PERFMON are needed, outside of \
-                 containers, and no lockdown)"
+            LookError::NotAllowed(why) => write!(f, "this process may not load a BPF program: {why}"),
+            LookError::TooOld => f.write_str(
+                "this kernel cannot look at the sockets of one process: Linux 6.1 or later is needed",
+            ),
+            LookError::OtherPids => f.write_str(
+                "this process is in a pid namespace of its own, from which the kernel shows no other process's sockets: \
+                 run the agent in the host's (--pid host)",
             ),
             LookError::Refused(e) => write!(f, "the kernel refuses the BPF program: {e}"),
         }
@@ -59,6 +85,53 @@ impl fmt::Display for LookError {
 }
 
 impl std::error::Error for LookError {}
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Forbidden::NoCapability => {
+                "it lacks CAP_BPF or CAP_PERFMON (run it as root, or give a container --cap-add BPF --cap-add PERFMON)"
+            }
+            Forbidden::LockedDown => {
+                "the kernel is locked down for confidentiality, which keeps BPF programs from reading (boot with \
+                 lockdown=integrity, or without lockdown)"
+            }
+            Forbidden::UserNamespace => {
+                "it is in a user namespace of its own, and CAP_BPF counts only in the initial one (run it outside of rootless \
+                 engines)"
+            }
+            Forbidden::Filtered => {
+                "a filter of calls (seccomp) or a security module forbids bpf(2) (for a container: --security-opt \
+                 seccomp=unconfined)"
+            }
+        })
+    }
+}
+
+impl Forbidden {
+    /// What keeps this process from it, by what /proc and /sys tell.
+    fn here() -> Forbidden {
+        let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
+        let has = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(needed));
+        if !has {
+            return Forbidden::NoCapability;
+        }
+        if text(LOCKDOWN).contains("[confidentiality]") {
+            return Forbidden::LockedDown;
+        }
+        match namespace("user") {
+            Some(INITIAL_USER_NAMESPACE) | None => Forbidden::Filtered,
+            Some(_) => Forbidden::UserNamespace,
+        }
+    }
+}
+
+/// The inode of this process's namespace of a kind.
+fn namespace(kind: &str) -> Option<u32> {
+    let ino = std::fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino();
+    u32::try_from(ino).ok()
+}
 
 /// Looks at other processes' sockets.
 pub struct Looker {
@@ -79,7 +152,23 @@ impl Looker {
         let window = call::make_window().map_err(refused)?;
         let code = program::assemble(&offsets, rustix::fd::AsRawFd::as_raw_fd(&window));
         let program = call::load_program(&code, iterator).map_err(refused)?;
-        Ok(Looker { program, window })
+        let looker = Looker { program, window };
+        looker.try_it()?;
+        if namespace("pid").is_some_and(|ino| ino != INITIAL_PID_NAMESPACE) {
+            return Err(LookError::OtherPids);
+        }
+        Ok(looker)
+    }
+
+    /// Looks at this process: a kernel that cannot limit the iterator to one process is noticed now.
+    fn try_it(&self) -> Result<(), LookError> {
+        let own = rustix::process::getpid();
+        let own = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
+        let looked = own.map_err(Into::into).and_then(|own| self.look(own.as_fd(), (0, 0), drop));
+        looked.map_err(|e| match e.raw_os_error() {
+            Some(libc::EINVAL | libc::E2BIG | libc::ENOSYS) => LookError::TooOld,
+            _ => refused(e),
+        })
     }
 
     /// Hands `each` what is to be seen of the TCP sockets with descriptors from `from` to `to`, of the process that a
@@ -119,7 +208,7 @@ impl Looker {
 
 fn refused(e: io::Error) -> LookError {
     match e.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => LookError::NotAllowed,
+        Some(libc::EPERM | libc::EACCES) => LookError::NotAllowed(Forbidden::here()),
         _ => LookError::Refused(e),
     }
 }
