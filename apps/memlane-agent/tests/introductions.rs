@@ -22,7 +22,7 @@ use std::time::Duration;
 fn looker() -> Option<Looker> {
     match Looker::open() {
         Ok(looker) => Some(looker),
-        Err(e @ (LookError::NotAllowed | LookError::NoTypes(_))) => {
+        Err(e @ (LookError::NotAllowed(_) | LookError::NoTypes(_))) => {
             eprintln!("SKIPPED: {e}");
             None
         }

@@ -113,8 +113,10 @@ impl Forbidden {
     fn here() -> Forbidden {
         let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
-        let has = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(needed));
-        if !has {
+        // CAP_SYS_ADMIN stands for both (bpf_capable and perfmon_capable, include/linux/capability.h).
+        let enough =
+            |has: CapabilitySet| has.contains(needed) || has.contains(CapabilitySet::SYS_ADMIN);
+        if !rustix::thread::capabilities(None).is_ok_and(|c| enough(c.effective)) {
             return Forbidden::NoCapability;
         }
         if text(LOCKDOWN).contains("[confidentiality]") {
@@ -129,7 +131,9 @@ impl Forbidden {
 
 /// The inode of this process's namespace of a kind.
 fn namespace(kind: &str) -> Option<u32> {
-    let ino = std::fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino();
+    let ino = std::fs::metadata(format!("/proc/self/ns/{kind}"))
+        .ok()?
+        .ino();
     u32::try_from(ino).ok()
 }
 
@@ -164,7 +168,9 @@ impl Looker {
     fn try_it(&self) -> Result<(), LookError> {
         let own = rustix::process::getpid();
         let own = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
-        let looked = own.map_err(Into::into).and_then(|own| self.look(own.as_fd(), (0, 0), drop));
+        let looked = own
+            .map_err(Into::into)
+            .and_then(|own| self.look(own.as_fd(), (0, 0), drop));
         looked.map_err(|e| match e.raw_os_error() {
             Some(libc::EINVAL | libc::E2BIG | libc::ENOSYS) => LookError::TooOld,
             _ => refused(e),

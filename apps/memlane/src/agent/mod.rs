@@ -117,10 +117,14 @@ fn serve(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Gives up all capabilities but the two that the iterator needs. A process without them has none to give up.
+/// Gives up all capabilities but the two that the iterator needs, or `CAP_SYS_ADMIN`, which stands for both where they are
+/// missing. A process without them has none to give up.
 fn keep_only_what_looking_needs() -> rustix::io::Result<()> {
     let mut now = rustix::thread::capabilities(None)?;
-    let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    let mut needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    if !now.permitted.contains(needed) {
+        needed |= CapabilitySet::SYS_ADMIN;
+    }
     now.effective &= needed;
     now.permitted &= needed;
     now.inheritable = CapabilitySet::empty();
