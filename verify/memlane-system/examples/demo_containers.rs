@@ -1,11 +1,11 @@
-//! `./dev demo containers`: redis and its benchmark in two network namespaces, with a router between them that translates both
-//! addresses, as between a container and a published port. Over TCP, and over memlane with an agent.
+//! `./dev demo containers`: redis and its benchmark in two containers, by a published port, over TCP and over memlane. Where podman
+//! cannot run containers: in two network namespaces, with a router between them that translates both addresses.
 
 use std::process::{Child, Command, Stdio, exit};
 use std::time::{Duration, Instant};
 
 use memlane_system::blocks::has;
-use memlane_system::containers::{Agent, Between, Networks};
+use memlane_system::containers::{Agent, Between, Engine, Lane, Networks, Server};
 use memlane_system::harness::Built;
 
 /// What is run, and by which options of redis-benchmark.
@@ -23,6 +23,8 @@ const WORKLOADS: [(&str, &[&str]); 3] = [
         &["-t", "set", "-c", "50", "-n", "200000"],
     ),
 ];
+/// What runs while `memlane ss` is shown.
+const TALK: [&str; 6] = ["-t", "get", "-c", "2", "-n", "100000000"];
 const PORT: &str = "6379";
 
 fn main() {
@@ -31,120 +33,87 @@ fn main() {
         eprintln!("no {missing}: apt-get install iproute2 nftables redis-server redis-tools");
         exit(3);
     }
-    let networks = Networks::new(Between::Nat).unwrap_or_else(|why| {
-        eprintln!("two network namespaces cannot be made here: {why}");
-        exit(3);
-    });
-    let agent = Agent::start("demo-containers").unwrap_or_else(|why| {
-        eprintln!("no agent can run here: {why}");
-        exit(3);
-    });
-    demo(&networks, &agent);
+    match Engine::start("cache") {
+        Ok(engine) => demo(&InContainers {
+            engine,
+            port: (20_000 + std::process::id() % 20_000).to_string(),
+        }),
+        Err(why) => {
+            println!("(no containers: {})", why.trim());
+            demo(&in_namespaces());
+        }
+    }
 }
 
-fn demo(networks: &Networks, agent: &Agent) {
-    println!("host#   memlane agent /run/memlane/default");
-    println!("server# memlane run -- redis-server              (198.51.100.2)");
+/// Two places for programs, with NAT between them.
+trait Scene {
+    /// What is run, as a user would type it.
+    fn commands(&self);
+    /// Starts redis; it runs until what is returned is dropped.
+    fn server(&self, lane: Lane) -> Box<dyn Running + '_>;
+    /// redis-benchmark with these options, at the other place.
+    fn benchmark(&self, lane: Lane, args: &[&str]) -> Child;
+    /// Ends the benchmark that runs there.
+    fn end(&self, benchmark: Child);
+}
+
+/// A server, which ends when this is dropped.
+trait Running {}
+impl Running for Server<'_> {}
+impl Running for Redis {}
+
+fn demo(scene: &impl Scene) {
+    scene.commands();
     println!(
-        "client# memlane run -- redis-benchmark -h {}   (NAT to the server)\n",
-        networks.reached_at()
+        "\n{:<28} {:>12} {:>12} {:>7}",
+        "", "TCP, req/s", "memlane", "times"
     );
-    println!(
-        "{:<28} {:>12} {:>12} {:>7}",
-        "between two namespaces", "TCP, req/s", "memlane", "times"
-    );
-    let domain = agent.directory();
-    let mut server = Server::start(networks, None);
+    let server = scene.server(Lane::Off);
     let plain: Vec<f64> = WORKLOADS
         .iter()
-        .map(|(_, args)| rate(networks, None, args))
+        .map(|(_, args)| rate(scene, Lane::Off, args))
         .collect();
-    server.stop();
-    let _server = Server::start(networks, Some(&domain));
+    drop(server);
+    let _server = scene.server(Lane::On);
     for ((name, args), plain) in WORKLOADS.iter().zip(plain) {
-        let lane = rate(networks, Some(&domain), args);
-        println!(
-            "{name:<28} {plain:>12.0} {lane:>12.0} {:>6.1}×",
-            lane / plain
-        );
+        let lane = rate(scene, Lane::On, args);
+        let times = lane / plain;
+        println!("{name:<28} {plain:>12.0} {lane:>12.0} {times:>6.1}×");
     }
-    show(networks, &domain);
+    show(scene);
+}
+
+/// Requests a second.
+fn rate(scene: &impl Scene, lane: Lane, args: &[&str]) -> f64 {
+    let said = scene.benchmark(lane, args).wait_with_output();
+    let text = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let rate = text
+        .lines()
+        .filter_map(|line| line.split(',').nth(1))
+        .find_map(|field| field.trim_matches('"').parse().ok());
+    rate.unwrap_or_else(|| {
+        eprintln!("redis-benchmark said {text:?}");
+        exit(1);
+    })
 }
 
 /// What `memlane ss` on the host shows of them while they talk.
-fn show(networks: &Networks, domain: &str) {
-    let mut talking = benchmark(
-        networks,
-        Some(domain),
-        &["-t", "get", "-c", "2", "-n", "100000000"],
-    );
-    let mut talking = talking
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("redis-benchmark");
-    std::thread::sleep(Duration::from_millis(700));
-    let said = memlane().args(["ss", "-p"]).output();
-    let _ = talking.kill();
-    let _ = talking.wait();
-    println!("\nhost# memlane ss -p");
+fn show(scene: &impl Scene) {
+    let talking = scene.benchmark(Lane::On, &TALK);
+    std::thread::sleep(Duration::from_millis(1500));
+    let said = memlane().args(["ss"]).output();
+    scene.end(talking);
+    println!("\nhost# memlane ss      (of its columns, these)");
     let said = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
-    let said = said.unwrap_or_default();
-    let lines = said
-        .lines()
-        .filter(|line| line.contains("redis") || line.starts_with("State"));
-    for line in lines.take(5) {
-        let line: String = line.chars().take(100).collect();
-        println!("{}", line.trim_end());
-    }
-    println!(
-        "\nIn containers: memlane agent install, then docker or podman run --device memlane.dev/lane=on …"
-    );
-}
-
-/// redis in the server's namespace. Killed when dropped.
-struct Server(Child);
-
-impl Server {
-    fn start(networks: &Networks, domain: Option<&str>) -> Server {
-        let redis = [
-            "redis-server",
-            "--bind",
-            networks.server_address(),
-            "--port",
-            PORT,
-        ];
-        let more = ["--protected-mode", "no", "--save", "", "--daemonize", "no"];
-        let mut command = within(networks, networks.server(), domain);
-        command.args(redis).args(more).stdout(Stdio::null());
-        let server = Server(command.spawn().expect("redis-server starts"));
-        let begin = Instant::now();
-        while !answers(networks) {
-            if begin.elapsed() > Duration::from_secs(10) {
-                eprintln!("redis-server does not answer");
-                exit(1);
-            }
-            std::thread::sleep(Duration::from_millis(50));
+    for line in said.unwrap_or_default().lines() {
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        if let [state, _, _, process, container, peer, mode, ..] = cells[..]
+            && (state == "State" || process.contains("redis"))
+        {
+            println!("{state:<8}{process:<24}{container:<22}{peer:<22}{mode}");
         }
-        server
     }
-
-    fn stop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn answers(networks: &Networks) -> bool {
-    let mut ping = within(networks, networks.client(), None);
-    ping.args(["redis-cli", "-h", networks.reached_at(), "-p", PORT, "ping"]);
-    ping.output()
-        .is_ok_and(|said| said.stdout.starts_with(b"PONG"))
 }
 
 fn memlane() -> Command {
@@ -154,45 +123,138 @@ fn memlane() -> Command {
     command
 }
 
-/// A command in a namespace, under memlane if there is a domain.
-fn within(networks: &Networks, namespace: &str, domain: Option<&str>) -> Command {
-    let Some(domain) = domain else {
-        return networks.command(namespace, "env");
-    };
-    let built = Built::find();
-    let memlane = built.memlane.expect("built");
-    let mut command = networks.command(namespace, &memlane.display().to_string());
-    command.args(["run", "--domain", domain, "--"]);
-    command.env("MEMLANE_PRELOAD", built.preload);
-    command
+// --- in containers -----------------------------------------------------------
+
+/// Two containers of podman; the server's port is published.
+struct InContainers {
+    engine: Engine,
+    port: String,
 }
 
-fn benchmark(networks: &Networks, domain: Option<&str>, args: &[&str]) -> Command {
-    let mut command = within(networks, networks.client(), domain);
-    command.args([
-        "redis-benchmark",
-        "-h",
-        networks.reached_at(),
-        "-p",
-        PORT,
-        "--csv",
-    ]);
-    command.args(args);
-    command
+impl Scene for InContainers {
+    fn commands(&self) {
+        let (name, port) = (self.engine.name(), &self.port);
+        println!("host# memlane agent install && systemctl enable --now memlane-agent");
+        println!(
+            "host# podman run --device memlane.dev/lane=on --name {name} -p {port}:6379 redis"
+        );
+        println!(
+            "host# podman run --device memlane.dev/lane=on --name {name}-client redis redis-benchmark -p {port} …"
+        );
+    }
+
+    fn server(&self, lane: Lane) -> Box<dyn Running + '_> {
+        let published = format!("{}:{PORT}", self.port);
+        let server = self.engine.server(lane, &["--publish", &published]);
+        server.is_up();
+        Box::new(server)
+    }
+
+    fn benchmark(&self, lane: Lane, args: &[&str]) -> Child {
+        let gateway = self.engine.gateway();
+        let at = ["-h", &gateway, "-p", &self.port, "--csv"];
+        self.engine.client(lane, &[], &[&at, args].concat())
+    }
+
+    fn end(&self, mut benchmark: Child) {
+        let name = format!("{}-client", self.engine.name());
+        let _ = self.engine.podman(&["kill", &name]);
+        let _ = benchmark.wait();
+    }
 }
 
-/// Requests a second.
-fn rate(networks: &Networks, domain: Option<&str>, args: &[&str]) -> f64 {
-    let said = benchmark(networks, domain, args)
-        .output()
-        .expect("redis-benchmark");
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    let rate = text
-        .lines()
-        .filter_map(|line| line.split(',').nth(1))
-        .find_map(|field| field.trim_matches('"').parse().ok());
-    rate.unwrap_or_else(|| {
-        eprintln!("redis-benchmark said {text:?}");
-        exit(1);
-    })
+// --- in network namespaces ---------------------------------------------------
+
+/// Two network namespaces and a router.
+struct InNamespaces {
+    networks: Networks,
+    agent: Agent,
+}
+
+fn in_namespaces() -> InNamespaces {
+    let networks = Networks::new(Between::Nat).unwrap_or_else(|why| {
+        eprintln!("two network namespaces cannot be made here: {why}");
+        exit(3);
+    });
+    let agent = Agent::start("demo-containers").unwrap_or_else(|why| {
+        eprintln!("no agent can run here: {why}");
+        exit(3);
+    });
+    InNamespaces { networks, agent }
+}
+
+impl InNamespaces {
+    /// A command in a namespace, under memlane if it is to have lanes.
+    fn within(&self, namespace: &str, lane: Lane) -> Command {
+        if lane == Lane::Off {
+            return self.networks.command(namespace, "env");
+        }
+        let built = Built::find();
+        let memlane = built.memlane.expect("built").display().to_string();
+        let mut command = self.networks.command(namespace, &memlane);
+        command.args(["run", "--domain", &self.agent.directory(), "--"]);
+        command.env("MEMLANE_PRELOAD", built.preload);
+        command
+    }
+
+    fn answers(&self) -> bool {
+        let mut ping = self.within(self.networks.client(), Lane::Off);
+        let to = self.networks.reached_at();
+        ping.args(["redis-cli", "-h", to, "-p", PORT, "ping"]);
+        ping.output()
+            .is_ok_and(|said| said.stdout.starts_with(b"PONG"))
+    }
+}
+
+impl Scene for InNamespaces {
+    fn commands(&self) {
+        println!("host#   memlane agent /run/memlane/default");
+        println!(
+            "server# memlane run -- redis-server              ({})",
+            self.networks.server_address()
+        );
+        println!(
+            "client# memlane run -- redis-benchmark -h {}   (NAT to the server)",
+            self.networks.reached_at()
+        );
+    }
+
+    fn server(&self, lane: Lane) -> Box<dyn Running + '_> {
+        let mut command = self.within(self.networks.server(), lane);
+        command.args(["redis-server", "--bind", self.networks.server_address()]);
+        command.args(["--port", PORT, "--protected-mode", "no", "--save", ""]);
+        let server = Redis(command.stdout(Stdio::null()).spawn().expect("it starts"));
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.answers() {
+            if Instant::now() > end {
+                eprintln!("redis-server does not answer");
+                exit(1);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Box::new(server)
+    }
+
+    fn benchmark(&self, lane: Lane, args: &[&str]) -> Child {
+        let mut command = self.within(self.networks.client(), lane);
+        let to = self.networks.reached_at();
+        command.args(["redis-benchmark", "-h", to, "-p", PORT, "--csv"]);
+        command.args(args).stdout(Stdio::piped());
+        command.spawn().expect("redis-benchmark")
+    }
+
+    fn end(&self, mut benchmark: Child) {
+        let _ = benchmark.kill();
+        let _ = benchmark.wait();
+    }
+}
+
+/// Killed when dropped.
+struct Redis(Child);
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

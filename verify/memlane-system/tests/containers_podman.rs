@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use memlane_system::blocks::skip;
-use memlane_system::containers::{Engine, upgraded};
+use memlane_system::containers::{Engine, Lane, upgraded};
 use memlane_system::harness::{Built, plain_only};
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn two_containers_on_a_bridge_get_lanes() {
     let Some(engine) = engine("bridge") else {
         return;
     };
-    let server = engine.server(&[]);
+    let server = engine.server(Lane::On, &[]);
     server.is_up();
     assert!(engine.talks(&[], &server.address(), "6379") >= 4);
 }
@@ -40,9 +40,9 @@ fn behind_a_published_port_two_containers_get_lanes() {
         return;
     };
     let port = (20_000 + std::process::id() % 20_000).to_string();
-    let server = engine.server(&["--publish", &format!("{port}:6379")]);
+    let server = engine.server(Lane::On, &["--publish", &format!("{port}:6379")]);
     server.is_up();
-    assert!(engine.talks(&[], &server.gateway(), &port) >= 4);
+    assert!(engine.talks(&[], &engine.gateway(), &port) >= 4);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn restricted_containers_of_two_users_get_lanes() {
             "no-new-privileges",
         ]
     };
-    let server = engine.server(&restricted("1001"));
+    let server = engine.server(Lane::On, &restricted("1001"));
     server.is_up();
     let got = engine.talks(&restricted("1002"), &server.address(), "6379");
     assert!(got >= 4);
@@ -73,7 +73,7 @@ fn two_containers_that_share_a_network_get_lanes_without_an_agent() {
         return;
     };
     engine.agent().kill();
-    let server = engine.server(&[]);
+    let server = engine.server(Lane::On, &[]);
     server.is_up();
     let network = format!("container:{}", engine.name());
     assert!(engine.talks(&["--network", &network], "127.0.0.1", "6379") >= 4);
@@ -86,7 +86,7 @@ fn two_containers_in_user_namespaces_of_their_own_get_lanes() {
     };
     // The engine, which is root, has made the user namespaces that own their networks.
     let mapped = ["--uidmap", "0:100000:5000", "--gidmap", "0:100000:5000"];
-    let server = engine.server(&mapped);
+    let server = engine.server(Lane::On, &mapped);
     server.is_up();
     let other = ["--uidmap", "0:200000:5000", "--gidmap", "0:200000:5000"];
     assert!(engine.talks(&other, &server.address(), "6379") >= 4);
@@ -152,7 +152,7 @@ fn with_nothing_writable_and_the_default_filter_of_calls_containers_get_lanes() 
         return;
     };
     let options = ["--read-only", "--read-only-tmpfs=false"];
-    let server = engine.server(&options);
+    let server = engine.server(Lane::On, &options);
     server.is_up();
     let pid = engine.podman(&["inspect", "--format", "{{.State.Pid}}", engine.name()]);
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.expect("a number")));
@@ -165,7 +165,7 @@ fn ss_on_the_host_names_the_containers_at_both_ends() {
     let Some(engine) = engine("named") else {
         return;
     };
-    let server = engine.server(&[]);
+    let server = engine.server(Lane::On, &[]);
     server.is_up();
     let address = server.address();
     let args = [
@@ -179,7 +179,7 @@ fn ss_on_the_host_names_the_containers_at_both_ends() {
         "2",
         "-q",
     ];
-    let mut client = engine.client(&[], &args);
+    let mut client = engine.client(Lane::On, &[], &args);
     let (here, there) = (
         engine.name().to_owned(),
         format!("{}-client", engine.name()),
@@ -272,7 +272,7 @@ fn an_agent_in_a_container_introduces_two_others() {
     ];
     let started = engine.podman(&run.concat());
     let outcome = started.map(|_| {
-        let server = engine.server(&[]);
+        let server = engine.server(Lane::On, &[]);
         server.is_up();
         engine.talks(&[], &server.address(), "6379")
     });

@@ -26,8 +26,6 @@ const ITERATOR: &str = "bpf_iter_task_file";
 pub const INITIAL_USER_NAMESPACE: u32 = 0xefff_fffd;
 /// The inode of the initial pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u32 = 0xefff_fffc;
-/// Where the kernel says how far it is locked down (security/lockdown/lockdown.c).
-const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 /// `TCP_ESTABLISHED` (include/net/tcp_states.h).
 pub const ESTABLISHED: u8 = 1;
 /// Records that are read at a time.
@@ -38,8 +36,6 @@ const AT_ONCE: usize = 64;
 pub enum Forbidden {
     /// It has no `CAP_BPF` or no `CAP_PERFMON`.
     NoCapability,
-    /// The kernel is locked down to `confidentiality`.
-    LockedDown,
     /// Its user namespace is not the initial one, in which the capabilities are asked for.
     UserNamespace,
     /// A filter of calls, or a security module.
@@ -92,10 +88,6 @@ impl fmt::Display for Forbidden {
             Forbidden::NoCapability => {
                 "it lacks CAP_BPF or CAP_PERFMON (run it as root, or give a container --cap-add BPF --cap-add PERFMON)"
             }
-            Forbidden::LockedDown => {
-                "the kernel is locked down for confidentiality, which keeps BPF programs from reading (boot with \
-                 lockdown=integrity, or without lockdown)"
-            }
             Forbidden::UserNamespace => {
                 "it is in a user namespace of its own, and CAP_BPF counts only in the initial one (run it outside of rootless \
                  engines)"
@@ -111,16 +103,12 @@ impl fmt::Display for Forbidden {
 impl Forbidden {
     /// What keeps this process from it, by what /proc and /sys tell.
     fn here() -> Forbidden {
-        let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
         let needed = CapabilitySet::BPF | CapabilitySet::PERFMON;
         // CAP_SYS_ADMIN stands for both (bpf_capable and perfmon_capable, include/linux/capability.h).
         let enough =
             |has: CapabilitySet| has.contains(needed) || has.contains(CapabilitySet::SYS_ADMIN);
         if !rustix::thread::capabilities(None).is_ok_and(|c| enough(c.effective)) {
             return Forbidden::NoCapability;
-        }
-        if text(LOCKDOWN).contains("[confidentiality]") {
-            return Forbidden::LockedDown;
         }
         match namespace("user") {
             Some(INITIAL_USER_NAMESPACE) | None => Forbidden::Filtered,

@@ -32,6 +32,15 @@ const NEEDED: [&str; 6] = [
 ];
 const INSIDE: [&str; 3] = ["redis-server", "redis-benchmark", "redis-cli"];
 
+/// Whether a container has the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// It has: its programs run with the library.
+    On,
+    /// It has not.
+    Off,
+}
+
 /// podman with a configuration of its own, a root file system with redis, and an agent.
 #[derive(Debug)]
 pub struct Engine {
@@ -145,8 +154,8 @@ impl Engine {
             ])
             .arg(&destdir)
             .env("MEMLANE_PRELOAD", &built.preload)
-            .status();
-        assert!(done.is_ok_and(|status| status.success()));
+            .output();
+        assert!(done.is_ok_and(|done| done.status.success()));
         let spec = std::fs::read_to_string(destdir.join("etc/cdi/memlane.json")).expect("a device");
         let tree = self.library();
         let spec = spec
@@ -212,28 +221,40 @@ impl Engine {
         command
     }
 
-    /// redis in a container, with more options of podman.
+    /// redis in a container, with more options of podman; `lane`: with the device.
     ///
     /// # Panics
     /// If podman does not run it.
-    pub fn server(&self, options: &[&str]) -> Server<'_> {
-        let (device, root) = (format!("memlane.dev/{}=on", self.name), self.root());
+    pub fn server(&self, lane: Lane, options: &[&str]) -> Server<'_> {
+        let (device, root) = (self.device_of(lane), self.root());
         let args = [
-            &["run", "--detach", "--name", &self.name, "--device", &device],
+            &["run", "--detach", "--name", &self.name],
+            &device.iter().map(String::as_str).collect::<Vec<_>>()[..],
             options,
-            &[
-                "--rootfs",
-                &root,
-                "/bin/redis-server",
-                "--protected-mode",
-                "no",
-                "--save",
-                "",
-            ],
+            &["--rootfs", &root, "/bin/redis-server"],
+            &["--protected-mode", "no", "--save", ""],
         ]
         .concat();
         self.podman(&args).expect("a container");
         Server(self)
+    }
+
+    /// The bridge's own address, at which the server's published ports are reached.
+    ///
+    /// # Panics
+    /// If podman does not know: the server must run.
+    pub fn gateway(&self) -> String {
+        let format = "{{.NetworkSettings.Gateway}}";
+        let address = self.podman(&["inspect", "--format", format, &self.name]);
+        address.expect("an address")
+    }
+
+    /// The options of podman by which a container gets the device.
+    fn device_of(&self, lane: Lane) -> Vec<String> {
+        match lane {
+            Lane::Off => Vec::new(),
+            Lane::On => vec![format!("--device=memlane.dev/{}=on", self.name)],
+        }
     }
 
     /// redis-benchmark in another container, until its lanes are open: how many of its connections got one.
@@ -244,7 +265,7 @@ impl Engine {
         let args = [
             "-h", to, "-p", port, "-t", "get", "-n", "40000", "-c", "4", "-q",
         ];
-        let client = self.client(options, &args);
+        let client = self.client(Lane::On, options, &args);
         let done = client.wait_with_output().expect("podman");
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(done.status.success(), "{said}");
@@ -256,14 +277,12 @@ impl Engine {
     ///
     /// # Panics
     /// If podman is not there.
-    pub fn client(&self, options: &[&str], args: &[&str]) -> Child {
-        let (device, root) = (format!("memlane.dev/{}=on", self.name), self.root());
+    pub fn client(&self, lane: Lane, options: &[&str], args: &[&str]) -> Child {
+        let (device, root) = (self.device_of(lane), self.root());
         let (variable, name) = ("MEMLANE_STATS_ON_EXIT=1", format!("{}-client", self.name));
-        let run = [
-            "run", "--rm", "--name", &name, "--device", &device, "--env", variable,
-        ];
         let args = [
-            &run,
+            &["run", "--rm", "--name", &name, "--env", variable],
+            &device.iter().map(String::as_str).collect::<Vec<_>>()[..],
             options,
             &["--rootfs", &root, "/bin/redis-benchmark"],
             args,
@@ -295,18 +314,6 @@ impl Server<'_> {
     /// If podman does not know.
     pub fn address(&self) -> String {
         let format = "{{.NetworkSettings.IPAddress}}";
-        let address = self
-            .0
-            .podman(&["inspect", "--format", format, &self.0.name]);
-        address.expect("an address")
-    }
-
-    /// The bridge's own address, at which published ports are reached.
-    ///
-    /// # Panics
-    /// If podman does not know.
-    pub fn gateway(&self) -> String {
-        let format = "{{.NetworkSettings.Gateway}}";
         let address = self
             .0
             .podman(&["inspect", "--format", format, &self.0.name]);

@@ -1,16 +1,15 @@
 //! Programs in several network namespaces, and the agent that introduces them to each other.
 
 mod agent;
-
 mod cgroup;
 mod container;
 mod engine;
 mod many;
 mod networks;
+
 pub use agent::Agent;
 pub use cgroup::{Cgroup, Hierarchy};
 pub use container::Container;
-pub use engine::{Engine, Server, upgraded};
+pub use engine::{Engine, Lane, Server, upgraded};
 pub use many::Many;
 pub use networks::{Between, Networks, in_namespace};
-pub use networks::{Between, Networks};
