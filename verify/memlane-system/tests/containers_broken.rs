@@ -84,12 +84,13 @@ impl Survivor {
         line.trim().to_owned()
     }
 
-    fn serves(&mut self, what: &str, connections: usize) {
-        writeln!(self.orders, "{what} {connections}").expect("it takes orders");
+    fn serves(&mut self, what: &str) {
+        writeln!(self.orders, "{what}").expect("it takes orders");
     }
 
-    /// What it says of the connections, by their numbers: all words after the number.
+    /// Nobody else comes. What it says of the connections, by their numbers: all words after the number.
     fn says(&mut self) -> BTreeMap<i64, BTreeMap<String, i64>> {
+        writeln!(self.orders, "over").expect("it takes orders");
         let mut said = BTreeMap::new();
         loop {
             let line = self.line();
@@ -204,7 +205,7 @@ fn killed_while(
     survivor: &mut Survivor,
     what: &str,
 ) -> Vec<&'static str> {
-    survivor.serves(what, CONNECTIONS);
+    survivor.serves(what);
     let victim = Victim::start(mode, client, &survivor.port, what);
     let far_enough = if what == "idle" { 1 } else { 300_000 };
     victim.wait_until_each_has_moved(far_enough);
@@ -254,7 +255,7 @@ fn containers_that_are_killed_at_any_time_leave_nothing_behind() {
     killed_while(Mode::Eager, places, &mut survivor, "take");
     let before = Held::by(survivor.child.id()).expect("it lives");
     for ms in [30, 50, 60, 70, 80, 100, 130] {
-        survivor.serves("take", CONNECTIONS);
+        survivor.serves("take");
         let victim = Victim::start(Mode::Eager, &client, &survivor.port, "take");
         std::thread::sleep(Duration::from_millis(ms));
         let sent = victim.kill();
