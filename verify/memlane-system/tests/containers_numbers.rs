@@ -5,7 +5,7 @@
 //! Needs root for the namespaces, and CAP_BPF and CAP_PERFMON for the agent.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use memlane_system::blocks::skip;
@@ -204,5 +204,78 @@ fn an_answer_about_a_number_that_has_changed_hands_is_for_nobody() {
         agent.signal("CONT");
         std::thread::sleep(Duration::from_millis(50));
     });
+    server.end();
+}
+
+/// One thread talks, and so takes the library's steps; the other takes the library's numbers, again and again, and looks at
+/// what waits at each.
+const TAKES: &str = "
+import os, socket, sys, threading, time
+conn = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+over = False
+def talk():
+    while not over:
+        conn.sendall(b'a' * 100)
+        heard = 0
+        while heard < 100: heard += len(conn.recv(100))
+thread = threading.Thread(target=talk)
+thread.start()
+taken = {}
+for turn in range(15):
+    time.sleep(0.037)
+    for number in map(int, os.listdir('/proc/self/fd')):
+        if number < 1000 or number in taken: continue
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.send(b'mine')
+        try: os.dup2(ours.fileno(), number)
+        except OSError: continue
+        taken[number] = socket.socket(fileno=number)
+time.sleep(0.1)
+over = True
+thread.join()
+for number, one in taken.items():
+    one.setblocking(False)
+    assert one.recv(10) == b'mine', number
+print('taken', len(taken), flush=True)
+";
+
+/// strace makes it certain that a step is in the middle of a receive when its number is taken.
+#[test]
+fn a_number_that_is_taken_in_the_middle_of_a_step_is_not_read_from() {
+    let Some((agent, networks)) = scene("taken") else {
+        return;
+    };
+    let slow = ["-f", "-o", "/dev/null", "-e", "trace=recvmsg"];
+    let slow = [&slow[..], &["-e", "inject=recvmsg:delay_enter=20000"]].concat();
+    let may_trace = Command::new("strace").args(&slow).arg("true").output();
+    if !may_trace.is_ok_and(|out| out.status.success()) {
+        return skip("taken", "strace is not there, or may not trace");
+    }
+    let domain = format!("MEMLANE_DOMAIN={}", agent.directory());
+    let at = format!("CROWD_AT={}", networks.server_address());
+    let within = [
+        "ip",
+        "netns",
+        "exec",
+        networks.server(),
+        "env",
+        &domain,
+        &at,
+    ];
+    let (server, port) = serve_under(&within, Mode::Eager);
+    // Whoever asks waits, and looks for an answer after each of his calls.
+    agent.signal("STOP");
+    let mut inner = command(Mode::Eager, program("strace"));
+    inner.args(&slow).arg(program("python3"));
+    inner.args(["-c", TAKES, networks.reached_at(), &port]);
+    let said = networks.at_client(&agent).around(&inner, None).output();
+    let said = said.expect("strace starts");
+    let [out, err] = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text));
+    let count = out
+        .trim()
+        .strip_prefix("taken ")
+        .and_then(|n| n.parse().ok());
+    assert!(count.is_some_and(|n: u32| n > 10), "{out}{err}");
+    agent.signal("CONT");
     server.end();
 }
