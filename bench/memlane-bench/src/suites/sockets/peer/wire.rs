@@ -27,6 +27,15 @@ impl std::str::FromStr for At {
     }
 }
 
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            At::Tcp(address) => address.fmt(f),
+            At::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// A listener.
 pub(super) enum Door {
     Tcp(TcpListener),
@@ -149,6 +158,9 @@ mod tests {
         let tcp = "127.0.0.1:80".parse();
         assert_eq!(tcp, Ok(At::Tcp(([127, 0, 0, 1], 80).into())));
         assert_eq!("unix:/a b".parse(), Ok(At::Unix("/a b".into())));
+        for text in ["127.0.0.1:80", "unix:/a b"] {
+            assert_eq!(text.parse::<At>().expect("an address").to_string(), text);
+        }
         assert!("localhost".parse::<At>().is_err());
     }
 }
