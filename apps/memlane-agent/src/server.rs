@@ -7,6 +7,7 @@ use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, S
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{FlockOperation, Mode};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, sockopt,
@@ -14,6 +15,7 @@ use rustix::net::{
 use rustix::process::Pid;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,10 @@ const WAITING: usize = 65_536;
 const TOGETHER: usize = 32;
 /// Processes that wait to be accepted.
 const BACKLOG: i32 = 1_024;
+/// An agent that has no descriptor left takes nobody in for this time: then some may have gone.
+const REST: Duration = Duration::from_millis(100);
+/// A directory that somebody has locked, and that nobody serves after this time, is served all the same.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h), since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 
@@ -54,7 +60,9 @@ struct Domain {
     listener: OwnedFd,
     pairs: Pairs,
     socket: PathBuf,
-    /// Locked as long as this agent serves the directory.
+    /// Nobody is taken in until this time: there are no descriptors.
+    rests: Option<Instant>,
+    /// Locked as long as this agent serves the directory, unless a stranger has locked it.
     _lock: OwnedFd,
 }
 
@@ -106,16 +114,14 @@ impl Agent {
     /// # Errors
     /// `AddrInUse` if another agent serves it; else the kernel's.
     pub fn serve(&mut self, directory: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(directory)?;
-        let lock = rustix::fs::open(
-            directory,
-            rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| io::Error::from(io::ErrorKind::AddrInUse))?;
+        // Whoever may write there could put himself in the agent's place.
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)?;
         let socket = directory.join(SOCKET);
-        // Left by an agent that was killed: the lock says that nobody serves it.
+        let lock = lock(directory, &socket)?;
+        // Left by an agent that was killed: nobody serves it.
         let _ = std::fs::remove_file(&socket);
         let listener = listen(&socket)?;
         let token = EventData::new_u64(self.domains.len() as u64);
@@ -124,6 +130,7 @@ impl Agent {
             listener,
             pairs: Pairs::new(WAITING),
             socket,
+            rests: None,
             _lock: lock,
         });
         Ok(())
@@ -160,7 +167,7 @@ impl Agent {
         };
         let n = match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
             Ok(n) => n,
-            Err(rustix::io::Errno::INTR) => 0,
+            Err(Errno::INTR) => 0,
             Err(e) => return Err(e.into()),
         };
         for event in &events[..n] {
@@ -181,8 +188,10 @@ impl Agent {
     pub fn until_next(&self) -> Duration {
         let now = Instant::now();
         let ends = self.domains.iter().filter_map(|d| d.pairs.next_end());
+        let rests = self.domains.iter().filter_map(|d| d.rests);
         let pauses = self.processes.values().filter_map(|p| p.paused);
-        ends.chain(pauses)
+        ends.chain(rests)
+            .chain(pauses)
             .min()
             .map_or(Duration::MAX, |at| at.saturating_duration_since(now))
     }
@@ -204,6 +213,11 @@ impl Agent {
         for number in heard_again {
             self.pause(number, None);
         }
+        for domain in 0..self.domains.len() {
+            if self.domains[domain].rests.is_some_and(|at| at <= now) {
+                self.rest(domain, None);
+            }
+        }
         self.parties.forget_rested(now);
     }
 
@@ -216,13 +230,25 @@ impl Agent {
                 return;
             };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = rustix::net::accept_with(&at.listener, flags) else {
-                return;
+            let socket = match rustix::net::accept_with(&at.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return,
+                // Who waits makes the listener readable for as long as there is no descriptor for him.
+                Err(_) => return self.rest(domain, Some(Instant::now() + REST)),
             };
             if self.take_in(domain, socket).is_err() {
                 self.counts.sent_away += 1;
             }
         }
+    }
+
+    /// Takes nobody in until `until`, or again.
+    fn rest(&mut self, domain: usize, until: Option<Instant>) {
+        let at = &mut self.domains[domain];
+        at.rests = until;
+        let token = EventData::new_u64(domain as u64);
+        let _ = epoll::modify(&self.epoll, &at.listener, token, readable(until.is_none()));
     }
 
     fn take_in(&mut self, domain: usize, socket: OwnedFd) -> io::Result<()> {
@@ -263,11 +289,8 @@ impl Agent {
             return;
         };
         process.paused = until;
-        let flags = match until {
-            Some(_) => EventFlags::empty(),
-            None => EventFlags::IN,
-        };
         let token = EventData::new_u64(number);
+        let flags = readable(until.is_none());
         if epoll::modify(&self.epoll, &process.socket, token, flags).is_err() {
             self.forget(number);
         }
@@ -422,6 +445,39 @@ impl Drop for Agent {
     }
 }
 
+fn readable(is_heard: bool) -> EventFlags {
+    match is_heard {
+        true => EventFlags::IN,
+        false => EventFlags::empty(),
+    }
+}
+
+/// Locks a directory against other agents. Everybody who can read it can lock it, too, even where it is mounted read-only;
+/// only an agent answers at the socket.
+fn lock(directory: &Path, socket: &Path) -> io::Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+    let lock = rustix::fs::open(directory, flags, Mode::empty())?;
+    let begin = Instant::now();
+    while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if is_served(socket)? {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        if begin.elapsed() >= LOCK_PATIENCE {
+            break;
+        }
+        std::thread::sleep(LOCK_PATIENCE / 20);
+    }
+    Ok(lock)
+}
+
+/// Does somebody listen there? One who has no time does, too.
+fn is_served(socket: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let asks = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let reached = rustix::net::connect(&asks, &SocketAddrUnix::new(socket)?);
+    Ok(matches!(reached, Ok(()) | Err(Errno::AGAIN)))
+}
+
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -430,8 +486,11 @@ fn count(n: usize) -> u32 {
 fn listen(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
+    // Not by chmod: whoever could exchange the file in between would choose what that changes.
+    let mask = rustix::process::umask(Mode::from_raw_mode(0o111));
+    let bound = rustix::net::bind(&socket, &SocketAddrUnix::new(path)?);
+    rustix::process::umask(mask);
+    bound?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -505,7 +564,7 @@ fn read_questions(socket: &OwnedFd, most: usize, questions: &mut Vec<Question>) 
                 Some(question) => questions.push(question),
                 None => return Over::Misbehaved,
             },
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Over::NotYet,
+            Err(Errno::AGAIN | Errno::INTR) => return Over::NotYet,
             Err(_) => return Over::Gone,
         }
     }

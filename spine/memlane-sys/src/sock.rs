@@ -428,6 +428,12 @@ pub fn unix_seqpacket_to(path: &[u8]) -> Result<Fd> {
     Ok(fd)
 }
 
+/// Is it a connection-oriented AF_UNIX socket whose messages keep their bounds?
+pub fn is_unix_seqpacket(fd: i32) -> bool {
+    option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+        && option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET)
+}
+
 /// Two ends of a private AF_UNIX channel. Neither waits, and messages keep their bounds.
 pub fn unix_channel() -> Result<(Fd, Fd)> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

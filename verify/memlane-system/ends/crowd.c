@@ -14,6 +14,8 @@
  *   short N AT-ONCE TIMES          N connections, AT-ONCE of them open at a time, each of which talks TIMES
  *   fork HOW N                     N times a child (below), and a talk on all connections after each
  *
+ * The server is at $CROWD_AT, or at 127.0.0.1.
+ *
  * Each order is answered by "done WAITS", the number of waits for answers. What is wrong ends the
  * program with a message; so does a hang. */
 #define _GNU_SOURCE
@@ -54,6 +56,11 @@ static unsigned long waits;
 static void die(const char *what) {
     fprintf(stderr, "crowd: %s: %s\n", what, strerror(errno));
     exit(1);
+}
+
+static in_addr_t home_address(void) {
+    const char *at = getenv("CROWD_AT");
+    return at ? inet_addr(at) : htonl(INADDR_LOOPBACK);
 }
 
 static void wrong(const char *what, const struct caller *c) {
@@ -103,7 +110,7 @@ static void watch(int epoll, int fd, uint64_t data) {
 }
 
 static void listen_here(void) {
-    struct sockaddr_in home = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in home = {.sin_family = AF_INET, .sin_addr.s_addr = home_address()};
     socklen_t len = sizeof home;
     listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     if (listener < 0) die("socket");
@@ -169,7 +176,7 @@ static void open_one(void) {
     struct caller *c = &callers[open_now];
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+                             .sin_addr.s_addr = home_address()};
     *c = (struct caller){.id = (uint32_t)next_id++};
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (c->fd < 0) die("socket");

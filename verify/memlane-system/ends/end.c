@@ -8,11 +8,14 @@
  *   take BYTES                "done 0 HASH-TAKEN"
  *   both SEED BYTES TAKEN     sends and takes at the same time: "done HASH-SENT HASH-TAKEN"
  *   wait                      until the other end has sent something: "done 0 0"
+ *   spoil numbers             takes all descriptor numbers of the library by dup2: "done 0 0"
+ *   spoil looked              fails unless those are the program's, and nobody has read from them: "done 0 0"
  *   spoil WHAT                does what the memory lane does not carry (below): "done 0 0"
  *
  * It ends with its input. What is wrong ends it with a message, a hang after a minute. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -181,6 +184,39 @@ static void scribble(void) {
     if (found == 0) die("no rings");
 }
 
+/* Numbers that the library had, and that are ours now: at each of them a message waits. */
+enum { MOST_NUMBERS = 64 };
+static int numbers[MOST_NUMBERS], number_count;
+
+static void take_numbers(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    if (!dir) die("/proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(dir)) && number_count < MOST_NUMBERS;) {
+        int n = atoi(entry->d_name);
+        if (n > 2 && n != fd && n != dirfd(dir)) numbers[number_count++] = n;
+    }
+    closedir(dir);
+    for (int i = 0; i < number_count; i++) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0) die("socketpair");
+        if (send(pair[0], "mine", 4, 0) != 4) die("send");
+        if (dup2(pair[1], numbers[i]) != numbers[i]) die("dup2");
+        close(pair[0]); /* what it has said waits */
+        close(pair[1]);
+    }
+}
+
+/* Each message is still there, and so is each number. */
+static void look_at_numbers(void) {
+    char bytes[8];
+    if (number_count == 0) die("no numbers");
+    for (int i = 0; i < number_count; i++) {
+        if (recv(numbers[i], bytes, sizeof bytes, MSG_DONTWAIT) != 4) die("somebody else has read from it");
+        if (close(numbers[i]) != 0) die("somebody else has closed it");
+    }
+    number_count = 0;
+}
+
 static void spoil(const char *what) {
     int on = 1;
     if (strcmp(what, "option") == 0) {
@@ -220,6 +256,10 @@ static void spoil(const char *what) {
         limit(RLIMIT_FSIZE, 4096);
     } else if (strcmp(what, "scribble") == 0) {
         scribble();
+    } else if (strcmp(what, "numbers") == 0) {
+        take_numbers();
+    } else if (strcmp(what, "looked") == 0) {
+        look_at_numbers();
     } else if (strcmp(what, "end") == 0) {
         if (shutdown(fd, SHUT_WR) != 0) die("shutdown");
     } else {

@@ -6,6 +6,8 @@
  *   mortal join FILE PORT      … as the connecting side
  *   mortal echo PORT           sends back whatever comes
  *
+ * It listens at all addresses, and connects to $MORTAL_AT, or to 127.0.0.1.
+ *
  * FILE is mapped: how far the dialogue (or the exchange beside it) has come, for whoever looks when the program is gone.
  * A dialogue that ends early is followed by what a program can still find out about its connection; then a line says
  * "conn K sent S taken T doing WHAT end E after A": errors as numbers, 0 = end of stream, "whole" if nothing was wrong. */
@@ -209,21 +211,21 @@ static int port_of(int fd) {
     return ntohs(home.sin_port);
 }
 
-static struct sockaddr_in home_at(int port) {
-    return (struct sockaddr_in){.sin_family = AF_INET,
-                                .sin_port = htons((uint16_t)port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+static struct sockaddr_in address(const char *at, int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    if (inet_pton(AF_INET, at, &address.sin_addr) != 1) die(at);
+    return address;
 }
 
 static int listener(void) {
-    struct sockaddr_in home = home_at(0);
+    struct sockaddr_in home = address("0.0.0.0", 0);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(fd, (struct sockaddr *)&home, sizeof home) != 0 || listen(fd, 8) != 0) die("listen");
     return fd;
 }
 
-static int connected_to(int port) {
-    struct sockaddr_in home = home_at(port);
+static int connected_to(const char *at, int port) {
+    struct sockaddr_in home = address(at ? at : "127.0.0.1", port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(fd, (struct sockaddr *)&home, sizeof home) == 0) return fd;
     close(fd);
@@ -242,7 +244,7 @@ static int dialogue(int listening, int port) {
         struct stream s = {.conn = conn, .client = listening < 0, .doing = "connect", .end = -1};
         progress->sent = progress->taken = 0;
         progress->conn = (uint64_t)conn;
-        s.fd = listening < 0 ? connected_to(port) : conn == 0 ? accept(listening, NULL, NULL) : came(listening);
+        s.fd = listening < 0 ? connected_to(getenv("MORTAL_AT"), port) : conn == 0 ? accept(listening, NULL, NULL) : came(listening);
         int after = 0;
         if (s.fd < 0) s.end = errno;
         if (s.fd >= 0 && lives[conn](&s) == 0) {
@@ -277,7 +279,7 @@ static void *beside(void *arg) {
 
 static void echo(int port) {
     char bytes[64];
-    int fd = connected_to(port);
+    int fd = connected_to(NULL, port);
     for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, 0)) > 0;)
         if (send(fd, bytes, (size_t)n, MSG_NOSIGNAL) != n) break;
 }

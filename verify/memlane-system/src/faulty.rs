@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use crate::containers::Container;
 use crate::harness::{TempDir, run};
 
 // The table of steps from its one source: these tests link with nothing that they test.
@@ -58,8 +59,8 @@ fn build() -> PathBuf {
     target.join("release/libmemlane_preload.so")
 }
 
-/// `ends/mortal.c` under that library.
-fn mortal(args: &[&str], env: &[(&str, &str)]) -> Command {
+/// `ends/mortal.c` under that library, in a network namespace or here.
+fn mortal(within: Option<&Container>, args: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(Path::new(env!("OUT_DIR")).join("mortal"));
     let inherited = std::env::vars_os().map(|(name, _)| name);
     for name in inherited.filter(|name| name.to_string_lossy().starts_with("MEMLANE_")) {
@@ -69,8 +70,12 @@ fn mortal(args: &[&str], env: &[(&str, &str)]) -> Command {
         .args(args)
         .env("LD_PRELOAD", library())
         .env("MEMLANE_UPGRADE", "eager")
-        .envs(env.iter().copied())
-        .stdout(Stdio::piped());
+        .envs(env.iter().copied());
+    if let Some(container) = within {
+        command.env("MORTAL_AT", &container.address);
+        command = container.around(&command, None);
+    }
+    command.stdout(Stdio::piped());
     command
 }
 
@@ -139,10 +144,11 @@ pub struct End {
 }
 
 impl End {
-    fn start(dir: &Path, name: &str, role: &str, more: &[&str], env: &[(&str, &str)]) -> End {
-        let progress = Progress::new(dir, name);
+    fn start(dir: &Path, within: Option<&Container>, args: &[&str], env: &[(&str, &str)]) -> End {
+        let (role, more) = args.split_first().expect("a role");
+        let progress = Progress::new(dir, if *role == "survivor" { role } else { "peer" });
         let args = [&[role, progress.path()], more].concat();
-        let mut command = mortal(&args, env);
+        let mut command = mortal(within, &args, env);
         command.stdin(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let output = BufReader::new(child.stdout.take().expect("piped"));
@@ -211,6 +217,7 @@ pub struct Survivor {
     echo: Child,
     port: u16,
     dir: TempDir,
+    peers: Option<Container>,
 }
 
 impl Survivor {
@@ -219,17 +226,26 @@ impl Survivor {
     /// # Panics
     /// If it does not start.
     pub fn start(env: &[(&str, &str)]) -> Survivor {
+        Survivor::between([None, None], env)
+    }
+
+    /// Starts it in the first of two network namespaces; its peers will be in the second.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn between([own, peers]: [Option<&Container>; 2], env: &[(&str, &str)]) -> Survivor {
         let dir = TempDir::new("faults");
-        let mut end = End::start(dir.path(), "survivor", "survivor", &[], env);
+        let mut end = End::start(dir.path(), own, &["survivor"], env);
         let said = end.line().expect("ports");
         let words: Vec<&str> = said.split(' ').collect();
-        let echo = mortal(&["echo", words[3]], &[]).spawn().expect("an echo");
+        let echo = mortal(own, &["echo", words[3]], &[]).spawn();
         Survivor {
             orders: end.child.stdin.take().expect("piped"),
             end,
-            echo,
+            echo: echo.expect("an echo"),
             port: words[1].parse().expect("a port"),
             dir,
+            peers: peers.cloned(),
         }
     }
 
@@ -237,7 +253,7 @@ impl Survivor {
     pub fn joined(&mut self, env: &[(&str, &str)]) -> End {
         writeln!(self.orders, "serve").expect("it takes orders");
         let port = self.port.to_string();
-        End::start(self.dir.path(), "peer", "join", &[&port], env)
+        End::start(self.dir.path(), self.peers.as_ref(), &["join", &port], env)
     }
 
     /// A peer with these faults that it connects to, and the dialogue begins.
@@ -245,7 +261,7 @@ impl Survivor {
     /// # Panics
     /// If the peer does not start.
     pub fn joins(&mut self, env: &[(&str, &str)]) -> End {
-        let peer = End::start(self.dir.path(), "peer", "serve", &[], env);
+        let peer = End::start(self.dir.path(), self.peers.as_ref(), &["serve"], env);
         let said = peer.line().unwrap_or_else(|| panic!("{env:?}: no port"));
         let port = said.strip_prefix("port ").expect("a port");
         writeln!(self.orders, "join {port}").expect("it takes orders");

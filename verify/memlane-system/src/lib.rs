@@ -6,6 +6,7 @@
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
+//! - [`kills`]: what such a program must see when the peer dies or stops at a step.
 //! - [`crowd`]: very many connections, or processes, told step by step what to do.
 //! - [`pair`]: two programs with one connection, told step by step what to do.
 //! - [`blocks`]: two machines, cables between them, a volume of the one mapped on the other.
@@ -22,6 +23,7 @@ pub mod devmem;
 pub mod documents;
 pub mod faulty;
 pub mod harness;
+pub mod kills;
 pub mod packets;
 pub mod pair;
 pub mod real;

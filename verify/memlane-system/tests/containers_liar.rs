@@ -13,10 +13,11 @@ use memlane_socket::protocol::wire::{LEN, Message, MessageKind};
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::sock::{self, Tuple};
 use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Between, Networks};
+use memlane_system::containers::{Agent, Between, Networks, in_namespace};
 use memlane_system::harness::plain_only;
 use memlane_system::pair::{Alone, DEFAULT, End, Settings};
 use memlane_system::real::Reason;
+use memlane_system::real::held::channels_of;
 
 /// The liar, in the client's namespace, and the program that it has been introduced to.
 struct Meeting {
@@ -45,7 +46,9 @@ impl Meeting {
             ..DEFAULT
         };
         let (victim, port) = End::listening_at(&settings, networks.server_address());
-        let stream = in_namespace(networks.client(), networks.reached_at(), port);
+        let stream = in_namespace(networks.client(), || {
+            TcpStream::connect((networks.reached_at(), port)).expect("it listens")
+        });
         stream.set_nodelay(true).expect("a socket");
         let mut meeting = Meeting {
             victim,
@@ -131,42 +134,6 @@ impl Meeting {
         (m.gid, m.id) = (0x6c69_6172, 1 << 32 | 7);
         m
     }
-}
-
-/// Unnamed SEQPACKET sockets of a process.
-fn channels_of(pid: u32) -> usize {
-    let table = std::fs::read_to_string(format!("/proc/{pid}/net/unix")).expect("/proc");
-    let is_ours = |inode: &str| {
-        table.lines().any(|line| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            words.get(4) == Some(&"0005") && words.get(6) == Some(&inode)
-        })
-    };
-    std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .expect("/proc")
-        .flatten()
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter(|link| {
-            let name = link.to_string_lossy().into_owned();
-            let inode = name
-                .strip_prefix("socket:[")
-                .and_then(|rest| rest.strip_suffix(']'));
-            inode.is_some_and(is_ours)
-        })
-        .count()
-}
-
-/// A connection that is made in a network namespace, by a thread that goes there.
-fn in_namespace(name: &str, address: &str, port: u16) -> TcpStream {
-    let file = std::fs::File::open(format!("/run/netns/{name}")).expect("a namespace");
-    let to = (address.to_owned(), port);
-    let thread = std::thread::spawn(move || {
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind)
-            .expect("root may go there");
-        TcpStream::connect((to.0.as_str(), to.1)).expect("it listens")
-    });
-    thread.join().expect("it connects")
 }
 
 #[test]

@@ -3,6 +3,8 @@
 /// In which part of a connection's life a step lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
+    /// The agent introduces the two processes, across network namespaces.
+    Introduction,
     /// From plain TCP to two lanes.
     Upgrade,
     /// A handshake that comes to nothing.
@@ -46,6 +48,13 @@ macro_rules! steps {
 }
 
 steps! {
+    Introduction {
+        AgentReached "agent-reached" Both "The process has connected to the agent.";
+        Asking "asking" Both "About to ask the agent who has the other end.";
+        Asked "asked" Both "The question has been sent.";
+        AnswerCame "answer-came" Both "The agent's answer has been received and not been read yet.";
+        Met "met" Both "The channel to the other end is kept; nothing has been said over it.";
+    }
     Upgrade {
         NameBound "name-bound" Server "The rendezvous name is bound.";
         Proposing "proposing" Client "About to send the Proposal.";

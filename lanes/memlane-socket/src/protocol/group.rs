@@ -247,6 +247,18 @@ pub fn keep_life_line(locked: &mut Locked<'_>, group: u32, end: Fd, made_by_lowe
     locked.groups()[group as usize].life_line = process::hide(end).max(0);
 }
 
+/// Descriptor `n` of the library has the number `new` from now on; −1: it is gone.
+pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
+    let lines = locked.groups().iter_mut().map(|g| &mut g.life_line);
+    for line in lines.filter(|line| **line == n) {
+        *line = new.max(0);
+    }
+    let chunks = locked.own().iter_mut().map(|chunk| &mut chunk.fd);
+    for chunk in chunks.filter(|chunk| **chunk == n) {
+        *chunk = new.max(0);
+    }
+}
+
 /// Life lines may take this part of the descriptors that the program may have.
 const LIFE_LINES_OF_LIMIT: usize = 16;
 

@@ -27,11 +27,53 @@ impl Agent {
         Ok(Agent { child, dir })
     }
 
+    /// Starts one that may have this many descriptors. `Err` says why there can be none here.
+    ///
+    /// # Errors
+    /// As of `start`.
+    ///
+    /// # Panics
+    /// As `start` does.
+    pub fn start_with_descriptors(label: &str, most: u32) -> Result<Agent, String> {
+        let dir = TempDir::new(label);
+        let child = Agent::run_under(&["prlimit", &format!("--nofile={most}")], dir.path())?;
+        Ok(Agent { child, dir })
+    }
+
+    /// Starts one where something is already: `prepare` has been given the directory of the domain.
+    ///
+    /// # Errors
+    /// As of `start`.
+    ///
+    /// # Panics
+    /// As `start` does.
+    pub fn start_after(label: &str, prepare: impl FnOnce(&Path)) -> Result<Agent, String> {
+        let dir = TempDir::new(label);
+        let domain = Agent::directory_in(dir.path());
+        std::fs::create_dir(&domain).expect("a new directory");
+        prepare(&domain);
+        let child = Agent::run(dir.path())?;
+        Ok(Agent { child, dir })
+    }
+
     fn run(dir: &Path) -> Result<Child, String> {
+        Agent::run_under(&[], dir)
+    }
+
+    /// Runs it by way of other programs, such as `prlimit`.
+    fn run_under(under: &[&str], dir: &Path) -> Result<Child, String> {
         let memlane = Built::find()
             .memlane
             .expect("`cargo build --release` first");
-        let mut child = Command::new(memlane)
+        let mut command = match under {
+            [] => Command::new(memlane),
+            [program, args @ ..] => {
+                let mut command = Command::new(program);
+                command.args(args).arg(memlane);
+                command
+            }
+        };
+        let mut child = command
             .arg("agent")
             .arg(Agent::directory_in(dir))
             .stdout(Stdio::piped())

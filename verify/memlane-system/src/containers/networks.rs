@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::{Agent, Container};
 use crate::blocks::{has, must};
 use crate::harness;
 
@@ -16,6 +17,8 @@ pub enum Between {
     /// A router in a third namespace, which translates both addresses: the client connects to the router (DNAT), and the
     /// server sees the router (masquerade).
     Nat,
+    /// A third namespace that forwards nothing: a program there takes connections of the one and makes its own to the other.
+    Proxy,
 }
 
 /// Two namespaces, `client` and `server`, and perhaps a third between them. Gone when dropped.
@@ -92,7 +95,26 @@ impl Networks {
     pub fn reached_at(&self) -> &'static str {
         match self.between {
             Between::Cable | Between::Bridge => SERVER,
-            Between::Nat => ROUTER,
+            Between::Nat | Between::Proxy => ROUTER,
+        }
+    }
+
+    /// The client's namespace, where programs of a story run.
+    pub fn at_client(&self, agent: &Agent) -> Container {
+        self.container(self.client(), agent, self.reached_at())
+    }
+
+    /// The server's namespace, where programs of a story run.
+    pub fn at_server(&self, agent: &Agent) -> Container {
+        self.container(self.server(), agent, SERVER)
+    }
+
+    /// One of the namespaces, for programs that listen at `address`, or connect to it.
+    pub fn container(&self, namespace: &str, agent: &Agent, address: &str) -> Container {
+        Container {
+            namespace: namespace.to_owned(),
+            domain: agent.directory(),
+            address: address.to_owned(),
         }
     }
 
@@ -103,7 +125,11 @@ impl Networks {
         match self.between {
             Between::Cable => self.cable(),
             Between::Bridge => self.bridge(),
-            Between::Nat => self.nat(),
+            Between::Nat => {
+                self.two_networks();
+                self.translate();
+            }
+            Between::Proxy => self.two_networks(),
         }
     }
 
@@ -128,6 +154,16 @@ impl Networks {
         self.one_network();
     }
 
+    /// Takes the client's network away, as an engine does that disconnects a container: both ends of the cable are gone.
+    pub fn pull(&self) {
+        ip(&["-n", self.client(), "link", "del", "e0"]);
+    }
+
+    /// Gives it back, with the same addresses. Only for [`Between::Cable`].
+    pub fn plug(&self) {
+        self.cable();
+    }
+
     /// Both are in one network.
     fn one_network(&self) {
         self.set(
@@ -146,7 +182,8 @@ impl Networks {
         );
     }
 
-    fn nat(&self) {
+    /// Each is in a network of its own, and the middle is in both.
+    fn two_networks(&self) {
         ip(&["netns", "add", self.middle()]);
         self.join(self.client(), "e0", self.middle(), "c0");
         self.join(self.server(), "e0", self.middle(), "s0");
@@ -172,6 +209,10 @@ impl Networks {
                 "link set lo up",
             ],
         );
+    }
+
+    /// The middle forwards, and translates both addresses.
+    fn translate(&self) {
         let rules = format!(
             "table ip nat {{\n\
              chain before {{ type nat hook prerouting priority -100; ip daddr {ROUTER} meta l4proto tcp dnat to {SERVER}; }}\n\
@@ -231,6 +272,23 @@ impl Networks {
         command.args(["netns", "exec", namespace, program]);
         command
     }
+}
+
+/// Does something in a network namespace, by a thread that goes there. A socket that is made there stays there.
+///
+/// # Panics
+/// If there is no such namespace, or if `act` panics.
+pub fn in_namespace<T: Send>(name: &str, act: impl FnOnce() -> T + Send) -> T {
+    let file = std::fs::File::open(format!("/run/netns/{name}")).expect("a namespace");
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), kind)
+                .expect("root may go there");
+            act()
+        });
+        thread.join().expect("it did what it should")
+    })
 }
 
 impl Drop for Networks {

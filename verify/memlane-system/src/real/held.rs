@@ -69,6 +69,34 @@ pub fn grown(before: &BTreeMap<u32, Held>, now: &BTreeMap<u32, Held>) -> String 
     grown.collect()
 }
 
+/// How many unnamed SEQPACKET sockets a process holds: its connection to an agent, life lines, channels.
+///
+/// # Panics
+/// If it has gone.
+pub fn channels_of(pid: u32) -> usize {
+    // A socket is in the table of the network namespace where it was made: a channel is in the agent's, which is ours.
+    let tables = [pid.to_string(), "self".into()]
+        .map(|of| std::fs::read_to_string(format!("/proc/{of}/net/unix")).expect("/proc"));
+    let is_ours = |inode: &str| {
+        tables.iter().flat_map(|table| table.lines()).any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(4) == Some(&"0005") && words.get(6) == Some(&inode)
+        })
+    };
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("/proc")
+        .flatten()
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+        .filter(|link| {
+            let name = link.to_string_lossy().into_owned();
+            let inode = name
+                .strip_prefix("socket:[")
+                .and_then(|rest| rest.strip_suffix(']'));
+            inode.is_some_and(is_ours)
+        })
+        .count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

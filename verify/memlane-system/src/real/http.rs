@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::data::{blob, sha256_of_file};
 use super::lane::{LaneReport, Reason};
-use super::net::{free_port, wait_listening};
+use super::net::free_port;
 use super::proc::{Done, Proc, send};
 use super::stage::{Stage, Story, script};
 use crate::harness::is_root;
@@ -86,14 +86,16 @@ impl Nginx {
         let port = free_port();
         let prefix = stage.new_dir("nginx");
         let config = prefix.join("nginx.conf");
-        std::fs::write(&config, nginx_config(&prefix, &site.root, port)).expect("nginx.conf");
+        let listens_at = format!("{}:{port}", stage.host());
+        std::fs::write(&config, nginx_config(&prefix, &site.root, &listens_at))
+            .expect("nginx.conf");
         command
             .args(["-e", "stderr", "-p"])
             .arg(&prefix)
             .arg("-c")
             .arg(&config);
-        let proc = start(stage, "nginx", command);
-        wait_listening(port, "nginx");
+        let mut proc = start(stage, "nginx", command);
+        proc.wait_listening(port);
         let mut nginx = Nginx { proc, port };
         nginx.wait_for_workers(&[]);
         nginx
@@ -102,6 +104,11 @@ impl Nginx {
     /// Address of one of its files.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.port)
+    }
+
+    /// Address of one of its files, for a client in another network namespace.
+    pub fn url_from(&self, client: &Stage, path: &str) -> String {
+        format!("http://{}:{}/{path}", client.host(), self.port)
     }
 
     /// Process ids of the workers.
@@ -158,7 +165,7 @@ impl Nginx {
     }
 }
 
-fn nginx_config(prefix: &Path, root: &Path, port: u16) -> String {
+fn nginx_config(prefix: &Path, root: &Path, listens_at: &str) -> String {
     let (prefix, root) = (prefix.display(), root.display());
     // Without root there is nobody else to be.
     let user = if is_root() {
@@ -184,7 +191,7 @@ http {{
     uwsgi_temp_path {prefix}/uwsgi;
     scgi_temp_path {prefix}/scgi;
     server {{
-        listen 127.0.0.1:{port} backlog=1024;
+        listen {listens_at} backlog=1024;
         root {root};
         location /copied/ {{ alias {root}/; sendfile off; output_buffers 2 64k; }}
     }}
@@ -215,19 +222,33 @@ pub struct Haproxy {
 impl Haproxy {
     /// Starts it in the stage's mode, in front of `backend`.
     pub fn start(stage: &Stage, backend: u16) -> Haproxy {
+        Haproxy::before(stage, "127.0.0.1", backend)
+    }
+
+    /// The same, in front of a server at another address.
+    pub fn before(stage: &Stage, address: &str, backend: u16) -> Haproxy {
         let port = free_port();
         let config = stage.new_dir("haproxy").join("haproxy.cfg");
-        std::fs::write(&config, haproxy_config(port, backend)).expect("haproxy.cfg");
+        let (front, back) = (
+            format!("{}:{port}", stage.host()),
+            format!("{address}:{backend}"),
+        );
+        std::fs::write(&config, haproxy_config(&front, &back)).expect("haproxy.cfg");
         let mut command = stage.command("haproxy");
         command.args(["-db", "-f"]).arg(&config);
-        let proc = stage.start("haproxy", command);
-        wait_listening(port, "haproxy");
+        let mut proc = stage.start("haproxy", command);
+        proc.wait_listening(port);
         Haproxy { proc, port }
     }
 
     /// Address of a file behind it.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.port)
+    }
+
+    /// Address of a file behind it, for a client in another network namespace.
+    pub fn url_from(&self, client: &Stage, path: &str) -> String {
+        format!("http://{}:{}/{path}", client.host(), self.port)
     }
 
     /// Ends it and returns what its page said.
@@ -239,7 +260,7 @@ impl Haproxy {
     }
 }
 
-fn haproxy_config(port: u16, backend: u16) -> String {
+fn haproxy_config(front: &str, back: &str) -> String {
     format!(
         "global
     maxconn 512
@@ -251,8 +272,8 @@ defaults
     timeout server 60s
     http-reuse always
 listen front
-    bind 127.0.0.1:{port}
-    server back 127.0.0.1:{backend}
+    bind {front}
+    server back {back}
 "
     )
 }

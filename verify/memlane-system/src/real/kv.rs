@@ -35,7 +35,7 @@ impl Redis {
             "--port",
             &port.to_string(),
             "--bind",
-            "127.0.0.1",
+            stage.address(),
             "--save",
             "",
         ]);
@@ -63,7 +63,7 @@ impl Redis {
     pub fn cli(&self, stage: &Stage, args: &[&str]) -> Command {
         let mut command = stage.command("redis-cli");
         command
-            .args(["-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .args(["-h", stage.address(), "-p", &self.port.to_string()])
             .args(args);
         command
     }
@@ -80,7 +80,7 @@ impl Redis {
     pub fn benchmark(&self, stage: &Stage, args: &[&str]) -> Done {
         let mut command = stage.command("redis-benchmark");
         command
-            .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-q"])
+            .args(["-h", stage.address(), "-p", &self.port.to_string(), "-q"])
             .args(args);
         stage.run("redis-benchmark", command, Duration::from_secs(120))
     }

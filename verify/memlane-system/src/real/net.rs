@@ -7,7 +7,13 @@ pub use crate::harness::free_port;
 /// True as soon as somebody listens on `port`, by /proc/net/tcp: a trial
 /// connection would show up in the server's statistics.
 pub fn listening(port: u16) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+    listening_beside("self", port)
+}
+
+/// The same in the network namespace of a process.
+pub fn listening_beside(process: &str, port: u16) -> bool {
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = format!("/proc/{process}/net/{table}");
         let text = std::fs::read_to_string(table).unwrap_or_default();
         text.lines().skip(1).any(|line| is_listener(line, port))
     })

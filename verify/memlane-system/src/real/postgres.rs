@@ -22,12 +22,30 @@ pub struct Cluster {
     launcher: Option<Built>,
 }
 
+/// Asked of clients of a [`Cluster::with_password`].
+const PASSWORD: &str = "correct horse battery staple";
+
 impl Cluster {
     /// `initdb`, without memlane.
     ///
     /// # Panics
     /// If it fails.
     pub fn new(story: &Story) -> Cluster {
+        Cluster::initdb(story, "trust")
+    }
+
+    /// The same; clients are from any network, and each is asked for a password (SCRAM).
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn with_password(story: &Story) -> Cluster {
+        let cluster = Cluster::initdb(story, "scram-sha-256");
+        let rules = "host all all all scram-sha-256\n";
+        std::fs::write(cluster.dir.join("pg_hba.conf"), rules).expect("pg_hba.conf");
+        cluster
+    }
+
+    fn initdb(story: &Story, authentication: &str) -> Cluster {
         let home = story.dir().join("postgres");
         std::fs::create_dir_all(&home).expect("directory for the cluster");
         let owner = is_root().then(|| user("nobody"));
@@ -40,10 +58,13 @@ impl Cluster {
             owner,
             launcher,
         };
+        let password = home.join("password");
+        std::fs::write(&password, PASSWORD).expect("a file");
         let mut command = Command::new(super::stage::program("initdb"));
+        command.arg("--pwfile").arg(&password);
         command.args([
             "-A",
-            "trust",
+            authentication,
             "-U",
             "test",
             "-E",
@@ -69,12 +90,11 @@ impl Cluster {
     /// The server's command. Its owner may not be able to see the build tree:
     /// they get copies of the launcher and the library.
     fn server(&self, stage: &Stage) -> Command {
-        let mut command = stage.command("postgres");
+        let mut command = crate::harness::command(stage.mode, super::program("postgres"));
         if let (true, Some(built)) = (stage.under_memlane(), &self.launcher) {
             command = copied_command(built, stage.mode);
         }
-        self.own(&mut command);
-        command
+        stage.placed(command, self.owner)
     }
 }
 
@@ -137,7 +157,8 @@ impl Postgres {
     pub fn start(stage: &Stage, cluster: &Cluster) -> Postgres {
         let port = free_port();
         let mut command = cluster.server(stage);
-        command.args(["-p", &port.to_string(), "-h", "127.0.0.1", "-k", "", "-D"]);
+        command.args(["-p", &port.to_string(), "-h", stage.address()]);
+        command.args(["-k", "", "-D"]);
         command
             .arg(&cluster.dir)
             .args(["-c", "fsync=off", "-c", "shared_buffers=32MB"]);
@@ -162,11 +183,12 @@ impl Postgres {
         let mut command = stage.command(name);
         command
             .env("PGSSLMODE", "disable")
-            .env("PGGSSENCMODE", "disable");
+            .env("PGGSSENCMODE", "disable")
+            .env("PGPASSWORD", PASSWORD);
         command
             .args([
                 "-h",
-                "127.0.0.1",
+                stage.address(),
                 "-p",
                 &self.port.to_string(),
                 "-U",

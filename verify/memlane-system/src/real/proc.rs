@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::lane::{LaneReport, LaneWatch};
+use super::net::listening_beside;
 use super::tree::{children, tree};
 use crate::harness::Mode;
 
@@ -180,6 +181,19 @@ impl Proc {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until somebody in its network namespace listens on `port`.
+    ///
+    /// # Panics
+    /// If nobody does.
+    #[track_caller]
+    pub fn wait_listening(&mut self, port: u16) {
+        let process = self.id().to_string();
+        let what = format!("port {port}");
+        self.wait_until(&what, Duration::from_secs(30), || {
+            listening_beside(&process, port)
+        });
     }
 
     /// Waits for its end.

@@ -2,13 +2,16 @@
 
 use std::cell::Cell;
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt as _;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::lane::Missed;
 use super::proc::{Done, Proc, note};
+use crate::containers::Container;
 use crate::harness::{self, Mode, TempDir};
 
 /// Set to 1, a missing program is a failure.
@@ -30,6 +33,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("initdb", "postgresql"),
     ("psql", "postgresql-client"),
     ("pgbench", "postgresql-contrib"),
+    ("pg_dump", "postgresql-client"),
     ("iperf3", "iperf3"),
     ("sockperf", "sockperf"),
     ("python3", "python3"),
@@ -89,7 +93,8 @@ impl Story {
         Stage {
             mode,
             dir,
-            serial: Cell::new(0),
+            serial: Rc::default(),
+            container: None,
         }
     }
 
@@ -156,15 +161,36 @@ fn modes() -> Vec<Mode> {
 }
 
 /// Where a story plays in one mode.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Stage {
     /// The mode.
     pub mode: Mode,
     dir: PathBuf,
-    serial: Cell<u32>,
+    serial: Rc<Cell<u32>>,
+    container: Option<Container>,
 }
 
 impl Stage {
+    /// The same stage, but its programs run in a network namespace.
+    pub fn inside(&self, container: &Container) -> Stage {
+        Stage {
+            container: Some(container.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The address at which servers listen here, or to which clients connect.
+    pub fn address(&self) -> &str {
+        let there = self.container.as_ref();
+        there.map_or("127.0.0.1", |container| &container.address)
+    }
+
+    /// That address, as it stands in a URL.
+    pub fn host(&self) -> String {
+        let there = self.container.as_ref();
+        there.map_or_else(|| "127.0.0.1".into(), Container::host)
+    }
+
     /// A directory of its own.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -186,14 +212,26 @@ impl Stage {
     pub fn command(&self, name: impl AsRef<OsStr>) -> Command {
         let mut command = harness::command(self.mode, resolve(name.as_ref()));
         command.current_dir(&self.dir);
-        command
+        self.placed(command, None)
+    }
+
+    /// The command as it runs where this stage is, as another user if there is one.
+    pub fn placed(&self, mut command: Command, owner: Option<(u32, u32)>) -> Command {
+        match (&self.container, owner) {
+            (Some(container), _) => container.around(&command, owner),
+            (None, Some((uid, gid))) => {
+                command.uid(uid).gid(gid);
+                command
+            }
+            (None, None) => command,
+        }
     }
 
     /// A command that is never under memlane.
     pub fn plain_command(&self, name: impl AsRef<OsStr>) -> Command {
         let mut command = harness::command(Mode::Plain, resolve(name.as_ref()));
         command.current_dir(&self.dir);
-        command
+        self.placed(command, None)
     }
 
     /// Python running one of `src/real/programs`.

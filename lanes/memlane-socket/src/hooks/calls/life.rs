@@ -244,8 +244,12 @@ pub fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 }
 
 fn replace(old: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
-    if process::is_hidden(new) && !process::is_borrowed() {
-        process::evade(new);
+    if process::is_hidden(new)
+        && !process::is_borrowed()
+        && memlane_sys::fd::status_flags(old).is_ok()
+        && let Some(moved) = process::evade(new)
+    {
+        crate::protocol::upgrade::renumbered(new, moved);
     }
     if old != new
         && process::known(new)

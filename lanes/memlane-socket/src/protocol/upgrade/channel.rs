@@ -1,7 +1,8 @@
 //! The channel that the agent has made for one connection, and what is said over it.
 
 use super::messages::{Sent, To, own_message, send, stop_waiting};
-use super::{accepted, answer, confirmed, introduction, mail, proposed, refuse};
+use super::{accepted, answer, came, confirmed, introduction, mail, proposed, refuse};
+use crate::faults::{self, Step};
 use crate::protocol::agent::{Answer, Outcome, Refusal};
 use crate::protocol::group;
 use crate::protocol::wire::{self, Message, MessageKind};
@@ -69,12 +70,16 @@ fn met(conn: &ConnRef, hs: &mut Handshake, peer: u64, end: Fd) -> Result<(), Rea
     if own.ino != hs.asked_inode || peer == 0 {
         return Err(Reason::CLOSING); // the number has been given to another socket meanwhile
     }
+    if !sock::is_unix_seqpacket(end.raw()) {
+        return Err(Reason::AGENT); // who gives that is no agent
+    }
     hs.channel = process::hide(end);
     if hs.channel < 0 {
         return Err(Reason::NO_DEVICE); // no room among our descriptors
     }
     hs.agent_peer = peer;
     hs.since = time::now_ns();
+    faults::at(Step::Met);
     if conn.role.load(Ordering::Relaxed) == Role::Accepted {
         hs.stage = Stage::Listening;
         return Ok(());
@@ -84,6 +89,7 @@ fn met(conn: &ConnRef, hs: &mut Handshake, peer: u64, end: Fd) -> Result<(), Rea
     let mut m = own_message(MessageKind::Proposal, conn, &tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
+    faults::at(Step::Proposing);
     match send(conn, &To::Channel(hs.channel), &m, [None; 2]) {
         Ok(()) => proposed(conn, hs),
         Err(Sent::Later) => Err(Reason::CLOSING), // it was empty: the other end is gone
@@ -109,6 +115,7 @@ pub(super) fn hear(conn: &ConnRef, hs: &mut Handshake) -> Result<bool, Reason> {
         wire::Malformed::Version => Reason::VERSION,
         _ => Reason::NOT_PROVEN,
     })?;
+    faults::at(came(m.kind));
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let done = match (m.kind, hs.stage) {

@@ -8,6 +8,7 @@
 //! Nothing here waits. A question is sent after one of the program's own calls, and the answer is taken after a later one.
 
 use super::messages::stop_waiting;
+use crate::faults::{self, Step};
 use crate::protocol::agent::{self, Answer, Question};
 use crate::protocol::group;
 use crate::state::conn::{Handshake, Role, Stage};
@@ -57,6 +58,7 @@ fn connection() -> i32 {
             let raw = process::hide(own);
             CONNECTED.fetch_add(1, Ordering::Relaxed);
             PROCESS.agent.store(raw, Ordering::Release);
+            faults::at(Step::AgentReached);
             raw
         }
         None => {
@@ -106,8 +108,10 @@ pub(super) fn ask(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
             Role::Accepted => agent::Role::Accepted,
         },
     };
+    faults::at(Step::Asking);
     match sock::send_to_peer(agent, &question.encode(), &[]) {
         Ok(()) => {
+            faults::at(Step::Asked);
             hs.stage = Stage::Asking;
             (hs.tries, hs.since) = (0, time::now_ns());
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
@@ -165,6 +169,7 @@ pub(super) fn next_answer() -> Option<(Answer, Received)> {
     let mut bytes = [0u8; agent::LEN + 1];
     match sock::recv_with_fds(agent, &mut bytes) {
         Ok(got) => {
+            faults::at(Step::AnswerCame);
             let answer = got
                 .len
                 .and_then(|n| bytes.get(..n))

@@ -31,6 +31,7 @@ mod messages;
 mod names;
 mod own_ring;
 mod proof;
+mod renumbered;
 mod standing;
 mod version;
 
@@ -43,6 +44,7 @@ use messages::{
 use names::Mailed;
 pub use names::forget_all;
 use proof::{check_peer, common_eid};
+pub use renumbered::renumbered;
 pub use standing::{Standing, bar, connected, freeze, give_up, hope_again, standing};
 
 use crate::faults::{self, Step};
@@ -252,13 +254,18 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 // --- what comes -----------------------------------------------------------
 
-fn deliver(m: &Message, got: Received) {
-    faults::at(match m.kind {
+/// The step at which a message of this kind has come.
+fn came(kind: MessageKind) -> Step {
+    match kind {
         MessageKind::Proposal => Step::ProposalCame,
         MessageKind::Accept => Step::AcceptCame,
         MessageKind::Decline => Step::DeclineCame,
         MessageKind::Confirm => Step::ConfirmCame,
-    });
+    }
+}
+
+fn deliver(m: &Message, got: Received) {
+    faults::at(came(m.kind));
     match m.kind {
         MessageKind::Proposal => return mail::proposed(m, got),
         MessageKind::Decline => release_declined(m),

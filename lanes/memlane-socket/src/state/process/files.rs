@@ -55,11 +55,14 @@ pub fn is_kept_file(n: i32) -> bool {
         .any(|f| f.base.load(Ordering::Acquire) != 0 && f.fd.load(Ordering::Relaxed) == n)
 }
 
-/// Notes that a hidden descriptor has got another number.
+/// Notes that a hidden descriptor has got another number; −1: it is gone, and its memory cannot be handed over.
 pub(super) fn renumbered(n: i32, new: i32) {
     for f in &FILES {
-        let _ =
+        let renumbered =
             f.fd.compare_exchange(n, new, Ordering::Relaxed, Ordering::Relaxed);
+        if renumbered.is_ok() && new < 0 {
+            f.base.store(0, Ordering::Release);
+        }
     }
 }
 

@@ -66,29 +66,41 @@ pub fn next_hidden(n: i32) -> Option<i32> {
         .min()
 }
 
-/// Moves the library's descriptor `n`, if there is one, because the program wants this number.
-pub fn evade(n: i32) {
-    for place in &HIDDEN {
-        if place.load(Ordering::Relaxed) == n {
-            // SAFETY: no pointers are passed.
-            let moved =
-                unsafe { memlane_sys::syscall!(libc::SYS_fcntl, n, libc::F_DUPFD_CLOEXEC, n + 1) };
-            let Ok(moved) = moved.map(fd::as_fd) else {
-                return;
-            };
-            place.store(moved, Ordering::Relaxed);
-            files::renumbered(n, moved);
-            each_ep(|ep| {
-                let _ = ep
-                    .bell
-                    .compare_exchange(n, moved, Ordering::Relaxed, Ordering::Relaxed);
-            });
-            for known in [&PROCESS.mailbox, &PROCESS.agent, &PROCESS.trace_fd] {
-                let _ = known.compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
-            }
-            return;
-        }
+/// Moves the library's descriptor `n`, because the program wants this number. Returns its new number: −1 if there is no
+/// other, and then it is gone. `None`: `n` is not the library's.
+///
+/// The tables of the process know the new number then; what the protocol keeps does not, see `upgrade::renumbered`.
+pub fn evade(n: i32) -> Option<i32> {
+    let place = HIDDEN.iter().find(|p| p.load(Ordering::Relaxed) == n)?;
+    let moved = copied_from(n, n + 1).or_else(|| copied_from(n, 3));
+    if let Some(moved) = moved {
+        HIDDEN_FROM.fetch_min(moved, Ordering::Relaxed);
+    } else {
+        HIDDEN_COUNT.fetch_sub(1, Ordering::Relaxed);
     }
+    place.store(moved.unwrap_or(0), Ordering::Release);
+    let moved = moved.unwrap_or(-1);
+    files::renumbered(n, moved);
+    each_ep(|ep| {
+        let bell = &ep.bell;
+        let _ = bell.compare_exchange(n, moved.max(0), Ordering::Relaxed, Ordering::Relaxed);
+    });
+    for known in [
+        &PROCESS.mailbox,
+        &PROCESS.agent,
+        &PROCESS.trace_fd,
+        &PROCESS.stats_fd,
+    ] {
+        let _ = known.compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    Some(moved)
+}
+
+/// A duplicate of descriptor `n` at a free number, not below `least`.
+fn copied_from(n: i32, least: i32) -> Option<i32> {
+    // SAFETY: no pointers are passed.
+    let copied = unsafe { memlane_sys::syscall!(libc::SYS_fcntl, n, libc::F_DUPFD_CLOEXEC, least) };
+    copied.map(fd::as_fd).ok()
 }
 
 /// Closes the parent's hidden descriptors in the child of a fork, except for those of memory that inherited connections
