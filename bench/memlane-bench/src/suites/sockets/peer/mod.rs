@@ -127,7 +127,7 @@ fn answer(mut stream: Wire, answers: Option<u64>) -> std::io::Result<()> {
     let mut message = [0u8; MESSAGE];
     let mut left = answers.unwrap_or(u64::MAX);
     while left > 0 {
-        match stream.read_exact(&mut message) {
+        match stream.read_whole(&mut message) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
             other => other?,
         }
@@ -187,7 +187,7 @@ fn connect_again_and_again(at: &At, budget: Duration, each: u64) -> anyhow::Resu
 fn exchange(stream: &mut Wire, message: &mut [u8; MESSAGE], sequence: u64) -> anyhow::Result<()> {
     message[..8].copy_from_slice(&sequence.to_le_bytes());
     stream.write_all(message).context("send")?;
-    stream.read_exact(message).context("receive")?;
+    stream.read_whole(message).context("receive")?;
     if message[..8] != sequence.to_le_bytes() {
         bail!("message {sequence} came back changed");
     }

@@ -4,7 +4,7 @@
 //! eighth on: for that it takes about 10 µs.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -123,7 +123,7 @@ fn exchange(wires: &mut [Wire]) -> anyhow::Result<()> {
         wire.write_all(&message).context("send")?;
     }
     for wire in wires.iter_mut() {
-        wire.read_exact(&mut message).context("receive")?;
+        wire.read_whole(&mut message).context("receive")?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! TCP or UNIX domain sockets of the standard library, by an address as text: blocking, and nothing of memlane's.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -98,6 +98,22 @@ impl Wire {
             Wire::Tcp(stream) => stream.set_nonblocking(true),
             Wire::Unix(stream) => stream.set_nonblocking(true),
         }
+    }
+
+    /// As `read_exact`. Between two programs with sockmap, the kernel ends a blocking read with EAGAIN once in a while: then
+    /// it is made again.
+    pub(super) fn read_whole(&mut self, into: &mut [u8]) -> io::Result<()> {
+        let mut have = 0;
+        while have < into.len() {
+            match self.read(&mut into[have..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => have += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// No more will be written.
