@@ -102,7 +102,13 @@ fn two_hundred_namespaces_get_a_lane_each_and_leave_nothing_behind() {
     let begin = Instant::now();
     talk_until_on_lane(&mut all);
     println!("{count} lanes in {:.1?}", begin.elapsed());
-    assert_eq!(server.on_lane(), count, "{}", server.lane());
+    // The accepting side opens one call later.
+    while server.on_lane() < count {
+        assert!(begin.elapsed() < PATIENCE, "{}", server.lane());
+        for one in &mut all {
+            one.does("talk epoll 0 1 300 1");
+        }
+    }
     let during = taken_by(&agent);
     // A connection to each process, and what says which process it is.
     assert!(
