@@ -8,6 +8,7 @@
 //!
 //! | room | what |
 //! |---|---|
+//! | [`bpf`] | BPF programs, put together and loaded without a compiler |
 //! | [`kernel`] | what the kernel knows of another process's sockets |
 //! | [`pairs`] | which two sockets are the ends of one connection |
 //! | [`party`] | what the processes of one container may ask |
@@ -25,6 +26,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bpf;
 pub mod kernel;
 pub mod pairs;
 pub mod party;

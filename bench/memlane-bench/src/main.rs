@@ -2,7 +2,7 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `suites/` | what is measured, and the drivers: `sockets`, `blocks`, `packets`, `devmem` |
+//! | `suites/` | what is measured, and the drivers: `sockets`, `containers`, `blocks`, `packets`, `devmem` |
 //! | `runner/` | flags, the plan, rounds, processes, CPUs, and the record of what was seen |
 //! | `sample` | the one schema of all figures |
 //! | `catalogue` (`published`) | what tables and plots show, what should be reached, what others published |
@@ -36,7 +36,7 @@ use clap::Parser;
 
 use exit::Exit;
 use runner::options::Options;
-use suites::{blocks, devmem, packets, sockets};
+use suites::{blocks, containers, devmem, packets, sockets};
 
 /// Measures memlane beside what else there is, on this machine.
 #[derive(Parser, Debug)]
@@ -75,6 +75,8 @@ enum Verb {
 enum Suite {
     /// The socket lane in both modes, TCP and UNIX domain sockets: stock programs, sizes, connections; by name, iceoryx2.
     Sockets(sockets::Sockets),
+    /// The socket lane between two network namespaces, by a cable and behind NAT: TCP, sockmap, memlane with its agent.
+    Containers,
     /// The block lane: volumes, and the network block devices of others.
     Blocks(blocks::Blocks),
     /// The packet lane: three modes, TCP between namespaces, DPDK's testpmd.
@@ -127,6 +129,7 @@ fn run(suite: &Suite, options: &Options, output: &render::Output) -> anyhow::Res
     runner::sys::watch_for_interrupts();
     let run = match suite {
         Suite::Sockets(more) => sockets::run(options, more),
+        Suite::Containers => containers::run(options),
         Suite::Blocks(more) => blocks::run(options, more),
         Suite::Packets(more) => packets::run(options, more),
         Suite::Devmem(more) => devmem::run(options, more),

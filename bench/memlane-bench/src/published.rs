@@ -54,6 +54,14 @@ impl Published {
         serde_json::from_str(table).expect("a table of bench/published")
     }
 
+    /// Nobody has published anything like it.
+    pub(crate) fn none() -> Published {
+        Published {
+            sources: BTreeMap::new(),
+            figures: Vec::new(),
+        }
+    }
+
     /// Figures of a row and a metric.
     pub(crate) fn of<'a>(
         &'a self,

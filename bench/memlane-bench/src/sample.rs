@@ -112,13 +112,14 @@ pub(crate) enum Better {
 }
 
 /// The metrics of all suites: id, for people, which way is good.
-const METRICS: [(&str, &str, Better); 19] = [
+const METRICS: [(&str, &str, Better); 21] = [
     ("rate", "rate", Better::Higher),
     ("throughput", "throughput", Better::Higher),
     ("p50", "p50", Better::Lower),
     ("p99", "p99", Better::Lower),
     ("cpu", "CPU", Better::Lower),
     ("receiver_cpu", "receiver's CPU", Better::Lower),
+    ("agent_cpu", "agent's CPU", Better::Lower),
     ("token", "time of a token", Better::Lower),
     ("gap", "slowest request", Better::Lower),
     ("silence", "no answer at all", Better::Lower),
@@ -126,6 +127,7 @@ const METRICS: [(&str, &str, Better); 19] = [
     ("program_copies", "copies by the programs", Better::Lower),
     ("ring_bytes", "bytes by memory", Better::Neither),
     ("tcp_bytes", "bytes by TCP", Better::Neither),
+    ("wire_bytes", "bytes by the cable", Better::Neither),
     ("fallback", "connections on TCP", Better::Neither),
     ("fragments", "fragments", Better::Neither),
     ("fragment_tenth", "fragments: a tenth", Better::Neither),

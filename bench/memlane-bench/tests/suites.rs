@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Dir, memlane_bench, stderr, stdout};
+use common::{Dir, memlane_bench, preload, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -18,6 +18,7 @@ impl Run {
     /// A short run of `suite`; its tables and plots go to `dir`.
     fn of(suite: &str, only: &str, more: &[&str], dir: &Dir) -> Run {
         let output = memlane_bench()
+            .envs(preload().map(|library| ("MEMLANE_PRELOAD", library)))
             .args(["run", suite, "--rounds", "1", "--seconds", "0.2", "--json"])
             .args(["--only", only])
             .args(more)
@@ -156,6 +157,58 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(told), "{}", stderr(&output));
     }
+}
+
+const NETWORKS: [&str; 6] = [
+    "tcp-cable",
+    "sockmap-cable",
+    "memlane-cable",
+    "tcp-nat",
+    "memlane-nat",
+    "memlane-same",
+];
+
+#[test]
+fn a_very_short_run_of_containers_has_every_row_and_only_tcp_uses_the_cable() {
+    if preload().is_none() {
+        return eprintln!("SKIPPED: no preload library: cargo build --release -p memlane-preload");
+    }
+    let dir = Dir::new();
+    let run = Run::of("containers", "msg100,short-100,rr-64k,opening", &[], &dir);
+    let lacking = |part: &str| {
+        let mut lacking = run.missing(part);
+        // There is none behind NAT, whatever the machine has.
+        assert!(lacking.remove("sockmap-nat"), "{}", run.said);
+        lacking
+    };
+    let missing = lacking("embedded");
+    for (row, metric) in [
+        ("msg100", "rate"),
+        ("msg100", "p50"),
+        ("short-100", "rate"),
+        ("rr-64k", "p50"),
+    ] {
+        let there = without(&NETWORKS, &missing);
+        assert_eq!(run.systems(row, metric), there, "{row}: {}", run.said);
+    }
+    for system in without(&["memlane-cable", "memlane-nat"], &missing) {
+        for row in ["open-first", "open-later", "open-64"] {
+            for metric in ["p50", "agent_cpu"] {
+                let told = run.value(row, system, metric);
+                assert!(told > Some(0.0), "{row}, {system}: {metric}");
+            }
+        }
+    }
+    // Beside TCP's, what the handshake and the first eight exchanges have carried is nothing.
+    let carried = |system| run.value("rr-64k", system, "wire_bytes");
+    for system in without(&["sockmap-cable", "memlane-cable"], &missing) {
+        let (it, tcp) = (
+            carried(system).expect("bytes"),
+            carried("tcp-cable").expect("bytes"),
+        );
+        assert!(it < tcp / 10.0, "{system}: {it} of {tcp}");
+    }
+    assert!(dir.0.join("containers.html").exists());
 }
 
 /// Rows of packets, and the systems of their parts.
@@ -325,8 +378,13 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
     for (suite, count, some) in [
         (
             "sockets",
-            72 + 24,
-            "embedded sockperf iperf3 nginx-1000 redis-get-c200 oversubscribed-32 strangers connections-10000 rr-4m stream-4m iceoryx2-event seqpacket ring handover-1 carried-4194304",
+            73 + 24,
+            "embedded sockmap sockperf iperf3 nginx-1000 redis-get-c200 oversubscribed-32 strangers connections-10000 rr-4m stream-4m iceoryx2-event seqpacket ring handover-1 carried-4194304",
+        ),
+        (
+            "containers",
+            9 + 7 + 27 - 2,
+            "opening tcp-cable sockmap-nat memlane-same nginx-16 redis-set-c1 short-100 rr-1m stream-64 open-first",
         ),
         (
             "blocks",

@@ -5,7 +5,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -243,12 +243,11 @@ fn a_number_that_changes_hands_between_question_and_look_is_noticed() {
     agent.signal("STOP");
     asker.asks_about(&one, Role::Connected);
     // The same number is another connection by now.
-    let number = one.as_raw_fd();
-    let replaced = rustix::io::dup2(&mine, &mut std::os::fd::OwnedFd::from(one));
-    assert_eq!(replaced, Ok(()), "{number}");
+    let mut number = OwnedFd::from(one);
+    rustix::io::dup2(&mine, &mut number).expect("it is open");
     agent.signal("CONT");
     assert_eq!(asker.refusal(), Refusal::NotSeen);
-    drop((other, theirs));
+    drop((number, other, theirs));
 }
 
 // --- forged connections -----------------------------------------------------

@@ -4,13 +4,18 @@
 //!
 //! Needs root for the namespaces, and CAP_BPF and CAP_PERFMON for the agent.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use memlane_system::blocks::skip;
 use memlane_system::containers::{Agent, Between, Networks};
-use memlane_system::harness::plain_only;
+use memlane_system::crowd::serve_under;
+use memlane_system::harness::{Mode, command, plain_only};
 use memlane_system::pair::{DEFAULT, Pair, Settings};
 use memlane_system::real::held::channels_of;
+use memlane_system::real::lane::LaneWatch;
+use memlane_system::real::program;
 
 /// An agent and two namespaces; `None`, and a word on standard error, where they cannot be.
 fn scene(test: &'static str) -> Option<(Agent, Networks)> {
@@ -116,4 +121,161 @@ fn numbers_that_a_program_takes_within_one_namespace_are_its_own() {
     for calls in 1..=16 {
         takes_numbers_after(Pair::start(&DEFAULT, &DEFAULT), calls);
     }
+}
+
+/// Closes a connection after some exchanges and makes another, which gets its number. `crowd serve` answers each byte with
+/// its complement.
+const REUSES: &str = "
+import socket, sys
+def talk(conn, times):
+    for n in range(times):
+        said = bytes((n + i) % 256 for i in range(100))
+        conn.sendall(said)
+        heard = b''
+        while len(heard) < 100: heard += conn.recv(100)
+        assert heard == bytes(255 - byte for byte in said), 'other bytes'
+at, times = (sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
+first = socket.create_connection(at)
+talk(first, times)
+number = first.fileno()
+first.close()
+second = socket.create_connection(at)
+assert second.fileno() == number, 'another number'
+talk(second, times)
+print('reused', flush=True)
+sys.stdin.readline()
+talk(second, 300)
+print('done', flush=True)
+sys.stdin.readline()
+";
+
+/// A program that reuses a number after this many exchanges. Between its two halves the test does `between`.
+fn reuses(agent: &Agent, networks: &Networks, port: &str, times: u32, between: impl Fn()) {
+    let mut inner = command(Mode::Eager, program("python3"));
+    let at = networks.reached_at();
+    inner.args(["-c", REUSES, at, port, &times.to_string()]);
+    let mut command = networks.at_client(agent).around(&inner, None);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("python starts");
+    let watch = LaneWatch::start(child.id());
+    let mut orders = child.stdin.take().expect("piped");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+    let mut says = |what: &str| {
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("it speaks");
+        assert_eq!(line.trim(), what, "after {times} exchanges");
+    };
+    says("reused");
+    between();
+    writeln!(orders).expect("it listens");
+    says("done");
+    watch.look();
+    let report = watch.report("reuses", Mode::Eager);
+    assert!(report.ring_bytes() > 0, "{times}: {report}");
+    let channels = channels_of(child.id());
+    assert!(channels <= AT_REST, "{times}: {channels} are left");
+    drop(orders);
+    assert!(child.wait().expect("a child").success());
+}
+
+#[test]
+fn an_answer_about_a_number_that_has_changed_hands_is_for_nobody() {
+    let Some((agent, networks)) = scene("reused") else {
+        return;
+    };
+    let domain = format!("MEMLANE_DOMAIN={}", agent.directory());
+    let at = format!("CROWD_AT={}", networks.server_address());
+    let within = [
+        "ip",
+        "netns",
+        "exec",
+        networks.server(),
+        "env",
+        &domain,
+        &at,
+    ];
+    let (server, port) = serve_under(&within, Mode::Eager);
+    for times in [1, 2, 3, 4, 6, 9] {
+        reuses(&agent, &networks, &port, times, || ());
+    }
+    // The question about the first connection is not heard before the second one has its number.
+    agent.signal("STOP");
+    reuses(&agent, &networks, &port, 12, || {
+        agent.signal("CONT");
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    server.end();
+}
+
+/// One thread talks, and so takes the library's steps; the other takes the library's numbers, again and again, and looks at
+/// what waits at each.
+const TAKES: &str = "
+import os, socket, sys, threading, time
+conn = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+over = False
+def talk():
+    while not over:
+        conn.sendall(b'a' * 100)
+        heard = 0
+        while heard < 100: heard += len(conn.recv(100))
+thread = threading.Thread(target=talk)
+thread.start()
+taken = {}
+for turn in range(15):
+    time.sleep(0.037)
+    for number in map(int, os.listdir('/proc/self/fd')):
+        if number < 1000 or number in taken: continue
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.send(b'mine')
+        try: os.dup2(ours.fileno(), number)
+        except OSError: continue
+        taken[number] = socket.socket(fileno=number)
+time.sleep(0.1)
+over = True
+thread.join()
+for number, one in taken.items():
+    one.setblocking(False)
+    assert one.recv(10) == b'mine', number
+print('taken', len(taken), flush=True)
+";
+
+/// strace makes it certain that a step is in the middle of a receive when its number is taken.
+#[test]
+fn a_number_that_is_taken_in_the_middle_of_a_step_is_not_read_from() {
+    let Some((agent, networks)) = scene("taken") else {
+        return;
+    };
+    let slow = ["-f", "-o", "/dev/null", "-e", "trace=recvmsg"];
+    let slow = [&slow[..], &["-e", "inject=recvmsg:delay_enter=20000"]].concat();
+    let may_trace = Command::new("strace").args(&slow).arg("true").output();
+    if !may_trace.is_ok_and(|out| out.status.success()) {
+        return skip("taken", "strace is not there, or may not trace");
+    }
+    let domain = format!("MEMLANE_DOMAIN={}", agent.directory());
+    let at = format!("CROWD_AT={}", networks.server_address());
+    let within = [
+        "ip",
+        "netns",
+        "exec",
+        networks.server(),
+        "env",
+        &domain,
+        &at,
+    ];
+    let (server, port) = serve_under(&within, Mode::Eager);
+    // Whoever asks waits, and looks for an answer after each of his calls.
+    agent.signal("STOP");
+    let mut inner = command(Mode::Eager, program("strace"));
+    inner.args(&slow).arg(program("python3"));
+    inner.args(["-c", TAKES, networks.reached_at(), &port]);
+    let said = networks.at_client(&agent).around(&inner, None).output();
+    let said = said.expect("strace starts");
+    let [out, err] = [&said.stdout, &said.stderr].map(|text| String::from_utf8_lossy(text));
+    let count = out
+        .trim()
+        .strip_prefix("taken ")
+        .and_then(|n| n.parse().ok());
+    assert!(count.is_some_and(|n: u32| n > 10), "{out}{err}");
+    agent.signal("CONT");
+    server.end();
 }

@@ -1,5 +1,5 @@
 //! As many containers as a host has: two hundred network namespaces behind one bridge, each with a client of one server, and
-//! one agent. `SCALE=long`: a thousand.
+//! one agent. `SCALE=long`: four hundred.
 //!
 //! Needs root for the namespaces, and CAP_BPF and CAP_PERFMON for the agent.
 
@@ -11,10 +11,11 @@ use memlane_system::crowd::{Program, serve_under};
 use memlane_system::harness::{Mode, plain_only};
 use memlane_system::real::held::Held;
 
-/// Network namespaces with a client.
+/// Network namespaces with a client. Each costs two of the 1,024 neighbours that Linux knows, in all namespaces together,
+/// unless an administrator allows more (net.ipv4.neigh.default.gc_thresh3).
 fn clients() -> usize {
     match std::env::var("SCALE").as_deref() {
-        Ok("long") => 1000,
+        Ok("long") => 400,
         _ => 200,
     }
 }
@@ -102,7 +103,13 @@ fn two_hundred_namespaces_get_a_lane_each_and_leave_nothing_behind() {
     let begin = Instant::now();
     talk_until_on_lane(&mut all);
     println!("{count} lanes in {:.1?}", begin.elapsed());
-    assert_eq!(server.on_lane(), count, "{}", server.lane());
+    // The accepting side opens one call later.
+    while server.on_lane() < count {
+        assert!(begin.elapsed() < PATIENCE, "{}", server.lane());
+        for one in &mut all {
+            one.does("talk epoll 0 1 300 1");
+        }
+    }
     let during = taken_by(&agent);
     // A connection to each process, and what says which process it is.
     assert!(

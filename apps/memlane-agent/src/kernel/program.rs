@@ -1,12 +1,9 @@
 //! The program that the kernel runs for each file of a process: it writes out what it finds of a TCP socket.
 //!
-//! Source of the instruction set: the kernel's `Documentation/bpf/standardization/instruction-set.rst`; of the numbers of
-//! helpers: `__BPF_FUNC_MAPPER` in `include/uapi/linux/bpf.h`.
+//! Source of the numbers of helpers: `__BPF_FUNC_MAPPER` in `include/uapi/linux/bpf.h`.
 
 use super::btf::{Btf, BtfError};
-
-/// One instruction, as the kernel takes it.
-pub(super) type Instruction = [u8; 8];
+use crate::bpf::assembler::{Assembler, Instruction, R0, R1, R2, R3, R6, R7, R8, R9, Width};
 
 /// Bytes that the program writes for each socket; [`Record::parse`] has the layout.
 pub(super) const RECORD: usize = 64;
@@ -14,19 +11,6 @@ pub(super) const RECORD: usize = 64;
 const BPF_SEQ_WRITE: i32 = 127;
 const BPF_SKC_TO_TCP_SOCK: i32 = 137;
 const BPF_SOCK_FROM_FILE: i32 = 162;
-/// `src_reg` of a load of a map's value by address (`BPF_PSEUDO_MAP_VALUE`).
-const PSEUDO_MAP_VALUE: u8 = 2;
-
-const R0: u8 = 0;
-const R1: u8 = 1;
-const R2: u8 = 2;
-const R3: u8 = 3;
-const R6: u8 = 6;
-const R7: u8 = 7;
-const R8: u8 = 8;
-const R9: u8 = 9;
-/// The frame pointer.
-const R10: u8 = 10;
 
 // Fields of `struct bpf_iter__task_file` (kernel/bpf/task_iter.c) and `struct bpf_iter_meta` (include/linux/bpf.h): pointers
 // and numbers in 8 bytes each, in this order, part of the interface between kernel and program.
@@ -34,25 +18,6 @@ const CTX_META: i16 = 0;
 const CTX_FD: i16 = 16;
 const CTX_FILE: i16 = 24;
 const META_SEQ: i16 = 0;
-
-/// Width of a load or store.
-#[derive(Clone, Copy)]
-enum Width {
-    U8,
-    U32,
-    U64,
-}
-
-impl Width {
-    /// `BPF_SIZE` of an opcode.
-    fn bits(self) -> u8 {
-        match self {
-            Width::U8 => 0x10,
-            Width::U32 => 0x00,
-            Width::U64 => 0x18,
-        }
-    }
-}
 
 /// What the program wrote of one socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,11 +141,13 @@ pub(super) fn assemble(at: &Offsets, map: i32) -> Vec<Instruction> {
     p.leave_if_less(R8, R3);
     p.load(Width::U32, R3, R2, 4);
     p.leave_if_less(R3, R8);
-    p.zero_record();
-    p.store(Width::U32, FD, R8);
+    for at in (0..RECORD).step_by(8) {
+        p.zero_on_stack(place(at));
+    }
+    p.store_on_stack(Width::U32, place(FD), R8);
     p.load(Width::U64, R2, R7, at.file_inode);
     p.load(Width::U64, R2, R2, at.inode_number);
-    p.store(Width::U64, INODE, R2);
+    p.store_on_stack(Width::U64, place(INODE), R2);
     // Is it a TCP socket?
     p.copy(R1, R7);
     p.call(BPF_SOCK_FROM_FILE);
@@ -192,116 +159,29 @@ pub(super) fn assemble(at: &Offsets, map: i32) -> Vec<Instruction> {
     p.leave_if_zero(R0);
     // Its numbers, and whose network namespace it is in.
     p.load(Width::U8, R2, R9, at.state);
-    p.store(Width::U32, STATE, R2);
+    p.store_on_stack(Width::U32, place(STATE), R2);
     p.load(Width::U32, R2, R0, at.snd_una);
-    p.store(Width::U32, SND_UNA, R2);
+    p.store_on_stack(Width::U32, place(SND_UNA), R2);
     p.load(Width::U32, R2, R0, at.rcv_nxt);
-    p.store(Width::U32, RCV_NXT, R2);
+    p.store_on_stack(Width::U32, place(RCV_NXT), R2);
     p.load(Width::U64, R2, R0, at.acked);
-    p.store(Width::U64, ACKED, R2);
+    p.store_on_stack(Width::U64, place(ACKED), R2);
     p.load(Width::U64, R2, R0, at.received);
-    p.store(Width::U64, RECEIVED, R2);
+    p.store_on_stack(Width::U64, place(RECEIVED), R2);
     p.load(Width::U64, R2, R9, at.network);
     p.load(Width::U32, R3, R2, at.network_inode);
-    p.store(Width::U32, NETWORK, R3);
+    p.store_on_stack(Width::U32, place(NETWORK), R3);
     p.load(Width::U64, R2, R2, at.network_owner);
     p.load(Width::U32, R3, R2, at.owner_inode);
-    p.store(Width::U32, OWNER, R3);
+    p.store_on_stack(Width::U32, place(OWNER), R3);
     p.load(Width::U32, R3, R2, at.owner_maker);
-    p.store(Width::U32, MADE_BY, R3);
+    p.store_on_stack(Width::U32, place(MADE_BY), R3);
     // Written out.
     p.copy(R1, R6);
-    p.record_address(R2);
+    p.stack_address(R2, place(0));
     p.set(R3, i32::try_from(RECORD).unwrap_or(0));
     p.call(BPF_SEQ_WRITE);
-    p.finish()
-}
-
-/// Instructions, and the jumps among them that lead to the end.
-#[derive(Default)]
-struct Assembler {
-    code: Vec<Instruction>,
-    to_end: Vec<usize>,
-}
-
-impl Assembler {
-    fn put(&mut self, op: u8, dst: u8, src: u8, off: i16, imm: i32) {
-        let (off, imm) = (off.to_ne_bytes(), imm.to_ne_bytes());
-        let regs = if cfg!(target_endian = "little") {
-            src << 4 | dst
-        } else {
-            dst << 4 | src
-        };
-        self.code
-            .push([op, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]);
-    }
-
-    /// `dst = *(src + off)`: BPF_LDX | BPF_MEM.
-    fn load(&mut self, width: Width, dst: u8, src: u8, off: i16) {
-        self.put(0x61 | width.bits(), dst, src, off, 0);
-    }
-
-    /// `record[at] = src`: BPF_STX | BPF_MEM.
-    fn store(&mut self, width: Width, at: usize, src: u8) {
-        self.put(0x63 | width.bits(), R10, src, place(at), 0);
-    }
-
-    /// The record begins as zeros: BPF_ST | BPF_MEM.
-    fn zero_record(&mut self) {
-        for at in (0..RECORD).step_by(8) {
-            self.put(0x62 | Width::U64.bits(), R10, 0, place(at), 0);
-        }
-    }
-
-    /// `dst = src`: BPF_ALU64 | BPF_MOV.
-    fn copy(&mut self, dst: u8, src: u8) {
-        self.put(0xbf, dst, src, 0, 0);
-    }
-
-    /// `dst = number`.
-    fn set(&mut self, dst: u8, number: i32) {
-        self.put(0xb7, dst, 0, 0, number);
-    }
-
-    /// `dst = &record`: a move of the frame pointer and an addition.
-    fn record_address(&mut self, dst: u8) {
-        self.copy(dst, R10);
-        self.put(0x07, dst, 0, 0, i32::from(place(0)));
-    }
-
-    /// `dst = &map[0]`: BPF_LD | BPF_IMM | BPF_DW, two instructions.
-    fn load_map_value(&mut self, dst: u8, map: i32) {
-        self.put(0x18, dst, PSEUDO_MAP_VALUE, 0, map);
-        self.put(0, 0, 0, 0, 0);
-    }
-
-    fn call(&mut self, helper: i32) {
-        self.put(0x85, 0, 0, 0, helper);
-    }
-
-    /// To the end if `reg` is zero: BPF_JMP | BPF_JEQ.
-    fn leave_if_zero(&mut self, reg: u8) {
-        self.to_end.push(self.code.len());
-        self.put(0x15, reg, 0, 0, 0);
-    }
-
-    /// To the end if `left < right`, without signs: BPF_JMP | BPF_JLT | BPF_X.
-    fn leave_if_less(&mut self, left: u8, right: u8) {
-        self.to_end.push(self.code.len());
-        self.put(0xad, left, right, 0, 0);
-    }
-
-    /// `return 0`, where all jumps lead.
-    fn finish(mut self) -> Vec<Instruction> {
-        let end = self.code.len();
-        for &from in &self.to_end {
-            let distance = i16::try_from(end - from - 1).unwrap_or(0).to_ne_bytes();
-            self.code[from][2..4].copy_from_slice(&distance);
-        }
-        self.set(R0, 0);
-        self.put(0x95, 0, 0, 0, 0);
-        self.code
-    }
+    p.finish(0)
 }
 
 /// Where a field of the record lies, from the frame pointer.
@@ -327,17 +207,5 @@ mod tests {
         assert_eq!((seen.fd, seen.state), (7, 1));
         assert_eq!(seen.sends_from, 5u32.wrapping_sub(10), "it has wrapped");
         assert_eq!(seen.receives_from, 0, "4 GiB and a hundred bytes have come");
-    }
-
-    #[test]
-    fn every_jump_leads_to_the_end() {
-        let mut p = Assembler::default();
-        p.leave_if_zero(R1);
-        p.set(R2, 1);
-        p.leave_if_less(R2, R1);
-        let code = p.finish();
-        assert_eq!(code.len(), 5);
-        assert_eq!(i16::from_ne_bytes([code[0][2], code[0][3]]), 2);
-        assert_eq!(i16::from_ne_bytes([code[2][2], code[2][3]]), 0);
     }
 }

@@ -50,7 +50,7 @@ fn by_systems(figures: &Figures<'_>, view: &View) -> Table {
                 (only.is_empty() || *only == id).then(|| figures.ratio(&row.id, of, id, to));
             times(ratio.flatten().as_ref())
         }));
-        cells.push(goals(figures, &row.id, id, None));
+        cells.push(goals(figures, &row.id, id, &systems));
         cells.extend(shares.then(|| memory(figures, row, &systems)));
         Some(cells)
     };
@@ -110,7 +110,7 @@ fn by_metrics(figures: &Figures<'_>, view: &View) -> Table {
         let aims = view
             .metrics
             .iter()
-            .map(|id| goals(figures, &row.id, id, Some(system.id)));
+            .map(|id| goals(figures, &row.id, id, &[system]));
         let aims: Vec<String> = aims.filter(|aim| !aim.is_empty()).collect();
         cells.push(aims.join(", "));
         Some(cells)
@@ -140,13 +140,13 @@ fn named(figures: &Figures<'_>, row: &str, id: &str) -> String {
     format!("{about}, {}", figures.unit(row, id))
 }
 
-/// Aims of a row and metric, of one system or of all: `copy ≥8 +`, and of more than one with names.
-fn goals(figures: &Figures<'_>, row: &str, id: &str, system: Option<&str>) -> String {
+/// Aims of a row and metric, of some systems: `copy ≥8 +`, and of more than one with names.
+fn goals(figures: &Figures<'_>, row: &str, id: &str, systems: &[&System]) -> String {
     let all = figures
         .goals()
         .filter(|goal| goal.row == row && goal.metric == id);
     let all: Vec<&Goal> = all
-        .filter(|goal| system.is_none_or(|id| goal.of == id))
+        .filter(|goal| systems.iter().any(|system| system.id == goal.of))
         .collect();
     let several = all.iter().any(|goal| goal.of != all[0].of);
     let told = all.iter().map(|goal| {

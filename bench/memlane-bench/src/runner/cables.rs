@@ -1,4 +1,4 @@
-//! Two machines of one kernel: network namespaces with cables between them, for root.
+//! Two machines of one kernel: network namespaces with cables, or a bridge and NAT, between them; for root.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,14 +19,56 @@ pub(crate) enum Side {
     Server,
 }
 
-/// The two namespaces; gone when dropped. Whatever runs in them must have ended before.
+/// The two namespaces, and perhaps a router; gone when dropped. Whatever runs in them must have ended before.
 pub(crate) struct Cables {
     names: [String; 2],
+    router: Option<String>,
 }
+
+/// The end of the first cable, on either machine.
+const END: &str = "c0";
+/// The router's address, to which clients of a server behind NAT connect. The whole network is from a block that is reserved
+/// for documentation.
+pub(crate) const ROUTER: &str = "203.0.113.1";
+/// Behind NAT: the client's address.
+const CLIENT: &str = "203.0.113.2";
+/// Behind NAT: the server's address, at which it listens.
+pub(crate) const SERVER: &str = "203.0.113.3";
 
 impl Cables {
     /// Makes them, with so many cables.
     pub(crate) fn new(cables: usize) -> anyhow::Result<Cables> {
+        let made = Cables::unplugged(false)?;
+        for cable in 0..cables {
+            made.lay(cable)?;
+        }
+        Ok(made)
+    }
+
+    /// Makes them as engines of containers do: both at a bridge of a router, and the server's port published by it. The
+    /// client connects to the router, which translates the server's address (DNAT) and the client's (masquerade).
+    pub(crate) fn behind_nat() -> anyhow::Result<Cables> {
+        anyhow::ensure!(find_program("nft").is_some(), "not installed: nft");
+        let made = Cables::unplugged(true)?;
+        let router = made.router.as_deref().unwrap_or_default();
+        let set = |words: &str| {
+            let words = words.split(' ');
+            ip(&["-n", router].into_iter().chain(words).collect::<Vec<_>>())
+        };
+        set("link add b0 type bridge")?;
+        for (side, port, address) in [(Side::Client, "c", CLIENT), (Side::Server, "s", SERVER)] {
+            join(made.name(side), END, router, port)?;
+            set(&format!("link set {port} master b0 up"))?;
+            made.ip(side, &["addr", "add", &format!("{address}/24"), "dev", END])?;
+            made.ip(side, &["link", "set", END, "up"])?;
+        }
+        set(&format!("addr add {ROUTER}/24 dev b0"))?;
+        set("link set b0 up")?;
+        translate(router)?;
+        Ok(made)
+    }
+
+    fn unplugged(with_router: bool) -> anyhow::Result<Cables> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         anyhow::ensure!(find_program("ip").is_some(), "not installed: ip");
         clear_away();
@@ -34,24 +76,37 @@ impl Cables {
         let stem = format!("{STEM}{}x{serial}", std::process::id());
         let made = Cables {
             names: [format!("{stem}c"), format!("{stem}s")],
+            router: with_router.then(|| format!("{stem}r")),
         };
-        for side in [Side::Client, Side::Server] {
-            ip(&["netns", "add", made.name(side)])?;
-            made.ip(side, &["link", "set", "lo", "up"])?;
-        }
-        for cable in 0..cables {
-            made.lay(cable)?;
+        for name in made.names.iter().chain(&made.router) {
+            ip(&["netns", "add", name])?;
+            ip(&["-n", name, "link", "set", "lo", "up"])?;
         }
         Ok(made)
+    }
+
+    /// Bytes that the client's end of the first cable has carried, both ways.
+    pub(crate) fn carried(&self) -> Option<u64> {
+        let mut command = confined(find_program("ip")?);
+        command.args([
+            "-n",
+            self.name(Side::Client),
+            "-j",
+            "-s",
+            "link",
+            "show",
+            END,
+        ]);
+        let said = command.stdin(Stdio::null()).output().ok()?;
+        let told: serde_json::Value = serde_json::from_slice(&said.stdout).ok()?;
+        let bytes = |way: &str| told[0]["stats64"][way]["bytes"].as_u64();
+        Some(bytes("rx")? + bytes("tx")?)
     }
 
     fn lay(&self, cable: usize) -> anyhow::Result<()> {
         let [client, server] = [Side::Client, Side::Server].map(|side| self.name(side));
         let end = format!("c{cable}");
-        ip(&[
-            "link", "add", &end, "netns", client, "type", "veth", "peer", "name", &end, "netns",
-            server,
-        ])?;
+        join(client, &end, server, &end)?;
         for side in [Side::Client, Side::Server] {
             let address = format!("{}/30", address(cable, side));
             self.ip(side, &["addr", "add", &address, "dev", &end])?;
@@ -88,7 +143,7 @@ impl Cables {
 
 impl Drop for Cables {
     fn drop(&mut self) {
-        for name in &self.names {
+        for name in self.names.iter().chain(&self.router) {
             let _ = ip(&["netns", "del", name]);
         }
     }
@@ -116,6 +171,24 @@ fn owner(name: &str) -> Option<u32> {
 pub(crate) fn address(cable: usize, side: Side) -> String {
     let host = cable * 4 + 1 + usize::from(side == Side::Server);
     format!("198.51.100.{host}")
+}
+
+/// A veth pair.
+fn join(one: &str, one_end: &str, other: &str, other_end: &str) -> anyhow::Result<()> {
+    ip(&[
+        "link", "add", one_end, "netns", one, "type", "veth", "peer", "name", other_end, "netns",
+        other,
+    ])
+}
+
+/// Lets a router translate addresses.
+fn translate(router: &str) -> anyhow::Result<()> {
+    let rules = format!(
+        "echo 1 > /proc/sys/net/ipv4/ip_forward && nft 'table ip nat {{ \
+         chain before {{ type nat hook prerouting priority -100; ip daddr {ROUTER} meta l4proto tcp dnat to {SERVER}; }}; \
+         chain after {{ type nat hook postrouting priority 100; ip daddr {SERVER} masquerade; }}; }}'"
+    );
+    ip(&["netns", "exec", router, "sh", "-c", &rules])
 }
 
 fn ip(args: &[&str]) -> anyhow::Result<()> {

@@ -7,7 +7,8 @@
 //! | `turn` | all rounds of a run, one system after the other |
 //! | `record` | the figures so far, and what is not there |
 //! | `programs`, `proc`, `sys` | where programs are; processes that are pinned, bounded and always ended; kernel calls |
-//! | `cables` | two network namespaces as two machines |
+//! | `cables` | network namespaces as machines, with a cable or a router between them |
+//! | `sockmap` | a control group in which the kernel short-circuits connections |
 //! | `lane` | which way the bytes of a process took |
 //! | `parse` | what programs of others print |
 //! | `machine` | where the figures were taken |
@@ -23,5 +24,6 @@ pub(crate) mod proc;
 pub(crate) mod programs;
 pub(crate) mod progress;
 pub(crate) mod record;
+pub(crate) mod sockmap;
 pub(crate) mod sys;
 pub(crate) mod turn;

@@ -65,9 +65,9 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts `command` and waits until it listens on 127.0.0.1:`port`.
+    /// Starts `command` and waits until it listens on `port`, in whichever network namespace it is.
     pub(crate) fn start(command: Command, port: u16, scratch: &Scratch) -> anyhow::Result<Self> {
-        Service::start_until(command, scratch, |_| listening(port))
+        Service::start_until(command, scratch, |pid| listens(pid, port))
     }
 
     /// Starts `command` and waits until `ready`, which is given its process id, says that it is ready.
@@ -123,9 +123,14 @@ impl Service {
         Ok(service)
     }
 
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Process ids of the server and of everything that it started.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        family(self.child.id())
+        family(self.pid())
     }
 
     /// The end of what it has said.
@@ -320,16 +325,8 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
-/// Does anybody listen on `port` here? Looked up, not tried: a connection that only probes would confuse a server of one
-/// client.
-fn listening(port: u16) -> bool {
-    has_listener(
-        &fs::read_to_string("/proc/net/tcp").unwrap_or_default(),
-        port,
-    )
-}
-
-/// Does anybody listen on `port` in the network namespace of process `pid`?
+/// Does anybody listen on `port` in the network namespace of process `pid`? Looked up, not tried: a connection that only
+/// probes would confuse a server of one client.
 pub(crate) fn listens(pid: u32, port: u16) -> bool {
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp"));
     has_listener(&table.unwrap_or_default(), port)

@@ -101,6 +101,17 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     ticks / 100.0
 }
 
+/// Processor time that the threads of a process have taken so far, to the nanosecond, in seconds; 0: nobody told.
+pub(crate) fn exact_cpu_seconds(pid: u32) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let nanoseconds = threads.filter_map(|thread| {
+        let told = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        told.split_whitespace().next()?.parse::<f64>().ok()
+    });
+    nanoseconds.sum::<f64>() / 1e9
+}
+
 /// Processor time of the children that have ended and were waited for, in seconds.
 pub(crate) fn children_cpu_seconds() -> f64 {
     used(libc::RUSAGE_CHILDREN)

@@ -1,6 +1,7 @@
-//! The four suites: what each measures, and its drivers.
+//! The five suites: what each measures, and its drivers.
 
 pub(crate) mod blocks;
+pub(crate) mod containers;
 pub(crate) mod devmem;
 pub(crate) mod packets;
 pub(crate) mod sockets;
@@ -8,9 +9,10 @@ pub(crate) mod sockets;
 use crate::catalogue::Catalogue;
 
 /// What each suite shows, in the order of `bench/RESULTS.md`.
-pub(crate) fn catalogues() -> [Catalogue; 4] {
+pub(crate) fn catalogues() -> [Catalogue; 5] {
     [
         sockets::catalogue::catalogue(),
+        containers::catalogue::catalogue(),
         blocks::catalogue::catalogue(),
         packets::catalogue::catalogue(),
         devmem::catalogue::catalogue(),

@@ -19,6 +19,14 @@ pub(crate) fn memlane_bench() -> Command {
     command
 }
 
+/// The preload library, which has only a release build.
+pub(crate) fn preload() -> Option<PathBuf> {
+    let bench = PathBuf::from(env!("CARGO_BIN_EXE_memlane-bench"));
+    let target = bench.parent()?.parent()?;
+    let library = target.join("release/libmemlane_preload.so");
+    library.is_file().then_some(library)
+}
+
 /// Cargo builds for a package's tests only the programs of that package. A test program that is run by itself finds what
 /// was built with it.
 fn build_the_command() {

@@ -71,6 +71,7 @@ pub fn after_fork_child() {
         ep.bell.store(0, Ordering::Relaxed); // it is the parent's: closed below
     });
     PROCESS.group_lock.reset();
+    PROCESS.mail_lock.reset();
     PROCESS.pool_lock.reset();
     crate::protocol::group::forget_all();
     crate::protocol::upgrade::forget_all();

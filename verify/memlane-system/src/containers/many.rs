@@ -36,7 +36,8 @@ impl Many {
             let (here, there) = (many.bridge(), many.namespace(n));
             format!("link add c{n} netns {here} type veth peer name e0 netns {there}")
         })?;
-        let ends = all().map(|n| format!("link set c{n} master br0 up\n"));
+        let ends =
+            all().map(|n| format!("link set c{n} addrgenmode none\nlink set c{n} master br0 up\n"));
         let bridge = format!(
             "link add br0 type bridge\nlink set br0 up\n{}",
             ends.collect::<String>()
@@ -44,7 +45,10 @@ impl Many {
         batch(&["-n", &many.bridge()], &bridge)?;
         for n in all() {
             let address = many.address(n);
-            let own = format!("addr add {address}/16 dev e0\nlink set e0 up\nlink set lo up\n");
+            // No IPv6: what each says about its own address, a bridge carries to all others.
+            let own = format!(
+                "addr add {address}/16 dev e0\nlink set e0 addrgenmode none\nlink set e0 up\nlink set lo up\n"
+            );
             batch(&["-n", &many.namespace(n)], &own)?;
         }
         Ok(many)

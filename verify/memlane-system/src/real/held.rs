@@ -75,8 +75,10 @@ pub fn grown(before: &BTreeMap<u32, Held>, now: &BTreeMap<u32, Held>) -> String 
 /// If it has gone.
 pub fn channels_of(pid: u32) -> usize {
     // A socket is in the table of the network namespace where it was made: a channel is in the agent's, which is ours.
-    let tables = [pid.to_string(), "self".into()]
-        .map(|of| std::fs::read_to_string(format!("/proc/{of}/net/unix")).expect("/proc"));
+    let tables = [pid.to_string(), "self".into()].map(|of| {
+        let table = std::fs::read(format!("/proc/{of}/net/unix")).expect("/proc");
+        String::from_utf8_lossy(&table).into_owned() // names may be any bytes
+    });
     let is_ours = |inode: &str| {
         tables.iter().flat_map(|table| table.lines()).any(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();

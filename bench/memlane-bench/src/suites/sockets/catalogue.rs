@@ -1,6 +1,7 @@
 //! What the socket suite's tables and plots show, and what memlane should reach.
 
-use super::rows::{self, BARE, ICE, ICE_SLEEPS, Kind, LANE, LANE_SLEEPS, STREAM, Side, WORKS};
+use super::rows::{self, BARE, ICE, ICE_SLEEPS, Kind, LANE, LANE_SLEEPS, STREAM, WORKS};
+use super::works::Side;
 use crate::catalogue::{Aim, Catalogue, Goal, Layout, MemoryRule, Plot, Row, To, View, goal, row};
 use crate::published::Published;
 use crate::runner::plan::Row as _;
@@ -94,7 +95,7 @@ fn shown(one: &rows::Row) -> Row {
 }
 
 fn against_tcp() -> Vec<(&'static str, To, &'static str)> {
-    let others = [Side::Unix, Side::Copy, Side::Nocopy];
+    let others = [Side::Unix, Side::Sockmap, Side::Copy, Side::Nocopy];
     others.map(|side| (side.id(), TCP, "")).to_vec()
 }
 

@@ -2,19 +2,24 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `rows` | what is measured, of whom |
+//! | `rows`, `works` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
 //! | `trial` | one column of a program: its commands, and what they took |
+//! | `network` | where server and client are: here, or in two network namespaces |
 //! | `work/` | the drivers, one file a program |
 //! | `peer/` | the embedded pairs |
 //! | `native/` | memory handed over by name, beside iceoryx2 and a bare ring |
+//!
+//! `containers` measures with the same `works`, `trial`, `work` and `peer`.
 
 pub(crate) mod catalogue;
 pub(crate) mod native;
+pub(in crate::suites) mod network;
 pub(crate) mod peer;
 mod rows;
-mod trial;
-mod work;
+pub(in crate::suites) mod trial;
+pub(in crate::suites) mod work;
+pub(in crate::suites) mod works;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -23,15 +28,19 @@ use crate::catalogue::System;
 use crate::exit::{Exit, fail};
 use crate::runner::machine::{Asked, this_machine};
 use crate::runner::options::Options;
+use crate::runner::plan;
 use crate::runner::plan::{Part as _, Plan, Row as _, Wish};
 use crate::runner::proc::find_program;
 use crate::runner::programs::Programs;
 use crate::runner::progress::Progress;
 use crate::runner::record::Record;
+use crate::runner::sockmap::Sockmap;
 use crate::runner::turn::{self, Bench, Suite, Turn};
 use crate::sample::Run;
-use rows::{Kind, Line, Part, Row, Side, WORKS};
+use network::Network;
+use rows::{Kind, Part, Row, WORKS};
 use trial::{Reading, Trial};
+use works::{Line, Side};
 
 /// What to measure besides, and with what.
 #[derive(clap::Args, Debug)]
@@ -51,6 +60,9 @@ struct Measured {
     /// The program for iceoryx2, if there is one.
     other: Option<PathBuf>,
     rates: work::Rates,
+    network: Network,
+    /// If a row has that column; else, or if there can be none, why not.
+    sockmap: Result<Sockmap, String>,
 }
 
 pub(crate) fn run(options: &Options, more: &Sockets) -> anyhow::Result<Run> {
@@ -113,6 +125,8 @@ impl Measured {
             upgrade: upgrade.to_owned(),
             other,
             rates: work::Rates::default(),
+            network: Network::loopback(),
+            sockmap: sockmap(plan),
         })
     }
 
@@ -141,6 +155,8 @@ impl Measured {
                 upgrade: &self.upgrade,
                 side,
                 pinned: now,
+                network: &self.network,
+                sockmap: self.sockmap.as_ref().ok(),
             };
             let mut readings = Vec::new();
             let done = work::measure(
@@ -208,9 +224,13 @@ impl Suite for Measured {
         let Part::Work(place) = part else {
             return native::lacks(system, self.other.as_deref());
         };
+        if Side::of(system) == Some(Side::Sockmap)
+            && let Err(why) = &self.sockmap
+        {
+            return Some(why.clone());
+        }
         let needed = WORKS[place].programs.iter().copied();
-        let missing: Vec<&str> = needed.filter(|name| find_program(name).is_none()).collect();
-        (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+        not_installed(needed)
     }
 
     fn measure(
@@ -226,8 +246,41 @@ impl Suite for Measured {
     }
 }
 
+/// Makes a sockmap if a row has that column.
+fn sockmap(plan: &Plan<Row>) -> Result<Sockmap, String> {
+    let has = |part: &Part| {
+        let mut systems = plan.systems_of(*part).iter();
+        plan.figures(*part) > 0 && systems.any(|system| Side::of(system) == Some(Side::Sockmap))
+    };
+    match Part::ALL.iter().any(has) {
+        true => Sockmap::new().map_err(|why| format!("{why:#}")),
+        false => Err("nobody asked for it".into()),
+    }
+}
+
+/// Which of these programs are not there, if so.
+pub(in crate::suites) fn not_installed(
+    programs: impl Iterator<Item = &'static str>,
+) -> Option<String> {
+    let missing: Vec<&str> = programs
+        .filter(|name| find_program(name).is_none())
+        .collect();
+    (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+}
+
+/// For tests: all lines of programs.
+#[cfg(test)]
+pub(in crate::suites) fn all_lines() -> Vec<&'static Line> {
+    WORKS.iter().flat_map(|work| work.lines).collect()
+}
+
 /// Keeps the figures of a row, with the way that its bytes took.
-fn keep(turn: &mut Turn<'_, Row>, row: &Row, system: &System, reading: &Reading) {
+pub(in crate::suites) fn keep<R: plan::Row>(
+    turn: &mut Turn<'_, R>,
+    row: &R,
+    system: &System,
+    reading: &Reading,
+) {
     let mut figures = reading.values.clone();
     let lane = &reading.lane;
     let told = system.ours && lane.pages > 0;
@@ -235,6 +288,11 @@ fn keep(turn: &mut Turn<'_, Row>, row: &Row, system: &System, reading: &Reading)
         figures.push(("ring_bytes", "B", lane.ring as f64));
         figures.push(("tcp_bytes", "B", lane.tcp as f64));
     }
+    figures.extend(
+        reading
+            .carried
+            .map(|bytes| ("wire_bytes", "B", bytes as f64)),
+    );
     turn.keep(row, system, &figures);
     for (code, connections) in lane.reasons.iter().filter(|_| told) {
         let name = memlane_core::reason::Reason(*code).name();
@@ -248,7 +306,7 @@ fn keep(turn: &mut Turn<'_, Row>, row: &Row, system: &System, reading: &Reading)
 }
 
 /// Tries the launcher once: better one clear line than a failure in each row.
-fn can_run(programs: &Programs, upgrade: &str) -> Result<(), String> {
+pub(in crate::suites) fn can_run(programs: &Programs, upgrade: &str) -> Result<(), String> {
     let output = Command::new(&programs.memlane)
         .args(["run", "--upgrade", upgrade, "--", "true"])
         .env_remove("LD_PRELOAD")

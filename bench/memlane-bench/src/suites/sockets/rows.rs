@@ -1,157 +1,10 @@
 //! What is measured of whom: the rows of each program, those of memory that is handed over by name, and their systems.
 
+use super::works::{
+    By, Line, OF_TCP, Side, Work, crowded, grouped, line, size_seconds, step, swept, work,
+};
 use crate::catalogue::{System, system};
 use crate::runner::plan;
-
-/// Which of the columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Side {
-    /// Plain TCP loopback.
-    Tcp,
-    /// UNIX domain sockets, where the program has them.
-    Unix,
-    /// Under `memlane run --mode copy`.
-    Copy,
-    /// Under `memlane run --mode nocopy`.
-    Nocopy,
-}
-
-impl Side {
-    /// From left to right.
-    pub(super) const ALL: [Side; 4] = [Side::Tcp, Side::Unix, Side::Copy, Side::Nocopy];
-
-    /// Name and description.
-    pub(super) const fn system(self) -> System {
-        match self {
-            Side::Tcp => system("tcp", "TCP", false),
-            Side::Unix => system("unix", "UNIX", false),
-            Side::Copy => system("copy", "memlane copy", true),
-            Side::Nocopy => system("nocopy", "memlane nocopy", true),
-        }
-    }
-
-    /// `--only`, documents.
-    pub(super) const fn id(self) -> &'static str {
-        self.system().id
-    }
-
-    /// The column of that name.
-    pub(super) fn of(system: &System) -> Option<Side> {
-        Side::ALL.into_iter().find(|side| side.id() == system.id)
-    }
-
-    /// `--mode` of `memlane run`.
-    pub(super) fn mode(self) -> Option<&'static str> {
-        self.system().ours.then(|| self.id())
-    }
-}
-
-/// Of programs that speak TCP only.
-const OF_TCP: &[Side] = &[Side::Tcp, Side::Copy, Side::Nocopy];
-
-/// What measures a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum By {
-    /// The embedded pair. Arguments: flags of both ends.
-    Pair,
-    /// The embedded pair, of which one end is not under `run`.
-    OneSided,
-    /// Arguments: embedded pairs, threads beside them that compute.
-    Oversubscribed,
-    /// Arguments: what sockperf does, bytes of a message.
-    Sockperf,
-    Iperf3,
-    /// Arguments: wrk's threads, connections, path.
-    Nginx,
-    /// Arguments: command, clients, bytes of a value.
-    Redis,
-    /// Over as many connections.
-    Connections,
-    /// Messages of as many bytes, which are answered with as many.
-    Echo,
-    /// Writes of as many bytes, one way.
-    Stream,
-}
-
-/// One row of a program.
-#[derive(PartialEq, Debug)]
-pub(super) struct Line {
-    pub(super) id: &'static str,
-    /// For people; nothing, where the number says it all.
-    about: &'static str,
-    pub(super) args: &'static [&'static str],
-    /// What it is a step of, if it is: bytes, or connections.
-    pub(super) at: Option<u64>,
-    /// A short run has it.
-    is_quick: bool,
-}
-
-const fn line(id: &'static str, about: &'static str, args: &'static [&'static str]) -> Line {
-    Line {
-        id,
-        about,
-        args,
-        at: None,
-        is_quick: true,
-    }
-}
-
-const fn step(id: &'static str, at: u64) -> Line {
-    Line {
-        at: Some(at),
-        ..line(id, "", &[])
-    }
-}
-
-impl Line {
-    const fn long(self) -> Line {
-        Line {
-            is_quick: false,
-            ..self
-        }
-    }
-}
-
-/// Rows that share a server.
-pub(super) struct Work {
-    /// For `--only`.
-    pub(super) group: &'static str,
-    pub(super) by: By,
-    /// Programs that it needs.
-    pub(super) programs: &'static [&'static str],
-    /// In which columns it has figures.
-    pub(super) sides: &'static [Side],
-    /// Whether the programs have a CPU each; and whether they run wherever the kernel likes.
-    pinning: &'static [bool],
-    pub(super) lines: &'static [Line],
-}
-
-const fn work(group: &'static str, by: By, lines: &'static [Line]) -> Work {
-    Work {
-        group,
-        by,
-        programs: &[],
-        sides: &Side::ALL,
-        pinning: &[true, false],
-        lines,
-    }
-}
-
-/// Rows of a step each, pinned only.
-const fn swept(group: &'static str, by: By, lines: &'static [Line]) -> Work {
-    Work {
-        pinning: &[true],
-        ..work(group, by, lines)
-    }
-}
-
-/// Always on two CPUs: the scheduler places the programs.
-const fn crowded(lines: &'static [Line]) -> Work {
-    Work {
-        pinning: &[false],
-        ..work("embedded", By::Oversubscribed, lines)
-    }
-}
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -176,7 +29,7 @@ pub(super) static WORKS: [Work; 13] = [
         programs: &["redis-server", "redis-benchmark"],
         ..work("redis", By::Redis, &REDIS)
     },
-    work("embedded", By::Pair, &[line("short", "short connections (embedded)", &["--once"])]),
+    work("embedded", By::Pair, &[line("short", "short connections (embedded)", &["--answers", "1"])]),
     Work {
         sides: &[Side::Tcp, Side::Nocopy],
         ..work("embedded", By::OneSided, &[line("one-sided", "client under run, server not (100 B)", &[])])
@@ -246,31 +99,6 @@ macro_rules! sizes {
 const RR: [Line; 12] = sizes!("rr");
 const STREAM_SIZES: [Line; 12] = sizes!("stream");
 
-impl Work {
-    fn about(&self, line: &Line) -> String {
-        let number = grouped(line.at.unwrap_or_default());
-        match (line.about, self.group) {
-            ("", "rr") => format!("{number} B there and back (one way)"),
-            ("", "stream") => format!("stream, writes of {number} B"),
-            ("", _) => format!("100 B over {number} connections in turn"),
-            (about, _) => about.to_owned(),
-        }
-    }
-}
-
-/// `1,048,576`.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut told = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            told.push(',');
-        }
-        told.push(digit);
-    }
-    told
-}
-
 /// What is done with memory by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Kind {
@@ -331,11 +159,6 @@ pub(super) fn by_name(kind: Kind, bytes: u64) -> String {
 /// Seconds for each size that is handed over.
 pub(super) fn by_name_seconds(seconds: f64) -> f64 {
     (seconds / 8.0).clamp(0.02, 0.5)
-}
-
-/// Seconds for each size of messages: there are many.
-pub(super) fn size_seconds(seconds: f64) -> f64 {
-    (seconds / 4.0).clamp(0.05, 1.0)
 }
 
 /// A part of the run.
@@ -404,6 +227,11 @@ impl plan::Part for Part {
 
     fn at_once(self) -> bool {
         true
+    }
+
+    /// sockmap is root's.
+    fn has_by_default(self, system: &System, _quick: bool) -> bool {
+        system.id != Side::Sockmap.id()
     }
 }
 
@@ -598,6 +426,6 @@ mod tests {
     #[test]
     fn only_columns_of_memlane_have_a_mode() {
         let modes = Side::ALL.map(Side::mode);
-        assert_eq!(modes, [None, None, Some("copy"), Some("nocopy")]);
+        assert_eq!(modes, [None, None, None, Some("copy"), Some("nocopy")]);
     }
 }

@@ -6,24 +6,29 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::rows::Side;
+use super::network::{End, Network};
+use super::works::Side;
 use crate::runner::proc::{self, Job, Service};
 use crate::runner::record::Figure;
+use crate::runner::sockmap::Sockmap;
 use crate::runner::turn::Bench;
 use crate::runner::{lane, sys};
 
 /// So many in a second, and how long one takes, in µs: half of all at most, all but one of a hundred at most.
-pub(super) fn of_requests(unit: &'static str, [rate, p50, p99]: [f64; 3]) -> Vec<Figure> {
+pub(in crate::suites) fn of_requests(
+    unit: &'static str,
+    [rate, p50, p99]: [f64; 3],
+) -> Vec<Figure> {
     vec![("rate", unit, rate), ("p50", "µs", p50), ("p99", "µs", p99)]
 }
 
 /// Processor seconds for a million requests; nothing, if there were too few to tell.
-pub(super) fn cpu_of_requests(seconds: f64, requests: f64) -> Option<Figure> {
+pub(in crate::suites) fn cpu_of_requests(seconds: f64, requests: f64) -> Option<Figure> {
     told("s/M requests", seconds, requests / 1e6)
 }
 
 /// Processor seconds for a gigabyte; nothing, if there were too few to tell.
-pub(super) fn cpu_of_bytes(seconds: f64, bytes: f64) -> Option<Figure> {
+pub(in crate::suites) fn cpu_of_bytes(seconds: f64, bytes: f64) -> Option<Figure> {
     told("s/GB", seconds, bytes / 1e9)
 }
 
@@ -33,85 +38,108 @@ fn told(unit: &'static str, seconds: f64, units: f64) -> Option<Figure> {
 }
 
 /// One row's figures of one round.
-pub(super) struct Reading {
+pub(in crate::suites) struct Reading {
     /// Id of the row.
-    pub(super) row: &'static str,
+    pub(in crate::suites) row: &'static str,
     /// Its figures.
-    pub(super) values: Vec<Figure>,
+    pub(in crate::suites) values: Vec<Figure>,
     /// Which lane the servers say that the bytes took.
-    pub(super) lane: lane::Usage,
+    pub(in crate::suites) lane: lane::Usage,
+    /// Bytes that the cable between the two has carried, if there is one.
+    pub(in crate::suites) carried: Option<u64>,
 }
 
 /// One column, and where its programs run.
-pub(super) struct Trial<'a> {
-    pub(super) bench: &'a Bench,
+pub(in crate::suites) struct Trial<'a> {
+    pub(in crate::suites) bench: &'a Bench,
     /// `--upgrade` of `memlane run`.
-    pub(super) upgrade: &'a str,
+    pub(in crate::suites) upgrade: &'a str,
     /// Which column.
-    pub(super) side: Side,
+    pub(in crate::suites) side: Side,
     /// Server on one CPU, client on another?
-    pub(super) pinned: bool,
+    pub(in crate::suites) pinned: bool,
+    pub(in crate::suites) network: &'a Network,
+    /// In the column of that name.
+    pub(in crate::suites) sockmap: Option<&'a Sockmap>,
 }
 
 /// Where a program runs.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
-    /// The server's CPU when pinned.
-    Server,
-    /// The client's CPU when pinned.
-    Client,
-    /// The two CPUs, whether pinned or not.
-    BothCpus,
+pub(in crate::suites) struct Place {
+    end: End,
+    cpus: Cpus,
+}
+
+#[derive(Clone, Copy)]
+enum Cpus {
+    /// That of its end when pinned.
+    Own,
+    /// The two, whether pinned or not.
+    Both,
+}
+
+impl Place {
+    /// In the server's network, on its CPU when pinned.
+    pub(in crate::suites) const SERVER: Place = Place {
+        end: End::Server,
+        cpus: Cpus::Own,
+    };
+    /// In the client's network, on its CPU when pinned.
+    pub(in crate::suites) const CLIENT: Place = Place {
+        end: End::Client,
+        cpus: Cpus::Own,
+    };
+
+    /// The same on the two CPUs, whether pinned or not.
+    pub(in crate::suites) const fn on_both_cpus(self) -> Place {
+        Place {
+            cpus: Cpus::Both,
+            ..self
+        }
+    }
 }
 
 /// Where a server is found.
 #[derive(Clone, Debug)]
-pub(super) enum Address {
-    /// On 127.0.0.1.
+pub(in crate::suites) enum Address {
+    /// At the server's address.
     Port(u16),
     /// A socket file.
     File(String),
 }
 
-impl Address {
-    /// For `memlane-bench peer embedded`.
-    pub(super) fn text(&self) -> String {
-        match self {
-            Address::Port(port) => format!("127.0.0.1:{port}"),
-            Address::File(path) => format!("unix:{path}"),
-        }
-    }
-}
-
 /// What a client has printed, and what it took.
-pub(super) struct Ran {
+pub(in crate::suites) struct Ran {
     /// Standard output.
-    pub(super) text: String,
+    pub(in crate::suites) text: String,
     /// What the server says of the lane meanwhile.
-    pub(super) lane: lane::Usage,
+    pub(in crate::suites) lane: lane::Usage,
     /// Processor seconds of server and client.
-    pub(super) cpu: f64,
+    pub(in crate::suites) cpu: f64,
+    /// Bytes that the cable between the two has carried meanwhile, if there is one.
+    carried: Option<u64>,
 }
 
 impl Ran {
     /// As figures of a row.
-    pub(super) fn reading(self, row: &'static str, values: Vec<Figure>) -> Reading {
+    pub(in crate::suites) fn reading(self, row: &'static str, values: Vec<Figure>) -> Reading {
         Reading {
             row,
             values,
             lane: self.lane,
+            carried: self.carried,
         }
     }
 }
 
 impl Trial<'_> {
     /// Seconds to measure, as tools with whole seconds take them.
-    pub(super) fn whole_seconds(&self) -> String {
+    pub(in crate::suites) fn whole_seconds(&self) -> String {
         format!("{:.0}", self.bench.seconds.ceil().max(1.0))
     }
 
     /// A place for a server of this column that nobody has.
-    pub(super) fn address(&self) -> anyhow::Result<Address> {
+    pub(in crate::suites) fn address(&self) -> anyhow::Result<Address> {
         if self.side != Side::Unix {
             return Ok(Address::Port(proc::free_port()?));
         }
@@ -121,8 +149,18 @@ impl Trial<'_> {
         Ok(Address::File(path.to_owned()))
     }
 
+    /// Where the server listens, for `memlane-bench peer embedded`.
+    pub(in crate::suites) fn listens(&self, at: &Address) -> String {
+        told_of(self.network.listens(), at)
+    }
+
+    /// Where the client finds it, likewise.
+    pub(in crate::suites) fn reached(&self, at: &Address) -> String {
+        told_of(self.network.reached(), at)
+    }
+
     /// `program args`, under `memlane run` in memlane's columns.
-    pub(super) fn command(
+    pub(in crate::suites) fn command(
         &self,
         place: Place,
         program: &str,
@@ -135,7 +173,7 @@ impl Trial<'_> {
     }
 
     /// One half of the embedded pair; `side` decides.
-    pub(super) fn embedded(&self, side: Side, place: Place, args: &[&str]) -> Command {
+    pub(in crate::suites) fn embedded(&self, side: Side, place: Place, args: &[&str]) -> Command {
         let all = ["peer", "embedded"].iter().chain(args).map(OsString::from);
         let exe = self.bench.programs.bench.clone().into();
         self.wrap(side, place, exe, all.collect())
@@ -143,10 +181,16 @@ impl Trial<'_> {
 
     fn wrap(&self, side: Side, place: Place, file: OsString, args: Vec<OsString>) -> Command {
         let mut command = match side.mode() {
-            None => Command::new(&file),
+            None => self.network.command(place.end, &file),
             Some(mode) => {
-                let mut command = Command::new(&self.bench.programs.memlane);
+                let memlane = self.bench.programs.memlane.clone().into();
+                let mut command = self.network.command(place.end, &memlane);
                 command.args(["run", "--upgrade", self.upgrade]);
+                command.args(
+                    self.network
+                        .domain()
+                        .map(|folder| format!("--domain={folder}")),
+                );
                 command.args(["--mode", mode, "--"]).arg(&file);
                 command
             }
@@ -156,18 +200,25 @@ impl Trial<'_> {
             .env("LC_ALL", "C")
             .env_remove("LD_PRELOAD");
         let [first, second] = self.bench.cpus;
-        let cpus = match (place, self.pinned) {
-            (Place::Server, true) => vec![first],
-            (Place::Client, true) => vec![second],
-            (Place::BothCpus, _) => vec![first, second],
-            (_, false) => Vec::new(),
+        let cpus = match (place.cpus, place.end, self.pinned) {
+            (Cpus::Both, ..) => vec![first, second],
+            (Cpus::Own, End::Server, true) => vec![first],
+            (Cpus::Own, End::Client, true) => vec![second],
+            (Cpus::Own, _, false) => Vec::new(),
         };
         sys::confine(&mut command, &cpus);
+        if let (Side::Sockmap, Some(sockmap)) = (side, self.sockmap) {
+            sockmap.confine(&mut command);
+        }
         command
     }
 
     /// Starts a server.
-    pub(super) fn serve(&self, command: Command, at: &Address) -> anyhow::Result<Service> {
+    pub(in crate::suites) fn serve(
+        &self,
+        command: Command,
+        at: &Address,
+    ) -> anyhow::Result<Service> {
         let scratch = &self.bench.scratch;
         match at {
             Address::Port(port) => Service::start(command, *port, scratch),
@@ -178,29 +229,33 @@ impl Trial<'_> {
     }
 
     /// Starts a client.
-    pub(super) fn start(&self, command: Command) -> anyhow::Result<Job> {
+    pub(in crate::suites) fn start(&self, command: Command) -> anyhow::Result<Job> {
         self.start_for(self.bench.seconds, command)
     }
 
     /// Starts a client that measures for `seconds`.
-    pub(super) fn start_for(&self, seconds: f64, command: Command) -> anyhow::Result<Job> {
+    pub(in crate::suites) fn start_for(
+        &self,
+        seconds: f64,
+        command: Command,
+    ) -> anyhow::Result<Job> {
         let limit = Duration::from_secs_f64(seconds * 4.0 + 20.0);
         Job::start(command, limit, &self.bench.scratch)
     }
 
     /// Runs a client to its end.
-    pub(super) fn run(&self, server: &Service, command: Command) -> anyhow::Result<Ran> {
+    pub(in crate::suites) fn run(&self, server: &Service, command: Command) -> anyhow::Result<Ran> {
         self.run_for(self.bench.seconds, server, command)
     }
 
     /// Runs a client that measures for `seconds` to its end.
-    pub(super) fn run_for(
+    pub(in crate::suites) fn run_for(
         &self,
         seconds: f64,
         server: &Service,
         command: Command,
     ) -> anyhow::Result<Ran> {
-        let before = server.lane();
+        let (before, wire) = (server.lane(), self.network.carried());
         let cpu = || server.cpu_seconds() + sys::children_cpu_seconds();
         let begin = cpu();
         let text = self.start_for(seconds, command)?.finish()?;
@@ -208,7 +263,19 @@ impl Trial<'_> {
             text,
             lane: server.lane().since(&before),
             cpu: cpu() - begin,
+            carried: self
+                .network
+                .carried()
+                .zip(wire)
+                .map(|(now, then)| now - then),
         })
+    }
+}
+
+fn told_of(host: &str, at: &Address) -> String {
+    match at {
+        Address::Port(port) => format!("{host}:{port}"),
+        Address::File(path) => format!("unix:{path}"),
     }
 }
 

@@ -12,7 +12,7 @@ use memlane_core::reason::Reason;
 use memlane_core::ring::Tx;
 use memlane_sys::sock::{self, Received, UnixName};
 
-/// Takes the messages out of the mailbox and hands them to their connections.
+/// Takes the messages out of the mailbox and hands them to their connections. The caller holds `PROCESS.mail_lock`.
 pub fn drain_mailbox() {
     channel::drain();
     let own = PROCESS.mailbox.load(Ordering::Acquire);

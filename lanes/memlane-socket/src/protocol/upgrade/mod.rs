@@ -97,7 +97,9 @@ pub fn after_call(conn: &ConnRef, n: isize) {
 /// Takes the next step of a connection's handshake.
 #[cold]
 pub fn step(conn: &ConnRef) {
-    if PROCESS.waiting.load(Ordering::Relaxed) != 0 {
+    if PROCESS.waiting.load(Ordering::Relaxed) != 0
+        && let Some(_held) = PROCESS.mail_lock.try_lock()
+    {
         drain_mailbox();
     }
     let Some(_held) = conn.hs_lock.try_lock() else {

@@ -82,6 +82,8 @@ pub struct Process {
     pub waiting: AtomicU32,
     /// Guards the handshake's mailbox and the link groups.
     pub group_lock: Lock,
+    /// Held by the thread that takes mail and the agent's answers, one at a time.
+    pub mail_lock: Lock,
     tables: AtomicBool,
     pub(crate) pool_lock: Lock,
     fds: AtomicPtr<AtomicUsize>,
@@ -115,6 +117,7 @@ pub static PROCESS: Process = Process {
     agent: AtomicI32::new(-1),
     waiting: AtomicU32::new(0),
     group_lock: Lock::new(),
+    mail_lock: Lock::new(),
     tables: AtomicBool::new(false),
     pool_lock: Lock::new(),
     fds: AtomicPtr::new(core::ptr::null_mut()),

@@ -1,8 +1,8 @@
 """A server that outlives its clients, and clients that are killed.
 
 outlive.py server ADDRESS
-    says "port N", and for each line "WHAT COUNT" of its input takes COUNT connections, serves them until they end, and says
-    for each of them "WHAT id taken=BYTES end=ERRNO after=ERRNO" (0: end of stream), then "done".
+    says "port N", and for each line "WHAT" of its input takes connections until a line "over", serves them until they end,
+    and says for each of them "WHAT id taken=BYTES end=ERRNO after=ERRNO" (0: end of stream), then "done".
 outlive.py client ADDRESS PORT WHAT FILE ID...
     makes a connection for each ID, and writes how many bytes it has sent on it to 8 bytes of FILE at 8 * ID.
 
@@ -13,6 +13,7 @@ nobody says anything. A few exchanges come first.
 import errno
 import mmap
 import random
+import select
 import socket
 import struct
 import sys
@@ -90,19 +91,18 @@ def serve(address):
         with lock:
             print(line, flush=True)
 
-    for order in sys.stdin:
-        what, count = order.split()
+    # No line may lie in a buffer where select does not see it.
+    orders = open(0, "rb", buffering=0)
+    while what := orders.readline().decode().strip():
         threads = []
-        # A client that was killed early has not connected.
-        listener.settimeout(1)
-        for _ in range(int(count)):
-            try:
-                conn = listener.accept()[0]
-            except TimeoutError:
+        while True:
+            ready, _, _ = select.select([listener, orders], [], [])
+            if listener not in ready:
                 break
-            conn.setblocking(True)
+            conn = listener.accept()[0]
             threads.append(threading.Thread(target=serve_one, args=(conn, what, say)))
             threads[-1].start()
+        orders.readline()
         for thread in threads:
             thread.join()
         say("done")

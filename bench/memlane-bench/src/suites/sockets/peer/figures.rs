@@ -41,6 +41,24 @@ pub(crate) struct Sized {
     pub(crate) seconds: f64,
 }
 
+/// What a client of `opening` prints, as one line of JSON.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(in crate::suites) struct Opened {
+    /// Connections that were made.
+    pub(in crate::suites) connections: u64,
+    /// From the eighth exchange to the lane, of each that has got it.
+    pub(in crate::suites) took_ns: Vec<u64>,
+    /// Time for all of it.
+    pub(in crate::suites) seconds: f64,
+}
+
+impl Opened {
+    pub(super) fn add(&mut self, more: Opened) {
+        self.connections += more.connections;
+        self.took_ns.extend(more.took_ns);
+    }
+}
+
 /// What was measured of 100-byte messages.
 pub(super) fn outcome(hist: &Hist, all: u64, elapsed: Duration) -> Outcome {
     Outcome {

@@ -1,8 +1,9 @@
 //! The embedded pair: plain programs with sockets of the standard library that know nothing of memlane. Run as separate
 //! processes.
 
-pub(super) mod figures;
+pub(in crate::suites) mod figures;
 mod many;
+mod opening;
 mod sizes;
 mod wire;
 
@@ -49,17 +50,17 @@ pub(crate) enum Peer {
     Server {
         #[command(flatten)]
         server: Serve,
-        /// Close after the first answer of each connection.
+        /// Close each connection after so many answers.
         #[arg(long)]
-        once: bool,
+        answers: Option<u64>,
     },
     /// Sends 100-byte messages and waits for each answer.
     Client {
         #[command(flatten)]
         client: Ask,
-        /// A new connection for each message.
+        /// A new connection after so many messages.
         #[arg(long)]
-        once: bool,
+        answers: Option<u64>,
     },
     /// Answers messages, or takes bytes, of the sizes that its clients say.
     SizesServer(Serve),
@@ -84,25 +85,26 @@ pub(crate) enum Peer {
         #[arg(long)]
         connections: usize,
     },
+    /// Makes connections to a many-server, and tells how long each takes from the eighth exchange to its lane.
+    OpeningClient(opening::Opening),
 }
 
 /// Runs one half. A client prints one line of JSON.
 pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
     let told = match peer {
-        Peer::Server { server, once } => return serve(&Door::open(&server.at)?, *once),
+        Peer::Server { server, answers } => return serve(&Door::open(&server.at)?, *answers),
         Peer::SizesServer(server) => return sizes::serve(&Door::open(&server.at)?),
         Peer::ManyServer(server) => return many::serve(&Door::open(&server.at)?),
-        Peer::Client { client, once: true } => {
-            serde_json::to_string(&connect_again_and_again(&client.at, client.budget()?)?)
-        }
-        Peer::Client { client, .. } => {
-            serde_json::to_string(&ping_pong(&client.at, client.budget()?)?)
-        }
+        Peer::Client { client, answers } => serde_json::to_string(&match answers {
+            Some(each) => connect_again_and_again(&client.at, client.budget()?, *each)?,
+            None => ping_pong(&client.at, client.budget()?)?,
+        }),
         Peer::SizesClient {
             client,
             kind,
             bytes,
         } => serde_json::to_string(&sizes::measure(&client.at, client.budget()?, *kind, bytes)?),
+        Peer::OpeningClient(opening) => serde_json::to_string(&opening::measure(opening)?),
         Peer::ManyClient {
             client,
             connections,
@@ -112,27 +114,27 @@ pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn serve(door: &Door, once: bool) -> anyhow::Result<()> {
+fn serve(door: &Door, answers: Option<u64>) -> anyhow::Result<()> {
     loop {
         let stream = door.accept().context("accept")?;
-        if let Err(error) = answer(stream, once) {
+        if let Err(error) = answer(stream, answers) {
             eprintln!("connection ended: {error}");
         }
     }
 }
 
-fn answer(mut stream: Wire, once: bool) -> std::io::Result<()> {
+fn answer(mut stream: Wire, answers: Option<u64>) -> std::io::Result<()> {
     let mut message = [0u8; MESSAGE];
-    loop {
-        match stream.read_exact(&mut message) {
+    let mut left = answers.unwrap_or(u64::MAX);
+    while left > 0 {
+        match stream.read_whole(&mut message) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
             other => other?,
         }
         stream.write_all(&message)?;
-        if once {
-            return Ok(());
-        }
+        left -= 1;
     }
+    Ok(())
 }
 
 fn ping_pong(at: &At, budget: Duration) -> anyhow::Result<Outcome> {
@@ -158,7 +160,7 @@ fn ping_pong(at: &At, budget: Duration) -> anyhow::Result<Outcome> {
     Ok(outcome(&hist, sequence, last - begin))
 }
 
-fn connect_again_and_again(at: &At, budget: Duration) -> anyhow::Result<Outcome> {
+fn connect_again_and_again(at: &At, budget: Duration, each: u64) -> anyhow::Result<Outcome> {
     let mut message = [0u8; MESSAGE];
     let mut hist = Hist::new();
     let begin = Instant::now();
@@ -166,11 +168,13 @@ fn connect_again_and_again(at: &At, budget: Duration) -> anyhow::Result<Outcome>
     let mut sequence = 0u64;
     while last - begin < budget {
         let mut stream = Wire::connect(at).context("connect")?;
-        sequence += 1;
-        exchange(&mut stream, &mut message, sequence)?;
+        for _ in 0..each {
+            sequence += 1;
+            exchange(&mut stream, &mut message, sequence)?;
+        }
         // The server closes first, so that TIME_WAIT does not eat the client's ports.
         if stream.read(&mut message)? != 0 {
-            bail!("the server sent more than one answer");
+            bail!("the server sent more than {each} answers");
         }
         drop(stream);
         let now = Instant::now();
@@ -183,7 +187,7 @@ fn connect_again_and_again(at: &At, budget: Duration) -> anyhow::Result<Outcome>
 fn exchange(stream: &mut Wire, message: &mut [u8; MESSAGE], sequence: u64) -> anyhow::Result<()> {
     message[..8].copy_from_slice(&sequence.to_le_bytes());
     stream.write_all(message).context("send")?;
-    stream.read_exact(message).context("receive")?;
+    stream.read_whole(message).context("receive")?;
     if message[..8] != sequence.to_le_bytes() {
         bail!("message {sequence} came back changed");
     }
@@ -199,7 +203,7 @@ mod tests {
     fn a_client_counts_what_a_server_answered() {
         each_way(|at| {
             let door = Door::open(&at).expect("it listens");
-            std::thread::spawn(move || serve(&door, false));
+            std::thread::spawn(move || serve(&door, None));
             let outcome = ping_pong(&at, Duration::from_millis(100)).expect("ping-pong");
             assert!(outcome.exchanges > 0 && outcome.seconds >= 0.1);
             assert!(outcome.all > outcome.exchanges);
@@ -208,12 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn short_connections_get_one_answer_each() {
-        each_way(|at| {
-            let door = Door::open(&at).expect("it listens");
-            std::thread::spawn(move || serve(&door, true));
-            let outcome = connect_again_and_again(&at, Duration::from_millis(50)).expect("short");
-            assert!(outcome.exchanges > 0);
-        });
+    fn short_connections_get_as_many_answers_each_as_they_ask_for() {
+        for each in [1, 3] {
+            each_way(|at| {
+                let door = Door::open(&at).expect("it listens");
+                std::thread::spawn(move || serve(&door, Some(each)));
+                let budget = Duration::from_millis(50);
+                let outcome = connect_again_and_again(&at, budget, each).expect("short");
+                assert_eq!(outcome.all, outcome.exchanges * each);
+                assert!(outcome.exchanges > 0);
+            });
+        }
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn serve(door: &Door) -> anyhow::Result<()> {
 
 fn serve_one(mut wire: Wire) -> anyhow::Result<()> {
     let mut head = [0u8; 16];
-    wire.read_exact(&mut head)?;
+    wire.read_whole(&mut head)?;
     let (kind, size) = head.split_at(8);
     let size = u64::from_le_bytes(size.try_into()?);
     ensure!((1..=MOST).contains(&size), "{size} bytes");
@@ -57,7 +57,7 @@ fn echo(wire: &mut Wire, size: usize) -> anyhow::Result<[u64; 3]> {
     let mut message = vec![0u8; size];
     let mut took = Took::new();
     loop {
-        match wire.read_exact(&mut message) {
+        match wire.read_whole(&mut message) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(took.end()),
             other => other?,
         }
@@ -70,9 +70,12 @@ fn sink(wire: &mut Wire) -> anyhow::Result<[u64; 3]> {
     let mut buffer = vec![0u8; READ];
     let mut took = Took::new();
     loop {
-        match wire.read(&mut buffer)? {
-            0 => return Ok(took.end()),
-            n => took.more(n),
+        match wire.read(&mut buffer) {
+            Ok(0) => return Ok(took.end()),
+            Ok(n) => took.more(n),
+            // As `read_whole`.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -157,7 +160,7 @@ fn one(at: &At, budget: Duration, kind: Kind, size: u64) -> anyhow::Result<Sized
     }
     wire.finish()?;
     let mut tail = [0u8; 24];
-    wire.read_exact(&mut tail).context("the server's figures")?;
+    wire.read_whole(&mut tail).context("the server's figures")?;
     let cpu = sys::own_cpu_seconds() - cpu;
     let mut words = tail.chunks_exact(8).map(|word| {
         let word = word.try_into().unwrap_or_default();
@@ -182,7 +185,7 @@ fn exchange(wire: &mut Wire, kind: Kind, message: &mut [u8], sent: u8) -> anyhow
     wire.write_all(message).context("send")?;
     if kind == Kind::Echo {
         message[last] = !sent;
-        wire.read_exact(message).context("receive")?;
+        wire.read_whole(message).context("receive")?;
         ensure!(message[last] == sent, "a message came back changed");
     }
     Ok(())

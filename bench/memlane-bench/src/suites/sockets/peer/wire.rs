@@ -1,6 +1,6 @@
 //! TCP or UNIX domain sockets of the standard library, by an address as text: blocking, and nothing of memlane's.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -23,6 +23,15 @@ impl std::str::FromStr for At {
                 .parse()
                 .map(At::Tcp)
                 .map_err(|_| format!("{text:?} is neither ADDRESS:PORT nor unix:PATH")),
+        }
+    }
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            At::Tcp(address) => address.fmt(f),
+            At::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -91,6 +100,22 @@ impl Wire {
         }
     }
 
+    /// As `read_exact`. Between two programs with sockmap, the kernel ends a blocking read with EAGAIN once in a while: then
+    /// it is made again.
+    pub(super) fn read_whole(&mut self, into: &mut [u8]) -> io::Result<()> {
+        let mut have = 0;
+        while have < into.len() {
+            match self.read(&mut into[have..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => have += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// No more will be written.
     pub(super) fn finish(&self) -> io::Result<()> {
         match self {
@@ -149,6 +174,9 @@ mod tests {
         let tcp = "127.0.0.1:80".parse();
         assert_eq!(tcp, Ok(At::Tcp(([127, 0, 0, 1], 80).into())));
         assert_eq!("unix:/a b".parse(), Ok(At::Unix("/a b".into())));
+        for text in ["127.0.0.1:80", "unix:/a b"] {
+            assert_eq!(text.parse::<At>().expect("an address").to_string(), text);
+        }
         assert!("localhost".parse::<At>().is_err());
     }
 }

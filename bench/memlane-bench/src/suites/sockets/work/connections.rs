@@ -3,21 +3,21 @@
 
 use anyhow::Context as _;
 
-use super::super::rows::Line;
 use super::super::trial::{Place, Reading, Trial};
+use super::super::works::Line;
 use super::embedded;
 
 pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
     let connections = line.at.context("a row without its number")?;
     let at = trial.address()?;
-    let text = at.text();
-    let server = trial.embedded(trial.side, Place::Server, &["many-server", "--at", &text]);
+    let (here, text) = (trial.listens(&at), trial.reached(&at));
+    let server = trial.embedded(trial.side, Place::SERVER, &["many-server", "--at", &here]);
     let server = trial.serve(server, &at)?;
     let (seconds, count) = (trial.bench.seconds, connections.to_string());
     let told = seconds.to_string();
     let args = ["many-client", "--at", &text, "--seconds", &told];
     let args = [&args[..], &["--connections", &count]].concat();
-    let client = trial.embedded(trial.side, Place::Client, &args);
+    let client = trial.embedded(trial.side, Place::CLIENT, &args);
     // To open so many takes its time, too.
     let ran = trial.run_for(seconds + connections as f64 / 2000.0, &server, client)?;
     embedded::reading(line.id, "msg/s", ran)

@@ -7,19 +7,19 @@ use std::thread::JoinHandle;
 use anyhow::Context as _;
 
 use super::super::peer::figures::Outcome;
-use super::super::rows::{Line, Side};
 use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_requests, of_requests};
+use super::super::works::{Line, Side};
 use crate::runner::lane;
 use crate::runner::proc::Service;
 use crate::runner::sys;
 
 /// 100-byte requests, one at a time, over one connection or each over one of its own.
 pub(super) fn pair(trial: &Trial<'_>, server: Side, line: &Line) -> anyhow::Result<Reading> {
-    let once = line.args.contains(&"--once");
-    let (server, at) = serve(trial, server, Place::Server, once)?;
-    let client = client(trial, Place::Client, &at, once);
+    let (server, at) = serve(trial, server, Place::SERVER, line.args)?;
+    let client = client(trial, Place::CLIENT, &at, line.args);
     let ran = trial.run(&server, client)?;
-    reading(line.id, if once { "conn/s" } else { "msg/s" }, ran)
+    let forever = line.args.is_empty();
+    reading(line.id, if forever { "msg/s" } else { "conn/s" }, ran)
 }
 
 /// More programs than CPUs.
@@ -28,12 +28,12 @@ pub(super) fn oversubscribed(trial: &Trial<'_>, line: &Line) -> anyhow::Result<R
         anyhow::bail!("a row without its arguments");
     };
     let (pairs, strangers): (usize, usize) = (pairs.parse()?, strangers.parse()?);
-    let servers = (0..pairs).map(|_| serve(trial, trial.side, Place::BothCpus, false));
+    let servers = (0..pairs).map(|_| serve(trial, trial.side, Place::SERVER.on_both_cpus(), &[]));
     let servers: Vec<_> = servers.collect::<anyhow::Result<_>>()?;
     let _strangers = Strangers::start(strangers, trial.bench.cpus);
     let mut clients = Vec::new();
     for (_, at) in &servers {
-        clients.push(trial.start(client(trial, Place::BothCpus, at, false))?);
+        clients.push(trial.start(client(trial, Place::CLIENT.on_both_cpus(), at, &[]))?);
     }
     let (mut rate, mut p50, mut p99) = (0.0, 0, 0);
     for client in clients {
@@ -51,6 +51,7 @@ pub(super) fn oversubscribed(trial: &Trial<'_>, line: &Line) -> anyhow::Result<R
         row: line.id,
         values: of_requests("msg/s", [rate, p50 as f64 / 1e3, p99 as f64 / 1e3]),
         lane: usage,
+        carried: None,
     })
 }
 
@@ -90,20 +91,19 @@ fn serve(
     trial: &Trial<'_>,
     side: Side,
     place: Place,
-    once: bool,
+    more: &[&str],
 ) -> anyhow::Result<(Service, Address)> {
     let at = trial.address()?;
-    let text = at.text();
-    let mut args = vec!["server", "--at", &text];
-    args.extend(once.then_some("--once"));
+    let text = trial.listens(&at);
+    let args = [&["server", "--at", &text], more].concat();
     let service = trial.serve(trial.embedded(side, place, &args), &at)?;
     Ok((service, at))
 }
 
-fn client(trial: &Trial<'_>, place: Place, at: &Address, once: bool) -> std::process::Command {
-    let (text, seconds) = (at.text(), trial.bench.seconds.to_string());
-    let mut args = vec!["client", "--at", &text, "--seconds", &seconds];
-    args.extend(once.then_some("--once"));
+fn client(trial: &Trial<'_>, place: Place, at: &Address, more: &[&str]) -> std::process::Command {
+    let (text, seconds) = (trial.reached(at), trial.bench.seconds.to_string());
+    let args = ["client", "--at", &text, "--seconds", &seconds];
+    let args = [&args, more].concat();
     trial.embedded(trial.side, place, &args)
 }
 

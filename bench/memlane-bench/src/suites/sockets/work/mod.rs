@@ -8,13 +8,13 @@ mod redis;
 mod sizes;
 mod sockperf;
 
-use super::rows::{By, Line, Side, Work};
 use super::trial::{Reading, Trial};
+use super::works::{By, Line, Side, Work};
 
-pub(super) use redis::Rates;
+pub(in crate::suites) use redis::Rates;
 
 /// Measures some rows of a program in one column. What was read before an error is kept.
-pub(super) fn measure(
+pub(in crate::suites) fn measure(
     trial: &Trial<'_>,
     work: &Work,
     lines: &[&'static Line],

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::super::rows::Line;
 use super::super::trial::{Address, Place, Reading, Trial, cpu_of_requests, of_requests};
+use super::super::works::Line;
 use crate::runner::parse;
 use crate::runner::proc::free_port;
 
@@ -21,20 +21,23 @@ pub(super) fn measure(
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
     let port = free_port()?;
-    let folder = site(&trial.bench.scratch.name("nginx"), port)?;
+    let folder = site(
+        &trial.bench.scratch.name("nginx"),
+        (trial.network.listens(), port),
+    )?;
     let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
     let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
-    let server = trial.command(Place::Server, "nginx", &args)?;
+    let server = trial.command(Place::SERVER, "nginx", &args)?;
     let server = trial.serve(server, &Address::Port(port))?;
     let duration = format!("{}s", trial.whole_seconds());
     for line in lines {
         let [threads, connections, path] = line.args else {
             anyhow::bail!("a row without its arguments");
         };
-        let url = format!("http://127.0.0.1:{port}/{path}");
+        let url = format!("http://{}:{port}/{path}", trial.network.reached());
         let mut args = vec!["-t", threads, "-c", connections, "-d", &duration];
         args.extend(["--latency", &url]);
-        let wrk = trial.command(Place::Client, "wrk", &args)?;
+        let wrk = trial.command(Place::CLIENT, "wrk", &args)?;
         let ran = trial.run(&server, wrk)?;
         let run = parse::wrk(&ran.text).with_context(|| line.id)?;
         let mut values = of_requests("req/s", [run.rate, run.p50, run.p99]);
@@ -51,7 +54,7 @@ fn text(path: &Path) -> anyhow::Result<String> {
     Ok(path.to_owned())
 }
 
-fn site(folder: &Path, port: u16) -> anyhow::Result<PathBuf> {
+fn site(folder: &Path, at: (&str, u16)) -> anyhow::Result<PathBuf> {
     fs::create_dir(folder)?;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let page = folder.join("index.html");
@@ -60,7 +63,7 @@ fn site(folder: &Path, port: u16) -> anyhow::Result<PathBuf> {
     fs::set_permissions(&page, fs::Permissions::from_mode(0o644))?;
     fs::write(
         folder.join("nginx.conf"),
-        config(&text(folder)?, port, &text_of_page),
+        config(&text(folder)?, at, &text_of_page),
     )?;
     Ok(folder.to_owned())
 }
@@ -71,7 +74,7 @@ fn page_text() -> String {
     page
 }
 
-fn config(folder: &str, port: u16, page: &str) -> String {
+fn config(folder: &str, (address, port): (&str, u16), page: &str) -> String {
     format!(
         "worker_processes 1;
 daemon off;
@@ -90,7 +93,7 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen {address}:{port} backlog=4096;
     root {folder};
     location = /memory {{ return 200 '{page}'; }}
   }}

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use anyhow::Context;
 
-use super::super::rows::{Line, Side};
 use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_requests, of_requests};
+use super::super::works::{Line, Side};
 use crate::runner::parse;
 use crate::runner::proc::Service;
 
@@ -14,7 +14,7 @@ const PROBE: f64 = 5000.0;
 const MOST: f64 = 20_000_000.0;
 
 /// The rate that a row had before: redis-benchmark counts requests, not seconds.
-pub(in super::super) type Rates = HashMap<(&'static str, bool, Side), f64>;
+pub(in crate::suites) type Rates = HashMap<(&'static str, bool, Side), f64>;
 
 pub(super) fn measure(
     trial: &Trial<'_>,
@@ -56,16 +56,16 @@ fn server(trial: &Trial<'_>, at: &Address) -> anyhow::Result<Service> {
     let listen = match at {
         Address::Port(port) => {
             number = port.to_string();
-            ["--port", &number, "--bind", "127.0.0.1"]
+            ["--port", &number, "--bind", trial.network.listens()]
         }
         Address::File(path) => ["--port", "0", "--unixsocket", path],
     };
     let quiet = "--appendonly no --daemonize no --loglevel warning --tcp-backlog 511 --dir";
     let mut args = listen.to_vec();
-    args.extend(["--save", ""]);
+    args.extend(["--save", "", "--protected-mode", "no"]);
     args.extend(quiet.split(' '));
     args.push(folder);
-    trial.serve(trial.command(Place::Server, "redis-server", &args)?, at)
+    trial.serve(trial.command(Place::SERVER, "redis-server", &args)?, at)
 }
 
 fn benchmark(
@@ -80,13 +80,13 @@ fn benchmark(
     let mut args = match at {
         Address::Port(port) => {
             number = port.to_string();
-            vec!["-h", "127.0.0.1", "-p", &number]
+            vec!["-h", trial.network.reached(), "-p", &number]
         }
         Address::File(path) => vec!["-s", path.as_str()],
     };
     args.extend(["-c", clients, "-n", &count, "-t", command, "-d", bytes]);
     args.extend(["--csv", "--precision", "3"]);
-    let client = trial.command(Place::Client, "redis-benchmark", &args)?;
+    let client = trial.command(Place::CLIENT, "redis-benchmark", &args)?;
     let ran = trial.run(server, client)?;
     Ok((parse::redis(&ran.text, command)?, ran))
 }

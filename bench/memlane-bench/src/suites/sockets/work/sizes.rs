@@ -4,8 +4,8 @@
 use anyhow::Context as _;
 
 use super::super::peer::figures::Sized;
-use super::super::rows::{Line, size_seconds};
 use super::super::trial::{Place, Reading, Trial, cpu_of_bytes, cpu_of_requests};
+use super::super::works::{Line, size_seconds};
 use crate::runner::record::Figure;
 
 /// A run for each size: so each tells by itself which lane it took.
@@ -16,15 +16,15 @@ pub(super) fn measure(
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
     let at = trial.address()?;
-    let text = at.text();
-    let server = trial.embedded(trial.side, Place::Server, &["sizes-server", "--at", &text]);
+    let (here, text) = (trial.listens(&at), trial.reached(&at));
+    let server = trial.embedded(trial.side, Place::SERVER, &["sizes-server", "--at", &here]);
     let server = trial.serve(server, &at)?;
     let seconds = size_seconds(trial.bench.seconds).to_string();
     for line in lines {
         let bytes = line.at.context("a row without its size")?.to_string();
         let mut args = vec!["sizes-client", "--at", &text, "--seconds", &seconds];
         args.extend(["--kind", kind, "--bytes", &bytes]);
-        let ran = trial.run(&server, trial.embedded(trial.side, Place::Client, &args))?;
+        let ran = trial.run(&server, trial.embedded(trial.side, Place::CLIENT, &args))?;
         let told: Vec<Sized> = serde_json::from_str(ran.text.trim())
             .with_context(|| format!("the embedded client said {:?}", ran.text))?;
         let told = told.first().context("the embedded client told nothing")?;

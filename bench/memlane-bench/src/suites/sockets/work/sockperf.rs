@@ -1,7 +1,7 @@
 //! sockperf: the latency and bandwidth rows of the published tables.
 
-use super::super::rows::Line;
 use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_bytes, cpu_of_requests};
+use super::super::works::Line;
 use crate::runner::parse;
 use crate::runner::proc::{Service, free_port};
 
@@ -34,15 +34,22 @@ fn client(trial: &Trial<'_>, mode: &str, size: &str, more: &[&str]) -> anyhow::R
     let port = free_port()?;
     let server = server(trial, port)?;
     let (number, seconds) = (port.to_string(), trial.whole_seconds());
-    let mut args = vec![mode, "--tcp", "-i", "127.0.0.1", "-p", &number];
+    let mut args = vec![mode, "--tcp", "-i", trial.network.reached(), "-p", &number];
     args.extend(["-m", size, "-t", &seconds]);
     args.extend(more);
-    trial.run(&server, trial.command(Place::Client, "sockperf", &args)?)
+    trial.run(&server, trial.command(Place::CLIENT, "sockperf", &args)?)
 }
 
 fn server(trial: &Trial<'_>, port: u16) -> anyhow::Result<Service> {
     let number = port.to_string();
-    let args = ["server", "--tcp", "-i", "127.0.0.1", "-p", &number];
-    let server = trial.command(Place::Server, "sockperf", &args)?;
+    let args = [
+        "server",
+        "--tcp",
+        "-i",
+        trial.network.listens(),
+        "-p",
+        &number,
+    ];
+    let server = trial.command(Place::SERVER, "sockperf", &args)?;
     trial.serve(server, &Address::Port(port))
 }

@@ -1,0 +1,196 @@
+//! A work: rows of a program that share a server. The columns, and what measures a row.
+
+use crate::catalogue::{System, system};
+
+/// Which of the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::suites) enum Side {
+    /// The programs as they are.
+    Tcp,
+    /// UNIX domain sockets, where the program has them.
+    Unix,
+    /// As they are, and the kernel's sockmap between them.
+    Sockmap,
+    /// Under `memlane run --mode copy`.
+    Copy,
+    /// Under `memlane run --mode nocopy`.
+    Nocopy,
+}
+
+impl Side {
+    /// From left to right.
+    pub(in crate::suites) const ALL: [Side; 5] = [
+        Side::Tcp,
+        Side::Unix,
+        Side::Sockmap,
+        Side::Copy,
+        Side::Nocopy,
+    ];
+
+    /// Name and description.
+    pub(in crate::suites) const fn system(self) -> System {
+        match self {
+            Side::Tcp => system("tcp", "TCP", false),
+            Side::Unix => system("unix", "UNIX", false),
+            Side::Sockmap => system("sockmap", "sockmap", false),
+            Side::Copy => system("copy", "memlane copy", true),
+            Side::Nocopy => system("nocopy", "memlane nocopy", true),
+        }
+    }
+
+    /// `--only`, documents.
+    pub(in crate::suites) const fn id(self) -> &'static str {
+        self.system().id
+    }
+
+    /// The column of that name.
+    pub(in crate::suites) fn of(system: &System) -> Option<Side> {
+        Side::ALL.into_iter().find(|side| side.id() == system.id)
+    }
+
+    /// `--mode` of `memlane run`.
+    pub(in crate::suites) fn mode(self) -> Option<&'static str> {
+        self.system().ours.then(|| self.id())
+    }
+}
+
+/// Of programs that speak TCP only.
+pub(in crate::suites) const OF_TCP: &[Side] = &[Side::Tcp, Side::Sockmap, Side::Copy, Side::Nocopy];
+
+/// What measures a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::suites) enum By {
+    /// The embedded pair. Arguments: flags of both ends.
+    Pair,
+    /// The embedded pair, of which one end is not under `run`.
+    OneSided,
+    /// Arguments: embedded pairs, threads beside them that compute.
+    Oversubscribed,
+    /// Arguments: what sockperf does, bytes of a message.
+    Sockperf,
+    Iperf3,
+    /// Arguments: wrk's threads, connections, path.
+    Nginx,
+    /// Arguments: command, clients, bytes of a value.
+    Redis,
+    /// Over as many connections.
+    Connections,
+    /// Messages of as many bytes, which are answered with as many.
+    Echo,
+    /// Writes of as many bytes, one way.
+    Stream,
+}
+
+/// One row of a program.
+#[derive(PartialEq, Debug)]
+pub(in crate::suites) struct Line {
+    pub(in crate::suites) id: &'static str,
+    /// For people; nothing, where the number says it all.
+    pub(in crate::suites) about: &'static str,
+    pub(in crate::suites) args: &'static [&'static str],
+    /// What it is a step of, if it is: bytes, or connections.
+    pub(in crate::suites) at: Option<u64>,
+    /// A short run has it.
+    pub(in crate::suites) is_quick: bool,
+}
+
+pub(in crate::suites) const fn line(
+    id: &'static str,
+    about: &'static str,
+    args: &'static [&'static str],
+) -> Line {
+    Line {
+        id,
+        about,
+        args,
+        at: None,
+        is_quick: true,
+    }
+}
+
+pub(in crate::suites) const fn step(id: &'static str, at: u64) -> Line {
+    Line {
+        at: Some(at),
+        ..line(id, "", &[])
+    }
+}
+
+impl Line {
+    pub(in crate::suites) const fn long(self) -> Line {
+        Line {
+            is_quick: false,
+            ..self
+        }
+    }
+}
+
+/// Rows that share a server.
+pub(in crate::suites) struct Work {
+    /// For `--only`.
+    pub(in crate::suites) group: &'static str,
+    pub(in crate::suites) by: By,
+    /// Programs that it needs.
+    pub(in crate::suites) programs: &'static [&'static str],
+    /// In which columns it has figures.
+    pub(in crate::suites) sides: &'static [Side],
+    /// Whether the programs have a CPU each; and whether they run wherever the kernel likes.
+    pub(in crate::suites) pinning: &'static [bool],
+    pub(in crate::suites) lines: &'static [Line],
+}
+
+pub(in crate::suites) const fn work(group: &'static str, by: By, lines: &'static [Line]) -> Work {
+    Work {
+        group,
+        by,
+        programs: &[],
+        sides: &Side::ALL,
+        pinning: &[true, false],
+        lines,
+    }
+}
+
+/// Rows of a step each, pinned only.
+pub(in crate::suites) const fn swept(group: &'static str, by: By, lines: &'static [Line]) -> Work {
+    Work {
+        pinning: &[true],
+        ..work(group, by, lines)
+    }
+}
+
+/// Always on two CPUs: the scheduler places the programs.
+pub(in crate::suites) const fn crowded(lines: &'static [Line]) -> Work {
+    Work {
+        pinning: &[false],
+        ..work("embedded", By::Oversubscribed, lines)
+    }
+}
+
+impl Work {
+    pub(in crate::suites) fn about(&self, line: &Line) -> String {
+        let number = grouped(line.at.unwrap_or_default());
+        match (line.about, self.group) {
+            ("", "rr") => format!("{number} B there and back (one way)"),
+            ("", "stream") => format!("stream, writes of {number} B"),
+            ("", _) => format!("100 B over {number} connections in turn"),
+            (about, _) => about.to_owned(),
+        }
+    }
+}
+
+/// `1,048,576`.
+pub(in crate::suites) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut told = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            told.push(',');
+        }
+        told.push(digit);
+    }
+    told
+}
+
+/// Seconds for each size of messages: there are many.
+pub(in crate::suites) fn size_seconds(seconds: f64) -> f64 {
+    (seconds / 4.0).clamp(0.05, 1.0)
+}
