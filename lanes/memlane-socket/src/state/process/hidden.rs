@@ -9,11 +9,22 @@ static HIDDEN_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The lowest number that has ever been in [`HIDDEN`].
 static HIDDEN_FROM: AtomicI32 = AtomicI32::new(i32::MAX);
 
+/// The library's descriptors lie as if no process had a higher limit than this. The kernel's table of descriptors is as long as
+/// the highest number in use: each fork copies it, and each look of the agent walks through it. At 2^20, which container
+/// engines allow, it would have 8 MiB.
+const LIMIT_MOST: i32 = 1 << 14;
+
+/// From which number on the library's descriptors lie, if the limit of descriptors is `limit`: in the top eighth, where few
+/// programs come.
+fn lowest_for_own(limit: i32) -> i32 {
+    let top = limit.min(LIMIT_MOST);
+    (top - top / 8).max(3)
+}
+
 /// Moves a descriptor of the library out of the program's way and remembers it. Returns its number; −1: the table is
 /// full, and the descriptor is closed.
 pub fn hide(own: fd::Fd) -> i32 {
-    let top = fd_limit();
-    let own = fd::move_high(own, (top - top / 8).max(3));
+    let own = fd::move_high(own, lowest_for_own(fd_limit()));
     let raw = own.raw();
     for place in &HIDDEN {
         if place
@@ -111,5 +122,18 @@ pub fn close_hidden() {
         if n > 2 && !files::is_kept_file(n) {
             unhide(n);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lowest_for_own;
+
+    #[test]
+    fn descriptors_of_the_library_lie_high_but_never_make_the_table_long() {
+        assert_eq!(lowest_for_own(0), 3);
+        assert_eq!(lowest_for_own(1_024), 896);
+        assert_eq!(lowest_for_own(1 << 14), 14_336);
+        assert_eq!(lowest_for_own(1 << 20), 14_336);
     }
 }
