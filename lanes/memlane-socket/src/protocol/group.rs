@@ -36,7 +36,7 @@ use memlane_sys::sock::{self, Addr, UnixName};
 use memlane_sys::{mem, proc, time};
 
 /// The most peer processes at a time.
-pub const GROUPS: usize = 1024;
+pub const GROUPS: usize = crate::state::foreign::GROUPS;
 
 /// The "process id" of a peer that the agent introduced: its `gid` is the agent's name for it.
 pub const BY_AGENT: i32 = -1;

@@ -26,6 +26,7 @@
 //! write in `Plain`. In `Open`, `tx_flight` bytes are being written to TCP by calls that do not hold the lock; these
 //! bytes were promised (see `ring`) beforehand.
 
+use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
 use crate::state::sets::{REGS, Reg};
 use crate::state::thread::Lock;
@@ -346,6 +347,8 @@ pub struct Conn {
     pub tx_ready_since: AtomicU64,
     /// `rx_calls` at that time. Guarded by `tx_lock`.
     pub tx_ready_rx_calls: AtomicU64,
+    /// What that ring costs this process, where the peer is of another network namespace.
+    pub cost: Cost,
     /// The state of `lane::copying` in mode `copy`; null: bytes go straight into the ring. Set before the lane opens.
     pub tx_own: AtomicPtr<u8>,
     /// The DMB that this side receives from.

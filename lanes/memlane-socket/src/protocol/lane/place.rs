@@ -323,7 +323,7 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        memory::allows_window(&ring, window, more)
+        conn.cost.allows(more, ring.len()) && memory::allows_window(&ring, window, more)
     };
     let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, may_grow));
     if asked {

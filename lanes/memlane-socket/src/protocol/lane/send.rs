@@ -313,7 +313,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        memory::allows_window(&ring, window, more)
+        conn.cost.allows(more, ring.len()) && memory::allows_window(&ring, window, more)
     };
     let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
     if asked {

@@ -509,6 +509,9 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     if copying::agreed(hs.peer_features)[0] {
         copying::start(conn, m.token)?;
     }
+    if hs.by_channel() {
+        conn.cost.begin(hs.group - 1);
+    }
     conn.tx_ring.store(ring, Ordering::Relaxed);
     conn.tx_size.store(ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
@@ -704,6 +707,7 @@ fn give_back(conn: &Conn, hs: &mut Handshake, told: bool) {
         let dmb = conn.tx_dmb.load(Ordering::Acquire);
         // SAFETY: it is attached: it is mapped, and holds only atomics.
         group::detach(unsafe { &*dmb });
+        conn.cost.end();
         hs.attached = false;
         faults::at(Step::Detached);
     }
