@@ -3,6 +3,7 @@
 mod agent;
 mod cgroup;
 mod container;
+mod docker;
 mod engine;
 mod many;
 mod networks;
@@ -10,6 +11,7 @@ mod networks;
 pub use agent::Agent;
 pub use cgroup::{Cgroup, Hierarchy};
 pub use container::Container;
+pub use docker::Docker;
 pub use engine::{Engine, Lane, Server, upgraded};
 pub use many::Many;
 pub use networks::{Between, Networks, in_namespace};
