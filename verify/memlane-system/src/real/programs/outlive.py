@@ -41,11 +41,15 @@ def exactly(conn, size):
 
 
 def take(conn, stream):
+    """How many bytes came, and how they ended."""
     taken = 0
     while True:
-        part = conn.recv(PIECE)
+        try:
+            part = conn.recv(PIECE)
+        except OSError as error:
+            return taken, error.errno
         if not part:
-            return taken
+            return taken, 0
         at = taken % PERIOD
         if part != stream[at : at + len(part)]:
             sys.exit(f"other bytes at {taken}")
@@ -74,7 +78,7 @@ def serve_one(conn, what, say):
         if what == "give":
             while True:
                 conn.sendall(b"x" * PIECE)
-        taken = take(conn, stream_of(number))
+        taken, end = take(conn, stream_of(number))
     except OSError as error:
         end = error.errno
     after = send_until_it_fails(conn)
