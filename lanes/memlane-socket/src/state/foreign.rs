@@ -13,8 +13,7 @@ pub const GROUPS: usize = 1024;
 /// the default size.
 const MOST: u64 = 64 << 20;
 
-/// What each link group's peer has. Senders whose window grows add to it, under the connection's `tx_lock`; the thread that gives
-/// the connection's memory back subtracts. A count: nothing is ordered by it.
+/// What each link group's peer has. A count: nothing is ordered by it. What a connection adds here, it notes in its [`Cost`].
 static HAS: [Account; GROUPS] = [const { Account(AtomicU64::new(0)) }; GROUPS];
 
 struct Account(AtomicU64);
@@ -35,24 +34,34 @@ impl Account {
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
+
+    fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 }
 
 /// What a connection's ring costs its sender, where its peer is foreign.
+///
+/// A sender whose window grows, the holder of `tx_lock`, calls [`allows`](Cost::allows): it reads `group` and adds to `bytes`.
+/// The thread that gives the connection's memory back calls [`end`](Cost::end), without that lock: it sets `group` to 0 and
+/// takes all of `bytes`. The two may meet. The sender adds first and reads `group` again afterwards; the other sets `group`
+/// first and takes afterwards; all four accesses are SeqCst. So either `end` takes what the sender has added, or the sender sees
+/// that the connection is over and takes it itself. Each byte is taken once, and given back to the account by whoever took it.
 #[derive(Default, Debug)]
 pub struct Cost {
-    /// Index of the peer's link group + 1; 0: the peer is not foreign. Set before the lane opens.
+    /// Index of the peer's link group + 1; 0: the peer is not foreign, or the connection is over. Set before the lane opens.
     group: AtomicU32,
-    /// Bytes that were added for this connection. Only the holder of `tx_lock` adds.
+    /// Bytes that the account holds for this connection.
     bytes: AtomicU64,
 }
 
 impl Cost {
     fn account(&self) -> Option<&'static Account> {
-        let group = self.group.load(Ordering::Relaxed) as usize;
+        let group = self.group.load(Ordering::SeqCst) as usize;
         HAS.get(group.checked_sub(1)?)
     }
 
-    /// The connection's peer, in link group `group`, is foreign.
+    /// The connection's peer, in link group `group`, is foreign. The connection has no sender yet.
     pub fn begin(&self, group: u32) {
         self.bytes.store(0, Ordering::Relaxed);
         self.group.store(group + 1, Ordering::Relaxed);
@@ -69,23 +78,32 @@ impl Cost {
         if !account.take(more) {
             return false;
         }
-        self.bytes.store(bytes + more, Ordering::Relaxed);
-        true
+        self.bytes.fetch_add(more, Ordering::SeqCst);
+        let goes_on = self.account().is_some();
+        if !goes_on {
+            self.give_back(account);
+        }
+        goes_on
     }
 
     /// The connection is over: its ring may serve another one.
     pub fn end(&self) {
         if let Some(account) = self.account() {
-            self.group.store(0, Ordering::Relaxed);
-            account.give(self.bytes.swap(0, Ordering::Relaxed));
+            self.group.store(0, Ordering::SeqCst);
+            self.give_back(account);
         }
+    }
+
+    fn give_back(&self, account: &Account) {
+        account.give(self.bytes.swap(0, Ordering::SeqCst));
     }
 }
 
-/// Forgets the parent's connections in the child of a fork, which has one thread: what it inherits stays on TCP.
+/// Forgets in the child of a fork, which has one thread, what the parent's connections cost: what the child inherits stays on
+/// TCP.
 pub fn forget_all() {
     for account in &HAS {
-        account.0.store(0, Ordering::Relaxed);
+        account.forget();
     }
 }
 
@@ -108,6 +126,31 @@ mod tests {
         assert!(other.allows(4 << 20, 64 << 20));
         other.end();
         assert_eq!(HAS[7].0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_added_while_the_connection_ends_is_given_back() {
+        const GROUP: u32 = 8;
+        let costs: Vec<Cost> = (0..20_000).map(|_| Cost::default()).collect();
+        for cost in &costs {
+            cost.begin(GROUP);
+        }
+        std::thread::scope(|both| {
+            both.spawn(|| {
+                for cost in &costs {
+                    while cost.account().is_some() {
+                        cost.allows(1, usize::MAX);
+                    }
+                }
+            });
+            for cost in &costs {
+                while cost.bytes.load(Ordering::Relaxed) == 0 {
+                    std::thread::yield_now();
+                }
+                cost.end();
+            }
+        });
+        assert_eq!(HAS[GROUP as usize].0.load(Ordering::Relaxed), 0);
     }
 
     #[test]
