@@ -94,6 +94,7 @@ pub fn after_fork_child() {
     for_live(|conn| {
         conn.inherited.store(1, Ordering::Relaxed);
         conn.holds.store(0, Ordering::Relaxed);
+        conn.cost.forget();
         conn.hs_lock.reset();
         // SAFETY: the child has one thread.
         unsafe { *conn.hs.get() = Handshake::NEW };

@@ -97,10 +97,16 @@ impl Cost {
     fn give_back(&self, account: &Account) {
         account.give(self.bytes.swap(0, Ordering::SeqCst));
     }
+
+    /// Forgets that the peer is foreign, in the child of a fork, which has one thread: it is the parent that sends.
+    pub fn forget(&self) {
+        self.group.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Forgets in the child of a fork, which has one thread, what the parent's connections cost: what the child inherits stays on
-/// TCP.
+/// TCP. Each inherited connection must [`forget`](Cost::forget) as well: what it noted is in no account any more.
 pub fn forget_all() {
     for account in &HAS {
         account.forget();
@@ -151,6 +157,23 @@ mod tests {
             }
         });
         assert_eq!(HAS[GROUP as usize].0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn an_inherited_connection_takes_nothing_from_the_child_s_own() {
+        const GROUP: u32 = 9;
+        let (inherited, own) = (Cost::default(), Cost::default());
+        inherited.begin(GROUP);
+        assert!(inherited.allows(3 << 20, 4 << 20));
+        let account = &HAS[GROUP as usize];
+        account.forget();
+        inherited.forget();
+        own.begin(GROUP);
+        assert!(own.allows(2 << 20, 4 << 20));
+        assert!(inherited.allows(1 << 20, 4 << 20), "no longer foreign");
+        inherited.end();
+        assert_eq!(account.0.load(Ordering::Relaxed), 2 << 20);
+        own.end();
     }
 
     #[test]
