@@ -1,9 +1,10 @@
 //! What the library keeps for each connection, process, thread and epoll set. Nothing here decides what two processes
 //! do together.
 //!
-//! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] what peers of other containers cost; [`sets`] and [`conn`] hold what
-//! is known of epoll sets and connections; [`guard`] has a connection's held locks; [`process`] has settings, tables
-//! and pools; [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
+//! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
+//! other containers cost; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
+//! connection's held locks; [`process`] has settings, tables and pools; [`spin`], [`stats`], [`trace`] and [`idle`]
+//! note and show.
 
 pub mod conn;
 pub mod foreign;
