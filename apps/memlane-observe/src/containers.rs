@@ -40,7 +40,7 @@ pub struct Containers {
     /// The one that this program is in.
     own: Option<Container>,
     names: HashMap<String, String>,
-    /// Ids and names of podman's containers, from the command lines of their monitors.
+    /// Ids and names of podman's containers, from the command lines of those monitors that are believed.
     monitored: Option<HashMap<String, String>>,
     /// Inodes and names of network namespaces.
     networks: Option<HashMap<u64, String>>,
@@ -129,7 +129,9 @@ impl Containers {
         self.monitored.get_or_insert_with(|| {
             let command = |pid| fs::read(format!("/proc/{pid}/cmdline")).ok();
             let all = pids().unwrap_or_default().into_iter();
-            all.filter_map(|pid| monitors(&command(pid)?)).collect()
+            let believed = all.filter(|&pid| is_believed(pid));
+            let monitored = believed.filter_map(|pid| monitors(&command(pid)?));
+            monitored.collect()
         })
     }
 
@@ -207,6 +209,22 @@ fn in_part(part: &str, parent: &str) -> Option<(&'static str, String)> {
         _ => return None,
     };
     Some((engine, id.to_owned()))
+}
+
+/// May process `pid` name containers? Any user can start a program by the name of `conmon`, so only processes of root and of
+/// this program's own user may.
+fn is_believed(pid: u32) -> bool {
+    let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let own = rustix::process::geteuid().as_raw();
+    has_only_ids(&String::from_utf8_lossy(&status), &[0, own])
+}
+
+/// Are all user ids in a `/proc/PID/status` (real, effective, saved, of the file system) among these? The effective one alone
+/// says too little: any user can start a program that has root's setuid bit, with any command line.
+fn has_only_ids(status: &str, these: &[u32]) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let is_one = |id: &str| id.parse().is_ok_and(|id| these.contains(&id));
+    line.is_some_and(|ids| ids.split_whitespace().all(is_one))
 }
 
 /// The id and the name of the container that a process with this command line watches, if it is podman's `conmon`.
@@ -307,6 +325,62 @@ mod tests {
         assert_eq!(monitors(b"/bin/sh\0-c\0abc\0-n\0cache\0"), None);
         assert_eq!(monitors(b"/usr/bin/conmon\0-c\0abc\0"), None);
         assert_eq!(monitors(b""), None);
+    }
+
+    #[test]
+    fn all_four_ids_of_a_monitor_must_be_believed() {
+        let ids =
+            |ids: &str| has_only_ids(&format!("Name:\tconmon\nUid:\t{ids}\nGid:\t7\n"), &[0, 7]);
+        assert!(ids("0\t0\t0\t0"));
+        assert!(ids("7\t7\t7\t7"));
+        assert!(!ids("8\t8\t8\t8"));
+        assert!(!ids("8\t0\t0\t0"), "a program with the setuid bit");
+        assert!(!has_only_ids("", &[0]), "no such process");
+    }
+
+    /// A shell that looks like the monitor of a container whose id is [`FORGED`]. Killed when dropped.
+    struct Forger(std::process::Child);
+
+    const FORGED: &str = "read forever";
+
+    impl Forger {
+        fn start(shell: &Path, user: u32) -> Forger {
+            use std::os::unix::process::CommandExt as _;
+            let mut command = std::process::Command::new(shell);
+            command.arg0("/usr/bin/conmon");
+            command.args(["-c", FORGED, "-n", "forged"]);
+            command.stdin(std::process::Stdio::piped()).uid(user);
+            Forger(command.spawn().expect("a shell"))
+        }
+    }
+
+    impl Drop for Forger {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn is_named(id: &str) -> bool {
+        Containers::below(Path::new("/"))
+            .monitored()
+            .contains_key(id)
+    }
+
+    #[test]
+    fn another_user_s_process_names_no_container() {
+        const NOBODY: u32 = 65_534;
+        let shell = Path::new("/bin/sh");
+        let own = rustix::process::geteuid().as_raw();
+        let forger = Forger::start(shell, own);
+        assert!(is_named(FORGED), "one's own is believed");
+        drop(forger);
+        if own != 0 {
+            eprintln!("SKIPPED another_user_s_process: not root");
+            return;
+        }
+        let _forger = Forger::start(shell, NOBODY);
+        assert!(!is_named(FORGED), "another user's is not");
     }
 
     #[test]
