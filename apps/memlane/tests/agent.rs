@@ -1,14 +1,20 @@
-//! `memlane agent` where it cannot work: each time it says why, and what to do, and exits with 3.
+//! `memlane agent` where it cannot work: each time it says why, and what to do, and exits with 3. What it tells of itself where
+//! it works.
 //!
-//! Needs root for the namespaces.
+//! Needs root for the namespaces, and CAP_BPF and CAP_PERFMON for an agent that works.
 
 mod common;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Dir, memlane, stderr};
+use common::{Dir, memlane, stderr, stdout};
+use memlane_socket::protocol::agent::{Answer, LEN, Outcome, Question, Refusal, Role, SOCKET};
+use memlane_sys::fd::{self, Fd};
+use memlane_sys::sock;
 
 /// What the agent says when a command starts it; `None`, and a word on standard error, where the command cannot run.
 fn agent_under(test: &str, command: &[&str]) -> Option<Output> {
@@ -108,4 +114,144 @@ fn in_a_user_namespace_of_its_own_the_agent_says_so() {
 fn in_a_pid_namespace_of_its_own_the_agent_says_so() {
     let command = ["unshare", "--pid", "--fork", "--mount-proc"];
     refuses("pids", &command, "--pid host");
+}
+
+// --- where it works ---------------------------------------------------------
+
+/// An agent that serves one domain. Killed when dropped.
+struct Running {
+    child: Child,
+    dir: Dir,
+}
+
+impl Running {
+    /// `None`, and a word on standard error, where there can be none.
+    fn start(test: &str) -> Option<Running> {
+        let dir = Dir::new();
+        let mut command = memlane();
+        command.arg("agent").arg(dir.0.join("domain"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("memlane starts");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("piped");
+        let _ = BufReader::new(out).read_line(&mut line);
+        if line.starts_with("serves ") {
+            return Some(Running { child, dir });
+        }
+        let done = child.wait_with_output().expect("it ends");
+        assert_eq!(done.status.code(), Some(3), "{}", stderr(&done));
+        eprintln!("SKIPPED {test}: {}", stderr(&done));
+        None
+    }
+
+    fn domain(&self) -> String {
+        self.dir.0.join("domain").display().to_string()
+    }
+
+    /// What `memlane info` says to a program of the domain.
+    fn info(&self) -> String {
+        let mut command = memlane();
+        command.arg("info").env("MEMLANE_DOMAIN", self.domain());
+        stdout(&command.output().expect("memlane starts"))
+    }
+
+    /// The lines of the exporter about this agent, without its domain.
+    fn metrics(&self) -> Vec<String> {
+        let mut command = memlane();
+        command.args(["exporter", "--textfile", "-"]);
+        let page = stdout(&command.output().expect("memlane starts"));
+        let domain = format!("domain=\"{}\"", self.domain());
+        let its = page.lines().filter(|line| line.contains(&domain));
+        its.map(|line| line.replace(&domain, "")).collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks the agent about a socket of this process, with that inode.
+fn ask(agent: &Fd, fd: i32, inode: u64, role: Role) {
+    let question = Question {
+        id: 1,
+        fd,
+        inode,
+        role,
+    };
+    sock::send_to_peer(agent.raw(), &question.encode(), &[]).expect("it hears");
+}
+
+fn outcome(agent: &Fd) -> Outcome {
+    let end = Instant::now() + Duration::from_secs(10);
+    let mut bytes = [0; LEN];
+    while sock::recv_with_fds(agent.raw(), &mut bytes).is_err() {
+        assert!(Instant::now() < end, "no answer");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Answer::decode(&bytes).expect("an answer").outcome
+}
+
+/// Has the agent introduce two ends of a connection, and refuse a question about no socket. The process stays connected for as
+/// long as what is returned.
+fn introduced(domain: &str) -> Fd {
+    let agent = sock::unix_seqpacket_to(format!("{domain}/{SOCKET}").as_bytes());
+    let agent = agent.expect("it listens");
+    ask(&agent, -1, 0, Role::Connected);
+    assert_eq!(outcome(&agent), Outcome::Refuse(Refusal::NotSeen));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (server, _) = listener.accept().expect("connected");
+    for (end, role) in [(&client, Role::Connected), (&server, Role::Accepted)] {
+        let inode = fd::stat(end.as_raw_fd()).expect("open").ino;
+        ask(&agent, end.as_raw_fd(), inode, role);
+    }
+    for _ in 0..2 {
+        assert!(matches!(outcome(&agent), Outcome::Meet { .. }));
+    }
+    agent
+}
+
+/// Looks again and again until it is so: the agent answers a question just before it counts it.
+fn comes(look: impl Fn() -> String, so: impl Fn(&str) -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let seen = look();
+        if so(&seen) {
+            return;
+        }
+        assert!(Instant::now() < end, "{seen}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn info_and_the_exporter_show_what_the_agent_has_done() {
+    let Some(agent) = Running::start("info_and_the_exporter") else {
+        return;
+    };
+    let nothing = "0 connections introduced of 0 questions";
+    comes(|| agent.info(), |said| said.contains(nothing));
+    let process = introduced(&agent.domain());
+    let counted = "1 connections introduced of 3 questions";
+    comes(|| agent.info(), |said| said.contains(counted));
+    let lines = [
+        "memlane_agent_processes{} 1",
+        "memlane_agent_questions_total{} 3",
+        "memlane_agent_introductions_total{} 1",
+        "memlane_agent_refusals_total{,reason=\"not_seen\"} 1",
+        "memlane_agent_refusals_total{,reason=\"nobody\"} 0",
+        "memlane_agent_sent_away_total{} 0",
+    ];
+    comes(
+        || agent.metrics().join("\n"),
+        |page| lines.iter().all(|line| page.lines().any(|l| l == *line)),
+    );
+    drop(process);
+    comes(
+        || agent.metrics().join("\n"),
+        |page| page.contains("memlane_agent_processes{} 0"),
+    );
 }

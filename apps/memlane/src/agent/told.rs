@@ -69,14 +69,9 @@ pub(crate) fn of_domain(domain: &Path) -> Option<Told> {
 /// The metrics of these agents, labelled with the first domain of each.
 pub(crate) fn metrics_of(agents: &[Told]) -> Registry {
     let mut registry = Registry::with_prefix("memlane_agent");
-    let domain = |told: &Told| {
-        told.domains
-            .first()
-            .map(|first| first.display().to_string())
-    };
     let each = |of: fn(&Counts) -> u64| -> Vec<Value> {
         let labelled = |told: &Told| {
-            let domain = domain(told).unwrap_or_default();
+            let domain = first_domain(told);
             (labels(&[("domain", &domain)], &[]), of(&told.counts))
         };
         agents.iter().map(labelled).collect()
@@ -120,13 +115,14 @@ pub(crate) fn metrics_of(agents: &[Told]) -> Registry {
     registry
 }
 
+/// Empty: the agent serves none.
+fn first_domain(told: &Told) -> String {
+    let first = told.domains.first();
+    first.map_or_else(String::new, |first| first.display().to_string())
+}
+
 fn refusals(told: &Told) -> Vec<Value> {
-    let counts = &told.counts;
-    let domain = told
-        .domains
-        .first()
-        .map(|first| first.display().to_string());
-    let domain = domain.unwrap_or_default();
+    let (counts, domain) = (&told.counts, first_domain(told));
     [
         ("nobody", counts.nobody),
         ("not_seen", counts.not_seen),
