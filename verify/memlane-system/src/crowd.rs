@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::containers::Container;
 use crate::harness::{Mode, command};
 use crate::real::Reason;
 use crate::real::held::Held;
@@ -57,6 +58,15 @@ impl Program {
                 None => outer.env_remove(name),
             };
         }
+        Program::run(mode, outer)
+    }
+
+    /// Starts it in a network namespace. A server listens at the container's address, and clients connect to it.
+    pub fn start_in(container: &Container, mode: Mode, args: &[&str]) -> Program {
+        let mut inner = command(mode, program());
+        inner.args(args);
+        let mut outer = container.around(&inner, None);
+        outer.env("CROWD_AT", &container.address);
         Program::run(mode, outer)
     }
 
@@ -264,6 +274,11 @@ pub fn serve(mode: Mode) -> (Program, String) {
 /// A server that is started by way of another program, and its port.
 pub fn serve_under(under: &[&str], mode: Mode) -> (Program, String) {
     port_of(Program::start_under(under, mode, &["serve"]))
+}
+
+/// A server in a network namespace, and its port.
+pub fn serve_in(container: &Container, mode: Mode) -> (Program, String) {
+    port_of(Program::start_in(container, mode, &["serve"]))
 }
 
 fn port_of(mut server: Program) -> (Program, String) {

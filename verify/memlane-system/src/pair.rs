@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::containers::Networks;
 use crate::harness::{Built, TempDir};
 use crate::real::lane::{Conn, LaneWatch, Process};
 use crate::real::{Mode, Reason};
@@ -319,6 +320,32 @@ impl Pair {
             home,
             seed: 0,
         }
+    }
+
+    /// Starts client and server, each in its network namespace and with these flags of `memlane run`.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn between(networks: &Networks, [at_client, at_server]: [&[&str]; 2]) -> Pair {
+        let side = |under, flags| Settings {
+            under,
+            flags,
+            ..DEFAULT
+        };
+        Pair::across(
+            &side(&["ip", "netns", "exec", networks.server()], at_server),
+            networks.server_address(),
+            &side(&["ip", "netns", "exec", networks.client()], at_client),
+            |port| (networks.reached_at().into(), port),
+        )
+    }
+
+    /// Starts client and server, each in its network namespace and in the domain of one agent.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn in_domain(networks: &Networks, domain: &str) -> Pair {
+        Pair::between(networks, [&["--domain", domain]; 2])
     }
 
     /// The `memlane` program that both were started by.

@@ -11,40 +11,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Between, Cgroup, Container, Hierarchy, Networks};
-use memlane_system::harness::{Mode, command, plain_only};
-use memlane_system::pair::{DEFAULT, PATIENCE, Pair, Settings};
+use memlane_system::containers::{Between, Cgroup, Container, Hierarchy, scene};
+use memlane_system::harness::{Mode, command};
+use memlane_system::pair::{PATIENCE, Pair};
 use memlane_system::real::held::Held;
 use memlane_system::real::lane::LaneWatch;
 use memlane_system::real::{Reason, program, script};
-
-/// An agent and two namespaces; `None`, and a word on standard error, where they cannot be.
-fn scene(test: &'static str, between: Between) -> Option<(Agent, Networks)> {
-    if plain_only() {
-        return None;
-    }
-    let networks = Networks::new(between).map_err(|why| skip(test, &why));
-    let agent = Agent::start(test).map_err(|why| skip(test, &why));
-    Some((agent.ok()?, networks.ok()?))
-}
-
-/// Client and server, each in its namespace, under the agent.
-fn pair(agent: &Agent, networks: &Networks) -> Pair {
-    let domain = agent.directory();
-    let (client, server) = (networks.client(), networks.server());
-    let flags = ["--domain", &domain];
-    let side = |under| Settings {
-        under,
-        flags: &flags,
-        ..DEFAULT
-    };
-    Pair::across(
-        &side(&["ip", "netns", "exec", server]),
-        networks.server_address(),
-        &side(&["ip", "netns", "exec", client]),
-        |port| (networks.reached_at().into(), port),
-    )
-}
 
 // --- killed -----------------------------------------------------------------
 
@@ -294,7 +266,7 @@ fn a_container_that_is_paused_goes_on_where_it_was() {
         return;
     };
     for freezer in freezers("paused") {
-        let mut pair = pair(&agent, &networks);
+        let mut pair = Pair::in_domain(&networks, &agent.directory());
         pair.open();
         freezer.take(pair.server.pid());
         const BYTES: usize = 64 << 20;
@@ -324,7 +296,7 @@ fn a_container_that_is_paused_while_questions_wait_gets_its_lane_later() {
     };
     for freezer in freezers("paused-early") {
         for (exchanges, ms) in [(7, 100), (8, 1300), (9, 100), (11, 100)] {
-            let mut pair = pair(&agent, &networks);
+            let mut pair = Pair::in_domain(&networks, &agent.directory());
             for _ in 0..exchanges {
                 pair.exchange();
             }
@@ -347,7 +319,7 @@ fn a_network_that_is_taken_away_and_given_back_costs_not_a_byte() {
     let Some((agent, networks)) = scene("no-network", Between::Cable) else {
         return;
     };
-    let mut pair = pair(&agent, &networks);
+    let mut pair = Pair::in_domain(&networks, &agent.directory());
     pair.open();
     const BYTES: usize = 16 << 20;
     for seed in [500, 600] {
@@ -376,7 +348,7 @@ fn a_network_that_is_taken_away_while_questions_wait_ends_no_connection() {
         return;
     };
     for (exchanges, ms) in [(8, 50), (9, 1200), (10, 50)] {
-        let mut pair = pair(&agent, &networks);
+        let mut pair = Pair::in_domain(&networks, &agent.directory());
         for _ in 0..exchanges {
             pair.exchange();
         }
@@ -423,7 +395,7 @@ fn an_agent_whose_queue_is_full_delays_nobody() {
         assert!(waiting.len() < 5000, "the queue has no end");
     };
     assert_eq!(full, memlane_sys::Errno::AGAIN);
-    let mut pair = pair(&agent, &networks);
+    let mut pair = Pair::in_domain(&networks, &agent.directory());
     let begin = Instant::now();
     for _ in 0..200 {
         pair.exchange();
@@ -439,5 +411,5 @@ fn an_agent_whose_queue_is_full_delays_nobody() {
     drop(waiting);
     agent.signal("CONT");
     std::thread::sleep(Duration::from_millis(200));
-    self::pair(&agent, &networks).open();
+    Pair::in_domain(&networks, &agent.directory()).open();
 }

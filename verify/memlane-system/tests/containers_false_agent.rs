@@ -18,7 +18,7 @@ use memlane_sys::sock;
 use memlane_system::blocks::skip;
 use memlane_system::containers::{Between, Networks};
 use memlane_system::harness::{TempDir, plain_only};
-use memlane_system::pair::{DEFAULT, Pair, Settings};
+use memlane_system::pair::Pair;
 use memlane_system::real::held::{Held, channels_of};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -101,26 +101,10 @@ fn answer(id: u64, outcome: Outcome) -> [u8; LEN] {
 
 const MEET: Outcome = Outcome::Meet { peer: 77 };
 
-/// Two programs in different namespaces, who ask him.
-fn pair(networks: &Networks, domain: &str) -> Pair {
-    let flags = ["--domain", domain];
-    let side = |under| Settings {
-        under,
-        flags: &flags,
-        ..DEFAULT
-    };
-    Pair::across(
-        &side(&["ip", "netns", "exec", networks.server()]),
-        networks.server_address(),
-        &side(&["ip", "netns", "exec", networks.client()]),
-        |port| (networks.reached_at().into(), port),
-    )
-}
-
 /// What each of the two holds when it has asked him and stayed on TCP: all descriptors, and sockets as channels are.
 fn held_after(networks: &Networks, name: &str, does: Box<Does>) -> [(usize, usize); 2] {
     let agent = FalseAgent::start(name, does);
-    let mut pair = pair(networks, &agent.directory());
+    let mut pair = Pair::in_domain(networks, &agent.directory());
     let begin = Instant::now();
     for _ in 0..100 {
         pair.exchange();

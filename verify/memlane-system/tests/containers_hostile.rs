@@ -15,43 +15,18 @@ use memlane_socket::protocol::agent::{self, Answer, LEN, Outcome, Question, Refu
 use memlane_sys::fd::{self, Fd};
 use memlane_sys::sock;
 use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Between, Cgroup, Hierarchy, Networks, in_namespace};
+use memlane_system::containers::{
+    Agent, Between, Cgroup, Hierarchy, Networks, in_namespace, scene,
+};
 use memlane_system::harness::{TempDir, plain_only};
-use memlane_system::pair::{DEFAULT, Pair, Settings};
+use memlane_system::pair::Pair;
 use memlane_system::real::{counts, program, script};
-
-/// An agent and two namespaces; `None`, and a word on standard error, where they cannot be.
-fn scene(test: &'static str) -> Option<(Agent, Networks)> {
-    if plain_only() {
-        return None;
-    }
-    let networks = Networks::new(Between::Nat).map_err(|why| skip(test, &why));
-    let agent = Agent::start(test).map_err(|why| skip(test, &why));
-    Some((agent.ok()?, networks.ok()?))
-}
-
-/// Two honest programs, each in its namespace.
-fn pair(agent: &Agent, networks: &Networks) -> Pair {
-    let domain = agent.directory();
-    let flags = ["--domain", &domain];
-    let side = |under| Settings {
-        under,
-        flags: &flags,
-        ..DEFAULT
-    };
-    Pair::across(
-        &side(&["ip", "netns", "exec", networks.server()]),
-        networks.server_address(),
-        &side(&["ip", "netns", "exec", networks.client()]),
-        |port| (networks.reached_at().into(), port),
-    )
-}
 
 /// Honest programs get their lane within this time, whatever others do; on a quiet machine it takes some milliseconds.
 const SOON: Duration = Duration::from_millis(1500);
 
 fn is_introduced_soon(agent: &Agent, networks: &Networks, in_spite_of: &str) {
-    let mut pair = pair(agent, networks);
+    let mut pair = Pair::in_domain(networks, &agent.directory());
     let begin = Instant::now();
     pair.open();
     let took = begin.elapsed();
@@ -174,7 +149,7 @@ impl Drop for Hostile {
 
 #[test]
 fn nobody_is_told_of_a_descriptor_that_is_not_an_established_socket_of_his() {
-    let Some((agent, networks)) = scene("not-his") else {
+    let Some((agent, networks)) = scene("not-his", Between::Nat) else {
         return;
     };
     let asker = Asker::new(&agent.directory());
@@ -209,10 +184,10 @@ fn nobody_is_told_of_a_descriptor_that_is_not_an_established_socket_of_his() {
 
 #[test]
 fn who_repeats_the_question_of_another_process_is_not_answered_for_it() {
-    let Some((agent, networks)) = scene("repeats") else {
+    let Some((agent, networks)) = scene("repeats", Between::Nat) else {
         return;
     };
-    let mut pair = pair(&agent, &networks);
+    let mut pair = Pair::in_domain(&networks, &agent.directory());
     let asker = Asker::new(&agent.directory());
     // Every socket of both programs, by the numbers and inodes that they ask with.
     for pid in [pair.client.pid(), pair.server.pid()] {
@@ -235,7 +210,7 @@ fn who_repeats_the_question_of_another_process_is_not_answered_for_it() {
 
 #[test]
 fn a_number_that_changes_hands_between_question_and_look_is_noticed() {
-    let Some((agent, networks)) = scene("changes-hands") else {
+    let Some((agent, networks)) = scene("changes-hands", Between::Nat) else {
         return;
     };
     let asker = Asker::new(&agent.directory());
@@ -309,7 +284,7 @@ fn refused(why: Refusal) -> String {
 
 #[test]
 fn a_user_who_forges_an_end_in_a_network_of_his_own_is_not_trusted() {
-    let Some((agent, networks)) = scene("forger-user") else {
+    let Some((agent, networks)) = scene("forger-user", Between::Nat) else {
         return;
     };
     let domain = agent.directory();
@@ -329,7 +304,7 @@ fn a_user_who_forges_an_end_in_a_network_of_his_own_is_not_trusted() {
 
 #[test]
 fn a_third_socket_with_the_same_numbers_is_refused_and_so_are_the_others() {
-    let Some((agent, networks)) = scene("forger-root") else {
+    let Some((agent, networks)) = scene("forger-root", Between::Nat) else {
         return;
     };
     let domain = agent.directory();
@@ -377,7 +352,7 @@ fn in_own_group(args: &[&str], test: &str) -> Option<(Cgroup, Hostile)> {
 
 #[test]
 fn a_flood_of_questions_is_bounded_and_delays_nobody() {
-    let Some((agent, networks)) = scene("flood") else {
+    let Some((agent, networks)) = scene("flood", Between::Nat) else {
         return;
     };
     let domain = agent.directory();
@@ -402,7 +377,7 @@ fn a_flood_of_questions_is_bounded_and_delays_nobody() {
 
 #[test]
 fn one_container_that_connects_more_often_than_it_may_keeps_nobody_out() {
-    let Some((agent, networks)) = scene("crowd") else {
+    let Some((agent, networks)) = scene("crowd", Between::Nat) else {
         return;
     };
     let domain = agent.directory();
@@ -500,7 +475,7 @@ fn whatever_lies_in_the_place_of_its_socket_the_agent_serves_there() {
 
 #[test]
 fn a_member_that_locks_the_directory_keeps_no_agent_from_serving_it() {
-    let Some((mut agent, networks)) = scene("locks") else {
+    let Some((mut agent, networks)) = scene("locks", Between::Nat) else {
         return;
     };
     agent.kill();

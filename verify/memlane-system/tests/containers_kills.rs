@@ -6,10 +6,8 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Between, Container, Networks};
+use memlane_system::containers::{Agent, Between, Container, Networks, scene};
 use memlane_system::faulty::{PATIENCE, Part, Survivor};
-use memlane_system::harness::plain_only;
 use memlane_system::kills::{
     Failing, NEVER, Where, at_every_step, begin, dies, ends_well, good_round, stops,
 };
@@ -26,12 +24,7 @@ struct Scene {
 impl Scene {
     /// `None`, and a word on standard error, where it cannot be.
     fn new(test: &'static str) -> Option<Scene> {
-        if plain_only() {
-            return None;
-        }
-        let networks = Networks::new(Between::Nat).map_err(|why| skip(test, &why));
-        let agent = Agent::start(test).map_err(|why| skip(test, &why));
-        let (agent, networks) = (agent.ok()?, networks.ok()?);
+        let (agent, networks) = scene(test, Between::Nat)?;
         Some(Scene {
             client: networks.at_client(&agent),
             server: networks.at_server(&agent),

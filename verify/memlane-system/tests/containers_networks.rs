@@ -22,33 +22,11 @@ fn scene(test: &'static str, between: Between) -> Option<(Agent, Networks)> {
     Some((agent.ok()?, networks.ok()?))
 }
 
-/// Client and server, each in its namespace, both under the agent of these directories.
-fn pair(networks: &Networks, [at_client, at_server]: [&str; 2]) -> Pair {
-    pair_at(
+/// Client and server, each in its namespace and in a domain.
+fn in_domains(networks: &Networks, [at_client, at_server]: [&str; 2]) -> Pair {
+    Pair::between(
         networks,
-        [at_client, at_server],
-        networks.server_address(),
-        networks.reached_at(),
-    )
-}
-
-fn pair_at(
-    networks: &Networks,
-    [at_client, at_server]: [&str; 2],
-    listens_at: &str,
-    reached_at: &str,
-) -> Pair {
-    let (client, server) = (networks.client(), networks.server());
-    let side = |under, flags| Settings {
-        under,
-        flags,
-        ..DEFAULT
-    };
-    Pair::across(
-        &side(&["ip", "netns", "exec", server], &["--domain", at_server]),
-        listens_at,
-        &side(&["ip", "netns", "exec", client], &["--domain", at_client]),
-        |port| (reached_at.into(), port),
+        [&["--domain", at_client], &["--domain", at_server]],
     )
 }
 
@@ -101,7 +79,7 @@ fn over_a_cable_between_two_namespaces_the_lane_opens() {
         return;
     };
     let domain = agent.directory();
-    opens(&mut pair(&networks, [&domain, &domain]));
+    opens(&mut Pair::in_domain(&networks, &domain));
 }
 
 #[test]
@@ -110,8 +88,19 @@ fn over_a_cable_the_lane_opens_for_the_newer_protocol_too() {
         return;
     };
     let domain = agent.directory();
-    let at = networks.server_address_v6();
-    opens(&mut pair_at(&networks, [&domain, &domain], at, at));
+    let (at, flags) = (networks.server_address_v6(), ["--domain", &domain]);
+    let side = |under| Settings {
+        under,
+        flags: &flags,
+        ..DEFAULT
+    };
+    let mut pair = Pair::across(
+        &side(&["ip", "netns", "exec", networks.server()]),
+        at,
+        &side(&["ip", "netns", "exec", networks.client()]),
+        |port| (at.into(), port),
+    );
+    opens(&mut pair);
 }
 
 #[test]
@@ -120,7 +109,7 @@ fn over_a_bridge_the_lane_opens() {
         return;
     };
     let domain = agent.directory();
-    opens(&mut pair(&networks, [&domain, &domain]));
+    opens(&mut Pair::in_domain(&networks, &domain));
 }
 
 #[test]
@@ -129,7 +118,7 @@ fn behind_a_router_that_translates_both_addresses_the_lane_opens() {
         return;
     };
     let domain = agent.directory();
-    opens(&mut pair(&networks, [&domain, &domain]));
+    opens(&mut Pair::in_domain(&networks, &domain));
 }
 
 #[test]
@@ -139,19 +128,7 @@ fn in_mode_copy_the_lane_opens_across_namespaces_too() {
     };
     let domain = agent.directory();
     let flags = ["--mode", "copy", "--domain", &domain];
-    let (client, server) = (networks.client(), networks.server());
-    let side = |under| Settings {
-        under,
-        flags: &flags,
-        ..DEFAULT
-    };
-    let mut pair = Pair::across(
-        &side(&["ip", "netns", "exec", server]),
-        networks.server_address(),
-        &side(&["ip", "netns", "exec", client]),
-        |port| (networks.reached_at().into(), port),
-    );
-    opens(&mut pair);
+    opens(&mut Pair::between(&networks, [&flags; 2]));
 }
 
 #[test]
@@ -213,7 +190,7 @@ fn programs_of_two_domains_stay_on_tcp() {
         return;
     };
     let other = Agent::start("two_domains_other").expect("the first one started");
-    let mut pair = pair(&networks, [&one.directory(), &other.directory()]);
+    let mut pair = in_domains(&networks, [&one.directory(), &other.directory()]);
     stays(&mut pair, [Reason::NO_MATCH, Reason::NO_MATCH]);
 }
 
@@ -224,7 +201,7 @@ fn without_an_agent_all_is_as_before() {
     };
     let nobody = format!("{}/nobody", agent.directory());
     for domain in ["off", &nobody] {
-        let mut pair = pair(&networks, [domain, domain]);
+        let mut pair = Pair::in_domain(&networks, domain);
         stays(&mut pair, [Reason::NOT_SAME_HOST, Reason::NOT_SAME_HOST]);
     }
 }
@@ -235,14 +212,14 @@ fn a_killed_agent_ends_no_lane_and_the_next_one_makes_new_ones() {
         return;
     };
     let domain = agent.directory();
-    let mut before = pair(&networks, [&domain, &domain]);
+    let mut before = Pair::in_domain(&networks, &domain);
     opens(&mut before);
     agent.kill();
     opens(&mut before);
-    let mut without = pair(&networks, [&domain, &domain]);
+    let mut without = Pair::in_domain(&networks, &domain);
     stays(&mut without, [Reason::NOT_SAME_HOST, Reason::NOT_SAME_HOST]);
     agent.restart();
-    opens(&mut pair(&networks, [&domain, &domain]));
+    opens(&mut Pair::in_domain(&networks, &domain));
     opens(&mut before);
 }
 
@@ -254,7 +231,7 @@ fn an_agent_that_is_restarted_while_questions_wait_is_asked_again() {
     let domain = agent.directory();
     // Nobody is at work who could answer.
     agent.signal("STOP");
-    let mut pair = pair(&networks, [&domain, &domain]);
+    let mut pair = Pair::in_domain(&networks, &domain);
     for _ in 0..20 {
         pair.exchange();
     }
@@ -278,7 +255,7 @@ fn an_agent_that_does_not_come_back_leaves_connections_on_tcp() {
     };
     let domain = agent.directory();
     agent.signal("STOP");
-    let mut pair = pair(&networks, [&domain, &domain]);
+    let mut pair = Pair::in_domain(&networks, &domain);
     for _ in 0..20 {
         pair.exchange();
     }
@@ -298,7 +275,7 @@ fn a_stopped_agent_delays_nobody() {
     };
     let domain = agent.directory();
     agent.signal("STOP");
-    let mut pair = pair(&networks, [&domain, &domain]);
+    let mut pair = Pair::in_domain(&networks, &domain);
     let begin = Instant::now();
     for _ in 0..200 {
         pair.exchange();
@@ -409,10 +386,10 @@ fn check_tells_step_by_step_why_two_containers_get_no_lane() {
         return;
     };
     let domain = agent.directory();
-    let mut both = pair(&networks, [&domain, &domain]);
+    let mut both = Pair::in_domain(&networks, &domain);
     both.exchange();
     assert_eq!(checked(&both), (true, Vec::new()));
-    let mut other = pair(&networks, [&domain, "off"]);
+    let mut other = in_domains(&networks, [&domain, "off"]);
     other.exchange();
     assert_eq!(checked(&other), (false, vec!["agent".to_owned()]));
     agent.kill();

@@ -9,39 +9,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Between, Networks};
-use memlane_system::crowd::serve_under;
+use memlane_system::containers::{Agent, Between, Networks, scene};
+use memlane_system::crowd::serve_in;
 use memlane_system::harness::{Mode, command, plain_only};
-use memlane_system::pair::{DEFAULT, Pair, Settings};
+use memlane_system::pair::{DEFAULT, Pair};
 use memlane_system::real::held::channels_of;
 use memlane_system::real::lane::LaneWatch;
 use memlane_system::real::program;
-
-/// An agent and two namespaces; `None`, and a word on standard error, where they cannot be.
-fn scene(test: &'static str) -> Option<(Agent, Networks)> {
-    if plain_only() {
-        return None;
-    }
-    let networks = Networks::new(Between::Cable).map_err(|why| skip(test, &why));
-    let agent = Agent::start(test).map_err(|why| skip(test, &why));
-    Some((agent.ok()?, networks.ok()?))
-}
-
-fn pair(agent: &Agent, networks: &Networks) -> Pair {
-    let domain = agent.directory();
-    let flags = ["--domain", &domain];
-    let side = |under| Settings {
-        under,
-        flags: &flags,
-        ..DEFAULT
-    };
-    Pair::across(
-        &side(&["ip", "netns", "exec", networks.server()]),
-        networks.server_address(),
-        &side(&["ip", "netns", "exec", networks.client()]),
-        |port| (networks.reached_at().into(), port),
-    )
-}
 
 /// One call of either program: a send, or the receive that belongs to it. Four of them are an exchange.
 fn call(pair: &mut Pair, number: u32) {
@@ -84,21 +58,21 @@ const AT_REST: usize = 2;
 
 #[test]
 fn numbers_that_a_program_takes_during_an_introduction_are_its_own() {
-    let Some((agent, networks)) = scene("numbers") else {
+    let Some((agent, networks)) = scene("numbers", Between::Cable) else {
         return;
     };
     for calls in 1..=16 {
-        takes_numbers_after(pair(&agent, &networks), calls);
+        takes_numbers_after(Pair::in_domain(&networks, &agent.directory()), calls);
     }
 }
 
 #[test]
 fn numbers_that_a_program_takes_while_the_agent_thinks_are_its_own() {
-    let Some((agent, networks)) = scene("numbers-asking") else {
+    let Some((agent, networks)) = scene("numbers-asking", Between::Cable) else {
         return;
     };
     agent.signal("STOP");
-    let mut pair = pair(&agent, &networks);
+    let mut pair = Pair::in_domain(&networks, &agent.directory());
     for _ in 0..12 {
         pair.exchange();
     }
@@ -180,21 +154,10 @@ fn reuses(agent: &Agent, networks: &Networks, port: &str, times: u32, between: i
 
 #[test]
 fn an_answer_about_a_number_that_has_changed_hands_is_for_nobody() {
-    let Some((agent, networks)) = scene("reused") else {
+    let Some((agent, networks)) = scene("reused", Between::Cable) else {
         return;
     };
-    let domain = format!("MEMLANE_DOMAIN={}", agent.directory());
-    let at = format!("CROWD_AT={}", networks.server_address());
-    let within = [
-        "ip",
-        "netns",
-        "exec",
-        networks.server(),
-        "env",
-        &domain,
-        &at,
-    ];
-    let (server, port) = serve_under(&within, Mode::Eager);
+    let (server, port) = serve_in(&networks.at_server(&agent), Mode::Eager);
     for times in [1, 2, 3, 4, 6, 9] {
         reuses(&agent, &networks, &port, times, || ());
     }
@@ -242,7 +205,7 @@ print('taken', len(taken), flush=True)
 /// strace makes it certain that a step is in the middle of a receive when its number is taken.
 #[test]
 fn a_number_that_is_taken_in_the_middle_of_a_step_is_not_read_from() {
-    let Some((agent, networks)) = scene("taken") else {
+    let Some((agent, networks)) = scene("taken", Between::Cable) else {
         return;
     };
     let slow = ["-f", "-o", "/dev/null", "-e", "trace=recvmsg"];
@@ -251,18 +214,7 @@ fn a_number_that_is_taken_in_the_middle_of_a_step_is_not_read_from() {
     if !may_trace.is_ok_and(|out| out.status.success()) {
         return skip("taken", "strace is not there, or may not trace");
     }
-    let domain = format!("MEMLANE_DOMAIN={}", agent.directory());
-    let at = format!("CROWD_AT={}", networks.server_address());
-    let within = [
-        "ip",
-        "netns",
-        "exec",
-        networks.server(),
-        "env",
-        &domain,
-        &at,
-    ];
-    let (server, port) = serve_under(&within, Mode::Eager);
+    let (server, port) = serve_in(&networks.at_server(&agent), Mode::Eager);
     // Whoever asks waits, and looks for an answer after each of his calls.
     agent.signal("STOP");
     let mut inner = command(Mode::Eager, program("strace"));

@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use memlane_system::blocks::skip;
-use memlane_system::containers::{Agent, Many};
-use memlane_system::crowd::{Program, serve_under};
+use memlane_system::containers::{Agent, Container, Many};
+use memlane_system::crowd::{Program, serve_in};
 use memlane_system::harness::{Mode, plain_only};
 use memlane_system::real::held::Held;
 
@@ -51,26 +51,18 @@ fn taken_by(agent: &Agent) -> Taken {
     }
 }
 
-/// One that calls the server, in a namespace.
+/// A program that calls the server, in a namespace.
 fn caller(many: &Many, n: usize, domain: &str, port: &str) -> Program {
-    let (namespace, at) = (many.namespace(n), many.address(0));
-    let within = within(&namespace, domain, &at);
-    let within: Vec<&str> = within.iter().map(String::as_str).collect();
-    Program::start_under(&within, Mode::Eager, &["call", port])
+    Program::start_in(&container(many, n, domain), Mode::Eager, &["call", port])
 }
 
-/// In a namespace, in a domain, with a server at an address.
-fn within(namespace: &str, domain: &str, at: &str) -> [String; 7] {
-    [
-        "ip",
-        "netns",
-        "exec",
-        namespace,
-        "env",
-        &format!("MEMLANE_DOMAIN={domain}"),
-        &format!("CROWD_AT={at}"),
-    ]
-    .map(String::from)
+/// A namespace, with the server at the address of the first one.
+fn container(many: &Many, n: usize, domain: &str) -> Container {
+    Container {
+        namespace: many.namespace(n),
+        domain: domain.to_owned(),
+        address: many.address(0),
+    }
 }
 
 #[test]
@@ -85,9 +77,7 @@ fn two_hundred_namespaces_get_a_lane_each_and_leave_nothing_behind() {
         return;
     };
     let domain = agent.directory();
-    let at_server = within(&many.namespace(0), &domain, &many.address(0));
-    let at_server: Vec<&str> = at_server.iter().map(String::as_str).collect();
-    let (server, port) = serve_under(&at_server, Mode::Eager);
+    let (server, port) = serve_in(&container(&many, 0, &domain), Mode::Eager);
 
     let mut first = caller(&many, 1, &domain, &port);
     talk_until_on_lane(std::slice::from_mut(&mut first));

@@ -7,6 +7,7 @@ mod docker;
 mod engine;
 mod many;
 mod networks;
+mod scene;
 
 pub use agent::Agent;
 pub use cgroup::{Cgroup, Hierarchy};
@@ -15,3 +16,4 @@ pub use docker::Docker;
 pub use engine::{Engine, Lane, Server, upgraded};
 pub use many::Many;
 pub use networks::{Between, Networks, in_namespace};
+pub use scene::scene;
