@@ -57,7 +57,7 @@ const char *memlane_error_name(int code);
 
 typedef struct memlane_region memlane_region;
 
-/* memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE (64M, 1G), in chunks of so many bytes: a power of two, 4096
+/* memfd:SIZE, hugetlb:SIZE, udmabuf:SIZE, dmaheap:NAME:SIZE (64M, 1G), in chunks of `chunk` bytes: a power of two, 4096
  * to 64 MiB; 0: 64 KiB. */
 int memlane_region_create(const char *what, uint32_t chunk, memlane_region **out);
 /* The memory itself goes when its streams and kept fragments are gone, too. */
@@ -107,7 +107,7 @@ typedef struct memlane_range {
 
 typedef struct memlane_counts {
     uint64_t received;     /* bytes */
-    uint64_t fragments;    /* as so many fragments */
+    uint64_t fragments;    /* in which these bytes came */
     uint64_t released;     /* of these, given back */
     uint64_t bounced;      /* bytes that were copied between two places of host memory on their way */
     uint64_t no_room;      /* receives that found no chunk or no token */

@@ -98,7 +98,7 @@ impl Flow {
     }
 }
 
-/// Is a stretch within so many bytes? Asked before the program's memory is touched.
+/// Does a stretch lie within the first `bytes` bytes? Asked before the program's memory is touched.
 pub(crate) fn fits(bytes: usize, offset: u64, len: usize) -> Result<()> {
     let end = offset.checked_add(len as u64);
     match end.filter(|end| *end <= bytes as u64) {
@@ -501,7 +501,7 @@ pub unsafe extern "C" fn memlane_devmem_release_all(
         // SAFETY: the program's promise.
         let fragments = unsafe { array("fragments", fragments, count)? };
         let mut given = 0;
-        // One release takes so many ranges.
+        // One release takes up to 128 ranges.
         for fragments in fragments.chunks(128) {
             let one = |fragment: &CFragment| Range {
                 start: fragment.token,

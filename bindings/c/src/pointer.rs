@@ -43,7 +43,7 @@ pub(crate) unsafe fn text<'a>(what: &str, pointer: *const c_char) -> Result<&'a 
 /// An array that is read.
 ///
 /// # Safety
-/// Not null: it has so many elements, and nobody changes them meanwhile.
+/// Not null: it has `count` elements, and nobody changes them meanwhile.
 pub(crate) unsafe fn array<'a, T>(what: &str, pointer: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -56,7 +56,7 @@ pub(crate) unsafe fn array<'a, T>(what: &str, pointer: *const T, count: usize) -
 /// Bytes that are written, of which the program says that they are memory of its own.
 ///
 /// # Safety
-/// Not null: so many bytes, which nobody else uses meanwhile.
+/// Not null: it points to `count` bytes, which nobody else uses meanwhile.
 pub(crate) unsafe fn room<'a>(what: &str, pointer: *mut u8, count: usize) -> Result<&'a mut [u8]> {
     if count == 0 {
         return Ok(&mut []);

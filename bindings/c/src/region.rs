@@ -16,7 +16,7 @@ impl Held for Binding {
     const NAME: &str = "memlane_region";
 }
 
-/// A region (`memfd:64M`) in chunks of so many bytes (0: 64 KiB).
+/// A region (`memfd:64M`) in chunks of `chunk` bytes (0: 64 KiB).
 ///
 /// # Safety
 /// As `memlane.h` says: pointers are NULL, or point to what they are for. So in all functions.

@@ -47,7 +47,7 @@ pub struct CTerms {
 pub struct CCounts {
     /// Bytes that came.
     pub received: u64,
-    /// As so many fragments.
+    /// Fragments in which they came.
     pub fragments: u64,
     /// Of these, given back.
     pub released: u64,

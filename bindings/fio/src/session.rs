@@ -166,7 +166,7 @@ impl Shared {
         changed.is_ok()
     }
 
-    /// So many are held no more.
+    /// This many leases are no longer held.
     pub(crate) fn holds_no_more(&self, count: u32) {
         self.held.fetch_sub(count, Ordering::Relaxed);
     }

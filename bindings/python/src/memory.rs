@@ -153,7 +153,7 @@ impl Memory {
             }
             Location::Own(old) => {
                 let own = Own::new(bytes)?;
-                // SAFETY: both have so many bytes; the new one is nobody else's, so they do not overlap. Who writes to the
+                // SAFETY: both have `bytes` bytes; the new one is nobody else's, so they do not overlap. Who writes to the
                 // old one meanwhile gets what any two threads get that share a tensor: the compiler cannot look into the copy.
                 unsafe { memlane_core::access::copy(own.base.as_ptr(), old.base.as_ptr(), bytes) };
                 own

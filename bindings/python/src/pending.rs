@@ -18,7 +18,7 @@ struct Part<O> {
     at: Stretch,
 }
 
-/// So many bytes of the stream: where they lie, and whose they are.
+/// Some bytes of the stream: where they lie, and whose they are.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Piece<O> {
     /// In order; one, if they lie in one piece.
@@ -56,7 +56,7 @@ impl<O: Clone> Pending<O> {
         self.bytes += len;
     }
 
-    /// The next `bytes`. `None`: there are not so many yet.
+    /// The next `bytes`. `None`: fewer have come so far.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Piece<O>> {
         if bytes > self.bytes {
             return None;

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// What somebody wants next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Want {
-    /// So many bytes, and all of them. Nothing behind them is received, so that the next ones can have another length.
+    /// This many bytes, all of them. Nothing behind them is received, so that the next ones can have another length.
     All(u32),
-    /// So many, and as many more will be wanted: what is there is received at once.
+    /// This many bytes, and as many again afterwards: what is there is received at once.
     Record(u32),
     /// Whatever comes, but not more.
     Some(u64),
@@ -27,7 +27,7 @@ pub(crate) enum Want {
 #[derive(Debug)]
 pub(crate) enum Got {
     Bytes(Memory),
-    /// The stream has ended; so many bytes are left, fewer than were wanted.
+    /// The stream has ended; this many bytes are left, fewer than were wanted.
     Ended(u64),
     /// Not now.
     Wait(Wait),
@@ -39,7 +39,7 @@ pub(crate) enum Failed {
     Closed,
     Receive(ReceiveError),
     Access(AccessError),
-    /// No chunk has so many bytes: how many they have.
+    /// No chunk is that large: the bytes that a chunk has.
     Chunk(u32),
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Records {
     shape: Vec<i64>,
     dtype: Dtype,
     bytes: u32,
-    /// So many to a tensor; `None`: one, without a dimension for it.
+    /// Records in a tensor; `None`: one, without a dimension for it.
     batch: Option<i64>,
     drop_last: bool,
     framework: Option<String>,

@@ -137,7 +137,7 @@ impl Region {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let state = self.state();
         let region = state.region()?;
-        // Looked at before so many bytes are allocated.
+        // Looked at before the bytes are allocated.
         let end = usize::try_from(offset)
             .ok()
             .and_then(|at| at.checked_add(length));
@@ -158,7 +158,7 @@ impl Region {
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
         let (from, len) = source.bytes();
         let written = region.cpu(Access::Write, |bytes| {
-            // SAFETY: `source` holds so many bytes in place. They may be the region's own (a tensor): the copy is one that
+            // SAFETY: `source` holds `len` bytes in place. They may be the region's own (a tensor): the copy is one that
             // the compiler cannot look into, and what overlaps is mixed up and nothing worse.
             unsafe { bytes.copy_in(at, from, len) }
         });

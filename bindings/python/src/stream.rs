@@ -398,8 +398,8 @@ impl Stream {
 
     /// Tensors of one shape, until the stream ends: an iterator.
     ///
-    /// With ``batch`` each has so many of that shape, one more dimension; the last may have fewer, unless ``drop_last``.
-    /// It receives ahead of what is asked for. A stream that ends within a tensor is :class:`EndOfStream`.
+    /// With ``batch``, each tensor has that number of records, in one more dimension; the last may have fewer, unless
+    /// ``drop_last``. It receives ahead of what is asked for. A stream that ends within a tensor is :class:`EndOfStream`.
     #[pyo3(signature = (shape, dtype=None, *, batch=None, drop_last=false, framework=None, timeout=None))]
     fn records(
         slf: &Bound<'_, Stream>,

@@ -77,7 +77,7 @@ impl Bench {
         self.told.recv_timeout(support::LIMIT).unwrap()
     }
 
-    /// Waits until so many requests have come to the volume.
+    /// Waits until this number of requests has come to the volume.
     fn has(&self, requests: usize) {
         while self.submitted.load(Ordering::SeqCst) < requests {
             std::thread::sleep(Duration::from_millis(1));

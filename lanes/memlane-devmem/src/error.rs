@@ -94,7 +94,7 @@ pub enum Fault {
     Outside(u64),
     /// What it tells makes no sense.
     Told,
-    /// So many bytes came beside the device, and the region has no part that is kept for these.
+    /// This many bytes came beside the device, and the region has no part that is kept for these.
     Beside(u32),
     /// It refused.
     Refused(Errno),

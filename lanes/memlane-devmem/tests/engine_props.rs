@@ -9,11 +9,11 @@ const CHUNK: u32 = 4096;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Room for so many bytes is asked for, and that part of it (in 256ths) is filled.
+    /// Room for `ask` bytes is asked for, and `part` 256ths of it are filled.
     Receive { ask: u64, part: u64 },
     /// The nth of those that are out comes back; or a token that is none, near it.
     Release { nth: usize, off: u32, count: u32 },
-    /// From here on, records of so many bytes.
+    /// From here on, records have `unit` bytes.
     Whole { unit: u32 },
     /// It gets an owner, and comes back from him at the next release of it.
     Own { nth: usize },

@@ -21,13 +21,13 @@ pub struct EndCounts {
 }
 
 impl EndCounts {
-    /// A frame of so many bytes came.
+    /// A frame of `bytes` bytes came.
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received += 1;
         self.received_bytes += bytes as u64;
     }
 
-    /// A frame of so many bytes went.
+    /// A frame of `bytes` bytes went.
     pub(crate) fn count_sent(&mut self, bytes: usize) {
         self.sent += 1;
         self.sent_bytes += bytes as u64;

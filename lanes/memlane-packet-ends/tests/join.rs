@@ -199,7 +199,7 @@ fn counters_are_read_while_the_ends_work_and_are_exact_when_they_sleep_or_have_e
         let ((front_link, mut fronts), (back_link, mut backs)) = linked("boards", mode, 1);
         let front = Port::new("front".into(), fronts.remove(0), &front_link);
         let back = Port::new("back".into(), backs.remove(0), &back_link);
-        // So many that they don't end while we look.
+        // More frames than can pass while we look.
         let plan = Plan {
             stream: 1,
             sizes: (64, 64),

@@ -114,7 +114,7 @@ impl<E: End> Stack<E> {
         }
     }
 
-    /// Sends so many bytes, and closes.
+    /// Sends `len` bytes, and closes.
     fn send(&mut self, len: usize) {
         let mut at = 0;
         self.run(|socket| {

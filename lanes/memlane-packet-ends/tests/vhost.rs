@@ -18,7 +18,7 @@ use vhost_driver::{
     USER, descriptor_bytes, frames,
 };
 
-/// Ethernet, IPv4, TCP with a blank checksum (the pseudo header's sum in its place), and so many bytes.
+/// Ethernet, IPv4, TCP with a blank checksum (the pseudo header's sum in its place), and `payload` bytes.
 fn tcp(payload: usize) -> Vec<u8> {
     let total = u16::try_from(40 + payload).unwrap();
     let mut frame = vec![2; 12];

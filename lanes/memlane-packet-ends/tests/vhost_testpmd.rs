@@ -150,7 +150,7 @@ fn until_one_comes_back(queue: &mut VhostQueue) {
     }
 }
 
-/// Has testpmd send so many frames back, over rings of this kind.
+/// Has testpmd send `count` frames back, over rings of this kind.
 fn there_and_back(label: &str, features: &str, sizes: (usize, usize), count: u64) {
     let path =
         std::env::temp_dir().join(format!("memlane-vhost-pmd-{label}-{}", std::process::id()));

@@ -113,7 +113,7 @@ impl Client {
     }
 }
 
-/// Echoes until so many connections have come and gone; what went which way.
+/// Echoes until this number of connections has come and gone. Returns what went which way.
 pub(crate) fn serve(listener: &Listener, connections: usize) -> io::Result<Vec<Counts>> {
     let epoll = Epoll::new()?;
     listener.set_nonblocking(true)?;

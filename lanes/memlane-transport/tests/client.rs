@@ -57,7 +57,7 @@ fn serve(client: &mut Client, now: Time, rsp: &ConnRsp) -> Vec<Action> {
     other
 }
 
-/// A client with so many paths, all up.
+/// A client with this number of paths, all up.
 fn session(config: Config, paths: usize, rsp: &ConnRsp) -> Client {
     let mut client = Client::new(config);
     for _ in 0..paths {

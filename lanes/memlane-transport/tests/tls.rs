@@ -587,7 +587,7 @@ fn strangers_at_the_door_harm_nobody_and_do_not_stay() {
     }
     assert!(begin.elapsed() < Duration::from_secs(3), "it has waited");
     is_closed(slow);
-    // So many of one address, and no more; then there is room again.
+    // Forty from one address are more than it may have at a time. When they are closed, there is room again.
     let flood: Vec<_> = (0..40).map(|_| dial()).collect();
     user.work(20, 4);
     flood.into_iter().for_each(is_closed);

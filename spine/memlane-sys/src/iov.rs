@@ -91,8 +91,8 @@ pub unsafe fn receive_with_message(
     Ok((n, told.then(|| first_of(&control))))
 }
 
-/// As [`receive`], with all that came beside the bytes: control messages, in so many bytes of `control` (words, so that
-/// they are aligned as the kernel's structures are).
+/// As [`receive`], with all that came beside the bytes: control messages, in `control` (words, so that they are
+/// aligned as the kernel's structures are).
 ///
 /// # Safety
 /// As there.

@@ -32,7 +32,7 @@ pub fn memfd(name: &CStr, len: usize, hugetlb: bool) -> Result<Fd> {
     Ok(fd)
 }
 
-/// Would the kernel let us make a file of so many bytes? A program with `RLIMIT_FSIZE` is not told by an error alone
+/// Would the kernel let us make a file of `len` bytes? A program with `RLIMIT_FSIZE` is not told by an error alone
 /// but by SIGXFSZ, which ends it, so nobody may try.
 fn may_grow_to(len: usize) -> Result<()> {
     if proc::limit(libc::RLIMIT_FSIZE) < len as u64 {

@@ -22,7 +22,7 @@ fn clock(id: i32) -> u64 {
     u64::try_from(ts.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(ts.tv_nsec).unwrap_or(0)
 }
 
-/// Sleeps for so many milliseconds, or until a signal comes.
+/// Sleeps for `ms` milliseconds, or until a signal comes.
 pub fn nap_ms(ms: i64) {
     let ts = libc::timespec {
         tv_sec: ms / 1000,

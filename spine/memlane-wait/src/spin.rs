@@ -261,7 +261,7 @@ impl Spin {
         }
     }
 
-    /// How long a wait looks after so many in vain.
+    /// How long a wait looks after `missed` waits in vain.
     fn budget_after(&self, missed: u32) -> Duration {
         let Policy {
             probe_every, probe, ..

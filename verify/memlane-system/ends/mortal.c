@@ -132,7 +132,7 @@ static int both(struct stream *s, size_t bytes) {
     return 0;
 }
 
-/* So many questions by the client, each with its answer, after a rest of so long. */
+/* The client asks a number of questions, each after a rest of some milliseconds, and the server answers each. */
 static int exchange(struct stream *s, int times, long ms) {
     for (int i = 0; i < times; i++) {
         if (ms) rest(ms);

@@ -1,6 +1,6 @@
 //! Bytes that show whether they are where they belong: ncdevmem's, 1 to N-1 and then 0, again and again.
 
-/// A pattern of so many bytes, at some place of a stream.
+/// A pattern that repeats, and the place in it that a stream has reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     /// The pattern, again and again, and once more.

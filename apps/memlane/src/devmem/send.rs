@@ -33,7 +33,7 @@ pub(super) struct Source {
 
 enum From {
     File(File),
-    /// So many bytes of the region, again and again, with a pattern or as they are.
+    /// The region, again and again, until this number of bytes is sent; with a pattern or as it is.
     Region(u64, Option<Pattern>),
 }
 

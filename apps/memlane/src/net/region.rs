@@ -95,7 +95,7 @@ impl DeviceMemory for Device {
             return region.write(at as u64, &bytes).map_err(|_| Errno::INVAL);
         }
         let copied = region.cpu(Access::Write, |bytes| {
-            // SAFETY: the stretch has so many bytes, and is alive, which its maker has seen to.
+            // SAFETY: `from` has `from.len()` bytes, and is alive, which its maker has seen to.
             unsafe { bytes.copy_in(at, from.as_ptr(), from.len()) }
         })?;
         copied.then_some(()).ok_or(Errno::INVAL)

@@ -123,7 +123,7 @@ fn page(model: &mut Model) -> anyhow::Result<String> {
     Ok(text(&terminal, 1))
 }
 
-/// What a test terminal shows, but for so many lines at its end.
+/// What a test terminal shows, without the last `but` lines.
 fn text(terminal: &Terminal<TestBackend>, but: usize) -> String {
     let buffer = terminal.backend().buffer();
     let width = usize::from(buffer.area.width).max(1);

@@ -73,7 +73,7 @@ pub(super) struct Flows {
     pub(super) missing: u64,
     /// Connections with something in `early`.
     waiting: Vec<(End, End)>,
-    /// With so many connections those that have ended are forgotten.
+    /// When there are this many connections, those that have ended are forgotten.
     forget_at: usize,
 }
 

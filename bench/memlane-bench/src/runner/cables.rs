@@ -36,7 +36,7 @@ const CLIENT: &str = "203.0.113.2";
 pub(crate) const SERVER: &str = "203.0.113.3";
 
 impl Cables {
-    /// Makes them, with so many cables.
+    /// Makes the namespaces, and this number of cables between them.
     pub(crate) fn new(cables: usize) -> anyhow::Result<Cables> {
         let made = Cables::unplugged(false)?;
         for cable in 0..cables {

@@ -20,7 +20,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// As asked for; else so many rounds, and so long, as a full or a short run has.
+    /// What was asked for. Where nothing was said, `rounds` and `seconds` give the defaults of a full run and of a short one.
     pub(crate) fn wish(&self, rounds: [usize; 2], seconds: [f64; 2]) -> Wish {
         let usual = usize::from(self.quick);
         Wish {

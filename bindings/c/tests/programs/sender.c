@@ -1,4 +1,4 @@
-/* Sends so many bytes of a pattern out of a region: sender HOST:PORT BYTES. */
+/* Sends BYTES bytes of a pattern out of a region: sender HOST:PORT BYTES. */
 #include "check.h"
 
 int main(int argc, char **argv)

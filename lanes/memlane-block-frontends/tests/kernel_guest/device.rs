@@ -47,7 +47,7 @@ impl Frontend {
         self.attach_with(volume, 1)
     }
 
-    /// With so many of the kernel's queues.
+    /// Attaches a volume with this number of the kernel's queues.
     pub(crate) fn attach_with(self, volume: Arc<dyn Volume>, queues: usize) -> Device {
         match self {
             Frontend::Nbd => {

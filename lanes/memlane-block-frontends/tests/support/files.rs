@@ -15,7 +15,7 @@ const MOST: u64 = 1 << 20;
 pub(crate) struct Files(BTreeMap<PathBuf, Vec<u8>>);
 
 impl Files {
-    /// So many new ones, of less than `most` bytes each.
+    /// Makes `count` new files, of less than `most` bytes each.
     pub(crate) fn fill(folder: &Path, count: u32, most: u64, rng: &mut Rng) -> Files {
         let files = (0..count).map(|number| {
             let path = folder.join(format!("file-{number}"));

@@ -79,7 +79,7 @@ impl Front {
         self.ring.give(&self.monitor, head);
     }
 
-    /// Says that so many chains were given.
+    /// Writes the number of chains that were given, true or not.
     pub(crate) fn claim(&self, index: u16) {
         self.ring.claim(&self.monitor, index);
     }

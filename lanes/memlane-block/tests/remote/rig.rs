@@ -19,7 +19,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A server with volumes of so many bytes.
+    /// A server with volumes: the name of each, and its size in bytes.
     pub fn new(volumes: &[(&str, u64)]) -> Rig {
         Rig::with(volumes, Options::default())
     }

@@ -213,7 +213,7 @@ impl Driver {
         Ok(OpenRsp::decode(&bytes).expect("a response"))
     }
 
-    /// So many paths of a session are up.
+    /// Says how many paths of a session are up.
     pub(crate) fn reached(&mut self, session: SessionId, paths: usize) {
         self.service.reached(session, paths);
     }

@@ -230,7 +230,7 @@ impl Context {
     pub(super) fn name(&self) -> String {
         let mut name = [0_u8; 128];
         let len = c_int::try_from(name.len()).unwrap_or(0);
-        // SAFETY: it writes at most so many bytes, with a 0 at the end.
+        // SAFETY: it writes at most `len` bytes, with a 0 at the end.
         let told =
             unsafe { (self.driver.functions.name)(name.as_mut_ptr().cast(), len, self.device) };
         let len = name.iter().position(|c| *c == 0).unwrap_or(name.len());
@@ -256,14 +256,14 @@ impl Context {
     }
 
     /// # Safety
-    /// `from` is readable, and `to` is memory of this device, for so many bytes.
+    /// `from` is readable, and `to` is memory of this device, for `len` bytes.
     pub(super) unsafe fn write(&self, to: u64, from: *const u8, len: usize) -> Result<(), Refused> {
         // SAFETY: the caller's promise.
         self.within(|cuda| done(unsafe { (cuda.to_device)(to, from.cast(), len) }))
     }
 
     /// # Safety
-    /// `into` is writable, and `from` is memory of this device, for so many bytes.
+    /// `into` is writable, and `from` is memory of this device, for `len` bytes.
     pub(super) unsafe fn read(&self, from: u64, into: *mut u8, len: usize) -> Result<(), Refused> {
         // SAFETY: the caller's promise.
         self.within(|cuda| done(unsafe { (cuda.from_device)(into.cast(), from, len) }))

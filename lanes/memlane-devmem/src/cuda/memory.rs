@@ -20,7 +20,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates at least so many bytes of a device.
+    /// Allocates at least this many bytes of a device.
     ///
     /// # Errors
     /// [`RegionError::Missing`]: there is no such device; [`RegionError::Device`]: it has not that much.

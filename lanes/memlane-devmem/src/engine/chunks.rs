@@ -79,7 +79,7 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// So many free chunks that follow one another, each of which has one holder now; the first of them. `None`: there
+    /// Takes `count` free chunks that follow one another, and gives each one holder. Returns the first of them. `None`: there
     /// are none.
     pub fn take_row(&mut self, count: u32) -> Option<u32> {
         let count = usize::try_from(count).ok().filter(|count| *count > 0)?;

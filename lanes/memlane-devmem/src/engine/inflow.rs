@@ -60,7 +60,7 @@ impl Inflow {
     }
 
     /// From the next byte on, each `unit` of them are to be in one piece, the first at a multiple of [`ALIGNED`]. `false`,
-    /// and nothing is changed: no chunk has so many.
+    /// and nothing is changed: no chunk has `unit` bytes.
     pub fn whole(&mut self, unit: u32, chunks: &mut Chunks) -> bool {
         if unit == 0 || unit > chunks.size() {
             return false;

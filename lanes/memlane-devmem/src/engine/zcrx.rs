@@ -188,7 +188,7 @@ pub struct Refill {
 }
 
 impl Refill {
-    /// For a ring of so many entries, a power of two.
+    /// For a ring of `entries` entries, a power of two.
     pub fn new(area: Area, entries: u32) -> Refill {
         Refill {
             token: area.token,

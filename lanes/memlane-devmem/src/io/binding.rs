@@ -35,7 +35,7 @@ pub struct BindingCounts {
 }
 
 impl Binding {
-    /// Cuts a region into chunks of so many bytes.
+    /// Cuts a region into chunks of this many bytes.
     ///
     /// # Errors
     /// [`RegionError::Chunk`]: the size is none; [`RegionError::Kernel`]: no descriptor.

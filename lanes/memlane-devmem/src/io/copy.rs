@@ -89,7 +89,7 @@ pub trait CopyEngine: Send + core::fmt::Debug {
     fn bell(&self) -> BorrowedFd<'_>;
 }
 
-/// Jobs that may be under way at a time: an engine has room for so many.
+/// Jobs that may be under way at a time: an engine has room for all of them.
 pub const JOBS: usize = 256;
 
 /// An engine that is a thread: it works at one job behind the other.
@@ -163,7 +163,7 @@ impl<T: Send + 'static> Copier<T> {
         })
     }
 
-    /// Takes a job of so many bytes.
+    /// Takes a job of `bytes` bytes.
     ///
     /// # Errors
     /// It takes no more.

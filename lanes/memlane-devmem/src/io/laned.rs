@@ -191,7 +191,7 @@ pub(super) enum Landed {
         /// What it comes back as.
         name: u64,
     },
-    /// So many bytes came by TCP, into the rooms.
+    /// This many bytes came by TCP, into the rooms.
     Poured(u64),
 }
 

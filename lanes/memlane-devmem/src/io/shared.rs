@@ -21,7 +21,7 @@ pub(super) struct Shared {
 pub(super) struct Given {
     pub(super) tokens: Tokens,
     pub(super) released: u64,
-    /// Of those that have a token, so many have not been handed out yet.
+    /// Fragments that have a token and have not been handed out yet.
     pub(super) coming: u32,
     pub(super) flights: Flights,
     /// Sends that the kernel made of a copy all the same.
@@ -125,7 +125,7 @@ impl Given {
         self.tokens.out() - self.coming
     }
 
-    /// So many were released; what may still be sent from stays.
+    /// Counts `count` released fragments. Those of `freed` that may still be sent from stay.
     fn back(&mut self, count: u32, freed: &mut Vec<(Fragment, Origin)>) {
         self.released += u64::from(count);
         if self.flights.out() == 0 {

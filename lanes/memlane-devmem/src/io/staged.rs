@@ -63,7 +63,7 @@ impl Staged {
             .map_or(self.came, |engine| engine.done())
     }
 
-    /// The length of the stretch for the next bytes, at the head, when so many bytes are copied.
+    /// The length of the stretch for the next bytes, at the head, once `copied` bytes are copied.
     fn free(&self, copied: u64) -> usize {
         let done = self.jobs.partition_point(|end| *end <= copied);
         if self.jobs.len() - done == JOBS {
@@ -86,7 +86,7 @@ impl Staged {
         }
     }
 
-    /// So many bytes that lie at the head, into `rooms`.
+    /// How the `bytes` that lie at the head go into `rooms`.
     fn pieces(&self, mut bytes: usize, rooms: &[Room]) -> Vec<Piece> {
         let (mut pieces, mut from) = (Vec::new(), self.head);
         for room in rooms {

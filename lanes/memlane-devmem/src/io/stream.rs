@@ -51,7 +51,7 @@ impl Default for Terms {
 pub struct StreamCounts {
     /// Bytes that came.
     pub received: u64,
-    /// As so many fragments.
+    /// Fragments in which they came.
     pub fragments: u64,
     /// Of these, given back.
     pub released: u64,
@@ -453,7 +453,7 @@ impl Stream {
     }
 
     /// From the next byte on, each `unit` of them lie in one piece, as far as it is we who choose where they lie: the
-    /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has so many.
+    /// first at a multiple of 64, the others behind it. `false`, and nothing is changed: no chunk has `unit` bytes.
     pub fn whole(&mut self, unit: u32) -> bool {
         let mut pool = self.shared.binding.pool();
         self.inflow.whole(unit, &mut pool.chunks)

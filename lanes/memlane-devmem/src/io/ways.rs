@@ -47,7 +47,7 @@ pub(in crate::io) trait Source: Send + Debug {
 
 /// What a source says of bytes that came and may not be in the region yet.
 pub(in crate::io) trait Late {
-    /// So many are, counted from the first.
+    /// How many bytes are in the region, counted from the first.
     fn done(&self) -> u64;
 
     /// Why those behind them will never be.
@@ -114,7 +114,7 @@ pub(in crate::io) enum Placed {
         /// What the path calls it.
         name: u64,
     },
-    /// So many bytes are beside the device.
+    /// This many bytes are beside the device.
     Beside(u32),
 }
 

@@ -23,7 +23,7 @@ const CMSG: usize = 24;
 /// One stretch of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stretch {
-    /// So many bytes in the caller's buffer, behind what was put there before.
+    /// This many bytes in the caller's buffer, behind what was put there before.
     Linear(u32),
     /// Bytes in device memory.
     Device {

@@ -28,7 +28,7 @@ pub fn rings(ifindex: u32) -> Attributes {
 pub struct Rings {
     /// `ETHTOOL_TCP_DATA_SPLIT_*`: 0 the driver's own choice, 1 off, 2 on. `None`: it is not told.
     pub split: Option<u8>,
-    /// Packets from so many bytes on (Linux 6.14).
+    /// Size in bytes of the smallest packets that are split (Linux 6.14).
     pub from: Option<u32>,
 }
 
@@ -60,7 +60,7 @@ pub enum Split {
     Unknown,
     /// No.
     Off,
-    /// Yes, of packets from so many bytes on; device memory wants all (0).
+    /// Yes, those of packets of at least this many bytes; device memory wants all (0).
     From(u32),
 }
 

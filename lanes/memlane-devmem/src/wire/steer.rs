@@ -48,7 +48,7 @@ const NEW_CONTEXT: u32 = u32::MAX;
 /// Entries of an indirection table that we take; interfaces have 128 to some thousands.
 pub const ENTRIES_MAX: u32 = 1 << 16;
 
-/// Words that hold so many bytes.
+/// Words that hold `bytes` bytes.
 fn words(bytes: usize) -> Vec<u64> {
     vec![0; bytes.div_ceil(8)]
 }

@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub(crate) receive_fails: VecDeque<Errno>,
     pub(crate) release_fails: VecDeque<Errno>,
     pub(crate) send_fails: VecDeque<Errno>,
-    /// The next releases free so many tokens and no more.
+    /// How many tokens each of the next releases frees at most.
     pub(crate) stingy: VecDeque<u32>,
     /// A release was done in part, and is to be tried again before anybody receives: its tokens would have others.
     in_part: bool,

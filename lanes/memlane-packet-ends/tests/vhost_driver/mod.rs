@@ -197,7 +197,7 @@ impl Guest {
         self.chain(1, &[(FREE, len, 0)]);
     }
 
-    /// Posts so many buffers, each of this length. Not more than a ring in all.
+    /// Posts `count` buffers of `len` bytes each. Not more than a ring in all.
     pub(crate) fn post(&mut self, count: u16, len: u32) {
         self.buffers.1 = len;
         for _ in 0..count {

@@ -139,7 +139,7 @@ fn agree(hello: &Hello, terms: &FrontTerms) -> Result<Mode, AttachError> {
         return Err(AttachError::NotOffered("this number of queues"));
     }
     if terms.ring_log2 > hello.ring_log2 {
-        return Err(AttachError::NotOffered("rings of so many slots"));
+        return Err(AttachError::NotOffered("rings of that many slots"));
     }
     let offered = |mode: &Mode| hello.modes[*mode as usize];
     let mode = match terms.mode {

@@ -11,9 +11,9 @@ use std::time::Duration;
 pub struct Switches {
     /// Nothing is forwarded; connections stay.
     pub stalled: AtomicBool,
-    /// Each piece of up to 32 KiB takes so many milliseconds.
+    /// Each piece of up to 32 KiB takes this many milliseconds.
     pub delay_ms: AtomicU64,
-    /// Connections are cut after so many bytes, about; 0: never.
+    /// Connections are cut after about this many bytes; 0: never.
     pub cut_after: AtomicU64,
     /// Connections that were cut.
     pub cuts: AtomicU64,

@@ -266,7 +266,7 @@ impl Ring {
         self.claim(monitor, self.given);
     }
 
-    /// Says that so many chains were given.
+    /// Writes the number of chains that were given, true or not.
     pub(crate) fn claim(&self, monitor: &Monitor, index: u16) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         monitor.poke(self.at + AVAILABLE + 2, &index.to_le_bytes());

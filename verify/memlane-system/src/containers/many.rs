@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::blocks::has;
 use crate::harness;
 
-/// So many namespaces, each with a cable to a bridge in one more. Gone when dropped.
+/// Namespaces, each with a cable to a bridge in one more. Gone when dropped.
 #[derive(Debug)]
 pub struct Many {
     stem: String,

@@ -205,7 +205,7 @@ impl Meeting {
         self.victim.end.conn()
     }
 
-    /// So many bytes to it and back, by TCP; each must arrive as it was.
+    /// Sends this many bytes to it and receives as many from it, by TCP; each must arrive as it was.
     pub(crate) fn say(&mut self, bytes: usize) {
         self.seed += 1;
         let ours: Vec<u8> = (0..bytes)
@@ -219,7 +219,7 @@ impl Meeting {
         self.hear(bytes);
     }
 
-    /// So many bytes from it, by TCP.
+    /// Receives this many bytes from it, by TCP.
     pub(crate) fn hear(&mut self, bytes: usize) {
         self.seed += 1;
         let order = format!("send {} {bytes}", self.seed);

@@ -35,7 +35,7 @@ pub(crate) struct Load {
     connections: u16,
     #[arg(long, default_value_t = 1.0, value_parser = crate::runner::options::seconds)]
     seconds: f64,
-    /// Ends after so many requests of each job.
+    /// End when each job has made this number of requests.
     #[arg(long)]
     requests: Option<u64>,
     /// Says how long the slowest request took, instead of how many there were in a second.

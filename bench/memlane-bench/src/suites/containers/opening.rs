@@ -12,7 +12,7 @@ use crate::suites::sockets::trial::{Place, Trial};
 const PROCESSES: &str = "100";
 /// Connections at a time, where there are many.
 const TOGETHER: &str = "64";
-/// So many of a hundred connections must get their lane.
+/// Percentage of the connections that must get their lane.
 const LEAST: u64 = 95;
 
 /// Runs it once. `agent` is the process that is asked, if one is.

@@ -46,7 +46,7 @@ pub(super) struct Receive {
     /// Bytes of a chunk.
     #[arg(long, default_value = "64K", value_parser = size)]
     pub(super) chunk: u64,
-    /// Bytes that are kept before their fragments go back; who has no fragments goes round so many.
+    /// Bytes that are kept before their fragments go back. A system without fragments receives into this many bytes in turn.
     #[arg(long, default_value = "1M", value_parser = size)]
     pub(super) hold: u64,
 }
@@ -263,7 +263,7 @@ impl Place {
         })
     }
 
-    /// Where the next bytes go, at most so many.
+    /// Where the next bytes go, at most `most` of them.
     fn next(&mut self, most: usize) -> std::ops::Range<usize> {
         if self.at == self.round {
             self.at = 0;

@@ -20,7 +20,7 @@ pub(super) struct Sizes {
     /// A tenth, a half of all are smaller than twice this.
     pub(super) tenth: u32,
     pub(super) half: u32,
-    /// How many were of so many bytes, and less than twice as many; those that there were none of are left out.
+    /// A size in bytes, and how many had at least that and less than twice as much. Sizes that none had are left out.
     pub(super) histogram: Vec<(u32, u64)>,
 }
 

@@ -326,7 +326,7 @@ struct Look {
 
 impl Look {
     fn new(pump: &Pump) -> anyhow::Result<Look> {
-        let bytes = usize::try_from(pump.bytes).context("so many bytes")?;
+        let bytes = usize::try_from(pump.bytes).context("the size of a frame")?;
         Ok(Look {
             own: vec![0; bytes],
             is_copied: pump.end == End::Back && pump.mode == Mode::Copy,

@@ -14,7 +14,7 @@ use crate::runner::sockmap::Sockmap;
 use crate::runner::turn::Bench;
 use crate::runner::{lane, sys};
 
-/// So many in a second, and how long one takes, in µs: half of all at most, all but one of a hundred at most.
+/// Requests in a second, and the time that one takes, in µs: the median, and the 99th percentile.
 pub(in crate::suites) fn of_requests(
     unit: &'static str,
     [rate, p50, p99]: [f64; 3],

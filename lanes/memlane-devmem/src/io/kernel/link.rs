@@ -153,7 +153,8 @@ impl Kernel {
         Ok((came.min(bytes), told.min(words * 8)))
     }
 
-    /// What is told of so many bytes. Nothing: they are plain ones, of a queue that is bound to no device.
+    /// What the kernel tells of the `bytes` that came. If it tells nothing, they are plain bytes, of a queue that is bound
+    /// to no device.
     fn stretches(&self, bytes: usize, told: usize) -> Result<Vec<Stretch>, Fault> {
         let words = &self.told[..told.div_ceil(8)];
         let text: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();

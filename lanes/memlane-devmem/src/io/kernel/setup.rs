@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 /// What is wanted of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wanted {
-    /// So many of its queues, the last ones.
+    /// The number of its queues, counted from the last one.
     pub queues: u32,
     /// Which packets go there. `None`: somebody else has seen to that, and to all settings; nothing is changed, only
     /// looked at, and the region is bound.
@@ -344,7 +344,7 @@ fn said(why: &Refused) -> String {
     }
 }
 
-/// So many entries, over so many queues, each as often.
+/// A table with `entries` entries, in which each of the `queues` queues is equally frequent.
 fn equal(entries: usize, first: u32, queues: u32) -> Vec<u32> {
     (first..first.saturating_add(queues))
         .cycle()

@@ -104,7 +104,7 @@ pub fn lacks(interface: &Interface) -> Vec<String> {
     }
 }
 
-/// No interface has so many.
+/// A queue's number that no interface reaches.
 const NO_QUEUE: u32 = 1 << 20;
 
 /// A stream's ring.

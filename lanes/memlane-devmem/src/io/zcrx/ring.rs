@@ -34,7 +34,7 @@ pub trait Ring: Send + Debug {
     /// The kernel's.
     fn arm(&mut self, number: u64) -> Result<(), Errno>;
 
-    /// Takes at most so many completions. Never waits.
+    /// Takes completions, at most `most`. Never waits.
     ///
     /// # Errors
     /// The kernel's.
@@ -276,7 +276,7 @@ pub struct RefillRing {
 }
 
 impl RefillRing {
-    /// For who plays the kernel: a ring of so many entries, a power of two. `None`: no memory.
+    /// For tests that play the kernel: a ring of `count` entries, a power of two. `None`: no memory.
     pub fn own(count: u32) -> Option<RefillRing> {
         let pages = Pages::new(64 + count as usize * ENTRY).ok()?;
         RefillRing::within(&Arc::new(pages), [0, 4, 64], count)

@@ -21,9 +21,9 @@ use memlane_sys::{mem, proc};
 
 /// The most connections that one exec can hand over.
 pub const MOST: usize = 64;
-/// The list is put at one of this many highest descriptor numbers …
+/// How many descriptor numbers, from the highest one down, the list may be put at …
 const LIST_AMONG: i32 = 8;
-/// … and the memfds at one of this many below them.
+/// … and how many below these the memfds may be put at.
 const FILES_AMONG: i32 = 200;
 /// A new program looks for its sockets below this descriptor number.
 const SOCKETS_BELOW: i32 = 4096;

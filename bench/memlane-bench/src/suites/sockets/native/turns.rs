@@ -16,7 +16,7 @@ const ACK: [u8; 8] = *b"received";
 
 /// One end of a connection, for messages of one size.
 pub(crate) trait End {
-    /// Gives so many bytes of memory, whatever is in it.
+    /// Gives this many bytes of memory, whatever is in it.
     fn give(&mut self, bytes: usize) -> anyhow::Result<()>;
     /// Takes as many; `false`: there is nobody any more.
     fn take(&mut self, bytes: usize) -> anyhow::Result<bool>;

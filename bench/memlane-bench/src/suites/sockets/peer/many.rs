@@ -54,7 +54,7 @@ impl Epoll {
     fn wait(&self, events: &mut [libc::epoll_event; EVENTS as usize]) -> std::io::Result<usize> {
         let most = libc::c_int::from(EVENTS);
         let epoll = self.0.as_raw_fd();
-        // SAFETY: there is room for so many events.
+        // SAFETY: there is room for `EVENTS` events.
         let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, -1) };
         match usize::try_from(n) {
             Ok(n) => Ok(n),

@@ -50,7 +50,7 @@ pub(crate) enum Peer {
     Server {
         #[command(flatten)]
         server: Serve,
-        /// Close each connection after so many answers.
+        /// Close each connection after this number of answers.
         #[arg(long)]
         answers: Option<u64>,
     },
@@ -58,7 +58,7 @@ pub(crate) enum Peer {
     Client {
         #[command(flatten)]
         client: Ask,
-        /// A new connection after so many messages.
+        /// Open a new connection after this number of messages.
         #[arg(long)]
         answers: Option<u64>,
     },

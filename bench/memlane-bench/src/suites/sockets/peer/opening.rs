@@ -28,10 +28,10 @@ pub(crate) struct Opening {
     /// ADDRESS:PORT.
     #[arg(long)]
     at: At,
-    /// Make connections for so long; once at least.
+    /// Make connections for this long, and at least once.
     #[arg(long)]
     seconds: f64,
-    /// So many connections at a time; those that have their lane wait for the others.
+    /// Open this number of connections at a time; those that have their lane wait for the others.
     #[arg(long, default_value_t = 1)]
     together: usize,
     /// Begin as many processes instead, one after the other, of one connection each.

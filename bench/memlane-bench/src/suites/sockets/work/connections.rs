@@ -18,7 +18,7 @@ pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading>
     let args = ["many-client", "--at", &text, "--seconds", &told];
     let args = [&args[..], &["--connections", &count]].concat();
     let client = trial.embedded(trial.side, Place::CLIENT, &args);
-    // To open so many takes its time, too.
+    // Opening the connections takes time, too.
     let ran = trial.run_for(seconds + connections as f64 / 2000.0, &server, client)?;
     embedded::reading(line.id, "msg/s", ran)
 }
