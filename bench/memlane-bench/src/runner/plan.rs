@@ -147,6 +147,14 @@ impl<R: Row> Plan<R> {
         self.rows_of(part).len() * self.systems_of(part).len()
     }
 
+    /// Whether any figure is of a part and a system for which this holds.
+    pub(crate) fn measures(&self, is_such: impl Fn(R::Part, &System) -> bool) -> bool {
+        R::Part::ALL.iter().any(|&part| {
+            let mut systems = self.systems_of(part).iter();
+            self.figures(part) > 0 && systems.any(|system| is_such(part, system))
+        })
+    }
+
     /// Leaves out what cannot be measured here; tells which and why, each once.
     pub(crate) fn without(
         &mut self,

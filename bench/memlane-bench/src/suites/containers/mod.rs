@@ -16,10 +16,9 @@ mod rows;
 mod scene;
 
 use crate::catalogue::System;
-use crate::exit::{Exit, fail};
 use crate::runner::machine::Asked;
 use crate::runner::options::Options;
-use crate::runner::plan::{Part as _, Plan, Row as _};
+use crate::runner::plan::{Plan, Row as _};
 use crate::runner::turn::{self, Bench, Suite, Turn};
 use crate::sample::Run;
 use crate::suites::sockets::trial::Trial;
@@ -41,21 +40,10 @@ struct Measured {
 pub(crate) fn run(options: &Options) -> anyhow::Result<Run> {
     let plan: Plan<Row> = Plan::new(options.wish([5, 3], [2.0, 1.0]))?;
     let bench = Bench::new(plan.wish.seconds)?;
-    let wanted = |column: &Column| {
-        let has = |part: &Part| {
-            let mut systems = plan.systems_of(*part).iter();
-            plan.figures(*part) > 0 && systems.any(|system| system.id == column.system.id)
-        };
-        Part::ALL.iter().any(has)
-    };
-    if rows::COLUMNS
-        .iter()
-        .any(|column| column.system.ours && wanted(column))
-        && let Err(why) = sockets::can_run(&bench.programs, UPGRADE)
-    {
-        let message = format!("`memlane run` does not work here: {why}");
-        return Err(fail(Exit::Unsupported, message));
+    if plan.measures(|_, system| system.ours) {
+        sockets::try_launcher(&bench.programs, UPGRADE)?;
     }
+    let wanted = |column: &Column| plan.measures(|_, system| system.id == column.system.id);
     let mut measured = Measured {
         scene: Scene::new(&bench, wanted),
         bench,
@@ -105,13 +93,7 @@ impl Measured {
 impl Suite for Measured {
     type Row = Row;
     const NAME: &'static str = "containers";
-    const PROGRAMS: &'static [Asked] = &[
-        ("nginx", &["-v"]),
-        ("wrk", &["-v"]),
-        ("redis-server", &["--version"]),
-        ("iperf3", &["--version"]),
-        ("sockperf", &["--version"]),
-    ];
+    const PROGRAMS: &'static [Asked] = sockets::PROGRAMS;
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         Vec::new()

@@ -29,7 +29,7 @@ use crate::exit::{Exit, fail};
 use crate::runner::machine::{Asked, this_machine};
 use crate::runner::options::Options;
 use crate::runner::plan;
-use crate::runner::plan::{Part as _, Plan, Row as _, Wish};
+use crate::runner::plan::{Plan, Row as _, Wish};
 use crate::runner::proc::find_program;
 use crate::runner::programs::Programs;
 use crate::runner::progress::Progress;
@@ -41,6 +41,15 @@ use network::Network;
 use rows::{Kind, Part, Row, WORKS};
 use trial::{Reading, Trial};
 use works::{Line, Side};
+
+/// Programs whose versions stand in the record.
+pub(in crate::suites) const PROGRAMS: &[Asked] = &[
+    ("nginx", &["-v"]),
+    ("wrk", &["-v"]),
+    ("redis-server", &["--version"]),
+    ("iperf3", &["--version"]),
+    ("sockperf", &["--version"]),
+];
 
 /// What to measure besides, and with what.
 #[derive(clap::Args, Debug)]
@@ -110,15 +119,8 @@ impl Measured {
         plan: &Plan<Row>,
     ) -> anyhow::Result<Measured> {
         // Neither what others do nor what is called by name takes a launcher.
-        let launched = |part: &Part| {
-            let mut systems = plan.systems_of(*part).iter();
-            *part != Part::ByName && plan.figures(*part) > 0 && systems.any(|system| system.ours)
-        };
-        if Part::ALL.iter().any(launched)
-            && let Err(why) = can_run(&bench.programs, upgrade)
-        {
-            let message = format!("`memlane run` does not work here: {why}");
-            return Err(fail(Exit::Unsupported, message));
+        if plan.measures(|part, system| part != Part::ByName && system.ours) {
+            try_launcher(&bench.programs, upgrade)?;
         }
         Ok(Measured {
             bench,
@@ -208,13 +210,7 @@ impl Measured {
 impl Suite for Measured {
     type Row = Row;
     const NAME: &'static str = "sockets";
-    const PROGRAMS: &'static [Asked] = &[
-        ("nginx", &["-v"]),
-        ("wrk", &["-v"]),
-        ("redis-server", &["--version"]),
-        ("iperf3", &["--version"]),
-        ("sockperf", &["--version"]),
-    ];
+    const PROGRAMS: &'static [Asked] = PROGRAMS;
 
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![("upgrade", self.upgrade.clone())]
@@ -248,11 +244,7 @@ impl Suite for Measured {
 
 /// Makes a sockmap if a row has that column.
 fn sockmap(plan: &Plan<Row>) -> Result<Sockmap, String> {
-    let has = |part: &Part| {
-        let mut systems = plan.systems_of(*part).iter();
-        plan.figures(*part) > 0 && systems.any(|system| Side::of(system) == Some(Side::Sockmap))
-    };
-    match Part::ALL.iter().any(has) {
+    match plan.measures(|_, system| Side::of(system) == Some(Side::Sockmap)) {
         true => Sockmap::new().map_err(|why| format!("{why:#}")),
         false => Err("nobody asked for it".into()),
     }
@@ -306,16 +298,21 @@ pub(in crate::suites) fn keep<R: plan::Row>(
 }
 
 /// Tries the launcher once: better one clear line than a failure in each row.
-pub(in crate::suites) fn can_run(programs: &Programs, upgrade: &str) -> Result<(), String> {
+///
+/// # Errors
+/// memlane cannot run programs here.
+pub(in crate::suites) fn try_launcher(programs: &Programs, upgrade: &str) -> anyhow::Result<()> {
     let output = Command::new(&programs.memlane)
         .args(["run", "--upgrade", upgrade, "--", "true"])
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.trim().trim_start_matches("memlane: ").to_owned())
+        .output();
+    let why = match output {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    let why = why.trim().trim_start_matches("memlane: ");
+    let message = format!("`memlane run` does not work here: {why}");
+    Err(fail(Exit::Unsupported, message))
 }
