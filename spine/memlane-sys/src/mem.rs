@@ -81,10 +81,45 @@ pub fn map_shared_at(
     } else {
         libc::PROT_READ
     };
+    let is_locked = len >= LARGE && has_locked_memory();
+    let first = if is_locked { libc::PROT_NONE } else { prot };
     // SAFETY: a fresh mapping touches nothing of ours: without MAP_FIXED the address is a wish, which the kernel only
     // grants where nothing is mapped.
-    let addr = unsafe { syscall!(libc::SYS_mmap, at, len, prot, libc::MAP_SHARED, fd, offset) }?;
-    NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)
+    let addr = unsafe { syscall!(libc::SYS_mmap, at, len, first, libc::MAP_SHARED, fd, offset) }?;
+    let addr = NonNull::new(addr as *mut u8).ok_or(Errno::INVAL)?;
+    if is_locked {
+        unlock(addr, len, prot)?;
+    }
+    Ok(addr)
+}
+
+/// A mapping of at least this many bytes is mostly address space: pages that nobody touches must not cost memory.
+const LARGE: usize = 32 << 20;
+
+/// Does the process have locked memory? Then it may have called `mlockall(MCL_FUTURE)`, with which the kernel allocates
+/// every page of a new mapping at once, unless the mapping has no access rights yet.
+fn has_locked_memory() -> bool {
+    let mut text = [0u8; 2048];
+    let n = crate::fd::read_file(c"/proc/self/status", &mut text).unwrap_or(0);
+    let line = text[..n]
+        .split(|&b| b == b'\n')
+        .find(|line| line.starts_with(b"VmLck:"));
+    line.is_some_and(|line| line.iter().any(|b| (b'1'..=b'9').contains(b)))
+}
+
+/// Takes the lock of future mappings from a fresh one, and gives it its access rights.
+fn unlock(addr: NonNull<u8>, len: usize, prot: i32) -> Result<()> {
+    // SAFETY: a fresh mapping that nobody knows of.
+    let done = unsafe {
+        syscall!(libc::SYS_munlock, addr.as_ptr(), len)
+            .and_then(|_| syscall!(libc::SYS_mprotect, addr.as_ptr(), len, prot))
+    };
+    if let Err(e) = done {
+        // SAFETY: the whole mapping, which nobody knows of.
+        unsafe { unmap(addr, len) };
+        return Err(e);
+    }
+    Ok(())
 }
 
 /// Puts `len` bytes of `fd` from `offset` in the place of what is mapped at `at`.

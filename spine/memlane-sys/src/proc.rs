@@ -34,6 +34,15 @@ pub fn limit(what: libc::__rlimit_resource_t) -> u64 {
     limit.rlim_cur
 }
 
+/// The machine's memory, in bytes; 0: the kernel does not tell.
+pub fn memory() -> u64 {
+    // SAFETY: an all-zero structure is a valid value.
+    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+    // SAFETY: `info` is writable and of the size that the kernel fills.
+    let _ = unsafe { syscall!(libc::SYS_sysinfo, &raw mut info) };
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
 /// Is there a task (thread or process) of this id? (`kill` promises that for processes only.)
 pub fn alive(tid: i32) -> bool {
     // SAFETY: signal 0 only asks.

@@ -5,9 +5,11 @@ use crate::hooks::handoff;
 use crate::protocol::lane;
 use crate::protocol::upgrade;
 use crate::state::conn::Conn;
+use crate::state::large;
 use crate::state::process::{self, Above};
 use crate::state::stats;
 use crate::state::trace;
+use core::sync::atomic::Ordering;
 
 static ABOVE: Above = Above {
     tables_made: trace::start,
@@ -18,6 +20,7 @@ static ABOVE: Above = Above {
 fn gone(conn: &'static Conn) {
     upgrade::abandon(conn);
     lane::detach(conn);
+    large::end(conn, conn.tx_size.load(Ordering::Relaxed) as usize);
     stats::close_entry(conn);
 }
 
@@ -37,4 +40,5 @@ pub fn start(knows_libc: bool) {
 /// has closed the descriptors of the program before it.
 pub fn start_by_name(settings: Config) {
     process::begin(settings, &ABOVE);
+    process::set_by_name();
 }

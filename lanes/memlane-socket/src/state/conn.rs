@@ -32,7 +32,7 @@ use crate::state::sets::{REGS, Reg};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::access::SharedBytes;
 use memlane_core::layout::{DmbWords, ReadyWords};
 use memlane_core::ring::{Rx, Tx};
@@ -167,14 +167,21 @@ pub struct SharedState {
     pub tx_gate: Gate<Cpu, TxMode>,
     /// 1 = TCP's send buffer was full at the last try.
     pub tx_blocked: AtomicU32,
-    /// Ticks that non-blocking sends have waited for room since TCP last said `EAGAIN`.
+    /// Ticks that non-blocking sends by name have waited for room since TCP last said `EAGAIN`.
     pub tx_waited: AtomicU64,
+    /// A send must wait until the receiver has read up to this stream offset; 0: it need not: see `lane::room`.
+    pub tx_full: AtomicU64,
+    /// `ticks` at which a sender that waits for room last saw the receiver read something: see `lane::room`.
+    pub tx_stalled_at: AtomicU64,
+    /// The receiver's stream offset at that time.
+    pub tx_stalled_by: AtomicU64,
     /// Bytes written while the mode was `Plain`.
     pub tx_count: AtomicU64,
     /// Bytes that calls without the lock are writing to TCP while the mode is `Open`.
     pub tx_flight: AtomicU64,
-    /// Bytes sent by TCP because the receiver was parked, since it was last awake.
-    pub tx_to_parked: AtomicU64,
+    /// Bytes sent by TCP because the receiver was parked, since it was last awake. Below 0: as many bytes more may go
+    /// before the sender waits for it to wake up.
+    pub tx_to_parked: AtomicI64,
     /// Guarded by `tx_lock`: see `guard::TxGuard`.
     pub tx: UnsafeCell<Tx>,
     /// The stream offset of the next byte to be sent. The thread that releases `tx_lock` writes it. The trace reads it
@@ -411,6 +418,8 @@ pub const SEEN_WIDENED: u32 = 16;
 pub const SEEN_GROWN: u32 = 32;
 /// Bit of `Conn::seen`: the other end is in this process too.
 pub const SEEN_SELF: u32 = 64;
+/// Bit of `Conn::seen`: the connection counts as large (see `state::large`).
+pub const SEEN_LARGE: u32 = 128;
 /// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 

@@ -3,14 +3,15 @@
 //!
 //! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
 //! other containers cost; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
-//! connection's held locks; [`process`] has settings, tables and pools; [`spin`], [`stats`], [`trace`] and [`idle`]
-//! note and show.
+//! connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
+//! [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
 pub mod conn;
 pub mod foreign;
 pub mod gate;
 pub mod guard;
 pub mod idle;
+pub mod large;
 pub mod process;
 pub mod sets;
 pub mod spin;

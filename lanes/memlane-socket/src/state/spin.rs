@@ -9,7 +9,8 @@
 //!   peer that was last seen on this very CPU, a thread yields (`sched_yield`) instead of spinning: the awaited peer
 //!   gets the CPU, and neither side has to sleep.
 //! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
-//!   kernel for a while. The kernel wakes a sleeper with priority.
+//!   kernel for a while. The kernel wakes a sleeper with priority. The receiver of a stream naps a few times first,
+//!   awake: parked, it would get the next bytes by TCP.
 
 use crate::state::process::{PROCESS, config};
 use crate::state::thread;
@@ -23,6 +24,9 @@ const GAP_US: u64 = 200;
 const FULL_TIMES: u64 = 8;
 /// … but for at most this many microseconds.
 const FULL_MOST_US: u64 = 50_000;
+/// A thread that spins asks whether another task wants the CPU every so often, in microseconds. Most of what is worth
+/// spinning for comes sooner. The question is a yield, which takes a fraction of a microsecond on a CPU of one's own.
+const POLITE_US: u64 = 10;
 /// A yield that returns within this many microseconds found no other task on this CPU.
 const ALONE_US: u64 = 3;
 /// A task that keeps a yielded CPU for this many microseconds has work of its own, unrelated to memlane. The peers of
@@ -39,6 +43,13 @@ const YIELDS: u32 = 8;
 const SLEEP_TIMES: u64 = 64;
 /// … and at most for this many microseconds.
 const SLEEP_MOST_US: u64 = 1_000_000;
+
+/// A read of this many bytes is part of a stream.
+const BULK: isize = 8 * 1024;
+/// The number of naps that a receiver takes at most for each such read …
+const NAPS: u32 = 4;
+/// … and their length, in microseconds: the kernel's timer slack, below which naps do not become shorter.
+const NAP_US: u64 = 50;
 
 /// The result of a spin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +98,15 @@ pub fn budget() -> u64 {
     us * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
+/// How long this thread may spin for room in a full ring, in ticks, whatever it has found lately: a receiver that runs
+/// makes room soon.
+pub fn budget_for_room() -> u64 {
+    if is_cpu_crowded() {
+        return 0;
+    }
+    u64::from(config().spin_us) * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+}
+
 /// Spins until `ready` returns `true`, for at most `budget` ticks, and keeps the thread's score. `here`: the peer was
 /// last seen on this very CPU.
 #[inline]
@@ -100,19 +120,11 @@ pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
     spun
 }
 
-/// Spins for room in a full ring. A running receiver makes room within a few µs, so the score of waits for data does
-/// not count here.
-pub fn for_room(here: bool, ready: impl FnMut() -> bool) -> Spun {
-    let us = if is_cpu_crowded() {
-        0
-    } else {
-        u64::from(config().spin_us)
-    };
-    turn(
-        us * PROCESS.ticks_per_us.load(Ordering::Relaxed),
-        here,
-        ready,
-    )
+/// Spins for room in a full ring, for at most `most_us` microseconds. A running receiver makes room within a few µs, so
+/// the score of waits for data does not count here.
+pub fn for_room(most_us: u32, here: bool, ready: impl FnMut() -> bool) -> Spun {
+    let most = u64::from(most_us).saturating_mul(PROCESS.ticks_per_us.load(Ordering::Relaxed));
+    turn(budget_for_room().min(most), here, ready)
 }
 
 #[inline]
@@ -130,7 +142,7 @@ fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
     if here || t.no_spin_until.load(Ordering::Relaxed) > start {
         return let_others_run(budget, ready);
     }
-    let mut last = start;
+    let (mut last, mut polite) = (start, start);
     loop {
         for _ in 0..16 {
             core::hint::spin_loop();
@@ -152,6 +164,14 @@ fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
             return Spun::Nothing;
         }
         last = now;
+        if now.wrapping_sub(polite) > POLITE_US * per_us {
+            memlane_sys::proc::yield_now();
+            last = ticks();
+            polite = last;
+            if last.wrapping_sub(now) > ALONE_US * per_us {
+                return let_others_run(budget, ready);
+            }
+        }
     }
 }
 
@@ -260,6 +280,27 @@ pub fn miss() {
     if score >= 2 {
         t.skip.store(1 << (score - 2), Ordering::Relaxed);
     }
+}
+
+/// Notes that this thread has received `n` bytes.
+#[inline(always)]
+pub fn received(n: isize) {
+    if n >= BULK {
+        thread::current().naps.store(NAPS, Ordering::Relaxed);
+    }
+}
+
+/// How long a receiver that found nothing should nap, in microseconds, before it looks at its rings once more; `None`:
+/// it should park. Only the receiver of a stream naps, and only among unrelated tasks: a sender that gets the CPU finds
+/// it awake, and can fill the ring.
+pub fn nap_instead() -> Option<u64> {
+    let naps = &thread::current().naps;
+    let left = naps.load(Ordering::Relaxed);
+    if left == 0 || !is_cpu_crowded() {
+        return None;
+    }
+    naps.store(left - 1, Ordering::Relaxed);
+    Some(NAP_US)
 }
 
 /// Makes the thread's next wait skip its spin: the thread has just looked for the same thing in vain.

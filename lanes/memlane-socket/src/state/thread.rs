@@ -36,6 +36,8 @@ pub struct Thread {
     pub no_yield_until: AtomicU64,
     /// The number of waits to skip before the next trial spin.
     pub skip: AtomicU32,
+    /// The number of naps that this thread may still take instead of parking: see `spin`.
+    pub naps: AtomicU32,
     /// The number of bytes in `outbox`: see `lane::outbox`.
     pub outbox_len: AtomicU32,
     /// The address of the connection that these bytes are for; without meaning if there are none.

@@ -2,10 +2,12 @@
 //!
 //! The cost of both grows with the number of descriptors anyway, so nothing is kept between calls: a call looks at the
 //! rings, spins, parks, and sleeps in the kernel. While the rings answer, the call asks the kernel, which looks at
-//! every descriptor too, only now and then. answer, the kernel, who looks at every descriptor too, is asked now and
-//! then only.
-// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31. Indices and descriptor numbers:
-// bounded by the tables' sizes, far below 2^31.
+//! every descriptor too, only now and then.
+//!
+//! A connection whose ring is full is not writable, though TCP has room ([`room::is_full`]). The kernel is then asked
+//! about a copy of the program's list that does not ask whether that connection is writable, and the call naps.
+
+// Indices and descriptor numbers are bounded by the tables' sizes, far below 2^31.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -13,6 +15,7 @@
 )]
 
 use super::waited::{Room, Waited};
+use crate::protocol::lane::room::{self, Naps};
 use crate::protocol::lane::trim::{self, Pieces};
 use crate::protocol::lane::{self, Parked};
 use crate::real;
@@ -23,6 +26,7 @@ use core::sync::atomic::Ordering;
 use libc::{c_int, fd_set, nfds_t, pollfd};
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
+use memlane_sys::mem;
 
 /// The time between two questions to the kernel while the ring answers for a descriptor, in µs.
 const GLANCE_EVERY_US: u64 = 50;
@@ -40,8 +44,8 @@ struct Kernel<'a> {
     glance: &'a mut dyn FnMut() -> c_int,
     /// The call as the program made it.
     sleep: &'a mut dyn FnMut() -> c_int,
-    /// The call with another time-out, in ms (−1: without end), and without a signal mask.
-    nap: &'a mut dyn FnMut(c_int) -> c_int,
+    /// The call with another time-out, and without a signal mask.
+    nap: &'a mut dyn FnMut(Limit) -> c_int,
     /// How long the call may take.
     limit: Limit,
     /// The call has a signal mask, which only the kernel can apply.
@@ -77,6 +81,13 @@ pub fn limit_tv(tv: *const libc::timeval) -> Limit {
     unsafe { tv.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_usec, 1))
 }
 
+/// Is a time limit over that began at `start`, in `ticks`?
+fn is_over(limit: Limit, start: u64) -> bool {
+    let passed = memlane_sys::time::ticks().wrapping_sub(start)
+        / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+    limit.is_some_and(|limit| passed >= limit)
+}
+
 /// Looks once a millisecond, within the call's own limit, while a peer stays in the middle of a write. `Some`: the
 /// call's return value.
 fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
@@ -84,9 +95,7 @@ fn look_now_and_then(kernel: &mut Kernel<'_>, start: u64) -> Option<c_int> {
     let signals = t.signals.load(Ordering::Relaxed);
     memlane_sys::time::nap_ms(1);
     let n = (kernel.glance)();
-    let passed = memlane_sys::time::ticks().wrapping_sub(start)
-        / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
-    if n != 0 || kernel.limit.is_some_and(|limit| passed >= limit) {
+    if n != 0 || is_over(kernel.limit, start) {
         return Some(n);
     }
     if t.signals.load(Ordering::Relaxed) != signals {
@@ -109,18 +118,13 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
             pieces.first(whole)
         };
         let Some(ms) = first else {
-            let rest = || {
-                pieces
-                    .left()
-                    .map(|ms| c_int::try_from(ms).unwrap_or(c_int::MAX))
-            };
             return if pieces.is_cut() {
-                (kernel.nap)(rest().unwrap_or(-1))
+                (kernel.nap)(pieces.left().map(|ms| ms * 1000))
             } else {
                 (kernel.sleep)()
             };
         };
-        let n = (kernel.nap)(ms);
+        let n = (kernel.nap)(limit_ms(ms));
         if n != 0 {
             return n;
         }
@@ -149,12 +153,13 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         waited.asleep(false);
         return n;
     }
+    let mut naps = Naps::FRESH;
     loop {
         if waited.any_readable() && !kernel.masked && !waited.is_kernel_due(kernel.many) {
             process::count(Counter::WaitsAvoided, 1);
             return (kernel.rings)();
         }
-        if kernel.limit == Some(0) || waited.any_readable() {
+        if kernel.limit == Some(0) || waited.any_readable() || waited.any_room() {
             return (kernel.glance)();
         }
         if !kernel.masked {
@@ -166,13 +171,23 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             }
             match waited.spin() {
                 // What is published may also be a TCP run on its way, which the kernel will report.
-                Spun::Ready if waited.any_readable() => continue,
+                Spun::Ready if waited.any_readable() || waited.any_room() => continue,
                 Spun::Ready | Spun::Nothing => {}
                 Spun::Signal => {
                     real::set_errno(libc::EINTR);
                     return -1;
                 }
             }
+        }
+        if !kernel.masked
+            && waited.any_awake()
+            && let Some(us) = spin::nap_instead()
+            && !is_over(kernel.limit, start)
+        {
+            if (kernel.nap)(Some(us)) < 0 {
+                return -1;
+            }
+            continue;
         }
         waited.asleep(true);
         match waited.park() {
@@ -186,8 +201,15 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             Parked::Yes => {
                 process::count(Counter::KernelWaits, 1);
                 let slept = memlane_sys::time::ticks();
-                let n = sleep(&mut kernel, signals);
+                let n = if waited.waits_for_room() {
+                    (kernel.nap)(Some(naps.next_us()))
+                } else {
+                    sleep(&mut kernel, signals)
+                };
                 waited.asleep(false);
+                if n == 0 && waited.waits_for_room() && !is_over(kernel.limit, start) {
+                    continue;
+                }
                 if n > 0 {
                     spin::slept(memlane_sys::time::ticks().wrapping_sub(slept));
                 }
@@ -222,10 +244,10 @@ pub fn poll(
             super::epoll::is_waited_for(ep);
         }
         if p.fd >= 0
-            && p.events & IN != 0
+            && p.events & (IN | OUT) != 0
             && let Some(conn) = process::conn_of(p.fd)
         {
-            waited.add(conn, at);
+            waited.add(conn, at, (p.events & IN != 0, p.events & OUT != 0));
         }
     }
     if waited.is_empty() {
@@ -239,16 +261,7 @@ pub fn poll(
         merge(&waited, list)
     };
     let mut glance = || {
-        // SAFETY: the program's array, as it promised its call; `ts` lives until the call returns.
-        let r = unsafe {
-            let ts = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
-            memlane_sys::syscall!(libc::SYS_ppoll, fds, n, &raw const ts, 0, 0)
-        };
-        if let Err(e) = r {
-            real::set_errno(e.0);
+        if ask(fds, n, &waited, Some(0)) < 0 {
             return -1;
         }
         // SAFETY: the program's array, as it promised its call.
@@ -256,7 +269,7 @@ pub fn poll(
             core::slice::from_raw_parts_mut(fds, many)
         })
     };
-    let mut nap = |ms| real!(poll(fds, n, ms));
+    let mut nap = |limit| ask(fds, n, &waited, limit);
     run(
         &waited,
         Kernel {
@@ -271,6 +284,80 @@ pub fn poll(
     )
 }
 
+/// Asks the kernel about the program's list, for at most `limit`, but not whether full rings are writable.
+fn ask(fds: *mut pollfd, n: nfds_t, waited: &Waited<'_>, limit: Limit) -> c_int {
+    let many = usize::try_from(n).unwrap_or(0);
+    let mut few = [pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    }; FEW];
+    if waited.full().next().is_none() {
+        return kernel_poll(fds, n, limit);
+    }
+    let Some(copy) = few.get_mut(..many) else {
+        return ask_long(fds, many, waited, limit);
+    };
+    // SAFETY: the program's array of `n` entries, as it promised its call.
+    ask_by(
+        unsafe { core::slice::from_raw_parts_mut(fds, many) },
+        copy,
+        waited,
+        limit,
+    )
+}
+
+/// Asks about a list that is too long for the stack.
+#[cold]
+fn ask_long(fds: *mut pollfd, many: usize, waited: &Waited<'_>, limit: Limit) -> c_int {
+    let Ok(block) = mem::map_anon(many * size_of::<pollfd>(), false) else {
+        return kernel_poll(fds, many as nfds_t, limit); // full rings are reported as writable
+    };
+    // SAFETY: a mapping of that length, which is ours until it is unmapped; zeros are valid entries. The other is the
+    // program's array, as it promised its call.
+    let n = unsafe {
+        let copy = core::slice::from_raw_parts_mut(block.as_ptr().cast::<pollfd>(), many);
+        ask_by(
+            core::slice::from_raw_parts_mut(fds, many),
+            copy,
+            waited,
+            limit,
+        )
+    };
+    // SAFETY: the whole mapping.
+    unsafe { mem::unmap(block, many * size_of::<pollfd>()) };
+    n
+}
+
+fn ask_by(list: &mut [pollfd], copy: &mut [pollfd], waited: &Waited<'_>, limit: Limit) -> c_int {
+    copy.copy_from_slice(list);
+    for at in waited.full() {
+        copy[at].events &= !OUT;
+    }
+    let n = kernel_poll(copy.as_mut_ptr(), copy.len() as nfds_t, limit);
+    for (to, from) in list.iter_mut().zip(copy) {
+        to.revents = from.revents;
+    }
+    n
+}
+
+fn kernel_poll(fds: *mut pollfd, n: nfds_t, limit: Limit) -> c_int {
+    let ts = limit.map(timespec_of);
+    let at = ts.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    real!(ppoll(fds, n, at, core::ptr::null()))
+}
+
+/// A time limit as the kernel takes it.
+fn timespec_of(us: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (us / 1_000_000).cast_signed(),
+        tv_nsec: (us % 1_000_000 * 1000).cast_signed(),
+    }
+}
+
+/// The number of entries that are copied to the stack.
+const FEW: usize = 64;
+
 /// Adds the rings' events to the answer, and returns the number of descriptors with events.
 fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
     for (at, conn) in waited.readable() {
@@ -283,8 +370,9 @@ fn merge(waited: &Waited<'_>, list: &mut [pollfd]) -> c_int {
 
 /// The events to report for a connection whose ring has bytes.
 fn ring_events(conn: &Conn, asked: i16) -> i16 {
-    let open =
-        conn.tx_mode() == TxMode::Open && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
+    let open = conn.tx_mode() == TxMode::Open
+        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
+        && !room::is_full(conn);
     asked & if open { IN | OUT } else { IN }
 }
 
@@ -320,8 +408,8 @@ pub fn select(
     masked: bool,
     mut sleep: impl FnMut() -> c_int,
 ) -> c_int {
-    let read = sets[0].cast::<u64>();
-    if read.is_null() || n <= 0 || !process::enabled() || process::fd_high() == 0 {
+    let none = sets[0].is_null() && sets[1].is_null();
+    if none || n <= 0 || !process::enabled() || process::fd_high() == 0 {
         return sleep();
     }
     let count = n.cast_unsigned() as usize;
@@ -329,9 +417,10 @@ pub fn select(
     let mut room = Room::new();
     let mut waited = Waited::new(&mut room, count);
     for w in 0..words {
-        // SAFETY: the program's set covers `n` descriptors, as it promised its call.
-        let mut bits = unsafe { read.add(w).read_unaligned() };
+        let [reads, writes] = sets_at(&sets, w);
+        let mut bits = reads | writes;
         while bits != 0 {
+            let bit = bits & bits.wrapping_neg();
             let fd = w * 64 + bits.trailing_zeros() as usize;
             bits &= bits - 1;
             if let Some(ep) = process::ep_of(fd as c_int) {
@@ -340,10 +429,10 @@ pub fn select(
             if fd < count
                 && let Some(conn) = process::conn_of(fd as c_int)
             {
-                if count > SET_WORDS * 64 {
+                if count > SET_WORDS * 64 && reads & bit != 0 {
                     crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // the set is larger than an fd_set
                 }
-                waited.add(conn, fd);
+                waited.add(conn, fd, (reads & bit != 0, writes & bit != 0));
             }
         }
     }
@@ -356,7 +445,7 @@ pub fn select(
         merge_sets(&waited, &sets, &asked, &mut answer, words)
     };
     let mut glance = || glance_select(n, &waited, &sets, &asked, words);
-    let mut nap = |ms| nap_select(n, &sets, &asked, words, ms);
+    let mut nap = |limit| nap_select(n, &sets, &without_full(&asked, &waited), words, limit);
     let r = run(
         &waited,
         Kernel {
@@ -375,6 +464,26 @@ pub fn select(
     r
 }
 
+/// The words at `w` of the sets for reading and for writing.
+fn sets_at(sets: &[*mut fd_set; 3], w: usize) -> [u64; 2] {
+    [sets[0], sets[1]].map(|set| {
+        if set.is_null() {
+            return 0;
+        }
+        // SAFETY: the program's set covers this word, as it promised its call.
+        unsafe { set.cast::<u64>().add(w).read_unaligned() }
+    })
+}
+
+/// Takes full rings out of the sets that the kernel is asked about.
+fn without_full(asked: &Sets, waited: &Waited<'_>) -> Sets {
+    let mut sets = *asked;
+    for fd in waited.full() {
+        sets[1][fd / 64] &= !(1 << (fd % 64));
+    }
+    sets
+}
+
 fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
     let mut copy: Sets = [[0; SET_WORDS]; 3];
     for (to, from) in copy.iter_mut().zip(sets) {
@@ -388,9 +497,14 @@ fn copy_sets(sets: &[*mut fd_set; 3], words: usize) -> Sets {
     copy
 }
 
-/// `select` on what the program asked for, with a time-out in ms. On 0 and on errors it leaves the program's sets
-/// alone.
-fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms: c_int) -> c_int {
+/// `select` on the sets in `asked`, for at most `limit`. On 0 and on errors it leaves the program's sets alone.
+fn nap_select(
+    n: c_int,
+    sets: &[*mut fd_set; 3],
+    asked: &Sets,
+    words: usize,
+    limit: Limit,
+) -> c_int {
     let mut answer = *asked;
     let mut at = |i: usize| {
         if sets[i].is_null() {
@@ -400,15 +514,8 @@ fn nap_select(n: c_int, sets: &[*mut fd_set; 3], asked: &Sets, words: usize, ms:
         }
     };
     let (r, w, e) = (at(0), at(1), at(2));
-    let limit = libc::timespec {
-        tv_sec: i64::from(ms) / 1000,
-        tv_nsec: i64::from(ms) % 1000 * 1_000_000,
-    };
-    let limit = if ms < 0 {
-        core::ptr::null()
-    } else {
-        &raw const limit
-    };
+    let ts = limit.map(timespec_of);
+    let limit = ts.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     let got = real!(pselect(n, r, w, e, limit, core::ptr::null()));
     if got > 0 {
         write_sets(sets, &answer, words);
@@ -425,7 +532,7 @@ fn glance_select(
     asked: &Sets,
     words: usize,
 ) -> c_int {
-    let mut answer = *asked;
+    let mut answer = without_full(asked, waited);
     let at = |i: usize, a: &mut Sets| {
         if sets[i].is_null() {
             core::ptr::null_mut()

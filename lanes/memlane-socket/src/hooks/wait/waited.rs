@@ -1,6 +1,6 @@
 //! The connections that one poll or select waits on, held while the call lasts.
 
-use crate::protocol::lane::{self, Parked};
+use crate::protocol::lane::{self, Parked, room};
 use crate::state::conn::{Conn, RxMode};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS};
@@ -22,10 +22,12 @@ const ASK_EVERY_US: u64 = 50;
 /// … or, where the kernel takes long to answer, one µs for this many descriptors.
 const ASK_BY_LEN: u64 = 4;
 
-/// A connection and its position in the program's list.
+/// A connection, its position in the program's list, and what the call waits for.
 struct Entry {
     conn: ConnRef,
     at: u32,
+    reads: bool,
+    writes: bool,
 }
 
 /// Room on the stack for [`FEW`] entries.
@@ -47,6 +49,8 @@ pub(super) struct Waited<'a> {
     len: usize,
     /// Has any of the connections been upgraded?
     pub(super) upgraded: bool,
+    /// Was the ring of any connection full that the call waits to write to?
+    any_full: bool,
     _room: core::marker::PhantomData<&'a mut Room>,
 }
 
@@ -65,13 +69,20 @@ impl<'a> Waited<'a> {
             mapped,
             len: 0,
             upgraded: false,
+            any_full: false,
             _room: core::marker::PhantomData,
         }
     }
 
-    /// Adds a connection whose position in the program's list is `at`.
-    pub(super) fn add(&mut self, conn: ConnRef, at: usize) {
+    /// Adds a connection whose position in the program's list is `at`, if its rings matter: the call waits for input, or
+    /// for room in a ring that is full.
+    pub(super) fn add(&mut self, conn: ConnRef, at: usize, (reads, writes): (bool, bool)) {
+        let writes = writes && room::is_full(&conn);
+        if !reads && !writes {
+            return;
+        }
         crate::hooks::calls::touch(&conn);
+        self.any_full |= writes;
         if self.len == self.capacity {
             crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND); // there is no memory for the entry
             return;
@@ -79,7 +90,12 @@ impl<'a> Waited<'a> {
         self.upgraded |= conn.upgraded();
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         // SAFETY: below `capacity`.
-        unsafe { self.base.add(self.len).as_mut() }.write(Entry { conn, at });
+        unsafe { self.base.add(self.len).as_mut() }.write(Entry {
+            conn,
+            at,
+            reads,
+            writes,
+        });
         self.len += 1;
     }
 
@@ -92,13 +108,14 @@ impl<'a> Waited<'a> {
         unsafe { core::slice::from_raw_parts(self.base.as_ptr().cast(), self.len) }
     }
 
+    /// The connections that the call waits to read from.
     fn each(&self) -> impl Iterator<Item = &Conn> {
-        self.entries().iter().map(|e| &*e.conn)
+        self.entries().iter().filter(|e| e.reads).map(|e| &*e.conn)
     }
 
     /// The connections whose ring has bytes, with their positions.
     pub(super) fn readable(&self) -> impl Iterator<Item = (usize, &Conn)> {
-        let readable = |e: &&Entry| self.upgraded && lane::readable(&e.conn);
+        let readable = |e: &&Entry| self.upgraded && e.reads && lane::readable(&e.conn);
         let entries = self.entries().iter();
         entries.filter(readable).map(|e| (e.at as usize, &*e.conn))
     }
@@ -107,9 +124,32 @@ impl<'a> Waited<'a> {
         self.readable().next().is_some()
     }
 
+    /// The positions of the connections to which the call waits to write and whose rings are still full: the kernel,
+    /// which sees that TCP has room, must not be asked about that.
+    pub(super) fn full(&self) -> impl Iterator<Item = usize> {
+        let full = |e: &&Entry| self.any_full && e.writes && room::is_full(&e.conn);
+        self.entries().iter().filter(full).map(|e| e.at as usize)
+    }
+
+    /// Does the call wait for room in a ring?
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.any_full
+    }
+
+    /// Is there room in a ring that was full when the call began?
+    pub(super) fn any_room(&self) -> bool {
+        let room = |e: &Entry| e.writes && !room::is_full(&e.conn);
+        self.any_full && self.entries().iter().any(room)
+    }
+
+    /// Is any of the connections awake that the call waits to read from?
+    pub(super) fn any_awake(&self) -> bool {
+        self.each().any(|conn| conn.rx_mode() == RxMode::Hot)
+    }
+
     /// Is it time to ask the kernel about a list of `n` descriptors? If it is, this notes that it is asked now.
     pub(super) fn is_kernel_due(&self, n: usize) -> bool {
-        let Some(first) = self.each().next() else {
+        let Some(first) = self.entries().first().map(|e| &e.conn) else {
             return true;
         };
         let us = ASK_EVERY_US.max(n as u64 / ASK_BY_LEN);
@@ -136,7 +176,11 @@ impl<'a> Waited<'a> {
 
     /// Looks at the connections that are awake, for as long as that pays.
     pub(super) fn spin(&self) -> Spun {
-        let budget = spin::budget();
+        let budget = if self.any_full {
+            spin::budget_for_room()
+        } else {
+            spin::budget()
+        };
         if budget == 0 {
             return Spun::Nothing;
         }
@@ -145,11 +189,12 @@ impl<'a> Waited<'a> {
         for (place, conn) in awake.iter_mut().zip(hot) {
             *place = Some(conn);
         }
-        let Some(Some(first)) = awake.first() else {
-            return Spun::Nothing;
+        let here = match (awake[0], self.any_full) {
+            (None, false) => return Spun::Nothing,
+            (_, true) => self.is_any_receiver_here(),
+            (Some(_), false) => awake.iter().map_while(|c| *c).all(lane::recv::is_peer_here),
         };
-        let here = self.len == 1 && lane::recv::is_peer_here(first);
-        let any = || awake.iter().map_while(|c| *c).any(lane::perhaps_readable);
+        let any = || awake.iter().map_while(|c| *c).any(lane::perhaps_readable) || self.any_room();
         let spun = spin::until(budget, here, any);
         let counter = match spun {
             Spun::Ready => Counter::SpinHits,
@@ -157,6 +202,12 @@ impl<'a> Waited<'a> {
         };
         process::count(counter, 1);
         spun
+    }
+
+    /// Was the receiver of a connection that waits for room last seen on this very CPU?
+    fn is_any_receiver_here(&self) -> bool {
+        let here = |e: &Entry| e.writes && room::is_peer_here(&e.conn);
+        self.entries().iter().any(here)
     }
 
     /// Parks all connections. Call this after `asleep(true)`.

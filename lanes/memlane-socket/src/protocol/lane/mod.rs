@@ -12,6 +12,7 @@ mod order;
 mod outbox;
 pub mod place;
 pub mod recv;
+pub mod room;
 pub mod send;
 #[cfg(test)]
 mod stuck;

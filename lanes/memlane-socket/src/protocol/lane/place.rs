@@ -3,7 +3,8 @@
 
 use super::ending::cut;
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
-use super::send::{TCP_PIECE, is_patient, is_waking, look_for_death, publish, wait_for_room};
+use super::room::{self, Waited};
+use super::send::{TCP_PIECE, look_for_death, publish};
 use super::{copying, misbehaved, outbox, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -11,6 +12,7 @@ use crate::real;
 use crate::real::errno;
 use crate::state::conn::{LaneView, RxMode, SEEN_RUN, TxMode};
 use crate::state::guard::{TxGuard, lock_rx, lock_tx};
+use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, memory};
 use crate::state::trace;
@@ -279,15 +281,12 @@ fn reserve_patiently(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved
         match in_ring(conn, want)? {
             Turned::Reservation(place) => return Ok(Reserved::Ring(place)),
             Turned::Ended => {}
-            Turned::Full if !spun && is_patient(conn, flags, 0) => {
+            Turned::Full if !spun => {
                 process::count(Counter::RingFull, 1);
-                spun = !wait_for_room(conn, flags);
+                spun = room::wait(conn, flags) != Waited::Look;
             }
-            Turned::Must(MustTcp::Parked) if is_waking(conn, want) => {}
-            Turned::Must(MustTcp::Parked) => {
-                process::count(Counter::WakeupsSent, 1);
-                return Ok(Reserved::Tcp(TCP_PIECE));
-            }
+            Turned::Must(MustTcp::Parked)
+                if room::wait_for_wake(conn, want, flags) == Waited::Look => {}
             Turned::Full | Turned::Scarce | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
         }
     }
@@ -323,7 +322,9 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        conn.cost.allows(more, ring.len()) && memory::allows_window(&ring, window, more)
+        large::allows(conn, window + more, ring.len())
+            && conn.cost.allows(more, ring.len())
+            && memory::allows_window(&ring, window, more)
     };
     let reserved = room.and_then(|()| held.reserve_if(words, ring.len(), want, may_grow));
     if asked {

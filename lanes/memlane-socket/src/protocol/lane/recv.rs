@@ -61,6 +61,7 @@ pub fn receive(
         crate::state::sets::look_again(&conn.regs);
     }
     crate::state::stats::show_rx(conn, n);
+    spin::received(n);
     if n <= 0 && trace::on() {
         let keep = errno();
         trace::received_end(conn, buffers, n);
@@ -480,6 +481,9 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
         Spun::Signal if !restarts(conn) => return Turn::Done(fail(Errno::INTR)),
         _ => {}
     }
+    if let Some(us) = spin::nap_instead() {
+        return nap(conn, us);
+    }
     let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(Errno::INTR));
     };
@@ -673,8 +677,23 @@ fn restarts(conn: &Conn) -> bool {
     timeout == [0, 0]
 }
 
+/// Sleeps for `us` microseconds, or until TCP has something, before a receive looks again.
+fn nap(conn: &Conn, us: u64) -> Turn {
+    let signals = || thread::current().signals.load(Ordering::Relaxed);
+    let before = signals();
+    sleep_us(conn, us);
+    if signals() != before && !restarts(conn) {
+        return Turn::Done(fail(Errno::INTR));
+    }
+    Turn::Again
+}
+
 /// Sleeps in the kernel for a millisecond, or until TCP has something.
 fn doze(conn: &Conn) {
+    sleep_us(conn, 1_000);
+}
+
+fn sleep_us(conn: &Conn, us: u64) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLIN,
@@ -682,7 +701,7 @@ fn doze(conn: &Conn) {
     };
     let ts = libc::timespec {
         tv_sec: 0,
-        tv_nsec: 1_000_000,
+        tv_nsec: (us * 1_000).cast_signed(),
     };
     // SAFETY: both structures live over the call.
     let _ = unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const ts, 0, 0) };

@@ -1,5 +1,6 @@
 //! Sending: into the peer's ring, or by TCP where the ring cannot be used.
 
+use super::room::{self, Waited};
 use super::{copying, misbehaved, order, outbox};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
@@ -7,14 +8,15 @@ use crate::real;
 use crate::real::{errno, fail, set_errno};
 use crate::state::conn::{Conn, Dmb, LaneView, TxMode};
 use crate::state::guard::{TxGuard, lock_tx};
+use crate::state::large;
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
-use crate::state::spin::{self, Spun};
+use crate::state::spin;
 use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
-use memlane_core::layout::{PARKED, TCP_ONLY, WANT_READY};
+use memlane_core::layout::{PARKED, WANT_READY};
 use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
@@ -23,14 +25,6 @@ use memlane_sys::time::ticks;
 
 /// How often a sender asks TCP whether the peer still lives, in microseconds.
 const LOOK_EVERY_US: u64 = 500;
-/// How long non-blocking sends wait for room in total, in microseconds, before TCP's flow control takes over.
-const WAIT_UNTIL_AGAIN_US: u64 = 10_000;
-/// A receiver that takes fewer bytes than this …
-const LEAST_PROGRESS: u64 = 16 * 1024;
-/// … in this many microseconds (32 MB/s) does more than receive, so a sender does not wait for it.
-const PROGRESS_WITHIN_US: u64 = 500;
-/// Calls of `sched_yield` before a sender goes on by TCP.
-const YIELDS_FOR_ROOM: u32 = 4;
 /// The most bytes that one promise gives to TCP. After that the sender asks the ring again.
 pub(super) const TCP_PIECE: usize = 64 * 1024;
 
@@ -161,7 +155,6 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
     }
     let now = look_for_death(conn);
     order::is_busy(conn, now);
-    let mut spun = false;
     let mut handlers = None;
     while cursor.left() > 0 {
         let turn = by_ring::<COPY>(conn, cursor, now);
@@ -170,27 +163,21 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
         }
         let sent = wanted - cursor.left();
         let before = *handlers.get_or_insert_with(handlers_run);
+        let mut waited = Waited::Stalled;
         match turn {
-            Turn::Some => {
-                spun = false;
-                continue;
-            }
-            Turn::Full if !spun && is_patient(conn, flags, 0) => {
+            Turn::Some => continue,
+            Turn::Full => {
                 process::count(Counter::RingFull, 1);
-                spun = !wait_for_room(conn, flags);
-                continue;
+                waited = room::wait(conn, flags);
             }
             Turn::Nested => return outbox::put(conn, cursor, flags),
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
-            Turn::Tcp(MustTcp::Parked) => {
-                if is_waking(conn, cursor.left()) {
-                    continue;
-                }
-                process::count(Counter::WakeupsSent, 1);
-            }
-            Turn::Full | Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
+            Turn::Tcp(MustTcp::Parked) => waited = room::wait_for_wake(conn, cursor.left(), flags),
+            Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
-        spun = false;
+        if matches!(waited, Waited::Full | Waited::TimeUp) {
+            return answer(sent, fail(Errno::AGAIN));
+        }
         if handlers_run() != before && !must_not_block(conn, flags) {
             if sent > 0 {
                 break;
@@ -198,6 +185,9 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
             if thread::current().restart.load(Ordering::Relaxed) == 0 {
                 return fail(Errno::INTR);
             }
+        }
+        if waited == Waited::Look {
+            continue;
         }
         let limit = if matches!(turn, Turn::Ended) {
             cursor.left()
@@ -252,7 +242,7 @@ fn is_receiver_parked(conn: &Conn) -> bool {
 }
 
 #[cold]
-fn look_now(conn: &Conn) {
+pub(super) fn look_now(conn: &Conn) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLRDHUP,
@@ -268,14 +258,6 @@ fn look_now(conn: &Conn) {
     if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
         super::end_tx(conn);
     }
-}
-
-/// May this call wait a moment for room? A non-blocking call may, but not for ever: a program that sends until it gets
-/// `EAGAIN` must get it at some time, from TCP's own flow control.
-pub(super) fn is_patient(conn: &Conn, flags: i32, waited_now: u64) -> bool {
-    !must_not_block(conn, flags)
-        || conn.shared().tx_waited.load(Ordering::Relaxed) + waited_now
-            < WAIT_UNTIL_AGAIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
 pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
@@ -313,7 +295,9 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
     let mut asked = false;
     let may_grow = |more| {
         asked = true;
-        conn.cost.allows(more, ring.len()) && memory::allows_window(&ring, window, more)
+        large::allows(conn, window + more, ring.len())
+            && conn.cost.allows(more, ring.len())
+            && memory::allows_window(&ring, window, more)
     };
     let reserved = held.reserve_if(words, ring.len(), cursor.left(), may_grow);
     if asked {
@@ -390,6 +374,7 @@ pub(super) fn publish(
     held.commit(words, n);
     faults::at(Step::Published);
     conn.shared().tx_to_parked.store(0, Ordering::Relaxed);
+    room::end(conn);
     if is_wanted() {
         let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
         order::is_ready(conn, words, &since);
@@ -482,74 +467,4 @@ fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
         trace::by_tcp(conn, mark, held.offset(), n);
     }
     held.paid(n);
-}
-
-/// Waits a moment for a receiver that is waking up. In a bulk transfer the first bytes, by TCP, have woken it. Without
-/// the wait, the rest would fill TCP's buffers, which are much larger than the ring, and the stream would stay on TCP.
-pub(super) fn is_waking(conn: &Conn, want: usize) -> bool {
-    let sent = &conn.shared().tx_to_parked;
-    let before = sent.fetch_add(want.min(TCP_PIECE) as u64, Ordering::Relaxed);
-    if before < TCP_PIECE as u64 {
-        return false;
-    }
-    sent.store(0, Ordering::Relaxed);
-    let Some(LaneView { words, .. }) = conn.tx_lane() else {
-        return false;
-    };
-    let awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
-    spin::for_room(is_receiver_here(words), awake) == Spun::Ready
-}
-
-/// Waits for room in a full ring while the receiver makes progress, else leaves the stream to TCP's flow control. Bytes
-/// in TCP's buffers must be read before the ring: a sender that adds to them at once never gets off TCP again.
-pub(super) fn wait_for_room(conn: &Conn, flags: i32) -> bool {
-    let (words, target) = {
-        let Some(held) = lock_tx(conn) else {
-            return false;
-        };
-        let Some(lane) = held.lane() else {
-            return false;
-        };
-        (lane.words, held.room_from(lane.ring.len()))
-    };
-    let moved = || {
-        words.consumed.0.load(Ordering::Relaxed) >= target
-            || words.rx.0.flags.load(Ordering::Relaxed) & (PARKED | TCP_ONLY) != 0
-    };
-    let start = ticks();
-    let within = PROGRESS_WITHIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
-    let mut seen = (start, words.consumed.0.load(Ordering::Relaxed));
-    let mut came = look_for_room(words, moved);
-    while !came && is_patient(conn, flags, ticks().wrapping_sub(start)) {
-        let now = (ticks(), words.consumed.0.load(Ordering::Relaxed));
-        if now.1.wrapping_sub(seen.1) >= LEAST_PROGRESS {
-            seen = now;
-        } else if now.0.wrapping_sub(seen.0) > within {
-            break;
-        }
-        came = look_for_room(words, moved);
-    }
-    if must_not_block(conn, flags) {
-        let waited = ticks().wrapping_sub(start);
-        conn.shared().tx_waited.fetch_add(waited, Ordering::Relaxed);
-    }
-    came
-}
-
-fn is_receiver_here(words: &Dmb) -> bool {
-    words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
-}
-
-/// Looks for room: spins once, then yields a few times.
-fn look_for_room(words: &Dmb, moved: impl Fn() -> bool) -> bool {
-    if spin::for_room(is_receiver_here(words), &moved) == Spun::Ready {
-        return true;
-    }
-    for _ in 0..YIELDS_FOR_ROOM {
-        if moved() {
-            return true;
-        }
-        memlane_sys::proc::yield_now();
-    }
-    moved()
 }

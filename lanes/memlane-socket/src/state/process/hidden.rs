@@ -1,6 +1,7 @@
 //! The library's own descriptors, which the program does not see.
 
 use super::*;
+use crate::state::sets::Hiding;
 
 /// The library's own descriptors (mailbox, stats page, name sockets), which the program must neither see nor close. 0:
 /// free.
@@ -38,6 +39,12 @@ pub fn hide(own: fd::Fd) -> i32 {
     }
     -1
 }
+
+/// How an epoll set gets an eventfd that the program does not see.
+pub static HIDING: Hiding = Hiding {
+    make: || fd::event().map_or(-1, hide),
+    close: unhide,
+};
 
 /// The limit of descriptor numbers: they are all below it.
 pub fn fd_limit() -> i32 {

@@ -85,6 +85,8 @@ pub struct Process {
     /// Held by the thread that takes mail and the agent's answers, one at a time.
     pub mail_lock: Lock,
     tables: AtomicBool,
+    /// Is this library called by name? Written by the thread that begins.
+    by_name: AtomicBool,
     pub(crate) pool_lock: Lock,
     fds: AtomicPtr<AtomicUsize>,
     conns: AtomicPtr<Conn>,
@@ -119,6 +121,7 @@ pub static PROCESS: Process = Process {
     group_lock: Lock::new(),
     mail_lock: Lock::new(),
     tables: AtomicBool::new(false),
+    by_name: AtomicBool::new(false),
     pool_lock: Lock::new(),
     fds: AtomicPtr::new(core::ptr::null_mut()),
     conns: AtomicPtr::new(core::ptr::null_mut()),
@@ -563,6 +566,16 @@ fn alloc_shared(index: usize) -> Option<&'static SharedState> {
     None
 }
 
+/// Notes that the program calls this library by name.
+pub fn set_by_name() {
+    PROCESS.by_name.store(true, Ordering::Relaxed);
+}
+
+/// Does the program call this library by name? Then the library does not see where the program waits.
+pub fn is_by_name() -> bool {
+    PROCESS.by_name.load(Ordering::Relaxed)
+}
+
 fn reset_shared(shared: &SharedState) {
     shared.procs.store(1, Ordering::Relaxed);
     shared.nonblock.store(0, Ordering::Relaxed);
@@ -573,6 +586,7 @@ fn reset_shared(shared: &SharedState) {
     shared.pending_error.store(0, Ordering::Relaxed);
     shared.tx_blocked.store(0, Ordering::Relaxed);
     shared.tx_waited.store(0, Ordering::Relaxed);
+    shared.tx_to_parked.store(0, Ordering::Relaxed);
     for word in [
         &shared.rx_count,
         &shared.rx_taken,
@@ -580,7 +594,9 @@ fn reset_shared(shared: &SharedState) {
         &shared.rx_flight,
         &shared.tx_count,
         &shared.tx_flight,
-        &shared.tx_to_parked,
+        &shared.tx_full,
+        &shared.tx_stalled_at,
+        &shared.tx_stalled_by,
         &shared.tx_after,
         &shared.rx_after,
     ] {

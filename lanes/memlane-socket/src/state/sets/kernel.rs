@@ -5,6 +5,7 @@ use libc::{c_int, epoll_event};
 
 pub(crate) const ET: u32 = libc::EPOLLET as u32;
 pub(crate) const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+pub(crate) const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
 
 /// Value of `Reg::kernel_events`: an edge-triggered registration was armed anew, so the kernel must get the mask again
 /// even if it is the same.
@@ -44,11 +45,14 @@ pub(crate) fn kernel_data(reg: &Reg) -> u64 {
 /// The events that the kernel is asked for.
 pub(crate) fn for_kernel(reg: &Reg) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
-    if may_report(reg) {
-        events
-    } else {
-        events & (ONESHOT | ET)
+    if !may_report(reg) {
+        return events & (ONESHOT | ET);
     }
+    // Of an edge-triggered registration, the kernel has reported already that TCP has room.
+    if marked(reg, REG_FULL) && events & ET == 0 {
+        return events & !OUT; // TCP has room, but the next bytes go into the ring
+    }
+    events
 }
 
 /// May the registration report events? One with `EPOLLONESHOT` may not after its event.
@@ -123,5 +127,74 @@ pub(crate) fn flush_dirty(ep: &Ep) {
         if !same {
             tell_kernel(ep, reg, events);
         }
+    }
+}
+
+/// A number that no registration has: it stands for the set's eventfd.
+const BELL: u64 = 1 << 40;
+
+/// How a descriptor is made that the program does not see, and closed again.
+#[derive(Debug)]
+pub struct Hiding {
+    /// Makes an eventfd; −1: there is none.
+    pub make: fn() -> c_int,
+    /// Closes it.
+    pub close: fn(c_int),
+}
+
+/// The set's eventfd. It is made when it is first needed. The caller holds the set's lock.
+fn bell(ep: &Ep, hiding: &Hiding) -> Option<c_int> {
+    let known = ep.bell.load(Ordering::Relaxed);
+    if known > 0 {
+        return Some(known);
+    }
+    let fresh = (hiding.make)();
+    let mut e = epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: base() ^ (BELL << GENERATION_BITS),
+    };
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    // SAFETY: `e` lives until the call returns.
+    let added = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_epoll_ctl,
+            epfd,
+            libc::EPOLL_CTL_ADD,
+            fresh,
+            &raw mut e
+        )
+    };
+    if fresh < 0 || added.is_err() {
+        (hiding.close)(fresh);
+        return None;
+    }
+    ep.bell.store(fresh, Ordering::Relaxed);
+    Some(fresh)
+}
+
+pub(crate) fn is_bell(data: u64) -> bool {
+    data ^ BASE.load(Ordering::Relaxed) == BELL << GENERATION_BITS
+}
+
+/// Reads the set's eventfd after it has fired.
+pub(crate) fn silence(ep: &Ep) {
+    let mut count = 0u64;
+    let bell = ep.bell.load(Ordering::Relaxed);
+    if bell <= 0 {
+        return; // the eventfd of another process that shares the set, which reads it itself
+    }
+    // SAFETY: eight bytes, as an eventfd returns them; it does not block.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
+}
+
+/// The value that is written to a set's eventfd.
+static ONE: u64 = 1;
+
+/// Wakes a thread that sleeps on the set, so that it looks at the rings. The library keeps an eventfd of its own in the
+/// set, which the program never sees. The caller holds the set's lock.
+pub(crate) fn ring_bell(ep: &Ep, hiding: &Hiding) {
+    if let Some(bell) = bell(ep, hiding) {
+        // SAFETY: eight bytes, as an eventfd takes them.
+        let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
     }
 }

@@ -125,6 +125,36 @@ pub(crate) fn push_dirty(ep: &Ep, reg: &Reg) {
     ep.dirty.store(ptr(reg), Ordering::Relaxed);
 }
 
+pub(crate) fn push_full(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_FULL) {
+        return;
+    }
+    mark(reg, REG_FULL);
+    reg.next_full
+        .store(ep.full.load(Ordering::Relaxed), Ordering::Relaxed);
+    ep.full.store(ptr(reg), Ordering::Relaxed);
+}
+
+/// Takes the registrations for which `has_room` is true out of the full list, and makes the next wait report them.
+/// Returns whether there is one.
+pub(crate) fn drop_full(ep: &Ep, has_room: impl Fn(&Reg) -> bool) -> bool {
+    let mut link = &ep.full;
+    let mut any = false;
+    while let Some(reg) = reg_ref(link.load(Ordering::Relaxed)) {
+        if !has_room(reg) {
+            link = &reg.next_full;
+            continue;
+        }
+        link.store(reg.next_full.load(Ordering::Relaxed), Ordering::Relaxed);
+        unmark(reg, REG_FULL);
+        mark(reg, REG_ROOM | REG_OUT_EDGE);
+        push_ready(ep, reg);
+        push_dirty(ep, reg);
+        any = true;
+    }
+    any
+}
+
 /// Takes a registration out of a set, if it still is in this set.
 pub(crate) fn remove(ep: &Ep, reg: &Reg) {
     if let Some(_held) = ep.lock.lock()
@@ -138,6 +168,7 @@ pub(crate) fn remove(ep: &Ep, reg: &Reg) {
 pub(crate) fn take_out(ep: &Ep, reg: &Reg) {
     drop_hot(ep, reg);
     drop_linked(&ep.dirty, reg, REG_DIRTY, |r| &r.next_dirty);
+    drop_linked(&ep.full, reg, REG_FULL, |r| &r.next_full);
     if marked(reg, REG_READY) {
         drop_linked(&ep.ready_head, reg, REG_READY, |r| &r.next_ready);
         ep.ready_len.store(ready_len(ep) - 1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Epoll sets, and the registrations of connections in them.
 //!
 //! An [`Ep`] keeps what the program asked for, for each registered connection, and lists of registrations: *ready* (may
-//! have something to report), *hot* (awake: to be parked before a sleep) and *dirty* (changes that the kernel does not
-//! know yet, because no thread has slept since). `wait::epoll` answers the program from these lists. The lanes only
+//! have something to report), *hot* (awake: to be parked before a sleep), *dirty* (changes that the kernel does not know
+//! yet, because no thread has slept since) and *full* (the ring had no room for a send). `wait::epoll` answers the program from these lists. The lanes only
 //! note what has changed.
 //!
 //! Lock order: parking takes a connection's `rx_lock` under the set's lock. So a thread that holds `rx_lock` only
@@ -19,6 +19,7 @@ mod kernel;
 mod lists;
 mod turns;
 
+pub use kernel::Hiding;
 pub(crate) use kernel::*;
 pub(crate) use lists::*;
 use turns::Turns;
@@ -59,6 +60,7 @@ pub struct Ep {
     pub(crate) ready_tail: AtomicPtr<Reg>,
     pub(crate) hot: AtomicPtr<Reg>,
     pub(crate) dirty: AtomicPtr<Reg>,
+    pub(crate) full: AtomicPtr<Reg>,
 }
 
 impl Ep {
@@ -79,7 +81,13 @@ impl Ep {
             word.store(0, Ordering::Relaxed);
         }
         self.turns.forget();
-        for list in [&self.ready_head, &self.ready_tail, &self.hot, &self.dirty] {
+        for list in [
+            &self.ready_head,
+            &self.ready_tail,
+            &self.hot,
+            &self.dirty,
+            &self.full,
+        ] {
             list.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
     }
@@ -114,6 +122,8 @@ pub struct Reg {
     pub prev_hot: AtomicPtr<Reg>,
     /// Next in the set's dirty list. Guarded by the set's lock.
     pub next_dirty: AtomicPtr<Reg>,
+    /// Next in the set's full list. Guarded by the set's lock.
+    pub next_full: AtomicPtr<Reg>,
     /// The connection's index in the pool, times [`REGS`], plus the index among its registrations. Written when the
     /// connection is made.
     pub number: AtomicU32,
@@ -131,6 +141,10 @@ pub const REG_OUT_EDGE: u32 = 8;
 pub const REG_IN_EDGE: u32 = 16;
 /// Bit of `Reg::marks`: the program has deleted it; the kernel does not know that yet.
 pub const REG_ABSENT: u32 = 32;
+/// Bit of `Reg::marks`: in the full list.
+pub const REG_FULL: u32 = 64;
+/// Bit of `Reg::marks`: the ring was full and has room again, which the program has not been told yet.
+pub const REG_ROOM: u32 = 128;
 
 /// The number of registrations that one connection can have; with more, it stays on TCP.
 pub const REGS: usize = 2;
@@ -175,6 +189,28 @@ pub fn writable_again(regs: &[Reg], upgraded: bool) {
             }
         }
     }
+}
+
+/// Notes that the ring of a connection had no room for a send that must not block. Until there is room, the sets do not
+/// report that the connection can send, and a thread that sleeps on one of them naps. Returns `false` if another
+/// process waits on one of the sets, too: it would not know. The caller holds no lane lock.
+#[cold]
+pub fn full(regs: &[Reg], hiding: &Hiding) -> bool {
+    for reg in regs {
+        let Some((ep, _held)) = set_of(reg) else {
+            continue;
+        };
+        if ep.inherited.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        unmark(reg, REG_ROOM);
+        push_full(ep, reg);
+        push_dirty(ep, reg);
+        if ep.sleepers.load(Ordering::Relaxed) != 0 {
+            ring_bell(ep, hiding);
+        }
+    }
+    true
 }
 
 /// May the connection wake up (`Cold` → `Hot`)? It may not while a thread sleeps on a set that it is in. If it may,

@@ -177,6 +177,10 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
         if !belongs_to(reg, ep) {
             return; // another thread has deleted it already
         }
+        if room::is_full(conn) {
+            push_full(ep, reg);
+            push_dirty(ep, reg);
+        }
         if ep.sleepers.load(Ordering::Relaxed) == 0 {
             push_hot(ep, reg);
             push_ready(ep, reg);
@@ -195,24 +199,14 @@ pub(super) fn join(ep: &Ep, conn: &ConnRef, reg: &Reg) {
     }
 }
 
-/// Wakes a thread that sleeps on the set, so that it looks at the rings. The library keeps an eventfd of its own in the
-/// set, which the program never sees.
+/// Wakes a thread that sleeps on the set, so that it looks at this registration's ring.
 pub(super) fn kick(ep: &Ep, reg: &Reg) {
-    let Some(held) = ep.lock.lock() else { return };
-    if !belongs_to(reg, ep) {
-        return;
-    }
-    push_ready(ep, reg);
-    let bell = oneshot::bell(ep);
-    drop(held);
-    if let Some(bell) = bell {
-        // SAFETY: eight bytes, as an eventfd takes them.
-        let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
+    let Some(_held) = ep.lock.lock() else { return };
+    if belongs_to(reg, ep) {
+        push_ready(ep, reg);
+        ring_bell(ep, &process::HIDING);
     }
 }
-
-/// The value that a kick writes.
-static ONE: u64 = 1;
 
 pub(super) fn modify(ep: &'static Ep, conn: &ConnRef, fd: c_int, event: *mut epoll_event) -> c_int {
     let epfd = ep.fd.load(Ordering::Relaxed);

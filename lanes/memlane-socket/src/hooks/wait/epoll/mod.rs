@@ -26,6 +26,7 @@ pub use ctl::{ctl, is_waited_for};
 pub use waiter::{Sleep, wait};
 
 use crate::protocol::board;
+use crate::protocol::lane::room::{self, Naps};
 use crate::protocol::lane::{self, Parked, trim};
 use crate::real;
 use crate::state::conn::{Conn, RxMode, TxMode};
@@ -39,7 +40,6 @@ use memlane_core::stats::Counter;
 use memlane_sys::time::ticks;
 
 const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
-const OUT: u32 = libc::EPOLLOUT as u32 | libc::EPOLLWRNORM as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const WAKEUP: u32 = libc::EPOLLWAKEUP as u32;
 

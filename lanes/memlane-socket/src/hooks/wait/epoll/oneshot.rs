@@ -22,54 +22,6 @@ fn decode(ep: &Ep, data: u64) -> Option<&'static Reg> {
     ours.then_some(reg)
 }
 
-/// A number that no registration has: it stands for the set's eventfd.
-const BELL: u64 = 1 << 40;
-
-/// The set's eventfd. It is made when it is first needed. The caller holds the set's lock.
-pub(super) fn bell(ep: &Ep) -> Option<c_int> {
-    let known = ep.bell.load(Ordering::Relaxed);
-    if known > 0 {
-        return Some(known);
-    }
-    let fresh = process::hide(memlane_sys::fd::event().ok()?);
-    let mut e = epoll_event {
-        events: IN,
-        u64: base() ^ (BELL << GENERATION_BITS),
-    };
-    let epfd = ep.fd.load(Ordering::Relaxed);
-    // SAFETY: `e` lives until the call returns.
-    let added = unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_epoll_ctl,
-            epfd,
-            libc::EPOLL_CTL_ADD,
-            fresh,
-            &raw mut e
-        )
-    };
-    if fresh < 0 || added.is_err() {
-        process::unhide(fresh);
-        return None;
-    }
-    ep.bell.store(fresh, Ordering::Relaxed);
-    Some(fresh)
-}
-
-fn is_bell(data: u64) -> bool {
-    data ^ BASE.load(Ordering::Relaxed) == BELL << GENERATION_BITS
-}
-
-/// Reads the set's eventfd after it has fired.
-fn silence(ep: &Ep) {
-    let mut count = 0u64;
-    let bell = ep.bell.load(Ordering::Relaxed);
-    if bell <= 0 {
-        return; // the eventfd of another process that shares the set, which reads it itself
-    }
-    // SAFETY: eight bytes, as an eventfd returns them; it does not block.
-    let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
-}
-
 /// Could `data` be a number of ours, even of a registration that is gone?
 fn looks_like_ours(data: u64) -> bool {
     let known = BASE.load(Ordering::Relaxed);

@@ -113,7 +113,9 @@ impl Waiter<'_> {
             .load(Ordering::Relaxed);
         trim::look(start);
         board::looking(start);
+        let mut naps = Naps::FRESH;
         loop {
+            self.find_room();
             let n = self.collect(start);
             if n > 0 {
                 return c_int::try_from(n).unwrap_or(c_int::MAX);
@@ -122,11 +124,13 @@ impl Waiter<'_> {
                 flush_dirty(self.ep);
                 return self.kernel(0, 0);
             }
-            if let Some(first) = reg_ref(self.ep.hot.load(Ordering::Relaxed)) {
+            let hot = reg_ref(self.ep.hot.load(Ordering::Relaxed));
+            if hot.is_some() || self.is_any_full() {
                 let budget = self.budget(deadline);
                 // A wait that is about to sleep asks the kernel by that. But where many connections are awake, news of
                 // others are no reason to park them.
-                let many = !first.next_hot.load(Ordering::Relaxed).is_null();
+                let many =
+                    hot.is_some_and(|first| !first.next_hot.load(Ordering::Relaxed).is_null());
                 if budget > 0 || many {
                     let n = self.ask_kernel();
                     if n != 0 {
@@ -145,9 +149,23 @@ impl Waiter<'_> {
                     }
                     Spun::Nothing => {}
                 }
+                if let Some(us) = self.nap_instead(deadline) {
+                    flush_dirty(self.ep);
+                    let n = real_nap(self.ep, self.out, us);
+                    let n = translated(self.ep, self.out, n);
+                    if n != 0 {
+                        return n;
+                    }
+                    continue;
+                }
             }
             match self.park_all() {
                 AllParked::No => {}
+                AllParked::Yes if self.is_any_full() => {
+                    if let Some(n) = self.nap_parked(deadline, naps.next_us()) {
+                        return n;
+                    }
+                }
                 AllParked::Yes => {
                     if let Some(n) = self.sleep_parked(deadline, signals) {
                         return n;
@@ -161,6 +179,30 @@ impl Waiter<'_> {
                 }
             }
         }
+    }
+
+    /// How long to nap, in microseconds, instead of parking. A wait whose time is over does not nap.
+    fn nap_instead(&self, deadline: Option<u64>) -> Option<u64> {
+        if self.masked || deadline.is_some_and(|d| ticks() >= d) {
+            return None;
+        }
+        spin::nap_instead()
+    }
+
+    /// Does a connection of the set wait for room in its ring?
+    fn is_any_full(&self) -> bool {
+        !self.ep.full.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Makes the connections reportable that have got room in their rings. Returns whether there is one.
+    fn find_room(&self) -> bool {
+        if !self.is_any_full() {
+            return false;
+        }
+        let Some(_held) = self.ep.lock.lock() else {
+            return false;
+        };
+        drop_full(self.ep, |reg| !reg_conn(reg).is_some_and(room::is_full))
     }
 
     /// Gets what the kernel has before a spin, if it was not asked lately.
@@ -195,7 +237,12 @@ impl Waiter<'_> {
             return 0;
         }
         let left = |d: u64| d.saturating_sub(ticks());
-        spin::budget().min(deadline.map_or(u64::MAX, left))
+        let budget = if self.is_any_full() {
+            spin::budget_for_room()
+        } else {
+            spin::budget()
+        };
+        budget.min(deadline.map_or(u64::MAX, left))
     }
 
     /// Fills `out` with the rings' events, in the order in which the connections became ready, and with the kernel's
@@ -324,6 +371,9 @@ impl Waiter<'_> {
                 return true;
             }
             turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(4) && self.find_room() {
+                return true;
+            }
             if turns.is_multiple_of(8) && ticks().wrapping_sub(asked) > every {
                 flush_dirty(ep);
                 from_kernel = kernel(ep, self.out, 0, self.sleep);
@@ -341,8 +391,12 @@ impl Waiter<'_> {
         (spun, from_kernel)
     }
 
-    /// Was the peer of the connection that woke last seen on this very CPU?
+    /// Was the peer of the connection that woke last seen on this very CPU, or the receiver of one that waits for room?
     fn peer_is_here(&self) -> bool {
+        let full = reg_ref(self.ep.full.load(Ordering::Relaxed)).and_then(reg_conn);
+        if full.is_some_and(room::is_peer_here) {
+            return true;
+        }
         let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
             return false;
         };
@@ -413,6 +467,32 @@ impl Waiter<'_> {
         (left > 0).then_some(left as c_int)
     }
 
+    /// Sleeps in the kernel for a moment, while connections wait for room in their rings. `None`: nothing has come.
+    fn nap_parked(&mut self, deadline: Option<u64>, us: u64) -> Option<c_int> {
+        flush_dirty(self.ep);
+        process::count(Counter::KernelWaits, 1);
+        let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+        let left = |d: u64| d.saturating_sub(ticks()) / per_us;
+        let us = deadline.map_or(us, |d| us.min(left(d)));
+        let n = if self.masked {
+            (self.sleep)(
+                self.out.as_mut_ptr(),
+                self.max(),
+                us.div_ceil(1000) as c_int,
+            )
+        } else {
+            real_nap(self.ep, self.out, us)
+        };
+        self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.ep.asked.store(ticks(), Ordering::Relaxed);
+        if n > 0 {
+            let left = translated(self.ep, self.out, n);
+            return (left > 0).then_some(left);
+        }
+        let is_over = deadline.is_some_and(|d| ticks() >= d);
+        (n < 0 || is_over).then_some(n)
+    }
+
     /// Ends the wait if a handler has run since, outside the kernel's sleep, as the kernel would have ended it.
     fn interrupted(&self, signals: u32) -> Option<c_int> {
         if crate::state::thread::current()
@@ -448,10 +528,42 @@ impl Waiter<'_> {
 fn kernel(ep: &Ep, out: &mut [epoll_event], timeout: c_int, sleep: Sleep<'_>) -> c_int {
     let max = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
     let n = sleep(out.as_mut_ptr(), max, timeout);
+    translated(ep, out, n)
+}
+
+/// The kernel's answer `n` as the program is to see it.
+fn translated(ep: &Ep, out: &mut [epoll_event], n: c_int) -> c_int {
     if n <= 0 {
         return n;
     }
     oneshot::translate(ep, &mut out[..n.cast_unsigned() as usize]) as c_int
+}
+
+/// Sleeps for at most `us` microseconds, or for a millisecond where the kernel counts only these (before 5.11).
+fn real_nap(ep: &Ep, out: &mut [epoll_event], us: u64) -> c_int {
+    let ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: (us * 1000).cast_signed(),
+    };
+    let (epfd, at, max) = (ep.fd.load(Ordering::Relaxed), out.as_mut_ptr(), out.len());
+    // SAFETY: the program's array; `ts` lives until the call returns.
+    let r = unsafe {
+        memlane_sys::syscall!(libc::SYS_epoll_pwait2, epfd, at, max, &raw const ts, 0, 0)
+    };
+    let r = match r {
+        // SAFETY: the program's array.
+        Err(memlane_sys::Errno(libc::ENOSYS)) => unsafe {
+            memlane_sys::syscall!(libc::SYS_epoll_pwait, epfd, at, max, 1, 0, 0)
+        },
+        other => other,
+    };
+    match r {
+        Ok(n) => n as c_int,
+        Err(e) => {
+            real::set_errno(e.0);
+            -1
+        }
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -515,11 +627,12 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     }
     let readable = asked & IN != 0 && lane::readable(conn);
     // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel is
-    // asked.
+    // asked, except where only the ring was full, of which the kernel does not know.
     let writable = asked & OUT != 0
-        && conn.rx_mode() == RxMode::Hot
+        && (conn.rx_mode() == RxMode::Hot || marked(reg, REG_ROOM))
         && conn.tx_mode() == TxMode::Open
-        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0;
+        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
+        && !room::is_full(conn);
     // An edge on either side makes the kernel report the whole state.
     let due = asked & ET == 0
         || readable && marked(reg, REG_IN_EDGE)
@@ -534,7 +647,7 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     }
     if writable {
         bits |= asked & OUT;
-        unmark(reg, REG_OUT_EDGE);
+        unmark(reg, REG_OUT_EDGE | REG_ROOM);
     }
     bits
 }

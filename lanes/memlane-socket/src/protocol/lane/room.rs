@@ -1,0 +1,326 @@
+//! Room in a full ring: how a sender waits for it, and when TCP takes over.
+//!
+//! A full ring holds bytes that the receiver has not read, so the receiver is awake or waits for a CPU. TCP would not
+//! make it faster, and what TCP buffers must be read before the ring is of use again. So a sender waits for as long as
+//! the receiver reads:
+//!
+//! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 1 ms at a time and looks at
+//!   the ring in between.
+//! * A non-blocking send says `EAGAIN`. The connection then counts as **full**: poll, select and epoll do not report it
+//!   as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
+//!
+//! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
+//! room itself. Programs rely on what TCP's buffers hold.
+//!
+//! `SharedState::tx_full`, `tx_stalled_at` and `tx_stalled_by` are written and read relaxed by the threads that send or
+//! wait. They only say when to look again, and a lost update makes one look too many.
+
+use super::send::must_not_block;
+use crate::real;
+use crate::state::conn::{Conn, Dmb, TxMode};
+use crate::state::guard::lock_tx;
+use crate::state::process::{self, PROCESS};
+use crate::state::sets;
+use crate::state::spin::{self, Spun};
+use crate::state::thread;
+use core::sync::atomic::Ordering;
+use memlane_core::layout::{PARKED, TCP_ONLY};
+use memlane_core::stats::Counter;
+use memlane_sys::sock;
+use memlane_sys::time::ticks;
+
+/// How long a receiver may read nothing before TCP takes over, in microseconds: a few of the scheduler's slices (2.8
+/// ms on Linux 6.18), for which a receiver that wants to read may have to wait.
+const STALL_US: u64 = 10_000;
+/// How long a non-blocking send looks for room, in microseconds: about what `EAGAIN` and a wait cost the program.
+const BRIEF_US: u32 = 5;
+/// How long the sends of a program that calls this library by name, and that must not block, wait for room in all, in microseconds, before TCP takes over.
+const BY_NAME_US: u64 = 10_000;
+/// A stream whose window has at least this many bytes is a bulk transfer.
+const BULK: usize = 256 * 1024;
+/// The bytes that go by TCP to a parked receiver before the sender waits for it.
+const PIECE: i64 = 64 * 1024;
+/// The bytes that go by TCP to a receiver that reads without waking up, or does not read, before the sender waits again.
+const BY_TCP: i64 = 1 << 20;
+/// Bit of `SharedState::tx_full`: the sender waits for the receiver to wake up or to read.
+const TO_WAKE: u64 = 1 << 63;
+/// The shortest nap, in microseconds: the kernel's timer slack, below which naps do not become shorter.
+const NAP_LEAST_US: u64 = 50;
+/// The longest nap, in microseconds: at 1 GB/s, a receiver reads a quarter of a large window meanwhile.
+const NAP_MOST_US: u64 = 1_000;
+
+/// The result of a wait for room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Waited {
+    /// Look at the ring again: there is room, or a signal handler has run.
+    Look,
+    /// The send must not block: it ends, and the connection counts as full.
+    Full,
+    /// The receiver has stopped reading: send by TCP.
+    Stalled,
+    /// The socket's time limit for sends is over.
+    TimeUp,
+}
+
+/// Waits for room in a full ring, as a send with these flags may.
+pub(super) fn wait(conn: &Conn, flags: i32) -> Waited {
+    let Some((words, target)) = begin(conn) else {
+        return Waited::Look;
+    };
+    if !must_not_block(conn, flags) {
+        return block(conn, words, target);
+    }
+    if process::is_by_name() {
+        return look_by_name(conn, words, target);
+    }
+    look(conn, words, target)
+}
+
+/// Decides what a send of `want` bytes does about a parked receiver. The first bytes go by TCP, which wakes it. The
+/// sender of a bulk transfer then waits for it to wake up: the rest would fill TCP's buffers, and the stream would stay
+/// on TCP. A receiver that reads without waking up (its other threads sleep on the same set) gets more by TCP.
+pub(super) fn wait_for_wake(conn: &Conn, want: usize, flags: i32) -> Waited {
+    let shared = conn.shared();
+    let want = i64::try_from(want).map_or(PIECE, |want| want.min(PIECE));
+    let waited = if shared.tx_to_parked.fetch_add(want, Ordering::Relaxed) < PIECE {
+        Waited::Stalled
+    } else {
+        wait_to_wake(conn, flags)
+    };
+    if waited == Waited::Stalled {
+        process::count(Counter::WakeupsSent, 1);
+    }
+    waited
+}
+
+fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
+    let shared = conn.shared();
+    let Some(words) = conn.tx_lane().map(|lane| lane.words) else {
+        return Waited::Look;
+    };
+    let before = shared.tx_full.load(Ordering::Relaxed);
+    let has_waited = before & TO_WAKE != 0;
+    let is_awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
+    if is_awake() {
+        return Waited::Look;
+    }
+    let waited = if has_waited && has_room(words, before) {
+        // It has read. If it is about to say that it is awake, it does so at once.
+        match spin::for_room(BRIEF_US, false, is_awake) {
+            Spun::Ready => Waited::Look,
+            _ => Waited::Stalled,
+        }
+    } else if !is_bulk(conn) || (must_not_block(conn, flags) && process::is_by_name()) {
+        match spin::for_room(u32::MAX, is_receiver_here(words), is_awake) {
+            Spun::Ready => Waited::Look,
+            _ => Waited::Stalled,
+        }
+    } else {
+        let target = TO_WAKE | (words.consumed.0.load(Ordering::Relaxed) + 1);
+        note(conn, words, target);
+        if must_not_block(conn, flags) {
+            look(conn, words, target)
+        } else {
+            block(conn, words, target)
+        }
+    };
+    if waited == Waited::Stalled {
+        shared.tx_to_parked.store(-BY_TCP, Ordering::Relaxed);
+    }
+    waited
+}
+
+fn is_bulk(conn: &Conn) -> bool {
+    lock_tx(conn).is_some_and(|held| {
+        held.lane()
+            .is_some_and(|lane| held.window(lane.ring.len()) >= BULK)
+    })
+}
+
+/// Notes that the ring is full. Returns its words, and the stream offset up to which the receiver must have read for a
+/// quarter of the window to be free. `None`: the lane has ended.
+fn begin(conn: &Conn) -> Option<(&Dmb, u64)> {
+    let (words, target) = {
+        let held = lock_tx(conn)?;
+        let lane = held.lane()?;
+        (lane.words, held.room_from(lane.ring.len()).max(1))
+    };
+    note(conn, words, target);
+    Some((words, target))
+}
+
+/// Notes what the sender waits for, and, if it has not waited before, since when.
+fn note(conn: &Conn, words: &Dmb, target: u64) {
+    let shared = conn.shared();
+    if shared.tx_full.load(Ordering::Relaxed) == 0 {
+        let consumed = words.consumed.0.load(Ordering::Relaxed);
+        shared.tx_stalled_by.store(consumed, Ordering::Relaxed);
+        shared.tx_stalled_at.store(ticks(), Ordering::Relaxed);
+    }
+    shared.tx_full.store(target, Ordering::Relaxed);
+}
+
+/// Notes that bytes have gone into the ring.
+#[inline(always)]
+pub(super) fn end(conn: &Conn) {
+    let full = &conn.shared().tx_full;
+    if full.load(Ordering::Relaxed) != 0 {
+        full.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Must the program wait before it sends? Only after a send that did not block has found the ring full. `false` does
+/// not mean that TCP has room.
+#[inline]
+pub fn is_full(conn: &Conn) -> bool {
+    let target = conn.shared().tx_full.load(Ordering::Relaxed);
+    target != 0 && is_still_full(conn, target)
+}
+
+fn is_still_full(conn: &Conn, target: u64) -> bool {
+    if conn.tx_mode() != TxMode::Open {
+        return false;
+    }
+    conn.tx_lane()
+        .is_some_and(|lane| !has_room(lane.words, target) && !is_stalled(conn, lane.words))
+}
+
+/// Has the receiver read up to `target`, or changed the lane by which it wants bytes?
+fn has_room(words: &Dmb, target: u64) -> bool {
+    let flags = words.rx.0.flags.load(Ordering::Relaxed);
+    let was_parked = if target & TO_WAKE == 0 { 0 } else { PARKED };
+    words.consumed.0.load(Ordering::Relaxed) >= target & !TO_WAKE
+        || flags & TCP_ONLY != 0
+        || flags & PARKED != was_parked
+}
+
+/// Has the receiver read nothing for a while?
+fn is_stalled(conn: &Conn, words: &Dmb) -> bool {
+    let shared = conn.shared();
+    let consumed = words.consumed.0.load(Ordering::Relaxed);
+    let now = ticks();
+    if shared.tx_stalled_by.swap(consumed, Ordering::Relaxed) != consumed {
+        shared.tx_stalled_at.store(now, Ordering::Relaxed);
+        return false;
+    }
+    let since = shared.tx_stalled_at.load(Ordering::Relaxed);
+    now.wrapping_sub(since) > STALL_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
+}
+
+/// Looks for room in a send that must not block. Returns `Full` if there is none.
+fn look(conn: &Conn, words: &Dmb, target: u64) -> Waited {
+    let has_room = || has_room(words, target);
+    if spin::for_room(BRIEF_US, false, has_room) == Spun::Ready {
+        return Waited::Look;
+    }
+    if is_stalled(conn, words) || !sets::full(&conn.regs, &process::HIDING) {
+        return Waited::Stalled;
+    }
+    Waited::Full
+}
+
+/// Looks for room in a send that must not block, of a program that sleeps where nothing hides that TCP has room. It
+/// waits for [`BY_NAME_US`] in all until TCP says `EAGAIN`.
+fn look_by_name(conn: &Conn, words: &Dmb, target: u64) -> Waited {
+    let waited = &conn.shared().tx_waited;
+    if waited.load(Ordering::Relaxed) >= BY_NAME_US * PROCESS.ticks_per_us.load(Ordering::Relaxed) {
+        return Waited::Stalled;
+    }
+    let start = ticks();
+    let has_room = || has_room(words, target);
+    let spun = spin::for_room(u32::MAX, is_receiver_here(words), has_room);
+    waited.fetch_add(ticks().wrapping_sub(start), Ordering::Relaxed);
+    if spun == Spun::Ready {
+        Waited::Look
+    } else {
+        Waited::Stalled
+    }
+}
+
+/// Was the receiver last seen on this very CPU?
+pub(super) fn is_receiver_here(words: &Dmb) -> bool {
+    words.rx.0.rx_cpu.load(Ordering::Relaxed) == spin::cpu_mark()
+}
+
+/// Was the receiver of this connection last seen on this very CPU?
+pub fn is_peer_here(conn: &Conn) -> bool {
+    conn.tx_lane()
+        .is_some_and(|lane| is_receiver_here(lane.words))
+}
+
+/// The naps of a thread that waits for room, each twice as long as the one before.
+#[derive(Debug)]
+pub struct Naps {
+    next_us: u64,
+}
+
+impl Naps {
+    /// The first nap is the shortest.
+    pub const FRESH: Naps = Naps {
+        next_us: NAP_LEAST_US,
+    };
+
+    /// The length of the next nap, in microseconds.
+    pub fn next_us(&mut self) -> u64 {
+        let us = self.next_us;
+        self.next_us = (2 * us).min(NAP_MOST_US);
+        us
+    }
+}
+
+/// Waits in a send that may block.
+fn block(conn: &Conn, words: &Dmb, target: u64) -> Waited {
+    let has_room = || has_room(words, target);
+    match spin::for_room(u32::MAX, is_receiver_here(words), has_room) {
+        Spun::Nothing => nap_for_room(conn, words, target),
+        Spun::Ready | Spun::Signal => Waited::Look,
+    }
+}
+
+/// Sleeps and looks, in turns.
+#[cold]
+fn nap_for_room(conn: &Conn, words: &Dmb, target: u64) -> Waited {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let handlers = || thread::current().signals.load(Ordering::Relaxed);
+    let (before, start) = (handlers(), ticks());
+    let limit = time_limit(fd);
+    let mut naps = Naps::FRESH;
+    loop {
+        if has_room(words, target) || conn.tx_mode() != TxMode::Open || handlers() != before {
+            return Waited::Look;
+        }
+        if is_stalled(conn, words) {
+            return Waited::Stalled;
+        }
+        let passed =
+            ticks().wrapping_sub(start) / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+        if limit.is_some_and(|limit| passed >= limit) {
+            return Waited::TimeUp;
+        }
+        nap(conn, naps.next_us());
+    }
+}
+
+/// The socket's time limit for sends (`SO_SNDTIMEO`), in microseconds. `None`: no limit.
+fn time_limit(fd: i32) -> Option<u64> {
+    let [s, us] = sock::option::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
+    let us = u64::try_from(s).ok()? * 1_000_000 + u64::try_from(us).ok()?;
+    (us != 0).then_some(us)
+}
+
+/// Sleeps for `us` microseconds, or until the peer ends its side of TCP or dies.
+fn nap(conn: &Conn, us: u64) {
+    let mut p = libc::pollfd {
+        fd: conn.fd.load(Ordering::Relaxed),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    let ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: (us * 1000).cast_signed(),
+    };
+    let n = real!(ppoll(&raw mut p, 1, &raw const ts, core::ptr::null()));
+    if n > 0 {
+        super::send::look_now(conn);
+    }
+}
