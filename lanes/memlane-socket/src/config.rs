@@ -11,8 +11,9 @@ use memlane_sys::proc;
 /// Default ring: 4 MiB, where bulk streams are fastest (decision 0020). A stream uses a window of it that grows with its
 /// need.
 pub const RING_DEFAULT: u32 = 4 << 20;
-/// Default ring where the process's limits leave no room for a larger one.
-const RING_DEFAULT_LEAST: u32 = 256 * 1024;
+/// Default ring where the process's limits leave no room for a larger one, and of connections beyond the first 64 with
+/// the same peer process.
+pub const RING_OF_MANY: u32 = 256 * 1024;
 /// The default takes at most this part of the process's limit on address space for one chunk of rings.
 const RING_ADDRESSES_OF: u64 = 16;
 
@@ -66,6 +67,8 @@ pub struct Config {
     pub disabled: bool,
     /// Ring bytes per direction.
     pub ring: u32,
+    /// Has the user not set `ring`?
+    pub ring_is_default: bool,
     /// Longest spin in µs; 0 = never.
     pub spin_us: u32,
     /// When to upgrade.
@@ -125,6 +128,7 @@ impl Config {
     pub const DEFAULT: Config = Config {
         disabled: false,
         ring: RING_DEFAULT,
+        ring_is_default: true,
         spin_us: SPIN_DEFAULT_US,
         upgrade: Upgrade::Auto,
         mode: Mode::NoCopy,
@@ -156,6 +160,7 @@ impl Config {
             && n >= RING_MIN as u64
         {
             c.ring = u32::try_from(n).unwrap_or(RING_DEFAULT);
+            c.ring_is_default = false;
         }
         match get(c"MEMLANE_SPIN") {
             Some(b"off") => c.spin_us = 0,
@@ -207,7 +212,7 @@ fn default_ring(limit: impl Fn(libc::__rlimit_resource_t) -> u64) -> u32 {
     let files = limit(libc::RLIMIT_FSIZE);
     let addresses = limit(libc::RLIMIT_AS) / RING_ADDRESSES_OF;
     let mut ring = RING_DEFAULT;
-    while ring > RING_DEFAULT_LEAST && chunk_len(ring as usize) as u64 > files.min(addresses) {
+    while ring > RING_OF_MANY && chunk_len(ring as usize) as u64 > files.min(addresses) {
         ring /= 2;
     }
     ring
@@ -271,7 +276,7 @@ mod tests {
         };
         assert_eq!(files(u64::MAX), RING_DEFAULT);
         assert_eq!(files(100 << 20), 1 << 20);
-        assert_eq!(files(0), RING_DEFAULT_LEAST);
+        assert_eq!(files(0), RING_OF_MANY);
         assert_eq!(addresses(8 << 30), RING_DEFAULT);
         assert_eq!(addresses(1 << 30), 512 * 1024);
     }

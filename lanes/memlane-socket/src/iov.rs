@@ -86,7 +86,18 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Fills `out` with the rest of the list, at most `limit` bytes; returns the number of entries.
+    /// The number of bytes, at most `limit`, that [`rest`](Cursor::rest) takes.
+    pub fn rest_len(&self, limit: usize) -> usize {
+        let mut entries = [iovec {
+            iov_base: core::ptr::null_mut(),
+            iov_len: 0,
+        }; 16];
+        let n = self.rest(&mut entries, limit);
+        entries[..n].iter().map(|e| e.iov_len).sum()
+    }
+
+    /// Fills `out` with the rest of the list, at most `limit` bytes and as many entries as fit; returns the number of
+    /// entries.
     pub fn rest(&self, out: &mut [iovec; 16], limit: usize) -> usize {
         let mut copy = self.clone();
         let (mut n, mut room) = (0, limit);

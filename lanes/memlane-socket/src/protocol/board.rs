@@ -19,6 +19,8 @@ use memlane_sys::time;
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) base: AtomicPtr<u8>,
+    /// The size of each ring, in bytes. Written before `base`.
+    pub(super) ring_size: AtomicU32,
     /// How many chunks have had this number before. Written under the groups' lock.
     pub(super) serial: AtomicU32,
     pub(super) hot: AtomicU32,
@@ -30,6 +32,7 @@ pub(super) struct Board {
 pub(super) static BOARDS: [Board; CHUNKS] = [const {
     Board {
         base: AtomicPtr::new(core::ptr::null_mut()),
+        ring_size: AtomicU32::new(0),
         serial: AtomicU32::new(0),
         hot: AtomicU32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],

@@ -13,6 +13,7 @@
     clippy::cast_sign_loss
 )]
 
+use crate::config::RING_OF_MANY;
 use crate::faults::{self, Step};
 use crate::protocol::board::{self, BOARD_HIGH, BOARDS};
 use crate::state::conn::{Conn, Dmb, SharedState};
@@ -384,7 +385,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
         .iter()
         .position(|c| c.ring_size == 0)
         .ok_or(Reason::MAX_DMB)?;
-    let ring_size = process::config().ring;
+    let ring_size = new_ring_size(locked, group);
     let mut region = Region::create(c"memlane-dmb", layout::chunk_len(ring_size as usize), false)
         .map_err(|_| Reason::MEMORY)?;
     let file = region.take_fd().ok_or(Reason::INTERNAL)?;
@@ -409,10 +410,30 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
         fd,
         acked: false,
     };
+    BOARDS[i].ring_size.store(ring_size, Ordering::Relaxed);
     BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
     BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
     faults::at(Step::ChunkMade);
     Ok(i as u32)
+}
+
+/// The size of the rings in a new chunk of the group. Where the user has not set it, only the first 64 connections with
+/// a peer process have large rings: a ring that lies far from its neighbours costs a page table of its own in both
+/// processes, however few of its pages are touched.
+fn new_ring_size(locked: &mut Locked<'_>, group: u32) -> u32 {
+    let config = process::config();
+    let has_one = |chunk: &OwnChunk| chunk.ring_size != 0 && chunk.group == group;
+    if config.ring_is_default && locked.own().iter().any(has_one) {
+        return config.ring.min(RING_OF_MANY);
+    }
+    config.ring
+}
+
+/// The size of the ring of a DMB of ours, in bytes; 0: there is no such chunk.
+pub fn own_ring_size(chunk: u32) -> u32 {
+    BOARDS
+        .get(chunk as usize)
+        .map_or(0, |board| board.ring_size.load(Ordering::Relaxed))
 }
 
 /// The words of a DMB of ours.

@@ -150,7 +150,7 @@ pub struct SharedState {
     /// The receive mode, with two counts: the calls that may sleep in the kernel on this socket while it is `Plain` or
     /// `Cold`, and the threads that sleep on it in poll or select, during which it must not wake up (`Cold` → `Hot`).
     pub rx_gate: Gate<Cpu, RxMode>,
-    /// An error that TCP reported while the ring still had bytes to deliver.
+    /// An error that TCP reported while the ring still had bytes to deliver, or to a send of which some bytes had gone.
     pub pending_error: AtomicI32,
     /// Bytes taken while the mode was `Plain`.
     pub rx_count: AtomicU64,

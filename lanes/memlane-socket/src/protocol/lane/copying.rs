@@ -69,7 +69,9 @@ fn agreed_between(own: Mode, peers: u8) -> [bool; 2] {
 pub fn start(conn: &Conn, token: u64) -> Result<(), Reason> {
     let token = Token::from_bits(token).ok_or(Reason::PEER_MISBEHAVED)?;
     stop(conn);
-    let size = process::config().ring as usize;
+    let size = process::config()
+        .ring
+        .min(conn.tx_size.load(Ordering::Relaxed)) as usize;
     let base = mem::map_anon(HEAD + size, false).map_err(|_| Reason::MEMORY)?;
     let own = base.cast::<Outgoing>();
     let fresh = Outgoing {

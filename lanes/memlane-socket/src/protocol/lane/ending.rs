@@ -9,7 +9,7 @@ use crate::state::process;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{PARKED, TCP_ONLY};
 use memlane_core::reason::Reason;
-use memlane_core::ring::{Misbehaved, ParkCheck};
+use memlane_core::ring::{Misbehaved, Next, ParkCheck};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
 
@@ -51,6 +51,42 @@ pub(super) fn ended_by_peer(conn: &Conn) {
         crate::state::stats::count_reason(conn, why);
         process::count(Counter::Downgrades, 1);
     }
+}
+
+/// Has the peer announced the end that TCP shows? A peer that shuts down or closes does; one that dies cannot.
+pub(super) fn is_announced(conn: &Conn) -> bool {
+    let (Some(from), Some(to)) = (conn.rx_lane(), conn.tx_lane()) else {
+        return true;
+    };
+    lock_rx(conn)
+        .is_none_or(|mut held| held.next(from.words, from.ring.len()) == Ok(Next::TcpForever))
+        || to.words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0
+}
+
+/// The peer's side of TCP has ended: sends everything by TCP from here on. The kernel answers a death with unread bytes
+/// by RST, but does not know of unread bytes in the ring, so this makes that answer.
+#[cold]
+pub(super) fn peer_ended(conn: &Conn) {
+    let died = conn.tx_mode() == TxMode::Open && !is_announced(conn);
+    let unread = || {
+        let lane = conn.tx_lane()?;
+        Some(lock_tx(conn)?.ring_unread(lane.words) == Ok(true))
+    };
+    let is_reset = died && unread() == Some(true);
+    if !end_tx(conn) || !is_reset {
+        return;
+    }
+    conn.shared()
+        .pending_error
+        .store(libc::ECONNRESET, Ordering::Relaxed);
+    // SAFETY: no pointers are passed. On the socket of a reset connection, later sends fail with EPIPE.
+    let _ = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_shutdown,
+            conn.fd.load(Ordering::Relaxed),
+            libc::SHUT_RDWR
+        )
+    };
 }
 
 /// Sends everything by TCP from here on. Returns whether the lane was open.

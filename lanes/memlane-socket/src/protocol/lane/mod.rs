@@ -52,7 +52,7 @@ pub fn open(
     };
     conn.rx_chunk.store(chunk, Ordering::Relaxed);
     conn.rx_slot.store(slot, Ordering::Relaxed);
-    let size = process::config().ring;
+    let size = group::own_ring_size(chunk);
     let (ring, size) = match conn.given_size.load(Ordering::Relaxed) {
         0 => (group::own_ring(chunk, slot, size), size),
         given => (conn.given_ring.load(Ordering::Relaxed), given),

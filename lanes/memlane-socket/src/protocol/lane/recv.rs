@@ -15,7 +15,7 @@ use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
-use memlane_core::layout::{TCP_ONLY, WANT_READY};
+use memlane_core::layout::WANT_READY;
 use memlane_core::ring::{Misbehaved, Next, ParkCheck, Rx};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
@@ -610,12 +610,10 @@ fn stream_end(conn: &ConnRef) -> ssize_t {
     if conn.tx_mode() != TxMode::Open {
         return 0;
     }
-    let (Some(from), Some(to)) = (conn.rx_lane(), conn.tx_lane()) else {
+    let Some(to) = conn.tx_lane() else {
         return 0;
     };
-    let announced = lock_rx(conn)
-        .is_none_or(|mut held| held.next(from.words, from.ring.len()) == Ok(Next::TcpForever))
-        || to.words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0;
+    let announced = super::ending::is_announced(conn);
     if announced {
         return 0;
     }

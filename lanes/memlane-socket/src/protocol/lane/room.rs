@@ -94,27 +94,19 @@ pub(super) fn wait_for_wake(conn: &Conn, want: usize, flags: i32) -> Waited {
 }
 
 fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
-    let shared = conn.shared();
     let Some(words) = conn.tx_lane().map(|lane| lane.words) else {
         return Waited::Look;
     };
-    let before = shared.tx_full.load(Ordering::Relaxed);
-    let has_waited = before & TO_WAKE != 0;
+    let sent = &conn.shared().tx_to_parked;
+    sent.store(0, Ordering::Relaxed);
     let is_awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
-    if is_awake() {
-        return Waited::Look;
+    if !is_bulk(conn) || (must_not_block(conn, flags) && process::is_by_name()) {
+        return spin_to_wake(u32::MAX, words, is_awake);
     }
-    let waited = if has_waited && has_room(words, before) {
+    let before = conn.shared().tx_full.load(Ordering::Relaxed);
+    let waited = if before & TO_WAKE != 0 && has_room(words, before) {
         // It has read. If it is about to say that it is awake, it does so at once.
-        match spin::for_room(BRIEF_US, false, is_awake) {
-            Spun::Ready => Waited::Look,
-            _ => Waited::Stalled,
-        }
-    } else if !is_bulk(conn) || (must_not_block(conn, flags) && process::is_by_name()) {
-        match spin::for_room(u32::MAX, is_receiver_here(words), is_awake) {
-            Spun::Ready => Waited::Look,
-            _ => Waited::Stalled,
-        }
+        spin_to_wake(BRIEF_US, words, is_awake)
     } else {
         let target = TO_WAKE | (words.consumed.0.load(Ordering::Relaxed) + 1);
         note(conn, words, target);
@@ -125,9 +117,16 @@ fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
         }
     };
     if waited == Waited::Stalled {
-        shared.tx_to_parked.store(-BY_TCP, Ordering::Relaxed);
+        sent.store(-BY_TCP, Ordering::Relaxed);
     }
     waited
+}
+
+fn spin_to_wake(most_us: u32, words: &Dmb, is_awake: impl FnMut() -> bool) -> Waited {
+    match spin::for_room(most_us, is_receiver_here(words), is_awake) {
+        Spun::Ready => Waited::Look,
+        _ => Waited::Stalled,
+    }
 }
 
 fn is_bulk(conn: &Conn) -> bool {

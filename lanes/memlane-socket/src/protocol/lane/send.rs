@@ -41,7 +41,7 @@ pub fn send(
     }
     let n = loop {
         match conn.tx_mode() {
-            TxMode::Ended => break after_end(conn, Some(buffers), &original),
+            TxMode::Ended => break ended(conn, buffers, &original),
             TxMode::Plain => {
                 if let Some(n) = by_kernel(conn, Some(buffers), &original) {
                     break n;
@@ -61,6 +61,19 @@ pub fn plain(conn: &ConnRef, original: &impl Fn() -> ssize_t) -> Option<ssize_t>
     let n = by_kernel(conn, None, original)?;
     crate::state::stats::show_tx(conn, n);
     Some(n)
+}
+
+/// Sends on a connection whose lane has ended. An error that an earlier send could not return goes first.
+fn ended(conn: &ConnRef, buffers: &[iovec], original: &impl Fn() -> ssize_t) -> ssize_t {
+    match pending(conn) {
+        Errno(0) => after_end(conn, Some(buffers), original),
+        error => fail(error),
+    }
+}
+
+/// Takes the error that an earlier call could not return; 0: there is none.
+fn pending(conn: &Conn) -> Errno {
+    Errno(conn.shared().pending_error.swap(0, Ordering::Relaxed))
 }
 
 /// Makes the program's own call on a connection that stays on TCP for good. Only a tracer learns of it.
@@ -172,6 +185,13 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
             }
             Turn::Nested => return outbox::put(conn, cursor, flags),
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
+            Turn::Ended if conn.shared().pending_error.load(Ordering::Relaxed) != 0 => {
+                return if sent > 0 {
+                    sent.cast_signed()
+                } else {
+                    fail(pending(conn))
+                };
+            }
             Turn::Tcp(MustTcp::Parked) => waited = room::wait_for_wake(conn, cursor.left(), flags),
             Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
@@ -189,14 +209,24 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
         if waited == Waited::Look {
             continue;
         }
-        let limit = if matches!(turn, Turn::Ended) {
-            cursor.left()
+        let limit = cursor.rest_len(if matches!(turn, Turn::Ended) {
+            usize::MAX
         } else {
-            TCP_PIECE.min(cursor.left())
-        };
-        let n = by_tcp(conn, cursor, limit, flags, matches!(turn, Turn::Ended));
+            TCP_PIECE
+        });
+        let quiet = if sent > 0 { libc::MSG_NOSIGNAL } else { 0 };
+        let n = by_tcp(
+            conn,
+            cursor,
+            limit,
+            flags | quiet,
+            matches!(turn, Turn::Ended),
+        );
         if n < 0 {
             conn.shared().tx_waited.store(0, Ordering::Relaxed);
+            if sent > 0 {
+                keep_error(conn);
+            }
             return answer(sent, n);
         }
         if n.cast_unsigned() < limit && (must_not_block(conn, flags) || n == 0) {
@@ -256,7 +286,7 @@ pub(super) fn look_now(conn: &Conn) {
     let r =
         unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
     if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
-        super::end_tx(conn);
+        super::ending::peer_ended(conn);
     }
 }
 
@@ -267,6 +297,15 @@ pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
 /// The return value of a C call: the number of bytes if any went, else the error (errno is set).
 fn answer(sent: usize, error: ssize_t) -> ssize_t {
     if sent > 0 { sent.cast_signed() } else { error }
+}
+
+/// Keeps a connection's error for the next call, as the kernel does where some bytes of a send have gone. The kernel
+/// goes on reporting `EPIPE` by itself.
+fn keep_error(conn: &Conn) {
+    let error = errno();
+    if !matches!(error, libc::EAGAIN | libc::EINTR | libc::EPIPE) {
+        conn.shared().pending_error.store(error, Ordering::Relaxed);
+    }
 }
 
 /// Puts as much as possible into the ring. With `COPY` (mode `copy`), the bytes go through our own buffer and a device.

@@ -116,7 +116,7 @@ pub(super) fn tell_dmb(conn: &Conn, m: &mut Message, hs: &Handshake) {
     m.token = hs.rx_token;
     m.chunk = board::name_of(hs.rx_chunk - 1);
     m.slot = hs.rx_slot as u16;
-    m.ring_size = process::config().ring;
+    m.ring_size = group::own_ring_size(hs.rx_chunk - 1);
     m.echo = hs.peer_id;
     m.own_ring = conn.given_size.load(Ordering::Relaxed);
     if m.own_ring != 0 {

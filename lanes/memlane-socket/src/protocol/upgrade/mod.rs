@@ -506,14 +506,14 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
         0 => (a.ring, a.ring_size),
         _ => (own_ring::attach(hs, m, got.fds[first].take())?, m.own_ring),
     };
+    conn.tx_ring.store(ring, Ordering::Relaxed);
+    conn.tx_size.store(ring_size, Ordering::Relaxed);
     if copying::agreed(hs.peer_features)[0] {
         copying::start(conn, m.token)?;
     }
     if hs.by_channel() {
         conn.cost.begin(hs.group - 1);
     }
-    conn.tx_ring.store(ring, Ordering::Relaxed);
-    conn.tx_size.store(ring_size, Ordering::Relaxed);
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
     conn.tx_ready.store(a.ready, Ordering::Relaxed);
     if hs.peer_pid == PROCESS.pid.load(Ordering::Relaxed) {
