@@ -588,6 +588,14 @@ impl Rx {
         w.tx.0.active.load(Acquire) == DETACHED
     }
 
+    /// Has the sender declared that everything from some offset on goes by TCP? Bytes below that offset may be unread.
+    pub fn sender_ended<W: Words>(w: &DmbWords<W>) -> bool {
+        match w.sent.0.runs_declared.load(Acquire) {
+            0 => false,
+            declared => w.runs[(declared - 1) as usize % RUNS].end.load(Acquire) == u64::MAX,
+        }
+    }
+
     /// Finds what comes next in the stream.
     #[inline]
     pub fn next<W: Words>(&mut self, w: &DmbWords<W>, size: usize) -> Result<Next, Misbehaved> {

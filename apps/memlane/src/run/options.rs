@@ -17,7 +17,7 @@ const SPIN_MAX_US: u32 = 1_000_000;
 /// Settings of the library. A setting without a flag keeps the value that the environment gives it.
 #[derive(Args, Debug, Default, Clone)]
 pub(crate) struct Options {
-    /// Size of each ring, a power of two from 16K to 64M [default: 256K]
+    /// Size of each ring, a power of two from 16K to 64M [default: 4M; 256K beyond 64 connections with a process]
     #[arg(long, value_name = "SIZE", value_parser = ring)]
     pub(crate) ring: Option<u64>,
     /// Longest time to spin before a sleep, in microseconds [default: auto]

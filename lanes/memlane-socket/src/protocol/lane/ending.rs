@@ -9,7 +9,7 @@ use crate::state::process;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{PARKED, TCP_ONLY};
 use memlane_core::reason::Reason;
-use memlane_core::ring::{Misbehaved, Next, ParkCheck};
+use memlane_core::ring::{Misbehaved, ParkCheck, Rx};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
 
@@ -58,9 +58,7 @@ pub(super) fn is_announced(conn: &Conn) -> bool {
     let (Some(from), Some(to)) = (conn.rx_lane(), conn.tx_lane()) else {
         return true;
     };
-    lock_rx(conn)
-        .is_none_or(|mut held| held.next(from.words, from.ring.len()) == Ok(Next::TcpForever))
-        || to.words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0
+    Rx::sender_ended(from.words) || to.words.rx.0.flags.load(Ordering::Acquire) & TCP_ONLY != 0
 }
 
 /// The peer's side of TCP has ended: sends everything by TCP from here on. The kernel answers a death with unread bytes
