@@ -124,6 +124,40 @@ static void full_then_out_again(void) {
     finish();
 }
 
+/* The same with select, beside a descriptor that is always ready. */
+static void full_beside_a_ready_one(void) {
+    int fd = pair(), own[2];
+    uint64_t at = 0;
+    R(pipe(own));
+    R(write(own[1], "!", 1));
+    pours_until_full(fd, &at);
+    say("full: %s", errname(errno));
+    fd_set in, out;
+    struct timeval now = {0, 0};
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_SET(own[0], &in);
+    FD_SET(fd, &out);
+    int n = select((own[0] > fd ? own[0] : fd) + 1, &in, &out, NULL, &now);
+    say("select: %d, ready %d, writable %d", n, FD_ISSET(own[0], &in), FD_ISSET(fd, &out));
+    order_call(checks_pattern);
+    const uint64_t enough = at + 3000000;
+    while (at < enough) {
+        struct timeval most = {8, 0};
+        FD_ZERO(&out);
+        FD_SET(fd, &out);
+        if (select(fd + 1, NULL, &out, NULL, &most) != 1) {
+            say("stuck");
+            break;
+        }
+        pours_until_full(fd, &at);
+    }
+    R(shutdown(fd, SHUT_WR));
+    done();
+    say("all: %d", arena->values[5] == (long)at);
+    finish();
+}
+
 static void reads_slowly(int fd) {
     char buf[3000];
     uint64_t h = HASH_START, n = 0;
@@ -302,6 +336,7 @@ const struct one_case cases[] = {
     CASE(both_ways_in_one_poll_loop),
     CASE(flood_of_tiny_writes),
     CASE(full_then_out_again),
+    CASE(full_beside_a_ready_one),
     CASE(slow_reader),
     CASE(writer_with_pauses),
     CASE(ping_pong_of_every_size),

@@ -580,6 +580,76 @@ static void edge_triggered_echo_of_much(void) {
     finish();
 }
 
+static void takes_all(int fd) {
+    char buf[60000];
+    while (recv(fd, buf, sizeof buf, 0) > 0) {}
+    say("took all");
+}
+
+/* Fills the connection, then lets the peer read all: the set must say "not now", then "now", as often as it takes. */
+static void writable_again(uint32_t kind, bool rearmed) {
+    int fd = pair(), ep = epoll_create1(0);
+    struct epoll_event ev;
+    add(ep, fd, EPOLLOUT | kind, 7);
+    say("at first: %d", epoll_wait(ep, &ev, 1, 5000));
+    memset(scratch, 'w', sizeof scratch);
+    uint64_t at = 0;
+    for (long r; (r = send(fd, scratch, 9000, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;) at += (uint64_t)r;
+    say("full: %s", errname(errno));
+    if (rearmed) mod(ep, fd, EPOLLOUT | kind, 7);
+    /* An edge may be told twice, but nothing can be sent. */
+    int more = 0;
+    for (int i = 0; i < 5 && epoll_wait(ep, &ev, 1, 0) == 1; i++)
+        if (send(fd, scratch, 9000, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) more++;
+    say("not now: %d", more);
+    order_call(takes_all);
+    const uint64_t enough = at + 3000000;
+    int outs = 0;
+    while (at < enough) {
+        if (epoll_wait(ep, &ev, 1, 8000) != 1 || ev.events != EPOLLOUT || ev.data.u64 != 7) {
+            say("stuck, or another event");
+            break;
+        }
+        outs++;
+        for (long r; at < enough && (r = send(fd, scratch, 9000, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;) at += (uint64_t)r;
+        if (rearmed) mod(ep, fd, EPOLLOUT | kind, 7);
+    }
+    say("now: %d", outs > 0);
+    R(shutdown(fd, SHUT_WR));
+    done();
+    finish();
+}
+static void writable_again_by_level(void) { writable_again(0, false); }
+static void writable_again_by_edge(void) { writable_again(EPOLLET, false); }
+static void writable_again_once(void) { writable_again(EPOLLONESHOT, true); }
+
+/* One thread sleeps on the set, another finds the connection full: the sleeper must hear of room. */
+static atomic_int heard;
+static void *hears_of_room(void *arg) {
+    struct epoll_event ev;
+    heard = epoll_wait((int)(intptr_t)arg, &ev, 1, 8000) == 1 && ev.events & EPOLLOUT ? 1 : -1;
+    return NULL;
+}
+static void a_sleeper_hears_of_room(void) {
+    int fd = pair(), ep = epoll_create1(0);
+    struct epoll_event ev;
+    add(ep, fd, EPOLLOUT | EPOLLET, 7);
+    say("at first: %d", epoll_wait(ep, &ev, 1, 5000));
+    pthread_t t;
+    pthread_create(&t, NULL, hears_of_room, (void *)(intptr_t)ep);
+    nap_ms(20);
+    memset(scratch, 'w', sizeof scratch);
+    while (send(fd, scratch, 9000, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {}
+    say("full: %s", errname(errno));
+    nap_ms(20);
+    order_call(takes_all);
+    pthread_join(t, NULL);
+    say("heard: %d", heard);
+    R(shutdown(fd, SHUT_WR));
+    done();
+    finish();
+}
+
 static void interest_toggles_each_request(void) {
     int fd = pair(), ep = epoll_create1(0);
     add(ep, fd, EPOLLIN, 1);
@@ -739,6 +809,10 @@ const struct one_case cases[] = {
     CASE(modified_while_another_thread_sleeps),
     CASE(deleted_while_another_thread_sleeps),
     CASE(edge_triggered_echo_of_much),
+    CASE(writable_again_by_level),
+    CASE(writable_again_by_edge),
+    CASE(writable_again_once),
+    CASE(a_sleeper_hears_of_room),
     CASE(interest_toggles_each_request),
     CASE(fairness_with_timer_and_eventfd),
     CASE(more_ready_than_asked_for),

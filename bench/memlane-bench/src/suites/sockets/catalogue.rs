@@ -238,6 +238,7 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
     Some(match (row, group, metric) {
         ("sockperf-pp", _, "p50" | "p99") if pinned => AtMost(0.01),
         ("sockperf-tp" | "iperf3", _, "throughput") => AtLeast(3.0),
+        ("iperf3-4" | "iperf3-8" | "iperf3-back" | "iperf3-zero", _, "throughput") => AtLeast(2.0),
         ("msg100", _, "rate") if pinned => AtLeast(50.0),
         ("nginx-1" | "connections-1", _, "rate") => AtLeast(20.0),
         // Whatever their number.

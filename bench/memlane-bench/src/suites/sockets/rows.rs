@@ -18,7 +18,7 @@ pub(super) static WORKS: [Work; 13] = [
     Work {
         programs: &["iperf3"],
         sides: OF_TCP,
-        ..work("iperf3", By::Iperf3, &[line("iperf3", "iperf3, one stream", &[])])
+        ..work("iperf3", By::Iperf3, &IPERF3)
     },
     Work {
         programs: &["nginx", "wrk"],
@@ -46,6 +46,15 @@ pub(super) static WORKS: [Work; 13] = [
 const SOCKPERF: [Line; 2] = [
     line("sockperf-pp", "sockperf ping-pong, 14 B (one way)", &["ping-pong", "14"]),
     line("sockperf-tp", "sockperf throughput, 64,000 B", &["throughput", "64000"]),
+];
+/// One thread at each end serves all streams.
+#[rustfmt::skip]
+const IPERF3: [Line; 5] = [
+    line("iperf3", "iperf3, one stream", &[]),
+    line("iperf3-4", "iperf3, 4 streams", &["-P", "4"]),
+    line("iperf3-8", "iperf3, 8 streams", &["-P", "8"]),
+    line("iperf3-back", "iperf3, one stream back", &["-R"]).long(),
+    line("iperf3-zero", "iperf3, one stream by sendfile", &["-Z"]).long(),
 ];
 /// 500 and 1000 connections are those of the published tables.
 #[rustfmt::skip]
@@ -352,7 +361,7 @@ mod tests {
             told.push(about);
             ids.push(line.id);
         }
-        assert_eq!(ids.len(), 53);
+        assert_eq!(ids.len(), 57);
         assert!(told.contains(&"1,048,576 B there and back (one way)".to_owned()));
         assert_eq!(grouped(100), "100");
     }
@@ -411,11 +420,11 @@ mod tests {
 
     #[test]
     fn names_narrow_what_they_name_and_nothing_else() {
-        assert_eq!(of(&[], false), [53, 4, 7]);
-        assert_eq!(of(&[], true), [53 - 8 - 10, 4, 7]);
+        assert_eq!(of(&[], false), [57, 4, 7]);
+        assert_eq!(of(&[], true), [57 - 8 - 12, 4, 7]);
         assert_eq!(of(&["nginx"], false), [9, 3, 0]);
-        assert_eq!(of(&["nginx-16", "iperf3"], true), [2, 3, 0]);
-        assert_eq!(of(&["unix", "tcp"], false), [53, 2, 0]);
+        assert_eq!(of(&["nginx-16", "iperf3"], true), [6, 3, 0]);
+        assert_eq!(of(&["unix", "tcp"], false), [57, 2, 0]);
         assert_eq!(of(&["native"], true), [0, 0, 7]);
         assert_eq!(of(&["iceoryx2", "native-lane"], true), [0, 0, 2]);
         assert_eq!(of(&["msg100", "native", "ring"], true), [1, 4, 1]);

@@ -5,6 +5,8 @@ mod copies;
 pub mod copying;
 mod ending;
 #[cfg(test)]
+mod full;
+#[cfg(test)]
 mod looped;
 #[cfg(test)]
 mod nested;

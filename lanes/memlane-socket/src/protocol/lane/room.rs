@@ -100,8 +100,10 @@ fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
     let sent = &conn.shared().tx_to_parked;
     sent.store(0, Ordering::Relaxed);
     let is_awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
-    if !is_bulk(conn) || (must_not_block(conn, flags) && process::is_by_name()) {
-        return spin_to_wake(u32::MAX, words, is_awake);
+    match bulk_in_flight(conn, words) {
+        Some(false) => return Waited::Stalled, // it has read all, and sleeps: only TCP wakes it
+        Some(true) if !must_not_block(conn, flags) || !process::is_by_name() => {}
+        _ => return spin_to_wake(u32::MAX, words, is_awake),
     }
     let before = conn.shared().tx_full.load(Ordering::Relaxed);
     let waited = if before & TO_WAKE != 0 && has_room(words, before) {
@@ -129,11 +131,14 @@ fn spin_to_wake(most_us: u32, words: &Dmb, is_awake: impl FnMut() -> bool) -> Wa
     }
 }
 
-fn is_bulk(conn: &Conn) -> bool {
-    lock_tx(conn).is_some_and(|held| {
-        held.lane()
-            .is_some_and(|lane| held.window(lane.ring.len()) >= BULK)
-    })
+/// Has the receiver of a bulk transfer bytes to read? `None`: this is no bulk transfer.
+fn bulk_in_flight(conn: &Conn, words: &Dmb) -> Option<bool> {
+    let mut held = lock_tx(conn)?;
+    let size = held.lane()?.ring.len();
+    if held.window(size) < BULK {
+        return None;
+    }
+    Some(held.drained(words) == Ok(false))
 }
 
 /// Notes that the ring is full. Returns its words, and the stream offset up to which the receiver must have read for a

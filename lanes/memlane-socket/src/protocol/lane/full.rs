@@ -1,0 +1,125 @@
+//! Tests of full rings: what sends and waits say while the receiver does not read.
+
+use super::looped::{Looped, looped};
+use super::room::is_full;
+use crate::hooks::calls::io;
+use crate::hooks::wait::poll;
+use crate::state::{large, process};
+use core::sync::atomic::Ordering;
+use libc::pollfd;
+use std::time::Duration;
+
+/// Sends pieces of 64 KiB that do not wait, until the ring is full. Returns the number of bytes sent.
+fn fill(l: &Looped) -> usize {
+    let piece = vec![7u8; 64 * 1024];
+    let mut sent = 0;
+    while let Ok(n) = usize::try_from(send(l, &piece)) {
+        sent += n;
+    }
+    assert_eq!(crate::real::errno(), libc::EAGAIN);
+    sent
+}
+
+fn send(l: &Looped, piece: &[u8]) -> isize {
+    io::send(l.fd, piece.as_ptr().cast(), piece.len(), libc::MSG_DONTWAIT)
+}
+
+fn receive(l: &Looped, n: usize) {
+    let mut bytes = vec![0u8; n];
+    assert_eq!(
+        io::recv(l.fd, bytes.as_mut_ptr().cast(), n, 0),
+        n.cast_signed()
+    );
+}
+
+/// Asks poll whether the connection is writable, for at most `ms`.
+fn writable(l: &Looped, ms: i32) -> bool {
+    let mut p = pollfd {
+        fd: l.fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let asked = poll::poll(&raw mut p, 1, poll::limit_ms(ms), false, || {
+        // SAFETY: `p` lives until the call returns.
+        unsafe { libc::poll(&raw mut p, 1, ms) }
+    });
+    asked == 1 && p.revents == libc::POLLOUT
+}
+
+fn ends(l: Looped) {
+    process::forget(l.fd);
+    drop(l.conn);
+}
+
+#[test]
+fn a_full_ring_is_writable_again_when_a_quarter_of_it_is_free() {
+    let l = looped();
+    assert!(writable(&l, 0));
+    let sent = fill(&l);
+    receive(&l, sent); // the window has grown
+    let sent = fill(&l);
+    let size = l.conn.tx_size.load(Ordering::Relaxed) as usize;
+    assert_eq!(sent, size, "the whole ring is used, and TCP is not");
+    assert!(is_full(&l.conn) && !writable(&l, 0));
+    receive(&l, size / 8);
+    assert!(is_full(&l.conn) && !writable(&l, 0), "an eighth");
+    receive(&l, size / 8);
+    assert!(!is_full(&l.conn) && writable(&l, 0), "a quarter");
+    ends(l);
+}
+
+#[test]
+fn a_wait_naps_until_there_is_room() {
+    let l = looped();
+    let sent = fill(&l);
+    receive(&l, sent); // the window has grown
+    let sent = fill(&l);
+    std::thread::scope(|both| {
+        both.spawn(|| {
+            // The receiver is slow, but reads: TCP does not take over.
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(2));
+                receive(&l, sent / 64);
+            }
+        });
+        assert!(writable(&l, 5_000));
+    });
+    let taken = usize::try_from(l.conn.shared().rx_taken.load(Ordering::Relaxed)).unwrap();
+    assert!(taken >= sent + sent / 4, "{taken}, twice {sent}");
+    ends(l);
+}
+
+#[test]
+fn tcp_takes_over_from_a_ring_that_nobody_reads() {
+    let l = looped();
+    let sent = fill(&l);
+    std::thread::sleep(Duration::from_millis(15));
+    assert!(!is_full(&l.conn) && writable(&l, 0));
+    assert_eq!(send(&l, b"by TCP"), 6);
+    let written = memlane_sys::sock::tcp_counts(l.fd).unwrap().written;
+    assert_eq!(written, 6);
+    // Once the receiver reads, the sender waits for the ring again. The other end of the socket sends back what went
+    // by TCP.
+    use std::io::{Read as _, Write as _};
+    let mut bytes = [0u8; 6];
+    let mut other = &l.ends[1];
+    other.read_exact(&mut bytes).unwrap();
+    other.write_all(&bytes).unwrap();
+    receive(&l, sent / 4 * 3);
+    assert!(fill(&l) > 0 && is_full(&l.conn));
+    ends(l);
+}
+
+#[test]
+fn large_windows_are_counted_once_and_given_back() {
+    let l = looped();
+    let ring = 1 << 20;
+    for _ in 0..100_000 {
+        assert!(large::allows(&l.conn, ring, ring));
+    }
+    large::end(&l.conn, ring);
+    let whole = usize::try_from(memlane_sys::proc::memory()).unwrap();
+    assert!(large::allows(&l.conn, 256 * 1024, whole), "not large");
+    assert!(!large::allows(&l.conn, ring, whole), "all of the memory");
+    ends(l);
+}
