@@ -14,6 +14,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// This machine lacks something that was asked for.
     Unsupported = 3,
+    /// The gate could not be held: a build or a measurement failed, or somebody wanted it to stop.
+    NoVerdict = 4,
     /// Everything was measured, but bytes that belong in memory went by TCP.
     FellBack = 5,
 }
@@ -46,6 +48,14 @@ pub(crate) fn fail(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         message: message.into(),
     }
     .into()
+}
+
+/// The same error; if it asks for no code, it asks for `exit` from now on.
+pub(crate) fn or(error: anyhow::Error, exit: Exit) -> anyhow::Error {
+    match error.is::<Coded>() {
+        true => error,
+        false => fail(exit, format!("{error:#}")),
+    }
 }
 
 /// The code that an error asks for.

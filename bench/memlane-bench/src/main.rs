@@ -2,12 +2,13 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `suites/` | what is measured, and the drivers: `sockets`, `containers`, `blocks`, `packets`, `devmem` |
+//! | `suites/` | what is measured, and the drivers: `sockets`, `containers`, `counted`, `blocks`, `packets`, `devmem` |
 //! | `runner/` | flags, the plan, rounds, processes, CPUs, and the record of what was seen |
 //! | `sample` | the one schema of all figures |
 //! | `catalogue` (`published`) | what tables and plots show, what should be reached, what others published |
 //! | `render/` | tables, plots, the page, `RESULTS.md` |
 //! | `compare` | an older run against a newer one |
+//! | `gate` | an older build against this one, by turns |
 //! | `demo` | a few stock programs over TCP and over memlane |
 //! | `hist`, `spread` | a histogram; medians, and numbers for people |
 //! | `out`, `exit` | what is printed; exit codes |
@@ -21,6 +22,7 @@ mod demo;
 mod exit;
 #[cfg(test)]
 mod fixtures;
+mod gate;
 mod hist;
 mod out;
 mod published;
@@ -36,7 +38,7 @@ use clap::Parser;
 
 use exit::Exit;
 use runner::options::Options;
-use suites::{blocks, containers, devmem, packets, sockets};
+use suites::{blocks, containers, counted, devmem, packets, sockets};
 
 /// Measures memlane beside what else there is, on this machine.
 #[derive(Parser, Debug)]
@@ -61,6 +63,8 @@ enum Verb {
     Render(render::Args),
     /// Says which rows got better or worse, beyond their spread.
     Compare(compare::Args),
+    /// Says which rows lost against an older build, measured by turns.
+    Gate(gate::Args),
     /// Shows a few stock programs over TCP and over memlane, in about a minute.
     Demo,
     /// The other end of a measurement.
@@ -77,6 +81,8 @@ enum Suite {
     Sockets(sockets::Sockets),
     /// The socket lane between two network namespaces, by a cable and behind NAT: TCP, sockmap, memlane with its agent.
     Containers,
+    /// The socket lane, TCP and the kernel's SMC-D loopback by instructions, on one CPU of an emulated machine.
+    Counted,
     /// The block lane: volumes, and the network block devices of others.
     Blocks(blocks::Blocks),
     /// The packet lane: three modes, TCP between namespaces, DPDK's testpmd.
@@ -96,6 +102,8 @@ enum Peer {
     Hose(devmem::hose::Hose),
     /// One end of memory that is handed over.
     Hand(sockets::native::hand::Hand),
+    /// The half of `run counted` that is in the guest.
+    Counted(counted::inside::Inside),
     /// Two TAP devices, joined in the simplest way.
     Copier(packets::copier::Copier),
     /// One half of the embedded pair.
@@ -116,6 +124,7 @@ fn main() -> ExitCode {
         } => run(&suite, &options, &output),
         Verb::Render(args) => render::run(&args, &suites::catalogues()),
         Verb::Compare(args) => compare::run(&args),
+        Verb::Gate(args) => gate(&args),
         Verb::Demo => demo::run(),
         Verb::Peer { peer } => be(&peer),
     };
@@ -130,6 +139,7 @@ fn run(suite: &Suite, options: &Options, output: &render::Output) -> anyhow::Res
     let run = match suite {
         Suite::Sockets(more) => sockets::run(options, more),
         Suite::Containers => containers::run(options),
+        Suite::Counted => counted::run(options),
         Suite::Blocks(more) => blocks::run(options, more),
         Suite::Packets(more) => packets::run(options, more),
         Suite::Devmem(more) => devmem::run(options, more),
@@ -137,11 +147,17 @@ fn run(suite: &Suite, options: &Options, output: &render::Output) -> anyhow::Res
     render::show(output, &run, &suites::catalogues())
 }
 
+fn gate(args: &gate::Args) -> anyhow::Result<ExitCode> {
+    runner::sys::watch_for_interrupts();
+    gate::run(args, &suites::catalogues())
+}
+
 fn be(peer: &Peer) -> anyhow::Result<ExitCode> {
     let done = match peer {
         Peer::Embedded { half } => sockets::peer::run(half),
         Peer::Pump(pump) => packets::pump::run(pump),
         Peer::Hand(hand) => sockets::native::hand::run(hand),
+        Peer::Counted(inside) => counted::inside::run(inside),
         Peer::Copier(copier) => packets::copier::run(copier),
         Peer::Hose(hose) => devmem::hose::run(hose),
         Peer::Load(load) => blocks::load::run(load),

@@ -144,6 +144,8 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
         ("blocks", "--only", "nbdkat", "not one of"),
         ("blocks", "--volume", "1000", "whole MiB"),
         ("blocks", "--seconds", "0", "0.2"),
+        ("counted", "--only", "rr-1", "not one of"),
+        ("counted", "--rounds", "0", "1..=1000"),
         ("packets", "--only", "ovs", "not one of"),
         ("packets", "--seconds", "0", "0.2"),
         ("devmem", "--only", "netcat", "not one of"),
@@ -385,6 +387,11 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
             "containers",
             9 + 7 + 27 - 2,
             "opening tcp-cable sockmap-nat memlane-same nginx-16 redis-set-c1 short-100 rr-1m stream-64 open-first",
+        ),
+        (
+            "counted",
+            4 + 3 + 9,
+            "bulk smc nocopy sockperf-pp nginx-16 redis-set-c50 iperf3-p4",
         ),
         (
             "blocks",

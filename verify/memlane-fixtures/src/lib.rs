@@ -11,7 +11,8 @@
 
 pub mod frames;
 pub mod golden;
-pub mod guest;
 pub mod random;
 pub mod script;
 pub mod world;
+
+pub use memlane_guest as guest;

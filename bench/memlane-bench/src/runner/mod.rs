@@ -9,6 +9,7 @@
 //! | `programs`, `proc`, `sys` | where programs are; processes that are pinned, bounded and always ended; kernel calls |
 //! | `cables` | network namespaces as machines, with a cable or a router between them |
 //! | `sockmap` | a control group in which the kernel short-circuits connections |
+//! | `smc` | the kernel's SMC: its sockets, and what it has carried |
 //! | `lane` | which way the bytes of a process took |
 //! | `parse` | what programs of others print |
 //! | `machine` | where the figures were taken |
@@ -24,6 +25,7 @@ pub(crate) mod proc;
 pub(crate) mod programs;
 pub(crate) mod progress;
 pub(crate) mod record;
+pub(crate) mod smc;
 pub(crate) mod sockmap;
 pub(crate) mod sys;
 pub(crate) mod turn;

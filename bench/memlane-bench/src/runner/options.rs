@@ -1,6 +1,9 @@
 //! The flags of every suite.
 
+use std::path::PathBuf;
+
 use super::plan::Wish;
+use super::programs::Programs;
 
 /// What is measured, how often, how long.
 #[derive(clap::Args, Debug)]
@@ -17,9 +20,20 @@ pub(crate) struct Options {
     /// The length of each measurement.
     #[arg(long, value_name = "S", value_parser = seconds, global = true)]
     seconds: Option<f64>,
+    /// Measure the build in this folder instead of the one that this program belongs to.
+    #[arg(long, value_name = "FOLDER", global = true)]
+    built: Option<PathBuf>,
 }
 
 impl Options {
+    /// The programs of the build that is measured.
+    ///
+    /// # Errors
+    /// They are not there.
+    pub(crate) fn programs(&self) -> anyhow::Result<Programs> {
+        Programs::find(self.built.as_deref())
+    }
+
     /// What was asked for. Where nothing was said, `rounds` and `seconds` give the defaults of a full run and of a short one.
     pub(crate) fn wish(&self, rounds: [usize; 2], seconds: [f64; 2]) -> Wish {
         let usual = usize::from(self.quick);

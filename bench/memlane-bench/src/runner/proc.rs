@@ -214,6 +214,13 @@ impl Job {
         ))
     }
 
+    /// Waits for the end, however it ends: its standard output, and in a few words how it ended and what it said.
+    pub(crate) fn printed(mut self) -> anyhow::Result<(String, String)> {
+        let status = self.wait()?;
+        let said = format!("{status}: {}", tail(&read_text(&self.err)));
+        Ok((read_text(&self.out), said))
+    }
+
     /// Waits for the end of one of our own programs and reads what it has printed: one JSON document.
     pub(crate) fn told<T: serde::de::DeserializeOwned>(self) -> anyhow::Result<T> {
         let program = self.program.clone();

@@ -27,29 +27,23 @@ impl Record {
     }
 
     /// Keeps the figures of one system in one row and round.
-    pub(crate) fn add(&mut self, row: &str, system: &str, round: usize, figures: &[Figure]) {
-        for (metric, unit, value) in figures {
-            self.named(row, system, round, ((*metric).to_owned(), unit, *value));
-        }
-    }
-
-    /// Keeps a figure whose metric has a part after a point.
-    pub(crate) fn named(
+    pub(crate) fn add<M: AsRef<str>, U: AsRef<str>>(
         &mut self,
         row: &str,
         system: &str,
         round: usize,
-        (metric, unit, value): (String, &str, f64),
+        figures: &[(M, U, f64)],
     ) {
-        self.samples.push(Sample {
+        let samples = figures.iter().map(|(metric, unit, value)| Sample {
             suite: self.suite.to_owned(),
             row: row.to_owned(),
             system: system.to_owned(),
-            metric,
-            unit: unit.to_owned(),
+            metric: metric.as_ref().to_owned(),
+            unit: unit.as_ref().to_owned(),
             round,
-            value,
+            value: *value,
         });
+        self.samples.extend(samples);
     }
 
     /// Says that something cannot be measured here, and keeps that.

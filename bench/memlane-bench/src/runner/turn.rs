@@ -6,7 +6,7 @@ use super::machine::{self, Asked};
 use super::plan::{Part as _, Plan, Row};
 use super::programs::Programs;
 use super::progress::{Progress, minutes};
-use super::record::{Figure, Record};
+use super::record::Record;
 use super::{proc, sys};
 use crate::catalogue::System;
 use crate::exit::{Exit, fail};
@@ -26,10 +26,10 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new(seconds: f64) -> anyhow::Result<Bench> {
+    pub(crate) fn new(programs: Programs, seconds: f64) -> anyhow::Result<Bench> {
         let cpus = sys::allowed_cpus();
         Ok(Bench {
-            programs: Programs::find()?,
+            programs,
             scratch: proc::Scratch::new()?,
             cpus: [cpus[0], cpus[cpus.len().min(2) - 1]],
             seconds,
@@ -43,6 +43,8 @@ pub(crate) trait Suite {
     const NAME: &'static str;
     /// Whose versions are told.
     const PROGRAMS: &'static [Asked];
+    /// Whether others' load makes its figures spread.
+    const MINDS_LOAD: bool = true;
     /// What else it was told, for the head of the run.
     fn settings(&self) -> Vec<(&'static str, String)>;
     /// Why a system cannot be measured here, if so.
@@ -69,7 +71,7 @@ pub(crate) fn run<S: Suite>(suite: &mut S, mut plan: Plan<S::Row>) -> anyhow::Re
     for missing in plan.without(|part, system| suite.lacks(part, system)) {
         record.missing(missing.part.word(), missing.system.id, &missing.why);
     }
-    if machine.is_busy() {
+    if machine.is_busy() && S::MINDS_LOAD {
         let load = &machine.load;
         out::warn(&format!(
             "this machine is busy (load {load}): figures will spread"
@@ -183,7 +185,12 @@ impl<R: Row> Turn<'_, R> {
     }
 
     /// Keeps the figures of a row.
-    pub(crate) fn keep(&mut self, row: &R, system: &System, figures: &[Figure]) {
+    pub(crate) fn keep<M: AsRef<str>, U: AsRef<str>>(
+        &mut self,
+        row: &R,
+        system: &System,
+        figures: &[(M, U, f64)],
+    ) {
         let id = row.id();
         let about = format!("{}{id} {}: {}", self.head(), system.id, told(figures));
         let cost = row.part().cost(self.plan.wish.seconds);
@@ -202,11 +209,11 @@ impl<R: Row> Turn<'_, R> {
 }
 
 /// The first figure that is judged, for people.
-fn told(figures: &[Figure]) -> String {
+fn told<M: AsRef<str>, U: AsRef<str>>(figures: &[(M, U, f64)]) -> String {
     let judged = |id: &str| metric(id).is_some_and(|(_, better)| better != Better::Neither);
-    let first = figures.iter().find(|(id, ..)| judged(id));
+    let first = figures.iter().find(|(id, ..)| judged(id.as_ref()));
     first.map_or(String::new(), |(_, unit, value)| {
-        format!("{} {unit}", short(*value))
+        format!("{} {}", short(*value), unit.as_ref())
     })
 }
 

@@ -1,7 +1,8 @@
-//! The five suites: what each measures, and its drivers.
+//! The six suites: what each measures, and its drivers.
 
 pub(crate) mod blocks;
 pub(crate) mod containers;
+pub(crate) mod counted;
 pub(crate) mod devmem;
 pub(crate) mod packets;
 pub(crate) mod sockets;
@@ -9,10 +10,11 @@ pub(crate) mod sockets;
 use crate::catalogue::Catalogue;
 
 /// What each suite shows, in the order of `bench/RESULTS.md`.
-pub(crate) fn catalogues() -> [Catalogue; 5] {
+pub(crate) fn catalogues() -> [Catalogue; 6] {
     [
         sockets::catalogue::catalogue(),
         containers::catalogue::catalogue(),
+        counted::catalogue::catalogue(),
         blocks::catalogue::catalogue(),
         packets::catalogue::catalogue(),
         devmem::catalogue::catalogue(),

@@ -80,7 +80,7 @@ fn command(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::
 
 /// Our own generator.
 fn own(bench: &Bench, at: &str, row: &Work, seconds: f64) -> Command {
-    let mut command = confined(&bench.programs.bench);
+    let mut command = confined(&bench.programs.lanes);
     command.args(["peer", "load", "--pattern", row.pattern.word(), "--json"]);
     let numbers = [
         ("--block", row.block),

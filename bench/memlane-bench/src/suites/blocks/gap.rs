@@ -99,8 +99,8 @@ pub(super) fn measure(bench: &Bench, scenario: &Scenario) -> anyhow::Result<Seen
     let (server, at, paths) = start(bench, scenario.paths, paths)?;
     let sign = bench.scratch.name("begun");
     let mut command = match &paths {
-        Paths::Cables(cables) => cables.command(Side::Client, &bench.programs.bench),
-        Paths::Links(_) => confined(&bench.programs.bench),
+        Paths::Cables(cables) => cables.command(Side::Client, &bench.programs.lanes),
+        Paths::Links(_) => confined(&bench.programs.lanes),
     };
     generator(&mut command, scenario, &sign);
     command.args([&at.join(","), &volume(bench.size)]);

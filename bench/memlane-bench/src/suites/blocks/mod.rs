@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options, more: &Blocks) -> anyhow::Result<Run> {
     let mut wish = options.wish([5, 2], [1.0, 1.0]);
     wish.only.extend(more.jobs.then(|| "jobs".to_owned()));
     let plan = Plan::new(wish)?;
-    let common = turn::Bench::new(plan.wish.seconds)?;
+    let common = turn::Bench::new(options.programs()?, plan.wish.seconds)?;
     let mut bench = Bench {
         fio_cpu: fio::fixed_cost(&common.scratch)?,
         programs: common.programs,

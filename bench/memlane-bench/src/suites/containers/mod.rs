@@ -39,7 +39,7 @@ struct Measured {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Run> {
     let plan: Plan<Row> = Plan::new(options.wish([5, 3], [2.0, 1.0]))?;
-    let bench = Bench::new(plan.wish.seconds)?;
+    let bench = Bench::new(options.programs()?, plan.wish.seconds)?;
     if plan.measures(|_, system| system.ours) {
         sockets::try_launcher(&bench.programs, UPGRADE)?;
     }
@@ -61,6 +61,7 @@ impl Measured {
             pinned: true,
             network: self.scene.network(column.place)?,
             sockmap: self.scene.sockmap(),
+            smc: None,
         })
     }
 

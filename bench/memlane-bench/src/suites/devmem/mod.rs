@@ -48,7 +48,7 @@ struct Measured {
 pub(crate) fn run(options: &Options, more: &Devmem) -> anyhow::Result<Run> {
     let plan = Plan::new(options.wish([9, 5], [1.0, 0.5]))?;
     let congestion_control = congestion_control(more.congestion.as_deref())?;
-    let bench = Bench::new(plan.wish.seconds)?;
+    let bench = Bench::new(options.programs()?, plan.wish.seconds)?;
     let mut measured = Measured {
         bench,
         congestion_control,

@@ -57,7 +57,7 @@ pub(super) fn sender(bench: &Bench, congestion: &str, row: &Row, address: &str) 
 }
 
 fn hose(bench: &Bench, cpu: usize) -> Command {
-    let mut command = Command::new(&bench.programs.bench);
+    let mut command = Command::new(&bench.programs.lanes);
     command.args(["peer", "hose"]);
     sys::confine(&mut command, &[bench.cpus[cpu]]);
     command

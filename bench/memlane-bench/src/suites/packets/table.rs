@@ -21,7 +21,7 @@ pub(super) fn cpu(bench: &Bench, does: Does) -> usize {
 
 /// A pump's command, on the first or the second of our CPUs.
 pub(super) fn command(bench: &Bench, end: End, does: Does, row: &Row, socket: &str) -> Command {
-    let mut command = Command::new(&bench.programs.bench);
+    let mut command = Command::new(&bench.programs.lanes);
     command.args(["peer", "pump", end.word()]);
     command.arg(match does {
         Does::Send => "send",

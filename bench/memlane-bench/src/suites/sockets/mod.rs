@@ -76,7 +76,7 @@ struct Measured {
 
 pub(crate) fn run(options: &Options, more: &Sockets) -> anyhow::Result<Run> {
     let plan = planned(options.wish([5, 3], [2.0, 1.0]))?;
-    let bench = Bench::new(plan.wish.seconds)?;
+    let bench = Bench::new(options.programs()?, plan.wish.seconds)?;
     let other = native::find(more.iceoryx2.as_deref(), &bench.programs.bench);
     let mut measured = Measured::new(bench, &more.upgrade, other, &plan)?;
     turn::run(&mut measured, plan)
@@ -94,7 +94,7 @@ pub(crate) fn quietly(rows: &[&str], rounds: usize, seconds: f64) -> anyhow::Res
         rounds,
         seconds,
     })?;
-    let bench = Bench::new(seconds)?;
+    let bench = Bench::new(Programs::find(None)?, seconds)?;
     let mut measured = Measured::new(bench, "auto", None, &plan)?;
     let mut record = Record::new(Measured::NAME);
     turn::rounds(&mut measured, &plan, &mut record, &mut Progress::silent())?;
@@ -159,6 +159,7 @@ impl Measured {
                 pinned: now,
                 network: &self.network,
                 sockmap: self.sockmap.as_ref().ok(),
+                smc: None,
             };
             let mut readings = Vec::new();
             let done = work::measure(
@@ -273,28 +274,29 @@ pub(in crate::suites) fn keep<R: plan::Row>(
     system: &System,
     reading: &Reading,
 ) {
-    let mut figures = reading.values.clone();
+    turn.keep(row, system, &figures(reading));
+}
+
+/// All figures of a reading, with the way that its bytes took.
+pub(in crate::suites) fn figures(reading: &Reading) -> Vec<(String, &'static str, f64)> {
     let lane = &reading.lane;
-    let told = system.ours && lane.pages > 0;
-    if told {
-        figures.push(("ring_bytes", "B", lane.ring as f64));
-        figures.push(("tcp_bytes", "B", lane.tcp as f64));
-    }
-    figures.extend(
-        reading
-            .carried
-            .map(|bytes| ("wire_bytes", "B", bytes as f64)),
-    );
-    turn.keep(row, system, &figures);
-    for (code, connections) in lane.reasons.iter().filter(|_| told) {
+    let told = lane.pages > 0;
+    let bytes = [("ring_bytes", lane.ring), ("tcp_bytes", lane.tcp)];
+    let bytes = bytes.into_iter().filter(|_| told);
+    let bytes = bytes.chain(reading.carried.map(|bytes| ("wire_bytes", bytes)));
+    let bytes = bytes.map(|(metric, bytes)| (metric, "B", bytes as f64));
+    let values = reading.values.iter().copied().chain(bytes);
+    let values = values.map(|(metric, unit, value)| (metric.to_owned(), unit, value));
+    let reasons = lane.reasons.iter().filter(|_| told);
+    let reasons = reasons.map(|(code, connections)| {
         let name = memlane_core::reason::Reason(*code).name();
-        let figure = (
+        (
             format!("fallback.{name}"),
             "connections",
             *connections as f64,
-        );
-        turn.record.named(&row.id(), system.id, turn.round, figure);
-    }
+        )
+    });
+    values.chain(reasons).collect()
 }
 
 /// Tries the launcher once: better one clear line than a failure in each row.

@@ -10,6 +10,7 @@ use super::network::{End, Network};
 use super::works::Side;
 use crate::runner::proc::{self, Job, Service};
 use crate::runner::record::Figure;
+use crate::runner::smc::Smc;
 use crate::runner::sockmap::Sockmap;
 use crate::runner::turn::Bench;
 use crate::runner::{lane, sys};
@@ -61,6 +62,8 @@ pub(in crate::suites) struct Trial<'a> {
     pub(in crate::suites) network: &'a Network,
     /// In the column of that name.
     pub(in crate::suites) sockmap: Option<&'a Sockmap>,
+    /// In the column of that name.
+    pub(in crate::suites) smc: Option<&'a Smc>,
 }
 
 /// Where a program runs.
@@ -210,6 +213,9 @@ impl Trial<'_> {
         if let (Side::Sockmap, Some(sockmap)) = (side, self.sockmap) {
             sockmap.confine(&mut command);
         }
+        if let (Side::Smc, Some(smc)) = (side, self.smc) {
+            smc.gives_sockets(&mut command);
+        }
         command
     }
 
@@ -248,6 +254,14 @@ impl Trial<'_> {
         self.run_for(self.bench.seconds, server, command)
     }
 
+    /// Which way bytes have taken until now.
+    fn lane(&self, server: &Service) -> lane::Usage {
+        match self.side {
+            Side::Smc => Smc::usage(),
+            _ => server.lane(),
+        }
+    }
+
     /// Runs a client that measures for `seconds` to its end.
     pub(in crate::suites) fn run_for(
         &self,
@@ -255,13 +269,13 @@ impl Trial<'_> {
         server: &Service,
         command: Command,
     ) -> anyhow::Result<Ran> {
-        let (before, wire) = (server.lane(), self.network.carried());
+        let (before, wire) = (self.lane(server), self.network.carried());
         let cpu = || server.cpu_seconds() + sys::children_cpu_seconds();
         let begin = cpu();
         let text = self.start_for(seconds, command)?.finish()?;
         Ok(Ran {
             text,
-            lane: server.lane().since(&before),
+            lane: self.lane(server).since(&before),
             cpu: cpu() - begin,
             carried: self
                 .network

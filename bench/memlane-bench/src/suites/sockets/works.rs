@@ -11,6 +11,8 @@ pub(in crate::suites) enum Side {
     Unix,
     /// As they are, and the kernel's sockmap between them.
     Sockmap,
+    /// As they are, with SMC sockets in the place of TCP's; only on the counted clock, in a guest.
+    Smc,
     /// Under `memlane run --mode copy`.
     Copy,
     /// Under `memlane run --mode nocopy`.
@@ -18,7 +20,7 @@ pub(in crate::suites) enum Side {
 }
 
 impl Side {
-    /// From left to right.
+    /// Those of the socket suite, from left to right.
     pub(in crate::suites) const ALL: [Side; 5] = [
         Side::Tcp,
         Side::Unix,
@@ -33,6 +35,7 @@ impl Side {
             Side::Tcp => system("tcp", "TCP", false),
             Side::Unix => system("unix", "UNIX", false),
             Side::Sockmap => system("sockmap", "sockmap", false),
+            Side::Smc => system("smc", "SMC-D loopback", false),
             Side::Copy => system("copy", "memlane copy", true),
             Side::Nocopy => system("nocopy", "memlane nocopy", true),
         }
@@ -68,6 +71,7 @@ pub(in crate::suites) enum By {
     Oversubscribed,
     /// Arguments: what sockperf does, bytes of a message.
     Sockperf,
+    /// Arguments: more of the client's flags.
     Iperf3,
     /// Arguments: wrk's threads, connections, path.
     Nginx,

@@ -119,7 +119,7 @@ fn program(
     system: &'static str,
 ) -> anyhow::Result<(Vec<OsString>, &'static str)> {
     let ours = |by| {
-        let exe = bench.programs.bench.clone().into();
+        let exe = bench.programs.lanes.clone().into();
         (vec![exe, "peer".into(), "hand".into()], by)
     };
     Ok(match system {

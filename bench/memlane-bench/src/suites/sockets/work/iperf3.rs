@@ -1,4 +1,4 @@
-//! iperf3, one stream, as in the published tables.
+//! iperf3: one stream, as in the published tables, or more.
 
 use super::super::trial::{Address, Place, Reading, Trial, cpu_of_bytes};
 use super::super::works::Line;
@@ -11,15 +11,9 @@ pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading>
     let args = ["-s", "-B", trial.network.listens(), "-p", &number];
     let server = trial.command(Place::SERVER, "iperf3", &args)?;
     let server = trial.serve(server, &Address::Port(port))?;
-    let args = [
-        "-c",
-        trial.network.reached(),
-        "-p",
-        &number,
-        "-t",
-        &seconds,
-        "-J",
-    ];
+    let mut args = vec!["-c", trial.network.reached(), "-p", &number];
+    args.extend(["-t", &seconds, "-J"]);
+    args.extend(line.args);
     let ran = trial.run(&server, trial.command(Place::CLIENT, "iperf3", &args)?)?;
     let rate = parse::iperf3_gbits(&ran.text)?;
     let mut values = vec![("throughput", "Gbit/s", rate)];
