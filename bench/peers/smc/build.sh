@@ -31,11 +31,12 @@ out=$(cd "$1" && pwd)/$release
 
 work=$(mktemp -d "$out.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
 root=$work/root
 cd "$work"
 
 # Image, headers and source move together: a kernel refuses modules of another version.
-for package in "linux-headers-$release" "linux-headers-$common-common" "linux-kbuild-$common" "$SOURCE" pahole; do
+for package in "linux-headers-$release" "linux-headers-$common-common" "linux-kbuild-$common" "$SOURCE"; do
     apt-get -qq -o APT::Sandbox::User= download "$package" || die "apt has no $package"
 done
 for archive in ./*.deb; do
@@ -54,7 +55,7 @@ tar -xJf "$root/usr/src/$SOURCE.tar.xz" "$SOURCE/net/smc"
 # shellcheck disable=SC2016 # make's variable
 sed -i 's#^ccflags-y += -I$(src)#& -DCONFIG_SMC_LO=1#' "$SOURCE/net/smc/Makefile"
 grep -q CONFIG_SMC_LO=1 "$SOURCE/net/smc/Makefile" || die "the Makefile of net/smc is not as it was"
-PATH=$root/usr/bin:$PATH make -C "$headers" M="$work/$SOURCE/net/smc" \
+make -C "$headers" M="$work/$SOURCE/net/smc" \
     CONFIG_SMC=m CONFIG_SMC_DIAG=n CONFIG_SMC_LO=y modules >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; die "make failed"; }
 
 mkdir -p "$work/result"

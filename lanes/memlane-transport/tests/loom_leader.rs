@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const PREEMPTIONS: usize = 3;
+/// Where two threads spin: with 3 the model takes more than 10 minutes.
+const PREEMPTIONS_OF_TWO: usize = 2;
 
 /// A word that is not changed in one step.
 struct Torn(AtomicU64);
@@ -87,9 +89,9 @@ impl Event {
     }
 }
 
-fn check(model: impl Fn() + Send + Sync + 'static) {
+fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.preemption_bound = Some(preemptions);
     builder.check(model);
 }
 
@@ -143,7 +145,7 @@ fn submit<W: Exchange<u64>>(session: &Submits<W>, request: u32, late: bool) {
 }
 
 fn requests<W: Exchange<u64> + 'static>(word: fn() -> W, late: bool) {
-    check(move || {
+    check(PREEMPTIONS, move || {
         let session = Arc::new(Submits {
             leadership: Leadership::new(word()),
             queue: Mutex::new(Vec::new()),
@@ -208,6 +210,8 @@ enum Mistake {
     CountsLate,
     /// A thread that has spun goes away without parking.
     NeverParks,
+    /// Of two threads that spin, the first one parks when it goes away, not the last one.
+    FirstParks,
 }
 
 /// By the leader: passes until it may leave, as `session::drive::passes_and`. `parks`: `None` for a thread that spins.
@@ -268,19 +272,42 @@ fn passer_by(session: &Sleeps, _: Mistake) {
     }
 }
 
-/// Spins for two turns, in vain, and goes away.
-fn spinner(session: &Sleeps, mistake: Mistake) {
-    assert!(session.leadership.spin());
-    for _ in 0..2 {
+/// Spins for so many turns, in vain, and goes away.
+fn spins(session: &Sleeps, turns: usize, mistake: Mistake) {
+    let first = session.leadership.spin() == 1;
+    for _ in 0..turns {
         if session.leadership.lead() {
             passes(session, |_| None);
         }
     }
-    session.leadership.stop_spinning();
-    let parks = mistake != Mistake::NeverParks;
+    let last = session.leadership.stop_spinning();
+    let parks = match mistake {
+        Mistake::NeverParks => false,
+        Mistake::FirstParks => first,
+        _ => last,
+    };
     if parks && session.leadership.must_park() && session.leadership.lead() {
         passes(session, when_somebody_sleeps);
     }
+}
+
+fn spinner(session: &Sleeps, mistake: Mistake) {
+    spins(session, 2, mistake);
+}
+
+/// Spins for one turn, in vain, and goes away.
+fn spins_once(session: &Sleeps, mistake: Mistake) {
+    spins(session, 1, mistake);
+}
+
+/// Spins, too, before the peer sends the result.
+fn spins_before_the_peer(session: &Sleeps, mistake: Mistake) {
+    spins(session, 1, mistake);
+    peer(session);
+}
+
+fn only_the_peer(session: &Sleeps, _: Mistake) {
+    peer(session);
 }
 
 fn peer(session: &Sleeps) {
@@ -291,83 +318,63 @@ fn peer(session: &Sleeps) {
     }
 }
 
-fn sleepers(other: fn(&Sleeps, Mistake), mistake: Mistake) {
-    check(move || {
+/// One thread waits asleep, for what the peer sends; what two others do must not leave it asleep.
+fn sleepers(others: [fn(&Sleeps, Mistake); 2], preemptions: usize, mistake: Mistake) {
+    check(preemptions, move || {
         let session = Arc::new(Sleeps {
             leadership: Leadership::new(AtomicU64::new(0)),
             connection: Mutex::default(),
             done: Mutex::new(false),
             event: Event::new(),
         });
-        let (a, b) = (Arc::clone(&session), Arc::clone(&session));
-        let other = thread::spawn(move || other(&a, mistake));
-        let peer = thread::spawn(move || peer(&b));
+        let start = |other: fn(&Sleeps, Mistake)| {
+            let session = Arc::clone(&session);
+            thread::spawn(move || other(&session, mistake))
+        };
+        let others = others.map(start);
         sleeper(&session, mistake);
-        other.join().expect("no panic");
-        peer.join().expect("no panic");
+        for other in others {
+            other.join().expect("no panic");
+        }
     });
 }
 
 #[test]
 fn nobody_sleeps_for_ever_while_another_thread_leads_and_goes_away() {
-    sleepers(passer_by, Mistake::None);
+    sleepers([passer_by, only_the_peer], PREEMPTIONS, Mistake::None);
 }
 
 #[test]
 fn nobody_sleeps_for_ever_after_another_thread_has_spun() {
-    sleepers(spinner, Mistake::None);
+    sleepers([spinner, only_the_peer], PREEMPTIONS, Mistake::None);
 }
 
 #[test]
 fn a_sleeper_that_counts_itself_late_sleeps_for_ever() {
-    is_found_wrong(|| sleepers(passer_by, Mistake::CountsLate));
+    is_found_wrong(|| sleepers([passer_by, only_the_peer], PREEMPTIONS, Mistake::CountsLate));
 }
 
 #[test]
 fn a_thread_that_spins_and_never_parks_leaves_another_asleep() {
-    is_found_wrong(|| sleepers(spinner, Mistake::NeverParks));
+    is_found_wrong(|| sleepers([spinner, only_the_peer], PREEMPTIONS, Mistake::NeverParks));
 }
 
-// ---- followers --------------------------------------------------------------
+#[test]
+fn nobody_sleeps_for_ever_after_two_threads_have_spun_in_turns() {
+    sleepers(
+        [spins_once, spins_before_the_peer],
+        PREEMPTIONS_OF_TWO,
+        Mistake::None,
+    );
+}
 
-/// Two ports follow the background poller, which leads for them or stops to. `asks`: they heed what `follow` says.
-fn followers(asks: bool) {
-    check(move || {
-        let leadership = Leadership::new(AtomicU64::new(0));
-        assert!(leadership.share());
-        let session = Arc::new((leadership, [Event::new(), Event::new()]));
-        let ports: Vec<_> = (0..2)
-            .map(|number| {
-                let session = Arc::clone(&session);
-                thread::spawn(move || {
-                    let (leadership, events) = &*session;
-                    let follows = leadership.follow();
-                    if follows || !asks {
-                        events[number].wait();
-                    }
-                    if follows {
-                        leadership.unfollow();
-                    }
-                })
-            })
-            .collect();
-        let (leadership, events) = &*session;
-        // Nobody may follow any more, or somebody does, and gets its result.
-        if !leadership.unshare() {
-            events.iter().for_each(Event::signal);
-        }
-        ports
-            .into_iter()
-            .for_each(|port| port.join().expect("no panic"));
+#[test]
+fn the_first_of_two_threads_that_spin_parks_too_early() {
+    is_found_wrong(|| {
+        sleepers(
+            [spins_once, spins_before_the_peer],
+            PREEMPTIONS_OF_TWO,
+            Mistake::FirstParks,
+        )
     });
-}
-
-#[test]
-fn nobody_follows_a_background_poller_that_has_stopped() {
-    followers(true);
-}
-
-#[test]
-fn a_port_that_follows_without_asking_sleeps_for_ever() {
-    is_found_wrong(|| followers(false));
 }

@@ -118,6 +118,8 @@ pub struct Spin {
     crowded: Option<Instant>,
     /// The machine has one core: while this thread looks, the other side cannot work.
     one_core: bool,
+    /// How many threads look in turns, this one among them.
+    threads: u64,
     wait: Wait,
 }
 
@@ -152,8 +154,16 @@ impl Spin {
             late: 0,
             crowded: None,
             one_core: cores() < 2,
+            threads: 1,
             wait: Wait::None,
         }
+    }
+
+    /// Starts a wait of one of `threads` threads of this process that all look for the same things, in turns. If they are
+    /// as many as the cores, each offers its core after each look; that it was away for long is then no loss.
+    pub fn start_among(&mut self, threads: u64, limit: Duration) {
+        self.threads = threads;
+        self.start(limit);
     }
 
     /// Starts a wait that looks for at most `limit`. A wait that is not started by this starts with the first
@@ -209,7 +219,8 @@ impl Spin {
         };
         self.looks = self.looks.wrapping_add(1);
         let now = last > YIELD_AFTER && self.looks.is_multiple_of(YIELD_EVERY);
-        if self.policy.yields && self.crowded.is_none() && (now || self.shares_its_core()) {
+        let offers = self.crowded.is_none() && (now || self.shares_its_core());
+        if self.policy.yields && (offers || self.fills_the_cores()) {
             self.offered = true;
             std::thread::yield_now();
         } else {
@@ -240,6 +251,12 @@ impl Spin {
             false => 0,
         };
         self.budget = self.budget.max(gap * 2).min(self.policy.longest);
+    }
+
+    /// After [`found`](Self::found): what was found was made by threads that had this core meanwhile. So the core was not
+    /// lost but lent, and is offered again.
+    pub fn was_lent(&mut self) {
+        self.crowded = None;
     }
 
     /// Whether the next wait would look at all, or sleep at once.
@@ -279,7 +296,7 @@ impl Spin {
         if let Wait::Looking { last, .. } = &mut self.wait {
             let gap = since.saturating_sub(*last);
             *last = since;
-            if gap >= LOST_CORE {
+            if gap >= LOST_CORE && self.threads == 1 {
                 self.crowded = Instant::now().checked_add(gap * PAUSE_AFTER_LOSS);
             }
         }
@@ -288,6 +305,11 @@ impl Spin {
     /// For all that is known, the other side runs on this core.
     fn shares_its_core(&self) -> bool {
         self.late >= SAME_CORE && !self.late.is_multiple_of(MOVED)
+    }
+
+    /// Are there as many threads that take turns as there are cores?
+    fn fills_the_cores(&self) -> bool {
+        self.threads > 1 && usize::try_from(self.threads).is_ok_and(|threads| threads >= cores())
     }
 
     fn stop(&mut self) {
@@ -458,5 +480,23 @@ mod tests {
         assert_eq!(sleeping(&mut all), 0);
         drop(all);
         assert_eq!(LOOKING.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn threads_that_fill_the_cores_offer_theirs_after_each_look_and_do_not_lose_it() {
+        let mut spin = spin(Policy::default());
+        let many = u64::try_from(cores()).expect("a count") + 1;
+        for (threads, offers) in [(many, true), (1, false)] {
+            spin.start_among(threads, Duration::MAX);
+            spin.looked(Duration::from_nanos(100));
+            spin.pause();
+            assert_eq!(std::mem::take(&mut spin.offered), offers, "{threads}");
+            spin.looked(LOST_CORE * 2);
+            assert_eq!(spin.crowded.is_none(), offers, "{threads}");
+        }
+        // It was not lost, either, if what was found needed it.
+        spin.found();
+        spin.was_lent();
+        assert_eq!(spin.budget(), LONGEST);
     }
 }

@@ -21,6 +21,7 @@ use crate::out;
 use crate::runner::machine::this_machine;
 use crate::runner::options::seconds;
 use crate::runner::proc::Scratch;
+use crate::runner::progress::minutes;
 use report::{Report, SCHEMA, Told};
 use rows::Row;
 use turns::{Build, Turns};
@@ -91,13 +92,19 @@ fn held(args: &Args, catalogues: &[Catalogue]) -> anyhow::Result<Exit> {
             "this machine is busy (load {load}): small losses will not be seen"
         ));
     }
-    let figures = compared(&turns, &rows, usize::from(rounds), LEAST[clock])?;
+    let rounds = usize::from(rounds);
+    let time = minutes(turns.cost(&rows, rounds));
+    let count = rows.len();
+    out::stderr(&format!(
+        "{rounds} rounds of {count} rows, of both builds: about {time}; Ctrl-C clears away\n"
+    ));
+    let figures = compared(&turns, &rows, rounds, LEAST[clock])?;
     let [base, new] = turns.builds.map(|build| build.name);
     let report = Report {
         schema: SCHEMA,
         base,
         new,
-        rounds: usize::from(rounds),
+        rounds,
         seconds: args.seconds,
         counted: args.counted,
         least: LEAST[clock],

@@ -54,6 +54,17 @@ impl Series {
 }
 
 impl Turns {
+    /// About how many seconds that takes: what a suite takes to begin and to end is as much as a measurement.
+    pub(super) fn cost(&self, rows: &[Row], rounds: usize) -> f64 {
+        let measurement = self.seconds.ceil();
+        let of = |batch: Range<usize>| match rows[batch.start].suite {
+            COUNTED => (batch.len() + 1) as f64 * measurement * 9.0,
+            _ => rows[batch.start].systems().len() as f64 * (measurement + 1.2),
+        };
+        let round: f64 = batches(rows).into_iter().map(of).sum();
+        round * (2 * rounds) as f64
+    }
+
     /// All rounds of some rows. In each round the builds alternate row by row, or with all rows of a suite that boots a
     /// guest for them; every second round begins with the other build. The result has a list for each row.
     ///

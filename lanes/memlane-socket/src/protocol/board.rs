@@ -255,6 +255,16 @@ pub fn any_ready() -> bool {
     any_ready_word(|_, _| true)
 }
 
+/// How many connections have something published since the last [`harvest`].
+pub fn count_ready() -> u64 {
+    let sum = core::cell::Cell::new(0);
+    any_ready_word(|_, ready| {
+        sum.set(sum.get() + u64::from(ready.load(Ordering::Relaxed).count_ones()));
+        false
+    });
+    sum.get()
+}
+
 /// Forgets the parent's boards in the child of a fork.
 pub(super) fn forget_all() {
     for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {

@@ -24,14 +24,13 @@ const GAP_US: u64 = 200;
 const FULL_TIMES: u64 = 8;
 /// … but for at most this many microseconds.
 const FULL_MOST_US: u64 = 50_000;
-/// A thread that spins asks whether another task wants the CPU every so often, in microseconds. Most of what is worth
-/// spinning for comes sooner. The question is a yield, which takes a fraction of a microsecond on a CPU of one's own.
-const POLITE_US: u64 = 10;
 /// A yield that returns within this many microseconds found no other task on this CPU.
 const ALONE_US: u64 = 3;
 /// A task that keeps a yielded CPU for this many microseconds has work of its own, unrelated to memlane. The peers of
 /// this thread, and even a hundred such pairs, give it back much sooner.
 const UNRELATED_US: u64 = 1000;
+/// What a peer takes for an answer at most, in microseconds: about a request of nginx's by TCP.
+const SERVICE_US: u64 = 50;
 /// A thread that has lost this many microseconds to unrelated tasks in a row …
 const LOST_LEAST_US: u64 = 16_000;
 /// … with at most this many microseconds between two losses, and more than half of the time, sleeps.
@@ -108,10 +107,16 @@ pub fn budget_for_room() -> u64 {
 }
 
 /// Spins until `ready` returns `true`, for at most `budget` ticks, and keeps the thread's score. `here`: the peer was
-/// last seen on this very CPU.
+/// last seen on this very CPU. `served` says, after a long yield, how many of this thread's peers have answered: they
+/// took some of that time.
 #[inline]
-pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
-    let spun = turn(budget, here, ready);
+pub fn until(
+    budget: u64,
+    here: bool,
+    ready: impl FnMut() -> bool,
+    served: impl Fn() -> u64,
+) -> Spun {
+    let spun = turn(budget, here, ready, || served() * SERVICE_US);
     match spun {
         Spun::Ready if budget > 0 => hit(),
         Spun::Nothing if budget > 0 => miss(),
@@ -124,11 +129,16 @@ pub fn until(budget: u64, here: bool, ready: impl FnMut() -> bool) -> Spun {
 /// the score of waits for data does not count here.
 pub fn for_room(most_us: u32, here: bool, ready: impl FnMut() -> bool) -> Spun {
     let most = u64::from(most_us).saturating_mul(PROCESS.ticks_per_us.load(Ordering::Relaxed));
-    turn(budget_for_room().min(most), here, ready)
+    turn(budget_for_room().min(most), here, ready, || 0)
 }
 
 #[inline]
-fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
+fn turn(
+    budget: u64,
+    here: bool,
+    mut ready: impl FnMut() -> bool,
+    peers_us: impl Fn() -> u64,
+) -> Spun {
     if ready() {
         return Spun::Ready;
     }
@@ -140,9 +150,9 @@ fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let start = ticks();
     if here || t.no_spin_until.load(Ordering::Relaxed) > start {
-        return let_others_run(budget, ready);
+        return let_others_run(budget, ready, peers_us);
     }
-    let (mut last, mut polite) = (start, start);
+    let mut last = start;
     loop {
         for _ in 0..16 {
             core::hint::spin_loop();
@@ -158,26 +168,22 @@ fn turn(budget: u64, here: bool, mut ready: impl FnMut() -> bool) -> Spun {
         if gap > GAP_US * per_us {
             let pause = (gap * FULL_TIMES).min(FULL_MOST_US * per_us);
             t.no_spin_until.store(now + pause, Ordering::Relaxed);
-            return let_others_run(budget, ready);
+            return let_others_run(budget, ready, peers_us);
         }
         if now.wrapping_sub(start) > budget {
             return Spun::Nothing;
         }
         last = now;
-        if now.wrapping_sub(polite) > POLITE_US * per_us {
-            memlane_sys::proc::yield_now();
-            last = ticks();
-            polite = last;
-            if last.wrapping_sub(now) > ALONE_US * per_us {
-                return let_others_run(budget, ready);
-            }
-        }
     }
 }
 
 /// Waits by yielding. Ends when that is in vain: there is no other task to run, or the tasks that ran were not those
 /// that this thread waits for.
-fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
+fn let_others_run(
+    budget: u64,
+    mut ready: impl FnMut() -> bool,
+    peers_us: impl Fn() -> u64,
+) -> Spun {
     let t = thread::current();
     let signals = t.signals.load(Ordering::Relaxed);
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
@@ -187,10 +193,14 @@ fn let_others_run(budget: u64, mut ready: impl FnMut() -> bool) -> Spun {
         memlane_sys::proc::yield_now();
         let now = ticks();
         let took = now.wrapping_sub(before);
+        let is_ready = ready();
         if took > UNRELATED_US * per_us {
-            lost_to_unrelated(before, now);
+            let peers = if is_ready { peers_us() * per_us } else { 0 };
+            if took > UNRELATED_US * per_us + peers {
+                lost_to_unrelated(before + peers, now);
+            }
         }
-        if ready() {
+        if is_ready {
             return Spun::Ready;
         }
         if t.signals.load(Ordering::Relaxed) != signals {

@@ -9,24 +9,20 @@
 //! | leading | a thread drives | that thread | the same, when it leaves |
 //! | pending | the submit queue has requests that the leader has not taken | a follower | the leader, when it takes them |
 //! | parked | what comes makes a socket readable, so that it wakes a sleeper | the leader, when it leaves | the leader, when it leaves without parking |
-//! | spinning | one thread waits by leading again and again | that thread | the same |
-//! | shared | many threads wait: the background poller leads for all of them | a thread that finds another one spinning | the background poller |
 //! | sleepers | how many threads sleep until a socket or a result wakes them | they | they |
-//! | followers | how many threads sleep until a result wakes them, because `shared` is set | they | they |
+//! | spinners | how many threads wait by leading in turns, again and again | they | they |
 //!
-//! Each change is one compare-exchange of the whole word, so all changes are in one order. That gives three promises,
+//! Each change is one compare-exchange of the whole word, so all changes are in one order. That gives two promises,
 //! which `tests/loom_leader.rs` checks:
 //!
 //! 1. **No request is left behind.** A follower first puts its requests into the queue, then calls [`submit`]: it becomes
 //!    the leader, or it sets `pending` while there is one; and a leader cannot [`leave`] while `pending` is set.
 //! 2. **No sleeper is left behind.** A thread first counts itself as a sleeper, then leads and parks, or another thread
-//!    leads: and that one cannot leave the connections unparked while there are sleepers, unless it goes on at once.
-//! 3. **No follower is left behind.** A thread [`follow`]s only while `shared` is set, and `shared` is cleared only while
-//!    nobody follows.
+//!    leads: and that one cannot leave the connections unparked while there are sleepers, unless a thread spins. The last
+//!    thread that spins parks them when it [stops](Leadership::stop_spinning).
 //!
 //! [`submit`]: Leadership::submit
 //! [`leave`]: Leadership::leave
-//! [`follow`]: Leadership::follow
 //!
 //! ```
 //! use memlane_transport::engine::leader::{Leadership, Left};
@@ -47,11 +43,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 const LEADING: u64 = 1;
 const PENDING: u64 = 1 << 1;
 const PARKED: u64 = 1 << 2;
-const SPINNING: u64 = 1 << 3;
-const SHARED: u64 = 1 << 4;
 /// Counts of 24 bits each: more threads than a process may have.
 const SLEEPER: u64 = 1 << 8;
-const FOLLOWER: u64 = 1 << 32;
+const SPINNER: u64 = 1 << 32;
 const COUNT: u64 = (1 << 24) - 1;
 
 /// The word. `W` is the CPU's atomic, or loom's in models.
@@ -73,8 +67,8 @@ fn sleepers(state: u64) -> u64 {
     (state / SLEEPER) & COUNT
 }
 
-fn followers(state: u64) -> u64 {
-    (state / FOLLOWER) & COUNT
+fn spinners(state: u64) -> u64 {
+    (state / SPINNER) & COUNT
 }
 
 impl<W: Exchange<u64>> Leadership<W> {
@@ -121,8 +115,8 @@ impl<W: Exchange<u64>> Leadership<W> {
 
     /// By the leader: stops to lead, unless it is still needed.
     ///
-    /// `parked` says whether it has parked the connections. `None`: it goes on at once, by another turn of its own, and
-    /// parks them in the end ([`must_park`](Self::must_park)).
+    /// `parked` says whether it has parked the connections. `None`: it spins, so that it or another thread goes on at
+    /// once, and the last one parks them in the end ([`must_park`](Self::must_park)).
     #[must_use]
     pub fn leave(&self, parked: Option<bool>) -> Left {
         self.update(|state| {
@@ -143,7 +137,9 @@ impl<W: Exchange<u64>> Leadership<W> {
     pub fn leave_untouched(&self) -> Left {
         self.update(|state| match state {
             _ if state & PENDING != 0 => (state & !PENDING, Left::Pending),
-            _ if state & (PARKED | SPINNING) == 0 && sleepers(state) > 0 => (state, Left::MustPark),
+            _ if state & PARKED == 0 && spinners(state) == 0 && sleepers(state) > 0 => {
+                (state, Left::MustPark)
+            }
             _ => (state & !LEADING, Left::Free),
         })
     }
@@ -157,20 +153,20 @@ impl<W: Exchange<u64>> Leadership<W> {
 
     // ---- spinning ----
 
-    /// Becomes the one that spins, unless there is one.
+    /// Counts the caller as one that spins; how many spin now?
+    pub fn spin(&self) -> u64 {
+        spinners(self.0.fetch_add(SPINNER)) + 1
+    }
+
+    /// Counts it no more; does nobody spin now? Then the caller parks the connections, if it [must](Self::must_park).
     #[must_use]
-    pub fn spin(&self) -> bool {
-        self.update(|state| (state | SPINNING, state & SPINNING == 0))
+    pub fn stop_spinning(&self) -> bool {
+        spinners(self.0.fetch_sub(SPINNER)) == 1
     }
 
-    /// Spins no more.
-    pub fn stop_spinning(&self) {
-        self.update(|state| (state & !SPINNING, ()));
-    }
-
-    /// A thread spins.
-    pub fn is_spinning(&self) -> bool {
-        self.0.load(Acquire) & SPINNING != 0
+    /// How many spin.
+    pub fn spinners(&self) -> u64 {
+        spinners(self.0.load(Acquire))
     }
 
     // ---- sleeping, woken by a socket or a result ----
@@ -188,42 +184,6 @@ impl<W: Exchange<u64>> Leadership<W> {
     /// How many sleep.
     pub fn sleepers(&self) -> u64 {
         sleepers(self.0.load(Acquire))
-    }
-
-    // ---- following the background poller ----
-
-    /// Leaves the lead to the background poller, for all threads. Is that new?
-    #[must_use]
-    pub fn share(&self) -> bool {
-        !self.is_shared() && self.update(|state| (state | SHARED, state & SHARED == 0))
-    }
-
-    /// The background poller leads for all.
-    pub fn is_shared(&self) -> bool {
-        self.0.load(Relaxed) & SHARED != 0
-    }
-
-    /// Counts the caller as a follower; `false`: the background poller does not lead.
-    #[must_use]
-    pub fn follow(&self) -> bool {
-        self.update(|state| match state & SHARED {
-            0 => (state, false),
-            _ => (state + FOLLOWER, true),
-        })
-    }
-
-    /// Counts it no more.
-    pub fn unfollow(&self) {
-        self.0.fetch_sub(FOLLOWER);
-    }
-
-    /// Called by the background poller: stops leading, unless a thread follows.
-    #[must_use]
-    pub fn unshare(&self) -> bool {
-        self.update(|state| match followers(state) {
-            0 => (state & !SHARED, true),
-            _ => (state, false),
-        })
     }
 }
 
@@ -257,23 +217,15 @@ mod tests {
         assert_eq!(state.leave(Some(true)), Left::Free);
         assert!(!state.must_park() && state.lead());
         assert_eq!(state.leave_untouched(), Left::Free, "they are parked");
-        assert!(state.spin() && !state.spin() && state.lead());
+        assert!(state.spin() == 1 && state.spin() == 2 && state.lead());
         assert_eq!(state.leave(None), Left::Free, "it spins");
         assert!(state.must_park() && state.lead());
         assert_eq!(state.leave_untouched(), Left::Free, "the other one spins");
-        state.stop_spinning();
+        assert!(!state.stop_spinning() && state.stop_spinning(), "the last");
+        assert!(state.lead());
+        assert_eq!(state.leave_untouched(), Left::MustPark);
+        assert_eq!(state.leave(Some(true)), Left::Free);
         state.wake();
-        assert!(!state.must_park() && !state.is_spinning() && state.sleepers() == 0);
-    }
-
-    #[test]
-    fn nobody_follows_a_poller_that_does_not_lead() {
-        let state = leadership();
-        assert!(!state.follow());
-        assert!(state.share() && !state.share() && state.follow() && state.follow());
-        state.unfollow();
-        assert!(!state.unshare() && state.is_shared(), "one follows");
-        state.unfollow();
-        assert!(state.unshare() && !state.is_shared() && !state.follow());
+        assert!(!state.must_park() && state.spinners() == 0 && state.sleepers() == 0);
     }
 }

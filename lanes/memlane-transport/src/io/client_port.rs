@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// The longest time in which a thread takes turns at leading while others get their results, before it sleeps.
+const MOST_TURNS: Duration = Duration::from_millis(5);
+
 /// A thread's way into a client's session, as [`Port`] says.
 #[derive(Debug)]
 pub(super) struct ClientPort {
@@ -20,8 +23,6 @@ pub(super) struct ClientPort {
     staged: Vec<Queued>,
     ready: Vec<Ready>,
     spin: Spin,
-    /// It sleeps while the background poller leads for all, or is about to.
-    follows: bool,
 }
 
 impl ClientPort {
@@ -33,79 +34,45 @@ impl ClientPort {
             staged: Vec::new(),
             ready: Vec::new(),
             spin,
-            follows: false,
         }
     }
 
-    /// Gets ready to sleep until a result wakes it, while the background poller leads. Is there something to reap
-    /// already? `None`: the background poller does not lead for all.
-    fn arm_as_follower(&mut self) -> Option<bool> {
-        if !self.inner.follow(self.state.number) {
-            return None;
+    /// Leads for a while, in turns with all other threads that wait; is there something to reap?
+    fn takes_turns(&mut self, limit: Option<Duration>) -> bool {
+        let until = Instant::now() + limit.unwrap_or(Duration::MAX).min(MOST_TURNS);
+        let mut threads = self.inner.leadership.spin();
+        if threads == 1 {
+            self.inner.becomes_poller(&self.state);
         }
-        self.follows = true;
-        self.inner.yields_to_background(&self.state);
-        let quiet = self.state.arm();
-        let something = !quiet || self.state.has_done() || self.inner.can_lend_again(&self.state);
-        if something {
-            self.state.take(None);
-            self.unfollow();
-        }
-        Some(something)
-    }
-
-    fn unfollow(&mut self) {
-        if std::mem::take(&mut self.follows) {
-            self.inner.leadership.unfollow();
-        }
-    }
-
-    fn is_shared(&self) -> bool {
-        self.inner.leadership.is_shared()
-    }
-
-    /// Waits while the background poller leads; `false`: it does not, or no longer.
-    fn waits_as_follower(&mut self, start: Instant, limit: Option<Duration>) -> bool {
-        while let Some(something) = self.arm_as_follower() {
-            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            if !something && left != Some(Duration::ZERO) {
-                self.state.epoll.wait(left, &mut self.ready);
-            }
-            self.state.take(None);
-            self.unfollow();
-            if something || left == Some(Duration::ZERO) || self.state.has_done() {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Leads again and again for a while; is there something to reap?
-    fn spins(&mut self, limit: Option<Duration>) -> bool {
-        let Some(spins) = self.inner.spins() else {
-            self.inner.share();
-            return self.state.has_done();
-        };
-        self.inner.becomes_poller(&self.state);
         self.inner.is_back(&self.state);
-        self.spin.start(limit.unwrap_or(Duration::MAX));
+        let mut moves = self.inner.moves.load(Ordering::Relaxed);
+        self.spin.start_among(threads, MOST_TURNS);
         let found = loop {
             let moved = self.inner.drive_on();
             if self.state.has_done() {
                 break true;
             }
+            let now = self.inner.moves.load(Ordering::Relaxed);
+            if threads > 1 && now != moves {
+                // Somebody gets something: the turns go round.
+                moves = now;
+                threads = self.inner.leadership.spinners();
+                let left = until.saturating_duration_since(Instant::now());
+                self.spin.start_among(threads, left);
+            }
             if self.spin.is_over() {
                 break false;
             }
-            if !moved {
+            if !moved || threads > 1 {
                 self.spin.pause();
             }
         };
         if found {
             self.spin.found();
         }
-        drop(spins);
-        self.inner.park();
+        if self.inner.leadership.stop_spinning() {
+            self.inner.parks_for_all(&self.state);
+        }
         found
     }
 }
@@ -140,12 +107,8 @@ impl Port for ClientPort {
 
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.push();
-        self.unfollow();
-        if self.is_shared() && !self.state.sleeps.load(Ordering::Relaxed) {
-            return self.state.take(Some(into));
-        }
         match self.state.sleeps.load(Ordering::Relaxed) {
-            true => self.inner.drive_woken(),
+            true => drop(self.inner.drive_woken()),
             false => self.inner.drive(),
         }
         let count = self.state.take(Some(into));
@@ -154,13 +117,6 @@ impl Port for ClientPort {
     }
 
     fn arm(&mut self) -> bool {
-        if self.is_shared() {
-            self.push();
-            self.unfollow();
-            if let Some(something) = self.arm_as_follower() {
-                return something;
-            }
-        }
         self.inner.is_back(&self.state);
         self.inner.asleep(&self.state);
         // From now on a completion signals. What has come before is looked for once more.
@@ -181,11 +137,7 @@ impl Port for ClientPort {
     fn wait(&mut self, limit: Option<Duration>) {
         let start = Instant::now();
         self.push();
-        self.unfollow();
-        if self.is_shared() && (self.state.has_done() || self.waits_as_follower(start, limit)) {
-            return;
-        }
-        if self.spins(limit) {
+        if self.takes_turns(limit) {
             self.inner.awake(&self.state);
             return;
         }
@@ -195,8 +147,8 @@ impl Port for ClientPort {
                 break;
             }
             self.state.epoll.wait(left, &mut self.ready);
-            self.inner.drive_woken();
-            if self.state.has_done() {
+            let led = self.inner.drive_woken();
+            if self.state.has_done() || (!led && self.takes_turns(left)) {
                 break;
             }
         }
@@ -209,7 +161,6 @@ impl Drop for ClientPort {
     fn drop(&mut self) {
         // What was submitted is submitted, and what comes of it is for the background.
         self.push();
-        self.unfollow();
         self.inner.drive_and_sleep(&mut self.staged);
         self.inner.awake(&self.state);
         self.inner.forget(&self.state);

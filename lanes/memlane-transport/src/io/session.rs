@@ -9,7 +9,6 @@
 //! | `inner` | what all of them share |
 //! | `poller` | which sleeping thread the sockets wake |
 //! | `background` | the thread that leads when no port does, or for many ports at once |
-//! | `turns` | whether more than one port waits |
 //! | `lending` | memory for requests' data |
 
 mod background;
@@ -17,10 +16,8 @@ mod drive;
 pub(super) mod inner;
 mod lending;
 mod poller;
-mod turns;
 
 use self::inner::{Inner, NOBODY};
-use self::turns::Turns;
 use super::address::{Epoll, PathAddr};
 use super::client::Core;
 use super::client_port::ClientPort;
@@ -102,9 +99,9 @@ pub fn open_over_tls(
         sockets,
         poller: Mutex::default(),
         poller_number: AtomicU64::new(NOBODY),
-        turns: Turns::new(),
         ticking: AtomicBool::new(false),
         passes: AtomicU64::new(0),
+        moves: AtomicU64::new(0),
         looks_again: AtomicU64::new(u64::MAX),
         started: Instant::now(),
         wake: EventFd::new()?,

@@ -170,6 +170,8 @@ const LOOK_AROUND: u32 = 512;
 const COSTS: u32 = 16;
 /// Looks at shared connections between two passes, when nothing comes.
 const LOOKS: u32 = 32;
+/// So many jobs in one pass come from threads that had this thread's core.
+const MANY: u32 = 24;
 /// How long jobs that run may take when the server stops.
 const LAST_JOBS: Duration = Duration::from_secs(30);
 /// A service without a descriptor that has not finished all is asked so often.
@@ -201,6 +203,8 @@ pub(super) struct Worker<S> {
     due: Option<Option<Time>>,
     /// Something happened in this pass.
     stirred: bool,
+    /// Jobs that came in this pass.
+    taken: u32,
 }
 
 impl<S: Service> Worker<S> {
@@ -235,6 +239,7 @@ impl<S: Service> Worker<S> {
             passes: 0,
             due: None,
             stirred: false,
+            taken: 0,
         })
     }
 
@@ -245,6 +250,7 @@ impl<S: Service> Worker<S> {
         let mut idle = false;
         loop {
             self.stirred = false;
+            self.taken = 0;
             if idle {
                 self.look();
             }
@@ -259,7 +265,12 @@ impl<S: Service> Worker<S> {
                 break;
             }
             match (self.stirred, idle) {
-                (true, true) => spin.found(),
+                (true, true) => {
+                    spin.found();
+                    if self.taken >= MANY {
+                        spin.was_lent();
+                    }
+                }
                 (false, true) if !over => spin.pause(),
                 _ => {}
             }
@@ -631,6 +642,7 @@ impl<S: Service> Worker<S> {
             return;
         };
         self.running += 1;
+        self.taken += 1;
         self.handed_over = true;
         self.service.borrow_mut().execute(job, chunk);
     }

@@ -25,6 +25,7 @@ use crate::runner::options::Options;
 use crate::runner::plan::{Plan, Row as _};
 use crate::runner::proc::{Scratch, find_program};
 use crate::runner::programs::Programs;
+use crate::runner::sys;
 use crate::runner::turn::{self, Suite, Turn};
 use crate::sample::Run;
 use crate::suites::sockets;
@@ -81,6 +82,7 @@ impl Measured {
             false => Err("nobody asked for it".to_owned()),
         };
         let with_smc = smc.and_then(|smc| boot(Some(&smc)).map_err(|why| format!("{why:#}")));
+        anyhow::ensure!(!sys::interrupted(), "interrupted");
         let (machine, no_smc) = match with_smc {
             Ok(machine) => (machine, None),
             Err(why) => (boot(None)?, Some(why)),

@@ -195,7 +195,8 @@ impl<'a> Waited<'a> {
             (Some(_), false) => awake.iter().map_while(|c| *c).all(lane::recv::is_peer_here),
         };
         let any = || awake.iter().map_while(|c| *c).any(lane::perhaps_readable) || self.any_room();
-        let spun = spin::until(budget, here, any);
+        let served = || self.readable().count() as u64;
+        let spun = spin::until(budget, here, any, served);
         let counter = match spun {
             Spun::Ready => Counter::SpinHits,
             _ => Counter::SpinMisses,

@@ -633,10 +633,11 @@ fn spin_for(conn: &ConnRef) -> Spun {
     let taken = conn.shared().rx_taken.load(Ordering::Relaxed);
     let here = is_peer_here(conn);
     board::looking(ticks());
-    spin::until(spin::budget(), here, || {
+    let comes = || {
         lane.words.sent.0.published.load(Ordering::Relaxed) != taken
             || conn.closing.load(Ordering::Relaxed) != 0
-    })
+    };
+    spin::until(spin::budget(), here, comes, || 1)
 }
 
 /// Looks for bytes for as long as a blocking receive would, for callers that ask the kernel next. Does not look if the

@@ -1,15 +1,10 @@
-//! The background poller: a thread that leads when no port does.
-//!
-//! It keeps paths alive, and does what is due. While several threads wait at a time, it leads for all of them
-//! ([`shared`](crate::engine::leader)): passing the lead from each thread to the next costs more than it brings.
+//! The background poller: a thread that leads when no port does. It keeps paths alive, and does what is due.
 
 use super::super::address::{Epoll, Interest};
 use super::drive::Then;
 use super::inner::{Inner, nanos};
 use super::poller::WatchedBy;
-use super::turns::Seen;
 use memlane_wait::mutex::lock;
-use memlane_wait::spin::{Policy, Spin};
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -21,49 +16,6 @@ const TICK: Duration = Duration::from_micros(500);
 const WHILE_POLLED: Duration = Duration::from_millis(100);
 
 impl Inner {
-    /// Two ports wait at a time.
-    pub(in super::super) fn share(&self) {
-        if self.leadership.share() {
-            self.wake.signal();
-        }
-    }
-
-    /// A port is about to sleep until a result wakes it; `false`: nobody would lead.
-    pub(in super::super) fn follow(&self, port: u64) -> bool {
-        if !self.leadership.is_shared() {
-            return false;
-        }
-        self.turns.note(port);
-        self.leadership.follow()
-    }
-
-    /// Does the background poller lead for all no longer? It stops when only one port waits, and that one is awake.
-    fn unshares(&self, seen: &mut Seen) -> bool {
-        self.turns.is_alone(seen) && self.leadership.unshare()
-    }
-
-    /// Leads for all as long as something comes, and for a while longer, until there is no need any more.
-    fn drives_for_all(&self, spin: &mut Spin) {
-        let Some(_turn) = self.spins() else {
-            return;
-        };
-        let mut seen = self.turns.seen();
-        spin.start(Duration::MAX);
-        while !self.closed.load(Ordering::Acquire) {
-            let moved = self.drive_on();
-            let over = !moved && spin.is_over();
-            if self.unshares(&mut seen) || over {
-                break;
-            }
-            if moved {
-                spin.found();
-                spin.start(Duration::MAX);
-            } else {
-                spin.pause();
-            }
-        }
-    }
-
     /// The thread's whole life.
     pub(super) fn background(&self) {
         let Ok(epoll) = Epoll::new() else {
@@ -74,23 +26,18 @@ impl Inner {
         }
         let (mut passes_before, mut with_sockets) = (0, false);
         let mut ready = Vec::new();
-        let (mut spin, mut seen) = (Spin::new(Policy::default()), self.turns.seen());
         while !self.closed.load(Ordering::Acquire) {
-            let shared = self.leadership.is_shared() && !self.unshares(&mut seen);
-            if shared {
-                self.drives_for_all(&mut spin);
-            }
-            self.drive_all(Then::Sleep);
+            let _ = self.drive_all(Then::Sleep);
             let passes = self.passes.load(Ordering::Relaxed);
             // Its own pass is one.
-            let by_others = passes != passes_before + 1 && !shared;
+            let by_others = passes != passes_before + 1;
             passes_before = passes;
             let mut watched_by = self.watched_by();
             if watched_by == WatchedBy::PollerAway && !by_others {
                 self.hand_over(&mut lock(&self.poller));
                 watched_by = WatchedBy::Poller;
             }
-            let with = shared || (!by_others && watched_by == WatchedBy::Nobody);
+            let with = !by_others && watched_by == WatchedBy::Nobody;
             if with != with_sockets {
                 match with {
                     true => drop(epoll.add(&*self.sockets, 1, Interest::READ)),
@@ -99,7 +46,6 @@ impl Inner {
                 with_sockets = with;
             }
             let most = match (watched_by, by_others) {
-                _ if shared => Some(WHILE_PORTS_LEAD),
                 (WatchedBy::PollerAway, _) => Some(TICK),
                 (WatchedBy::Poller, _) => Some(WHILE_POLLED),
                 (WatchedBy::Nobody, true) => Some(WHILE_PORTS_LEAD),

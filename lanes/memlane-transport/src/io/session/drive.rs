@@ -3,11 +3,12 @@
 //! [`crate::engine::leader`] says who leads and why nothing is left behind.
 
 use super::super::client::{Core, Delivery, Queued};
+use super::super::port_state::PortState;
 use super::inner::{Inner, nanos};
 use crate::engine::leader::Left;
 use memlane_wait::mutex::lock;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 /// News that nobody listens to: the oldest are dropped.
 const MOST_NEWS: usize = 1024;
@@ -81,18 +82,25 @@ impl Inner {
     }
 
     /// By a thread that was woken: reads whatever woke it, so that it does not wake it again.
-    pub(in super::super) fn drive_woken(&self) {
-        self.drive_all(Then::Away);
+    /// `false`: another thread leads, and what woke the caller may still be there.
+    pub(in super::super) fn drive_woken(&self) -> bool {
+        self.drive_all(Then::Away)
     }
 
-    pub(super) fn drive_all(&self, then: Then) {
-        if self.leadership.lead() {
+    pub(super) fn drive_all(&self, then: Then) -> bool {
+        let leads = self.leadership.lead();
+        if leads {
             self.passes_and(then, true);
         }
+        leads
     }
 
-    /// By a thread that has driven again and again, and goes away: what comes wakes those that sleep.
-    pub(in super::super) fn park(&self) {
+    /// By the last thread that has spun, as it goes away: what comes wakes those that sleep.
+    pub(in super::super) fn parks_for_all(&self, port: &Arc<PortState>) {
+        if self.leadership.sleepers() == 0 {
+            return;
+        }
+        self.becomes_poller(port);
         if self.leadership.must_park() && self.leadership.lead() {
             self.passes_and(Then::Away, false);
         }
@@ -162,7 +170,10 @@ impl Inner {
                 core.pass(false);
                 turns += 1;
             }
-            moved |= std::mem::take(&mut core.has_moved);
+            if std::mem::take(&mut core.has_moved) {
+                moved = true;
+                self.moves.fetch_add(1, Ordering::Relaxed);
+            }
             self.finish(core);
             match self.leadership.leave(parks) {
                 Left::Free => return moved,

@@ -4,7 +4,6 @@ use super::super::address::Epoll;
 use super::super::client::{Core, Queued};
 use super::super::pool::Pool;
 use super::super::port_state::PortState;
-use super::turns::Turns;
 use crate::engine::leader::Leadership;
 use crate::port::News;
 use memlane_wait::event::EventFd;
@@ -30,7 +29,7 @@ pub(super) struct Poller {
 /// The locks are never held together, but for `ports` and `poller`, under which a port's own are taken.
 #[derive(Debug)]
 pub(in crate::io) struct Inner {
-    /// Who leads, who sleeps, who follows.
+    /// Who leads, who sleeps, who spins.
     pub(in crate::io) leadership: Leadership<AtomicU64>,
     /// For the leader; and, for a moment, for the session's owner.
     pub(super) core: Mutex<Core>,
@@ -45,12 +44,14 @@ pub(in crate::io) struct Inner {
     /// The number of the port in `poller`, or `NOBODY`. Written with that locked; read without, by ports that look for
     /// their own number, which only they write.
     pub(super) poller_number: AtomicU64,
-    pub(super) turns: Turns,
     /// The background poller looks for a poller that is away, every `TICK`. Written by the background poller; `SeqCst`
     /// with `poller`: either it sees that the poller went away, or that port sees that nobody ticks, and wakes it.
     pub(super) ticking: AtomicBool,
     /// Passes of all leaders. Added to by them, read by the background poller: do others lead?
     pub(super) passes: AtomicU64,
+    /// Of those, passes that something had come for. Added to by leaders, read by threads that spin: does anybody get
+    /// anything?
+    pub(in crate::io) moves: AtomicU64,
     /// When the background poller looks again, in nanoseconds since `started`. Written by it, before it tries `core`;
     /// read by leaders after they have unlocked `core`, and made nearer.
     pub(super) looks_again: AtomicU64,
@@ -61,23 +62,6 @@ pub(in crate::io) struct Inner {
     pub(super) has_news: EventFd,
     /// Written once, by the session's owner, with `core` locked.
     pub(super) closed: AtomicBool,
-}
-
-/// That one thread spins, so that no other one need.
-#[derive(Debug)]
-pub(in crate::io) struct Spins<'a>(&'a Leadership<AtomicU64>);
-
-impl Drop for Spins<'_> {
-    fn drop(&mut self) {
-        self.0.stop_spinning();
-    }
-}
-
-impl Inner {
-    /// No other thread spins: this one may, until it drops what it gets.
-    pub(in crate::io) fn spins(&self) -> Option<Spins<'_>> {
-        self.leadership.spin().then_some(Spins(&self.leadership))
-    }
 }
 
 pub(super) fn nanos(duration: Duration) -> u64 {

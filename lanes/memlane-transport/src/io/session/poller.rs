@@ -75,8 +75,8 @@ impl Inner {
         let watched = poller.port.as_ref().is_some_and(|(other, _)| {
             other.number != port.number && poller.asleep.contains_key(&other.number)
         });
-        // A thread that spins hands over when it stops.
-        if !watched && !self.leadership.is_spinning() {
+        // The last thread that spins hands over when it stops.
+        if !watched && self.leadership.spinners() == 0 {
             self.polls(&mut poller, port);
         }
     }
@@ -88,18 +88,15 @@ impl Inner {
         }
     }
 
-    /// A port is awake. If it was the poller, or spun, another one that sleeps becomes the poller; but if it will be back
-    /// at once, the background poller sees to it that it is.
+    /// A port is awake. If it was the poller, and nobody spins, another one that sleeps becomes the poller; but if it will
+    /// be back at once, the background poller sees to it that it is.
     pub(in super::super) fn awake(&self, port: &Arc<PortState>) {
-        if self.leadership.is_shared() {
-            return self.yields_to_background(port);
-        }
         if port.sleeps.load(Ordering::Relaxed) {
             self.is_awake(&mut lock(&self.poller), port);
         }
         // Orders what this thread has done as a leader before the looks below: see `ticking`.
         fence(Ordering::SeqCst);
-        if self.leadership.sleepers() == 0 {
+        if self.leadership.sleepers() == 0 || self.leadership.spinners() > 0 {
             return;
         }
         port.left
@@ -131,18 +128,6 @@ impl Inner {
         }
         let added = port.epoll.add(&*self.sockets, 1, Interest::READ).is_ok();
         self.set_poller(poller, port, added);
-    }
-
-    /// A port is about to sleep until a result wakes it: the background poller sees to the sockets.
-    pub(in super::super) fn yields_to_background(&self, port: &Arc<PortState>) {
-        let is_poller = self.poller_number.load(Ordering::Acquire) == port.number;
-        if port.sleeps.load(Ordering::Relaxed) || is_poller {
-            let mut poller = lock(&self.poller);
-            self.is_awake(&mut poller, port);
-            self.remove_poller(&mut poller, port);
-            drop(poller);
-            self.wake.signal();
-        }
     }
 
     /// A port is no more.

@@ -366,7 +366,7 @@ impl Waiter<'_> {
         let every = KERNEL_EVERY_SPIN_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
         let (mut turns, mut asked, mut from_kernel) = (0u32, ticks(), 0);
         let here = self.peer_is_here();
-        let spun = spin::until(budget, here, || {
+        let comes = || {
             if board::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
                 return true;
             }
@@ -381,7 +381,9 @@ impl Waiter<'_> {
                 board::looking(asked);
             }
             from_kernel != 0
-        });
+        };
+        let served = || board::count_ready() + u64::from(ready_len(ep));
+        let spun = spin::until(budget, here, comes, served);
         let counter = if spun == Spun::Ready {
             Counter::SpinHits
         } else {
