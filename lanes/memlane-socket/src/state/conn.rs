@@ -475,6 +475,11 @@ impl Conn {
         self.tx_calls.load(Ordering::Relaxed) + self.rx_calls.load(Ordering::Relaxed)
     }
 
+    /// Must a call with these flags (`MSG_*`) not block?
+    pub fn must_not_block(&self, flags: i32) -> bool {
+        self.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
+    }
+
     /// Does the program use this socket in non-blocking mode?
     #[inline(always)]
     pub fn is_nonblock(&self) -> bool {

@@ -5,7 +5,7 @@
 //! accepted is never dropped: where TCP is full, the interrupted call waits. A call that must not wait cannot promise
 //! that, so its handler's send fails with `EAGAIN`.
 
-use super::send::{by_lanes_alone, must_not_block};
+use super::send::by_lanes_alone;
 use crate::iov::{Cursor, copied};
 use crate::real;
 use crate::real::{errno, fail, set_errno};
@@ -22,7 +22,7 @@ use memlane_sys::Errno;
 #[cold]
 pub(super) fn put(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32) -> ssize_t {
     let t = thread::current();
-    if must_not_block(conn, flags) {
+    if conn.must_not_block(flags) {
         t.outbox_refused.store(address(conn), Ordering::Relaxed);
         return fail(Errno::AGAIN);
     }

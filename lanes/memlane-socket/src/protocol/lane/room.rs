@@ -15,7 +15,6 @@
 //! `SharedState::tx_full`, `tx_stalled_at` and `tx_stalled_by` are written and read relaxed by the threads that send or
 //! wait. They only say when to look again, and a lost update makes one look too many.
 
-use super::send::must_not_block;
 use crate::real;
 use crate::state::conn::{Conn, Dmb, TxMode};
 use crate::state::guard::lock_tx;
@@ -60,6 +59,8 @@ pub(super) enum Waited {
     Stalled,
     /// The socket's time limit for sends is over.
     TimeUp,
+    /// TCP has something to tell: the peer has ended its side, or is gone.
+    News,
 }
 
 /// Waits for room in a full ring, as a send with these flags may.
@@ -67,7 +68,7 @@ pub(super) fn wait(conn: &Conn, flags: i32) -> Waited {
     let Some((words, target)) = begin(conn) else {
         return Waited::Look;
     };
-    if !must_not_block(conn, flags) {
+    if !conn.must_not_block(flags) {
         return block(conn, words, target);
     }
     if process::is_by_name() {
@@ -102,7 +103,7 @@ fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
     let is_awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
     match bulk_in_flight(conn, words) {
         Some(false) => return Waited::Stalled, // it has read all, and sleeps: only TCP wakes it
-        Some(true) if !must_not_block(conn, flags) || !process::is_by_name() => {}
+        Some(true) if !conn.must_not_block(flags) || !process::is_by_name() => {}
         _ => return spin_to_wake(u32::MAX, words, is_awake),
     }
     let before = conn.shared().tx_full.load(Ordering::Relaxed);
@@ -112,7 +113,7 @@ fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
     } else {
         let target = TO_WAKE | (words.consumed.0.load(Ordering::Relaxed) + 1);
         note(conn, words, target);
-        if must_not_block(conn, flags) {
+        if conn.must_not_block(flags) {
             look(conn, words, target)
         } else {
             block(conn, words, target)
@@ -301,7 +302,9 @@ fn nap_for_room(conn: &Conn, words: &Dmb, target: u64) -> Waited {
         if limit.is_some_and(|limit| passed >= limit) {
             return Waited::TimeUp;
         }
-        nap(conn, naps.next_us());
+        if nap(conn, naps.next_us()) {
+            return Waited::News;
+        }
     }
 }
 
@@ -312,8 +315,8 @@ fn time_limit(fd: i32) -> Option<u64> {
     (us != 0).then_some(us)
 }
 
-/// Sleeps for `us` microseconds, or until the peer ends its side of TCP or dies.
-fn nap(conn: &Conn, us: u64) {
+/// Sleeps for `us` microseconds, or until the peer ends its side of TCP or dies. Returns whether it has.
+fn nap(conn: &Conn, us: u64) -> bool {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLRDHUP,
@@ -323,8 +326,5 @@ fn nap(conn: &Conn, us: u64) {
         tv_sec: 0,
         tv_nsec: (us * 1000).cast_signed(),
     };
-    let n = real!(ppoll(&raw mut p, 1, &raw const ts, core::ptr::null()));
-    if n > 0 {
-        super::send::look_now(conn);
-    }
+    real!(ppoll(&raw mut p, 1, &raw const ts, core::ptr::null())) > 0
 }

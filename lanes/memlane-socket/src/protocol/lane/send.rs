@@ -195,10 +195,14 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
             Turn::Tcp(MustTcp::Parked) => waited = room::wait_for_wake(conn, cursor.left(), flags),
             Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
+        if waited == Waited::News {
+            look_now(conn);
+            waited = Waited::Look;
+        }
         if matches!(waited, Waited::Full | Waited::TimeUp) {
             return answer(sent, fail(Errno::AGAIN));
         }
-        if handlers_run() != before && !must_not_block(conn, flags) {
+        if handlers_run() != before && !conn.must_not_block(flags) {
             if sent > 0 {
                 break;
             }
@@ -229,7 +233,7 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
             }
             return answer(sent, n);
         }
-        if n.cast_unsigned() < limit && (must_not_block(conn, flags) || n == 0) {
+        if n.cast_unsigned() < limit && (conn.must_not_block(flags) || n == 0) {
             conn.shared().tx_blocked.store(1, Ordering::Relaxed);
             conn.shared().tx_waited.store(0, Ordering::Relaxed);
             break;
@@ -272,7 +276,7 @@ fn is_receiver_parked(conn: &Conn) -> bool {
 }
 
 #[cold]
-pub(super) fn look_now(conn: &Conn) {
+fn look_now(conn: &Conn) {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLRDHUP,
@@ -288,10 +292,6 @@ pub(super) fn look_now(conn: &Conn) {
     if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
         super::ending::peer_ended(conn);
     }
-}
-
-pub(super) fn must_not_block(conn: &Conn, flags: i32) -> bool {
-    conn.is_nonblock() || flags & libc::MSG_DONTWAIT != 0
 }
 
 /// The return value of a C call: the number of bytes if any went, else the error (errno is set).

@@ -125,36 +125,6 @@ pub(crate) fn push_dirty(ep: &Ep, reg: &Reg) {
     ep.dirty.store(ptr(reg), Ordering::Relaxed);
 }
 
-pub(crate) fn push_full(ep: &Ep, reg: &Reg) {
-    if marked(reg, REG_FULL) {
-        return;
-    }
-    mark(reg, REG_FULL);
-    reg.next_full
-        .store(ep.full.load(Ordering::Relaxed), Ordering::Relaxed);
-    ep.full.store(ptr(reg), Ordering::Relaxed);
-}
-
-/// Takes the registrations for which `has_room` is true out of the full list, and makes the next wait report them.
-/// Returns whether there is one.
-pub(crate) fn drop_full(ep: &Ep, has_room: impl Fn(&Reg) -> bool) -> bool {
-    let mut link = &ep.full;
-    let mut any = false;
-    while let Some(reg) = reg_ref(link.load(Ordering::Relaxed)) {
-        if !has_room(reg) {
-            link = &reg.next_full;
-            continue;
-        }
-        link.store(reg.next_full.load(Ordering::Relaxed), Ordering::Relaxed);
-        unmark(reg, REG_FULL);
-        mark(reg, REG_ROOM | REG_OUT_EDGE);
-        push_ready(ep, reg);
-        push_dirty(ep, reg);
-        any = true;
-    }
-    any
-}
-
 /// Takes a registration out of a set, if it still is in this set.
 pub(crate) fn remove(ep: &Ep, reg: &Reg) {
     if let Some(_held) = ep.lock.lock()

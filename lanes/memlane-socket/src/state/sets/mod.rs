@@ -15,10 +15,13 @@
     clippy::cast_sign_loss
 )]
 
+mod full;
 mod kernel;
 mod lists;
 mod turns;
 
+pub use full::full;
+pub(crate) use full::*;
 pub use kernel::Hiding;
 pub(crate) use kernel::*;
 pub(crate) use lists::*;
@@ -189,28 +192,6 @@ pub fn writable_again(regs: &[Reg], upgraded: bool) {
             }
         }
     }
-}
-
-/// Notes that the ring of a connection had no room for a send that must not block. Until there is room, the sets do not
-/// report that the connection can send, and a thread that sleeps on one of them naps. Returns `false` if another
-/// process waits on one of the sets, too: it would not know. The caller holds no lane lock.
-#[cold]
-pub fn full(regs: &[Reg], hiding: &Hiding) -> bool {
-    for reg in regs {
-        let Some((ep, _held)) = set_of(reg) else {
-            continue;
-        };
-        if ep.inherited.load(Ordering::Relaxed) != 0 {
-            return false;
-        }
-        unmark(reg, REG_ROOM);
-        push_full(ep, reg);
-        push_dirty(ep, reg);
-        if ep.sleepers.load(Ordering::Relaxed) != 0 {
-            ring_bell(ep, hiding);
-        }
-    }
-    true
 }
 
 /// May the connection wake up (`Cold` → `Hot`)? It may not while a thread sleeps on a set that it is in. If it may,

@@ -1,0 +1,55 @@
+//! The full list: registrations of connections whose ring had no room for a send that must not block.
+
+use super::*;
+
+/// Notes that the ring of a connection had no room for a send that must not block. Until there is room, the sets do not
+/// report that the connection can send, and a thread that sleeps on one of them naps. Returns `false` if another
+/// process waits on one of the sets, too: it would not know. The caller holds no lane lock.
+#[cold]
+pub fn full(regs: &[Reg], hiding: &Hiding) -> bool {
+    for reg in regs {
+        let Some((ep, _held)) = set_of(reg) else {
+            continue;
+        };
+        if ep.inherited.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        unmark(reg, REG_ROOM);
+        push_full(ep, reg);
+        push_dirty(ep, reg);
+        if ep.sleepers.load(Ordering::Relaxed) != 0 {
+            ring_bell(ep, hiding);
+        }
+    }
+    true
+}
+
+pub(crate) fn push_full(ep: &Ep, reg: &Reg) {
+    if marked(reg, REG_FULL) {
+        return;
+    }
+    mark(reg, REG_FULL);
+    reg.next_full
+        .store(ep.full.load(Ordering::Relaxed), Ordering::Relaxed);
+    ep.full.store(ptr(reg), Ordering::Relaxed);
+}
+
+/// Takes the registrations for which `has_room` is true out of the full list, and makes the next wait report them.
+/// Returns whether there is one.
+pub(crate) fn drop_full(ep: &Ep, has_room: impl Fn(&Reg) -> bool) -> bool {
+    let mut link = &ep.full;
+    let mut any = false;
+    while let Some(reg) = reg_ref(link.load(Ordering::Relaxed)) {
+        if !has_room(reg) {
+            link = &reg.next_full;
+            continue;
+        }
+        link.store(reg.next_full.load(Ordering::Relaxed), Ordering::Relaxed);
+        unmark(reg, REG_FULL);
+        mark(reg, REG_ROOM | REG_OUT_EDGE);
+        push_ready(ep, reg);
+        push_dirty(ep, reg);
+        any = true;
+    }
+    any
+}
