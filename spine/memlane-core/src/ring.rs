@@ -273,12 +273,12 @@ impl Tx {
         Ok(())
     }
 
-    /// The offset up to which the receiver must have consumed, in a full ring of `size` bytes, for a quarter of the
-    /// window to be free. Smaller room makes short copies.
-    pub fn room_from(&self, size: usize) -> u64 {
+    /// The offset up to which the receiver must have consumed, in a ring of `size` bytes, for `want` bytes to fit, and a
+    /// quarter of the window in any case: smaller room makes short copies.
+    pub fn room_from(&self, size: usize, want: usize) -> u64 {
         let window = self.window(size) as u64;
-        let quarter = (self.head + window / 4).saturating_sub(window);
-        quarter.max(self.barrier)
+        let room = (want as u64).clamp(window / 4, window);
+        (self.head + room).saturating_sub(window).max(self.barrier)
     }
 
     /// Publishes `n` bytes copied after [`Tx::reserve`]; 0: nothing was copied.

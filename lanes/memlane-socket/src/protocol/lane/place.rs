@@ -283,10 +283,10 @@ fn reserve_patiently(conn: &ConnRef, want: usize, flags: i32) -> Result<Reserved
             Turned::Ended => {}
             Turned::Full if !spun => {
                 process::count(Counter::RingFull, 1);
-                spun = room::wait(conn, flags) != Waited::Look;
+                spun = room::wait(conn, 0, flags, false) != Waited::Look;
             }
             Turned::Must(MustTcp::Parked)
-                if room::wait_for_wake(conn, want, flags) == Waited::Look => {}
+                if room::wait_for_wake(conn, want, flags, false) == Waited::Look => {}
             Turned::Full | Turned::Scarce | Turned::Must(_) => return Ok(Reserved::Tcp(TCP_PIECE)),
         }
     }

@@ -6,7 +6,8 @@
 //!
 //! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 1 ms at a time and looks at
 //!   the ring in between.
-//! * A non-blocking send says `EAGAIN`. The connection then counts as **full**: poll, select and epoll do not report it
+//! * A non-blocking send says `EAGAIN`; one of at most the window goes whole or not at all, as mostly on
+//!   TCP, which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and epoll do not report it
 //!   as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
 //!
 //! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
@@ -63,9 +64,10 @@ pub(super) enum Waited {
     News,
 }
 
-/// Waits for room in a full ring, as a send with these flags may.
-pub(super) fn wait(conn: &Conn, flags: i32) -> Waited {
-    let Some((words, target)) = begin(conn) else {
+/// Waits for room in a full ring, as a send of `want` bytes with these flags may. `begun`: some of its bytes have gone.
+pub(super) fn wait(conn: &Conn, want: usize, flags: i32, begun: bool) -> Waited {
+    let want = if conn.must_not_block(flags) { want } else { 0 };
+    let Some((words, target)) = begin(conn, want) else {
         return Waited::Look;
     };
     if !conn.must_not_block(flags) {
@@ -74,19 +76,20 @@ pub(super) fn wait(conn: &Conn, flags: i32) -> Waited {
     if process::is_by_name() {
         return look_by_name(conn, words, target);
     }
-    look(conn, words, target)
+    look(conn, words, target, begun)
 }
 
 /// Decides what a send of `want` bytes does about a parked receiver. The first bytes go by TCP, which wakes it. The
 /// sender of a bulk transfer then waits for it to wake up: the rest would fill TCP's buffers, and the stream would stay
-/// on TCP. A receiver that reads without waking up (its other threads sleep on the same set) gets more by TCP.
-pub(super) fn wait_for_wake(conn: &Conn, want: usize, flags: i32) -> Waited {
+/// on TCP. A receiver that reads without waking up (its other threads sleep on the same set) gets more by TCP. A send
+/// that must not block and has `begun` waits only for a moment: see [`goes_whole`].
+pub(super) fn wait_for_wake(conn: &Conn, want: usize, flags: i32, begun: bool) -> Waited {
     let shared = conn.shared();
     let want = i64::try_from(want).map_or(PIECE, |want| want.min(PIECE));
     let waited = if shared.tx_to_parked.fetch_add(want, Ordering::Relaxed) < PIECE {
         Waited::Stalled
     } else {
-        wait_to_wake(conn, flags)
+        wait_to_wake(conn, flags, begun)
     };
     if waited == Waited::Stalled {
         process::count(Counter::WakeupsSent, 1);
@@ -94,7 +97,7 @@ pub(super) fn wait_for_wake(conn: &Conn, want: usize, flags: i32) -> Waited {
     waited
 }
 
-fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
+fn wait_to_wake(conn: &Conn, flags: i32, begun: bool) -> Waited {
     let Some(words) = conn.tx_lane().map(|lane| lane.words) else {
         return Waited::Look;
     };
@@ -103,6 +106,11 @@ fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
     let is_awake = || words.rx.0.flags.load(Ordering::Relaxed) & PARKED == 0;
     match bulk_in_flight(conn, words) {
         Some(false) => return Waited::Stalled, // it has read all, and sleeps: only TCP wakes it
+        Some(true) if begun && conn.must_not_block(flags) => {
+            // The next send waits before it begins.
+            sent.store(PIECE, Ordering::Relaxed);
+            return spin_to_wake(u32::MAX, words, is_awake);
+        }
         Some(true) if !conn.must_not_block(flags) || !process::is_by_name() => {}
         _ => return spin_to_wake(u32::MAX, words, is_awake),
     }
@@ -114,7 +122,7 @@ fn wait_to_wake(conn: &Conn, flags: i32) -> Waited {
         let target = TO_WAKE | (words.consumed.0.load(Ordering::Relaxed) + 1);
         note(conn, words, target);
         if conn.must_not_block(flags) {
-            look(conn, words, target)
+            look(conn, words, target, begun)
         } else {
             block(conn, words, target)
         }
@@ -142,13 +150,13 @@ fn bulk_in_flight(conn: &Conn, words: &Dmb) -> Option<bool> {
     Some(held.drained(words) == Ok(false))
 }
 
-/// Notes that the ring is full. Returns its words, and the stream offset up to which the receiver must have read for a
-/// quarter of the window to be free. `None`: the lane has ended.
-fn begin(conn: &Conn) -> Option<(&Dmb, u64)> {
+/// Notes that the ring is full. Returns its words, and the stream offset up to which the receiver must have read for
+/// `want` bytes and a quarter of the window. `None`: the lane has ended.
+fn begin(conn: &Conn, want: usize) -> Option<(&Dmb, u64)> {
     let (words, target) = {
         let held = lock_tx(conn)?;
         let lane = held.lane()?;
-        (lane.words, held.room_from(lane.ring.len()).max(1))
+        (lane.words, held.room_from(lane.ring.len(), want).max(1))
     };
     note(conn, words, target);
     Some((words, target))
@@ -163,6 +171,13 @@ fn note(conn: &Conn, words: &Dmb, target: u64) {
         shared.tx_stalled_at.store(ticks(), Ordering::Relaxed);
     }
     shared.tx_full.store(target, Ordering::Relaxed);
+}
+
+/// Should a send of `want` bytes that finds room for some of them wait for room for all? Programs are known that lose
+/// bytes when a send that usually takes all takes a part (iperf3 3.12 with `-F`).
+#[inline]
+pub(super) fn goes_whole(conn: &Conn, flags: i32, want: usize, window: usize) -> bool {
+    want <= window && conn.must_not_block(flags) && !process::is_by_name()
 }
 
 /// Notes that bytes have gone into the ring.
@@ -212,13 +227,19 @@ fn is_stalled(conn: &Conn, words: &Dmb) -> bool {
     now.wrapping_sub(since) > STALL_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
 }
 
-/// Looks for room in a send that must not block. Returns `Full` if there is none.
-fn look(conn: &Conn, words: &Dmb, target: u64) -> Waited {
+/// Looks for room in a send that must not block; for longer if it has `begun`, and then its rest goes by TCP
+/// (see [`goes_whole`]). Returns `Full` if there is none.
+fn look(conn: &Conn, words: &Dmb, target: u64, begun: bool) -> Waited {
     let has_room = || has_room(words, target);
-    if spin::for_room(BRIEF_US, false, has_room) == Spun::Ready {
+    let brief = match (begun, is_receiver_here(words)) {
+        (true, _) => u32::MAX,
+        (false, true) => 0,
+        (false, false) => BRIEF_US,
+    };
+    if spin::for_room(brief, begun && is_receiver_here(words), has_room) == Spun::Ready {
         return Waited::Look;
     }
-    if is_stalled(conn, words) || !sets::full(&conn.regs, &process::HIDING) {
+    if begun || is_stalled(conn, words) || !sets::full(&conn.regs, &process::HIDING) {
         return Waited::Stalled;
     }
     Waited::Full

@@ -170,7 +170,7 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
     order::is_busy(conn, now);
     let mut handlers = None;
     while cursor.left() > 0 {
-        let turn = by_ring::<COPY>(conn, cursor, now);
+        let turn = by_ring::<COPY>(conn, cursor, flags, now);
         if cursor.left() == 0 {
             break;
         }
@@ -181,7 +181,7 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
             Turn::Some => continue,
             Turn::Full => {
                 process::count(Counter::RingFull, 1);
-                waited = room::wait(conn, flags);
+                waited = room::wait(conn, cursor.left(), flags, sent > 0);
             }
             Turn::Nested => return outbox::put(conn, cursor, flags),
             Turn::Broken => return answer(sent, fail(Errno(libc::EPIPE))),
@@ -192,7 +192,9 @@ fn by_lanes_in<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i3
                     fail(pending(conn))
                 };
             }
-            Turn::Tcp(MustTcp::Parked) => waited = room::wait_for_wake(conn, cursor.left(), flags),
+            Turn::Tcp(MustTcp::Parked) => {
+                waited = room::wait_for_wake(conn, cursor.left(), flags, sent > 0);
+            }
             Turn::Ended | Turn::Scarce | Turn::Away | Turn::Tcp(_) => {}
         }
         if waited == Waited::News {
@@ -310,7 +312,7 @@ fn keep_error(conn: &Conn) {
 
 /// Puts as much as possible into the ring. With `COPY` (mode `copy`), the bytes go through our own buffer and a device.
 #[inline]
-fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> Turn {
+fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, now: u64) -> Turn {
     let Some(mut held) = lock_tx(conn) else {
         return Turn::Nested;
     };
@@ -359,6 +361,11 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, now: u64) -> 
             return Turn::Broken;
         }
     };
+    let want = cursor.left();
+    if n < want && room::goes_whole(conn, flags, want, held.window(ring.len())) {
+        held.commit(words, 0);
+        return Turn::Full;
+    }
     let (a, b) = held.stretches(ring.len(), n);
     if trace::on() {
         trace::by_ring(conn, cursor, held.offset(), n);
