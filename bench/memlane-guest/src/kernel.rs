@@ -203,3 +203,46 @@ pub(crate) fn module(path: &Path) -> Result<Vec<u8>, String> {
     let output = output.map_err(|error| format!("{tool}: {error}"))?;
     Ok(output.stdout)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_has_one_name_whatever_its_file_is_called() {
+        for path in ["kernel/net/virtio-net.ko.xz", "virtio_net.ko", "virtio-net"] {
+            assert_eq!(plain(path), "virtio_net");
+        }
+    }
+
+    #[test]
+    fn a_module_says_what_it_needs() {
+        let module = b"\x7fELF\0license=GPL\0depends=ib_core,crc-t10dif\0name=smc\0";
+        assert_eq!(needs(module), ["ib_core", "crc_t10dif"]);
+        assert!(needs(b"\0depends=\0").is_empty() && needs(b"").is_empty());
+    }
+
+    #[test]
+    fn what_is_needed_is_loaded_first_and_what_is_built_in_is_not() {
+        let folder = std::env::temp_dir().join(format!("memlane-modules-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let there = |name: &str, needs: &str| {
+            let file = folder.join(format!("{name}.ko"));
+            std::fs::write(&file, format!("\0depends={needs}\0")).expect("a file");
+            (name.to_owned(), file)
+        };
+        let all = [
+            there("smc", "ib_core,dibs"),
+            there("ib_core", "sunrpc"),
+            there("dibs", ""),
+        ];
+        let (all, builtin) = (all.into(), ["sunrpc".to_owned()].into());
+        let mut order = Vec::new();
+        let done = visit("smc", &all, &builtin, &mut order);
+        let missing = visit("rxe", &all, &builtin, &mut order);
+        let _ = std::fs::remove_dir_all(&folder);
+        assert_eq!((done, missing), (Ok(()), Err("no module rxe".into())));
+        let order: Vec<&str> = order.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(order, ["ib_core", "dibs", "smc"]);
+    }
+}

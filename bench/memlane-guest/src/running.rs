@@ -149,3 +149,43 @@ fn listens(mut from: impl Read + Send + 'static, tell: Sender<Vec<u8>>) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// In the place of a guest: what it says goes to both streams.
+    fn running(script: &str) -> Running {
+        let child = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sh");
+        Running::new(child, PathBuf::new(), Duration::from_secs(60))
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn lines_come_one_by_one_and_whole_and_then_there_is_an_end() {
+        let mut guest = running("printf 'one\\r\\n\\ntwo'; read word; echo \" $word\"");
+        let line = |text: &str| Heard::Line(text.into());
+        assert_eq!(guest.line(LONG), line("one"));
+        assert_eq!(guest.line(LONG), line(""));
+        assert_eq!(guest.line(Duration::from_millis(50)), Heard::Nothing);
+        guest.types("three");
+        assert_eq!(guest.line(LONG), line("two three"));
+        assert_eq!(guest.line(LONG), Heard::End);
+        assert_eq!(guest.console(), "one\r\n\ntwo three\n");
+    }
+
+    #[test]
+    fn a_guest_is_ok_only_if_its_script_ended_well() {
+        assert!(running(&format!("echo {ENDED} 0")).finish().ok);
+        assert!(!running(&format!("echo {ENDED} 1 >&2")).finish().ok);
+        assert!(!running("").finish().ok);
+    }
+}

@@ -92,7 +92,7 @@ impl Told {
             median(0),
             median(1),
             self.judged.ratio.as_ref().map_or(String::new(), times),
-            format!("{:.1} %", self.judged.spread * 100.0),
+            percent(self.judged.spread),
             word.to_owned(),
         ]
     }
@@ -100,8 +100,23 @@ impl Told {
 
 /// Two digits are enough: what is told apart is a few per cent.
 fn times(ratio: &Spread) -> String {
-    format!("{:.2}× ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max)
+    let digits = |times: f64| match times {
+        far if far >= 10.0 => short(far),
+        near => format!("{near:.2}"),
+    };
+    let [median, min, max] = [ratio.median, ratio.min, ratio.max].map(digits);
+    format!("{median}× ({min}–{max})")
 }
+
+fn percent(share: f64) -> String {
+    match share {
+        far if far > 1.0 => "> 100 %".to_owned(),
+        near => format!("{:.1} %", near * 100.0),
+    }
+}
+
+/// A spread beyond which a figure is told to be noisy.
+const NOISY: f64 = 0.1;
 
 const HEAD: [&str; 8] = [
     "row",
@@ -156,6 +171,17 @@ impl Report {
             count(|verdict| verdict == Verdict::Held),
             count(|verdict| verdict == Verdict::Untold),
         );
+        let held = self
+            .figures
+            .iter()
+            .filter(|told| told.verdict() == Verdict::Held);
+        let noisy = held.filter(|told| told.judged.spread > NOISY).count();
+        if noisy > 0 {
+            let _ = writeln!(
+                out,
+                "{noisy} of the figures that held spread by more than 10 %: smaller losses of them are not seen here"
+            );
+        }
         out
     }
 
@@ -249,7 +275,7 @@ mod tests {
         let wide = [
             [Some(0.2345), Some(0.1234)],
             [Some(1.2345), Some(0.1999)],
-            [Some(2.2345), Some(0.1777)],
+            [Some(12.2345), Some(2345.6)],
         ];
         let mut once = told("randwrite-qd32-jobs8", "memlane-cable", "throughput", &HALF);
         once.again = Some(judge(Better::Higher, &SAME, 0.02));
@@ -263,6 +289,11 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("held (2nd)"), "{text}");
+        assert!(text.contains("> 100 %") && text.contains("–192)"), "{text}");
+        assert!(
+            text.contains("1 of the figures that held spread by more"),
+            "{text}"
+        );
     }
 
     #[test]
