@@ -1,4 +1,5 @@
-//! A connection with nothing to do leaves its queue alone, and hears it once when it rings.
+//! A connection with nothing to do leaves its queue alone, and hears it once when it rings; one with something under way
+//! works for it before it sleeps.
 
 mod nbd_support;
 
@@ -18,6 +19,9 @@ const SIZE: u64 = 1 << 20;
 struct Counts {
     reaps: AtomicU64,
     arms: AtomicU64,
+    lingers: AtomicU64,
+    /// What is done becomes known only in `linger`.
+    lazy: bool,
     bell: OwnedFd,
 }
 
@@ -29,6 +33,7 @@ struct Counted {
 struct CountedQueue {
     queue: Box<dyn Queue>,
     counts: Arc<Counts>,
+    hidden: bool,
 }
 
 impl Volume for Counted {
@@ -38,7 +43,11 @@ impl Volume for Counted {
 
     fn queue(&self) -> io::Result<Box<dyn Queue>> {
         let (queue, counts) = (self.volume.queue()?, Arc::clone(&self.counts));
-        Ok(Box::new(CountedQueue { queue, counts }))
+        Ok(Box::new(CountedQueue {
+            queue,
+            counts,
+            hidden: false,
+        }))
     }
 }
 
@@ -48,6 +57,7 @@ impl Queue for CountedQueue {
     }
 
     fn submit(&mut self, io: Io) {
+        self.hidden = self.counts.lazy;
         self.queue.submit(io);
     }
 
@@ -59,12 +69,16 @@ impl Queue for CountedQueue {
     fn reap(&mut self, into: &mut Vec<Done>) -> usize {
         self.counts.reaps.fetch_add(1, Ordering::SeqCst);
         let _ = rustix::io::read(&self.counts.bell, &mut [0; 8]);
-        self.queue.reap(into)
+        if self.hidden {
+            0
+        } else {
+            self.queue.reap(into)
+        }
     }
 
     fn arm(&mut self) -> bool {
         self.counts.arms.fetch_add(1, Ordering::SeqCst);
-        self.queue.arm()
+        !self.hidden && self.queue.arm()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -74,12 +88,19 @@ impl Queue for CountedQueue {
     fn wait(&mut self, limit: Option<Duration>) {
         self.queue.wait(limit);
     }
+
+    fn linger(&mut self, _: Duration) -> bool {
+        self.counts.lingers.fetch_add(1, Ordering::SeqCst);
+        std::mem::take(&mut self.hidden)
+    }
 }
 
-fn counted() -> (Served, Arc<Counts>) {
+fn counted(lazy: bool) -> (Served, Arc<Counts>) {
     let counts = Arc::new(Counts {
         reaps: AtomicU64::new(0),
         arms: AtomicU64::new(0),
+        lingers: AtomicU64::new(0),
+        lazy,
         bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
     });
     let volume = Counted {
@@ -92,7 +113,7 @@ fn counted() -> (Served, Arc<Counts>) {
 #[test]
 fn a_queue_is_asked_only_while_something_is_under_way() {
     const READS: u64 = 200;
-    let (served, counts) = counted();
+    let (served, counts) = counted(false);
     let mut raw = served.client(true);
     for n in 0..READS {
         assert_eq!(raw.read(n * 512, 512).error, 0);
@@ -104,7 +125,7 @@ fn a_queue_is_asked_only_while_something_is_under_way() {
 
 #[test]
 fn a_queue_that_rings_for_nothing_wakes_an_idle_connection_once() {
-    let (served, counts) = counted();
+    let (served, counts) = counted(false);
     let mut raw = served.client(true);
     assert_eq!(raw.read(0, 512).error, 0);
     let arms = || counts.arms.load(Ordering::SeqCst);
@@ -123,4 +144,20 @@ fn a_queue_that_rings_for_nothing_wakes_an_idle_connection_once() {
     assert!(reaped >= 1, "nobody came");
     assert!(armed + reaped < 50, "{armed} + {reaped} times");
     assert_eq!(raw.read(512, 512).error, 0);
+}
+
+#[test]
+fn a_connection_works_for_what_is_under_way_before_it_sleeps() {
+    const READS: u64 = 20;
+    let (served, counts) = counted(true);
+    let mut raw = served.client(true);
+    for n in 0..READS {
+        // Nothing else would ever bring the answer.
+        assert_eq!(raw.read(n * 512, 512).error, 0);
+    }
+    let lingers = counts.lingers.load(Ordering::SeqCst);
+    assert!(lingers >= READS, "{lingers} times for {READS} reads");
+    // With nothing under way, it does not.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(counts.lingers.load(Ordering::SeqCst), lingers);
 }

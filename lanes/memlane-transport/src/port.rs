@@ -93,6 +93,13 @@ pub trait Port: Send {
 
     /// Waits until there is something to reap, but not longer than `limit`.
     fn wait(&mut self, limit: Option<Duration>);
+
+    /// Drives the session without sleeping, as long as that has paid lately but not longer than `limit`; is there
+    /// something to reap? For a thread that has requests under way and would sleep on `fd` next.
+    fn linger(&mut self, limit: Duration) -> bool {
+        let _ = limit;
+        false
+    }
 }
 
 /// Why there is no memory for a request.

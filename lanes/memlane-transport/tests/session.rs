@@ -88,6 +88,75 @@ fn every_thread_gets_its_own_results_through_one_session() {
     }
 }
 
+/// Those that wait for slow answers fall asleep while others take turns at leading, and some sleep in a poll of their own.
+#[test]
+fn threads_that_sleep_miss_nothing_while_others_take_turns() {
+    for listen in [tcp(), local()] {
+        let disk = Arc::<Disk>::default();
+        let server = start(&disk, vec![listen], slow());
+        let session = connect(&[&server.addresses()[0]]);
+        let ids: Vec<u64> = std::thread::scope(|scope| {
+            let user = |seed: u64| {
+                let session = &session;
+                scope.spawn(move || {
+                    let mut user = User::new(&**session, seed);
+                    // A deep queue always has something to reap; one of depth 1 waits for what is slow.
+                    let depth = if seed.is_multiple_of(2) { 1 } else { 16 };
+                    user.work(if depth == 1 { 60 } else { 600 }, depth);
+                    user.ids
+                })
+            };
+            let users: Vec<_> = (1..=9).map(user).collect();
+            let ids = users.into_iter().map(|user| user.join().expect("no panic"));
+            ids.flatten().collect()
+        });
+        each_once(&disk, &ids);
+    }
+}
+
+#[test]
+fn a_port_that_lingers_gets_its_results_without_sleeping() {
+    for listen in [tcp(), local()] {
+        let disk = Arc::<Disk>::default();
+        let server = start(&disk, vec![listen], Manners::default());
+        let session = connect(&[&server.addresses()[0]]);
+        let mut user = User::new(&*session, 1);
+        user.work(10, 1);
+        let limit = Duration::from_millis(1);
+        assert!(!user.port.linger(limit), "nothing is under way");
+        for _ in 0..100 {
+            user.ask();
+            until("the answer", || user.port.linger(limit));
+            assert_eq!(user.reap(), 1);
+        }
+        // It may sleep after that as before.
+        user.work(100, 4);
+        each_once(&disk, &user.ids);
+    }
+}
+
+#[test]
+fn a_port_that_lingers_in_vain_is_back_in_time_and_misses_nothing_afterwards() {
+    let disk = Arc::<Disk>::default();
+    let manners = Manners {
+        slow: Some(Duration::from_millis(200)),
+        picky: false,
+    };
+    let server = start(&disk, vec![local()], manners);
+    let session = connect(&[&server.addresses()[0]]);
+    let mut user = User::new(&*session, 1);
+    for _ in 0..4 {
+        user.ask();
+        let began = Instant::now();
+        let found = user.port.linger(Duration::from_micros(100));
+        // A tenth of what the slow ones take, for a machine on which others work.
+        let took = began.elapsed();
+        assert!(found || took < Duration::from_millis(100), "{took:?}");
+        user.drain();
+    }
+    each_once(&disk, &user.ids);
+}
+
 #[test]
 fn a_port_that_sleeps_in_a_poll_of_its_own_misses_nothing() {
     let disk = Arc::<Disk>::default();

@@ -16,7 +16,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
+/// How long a thread works for the only request under way before it takes the kernel's next one.
+const LINGER: Duration = Duration::from_micros(10);
+/// After this many requests in a row that found no other one under way, a program waits for each answer.
+const ALONE: u32 = 32;
+/// Of this many such requests, the first two are sent without lingering: if the program asks for more meanwhile, the
+/// second one finds the first under way.
+const PROBE_EVERY: u32 = 128;
 /// Trims and the like of one request that are under way at once: it may have very many.
 const WINDOW: usize = 8;
 
@@ -36,6 +44,8 @@ struct State {
     done: Vec<Done>,
     /// To be answered when the lock is open.
     finished: Vec<Job>,
+    /// Requests in a row that found no other one under way.
+    alone: u32,
     stopping: bool,
 }
 
@@ -104,6 +114,7 @@ impl Lane {
                 next: 0,
                 done: Vec::new(),
                 finished: Vec::new(),
+                alone: ALONE,
                 stopping: false,
             }),
         })
@@ -225,7 +236,7 @@ impl Lane {
 
     /// Leaves the queue armed, and answers what is done.
     fn settle(&self, mut state: MutexGuard<'_, State>) {
-        if state.turn() {
+        if state.turn(false) {
             self.changed.notify_all();
         }
         let finished = std::mem::take(&mut state.finished);
@@ -248,7 +259,7 @@ impl Lane {
                 Ok(Some(lease)) => return (state, Ok(lease)),
                 Err(errno) => return (state, Err(errno)),
             }
-            if state.turn() {
+            if state.turn(true) {
                 self.changed.notify_all();
                 let finished = std::mem::take(&mut state.finished);
                 drop(state);
@@ -274,6 +285,10 @@ pub(super) struct Target {
 
 impl State {
     fn open(&mut self, job: Job) -> u32 {
+        self.alone = match self.jobs.is_empty() {
+            true => self.alone.wrapping_add(1),
+            false => 0,
+        };
         while self.jobs.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -324,12 +339,16 @@ impl State {
         }
     }
 
-    /// Sends, and takes what is done, until there is nothing left and the queue is armed. Says whether leases may have
-    /// come back.
-    fn turn(&mut self) -> bool {
+    /// Sends, and takes what is done, until there is nothing left and the queue is armed; it need not be while nothing is
+    /// under way, if nobody waits for a lease. Says whether leases may have come back.
+    fn turn(&mut self, for_lease: bool) -> bool {
         let (mut changed, mut empty) = (false, 0);
         loop {
             self.queue.push();
+            if self.jobs.len() == 1 && self.lingers() {
+                // There is nothing to send until it is done: no other thread need wake up for its answer.
+                let _ = self.queue.linger(LINGER);
+            }
             let mut done = std::mem::take(&mut self.done);
             let n = self.queue.reap(&mut done);
             for part in done.drain(..) {
@@ -337,6 +356,9 @@ impl State {
             }
             self.done = done;
             changed |= n > 0;
+            if self.jobs.is_empty() && !for_lease {
+                return changed;
+            }
             empty = if n == 0 { empty + 1 } else { 0 };
             if !self.queue.arm() {
                 return changed;
@@ -346,6 +368,11 @@ impl State {
                 return true;
             }
         }
+    }
+
+    /// Does a program that waits for each answer ask? If not, requests are taken first.
+    fn lingers(&self) -> bool {
+        self.alone >= ALONE && self.alone % PROBE_EVERY >= 2
     }
 
     fn take(&mut self, part: Done) {
@@ -443,8 +470,9 @@ mod tests {
     use super::*;
     use memlane_block::volume::mem::MemVolume;
     use std::os::fd::BorrowedFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::sync_channel;
-    use std::time::Duration;
 
     /// What is done becomes known in `arm`, after `reap` has found nothing.
     struct Late(MemVolume);
@@ -508,5 +536,90 @@ mod tests {
             told.try_recv().map(|read| read.map(|d| d.len())),
             Ok(Ok(4096))
         );
+    }
+
+    /// What is done becomes known in `linger`, which is counted.
+    struct Lingering(MemVolume, Arc<AtomicU32>);
+
+    struct LingeringQueue {
+        late: LateQueue,
+        count: Arc<AtomicU32>,
+    }
+
+    impl Volume for Lingering {
+        fn info(&self) -> Info {
+            self.0.info()
+        }
+
+        fn queue(&self) -> io::Result<Box<dyn Queue>> {
+            let late = LateQueue {
+                inner: self.0.queue()?,
+                known: false,
+            };
+            let count = Arc::clone(&self.1);
+            Ok(Box::new(LingeringQueue { late, count }))
+        }
+    }
+
+    impl Queue for LingeringQueue {
+        fn lease(&mut self, len: u32) -> Result<Option<Lease>, Errno> {
+            self.late.lease(len)
+        }
+
+        fn submit(&mut self, io: Io) {
+            self.late.submit(io);
+        }
+
+        fn push(&mut self) {}
+
+        fn reap(&mut self, into: &mut Vec<Done>) -> usize {
+            self.late.reap(into)
+        }
+
+        fn arm(&mut self) -> bool {
+            false
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.late.fd()
+        }
+
+        fn wait(&mut self, limit: Option<Duration>) {
+            self.late.wait(limit);
+        }
+
+        fn linger(&mut self, _: Duration) -> bool {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.late.known = true;
+            true
+        }
+    }
+
+    #[test]
+    fn the_only_request_is_answered_by_the_thread_that_took_it() {
+        let count = Arc::new(AtomicU32::new(0));
+        let volume = Lingering(MemVolume::new(1 << 20).unwrap(), Arc::clone(&count));
+        let lane = Lane::new(&volume).unwrap();
+        let ask = || {
+            let (tell, told) = sync_channel(1);
+            lane.read(Answer::Thread(tell), &volume.info(), 0, 4096);
+            told
+        };
+        let lingered = || count.swap(0, Ordering::Relaxed);
+        assert!(ask().try_recv().is_ok() && lingered() == 1);
+        // Now and then, it is seen whether more would come meanwhile.
+        lane.lock().alone = PROBE_EVERY - 1;
+        let probe = ask();
+        assert!(probe.try_recv().is_err() && lingered() == 0);
+        // More comes: for a while, requests are taken first.
+        let second = ask();
+        assert!(second.try_recv().is_err() && lingered() == 0);
+        assert_eq!(lane.lock().alone, 0);
+        lane.lock().jobs.clear();
+        for _ in 1..ALONE {
+            assert!(ask().try_recv().is_err() && lingered() == 0);
+            lane.lock().jobs.clear();
+        }
+        assert!(ask().try_recv().is_ok() && lingered() == 1);
     }
 }

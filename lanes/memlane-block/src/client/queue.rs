@@ -399,4 +399,9 @@ impl Queue for RemoteQueue {
             }
         }
     }
+
+    fn linger(&mut self, limit: Duration) -> bool {
+        self.unsent = false;
+        !self.ready.is_empty() || (self.waiting.is_empty() && self.port.linger(limit))
+    }
 }

@@ -239,4 +239,12 @@ pub trait Queue: Send {
 
     /// Waits until there is something to reap, but not longer than `limit`.
     fn wait(&mut self, limit: Option<Duration>);
+
+    /// Works for what is under way without sleeping, as long as that has paid lately but not longer than `limit`; is
+    /// there something to reap? For a thread that would sleep on `fd` next. `false` at once where another thread or the
+    /// kernel does that work.
+    fn linger(&mut self, limit: Duration) -> bool {
+        let _ = limit;
+        false
+    }
 }

@@ -155,6 +155,13 @@ impl Port for ClientPort {
         self.state.take(None);
         self.inner.awake(&self.state);
     }
+
+    fn linger(&mut self, limit: Duration) -> bool {
+        self.push();
+        let found = self.state.has_done() || self.takes_turns(Some(limit));
+        self.inner.awake(&self.state);
+        found
+    }
 }
 
 impl Drop for ClientPort {

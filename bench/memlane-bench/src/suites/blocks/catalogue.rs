@@ -17,10 +17,14 @@ const PEERS: [&str; 8] = [
     "qsd",
     "qsd-tcp",
 ];
+/// Who else shows a volume as a file.
+const FILE: To = To::System("qsd-fuse");
 /// By what a path is broken.
 const BREAKERS: [System; 2] = [gap::CABLE, gap::PROXY];
 /// The cost of a request from 1 to 64 jobs counts as flat up to this.
 const FLAT: f64 = 1.2;
+/// What many jobs on one volume reach of one job's rate over the loopback device.
+const OF_ONE_JOB: f64 = 0.9;
 
 const METHOD: &[&str] = &[
     "Rounds alternate between the systems, each started anew with a volume that was written once; medians (lowest–highest)",
@@ -138,6 +142,8 @@ fn goals() -> Vec<Goal> {
     for one in &rows::WORKS {
         let of = ours().filter_map(|system| aim(system.id, one).map(|aim| (system.id, aim)));
         goals.extend(of.map(|(of, (metric, aim))| goal(one.id(), metric, of, BEST, aim)));
+        let as_good = Aim::AtLeast(1.0);
+        goals.push(goal(one.id(), "rate", "fuse", FILE, as_good));
     }
     for one in &rows::SCENARIOS {
         let aim = Aim::AtMost(one.at_most_ms);
@@ -148,6 +154,11 @@ fn goals() -> Vec<Goal> {
         let to = To::Row(first);
         let flat = |of| goal(last.as_str(), "cpu", of, to.clone(), Aim::AtMost(FLAT));
         goals.extend(ours().map(|system| flat(system.id)));
+        let many = rows::sweep().filter(|row| row.pattern == pattern && row.jobs > 1);
+        goals.extend(many.map(|row| {
+            let aim = Aim::AtLeast(OF_ONE_JOB);
+            goal(row.id(), "rate", "fio-local", to.clone(), aim)
+        }));
     }
     goals
 }
@@ -162,7 +173,7 @@ fn aim(system: &str, row: &rows::Work) -> Option<(&'static str, Aim)> {
         "fio-tcp" => ("rate", Aim::AtLeast(3.0)),
         "fio-local" if sequential => return None,
         "fio-local" if depth == 1 => ("rate", Aim::AtLeast(20.0)),
-        "fio-local" => ("rate", Aim::AtLeast(8.0)),
+        "fio-local" => ("rate", Aim::AtLeast(10.0)),
         "nbd-local" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
         _ => return None,
     })
@@ -186,7 +197,7 @@ mod tests {
         assert_eq!(of("fio-tcp", "seqwrite"), Some(("rate", Aim::AtLeast(2.0))));
         assert_eq!(
             of("fio-local", "randwrite-qd32"),
-            Some(("rate", Aim::AtLeast(8.0)))
+            Some(("rate", Aim::AtLeast(10.0)))
         );
         assert_eq!(of("fio-local", "seqread"), None);
         assert_eq!(of("fio-tcp", "randread-x8"), None);
@@ -198,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn the_best_peer_is_one_of_all_that_are_not_ours() {
+    fn the_best_peer_is_one_of_all_that_are_not_ours_and_serve_more_than_a_file() {
         let peers: Vec<&str> = systems().iter().filter(|s| !s.ours).map(|s| s.id).collect();
-        assert_eq!(peers, PEERS);
+        assert_eq!(peers, [&PEERS[..], &["qsd-fuse"]].concat());
     }
 
     /// The posting prints the change from IBNBD to NVMEoRDMA.

@@ -125,18 +125,40 @@ pub(super) fn nbd_server(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
     Ok(running)
 }
 
+/// The file by FUSE of QEMU's storage daemon.
+pub(super) fn qsd_fuse(bench: &Bench) -> anyhow::Result<Running> {
+    let (disk, mount) = (file(bench)?, bench.scratch.name("qsd-fuse"));
+    std::fs::File::create(&mount)?;
+    let mut command = program("qemu-storage-daemon")?;
+    command.args(qsd_disk(&disk)).arg("--export").arg(format!(
+        "type=fuse,id=disk,node-name=disk,mountpoint={},writable=on",
+        mount.display()
+    ));
+    let mounted = |_| std::fs::metadata(&mount).is_ok_and(|file| file.len() == bench.size);
+    let service = Service::start_until(command, &bench.scratch, mounted)?;
+    let mut running = Running::new(Target::File(mount.clone()), vec![service]);
+    running.disk = Some(disk);
+    Ok(running)
+}
+
+/// Its half that is not seen.
+fn qsd_disk(disk: &Disk) -> [String; 2] {
+    let file = disk.0.display();
+    let node = format!("driver=file,node-name=disk,filename={file}");
+    ["--blockdev".to_owned(), node]
+}
+
 /// The export of QEMU's storage daemon.
 pub(super) fn qsd(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
     let (disk, door) = (file(bench)?, Door::new(bench, tcp)?);
     let mut command = program("qemu-storage-daemon")?;
-    command.arg("--blockdev").arg(format!(
-        "driver=file,node-name=disk,filename={}",
-        disk.0.display()
-    ));
-    command.arg("--nbd-server").arg(match &door {
-        Door::Tcp(port) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
-        Door::Unix(socket) => format!("addr.type=unix,addr.path={}", socket.display()),
-    });
+    command
+        .args(qsd_disk(&disk))
+        .arg("--nbd-server")
+        .arg(match &door {
+            Door::Tcp(port) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
+            Door::Unix(socket) => format!("addr.type=unix,addr.path={}", socket.display()),
+        });
     command.args([
         "--export",
         "type=nbd,id=disk,node-name=disk,name=,writable=on",

@@ -21,6 +21,8 @@ pub(super) enum By {
     NbdServer,
     /// QEMU's storage daemon.
     Qsd,
+    /// Its file.
+    QsdFuse,
 }
 
 /// Something that serves blocks.
@@ -65,7 +67,7 @@ const fn long(served: Served) -> Served {
 
 /// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 15] = {
+pub(super) const ALL: [Served; 16] = {
     use By::*;
     const TCP: bool = true;
     [
@@ -84,6 +86,7 @@ pub(super) const ALL: [Served; 15] = {
         long(served("nbd-server-tcp", "nbd-server, file in memory, TCP", NbdServer, TCP)),
         swept(served("qsd", "qemu-storage-daemon, file in memory, unix socket", Qsd, !TCP)),
         long(served("qsd-tcp", "qemu-storage-daemon, file in memory, TCP", Qsd, TCP)),
+        served("qsd-fuse", "qemu-storage-daemon, FUSE file of a file in memory", QsdFuse, !TCP),
     ]
 };
 
@@ -114,6 +117,7 @@ impl Served {
             By::NbdkitFile => peers::nbdkit_file(bench, tcp),
             By::NbdServer => peers::nbd_server(bench, tcp),
             By::Qsd => peers::qsd(bench, tcp),
+            By::QsdFuse => peers::qsd_fuse(bench),
         }
     }
 
@@ -124,7 +128,7 @@ impl Served {
             By::Engine | By::Nbd | By::Fuse => &["fio"],
             By::NbdkitMemory | By::NbdkitFile => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],
-            By::Qsd => &["qemu-storage-daemon", "fio"],
+            By::Qsd | By::QsdFuse => &["qemu-storage-daemon", "fio"],
         };
         absent(needed).or_else(|| match self.by {
             By::Engine => ours::no_engine(&ours::library(&bench.programs)),
@@ -158,7 +162,7 @@ mod tests {
             assert!(!twice, "{}", system.id);
         }
         let ours = ALL.iter().filter(|served| served.system().ours).count();
-        assert_eq!((ours, ALL.len() - ours), (7, 8));
+        assert_eq!((ours, ALL.len() - ours), (7, 9));
         // The sweep compares, too.
         let swept = |ours| {
             let mut all = ALL.iter().filter(|served| served.in_sweep);

@@ -42,6 +42,8 @@ const MAX_GATHERED: usize = 1 << 20;
 /// Requests that are taken in before what is done is sent: few enough that the client works at the same time as we
 /// do, many enough that few system calls serve them.
 const TURN: usize = 16;
+/// How long a thread works for what is under way before it looks at the socket again.
+const LINGER: Duration = Duration::from_micros(100);
 /// Bytes of a list of extents.
 const EXTENTS_LEN: u32 = 4096;
 
@@ -248,7 +250,7 @@ impl<'a> Conn<'a> {
             }
             progress |= self.wants == Wants::Turn;
             self.queue.push();
-            progress |= self.reap();
+            progress |= self.reap() || (self.outbox.is_empty() && self.linger());
             progress |= self.send();
             if progress {
                 spin.found();
@@ -264,6 +266,11 @@ impl<'a> Conn<'a> {
     fn has_only_the_socket(&self) -> bool {
         let told = self.outbox.is_empty() && !self.stream.holds_back();
         told && self.pending.is_empty() && self.until.is_none()
+    }
+
+    /// Works for what the volume has, if that is likely to end soon.
+    fn linger(&mut self) -> bool {
+        !self.tasks.is_empty() && self.queue.linger(LINGER) && self.reap()
     }
 
     /// Nothing under way, and nobody to tell.
