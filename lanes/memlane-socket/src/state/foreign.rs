@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Link groups of a process (`protocol::group`).
 pub const GROUPS: usize = 1024;
-/// Bytes of windows, beyond the first of each ring, that one peer process of another network namespace may have: 256 rings of
-/// the default size.
+/// Bytes of windows, beyond the first of each ring, that one peer process of another network namespace may have: 16 rings of
+/// 4 MiB, the default.
 const MOST: u64 = 64 << 20;
 
 /// What each link group's peer has. A count: nothing is ordered by it. What a connection adds here, it notes in its [`Cost`].
