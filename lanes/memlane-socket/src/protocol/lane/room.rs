@@ -6,7 +6,7 @@
 //!
 //! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 1 ms at a time and looks at
 //!   the ring in between.
-//! * A non-blocking send says `EAGAIN`; one of at most the window goes whole or not at all, as mostly on
+//! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on
 //!   TCP, which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and epoll do not report it
 //!   as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
 //!
@@ -177,7 +177,7 @@ fn note(conn: &Conn, words: &Dmb, target: u64) {
 /// bytes when a send that usually takes all takes a part (iperf3 3.12 with `-F`).
 #[inline]
 pub(super) fn goes_whole(conn: &Conn, flags: i32, want: usize, window: usize) -> bool {
-    want <= window && conn.must_not_block(flags) && !process::is_by_name()
+    want <= window / 2 && conn.must_not_block(flags) && !process::is_by_name()
 }
 
 /// Notes that bytes have gone into the ring.
