@@ -6,9 +6,9 @@
 //!
 //! * A blocking send spins, lets others run, and then naps: it sleeps for 50 µs, 100 µs … 1 ms at a time and looks at
 //!   the ring in between.
-//! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on
-//!   TCP, which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and epoll do not report it
-//!   as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
+//! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on TCP,
+//!   which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and
+//!   epoll do not report it as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
 //!
 //! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
 //! room itself. Programs rely on what TCP's buffers hold.
@@ -34,7 +34,8 @@ use memlane_sys::time::ticks;
 const STALL_US: u64 = 10_000;
 /// How long a non-blocking send looks for room, in microseconds: about what `EAGAIN` and a wait cost the program.
 const BRIEF_US: u32 = 5;
-/// How long the sends of a program that calls this library by name, and that must not block, wait for room in all, in microseconds, before TCP takes over.
+/// How long sends that must not block wait for room in all, in microseconds, before TCP takes over, in a program that
+/// calls this library by name.
 const BY_NAME_US: u64 = 10_000;
 /// A stream whose window has at least this many bytes is a bulk transfer.
 const BULK: usize = 256 * 1024;
