@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(of(&[], false), [57, 4, 7]);
         assert_eq!(of(&[], true), [57 - 8 - 12, 4, 7]);
         assert_eq!(of(&["nginx"], false), [9, 3, 0]);
-        assert_eq!(of(&["nginx-16", "iperf3"], true), [6, 3, 0]);
+        assert_eq!(of(&["nginx-16", "iperf3"], true), [4, 3, 0]);
         assert_eq!(of(&["unix", "tcp"], false), [57, 2, 0]);
         assert_eq!(of(&["native"], true), [0, 0, 7]);
         assert_eq!(of(&["iceoryx2", "native-lane"], true), [0, 0, 2]);
