@@ -55,7 +55,7 @@ fn ss_says_on_both_sides_what_waits_in_the_ring_until_it_is_read() {
     let mut pair = Pair::start(&DEFAULT, &DEFAULT);
     pair.open();
     let (client, server) = (pair.client.pid(), pair.server.pid());
-    let waits = |bytes: u64| format!("{bytes}/262144");
+    let waits = |bytes: u64| format!("{bytes}/4194304");
     leave_in_the_ring(&mut pair, 100_000);
     assert_eq!(rings(&pair, client), [waits(100_000), waits(0)]);
     assert_eq!(rings(&pair, server), [waits(0), waits(100_000)]);
