@@ -69,6 +69,19 @@ fn a_full_ring_is_writable_again_when_a_quarter_of_it_is_free() {
 }
 
 #[test]
+fn what_tcp_once_refused_does_not_hide_that_the_ring_has_room() {
+    let l = looped();
+    let sent = fill(&l);
+    receive(&l, sent); // the window has grown
+    l.conn.shared().tx_blocked.store(1, Ordering::Relaxed);
+    let sent = fill(&l);
+    assert_eq!(l.conn.shared().tx_blocked.load(Ordering::Relaxed), 0);
+    receive(&l, sent);
+    assert!(writable(&l, 0));
+    ends(l);
+}
+
+#[test]
 fn a_wait_naps_until_there_is_room() {
     let l = looped();
     let sent = fill(&l);
