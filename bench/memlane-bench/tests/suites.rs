@@ -1,4 +1,4 @@
-//! Each suite, very short: every row that was asked for is there, or it is said why not. Then the verbs for recorded runs.
+//! Each suite, very short: every row that was asked for is there, or the output says why it is missing. Then the verbs for recorded runs.
 
 mod common;
 

@@ -272,7 +272,7 @@ fn passer_by(session: &Sleeps, _: Mistake) {
     }
 }
 
-/// Spins for so many turns, in vain, and goes away.
+/// Spins in vain for a number of turns, and goes away.
 fn spins(session: &Sleeps, turns: usize, mistake: Mistake) {
     let first = session.leadership.spin() == 1;
     for _ in 0..turns {

@@ -13,7 +13,7 @@ use crate::spread::Spread;
 /// The older build's value and the newer one's in a round, where they are there.
 pub(super) type Pair = [Option<f64>; 2];
 
-/// From so many rounds on, one of them is left out.
+/// With at least this number of rounds, one of them is left out.
 const ENOUGH_TO_LEAVE_ONE_OUT: usize = 5;
 
 /// What became of a figure.

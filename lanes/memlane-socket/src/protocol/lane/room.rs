@@ -9,6 +9,7 @@
 //! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on TCP,
 //!   which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and
 //!   epoll do not report it as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
+//!   A send on a connection in an epoll set waits in the call instead, for at most [`BY_NAME_US`] in all.
 //!
 //! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
 //! room itself. Programs rely on what TCP's buffers hold.
@@ -78,7 +79,7 @@ pub(super) fn wait(conn: &Conn, want: usize, flags: i32, begun: bool) -> Waited 
     if !conn.must_not_block(flags) {
         return block(conn, words, target);
     }
-    // A set that is edge-triggered can miss that a ring has room again (real_nginx shows it): not solved yet.
+    // Connections in epoll sets wait as before, until the way below has been tested whole with them (decision 0020).
     if process::is_by_name() || sets::is_registered(&conn.regs) {
         return look_by_name(conn, words, target);
     }

@@ -629,12 +629,15 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     }
     let readable = asked & IN != 0 && lane::readable(conn);
     // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel is
-    // asked, except where only the ring was full, of which the kernel does not know.
-    let writable = asked & OUT != 0
-        && (conn.rx_mode() == RxMode::Hot || marked(reg, REG_ROOM))
-        && conn.tx_mode() == TxMode::Open
-        && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
-        && !room::is_full(conn);
+    // asked, except where the ring was full, of which the kernel does not know. What `REG_ROOM` says is reported in any
+    // case: the ring may count as full again by now, but nothing else would report the connection.
+    let by_ring = || {
+        conn.rx_mode() == RxMode::Hot
+            && conn.tx_mode() == TxMode::Open
+            && conn.shared().tx_blocked.load(Ordering::Relaxed) == 0
+            && !room::is_full(conn)
+    };
+    let writable = asked & OUT != 0 && (marked(reg, REG_ROOM) || by_ring());
     // An edge on either side makes the kernel report the whole state.
     let due = asked & ET == 0
         || readable && marked(reg, REG_IN_EDGE)
