@@ -388,6 +388,8 @@ pub struct Conn {
     pub given_at: AtomicU64,
     /// The count of operations at which the handshake takes its next step; `u64::MAX`: never.
     pub hs_due: AtomicU64,
+    /// The count at which its first step was due when the connection was made.
+    pub hs_first: AtomicU64,
     /// The handshake, guarded by `hs_lock`.
     pub hs: UnsafeCell<Handshake>,
     /// The connection's epoll registrations.

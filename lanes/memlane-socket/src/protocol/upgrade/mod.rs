@@ -76,6 +76,9 @@ const LISTEN_NS: u64 = if faults::ON {
 } else {
     2_000_000_000
 };
+/// The looks that a listening side takes at least: 64 after a call each, the others after 16 calls each. So it listens for
+/// 576 calls, and a client whose handshakes are put off proposes at its 512th (`state::payback`).
+const LISTEN_TRIES: u32 = 96;
 /// How long a side waits for an answer, in ns: the peer may be inside one long call.
 const ANSWER_NS: u64 = if faults::ON {
     300_000_000
@@ -362,12 +365,11 @@ fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Rea
         return Ok(());
     }
     hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
-    let limit = if hs.stage == Stage::Listening {
-        LISTEN_NS
-    } else {
-        ANSWER_NS
+    let (limit, least) = match hs.stage {
+        Stage::Listening => (LISTEN_NS, LISTEN_TRIES),
+        _ => (ANSWER_NS, 0),
     };
-    if time::now_ns().saturating_sub(hs.since) > limit {
+    if hs.tries >= least && time::now_ns().saturating_sub(hs.since) > limit {
         Err(why)
     } else {
         Ok(())
