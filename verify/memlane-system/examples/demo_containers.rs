@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use memlane_system::blocks::has;
 use memlane_system::containers::{Agent, Between, Engine, Lane, Networks, Server};
-use memlane_system::harness::Built;
+use memlane_system::harness::{Built, free_port};
 
 /// What is run, and by which options of redis-benchmark.
 const WORKLOADS: [(&str, &[&str]); 3] = [
@@ -36,7 +36,7 @@ fn main() {
     match Engine::start("cache") {
         Ok(engine) => demo(&InContainers {
             engine,
-            port: (20_000 + std::process::id() % 20_000).to_string(),
+            port: free_port().to_string(),
         }),
         Err(why) => {
             println!("(no containers: {})", why.trim());

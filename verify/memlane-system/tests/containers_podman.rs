@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use memlane_system::blocks::skip;
 use memlane_system::containers::{Engine, Lane, upgraded};
-use memlane_system::harness::{Built, plain_only};
+use memlane_system::harness::{Built, free_port, plain_only};
 use serde_json::Value;
 
 /// `None`, and a word on standard error, where there can be none.
@@ -39,7 +39,7 @@ fn behind_a_published_port_two_containers_get_lanes() {
     let Some(engine) = engine("published") else {
         return;
     };
-    let port = (20_000 + std::process::id() % 20_000).to_string();
+    let port = free_port().to_string();
     let server = engine.server(Lane::On, &["--publish", &format!("{port}:6379")]);
     server.is_up();
     assert!(engine.talks(&[], &engine.gateway(), &port) >= 4);

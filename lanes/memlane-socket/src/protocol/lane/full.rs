@@ -3,8 +3,8 @@
 use super::looped::{Looped, looped};
 use super::room::is_full;
 use crate::hooks::calls::io;
-use crate::hooks::wait::poll;
-use crate::state::{large, process};
+use crate::hooks::wait::{epoll, poll};
+use crate::state::{large, process, sets};
 use core::sync::atomic::Ordering;
 use libc::pollfd;
 use std::time::Duration;
@@ -65,6 +65,44 @@ fn a_full_ring_is_writable_again_when_a_quarter_of_it_is_free() {
     assert!(is_full(&l.conn) && !writable(&l, 0), "an eighth");
     receive(&l, size / 8);
     assert!(!is_full(&l.conn) && writable(&l, 0), "a quarter");
+    ends(l);
+}
+
+/// Asks the set for at most `ms` whether the connection is writable.
+fn reported(epfd: i32, ms: i32) -> bool {
+    let mut out = libc::epoll_event { events: 0, u64: 0 };
+    let n = epoll::wait(epfd, &raw mut out, 1, ms, false, &|events, max, ms| {
+        // SAFETY: the caller's array.
+        unsafe { libc::epoll_wait(epfd, events, max, ms) }
+    });
+    n == 1 && out.events == libc::EPOLLOUT.cast_unsigned()
+}
+
+#[test]
+fn an_edge_for_room_is_reported_even_if_the_ring_is_full_again_by_then() {
+    let l = looped();
+    fill(&l);
+    // SAFETY: no pointers are passed.
+    let epfd = unsafe { libc::epoll_create1(0) };
+    process::open_ep(epfd);
+    let ep = process::ep_of(epfd).unwrap();
+    let mut event = libc::epoll_event {
+        events: (libc::EPOLLOUT | libc::EPOLLET).cast_unsigned(),
+        u64: 0,
+    };
+    let add = libc::EPOLL_CTL_ADD;
+    assert_eq!(epoll::ctl(epfd, add, l.fd, &raw mut event), 0);
+    assert!(sets::full(&l.conn.regs, &process::HIDING));
+    while reported(epfd, 0) {}
+    {
+        // Another thread sees room, and the ring is full again before this thread reports it.
+        let _held = ep.lock.lock().unwrap();
+        assert!(sets::drop_full(ep, |_| true));
+    }
+    assert!(is_full(&l.conn) && reported(epfd, 0));
+    // SAFETY: the set is this test's own.
+    unsafe { libc::close(epfd) };
+    process::forget(epfd);
     ends(l);
 }
 

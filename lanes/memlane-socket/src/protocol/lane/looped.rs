@@ -13,14 +13,14 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 /// A connection with a ring that leads back to itself, its descriptor, and both ends of its TCP connection.
-pub(super) struct Looped {
-    pub(super) fd: i32,
-    pub(super) conn: ConnRef,
-    pub(super) ends: [TcpStream; 2],
+pub(in crate::protocol) struct Looped {
+    pub(in crate::protocol) fd: i32,
+    pub(in crate::protocol) conn: ConnRef,
+    pub(in crate::protocol) ends: [TcpStream; 2],
 }
 
 /// Makes such a connection, awake.
-pub(super) fn looped() -> Looped {
+pub(in crate::protocol) fn looped() -> Looped {
     static START: std::sync::Once = std::sync::Once::new();
     START.call_once(|| {
         crate::state::thread::tests::set_own_locator();

@@ -7,7 +7,7 @@ mod ending;
 #[cfg(test)]
 mod full;
 #[cfg(test)]
-mod looped;
+pub(super) mod looped;
 #[cfg(test)]
 mod nested;
 mod order;

@@ -9,7 +9,8 @@
 //! * A non-blocking send says `EAGAIN`; one of at most half the window goes whole or not at all, as mostly on TCP,
 //!   which becomes writable when a third of its buffer is free. The connection then counts as **full**: poll, select and
 //!   epoll do not report it as writable until a quarter of the window is free, and nap in the same way ([`is_full`]).
-//!   A send on a connection in an epoll set waits in the call instead, for at most [`BY_NAME_US`] in all.
+//! * A non-blocking send of a program that calls this library by name waits in the call, for at most [`BY_NAME_US`] in
+//!   all.
 //!
 //! TCP takes over where the receiver has read nothing for [`STALL_US`]: it computes, or it sends to us and waits for
 //! room itself. Programs rely on what TCP's buffers hold.
@@ -35,8 +36,8 @@ use memlane_sys::time::ticks;
 const STALL_US: u64 = 10_000;
 /// How long a non-blocking send looks for room, in microseconds: about what `EAGAIN` and a wait cost the program.
 const BRIEF_US: u32 = 5;
-/// How long sends that must not block wait for room in all, in microseconds, before TCP takes over, where the program may
-/// sleep in the kernel: in a program that calls this library by name, and for connections in epoll sets.
+/// How long sends that must not block wait for room in all, in microseconds, before TCP takes over, in a program that
+/// calls this library by name: it may sleep in the kernel, which does not know of the ring.
 const BY_NAME_US: u64 = 10_000;
 /// A receiver that takes fewer bytes than this …
 const LEAST_PROGRESS: u64 = 16 * 1024;
@@ -79,8 +80,7 @@ pub(super) fn wait(conn: &Conn, want: usize, flags: i32, begun: bool) -> Waited 
     if !conn.must_not_block(flags) {
         return block(conn, words, target);
     }
-    // Connections in epoll sets wait as before, until the way below has been tested whole with them (decision 0020).
-    if process::is_by_name() || sets::is_registered(&conn.regs) {
+    if process::is_by_name() {
         return look_by_name(conn, words, target);
     }
     look(conn, words, target, begun)
@@ -118,9 +118,7 @@ fn wait_to_wake(conn: &Conn, flags: i32, begun: bool) -> Waited {
             sent.store(PIECE, Ordering::Relaxed);
             return spin_to_wake(u32::MAX, words, is_awake);
         }
-        Some(true)
-            if !conn.must_not_block(flags)
-                || !(process::is_by_name() || sets::is_registered(&conn.regs)) => {}
+        Some(true) if !conn.must_not_block(flags) || !process::is_by_name() => {}
         _ => return spin_to_wake(u32::MAX, words, is_awake),
     }
     let before = conn.shared().tx_full.load(Ordering::Relaxed);
@@ -186,10 +184,7 @@ fn note(conn: &Conn, words: &Dmb, target: u64) {
 /// bytes when a send that usually takes all takes a part (iperf3 3.12 with `-F`).
 #[inline]
 pub(super) fn goes_whole(conn: &Conn, flags: i32, want: usize, window: usize) -> bool {
-    want <= window / 2
-        && conn.must_not_block(flags)
-        && !process::is_by_name()
-        && !sets::is_registered(&conn.regs)
+    want <= window / 2 && conn.must_not_block(flags) && !process::is_by_name()
 }
 
 /// Notes that bytes have gone into the ring.

@@ -107,6 +107,8 @@ pub(super) fn send(
         Err(Errno(
             libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
         )) => Err(Sent::Later),
+        // The other end of the agent's channel is closed: the peer has closed the connection.
+        Err(Errno(libc::EPIPE | libc::ECONNRESET)) => Err(Sent::Never(Reason::CLOSING)),
         Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
     }
 }
@@ -178,5 +180,33 @@ pub(super) fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
         let name = from.as_bytes();
         hs.peer_name[..name.len()].copy_from_slice(name);
         hs.peer_name_len = name.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::lane::looped::looped;
+
+    #[test]
+    fn a_peer_that_closes_its_channel_is_closing() {
+        let l = looped();
+        let fd = l.conn.fd.load(Ordering::Relaxed);
+        let (local, remote) = (
+            sock::local_addr(fd).unwrap(),
+            sock::remote_addr(fd).unwrap(),
+        );
+        let proposal = own_message(MessageKind::Proposal, &l.conn, &Tuple { local, remote });
+        let (ours, theirs) = sock::unix_channel().unwrap();
+        let to = To::Channel(ours.raw());
+        assert!(send(&l.conn, &to, &proposal, [None; 2]).is_ok());
+        drop(theirs);
+        // The first error says that the message was not read, the second that nobody is there.
+        for _ in 0..2 {
+            let sent = send(&l.conn, &to, &proposal, [None; 2]);
+            assert!(matches!(sent, Err(Sent::Never(Reason::CLOSING))));
+        }
+        process::forget(l.fd);
+        drop(l.conn);
     }
 }
