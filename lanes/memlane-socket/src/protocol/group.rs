@@ -13,6 +13,10 @@
     clippy::cast_sign_loss
 )]
 
+mod line;
+
+pub use line::{any_speaks, has_room, hear, keep_life_line, lines_with_news, new_life_line, say};
+
 use crate::config::RING_OF_MANY;
 use crate::faults::{self, Step};
 use crate::protocol::board::{self, BOARD_HIGH, BOARDS};
@@ -49,8 +53,12 @@ struct Group {
     pid: i32,
     conns: u32,
     idle_since: u64,
-    /// Our end of a channel to that process, over which nothing is sent: it ends with the process. 0 = none.
+    /// Our end of the life line to that process: it ends with the process. 0 = none.
     life_line: i32,
+    /// Do handshakes go over the life line? Then it is in the set of [`line`].
+    speaks: bool,
+    /// Before this time, in monotonic ns, the life line has no room.
+    full_until: u64,
     /// The address that it listens on, if it is a server that takes Proposals by mail …
     serves: Addr,
     /// … and the name of its mailbox; length 0: not known.
@@ -65,6 +73,8 @@ impl Group {
         conns: 0,
         idle_since: 0,
         life_line: 0,
+        speaks: false,
+        full_until: 0,
         serves: Addr {
             ip: [0; 16],
             port: 0,
@@ -214,58 +224,40 @@ pub fn learn_mailbox(locked: &mut Locked<'_>, group: u32, serves: &Addr, name: &
     }
 }
 
-/// The mailbox of a process that listens on this address. If there are several, `turn` chooses one.
-pub fn mailbox_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<UnixName> {
-    let known = |g: &&Group| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
+/// A peer process that listens on an address and takes Proposals.
+pub struct Server {
+    /// The name of its mailbox.
+    pub mailbox: UnixName,
+    /// Its group, if handshakes go over the life line.
+    pub line: Option<u32>,
+    /// No other process is known to listen there.
+    pub alone: bool,
+}
+
+/// A process that listens on this address. If there are several, `turn` chooses one.
+pub fn server_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<Server> {
+    let known = |(_, g): &(usize, &Group)| g.conns > 0 && g.mailbox_len > 0 && g.serves == *address;
     let groups = locked.groups();
-    let many = groups.iter().filter(known).count();
-    let g = groups
+    let many = groups.iter().enumerate().filter(known).count();
+    let (at, g) = groups
         .iter()
+        .enumerate()
         .filter(known)
         .nth(turn as usize % many.max(1))?;
-    UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()
-}
-
-/// Makes a life line to the process of `group`, unless there is one that holds. Returns the end for that process;
-/// `keep_life_line` takes ours once it is on its way.
-pub fn new_life_line(locked: &mut Locked<'_>, group: u32) -> Option<(Fd, Fd)> {
-    let life_line = locked.groups()[group as usize].life_line;
-    if life_line > 0 && !sock::has_hung_up(life_line) || !has_room_for_life_line(locked) {
-        return None;
-    }
-    sock::unix_channel().ok()
-}
-
-/// Keeps our end of a life line. Each of the two processes may have made one at the same time: the line of the process with
-/// the lower gid stays.
-pub fn keep_life_line(locked: &mut Locked<'_>, group: u32, end: Fd, made_by_lower_gid: bool) {
-    let has = locked.groups()[group as usize].life_line;
-    let stays = has > 0 && !made_by_lower_gid && !sock::has_hung_up(has);
-    if stays || has <= 0 && !has_room_for_life_line(locked) {
-        return;
-    }
-    process::unhide(has);
-    locked.groups()[group as usize].life_line = process::hide(end).max(0);
+    Some(Server {
+        mailbox: UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()?,
+        line: g.speaks.then_some(at as u32),
+        alone: many == 1,
+    })
 }
 
 /// Descriptor `n` of the library has the number `new` from now on; −1: it is gone.
 pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
-    let lines = locked.groups().iter_mut().map(|g| &mut g.life_line);
-    for line in lines.filter(|line| **line == n) {
-        *line = new.max(0);
-    }
+    line::renumbered(locked, n, new);
     let chunks = locked.own().iter_mut().map(|chunk| &mut chunk.fd);
     for chunk in chunks.filter(|chunk| **chunk == n) {
         *chunk = new.max(0);
     }
-}
-
-/// Life lines may take this part of the descriptors that the program may have.
-const LIFE_LINES_OF_LIMIT: usize = 16;
-
-fn has_room_for_life_line(locked: &mut Locked<'_>) -> bool {
-    let lines = locked.groups().iter().filter(|g| g.life_line > 0).count();
-    lines < usize::try_from(process::fd_limit()).unwrap_or(0) / LIFE_LINES_OF_LIMIT
 }
 
 /// Is the process of a group gone, or not to be told from one that is?
@@ -291,6 +283,7 @@ fn sweep(locked: &mut Locked<'_>) {
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
+    line::silence(locked, group);
     let g = core::mem::replace(&mut locked.groups()[group as usize], Group::NONE);
     process::unhide(g.life_line);
     for (i, chunk) in locked.own().iter_mut().enumerate() {
@@ -668,6 +661,7 @@ pub fn forget_all() {
             c.base = None;
         }
     }
+    line::forget_all();
     board::forget_all();
 }
 
