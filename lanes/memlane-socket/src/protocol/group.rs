@@ -15,7 +15,10 @@
 
 mod line;
 
-pub use line::{any_speaks, has_room, hear, keep_life_line, lines_with_news, new_life_line, say};
+pub use line::{
+    Owed, any_speaks, has_room, hear, is_settled, keep_life_line, lines_with_news, new_life_line,
+    owe, owed, say,
+};
 
 use crate::config::RING_OF_MANY;
 use crate::faults::{self, Step};
@@ -57,8 +60,12 @@ struct Group {
     life_line: i32,
     /// Do handshakes go over the life line? Then it is in the set of [`line`].
     speaks: bool,
+    /// Is this the line that the peer keeps, too, even if it has made one at the same time?
+    is_settled: bool,
     /// Before this time, in monotonic ns, the life line has no room.
     full_until: u64,
+    /// What that process has proposed in vain and has not been told yet.
+    owed: Option<line::Owed>,
     /// The address that it listens on, if it is a server that takes Proposals by mail …
     serves: Addr,
     /// … and the name of its mailbox; length 0: not known.
@@ -74,7 +81,9 @@ impl Group {
         idle_since: 0,
         life_line: 0,
         speaks: false,
+        is_settled: false,
         full_until: 0,
+        owed: None,
         serves: Addr {
             ip: [0; 16],
             port: 0,

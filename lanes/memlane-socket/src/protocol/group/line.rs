@@ -9,7 +9,7 @@ use crate::protocol::wire;
 use crate::state::process;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use memlane_sys::fd::Fd;
-use memlane_sys::sock::{self, Received};
+use memlane_sys::sock::{self, Received, Tuple};
 use memlane_sys::{Errno, epoll, time};
 
 /// Life lines may take this part of the descriptors that the program may have.
@@ -22,6 +22,22 @@ const MESSAGES_OF_LIMIT: i32 = 8;
 const MESSAGE_COST: i32 = 1280;
 /// A line without room is tried again after this time.
 const FULL_NS: u64 = 100_000;
+
+/// An answer that has found no room for so long is dropped, and the peer's connection stays on TCP: two processes that
+/// propose to each other may both wait for room.
+const OWED_NS: u64 = 100_000_000;
+
+/// A Proposal that is to be declined with `TOO_YOUNG`, and whose answer has found no room. Until it is sent, nothing more
+/// is heard from that peer: it would wait in vain for an answer that got lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Owed {
+    /// The connection as this process sees it.
+    pub tuple: Tuple,
+    /// The peer's id of the connection.
+    pub echo: u64,
+    /// When the Proposal was heard, in monotonic ns.
+    pub since: u64,
+}
 
 /// The set of the lines that speak; 0: none yet.
 static SET: AtomicI32 = AtomicI32::new(0);
@@ -48,7 +64,7 @@ pub fn keep_life_line(
     locked: &mut Locked<'_>,
     group: u32,
     end: Fd,
-    made_by_lower_gid: bool,
+    [made_here, made_by_lower_gid]: [bool; 2],
     features: Option<u8>,
 ) {
     let has = locked.groups()[group as usize].life_line;
@@ -58,7 +74,8 @@ pub fn keep_life_line(
     }
     silence(locked, group);
     process::unhide(has);
-    locked.groups()[group as usize].life_line = process::hide(end).max(0);
+    let g = &mut locked.groups()[group as usize];
+    (g.life_line, g.is_settled) = (process::hide(end).max(0), !made_here);
     if features.is_some_and(|f| f & wire::HEARS_LIFE_LINE != 0) {
         listen(locked, group);
     }
@@ -84,7 +101,7 @@ fn listen(locked: &mut Locked<'_>, group: u32) {
     let g = &mut locked.groups()[group as usize];
     if set > 0 && g.life_line > 0 && epoll::add(set, g.life_line, u64::from(group)).is_ok() {
         prepare(g.life_line);
-        (g.speaks, g.full_until) = (true, 0);
+        (g.speaks, g.full_until, g.owed) = (true, 0, None);
         SPEAKING.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -108,6 +125,13 @@ pub(super) fn silence(locked: &mut Locked<'_>, group: u32) {
         // A process that a raw clone has made may still have the line: closing it would leave it in the set.
         let _ = epoll::remove(SET.load(Ordering::Relaxed), g.life_line);
     }
+}
+
+/// May a handshake that began by mail go on over the line of this group? If this process has made the line, and the peer
+/// another one at the same time, it must have heard something over it first: the peer may not keep it.
+pub fn is_settled(locked: &mut Locked<'_>, group: u32) -> bool {
+    let g = &locked.groups()[group as usize];
+    g.speaks && g.is_settled
 }
 
 /// Do handshakes go over any line?
@@ -144,6 +168,25 @@ pub fn say(locked: &mut Locked<'_>, group: u32, data: &[u8], fds: &[i32]) -> Res
     }
 }
 
+/// Notes an answer that the line of this group has no room for.
+pub fn owe(locked: &mut Locked<'_>, group: u32, answer: Owed) {
+    locked.groups()[group as usize].owed = Some(answer);
+}
+
+/// Takes the answer that this group is owed, if it may be sent now. `Err`: there is no room for it yet.
+pub fn owed(locked: &mut Locked<'_>, group: u32) -> Result<Option<Owed>, Errno> {
+    let now = time::now_ns();
+    let g = &mut locked.groups()[group as usize];
+    match g.owed {
+        Some(answer) if now.saturating_sub(answer.since) > OWED_NS => {
+            g.owed = None;
+            Ok(None)
+        }
+        Some(_) if now < g.full_until => Err(Errno::AGAIN),
+        _ => Ok(g.owed.take()),
+    }
+}
+
 /// The groups whose processes have said something over their lines: some of them, if there are many.
 pub fn lines_with_news() -> impl Iterator<Item = u32> {
     let set = SET.load(Ordering::Relaxed);
@@ -153,9 +196,15 @@ pub fn lines_with_news() -> impl Iterator<Item = u32> {
 
 /// Takes the next message that the process of this group has said; `None`: there is none.
 pub fn hear(locked: &mut Locked<'_>, group: u32, buf: &mut [u8]) -> Option<Received> {
-    let g = locked.groups().get(group as usize).filter(|g| g.speaks)?;
+    let g = locked.groups().get_mut(group as usize)?;
+    if !g.speaks {
+        return None;
+    }
     match sock::recv_with_fds(g.life_line, buf) {
-        Ok(got) if got.len != Some(0) => Some(got),
+        Ok(got) if got.len != Some(0) => {
+            g.is_settled = true;
+            Some(got)
+        }
         Err(Errno::AGAIN | Errno::INTR) => None,
         // The process is gone, or says nothing in many words.
         _ => {
@@ -178,4 +227,75 @@ pub(super) fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
 pub(super) fn forget_all() {
     SET.store(0, Ordering::Relaxed);
     SPEAKING.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{drop_group, find, lock};
+    use super::*;
+
+    /// A group whose line speaks, and the peer's end of it.
+    fn with_line(locked: &mut Locked<'_>, gid: u64) -> (u32, Fd) {
+        let group = find(locked, gid, 1).expect("a group");
+        let (ours, theirs) = new_life_line(locked, group).expect("a line");
+        keep_life_line(
+            locked,
+            group,
+            ours,
+            [true, true],
+            Some(wire::HEARS_LIFE_LINE),
+        );
+        (group, theirs)
+    }
+
+    fn unread(end: &Fd) -> usize {
+        let mut buf = [0; wire::LEN];
+        (0..)
+            .take_while(|_| sock::recv_with_fds(end.raw(), &mut buf).is_ok())
+            .count()
+    }
+
+    #[test]
+    fn a_line_that_nobody_reads_takes_a_bounded_number_of_messages() {
+        let mut locked = lock().expect("free");
+        let (group, theirs) = with_line(&mut locked, 0x6c69_6e65);
+        let said = (0..1000).take_while(|_| {
+            say(
+                &mut locked,
+                group,
+                &[1; wire::LEN],
+                &[theirs.raw(), theirs.raw()],
+            )
+            .is_ok()
+        });
+        let said = said.count();
+        let most = (process::fd_limit() / MESSAGES_OF_LIMIT).min(MESSAGES_MOST) as usize;
+        assert!(
+            (most / 2..=most + 1).contains(&said),
+            "{said}, at most {most}"
+        );
+        assert!(!has_room(&mut locked, group));
+        assert_eq!(unread(&theirs), said);
+        std::thread::sleep(core::time::Duration::from_nanos(FULL_NS));
+        assert!(has_room(&mut locked, group));
+        assert_eq!(say(&mut locked, group, &[1; wire::LEN], &[]), Ok(()));
+        drop_group(&mut locked, group);
+    }
+
+    #[test]
+    fn a_line_is_silent_from_the_peers_end_on() {
+        let mut locked = lock().expect("free");
+        let (group, theirs) = with_line(&mut locked, 0x656e_6473);
+        sock::send_to_peer(theirs.raw(), b"last word", &[]).expect("room");
+        assert!(lines_with_news().any(|g| g == group));
+        drop(theirs);
+        let mut buf = [0; wire::LEN];
+        let last = hear(&mut locked, group, &mut buf).and_then(|got| got.len);
+        assert_eq!(last, Some(9));
+        assert!(hear(&mut locked, group, &mut buf).is_none());
+        assert!(!lines_with_news().any(|g| g == group), "in vain for ever");
+        let ended = say(&mut locked, group, &[1; wire::LEN], &[]);
+        assert_eq!(ended, Err(Errno(libc::ENOTCONN)));
+        drop_group(&mut locked, group);
+    }
 }

@@ -3,15 +3,15 @@
 use super::messages::{To, sender_of, tell};
 use super::{answer, channel, deliver, names, refuse, version};
 use crate::protocol::board;
-use crate::protocol::group::{self, PeerDmb};
+use crate::protocol::group::{self, Owed, PeerDmb};
 use crate::protocol::wire::{self, Malformed, Message, MessageKind};
 use crate::state::conn::Stage;
 use crate::state::process::PROCESS;
 use core::sync::atomic::Ordering;
 use memlane_core::reason::Reason;
 use memlane_core::ring::Tx;
-use memlane_sys::epoll;
-use memlane_sys::sock::{self, Received};
+use memlane_sys::sock::{self, Received, Tuple};
+use memlane_sys::{Errno, epoll, time};
 
 /// The most messages that are taken at a time from the mailbox, and as many from all life lines together …
 const AT_ONCE: usize = 64;
@@ -31,13 +31,47 @@ fn drain_lines() {
         (*place, count) = (group, count + 1);
     }
     for &group in &groups[..count] {
+        if !is_answered(group) {
+            continue;
+        }
         for _ in 0..(AT_ONCE / count).max(FROM_EACH) {
             let mut buf = [0u8; wire::LEN + 1];
             let heard = group::lock().and_then(|mut l| group::hear(&mut l, group, &mut buf));
             let Some(got) = heard else { break };
             take(&buf, got, Some(group));
+            if !is_answered(group) {
+                break;
+            }
         }
     }
+}
+
+/// Sends the answer that the peer of this group is owed. `false`: there is no room for it.
+fn is_answered(group: u32) -> bool {
+    let Some(mut locked) = group::lock() else {
+        return false;
+    };
+    match group::owed(&mut locked, group) {
+        Ok(None) => true,
+        Ok(Some(answer)) => tell_too_young(&mut locked, group, answer),
+        Err(_) => false,
+    }
+}
+
+/// Declines a Proposal that came over a life line. `false`: there is no room now; the answer is owed.
+fn tell_too_young(locked: &mut group::Locked<'_>, group: u32, answer: Owed) -> bool {
+    let no = too_young(answer.tuple, answer.echo);
+    let is_full = group::say(locked, group, &no.encode(), &[]) == Err(Errno::AGAIN);
+    if is_full {
+        group::owe(locked, group, answer);
+    }
+    !is_full
+}
+
+fn too_young(tuple: Tuple, echo: u64) -> Message {
+    let mut no = Message::new(MessageKind::Decline, tuple);
+    (no.echo, no.reason) = (echo, Reason::TOO_YOUNG.0);
+    no
 }
 
 fn drain_mail() {
@@ -129,9 +163,18 @@ pub(super) fn proposed(m: &Message, got: Received, line: Option<u32>) {
 
 /// Answers that this process does not have that connection, or has not begun to use it.
 fn not_here(m: &Message, got: &Received, line: Option<u32>) {
-    let mut no = Message::new(MessageKind::Decline, m.tuple.mirrored());
-    (no.echo, no.reason) = (m.id, Reason::TOO_YOUNG.0);
-    if let Some(to) = sender_of(got, line) {
-        tell(&to, &no);
+    let answer = Owed {
+        tuple: m.tuple.mirrored(),
+        echo: m.id,
+        since: time::now_ns(),
+    };
+    match sender_of(got, line) {
+        Some(To::Line(group)) => {
+            if let Some(mut locked) = group::lock() {
+                tell_too_young(&mut locked, group, answer);
+            }
+        }
+        Some(to) => tell(&to, &too_young(answer.tuple, answer.echo)),
+        None => {}
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn send_with_chunk(
     m.features |= wire::LIFE_LINE_COMES;
     send_locked(conn, to, m, [chunk, Some(theirs.raw())], locked.as_mut())?;
     if let Some(locked) = &mut locked {
-        let lower = m.gid < hs.peer_gid;
+        let lower = [true, m.gid < hs.peer_gid];
         group::keep_life_line(locked, hs.group - 1, ours, lower, speaks_with(hs));
     }
     Ok(())
@@ -192,7 +192,7 @@ pub(super) fn take_life_line(hs: &Handshake, m: &Message, got: &mut Received) {
     let last = got.fds.iter_mut().rev().find_map(Option::take);
     if let (Some(end), Some(mut locked)) = (last, group::lock()) {
         let own = PROCESS.gid.load(Ordering::Relaxed);
-        let lower = m.gid < own;
+        let lower = [false, m.gid < own];
         group::keep_life_line(&mut locked, hs.group - 1, end, lower, speaks_with(hs));
     }
 }
@@ -200,6 +200,17 @@ pub(super) fn take_life_line(hs: &Handshake, m: &Message, got: &mut Received) {
 /// What the peer says that it can do over a life line; `None`: the agent has introduced it, and its proofs are channels.
 fn speaks_with(hs: &Handshake) -> Option<u8> {
     (!hs.by_channel()).then_some(hs.peer_features)
+}
+
+/// From now on the handshake goes over the life line, if there is one that the peer hears for certain.
+pub(super) fn prefer_line(hs: &mut Handshake) {
+    if hs.line != 0 || hs.by_channel() {
+        return;
+    }
+    let is_settled = |mut locked| group::is_settled(&mut locked, hs.group - 1);
+    if group::lock().is_some_and(is_settled) {
+        hs.line = hs.group;
+    }
 }
 
 /// Sends a message that proves nothing and brings nothing. It may get lost.

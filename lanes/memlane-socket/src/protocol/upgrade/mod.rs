@@ -38,8 +38,8 @@ mod version;
 pub use mail::drain_mailbox;
 use mail::{decline_unknown, release_declined};
 use messages::{
-    Sent, To, mailbox, own_message, peer_of, remember_peer, send, send_with_chunk, sender_of,
-    stop_waiting, take_life_line, tell_dmb,
+    Sent, To, mailbox, own_message, peer_of, prefer_line, remember_peer, send, send_with_chunk,
+    sender_of, stop_waiting, take_life_line, tell_dmb,
 };
 use names::Mailed;
 pub use names::forget_all;
@@ -420,6 +420,7 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
     tell_dmb(conn, &mut yes, hs);
+    prefer_line(hs);
     let to = peer_of(hs)?;
     faults::at(Step::Accepting);
     match send_with_chunk(conn, hs, &to, &mut yes) {
@@ -659,6 +660,7 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(MessageKind::Confirm, conn, &tuple);
     tell_dmb(conn, &mut m, hs);
+    prefer_line(hs);
     let to = peer_of(hs)?;
     faults::at(Step::Confirming);
     match send_with_chunk(conn, hs, &to, &mut m) {

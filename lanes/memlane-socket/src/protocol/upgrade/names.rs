@@ -8,6 +8,7 @@
 //! the client tries by name again.
 
 use super::messages::{Sent, To, send};
+use crate::config::Upgrade;
 use crate::protocol::group;
 use crate::protocol::wire::{self, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
@@ -244,9 +245,11 @@ pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed
     let Some(server) = known else {
         return Mailed::Nobody;
     };
-    // Who is known to serve there alone is told at once, if there is a line to it. Otherwise the first tries go by name;
+    // Who is known to serve there alone is told at once, if there is a line to it and it may have begun: under
+    // `--upgrade eager`, it has not read anything before this side's second call. Otherwise the first tries go by name;
     // so does every other one after a process has said that it is not the other end.
-    let at_once = server.alone && server.line.is_some();
+    let has_begun = process::config().upgrade == Upgrade::Auto || hs.tries > 0;
+    let at_once = server.alone && server.line.is_some() && has_begun;
     if hs.tries < 2 && !at_once || core::mem::replace(&mut hs.by_name, false) {
         return Mailed::Nobody;
     }
