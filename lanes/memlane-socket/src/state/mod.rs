@@ -3,8 +3,7 @@
 //!
 //! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
 //! other containers cost; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
-//! connection's held locks; [`large`] bounds what large windows take; [`payback`] knows whether
-//! handshakes pay; [`process`] has settings, tables and pools;
+//! connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
 //! [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
 pub mod conn;
@@ -13,7 +12,6 @@ pub mod gate;
 pub mod guard;
 pub mod idle;
 pub mod large;
-pub mod payback;
 pub mod process;
 pub mod sets;
 pub mod spin;

@@ -77,7 +77,7 @@ const LISTEN_NS: u64 = if faults::ON {
     2_000_000_000
 };
 /// The looks that a listening side takes at least: 64 after a call each, the others after 16 calls each. So it listens for
-/// 576 calls, and a client whose handshakes are put off proposes at its 512th (`state::payback`).
+/// 576 calls, and a client whose handshakes are put off proposes at its 512th (`process::payback`).
 const LISTEN_TRIES: u32 = 96;
 /// How long a side waits for an answer, in ns: the peer may be inside one long call.
 const ANSWER_NS: u64 = if faults::ON {

@@ -12,6 +12,7 @@ mod conn_ref;
 mod files;
 mod hidden;
 pub mod memory;
+pub mod payback;
 
 pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
@@ -19,7 +20,6 @@ pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
 use crate::state::conn::{Conn, Handshake, Role, SharedState};
-use crate::state::payback;
 use crate::state::sets::{self, Ep, REGS};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
