@@ -15,14 +15,12 @@
 
 mod line;
 
-pub use line::{
-    Owed, any_speaks, has_room, hear, is_settled, keep_life_line, lines_with_news, new_life_line,
-    owe, owed, say,
-};
+pub use line::{Line, Owed, any_speaks, lines_with_news};
 
 use crate::config::RING_OF_MANY;
 use crate::faults::{self, Step};
 use crate::protocol::board::{self, BOARD_HIGH, BOARDS};
+use crate::protocol::wire;
 use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle;
 pub use crate::state::idle::CHUNKS;
@@ -56,16 +54,8 @@ struct Group {
     pid: i32,
     conns: u32,
     idle_since: u64,
-    /// Our end of the life line to that process: it ends with the process. 0 = none.
-    life_line: i32,
-    /// Do handshakes go over the life line? Then it is in the set of [`line`].
-    speaks: bool,
-    /// Is this the line that the peer keeps, too, even if it has made one at the same time?
-    is_settled: bool,
-    /// Before this time, in monotonic ns, the life line has no room.
-    full_until: u64,
-    /// What that process has proposed in vain and has not been told yet.
-    owed: Option<line::Owed>,
+    /// The life line to that process: it ends with the process.
+    line: Line,
     /// The address that it listens on, if it is a server that takes Proposals by mail …
     serves: Addr,
     /// … and the name of its mailbox; length 0: not known.
@@ -79,11 +69,7 @@ impl Group {
         pid: 0,
         conns: 0,
         idle_since: 0,
-        life_line: 0,
-        speaks: false,
-        is_settled: false,
-        full_until: 0,
-        owed: None,
+        line: Line::NONE,
         serves: Addr {
             ip: [0; 16],
             port: 0,
@@ -255,14 +241,62 @@ pub fn server_at(locked: &mut Locked<'_>, address: &Addr, turn: u32) -> Option<S
         .nth(turn as usize % many.max(1))?;
     Some(Server {
         mailbox: UnixName::abstract_name(&g.mailbox[..usize::from(g.mailbox_len)]).ok()?,
-        line: g.speaks.then_some(at as u32),
+        line: g.line.speaks().then_some(at as u32),
         alone: many == 1,
     })
 }
 
+/// Life lines may take this part of the descriptors that the program may have.
+const LINES_OF_LIMIT: usize = 16;
+
+fn has_room_for_life_line(locked: &mut Locked<'_>) -> bool {
+    let lines = locked.groups().iter().filter(|g| g.line.is_there()).count();
+    lines < usize::try_from(process::fd_limit()).unwrap_or(0) / LINES_OF_LIMIT
+}
+
+/// The life line to the process of `group`.
+pub fn line<'a>(locked: &'a mut Locked<'_>, group: u32) -> &'a mut Line {
+    &mut locked.groups()[group as usize].line
+}
+
+/// Makes a life line to the process of `group`, unless there is one that holds. Returns the end for that process;
+/// `keep_life_line` takes ours once it is on its way.
+pub fn new_life_line(locked: &mut Locked<'_>, group: u32) -> Option<(Fd, Fd)> {
+    let has = line(locked, group);
+    if has.is_there() && !has.has_hung_up() || !has_room_for_life_line(locked) {
+        return None;
+    }
+    line::make()
+}
+
+/// Keeps our end of a life line to a peer with these features, unless `features` is `None`: then nothing is said over it.
+/// Each of the two processes may have made one at the same time: the line of the process with the lower gid stays.
+pub fn keep_life_line(
+    locked: &mut Locked<'_>,
+    group: u32,
+    end: Fd,
+    [made_here, made_by_lower_gid]: [bool; 2],
+    features: Option<u8>,
+) {
+    let has = line(locked, group);
+    let has_one = has.is_there();
+    let stays = has_one && !made_by_lower_gid && !has.has_hung_up();
+    if stays || !has_one && !has_room_for_life_line(locked) || !sock::is_unix_seqpacket(end.raw()) {
+        return;
+    }
+    let line = line(locked, group);
+    line.keep(end, made_here);
+    if features.is_some_and(|f| f & wire::HEARS_LIFE_LINE != 0) {
+        line.listen(group);
+    }
+}
+
 /// Descriptor `n` of the library has the number `new` from now on; −1: it is gone.
 pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
-    line::renumbered(locked, n, new);
+    for g in locked.groups() {
+        g.line.renumbered(n, new);
+    }
+    line::renumbered(n, new);
     let chunks = locked.own().iter_mut().map(|chunk| &mut chunk.fd);
     for chunk in chunks.filter(|chunk| **chunk == n) {
         *chunk = new.max(0);
@@ -271,8 +305,8 @@ pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
 
 /// Is the process of a group gone, or not to be told from one that is?
 fn is_gone(g: &Group) -> bool {
-    if g.life_line > 0 {
-        return sock::has_hung_up(g.life_line);
+    if g.line.is_there() {
+        return g.line.has_hung_up();
     }
     // A process of another pid namespace has no number here.
     g.pid <= 0 || !proc::alive(g.pid)
@@ -292,9 +326,8 @@ fn sweep(locked: &mut Locked<'_>) {
 }
 
 fn drop_group(locked: &mut Locked<'_>, group: u32) {
-    line::silence(locked, group);
-    let g = core::mem::replace(&mut locked.groups()[group as usize], Group::NONE);
-    process::unhide(g.life_line);
+    locked.groups()[group as usize].line.end();
+    locked.groups()[group as usize] = Group::NONE;
     for (i, chunk) in locked.own().iter_mut().enumerate() {
         if chunk.ring_size != 0 && chunk.group == group {
             let base = BOARDS[i].base.swap(core::ptr::null_mut(), Ordering::AcqRel);

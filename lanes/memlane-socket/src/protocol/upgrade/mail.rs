@@ -36,7 +36,7 @@ fn drain_lines() {
         }
         for _ in 0..(AT_ONCE / count).max(FROM_EACH) {
             let mut buf = [0u8; wire::LEN + 1];
-            let heard = group::lock().and_then(|mut l| group::hear(&mut l, group, &mut buf));
+            let heard = group::lock().and_then(|mut l| group::line(&mut l, group).hear(&mut buf));
             let Some(got) = heard else { break };
             take(&buf, got, Some(group));
             if !is_answered(group) {
@@ -51,7 +51,7 @@ fn is_answered(group: u32) -> bool {
     let Some(mut locked) = group::lock() else {
         return false;
     };
-    match group::owed(&mut locked, group) {
+    match group::line(&mut locked, group).owed() {
         Ok(None) => true,
         Ok(Some(answer)) => tell_too_young(&mut locked, group, answer),
         Err(_) => false,
@@ -61,9 +61,10 @@ fn is_answered(group: u32) -> bool {
 /// Declines a Proposal that came over a life line. `false`: there is no room now; the answer is owed.
 fn tell_too_young(locked: &mut group::Locked<'_>, group: u32, answer: Owed) -> bool {
     let no = too_young(answer.tuple, answer.echo);
-    let is_full = group::say(locked, group, &no.encode(), &[]) == Err(Errno::AGAIN);
+    let line = group::line(locked, group);
+    let is_full = line.say(&no.encode(), &[]) == Err(Errno::AGAIN);
     if is_full {
-        group::owe(locked, group, answer);
+        line.owe(answer);
     }
     !is_full
 }

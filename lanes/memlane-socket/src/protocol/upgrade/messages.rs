@@ -101,7 +101,7 @@ fn send_locked(
     mut locked: Option<&mut group::Locked<'_>>,
 ) -> Result<(), Sent> {
     if let (To::Line(group), Some(locked)) = (to, &mut locked)
-        && !group::has_room(locked, *group)
+        && !group::line(locked, *group).has_room()
     {
         return Err(Sent::Later);
     }
@@ -122,7 +122,9 @@ fn send_locked(
     let sent = match (to, locked) {
         (To::Name(name), _) => sock::send_with_fds(mailbox(), name, &m.encode(), &fds[..count]),
         (To::Channel(fd), _) => sock::send_to_peer(*fd, &m.encode(), &fds[..count]),
-        (To::Line(group), Some(locked)) => group::say(locked, *group, &m.encode(), &fds[..count]),
+        (To::Line(group), Some(locked)) => {
+            group::line(locked, *group).say(&m.encode(), &fds[..count])
+        }
         (To::Line(_), None) => Err(Errno::AGAIN), // a signal handler has interrupted this thread
     };
     match sent {
@@ -207,7 +209,7 @@ pub(super) fn prefer_line(hs: &mut Handshake) {
     if hs.line != 0 || hs.by_channel() {
         return;
     }
-    let is_settled = |mut locked| group::is_settled(&mut locked, hs.group - 1);
+    let is_settled = |mut locked| group::line(&mut locked, hs.group - 1).is_settled();
     if group::lock().is_some_and(is_settled) {
         hs.line = hs.group;
     }
@@ -220,7 +222,7 @@ pub(super) fn tell(to: &To, m: &Message) {
         To::Name(to) => sock::send_with_fds(mailbox(), to, &bytes, &[]),
         To::Channel(to) => sock::send_to_peer(*to, &bytes, &[]),
         To::Line(group) => group::lock().map_or(Ok(()), |mut locked| {
-            group::say(&mut locked, *group, &bytes, &[])
+            group::line(&mut locked, *group).say(&bytes, &[])
         }),
     };
 }
