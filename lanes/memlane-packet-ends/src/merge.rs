@@ -180,6 +180,11 @@ impl Merge {
         self.group.is_none()
     }
 
+    /// Is something held that nothing can follow?
+    pub fn is_closed(&self) -> bool {
+        self.group.is_some_and(|group| group.closed)
+    }
+
     /// Adds a frame to what is held, if it follows.
     pub fn offer(&mut self, frame: &Frame<'_>) -> Offered {
         let Some(mut group) = self.group.filter(|group| !group.closed) else {
