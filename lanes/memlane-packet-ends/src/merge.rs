@@ -21,7 +21,7 @@ use memlane_packet::engine::chain::Frame;
 use memlane_packet::layout::PACKET_MAX;
 use memlane_packet::{Gso, Meta};
 
-/// Bytes of payload of a segment that is worth a copy. Bulk has more: TCP's smallest usual segment size is 536 (RFC 9293).
+/// Bytes of payload with which a large frame may begin: a copy must be worth it. Bulk has more: TCP's smallest usual segment size is 536 (RFC 9293).
 const LEAST: usize = 256;
 
 /// TCP flags, in byte 13 of its header.
@@ -91,7 +91,7 @@ impl Segment {
         let found = headers::find(look, len)?;
         let Transport { ip, at, ipv6, .. } = found;
         let plain = found.tcp && found.end == len && at - ip == if ipv6 { 40 } else { 20 };
-        if !plain || found.end - found.payload < LEAST {
+        if !plain || found.end == found.payload {
             return None;
         }
         // DF or nothing; and what is to be replaced must have been right.
@@ -231,7 +231,8 @@ impl Merge {
     pub fn begin(&mut self, frame: &Frame<'_>) -> bool {
         debug_assert!(self.is_empty());
         let mut look = [0; LOOK];
-        let Some(first) = find(frame, &mut look).filter(|first| first.flags & PSH == 0) else {
+        let begins = |first: &Segment| first.flags & PSH == 0 && first.payload() >= LEAST;
+        let Some(first) = find(frame, &mut look).filter(begins) else {
             return false;
         };
         let at = first.found.payload;
@@ -302,7 +303,7 @@ impl Merge {
 
 /// A private copy of a frame's first bytes, and what they say. `None`: it goes by itself.
 fn find(frame: &Frame<'_>, look: &mut [u8; LOOK]) -> Option<Segment> {
-    if frame.meta().gso.is_some() || frame.len() < LEAST {
+    if frame.meta().gso.is_some() {
         return None;
     }
     let n = frame.copy_out(0, look);
