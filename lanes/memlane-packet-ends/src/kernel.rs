@@ -2,10 +2,11 @@
 //!
 //! What TAP devices ([`tap`](super::tap)) and packet sockets ([`afpacket`]) have in common, which is
 //! all but how they are opened and one system call each way. Frames that go are written from where they lie: the copy
-//! is the kernel's. Frames that come are read to where they are to lie, if they are large and the other end lends room;
+//! is the kernel's; for a TAP device, segments that follow each other are [merged](super::merge) first. Frames that come are read to where they are to lie, if they are large and the other end lends room;
 //! else into memory of our own. What is believed of their headers is looked at in a private copy, once.
 
 use super::headers::{self, LOOK};
+use super::merge::{Merge, Offered};
 use super::{
     End, EndCounts, EndError, Filled, More, Sent, Sleep, Taker, Taking, afpacket, lend, presence,
     vnet,
@@ -66,6 +67,9 @@ pub struct Interface {
     buffer: Box<[u8]>,
     /// The last frame was large.
     large: bool,
+    /// Segments that go as one large frame, with the next flush at the latest. Not of a packet socket: what goes to a wire
+    /// would only be cut up again.
+    merge: Option<Merge>,
     counts: EndCounts,
     /// Of a packet socket: its interface was down when we looked last, and may be gone the next time.
     down: Option<Instant>,
@@ -80,6 +84,7 @@ impl Interface {
             // One byte more than a frame may have, so that a longer one is seen.
             buffer: vec![0; TAG + PACKET_MAX + 1].into(),
             large: false,
+            merge: (kind == DescriptorKind::Device).then(Merge::default),
             counts: EndCounts::default(),
             down: None,
         }
@@ -288,6 +293,76 @@ impl Interface {
             }
         }
     }
+
+    /// Holds a frame for a large one, if it may be part of one. `None`: it is to be written by itself, now.
+    fn hold(&mut self, frame: &Frame<'_>) -> core::result::Result<Option<Sent>, EndError> {
+        let Some(merge) = &mut self.merge else {
+            return Ok(None);
+        };
+        match merge.offer(frame) {
+            Offered::Joined => return Ok(Some(Sent::Queued)),
+            Offered::Complete => {
+                self.put_merged()?;
+                return Ok(Some(Sent::Queued));
+            }
+            Offered::Apart => {}
+        }
+        if !self.put_merged()? {
+            return Ok(Some(Sent::Full(1)));
+        }
+        let held = self.merge.as_mut().is_some_and(|merge| merge.begin(frame));
+        Ok(held.then_some(Sent::Queued))
+    }
+
+    /// Writes what was merged. `false`: there is no room, and it stays.
+    fn put_merged(&mut self) -> core::result::Result<bool, EndError> {
+        let Some(mut merge) = self.merge.take() else {
+            return Ok(true);
+        };
+        let mut put = Ok(Sent::Queued);
+        if let Some(held) = merge.close() {
+            lend(held.bytes, held.meta, &mut |frame| {
+                put = self.put(frame, held.frames, held.frame_bytes);
+                More::Yes
+            });
+        }
+        let went = !matches!(put, Ok(Sent::Full(_)));
+        if went {
+            merge.clear();
+        }
+        self.merge = Some(merge);
+        put.map(|_| went)
+    }
+
+    /// Writes a frame, which is made of as many frames as are said, with so many bytes together.
+    fn put(
+        &mut self,
+        frame: &Frame<'_>,
+        frames: u64,
+        bytes: u64,
+    ) -> core::result::Result<Sent, EndError> {
+        let Some(mut header) = explain(frame) else {
+            self.counts.failed += frames;
+            return Ok(Sent::Refused);
+        };
+        match self.write(&mut header, frame) {
+            Ok(_) => {
+                self.counts.sent += frames;
+                self.counts.sent_bytes += bytes;
+                Ok(Sent::Queued)
+            }
+            Err(Errno::AGAIN) => {
+                self.counts.full += 1;
+                Ok(Sent::Full(1))
+            }
+            Err(error) if PASSING.contains(&error) => {
+                self.passes(error)?;
+                self.counts.failed += frames;
+                Ok(Sent::Refused)
+            }
+            Err(error) => Err(ended(error)),
+        }
+    }
 }
 
 fn ended(error: Errno) -> EndError {
@@ -381,26 +456,20 @@ impl End for Interface {
     }
 
     fn send(&mut self, frame: &Frame<'_>) -> core::result::Result<Sent, EndError> {
-        let Some(mut header) = explain(frame) else {
-            self.counts.failed += 1;
-            return Ok(Sent::Refused);
-        };
-        match self.write(&mut header, frame) {
-            Ok(_) => {
-                self.counts.count_sent(frame.len());
-                Ok(Sent::Queued)
-            }
-            Err(Errno::AGAIN) => {
-                self.counts.full += 1;
-                Ok(Sent::Full(1))
-            }
-            Err(error) if PASSING.contains(&error) => {
-                self.passes(error)?;
-                self.counts.failed += 1;
-                Ok(Sent::Refused)
-            }
-            Err(error) => Err(ended(error)),
+        match self.hold(frame)? {
+            Some(sent) => Ok(sent),
+            None => self.put(frame, 1, frame.len() as u64),
         }
+    }
+
+    fn lacks(&mut self) -> core::result::Result<u32, EndError> {
+        let waits = self.merge.as_ref().is_some_and(Merge::is_closed);
+        Ok(u32::from(waits && !self.put_merged()?))
+    }
+
+    fn flush(&mut self) -> core::result::Result<(), EndError> {
+        // What finds no room stays, and is asked for by `lacks`.
+        self.put_merged().map(|_| ())
     }
 
     fn asks_the_kernel(&self) -> bool {
@@ -436,210 +505,4 @@ impl End for Interface {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use memlane_core::access::SharedBytes;
-    use memlane_packet::{Gso, GsoKind};
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    use std::ptr::NonNull;
-
-    /// What comes, and how: by `take`, or by `place` into room of its own.
-    struct Store {
-        room: Vec<u8>,
-        lends: bool,
-        came: Vec<(bool, Vec<u8>, Meta)>,
-    }
-
-    impl Store {
-        fn new(lends: bool) -> Store {
-            Store {
-                room: vec![0xee; PACKET_MAX],
-                lends,
-                came: Vec::new(),
-            }
-        }
-    }
-
-    fn whole(frame: &Frame<'_>) -> Vec<u8> {
-        let mut bytes = vec![0; frame.len()];
-        assert_eq!(frame.copy_out(0, &mut bytes), frame.len());
-        bytes
-    }
-
-    impl Taker for Store {
-        fn take(&mut self, frame: &Frame<'_>) -> More {
-            self.came.push((false, whole(frame), frame.meta()));
-            More::Yes
-        }
-
-        fn place(&mut self, fill: &mut dyn FnMut(&Room<'_>) -> Filled) -> Option<More> {
-            if !self.lends {
-                return None;
-            }
-            let base = NonNull::from(&mut self.room[..]).cast();
-            // SAFETY: ours, and used by nobody else while the window is.
-            let window = unsafe { SharedBytes::new(base, PACKET_MAX) };
-            let parts: Vec<_> = (0..PACKET_MAX)
-                .step_by(4096)
-                .filter_map(|at| window.part(at, (PACKET_MAX - at).min(4096)))
-                .collect();
-            if let Some((len, meta)) = fill(&Room::new(&parts, PACKET_MAX)) {
-                self.came.push((true, self.room[..len].to_vec(), meta));
-            }
-            Some(More::Yes)
-        }
-    }
-
-    /// A device that a test has the other side of: whole frames, as a TAP's.
-    fn device() -> (Interface, OwnedFd) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let (ours, theirs) = pair.unwrap();
-        let interface = Interface::new(ours, DescriptorKind::Device, "test".into());
-        (interface, theirs)
-    }
-
-    fn comes(theirs: &OwnedFd, header: [u8; vnet::LEN], frame: &[u8]) {
-        let bytes = [&header[..], frame].concat();
-        assert_eq!(rustix::io::write(theirs, &bytes), Ok(bytes.len()));
-    }
-
-    /// IPv4 and TCP, or SCTP (whose checksum is elsewhere).
-    fn packet(protocol: u8, payload: usize) -> Vec<u8> {
-        let mut frame = vec![2; 12];
-        frame.extend([8, 0, 0x45, 0]);
-        let total = u16::try_from(40 + payload).unwrap();
-        frame.extend(total.to_be_bytes());
-        frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        let mut tcp = [0; 20];
-        tcp[12] = 0x50;
-        frame.extend(tcp);
-        frame.extend((0..payload).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]));
-        frame
-    }
-
-    const BLANK: Meta = Meta {
-        csum_blank: true,
-        data_validated: true,
-        gso: None,
-    };
-
-    #[test]
-    fn large_frames_are_read_to_where_they_are_to_lie_and_small_ones_are_copied() {
-        let (mut interface, theirs) = device();
-        let gso = Meta {
-            gso: Some(Gso {
-                kind: GsoKind::Tcp4,
-                size: 1448,
-            }),
-            ..BLANK
-        };
-        // (payload, is it known by the frame before that it will be large?)
-        let frames = [
-            (40_000, gso, false),
-            (60_000, gso, true),
-            (100, BLANK, true),
-            (100, BLANK, false),
-            (5000, BLANK, false),
-            (65_000, gso, true),
-        ];
-        let mut store = Store::new(true);
-        for (payload, meta, _) in frames {
-            let frame = packet(6, payload);
-            comes(
-                &theirs,
-                vnet::write(meta, &frame[..54], frame.len()).unwrap(),
-                &frame,
-            );
-            // One more call than there is something to read.
-            assert_eq!(interface.receive_for(8, &mut store), Ok(1));
-        }
-        let expected: Vec<_> = frames
-            .into_iter()
-            .map(|(payload, meta, large)| (large, packet(6, payload), meta))
-            .collect();
-        assert!(store.came == expected);
-        let counts = interface.counts();
-        assert_eq!((counts.received, counts.failed), (6, 0));
-    }
-
-    #[test]
-    fn who_lends_no_room_gets_large_frames_all_the_same() {
-        let (mut interface, theirs) = device();
-        let mut store = Store::new(false);
-        for _ in 0..3 {
-            comes(&theirs, [0; vnet::LEN], &packet(6, 20_000));
-        }
-        assert_eq!(interface.receive_for(8, &mut store), Ok(3));
-        assert!(store.came.iter().all(|came| came.1 == packet(6, 20_000)));
-    }
-
-    #[test]
-    fn a_checksum_that_netif_cannot_say_is_filled_in_in_lent_room_too() {
-        let (mut interface, theirs) = device();
-        let mut stores = [Store::new(false), Store::new(true)];
-        // SCTP, as far as the kernel's header goes: somewhere else than TCP's and UDP's.
-        let mut header = [0; vnet::LEN];
-        header[0] = 1;
-        header[6..8].copy_from_slice(&34_u16.to_ne_bytes());
-        header[8..10].copy_from_slice(&8_u16.to_ne_bytes());
-        for store in &mut stores {
-            for _ in 0..2 {
-                comes(&theirs, header, &packet(132, 9000));
-            }
-            assert_eq!(interface.receive_for(8, store), Ok(2));
-        }
-        let [copied, placed] = stores.map(|store| store.came);
-        assert_eq!([copied[1].0, placed[1].0], [false, true]);
-        assert!(copied[1].1 == placed[1].1 && copied[1].2 == placed[1].2);
-        assert_ne!(copied[1].1, packet(132, 9000));
-    }
-
-    #[test]
-    fn what_is_no_frame_is_counted_and_the_next_one_comes() {
-        let (mut interface, theirs) = device();
-        let mut store = Store::new(true);
-        comes(&theirs, [0; vnet::LEN], &packet(6, 20_000));
-        comes(&theirs, [0; vnet::LEN], &[7; PACKET_MAX + 1]);
-        // UDP segmentation, which nobody asked for.
-        let mut header = [0; vnet::LEN];
-        header[1] = 5;
-        comes(&theirs, header, &packet(6, 30_000));
-        comes(&theirs, [0; vnet::LEN], &[7; 13]);
-        comes(&theirs, [0; vnet::LEN], &packet(6, 50));
-        assert_eq!(interface.receive_for(16, &mut store), Ok(5));
-        let lens: Vec<_> = store.came.iter().map(|came| came.1.len()).collect();
-        assert_eq!(lens, [20_054, 104]);
-        assert_eq!(interface.counts().failed, 3);
-    }
-
-    #[test]
-    fn a_frame_of_more_stretches_than_the_lane_has_is_written_whole() {
-        let (mut interface, theirs) = device();
-        let bytes = packet(6, 60_000);
-        // Every other stretch of 2 KiB, so that none lie beside each other.
-        let memory: Vec<[u8; 2048]> = bytes
-            .chunks(2048)
-            .flat_map(|chunk| {
-                let mut page = [0; 2048];
-                page[..chunk.len()].copy_from_slice(chunk);
-                [page, [0; 2048]]
-            })
-            .collect();
-        let parts: Vec<_> = memory
-            .iter()
-            .step_by(2)
-            .zip(bytes.chunks(2048))
-            // SAFETY: ours, and there until the end.
-            .map(|(page, chunk)| unsafe {
-                SharedBytes::read_only(NonNull::from(page).cast(), chunk.len())
-            })
-            .collect();
-        assert!(parts.len() > SLOTS_MAX);
-        let frame = Frame::new(&parts, bytes.len(), Meta::default());
-        assert_eq!(interface.send(&frame), Ok(Sent::Queued));
-        let mut came = vec![0; 70_000];
-        let n = rustix::io::read(&theirs, &mut came[..]).unwrap();
-        assert!(came[vnet::LEN..n] == bytes[..]);
-    }
-}
+mod tests;

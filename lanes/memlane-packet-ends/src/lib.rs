@@ -15,7 +15,8 @@
 //! | [`split`] | headers to host memory, payload into a region of device memory |
 //! | `smoltcp` | the user-space TCP/IP stack of that name (feature `smoltcp`) |
 //!
-//! [`segment`] and [`headers`] cut up large frames and fill in checksums for ends that do not; [`tally`] publishes what an
+//! [`segment`] and [`headers`] cut up large frames and fill in checksums for ends that do not; [`merge`] makes segments large
+//! frames again for ends that ask the kernel for each; [`tally`] publishes what an
 //! end has counted to other threads.
 //!
 //! ```
@@ -41,6 +42,7 @@ pub mod headers;
 pub mod join;
 pub mod kernel;
 pub mod memif;
+pub mod merge;
 pub mod pcap;
 mod peer_event;
 pub mod port;

@@ -6,6 +6,8 @@
 //! twice nor assume that two reads agree); whoever needs to *believe* bytes
 //! copies them out once and checks the copy.
 
+pub use crate::copy::copy;
+use crate::copy::copy_to_peer;
 use core::ptr::NonNull;
 
 /// A bounded stretch of shared memory.
@@ -90,7 +92,7 @@ impl SharedBytes {
             return false;
         }
         // SAFETY: bounds checked; the source is the caller's promise.
-        unsafe { copy(self.base.as_ptr().add(at), src, n) };
+        unsafe { copy_to_peer(self.base.as_ptr().add(at), src, n) };
         true
     }
 
@@ -110,177 +112,9 @@ impl SharedBytes {
     }
 }
 
-/// Copies without overlap, opaque to the compiler.
-///
-/// # Safety
-/// `src` readable and `dst` writable for `n` bytes, not overlapping.
-#[inline]
-pub unsafe fn copy(dst: *mut u8, src: *const u8, n: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; every branch touches exactly n bytes.
-    unsafe {
-        if n > 32 {
-            copy_blocks_x86(dst, src, n);
-        } else {
-            copy_small(dst, src, n);
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
-    unsafe {
-        copy_words(dst, src, n);
-    }
-}
-
-/// 33 bytes and more: 64-byte blocks through four vector registers, then a tail
-/// of one or two 32-byte moves that may overlap what is already copied.
-///
-/// # Safety
-/// As `copy`; `n` > 32.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-unsafe fn copy_blocks_x86(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the loop moves n/64 whole blocks; the tail moves the last 32 bytes
-    // and, if more than 32 remain, the 32 before them; all inside 0..n because n > 32.
-    unsafe {
-        core::arch::asm!(
-            "mov {left}, {n}",
-            "cmp {left}, 64",
-            "jb 3f",
-            "2:",
-            "movups xmm0, [{s}]",
-            "movups xmm1, [{s} + 16]",
-            "movups xmm2, [{s} + 32]",
-            "movups xmm3, [{s} + 48]",
-            "movups [{d}], xmm0",
-            "movups [{d} + 16], xmm1",
-            "movups [{d} + 32], xmm2",
-            "movups [{d} + 48], xmm3",
-            "add {s}, 64",
-            "add {d}, 64",
-            "sub {left}, 64",
-            "cmp {left}, 64",
-            "jae 2b",
-            "3:",
-            "test {left}, {left}",
-            "jz 5f",
-            "movups xmm2, [{s} + {left} - 32]",
-            "movups xmm3, [{s} + {left} - 16]",
-            "cmp {left}, 32",
-            "jbe 4f",
-            "movups xmm0, [{s}]",
-            "movups xmm1, [{s} + 16]",
-            "movups [{d}], xmm0",
-            "movups [{d} + 16], xmm1",
-            "4:",
-            "movups [{d} + {left} - 32], xmm2",
-            "movups [{d} + {left} - 16], xmm3",
-            "5:",
-            n = in(reg) n,
-            left = out(reg) _,
-            s = inout(reg) src => _,
-            d = inout(reg) dst => _,
-            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-            options(nostack)
-        );
-    }
-}
-
-/// Up to 32 bytes: two moves of 16, 8 or 4 that may overlap, or single bytes.
-///
-/// # Safety
-/// As `copy`.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-unsafe fn copy_small(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: moves exactly n bytes upwards; the direction flag is clear by the ABI.
-    unsafe {
-        core::arch::asm!(
-            "cmp {n}, 16",
-            "jb 2f",
-            "movups xmm0, [{s}]",
-            "movups xmm1, [{s} + {n} - 16]",
-            "movups [{d}], xmm0",
-            "movups [{d} + {n} - 16], xmm1",
-            "jmp 6f",
-            "2:",
-            "cmp {n}, 8",
-            "jb 3f",
-            "mov {t}, [{s}]",
-            "mov {u}, [{s} + {n} - 8]",
-            "mov [{d}], {t}",
-            "mov [{d} + {n} - 8], {u}",
-            "jmp 6f",
-            "3:",
-            "cmp {n}, 4",
-            "jb 4f",
-            "mov {t:e}, [{s}]",
-            "mov {u:e}, [{s} + {n} - 4]",
-            "mov [{d}], {t:e}",
-            "mov [{d} + {n} - 4], {u:e}",
-            "jmp 6f",
-            "4:",
-            "test {n}, {n}",
-            "jz 6f",
-            "5:",
-            "mov {t:l}, [{s} + {n} - 1]",
-            "mov [{d} + {n} - 1], {t:l}",
-            "dec {n}",
-            "jnz 5b",
-            "6:",
-            n = inout(reg) n => _,
-            s = in(reg) src,
-            d = in(reg) dst,
-            t = out(reg) _,
-            u = out(reg) _,
-            out("xmm0") _, out("xmm1") _,
-            options(nostack)
-        );
-    }
-}
-
-/// Portable: volatile bytes and words.
-///
-/// # Safety
-/// As `copy`.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_words(dst: *mut u8, src: *const u8, n: usize) {
-    let mut i = 0;
-    if (dst as usize | src as usize) % 8 == 0 {
-        while i + 8 <= n {
-            // SAFETY: inside 0..n and aligned.
-            unsafe {
-                let w = src.add(i).cast::<u64>().read_volatile();
-                dst.add(i).cast::<u64>().write_volatile(w);
-            }
-            i += 8;
-        }
-    }
-    while i < n {
-        // SAFETY: inside 0..n.
-        unsafe { dst.add(i).write_volatile(src.add(i).read_volatile()) };
-        i += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_length_and_alignment_copies_exactly_its_bytes() {
-        let src: Vec<u8> = (0..2000u32).map(|i| (i * 7 + 3).to_le_bytes()[0]).collect();
-        for n in (0..300).chain([511, 512, 513, 1000, 1024, 1500]) {
-            for (so, d_o) in [(0, 0), (1, 3), (5, 0), (0, 9), (13, 31)] {
-                let mut dst = vec![0xAAu8; 2000];
-                // SAFETY: both vectors are longer than offset + n.
-                unsafe { copy(dst.as_mut_ptr().add(d_o), src.as_ptr().add(so), n) };
-                assert_eq!(&dst[d_o..d_o + n], &src[so..so + n], "n {n}");
-                assert!(dst[..d_o].iter().all(|&b| b == 0xAA));
-                assert!(dst[d_o + n..].iter().all(|&b| b == 0xAA), "n {n}");
-            }
-        }
-    }
 
     #[test]
     fn a_copy_that_would_leave_the_window_is_refused() {

@@ -56,6 +56,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod access;
+mod copy;
 pub mod device;
 pub mod layout;
 pub mod peer;
