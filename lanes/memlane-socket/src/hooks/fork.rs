@@ -78,6 +78,7 @@ pub fn after_fork_child() {
     crate::protocol::upgrade::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.agent.store(-1, Ordering::Relaxed);
+    PROCESS.loadavg.store(-1, Ordering::Relaxed);
     PROCESS.waiting.store(0, Ordering::Relaxed);
     crate::state::trace::forget();
     memory::forget();

@@ -13,6 +13,7 @@ pub mod guard;
 pub mod idle;
 pub mod large;
 pub mod process;
+pub mod runnable;
 pub mod sets;
 pub mod spin;
 pub mod stats;

@@ -8,11 +8,15 @@
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
 //!   peer that was last seen on this very CPU, a thread yields (`sched_yield`) instead of spinning: the awaited peer
 //!   gets the CPU, and neither side has to sleep.
+//! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
+//!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,
+//!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin.
 //! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
 //!   kernel for a while. The kernel wakes a sleeper with priority. The receiver of a stream naps a few times first,
 //!   awake: parked, it would get the next bytes by TCP.
 
 use crate::state::process::{PROCESS, config};
+use crate::state::runnable;
 use crate::state::thread;
 use core::sync::atomic::Ordering;
 use memlane_sys::time::ticks;
@@ -20,10 +24,22 @@ use memlane_sys::time::ticks;
 /// A gap of this many microseconds between two turns of a spin loop means that another task had the CPU. A turn takes
 /// well under 1 µs; interrupts, also a hypervisor's, take tens of µs.
 const GAP_US: u64 = 200;
+/// How long a thread spins before it asks for the first time whether the machine is full, in microseconds. Asking costs as
+/// much as that; the peers of most threads that spin answer sooner.
+const ASK_AFTER_US: u64 = 2;
+/// What `Thread::spin_hits` is if all spins find what they wait for.
+const HITS_ALL: u32 = 1024;
+/// How often a thread that spins asks that again, in microseconds.
+const ASK_EVERY_US: u64 = 20;
 /// A thread that lost its CPU while spinning yields instead for this many times the gap …
 const FULL_TIMES: u64 = 8;
 /// … but for at most this many microseconds.
 const FULL_MOST_US: u64 = 50_000;
+/// The CPU time that a spin saves if it finds what it waits for, in microseconds: about what a sleep and a wake-up cost both
+/// ends.
+const SAVES_US: u64 = 15;
+/// For how long the score forgives less after a spin that did not pay on a full machine, in microseconds.
+const DEAR_US: u64 = 1_000_000;
 /// A yield that returns within this many microseconds found no other task on this CPU.
 const ALONE_US: u64 = 3;
 /// A task that keeps a yielded CPU for this many microseconds has work of its own, unrelated to memlane. The peers of
@@ -35,6 +51,10 @@ const SERVICE_US: u64 = 50;
 const LOST_LEAST_US: u64 = 16_000;
 /// … with at most this many microseconds between two losses, and more than half of the time, sleeps.
 const LOST_APART_US: u64 = 50_000;
+/// The number of waits that do not spin after spins in vain, at most …
+const SKIP_MOST: u32 = 64;
+/// … and where they were dear.
+const SKIP_MOST_DEAR: u32 = 1024;
 /// The number of yields in vain before a thread stops waiting.
 const YIELDS: u32 = 8;
 /// Where other tasks had the CPU and the awaited bytes did not come, a thread sleeps for this many times as long as
@@ -87,7 +107,7 @@ pub fn budget() -> u64 {
     }
     let t = thread::current();
     let skip = t.skip.load(Ordering::Relaxed);
-    if skip > 0 {
+    if skip > 0 && (skip <= SKIP_MOST || are_spins_dear(t)) {
         t.skip.store(skip - 1, Ordering::Relaxed);
         return 0;
     }
@@ -152,11 +172,12 @@ fn turn(
     if here || t.no_spin_until.load(Ordering::Relaxed) > start {
         return let_others_run(budget, ready, peers_us);
     }
-    let mut last = start;
+    let (mut last, mut ask_at) = (start, start + ASK_AFTER_US * per_us);
     loop {
         for _ in 0..16 {
             core::hint::spin_loop();
             if ready() {
+                note_cost(t, last.wrapping_sub(start), true);
                 return Spun::Ready;
             }
         }
@@ -171,9 +192,20 @@ fn turn(
             return let_others_run(budget, ready, peers_us);
         }
         if now.wrapping_sub(start) > budget {
+            note_cost(t, now.wrapping_sub(start), false);
             return Spun::Nothing;
         }
         last = now;
+        if now > ask_at {
+            if !do_spins_pay(t, per_us) && runnable::are_more_than_cpus() {
+                note_cost(t, now.wrapping_sub(start), false);
+                t.dear_until
+                    .store(now + DEAR_US * per_us, Ordering::Relaxed);
+                return Spun::Nothing;
+            }
+            last = ticks();
+            ask_at = last + ASK_EVERY_US * per_us;
+        }
     }
 }
 
@@ -279,17 +311,52 @@ pub fn is_cpu_crowded() -> bool {
 /// Counts a spin that found what it waited for.
 #[inline]
 pub fn hit() {
-    thread::current().spin_score.store(0, Ordering::Relaxed);
+    let t = thread::current();
+    let score = t.spin_score.load(Ordering::Relaxed);
+    if score != 0 {
+        let score = if are_spins_dear(t) { score - 1 } else { 0 };
+        t.spin_score.store(score, Ordering::Relaxed);
+    }
 }
 
 /// Counts a spin in vain.
 pub fn miss() {
     let t = thread::current();
-    let score = (t.spin_score.load(Ordering::Relaxed) + 1).min(8);
-    t.spin_score.store(score, Ordering::Relaxed);
+    let (step, skip_most) = if are_spins_dear(t) {
+        (2, SKIP_MOST_DEAR)
+    } else {
+        (1, SKIP_MOST)
+    };
+    let score = t.spin_score.load(Ordering::Relaxed) + step;
     if score >= 2 {
-        t.skip.store(1 << (score - 2), Ordering::Relaxed);
+        let skip = 1 << (score - 2).min(skip_most.ilog2().cast_signed());
+        t.skip.store(skip, Ordering::Relaxed);
     }
+    t.spin_score.store(
+        score.min(2 + skip_most.ilog2().cast_signed()),
+        Ordering::Relaxed,
+    );
+}
+
+/// Do the spins of this thread save more CPU time than they cost?
+fn do_spins_pay(t: &thread::Thread, per_us: u64) -> bool {
+    let hits = u64::from(t.spin_hits.load(Ordering::Relaxed));
+    t.spin_cost.load(Ordering::Relaxed) * u64::from(HITS_ALL) <= hits * SAVES_US * 8 * per_us
+}
+
+/// Notes what a spin has cost, in ticks, for the mean of about the last eight.
+#[inline]
+fn note_cost(t: &thread::Thread, cost: u64, is_hit: bool) {
+    let mean = t.spin_cost.load(Ordering::Relaxed);
+    t.spin_cost.store(mean - mean / 8 + cost, Ordering::Relaxed);
+    let hits = t.spin_hits.load(Ordering::Relaxed);
+    let hit = if is_hit { HITS_ALL / 8 } else { 0 };
+    t.spin_hits.store(hits - hits / 8 + hit, Ordering::Relaxed);
+}
+
+/// Has a spin of this thread not paid lately, on a full machine?
+fn are_spins_dear(t: &thread::Thread) -> bool {
+    t.dear_until.load(Ordering::Relaxed) > ticks()
 }
 
 /// Notes that this thread has received `n` bytes.
@@ -323,8 +390,51 @@ pub fn slept(took: u64) {
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     if took < u64::from(config().spin_us) * per_us {
         let t = thread::current();
+        if are_spins_dear(t) {
+            return;
+        }
         t.skip.store(0, Ordering::Relaxed);
         let score = t.spin_score.load(Ordering::Relaxed);
         t.spin_score.store((score - 1).max(0), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PER_US: u64 = 1000;
+
+    fn fresh() -> thread::Thread {
+        // SAFETY: all-zero bytes are a valid `Thread`, as the preload library's own begin.
+        unsafe { core::mem::zeroed() }
+    }
+
+    /// Notes the same spins again and again: of every ten, `hits` find something after `us`, the others nothing after 100 µs.
+    fn after_spins(hits: u32, us: u64) -> thread::Thread {
+        let t = fresh();
+        for n in 0..200 {
+            let is_hit = n % 10 < hits;
+            note_cost(&t, if is_hit { us } else { 100 } * PER_US, is_hit);
+        }
+        t
+    }
+
+    #[test]
+    fn a_spin_pays_if_it_saves_more_cpu_time_than_it_costs() {
+        assert!(do_spins_pay(&fresh(), PER_US), "nothing is known yet");
+        assert!(do_spins_pay(&after_spins(10, 2), PER_US));
+        assert!(!do_spins_pay(&after_spins(10, 30), PER_US));
+        assert!(!do_spins_pay(&after_spins(5, 2), PER_US));
+        assert!(!do_spins_pay(&after_spins(0, 0), PER_US));
+    }
+
+    #[test]
+    fn a_thread_whose_peers_answer_soon_again_spins_again() {
+        let t = after_spins(0, 0);
+        for _ in 0..64 {
+            note_cost(&t, 2 * PER_US, true);
+        }
+        assert!(do_spins_pay(&t, PER_US));
     }
 }

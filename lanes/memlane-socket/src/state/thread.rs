@@ -32,6 +32,12 @@ pub struct Thread {
     pub lost_at: AtomicU64,
     /// `ticks` before which this thread yields instead of spinning, because the machine is full.
     pub no_spin_until: AtomicU64,
+    /// Eight times the mean of the ticks that this thread's spins took: see `spin`.
+    pub spin_cost: AtomicU64,
+    /// The share of spins that found what they waited for, lately, in 1024ths.
+    pub spin_hits: AtomicU32,
+    /// `ticks` before which the score of this thread's spins forgives less, because they did not pay.
+    pub dear_until: AtomicU64,
     /// `ticks` before which this thread does not even yield, because unrelated tasks have the CPU.
     pub no_yield_until: AtomicU64,
     /// The number of waits to skip before the next trial spin.

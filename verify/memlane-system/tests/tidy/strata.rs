@@ -46,6 +46,7 @@ fn test_files(files: &[(String, String)]) -> BTreeSet<String> {
         for declared in text.split("#[cfg(test)]").skip(1) {
             let declared = declared.trim_start();
             if let Some((name, _)) = declared
+                .trim_start_matches("pub(super) ")
                 .strip_prefix("mod ")
                 .and_then(|rest| rest.split_once(';'))
                 && !name.contains('{')

@@ -108,6 +108,7 @@ pub fn evade(n: i32) -> Option<i32> {
         &PROCESS.agent,
         &PROCESS.trace_fd,
         &PROCESS.stats_fd,
+        &PROCESS.loadavg,
     ] {
         let _ = known.compare_exchange(n, moved, Ordering::AcqRel, Ordering::Relaxed);
     }

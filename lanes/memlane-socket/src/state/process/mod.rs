@@ -79,6 +79,8 @@ pub struct Process {
     pub mailbox: AtomicI32,
     /// The connection to the agent; −1: none.
     pub agent: AtomicI32,
+    /// `/proc/loadavg`; −1: not opened yet, −2: it cannot be opened. See `runnable`.
+    pub loadavg: AtomicI32,
     /// The number of connections that wait for mail.
     pub waiting: AtomicU32,
     /// Guards the handshake's mailbox and the link groups.
@@ -118,6 +120,7 @@ pub static PROCESS: Process = Process {
     frozen: AtomicU32::new(0),
     mailbox: AtomicI32::new(-1),
     agent: AtomicI32::new(-1),
+    loadavg: AtomicI32::new(-1),
     waiting: AtomicU32::new(0),
     group_lock: Lock::new(),
     mail_lock: Lock::new(),
