@@ -39,7 +39,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
                 let fd = unsafe { base.add(at + head + 4 * i).cast::<c_int>().read_unaligned() };
                 if let Some(conn) = conn_of(fd) {
                     give_away(&conn, Reason::PASSED_ON);
-                    if crate::protocol::lane::in_ring(&conn) > 0 {
+                    if crate::protocol::lane::holds_bytes(&conn) {
                         return Err(UnreadInRing);
                     }
                 }
@@ -65,7 +65,7 @@ pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
             .iter()
             .flatten()
             .any(|c| core::ptr::eq::<Conn>(*c, conn));
-        if !known && crate::protocol::lane::in_ring(conn) > 0 {
+        if !known && crate::protocol::lane::holds_bytes(conn) {
             too_many |= count == unread.len();
             if let Some(place) = unread.get_mut(count) {
                 *place = Some(conn);
@@ -113,7 +113,7 @@ pub fn stayed() {
 /// Ends the lane, because stdio reads and writes without calling a hook. Returns whether bytes are left in the ring.
 pub fn to_stdio(conn: &ConnRef) -> bool {
     crate::protocol::upgrade::bar(conn, Reason::UNHOOKED_IO);
-    crate::protocol::lane::in_ring(conn) > 0
+    crate::protocol::lane::holds_bytes(conn)
 }
 
 /// Has the lane ended with bytes left in the ring?

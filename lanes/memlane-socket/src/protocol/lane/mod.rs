@@ -22,7 +22,7 @@ pub mod trim;
 pub mod tune;
 mod wake_backoff;
 
-pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
+pub use ending::{closing, detach, end, end_rx, end_tx, holds_bytes, misbehaved};
 
 use crate::faults::{self, Step};
 use crate::protocol::board;

@@ -42,6 +42,36 @@ fn a_receive_that_must_not_wait_says_so() {
 }
 
 #[test]
+fn bytes_that_a_sender_is_about_to_publish_are_waited_for_before_a_connection_is_given_away() {
+    let l = looped();
+    let sent = io::send(l.fd, [7u8; 100].as_ptr().cast(), 100, 0);
+    assert_eq!(sent, 100);
+    let words = l.conn.rx_lane().unwrap().words;
+    // The sender has copied its bytes and has not said so yet.
+    words.sent.0.published.store(0, Ordering::SeqCst);
+    words.tx.0.writing.store(1, Ordering::SeqCst);
+    super::end_rx(&l.conn);
+    assert_eq!(super::in_ring(&l.conn), 0);
+    std::thread::scope(|both| {
+        both.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            words.sent.0.published.store(100, Ordering::SeqCst);
+            words.tx.0.writing.store(0, Ordering::SeqCst);
+        });
+        assert!(super::holds_bytes(&l.conn));
+    });
+    assert_eq!(super::in_ring(&l.conn), 100);
+    ends(l);
+}
+
+#[test]
+fn a_sender_that_stops_in_the_middle_of_a_write_counts_as_unread_bytes() {
+    let l = beside_a_writer(true);
+    assert!(super::holds_bytes(&l.conn));
+    ends(l);
+}
+
+#[test]
 fn a_poll_ends_at_its_limit() {
     for drains in [false, true] {
         let l = beside_a_writer(drains);
