@@ -159,10 +159,16 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             process::count(Counter::WaitsAvoided, 1);
             return (kernel.rings)();
         }
-        if kernel.limit == Some(0) || waited.any_readable() || waited.any_room() {
-            return (kernel.glance)();
+        // A ring that had room, or whose receiver had stopped, may count as full again when its turn comes in the glance,
+        // and TCP may be full, too. Then the wait goes on, and naps.
+        let is_due = waited.any_readable() || waited.any_room();
+        if is_due || kernel.limit == Some(0) {
+            let n = (kernel.glance)();
+            if n != 0 || is_over(kernel.limit, start) {
+                return n;
+            }
         }
-        if !kernel.masked {
+        if !kernel.masked && !is_due {
             if kernel.many > 1 && waited.is_kernel_due(kernel.many) {
                 let n = (kernel.glance)();
                 if n != 0 {
@@ -201,13 +207,14 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             Parked::Yes => {
                 process::count(Counter::KernelWaits, 1);
                 let slept = memlane_sys::time::ticks();
-                let n = if waited.waits_for_room() {
+                let for_room = waited.waits_for_room();
+                let n = if for_room {
                     (kernel.nap)(Some(naps.next_us()))
                 } else {
                     sleep(&mut kernel, signals)
                 };
                 waited.asleep(false);
-                if n == 0 && waited.waits_for_room() && !is_over(kernel.limit, start) {
+                if n == 0 && for_room && !is_over(kernel.limit, start) {
                     continue;
                 }
                 if n > 0 {

@@ -141,6 +141,22 @@ fn a_wait_naps_until_there_is_room() {
 }
 
 #[test]
+fn a_wait_lasts_its_time_where_ring_and_tcp_are_full() {
+    let l = looped();
+    let sent = fill(&l);
+    receive(&l, sent); // the window has grown
+    fill(&l);
+    std::thread::sleep(Duration::from_millis(15));
+    assert!(fill(&l) > 0, "TCP has taken over");
+    receive(&l, 64); // the sender waits for the ring again, and soon for TCP
+    let start = std::time::Instant::now();
+    assert!(!writable(&l, 200));
+    // The library's clock may be a percent off.
+    assert!(start.elapsed() >= Duration::from_millis(195));
+    ends(l);
+}
+
+#[test]
 fn tcp_takes_over_from_a_ring_that_nobody_reads() {
     let l = looped();
     let sent = fill(&l);
