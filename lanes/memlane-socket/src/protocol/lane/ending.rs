@@ -1,6 +1,6 @@
 //! How the lane of a connection ends: by this side, by the peer, or because its bytes cannot be believed.
 
-use super::{in_ring, outbox, settle, tune, unread};
+use super::{outbox, settle, tune, unread};
 use crate::faults::{self, Step};
 use crate::protocol::board;
 use crate::state::conn::{Conn, LaneView, RxMode, TxMode};
@@ -12,10 +12,6 @@ use memlane_core::reason::Reason;
 use memlane_core::ring::{Misbehaved, ParkCheck, Rx};
 use memlane_core::stats::{ConnState, Counter};
 use memlane_sys::sock;
-
-/// How long a sender in the middle of a write is waited for, in milliseconds, before a connection is given away: some
-/// slices of the scheduler.
-const WRITER_MS: u32 = 100;
 
 /// Ends the memory lane. What lies in the ring is still read; everything later comes and goes by TCP.
 pub fn end(conn: &Conn, why: Reason) {
@@ -129,31 +125,6 @@ pub fn end_rx(conn: &Conn) -> bool {
     tune::rx_ended(conn, if empty { RxMode::Ended } else { RxMode::Drain });
     faults::at(Step::EndedRx);
     true
-}
-
-/// Does the ring of a lane that has ended hold bytes, or may it yet? A sender in the middle of a write has until
-/// [`WRITER_MS`] from now to finish it: it may copy megabytes, or wait for a CPU. If it is stopped in there, its bytes
-/// count as in the ring.
-pub fn holds_bytes(conn: &Conn) -> bool {
-    for _ in 0..WRITER_MS {
-        if !is_being_written(conn) {
-            return in_ring(conn) > 0;
-        }
-        memlane_sys::time::nap_ms(1);
-    }
-    true
-}
-
-/// Is the sender still in the middle of a write that began before the lane ended?
-fn is_being_written(conn: &Conn) -> bool {
-    if !conn.upgraded() || conn.rx_mode() != RxMode::Drain {
-        return false;
-    }
-    let Some(held) = lock_rx(conn) else {
-        return false;
-    };
-    let busy = |lane: LaneView| held.check_park(lane.words) == ParkCheck::WriterBusy;
-    held.lane().is_some_and(busy)
 }
 
 /// Ends the lane before this process closes its last descriptor, so that the peer learns of the close from TCP, as it

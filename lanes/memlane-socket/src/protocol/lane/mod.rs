@@ -14,6 +14,7 @@ mod order;
 mod outbox;
 pub mod place;
 pub mod recv;
+mod remains;
 pub mod room;
 pub mod send;
 #[cfg(test)]
@@ -22,7 +23,8 @@ pub mod trim;
 pub mod tune;
 mod wake_backoff;
 
-pub use ending::{closing, detach, end, end_rx, end_tx, holds_bytes, misbehaved};
+pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
+pub use remains::holds_bytes;
 
 use crate::faults::{self, Step};
 use crate::protocol::board;
