@@ -31,7 +31,6 @@
 )]
 
 pub mod diag;
-pub mod epoll;
 pub mod errno;
 pub mod fd;
 pub mod iov;

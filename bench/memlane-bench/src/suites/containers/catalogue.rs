@@ -24,10 +24,9 @@ const METHOD: &[&str] = &[
      is of connections that were made, got their lane and were closed. Agent's CPU: its run time, by the kernel's scheduler",
 ];
 
-/// Rows whose bytes go by TCP, or are not counted. Short connections may be put off.
+/// Rows whose bytes go by TCP, or are not counted.
 const NOT_ASKED: &[&str] = &[
     "short",
-    "short-100",
     Opening::First.id(),
     Opening::Later.id(),
     Opening::Together.id(),

@@ -19,8 +19,6 @@ use super::wire::{At, Wire};
 
 /// From this exchange on a connection is due (`--upgrade auto`).
 const DUE: u32 = 8;
-/// So many exchanges follow by the lane: memlane puts handshakes off whose lanes are used for less.
-const USED: u32 = 80;
 /// A connection that has no lane by then stays on TCP.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -81,7 +79,7 @@ fn in_a_process(wish: &Opening) -> anyhow::Result<Opened> {
     Ok(serde_json::from_slice(&said.stdout)?)
 }
 
-/// Some connections, until all of them have their lane and have used it a little.
+/// Some connections, until all of them have their lane.
 fn batch(at: &At, together: usize) -> anyhow::Result<Opened> {
     let wires = (0..together).map(|_| Wire::connect(at).context("connect"));
     let mut wires: Vec<Wire> = wires.collect::<anyhow::Result<_>>()?;
@@ -110,9 +108,6 @@ fn batch(at: &At, together: usize) -> anyhow::Result<Opened> {
         let before = waiting.len();
         waiting.retain(|fd| !on_lane.contains(fd));
         opened.took_ns.extend((waiting.len()..before).map(|_| now));
-    }
-    for _ in 0..USED {
-        exchange(&mut wires)?;
     }
     Ok(opened)
 }
