@@ -334,7 +334,7 @@ impl Interface {
         put.map(|_| went)
     }
 
-    /// Writes a frame, which is made of as many frames as are said, with so many bytes together.
+    /// Writes a frame that was merged from `frames` frames of `bytes` bytes in all, which are what is counted.
     fn put(
         &mut self,
         frame: &Frame<'_>,

@@ -35,7 +35,7 @@ const ECE: u8 = 0x40;
 pub enum Offered {
     /// It is held, with what was held before.
     Joined,
-    /// As `Joined`, and nothing can follow.
+    /// It is held, and nothing can follow it.
     Complete,
     /// It does not follow what is held; nothing has changed.
     Apart,

@@ -18,6 +18,10 @@ static CPUS: AtomicU32 = AtomicU32::new(0);
 static ASKED: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
+/// For tests: the number of runnable threads; 0: as the kernel says.
+#[cfg(test)]
+pub static PRETENDED: AtomicU32 = AtomicU32::new(0);
+
 /// Are there more runnable threads than CPUs? `false` if the kernel does not say.
 pub fn are_more_than_cpus() -> bool {
     running() > cpus()
@@ -25,6 +29,10 @@ pub fn are_more_than_cpus() -> bool {
 
 /// The number of runnable threads of this machine, as asked lately; 0 if the kernel does not say.
 fn running() -> u32 {
+    #[cfg(test)]
+    if PRETENDED.load(Ordering::Relaxed) != 0 {
+        return PRETENDED.load(Ordering::Relaxed);
+    }
     let now = ticks();
     let age = now.wrapping_sub(ASKED.load(Ordering::Relaxed));
     if age < FRESH_US * PROCESS.ticks_per_us.load(Ordering::Relaxed) {
@@ -49,15 +57,18 @@ fn loadavg() -> Option<i32> {
     if have != -1 {
         return (have >= 0).then_some(have);
     }
-    let raw = fd::open_read(c"/proc/loadavg").map_or(-2, process::hide);
+    let opened = fd::open_read(c"/proc/loadavg").map_or(-1, process::hide);
+    let raw = if opened < 0 { -2 } else { opened };
     match PROCESS
         .loadavg
         .compare_exchange(-1, raw, Ordering::AcqRel, Ordering::Acquire)
     {
-        Ok(_) => {}
-        Err(_) => process::unhide(raw), // another thread was first
+        Ok(_) => (raw >= 0).then_some(raw),
+        Err(first) => {
+            process::unhide(raw); // another thread was first
+            (first >= 0).then_some(first)
+        }
     }
-    loadavg()
 }
 
 /// The number of runnable threads in a text like `0.20 0.18 0.12 1/80 11206`.

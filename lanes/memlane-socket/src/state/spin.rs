@@ -107,8 +107,13 @@ pub fn budget() -> u64 {
     }
     let t = thread::current();
     let skip = t.skip.load(Ordering::Relaxed);
-    if skip > 0 && (skip <= SKIP_MOST || are_spins_dear(t)) {
-        t.skip.store(skip - 1, Ordering::Relaxed);
+    if skip > 0 {
+        let left = if are_spins_dear(t) {
+            skip - 1
+        } else {
+            (skip - 1).min(SKIP_MOST)
+        };
+        t.skip.store(left, Ordering::Relaxed);
         return 0;
     }
     if is_cpu_crowded() {
@@ -436,5 +441,26 @@ mod tests {
             note_cost(&t, 2 * PER_US, true);
         }
         assert!(do_spins_pay(&t, PER_US));
+    }
+
+    #[test]
+    fn a_spin_that_does_not_pay_ends_soon_on_a_full_machine_and_only_there() {
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        let budget = 10_000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let is_dear_after_a_spin = |running| {
+            runnable::PRETENDED.store(running, Ordering::Relaxed);
+            t.dear_until.store(0, Ordering::Relaxed);
+            t.no_spin_until.store(0, Ordering::Relaxed);
+            for _ in 0..64 {
+                note_cost(t, budget, false);
+            }
+            assert_eq!(turn(budget, false, || false, || 0), Spun::Nothing);
+            are_spins_dear(t)
+        };
+        // A spin that loses its CPU at once yields, and does not ask.
+        assert!((0..100).any(|_| is_dear_after_a_spin(u32::MAX)));
+        assert!(!is_dear_after_a_spin(1));
+        runnable::PRETENDED.store(0, Ordering::Relaxed);
     }
 }

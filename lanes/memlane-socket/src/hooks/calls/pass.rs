@@ -3,6 +3,7 @@
 
 use crate::hooks::handoff::target::Target;
 use crate::hooks::handoff::{self, Handoff};
+use crate::protocol::lane::{self, Patience};
 use crate::state::conn::{Conn, SEEN_TO_CHILD};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, conn_of};
@@ -26,7 +27,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
     let m = unsafe { &*msg };
     let (base, len) = (m.msg_control.cast::<u8>(), m.msg_controllen);
     let head = size_of::<libc::cmsghdr>();
-    let mut at = 0usize;
+    let (mut at, mut patience) = (0usize, Patience::fresh());
     while !base.is_null() && at + head <= len {
         // SAFETY: inside the program's control data.
         let hdr = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
@@ -39,7 +40,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
                 let fd = unsafe { base.add(at + head + 4 * i).cast::<c_int>().read_unaligned() };
                 if let Some(conn) = conn_of(fd) {
                     give_away(&conn, Reason::PASSED_ON);
-                    if crate::protocol::lane::holds_bytes(&conn) {
+                    if lane::holds_bytes(&conn, &mut patience) {
                         return Err(UnreadInRing);
                     }
                 }
@@ -55,6 +56,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
 pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
     let mut unread: [Option<&'static Conn>; handoff::MOST] = [None; handoff::MOST];
     let (mut count, mut too_many) = (0, false);
+    let mut patience = Patience::fresh();
     process::each_conn(0, i32::MAX, |fd, conn| {
         let marked = conn.seen.load(Ordering::Relaxed) & SEEN_TO_CHILD != 0;
         if !marked && memlane_sys::fd::is_cloexec(fd) != Ok(false) {
@@ -65,7 +67,7 @@ pub fn before_exec(target: Target) -> Result<Option<Handoff>, UnreadInRing> {
             .iter()
             .flatten()
             .any(|c| core::ptr::eq::<Conn>(*c, conn));
-        if !known && crate::protocol::lane::holds_bytes(conn) {
+        if !known && lane::holds_bytes(conn, &mut patience) {
             too_many |= count == unread.len();
             if let Some(place) = unread.get_mut(count) {
                 *place = Some(conn);
@@ -113,7 +115,7 @@ pub fn stayed() {
 /// Ends the lane, because stdio reads and writes without calling a hook. Returns whether bytes are left in the ring.
 pub fn to_stdio(conn: &ConnRef) -> bool {
     crate::protocol::upgrade::bar(conn, Reason::UNHOOKED_IO);
-    crate::protocol::lane::holds_bytes(conn)
+    lane::holds_bytes(conn, &mut Patience::fresh())
 }
 
 /// Has the lane ended with bytes left in the ring?

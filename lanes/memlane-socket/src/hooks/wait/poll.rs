@@ -129,15 +129,19 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
             return n;
         }
         trim::look(memlane_sys::time::ticks());
-        if crate::state::thread::current()
-            .signals
-            .load(Ordering::Relaxed)
-            != signals
-        {
+        if has_handler_run(signals) {
             real::set_errno(libc::EINTR);
             return -1;
         }
     }
+}
+
+/// Has a signal handler run since `signals` of them had? It may have run outside the kernel's sleep.
+fn has_handler_run(signals: u32) -> bool {
+    crate::state::thread::current()
+        .signals
+        .load(Ordering::Relaxed)
+        != signals
 }
 
 fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
@@ -215,6 +219,10 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
                 };
                 waited.asleep(false);
                 if n == 0 && for_room && !is_over(kernel.limit, start) {
+                    if has_handler_run(signals) {
+                        real::set_errno(libc::EINTR);
+                        return -1;
+                    }
                     continue;
                 }
                 if n > 0 {

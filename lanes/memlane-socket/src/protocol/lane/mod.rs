@@ -24,7 +24,7 @@ pub mod tune;
 mod wake_backoff;
 
 pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
-pub use remains::holds_bytes;
+pub use remains::{Patience, holds_bytes};
 
 use crate::faults::{self, Step};
 use crate::protocol::board;

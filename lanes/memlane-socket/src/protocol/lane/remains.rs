@@ -6,21 +6,33 @@ use crate::state::conn::{Conn, LaneView, RxMode};
 use crate::state::guard::lock_rx;
 use memlane_core::ring::ParkCheck;
 
-/// How long a sender in the middle of a write is waited for, in milliseconds, before a connection is given away: some
-/// slices of the scheduler.
-const WRITER_MS: u32 = 100;
+/// How long one call waits for senders in the middle of a write, in milliseconds, however many there are: some slices
+/// of the scheduler.
+const WRITERS_MS: u32 = 100;
 
-/// Does the ring of a lane that has ended hold bytes, or may it yet? A sender in the middle of a write has until
-/// [`WRITER_MS`] from now to finish it: it may copy megabytes, or wait for a CPU. If it is stopped in there, its bytes
+/// What is left of the time that one call waits for senders.
+#[derive(Debug)]
+pub struct Patience(u32);
+
+impl Patience {
+    /// All of it.
+    pub fn fresh() -> Patience {
+        Patience(WRITERS_MS)
+    }
+}
+
+/// Does the ring of a lane that has ended hold bytes, or may it yet? A sender in the middle of a write may copy
+/// megabytes, or wait for a CPU, so this waits for it while there is `patience`. If it is stopped in there, its bytes
 /// count as in the ring.
-pub fn holds_bytes(conn: &Conn) -> bool {
-    for _ in 0..WRITER_MS {
-        if !is_being_written(conn) {
-            return in_ring(conn) > 0;
+pub fn holds_bytes(conn: &Conn, patience: &mut Patience) -> bool {
+    while is_being_written(conn) {
+        if patience.0 == 0 {
+            return true;
         }
+        patience.0 -= 1;
         memlane_sys::time::nap_ms(1);
     }
-    true
+    in_ring(conn) > 0
 }
 
 /// Is the sender still in the middle of a write that began before the lane ended?

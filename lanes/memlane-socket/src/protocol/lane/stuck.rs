@@ -58,7 +58,7 @@ fn bytes_that_a_sender_is_about_to_publish_are_waited_for_before_a_connection_is
             words.sent.0.published.store(100, Ordering::SeqCst);
             words.tx.0.writing.store(0, Ordering::SeqCst);
         });
-        assert!(super::holds_bytes(&l.conn));
+        assert!(super::holds_bytes(&l.conn, &mut super::Patience::fresh()));
     });
     assert_eq!(super::in_ring(&l.conn), 100);
     ends(l);
@@ -67,7 +67,7 @@ fn bytes_that_a_sender_is_about_to_publish_are_waited_for_before_a_connection_is
 #[test]
 fn a_sender_that_stops_in_the_middle_of_a_write_counts_as_unread_bytes() {
     let l = beside_a_writer(true);
-    assert!(super::holds_bytes(&l.conn));
+    assert!(super::holds_bytes(&l.conn, &mut super::Patience::fresh()));
     ends(l);
 }
 

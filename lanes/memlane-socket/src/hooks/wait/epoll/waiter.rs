@@ -162,7 +162,7 @@ impl Waiter<'_> {
             match self.park_all() {
                 AllParked::No => {}
                 AllParked::Yes if self.is_any_full() => {
-                    if let Some(n) = self.nap_parked(deadline, naps.next_us()) {
+                    if let Some(n) = self.nap_parked(deadline, naps.next_us(), signals) {
                         return n;
                     }
                 }
@@ -470,7 +470,8 @@ impl Waiter<'_> {
     }
 
     /// Sleeps in the kernel for a moment, while connections wait for room in their rings. `None`: nothing has come.
-    fn nap_parked(&mut self, deadline: Option<u64>, us: u64) -> Option<c_int> {
+    /// `signals` is the number of handlers that had run when the wait began.
+    fn nap_parked(&mut self, deadline: Option<u64>, us: u64, signals: u32) -> Option<c_int> {
         flush_dirty(self.ep);
         process::count(Counter::KernelWaits, 1);
         let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
@@ -492,7 +493,10 @@ impl Waiter<'_> {
             return (left > 0).then_some(left);
         }
         let is_over = deadline.is_some_and(|d| ticks() >= d);
-        (n < 0 || is_over).then_some(n)
+        if n < 0 || is_over {
+            return Some(n);
+        }
+        self.interrupted(signals)
     }
 
     /// Ends the wait if a handler has run since, outside the kernel's sleep, as the kernel would have ended it.
