@@ -105,6 +105,8 @@ impl TerminalGuard {
         ratatui::restore();
         // SAFETY: no pointers are passed. SIGTSTP has a handler; this has none.
         unsafe { libc::raise(libc::SIGSTOP) };
+        // The SIGCONT that ended this stop asks for nothing more: taking it twice would leave raw mode for a moment.
+        GOES_ON.store(false, Ordering::Relaxed);
         self.take_again()
     }
 

@@ -73,6 +73,12 @@ pub(crate) fn show(
         true => run.text()?,
         false => markdown(&figures),
     })?;
+    if output.json {
+        // The tables say it in their notes.
+        for line in figures.not_by_memory() {
+            eprintln!("memlane-bench: NOT BY MEMORY: {line}");
+        }
+    }
     Ok(verdict(&figures).into())
 }
 
