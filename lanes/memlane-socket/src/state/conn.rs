@@ -246,6 +246,8 @@ pub struct Handshake {
     pub attached: bool,
     /// When the handshake started, in monotonic ns.
     pub since: u64,
+    /// The link group over whose life line the peer speaks: its index + 1; 0: it speaks by mail.
+    pub line: u32,
     /// The name of the peer's mailbox.
     pub peer_name: [u8; 108],
     /// The length of `peer_name`.
@@ -299,6 +301,7 @@ impl Handshake {
         rx_token: 0,
         attached: false,
         since: 0,
+        line: 0,
         peer_name: [0; 108],
         peer_name_len: 0,
         peer_gid: 0,
@@ -388,6 +391,8 @@ pub struct Conn {
     pub given_at: AtomicU64,
     /// The count of operations at which the handshake takes its next step; `u64::MAX`: never.
     pub hs_due: AtomicU64,
+    /// The count at which its first step was due when the connection was made.
+    pub hs_first: AtomicU64,
     /// The handshake, guarded by `hs_lock`.
     pub hs: UnsafeCell<Handshake>,
     /// The connection's epoll registrations.
