@@ -127,7 +127,7 @@ pub(super) fn hear(conn: &ConnRef, hs: &mut Handshake) -> Result<bool, Reason> {
             if let Some(e) = process::entry(conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
             }
-            return Err(Reason::PEER_DECLINED);
+            return Err(super::declined(&m));
         }
         _ => Ok(()),
     };

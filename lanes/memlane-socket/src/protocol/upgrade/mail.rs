@@ -143,6 +143,9 @@ pub(super) fn release_declined(m: &Message) {
 
 /// Handles a Proposal that has come by mail or over a life line.
 pub(super) fn proposed(m: &Message, got: Received, line: Option<u32>) {
+    if line.is_some() {
+        names::told_by_line();
+    }
     let Some(conn) = names::expected(&m.tuple.mirrored()) else {
         return not_here(m, &got, line);
     };

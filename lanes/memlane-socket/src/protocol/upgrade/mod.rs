@@ -243,7 +243,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
 
 fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
     faults::at(Step::Proposed);
-    hs.stage = Stage::Proposed;
+    (hs.stage, hs.looks) = (Stage::Proposed, 0);
     PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
     process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
     Ok(())
@@ -262,8 +262,8 @@ fn await_room(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 /// Goes back to `Idle` after a Proposal by mail reached a process that is not, or not yet, the other end.
 fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     stop_waiting();
-    hs.stage = Stage::Idle;
-    hs.by_name = true;
+    (hs.stage, hs.looks) = (Stage::Idle, 0);
+    (hs.by_name, hs.told_too_young) = (true, true);
     later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
@@ -311,7 +311,7 @@ fn deliver(m: &Message, got: Received, line: Option<u32>) {
             if let Some(e) = process::entry(&conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
             }
-            refuse(&conn, hs, Reason::PEER_DECLINED, false);
+            refuse(&conn, hs, declined(m), false);
             Ok(())
         }
         (MessageKind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
@@ -330,6 +330,14 @@ fn deliver(m: &Message, got: Received, line: Option<u32>) {
         _ => 0,
     };
     conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+/// Why this side stays on TCP after a Decline.
+fn declined(m: &Message) -> Reason {
+    match m.reason == Reason::CLOSING.0 {
+        true => Reason::CLOSING,
+        false => Reason::PEER_DECLINED,
+    }
 }
 
 /// Does `m` offer the very DMB that this connection has attached? Then the peer must not hear that nobody uses it.
@@ -371,18 +379,18 @@ fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
 }
 
-/// Nothing has come yet: looks again after the next call, and less often after many tries.
+/// Nothing has come yet: looks again after the next call, and less often after many looks.
 fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
-    hs.tries += 1;
-    if hs.tries < 64 {
+    hs.looks += 1;
+    if hs.looks < 64 {
         return Ok(());
     }
-    hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
+    hs.next_op = conn.ops() + if hs.looks < 512 { 16 } else { 256 };
     let (limit, least) = match hs.stage {
         Stage::Listening => (LISTEN_NS, LISTEN_TRIES),
         _ => (ANSWER_NS, 0),
     };
-    if hs.tries >= least && time::now_ns().saturating_sub(hs.since) > limit {
+    if hs.looks >= least && time::now_ns().saturating_sub(hs.since) > limit {
         Err(why)
     } else {
         Ok(())
@@ -427,7 +435,7 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         Ok(()) => {
             faults::at(Step::Accepted);
             hs.stage = Stage::Accepted;
-            hs.tries = 0;
+            hs.looks = 0;
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
             names::let_go(conn, hs);
             Ok(())
@@ -505,7 +513,7 @@ fn accepted(
     }
     stop_waiting();
     hs.stage = Stage::Agreed;
-    hs.tries = 0;
+    hs.looks = 0;
     Ok(())
 }
 
@@ -642,7 +650,7 @@ fn open_quiet(
         shared.tx_count.load(Ordering::Relaxed),
     );
     if counts.taken != taken || counts.written != written {
-        return if hs.tries < 4 {
+        return if hs.looks < 4 {
             Ok(false)
         } else {
             Err(Reason::COUNTS)
@@ -678,6 +686,12 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 /// Stays on TCP, and gives the reason to the stats page and, with `tell`, to the peer.
 fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
+    // Another thread may have closed the connection meanwhile: then its descriptor is gone, or belongs to another file,
+    // and whatever failed has failed for that reason.
+    let why = match conn.closing.load(Ordering::Acquire) {
+        0 => why,
+        _ => Reason::CLOSING,
+    };
     if tell
         && matches!(
             hs.stage,
@@ -763,7 +777,9 @@ pub fn abandon(conn: &'static Conn) {
     };
     give_back(conn, hs, told);
     if hs.stage == Stage::Idle
-        && hs.tries >= TRIES / 2
+        // A server that puts handshakes off may not have listened before (`process::payback`).
+        && hs.tries >= TRIES
+        && !hs.told_too_young
         && conn.role.load(Ordering::Relaxed) == Role::Connected
     {
         process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);

@@ -25,12 +25,18 @@ const OF_LIMIT: usize = 16;
 /// A name that has waited this long in vain, in ns, goes to a connection that has none.
 const STALE_NS: u64 = 2_000_000_000;
 
-/// With so many names in use, and a life line that speaks, a connection listens without a name at first …
+/// With so many names in use, and a Proposal over a life line in the last [`LATELY_NS`], a connection listens without a
+/// name at first …
 const NAMES_AT_ONCE: u32 = 16;
 /// … for so many looks. A client that tries by name tries at its 1st, 2nd, 3rd, 5th, 9th and 17th call.
 const NAME_AFTER: u32 = 12;
+/// How long a Proposal over a life line speaks for more of them to come, in ns: many turns of a CPU that both ends share.
+const LATELY_NS: u64 = 20_000_000;
 /// How many names are in use.
 static NAMES: AtomicU32 = AtomicU32::new(0);
+/// When a Proposal last came over a life line, in monotonic ns. Written by whoever takes it, read when a connection
+/// begins to listen; nothing depends on its order.
+static BY_LINE: AtomicU64 = AtomicU64::new(0);
 
 /// The connections that have a name, by `process::id_of`; 0: free.
 static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
@@ -66,12 +72,19 @@ pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> R
 /// Is a new connection likely to be one of many that a known process proposes over its life line? Then a name of its own
 /// would be in vain; it takes one later.
 fn is_told_by_line() -> bool {
-    group::any_speaks() && NAMES.load(Ordering::Relaxed) >= NAMES_AT_ONCE
+    group::any_speaks()
+        && NAMES.load(Ordering::Relaxed) >= NAMES_AT_ONCE
+        && time::now_ns().saturating_sub(BY_LINE.load(Ordering::Relaxed)) < LATELY_NS
+}
+
+/// Notes that a Proposal has come over a life line.
+pub(super) fn told_by_line() {
+    BY_LINE.store(time::now_ns(), Ordering::Relaxed);
 }
 
 /// May a connection that listens without a name take one now?
 pub(super) fn wants_name(hs: &Handshake) -> bool {
-    hs.tries >= NAME_AFTER || !is_told_by_line()
+    hs.looks >= NAME_AFTER || !is_told_by_line()
 }
 
 /// Takes a name for a connection that has none; without a free name it goes on without one.
