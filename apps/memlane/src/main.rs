@@ -124,7 +124,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Trace(args) => trace::run(args),
         Verb::Serve(args) => blocks::serve::run(args).map(done),
         Verb::Map(args) => blocks::map::run(args).map(done),
-        Verb::Volumes => blocks::host::in_background().map(done),
+        Verb::Volumes => blocks::process::in_background().map(done),
         Verb::Vol(args) => blocks::vol::run(args).map(done),
         Verb::Session(args) => blocks::session::run(args).map(done),
         Verb::Net(args) => net::run(&args).map(ExitCode::from),

@@ -1,6 +1,7 @@
 //! What servers and sessions tell about themselves: the `--json` of `vol`, `session` and `serve`, and the source of
 //! their tables.
 
+use memlane_block::volume::stats::VolumeStats;
 use serde::{Deserialize, Serialize};
 
 use super::spec::Access;
@@ -13,6 +14,9 @@ pub(crate) struct Session {
     pub(crate) schema: String,
     pub(crate) name: String,
     pub(crate) pid: u32,
+    /// It is no session, but the process behind a mapped file: it has no paths and no policies.
+    #[serde(default)]
+    pub(crate) direct: bool,
     pub(crate) policy: String,
     pub(crate) on_disconnect: String,
     /// Chunks, and bytes of each; none before the first path was up.
@@ -22,6 +26,25 @@ pub(crate) struct Session {
     pub(crate) volumes: Vec<Volume>,
     /// The last things that happened, oldest first.
     pub(crate) events: Vec<Event>,
+}
+
+impl Session {
+    /// This process, with nothing in it.
+    pub(super) fn new(name: &str) -> Session {
+        Session {
+            schema: "memlane.session/1".into(),
+            name: name.to_owned(),
+            pid: std::process::id(),
+            direct: false,
+            policy: String::new(),
+            on_disconnect: String::new(),
+            queue_depth: None,
+            max_io: None,
+            paths: Vec::new(),
+            volumes: Vec::new(),
+            events: Vec::new(),
+        }
+    }
 }
 
 /// A path, and what it has carried.
@@ -48,7 +71,11 @@ pub(crate) struct Path {
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub(crate) struct Volume {
     pub(crate) volume: String,
+    /// The process behind it, as `vol --session` takes it.
     pub(crate) session: String,
+    /// A file or device of this machine, mapped without a server.
+    #[serde(default)]
+    pub(crate) direct: bool,
     pub(crate) access: Access,
     /// The frontend, as `--as` takes it.
     pub(crate) frontend: String,
@@ -59,6 +86,9 @@ pub(crate) struct Volume {
     pub(crate) read_only: bool,
     /// `ok`, or why it is not.
     pub(crate) state: String,
+    /// The last request that failed, if no server keeps that.
+    #[serde(default)]
+    pub(crate) last_error: Option<String>,
     pub(crate) counters: Counters,
 }
 
@@ -73,6 +103,21 @@ pub(crate) struct Counters {
     pub(crate) trims: u64,
     pub(crate) errors: u64,
     pub(crate) replays: u64,
+}
+
+impl From<VolumeStats> for Counters {
+    fn from(stats: VolumeStats) -> Counters {
+        Counters {
+            reads: stats.reads,
+            read_bytes: stats.read_bytes,
+            writes: stats.writes,
+            written_bytes: stats.write_bytes,
+            flushes: stats.flushes,
+            trims: stats.trims,
+            errors: stats.errors,
+            replays: stats.replays,
+        }
+    }
 }
 
 /// Something that happened.

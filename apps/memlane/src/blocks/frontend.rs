@@ -30,13 +30,13 @@ pub(super) trait Shown: Send {
     fn end(&mut self, force: bool) -> anyhow::Result<()>;
 }
 
-/// Shows `volume` as `frontend`; what outlives this process is found again by `owner`.
+/// Shows `volume` by `name` as `spec` says; what outlives this process is found again by `owner`.
 pub(super) fn show(
     volume: Arc<dyn Volume>,
+    name: &str,
     owner: &str,
     spec: &MapSpec,
 ) -> anyhow::Result<Box<dyn Shown>> {
-    let name = &spec.volume;
     Ok(match &spec.frontend {
         Frontend::NbdUnix(path) => {
             let listen = Listen::Unix(path.clone());
@@ -187,8 +187,8 @@ impl Loop {
     }
 }
 
-/// Two volumes of one session must not meet.
-fn hash(name: &str) -> u64 {
+/// A number for what must be told apart: two volumes of one session, two files of one name.
+pub(super) fn hash(name: &str) -> u64 {
     use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }

@@ -1,6 +1,6 @@
-//! `memlane map`: makes a volume of a server usable here.
+//! `memlane map`: makes a volume of a server, or a file of this machine, usable here.
 //!
-//! The verb itself only asks. A process behind it, one for each session, holds the session and shows its volumes; it
+//! The verb itself only asks. A process behind it, one for each session and one for each mapped file, shows the volumes; it
 //! is started by the first `map` of a session and goes on when the verb has ended, until the last volume is unmapped.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,16 +12,25 @@ use std::time::{Duration, Instant};
 use memlane_observe::control::{self, Role};
 use memlane_transport::io::{Address, PathAddr};
 
+use super::host::file;
 use super::requests::Request;
-use super::spec::{Access, Frontend, HostSpec, MapSpec, OnDisconnect, PathSpec, Policy};
+use super::spec::{
+    Access, FileSpec, Frontend, HEARTBEAT, HostSpec, MapSpec, OnDisconnect, PathSpec, Policy,
+    ProcessSpec,
+};
 use super::tls::TlsSpec;
-use super::{documents, host, vol};
+use super::{documents, process, vol};
 use crate::cli::exit::{Exit, fail};
+
+/// Default of `--on-disconnect`: how long requests are queued.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Default of `--wait`.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// Map a volume of a server to a device, a file or an export of this machine
 ///
 /// The mapping stays when this command exits; memlane vol unmap ends it. All volumes of one session share its memory and
-/// its paths.
+/// its paths. A file or block device of this machine needs no server: file:PATH.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Name of the session, which the server may use to choose a folder [default: this host's name and the server's]
@@ -30,9 +39,9 @@ pub(crate) struct Args {
     /// Path to the server, [SRC@]DST[:PORT]; can be repeated
     #[arg(long = "path", value_name = "SRC@DST")]
     paths: Vec<PathSpec>,
-    /// How to choose the path for a request
-    #[arg(long, value_enum, default_value_t = Policy::MinInflight)]
-    policy: Policy,
+    /// How to choose the path for a request [default: min-inflight]
+    #[arg(long, value_enum)]
+    policy: Option<Policy>,
     /// Who may write to the volume
     #[arg(long, value_enum, default_value_t = Access::Rw)]
     access: Access,
@@ -40,18 +49,19 @@ pub(crate) struct Args {
     /// requests
     #[arg(long)]
     take_over: bool,
-    /// What to do with requests while no path is up: queue them for this time, or fail them
-    #[arg(long, default_value = "queue:30s", value_name = "queue:TIME|fail")]
-    on_disconnect: OnDisconnect,
+    /// What to do with requests while no path is up: queue them for this time, or fail them [default: queue:30s]
+    #[arg(long, value_name = "queue:TIME|fail")]
+    on_disconnect: Option<OnDisconnect>,
     /// Give up a path after this time without a sign of life, from 40ms to 10m; its requests move to another path
-    #[arg(long, default_value = "800ms", value_parser = super::spec::heartbeat, value_name = "TIME")]
-    heartbeat: Duration,
+    /// [default: 800ms]
+    #[arg(long, value_parser = super::spec::heartbeat, value_name = "TIME")]
+    heartbeat: Option<Duration>,
     /// What the volume becomes: nbd:unix:PATH, nbd:tcp:ADDRESS:PORT, fuse:PATH, loop, vhost-user:SOCKET, nbd-kernel or ublk
     #[arg(long = "as", value_name = "FRONTEND")]
     frontend: Frontend,
-    /// Give up if the server does not answer within this time
-    #[arg(long, default_value = "10s", value_parser = crate::cli::values::duration, value_name = "TIME")]
-    wait: Duration,
+    /// Give up if the server does not answer within this time [default: 10s]
+    #[arg(long, value_parser = crate::cli::values::duration, value_name = "TIME")]
+    wait: Option<Duration>,
     /// Connections on each path [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: Option<u16>,
@@ -75,11 +85,12 @@ pub(crate) struct Args {
     /// Print one JSON document with the place of the volume
     #[arg(long)]
     json: bool,
-    /// Server: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; several, separated by commas, are several paths
-    #[arg(value_name = "SERVER")]
+    /// Server: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; several, separated by commas, are several paths. Or
+    /// file:PATH: a file or block device of this machine, without a server
+    #[arg(value_name = "SERVER|file:PATH")]
     servers: String,
-    /// Name of the volume on the server
-    volume: String,
+    /// Name of the volume on the server; file:PATH has none
+    volume: Option<String>,
 }
 
 impl Args {
@@ -89,39 +100,106 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let host = host_spec(&args)?;
+    let (process, volume) = match file::path_of(&args.servers) {
+        Some(path) => file_process(&args, path?)?,
+        None => session_process(&args)?,
+    };
     let spec = MapSpec {
-        volume: args.volume,
+        volume,
         access: args.access,
         take_over: args.take_over,
         frontend: args.frontend,
         nbd_tls: args.nbd_tls,
     };
     if args.foreground {
-        return host::in_foreground(&host, spec, args.json);
+        return process::in_foreground(process, spec, args.json);
     }
-    let volume = spec.volume.clone();
-    let request = Request::Map {
-        spec,
-        paths: host.paths.clone(),
-        tls: host.tls.clone(),
-        wait: host.wait,
-    };
-    let said = match control::ask(Role::Session, &host.session, &request)? {
+    map(&process, spec, args.json)
+}
+
+/// Asks the process behind the mapping, which is started if it is not there.
+fn map(process: &ProcessSpec, spec: MapSpec, json: bool) -> anyhow::Result<()> {
+    let (name, volume) = (process.name(), spec.volume.clone());
+    let request = map_request(process, spec);
+    let said = match control::ask(Role::Session, name, &request)? {
         Some(said) => Some(said),
         None => {
-            start(&host)?;
-            let said = control::ask(Role::Session, &host.session, &request);
+            start(process)?;
+            let said = control::ask(Role::Session, name, &request);
             // One that could not do the first thing it was started for ends: the next try begins anew.
-            said.inspect_err(|_| _ = wait_for(&host.session, false))?
+            said.inspect_err(|_| _ = wait_for(name, false))?
         }
     };
     match said {
-        Some(serde_json::Value::String(place)) if args.json => {
-            documents::tell_place(&host.session, &volume, &place, true)
+        Some(serde_json::Value::String(place)) if json => {
+            documents::tell_place(name, &volume, &place, true)
         }
-        said => vol::print_reply(said, "the process behind the session has ended at once"),
+        said => vol::print_reply(said, "the process behind the mapping has ended at once"),
     }
+}
+
+fn map_request(process: &ProcessSpec, spec: MapSpec) -> Request {
+    match process {
+        ProcessSpec::Session(host) => Request::Map {
+            spec,
+            paths: host.paths.clone(),
+            tls: host.tls.clone(),
+            wait: host.wait,
+        },
+        ProcessSpec::File(_) => Request::Map {
+            spec,
+            paths: Vec::new(),
+            tls: None,
+            wait: Duration::ZERO,
+        },
+    }
+}
+
+/// The process behind a file, and what its volume is called.
+fn file_process(args: &Args, path: PathBuf) -> anyhow::Result<(ProcessSpec, String)> {
+    let usage = |text: String| fail(Exit::Usage, text);
+    if let Some(volume) = &args.volume {
+        let text = format!("file:PATH names the volume itself: leave {volume:?} out");
+        return Err(usage(text));
+    }
+    if let Some(flag) = server_flag(args) {
+        let text = format!("file:PATH is mapped without a server: {flag} means nothing to it");
+        return Err(usage(text));
+    }
+    let volume = file::volume_name(&path);
+    let spec = FileSpec {
+        name: file::process_name(&path),
+        path,
+        metrics: args.metrics,
+    };
+    Ok((ProcessSpec::File(spec), volume))
+}
+
+/// The first flag that was given and says something about a server, or about the way to it.
+fn server_flag(args: &Args) -> Option<&'static str> {
+    let given = [
+        ("--session", args.session.is_some()),
+        ("--path", !args.paths.is_empty()),
+        ("--policy", args.policy.is_some()),
+        ("--access migration", args.access == Access::Migration),
+        ("--take-over", args.take_over),
+        ("--on-disconnect", args.on_disconnect.is_some()),
+        ("--heartbeat", args.heartbeat.is_some()),
+        ("--wait", args.wait.is_some()),
+        ("--connections", args.connections.is_some()),
+        ("--tls", args.tls.is_some()),
+    ];
+    let mut given = given.into_iter().filter(|(_, given)| *given);
+    given.next().map(|(flag, _)| flag)
+}
+
+/// The process behind a session, and the volume's name on the server.
+fn session_process(args: &Args) -> anyhow::Result<(ProcessSpec, String)> {
+    let Some(volume) = args.volume.clone() else {
+        let text = "name the volume on the server, after the server";
+        return Err(fail(Exit::Usage, text));
+    };
+    Ok((ProcessSpec::Session(host_spec(args)?), volume))
 }
 
 fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
@@ -147,10 +225,10 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
             folder: folder.clone(),
             name: args.tls_name.clone().or_else(|| host_name(&args.servers)),
         }),
-        policy: args.policy,
-        on_disconnect: args.on_disconnect,
-        heartbeat: args.heartbeat,
-        wait: args.wait,
+        policy: args.policy.unwrap_or(Policy::MinInflight),
+        on_disconnect: args.on_disconnect.unwrap_or(OnDisconnect::Queue(PATIENCE)),
+        heartbeat: args.heartbeat.unwrap_or(HEARTBEAT),
+        wait: args.wait.unwrap_or(WAIT),
         connections: args
             .connections
             .unwrap_or(u16::try_from(cpus).unwrap_or(64).min(64)),
@@ -197,8 +275,8 @@ fn default_session(path: &PathSpec) -> String {
     name.chars().take(63).collect()
 }
 
-/// Starts a session's background process, and waits until it listens.
-fn start(spec: &HostSpec) -> anyhow::Result<()> {
+/// Starts the process behind a mapping, and waits until it listens.
+fn start(spec: &ProcessSpec) -> anyhow::Result<()> {
     let mut child = Command::new("/proc/self/exe")
         .arg("__volumes")
         .current_dir("/")
@@ -215,20 +293,20 @@ fn start(spec: &HostSpec) -> anyhow::Result<()> {
     match line.trim_end() {
         "ready" => Ok(()),
         // Somebody else has started it at the same moment.
-        "taken" if wait_for(&spec.session, true) => Ok(()),
+        "taken" if wait_for(spec.name(), true) => Ok(()),
         "taken" => Err(anyhow::anyhow!(
-            "the process behind session {:?} does not answer",
-            spec.session
+            "the process behind {:?} does not answer",
+            spec.name()
         )),
         _ => Err(failed(&mut child)),
     }
 }
 
-/// Waits until a session's background process answers, or has gone. Returns whether that happened in time.
-fn wait_for(session: &str, there: bool) -> bool {
+/// Waits until such a process answers, or has gone. Returns whether that happened in time.
+fn wait_for(name: &str, there: bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(5) {
-        let said = control::ask(Role::Session, session, &Request::Describe);
+        let said = control::ask(Role::Session, name, &Request::Describe);
         if said.is_ok_and(|said| said.is_some() == there) {
             return true;
         }
@@ -245,7 +323,7 @@ fn failed(child: &mut Child) -> anyhow::Error {
         .map_or(Exit::Failed, Exit::from_code);
     fail(
         exit,
-        "the session's background process could not start: its own message is above",
+        "the process behind the mapping could not start: its own message is above",
     )
 }
 

@@ -3,7 +3,9 @@
 //! | room | what |
 //! |---|---|
 //! | `serve` | gives volumes out |
-//! | `map`, `host`, `frontend` | the verb; the process behind a session; what a volume is shown as |
+//! | `map`, `process` | the verb; the process behind a mapping |
+//! | `host` | what such a process holds: a session with a server, or a file of this machine |
+//! | `mapping`, `frontend` | a shown volume; what it is shown as |
 //! | `vol`, `session` | ask these processes, and tell them what to do |
 //! | `requests`, `documents` | what they are asked; what they tell |
 //! | `leftovers` | what killed processes leave |
@@ -12,10 +14,12 @@
 
 mod documents;
 mod frontend;
-pub(crate) mod host;
+mod host;
 mod leftovers;
 pub(crate) mod map;
+mod mapping;
 mod metrics;
+pub(crate) mod process;
 mod requests;
 pub(crate) mod serve;
 pub(crate) mod session;

@@ -16,6 +16,7 @@ use memlane_transport::io::{
 use memlane_transport::port::Identity;
 use memlane_transport::wire::Geometry;
 
+use super::mapping::failure_text;
 use super::requests::Request;
 use super::tls::{self, Renewal};
 use super::{documents, metrics, spec};
@@ -321,14 +322,7 @@ fn open(volume: &VolumeView) -> documents::Open {
             .iter()
             .map(|opener| format!("{} ({})", opener.session, who(&opener.who)))
             .collect(),
-        last_error: failure.map(|failure| {
-            let os = std::io::Error::from_raw_os_error(failure.errno.0);
-            let why = failure.why.clone().unwrap_or_else(|| os.to_string());
-            format!(
-                "{:?} of {} bytes at {}: {why}",
-                failure.op, failure.len, failure.at
-            )
-        }),
+        last_error: failure.map(failure_text),
     }
 }
 

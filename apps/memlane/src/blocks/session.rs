@@ -6,6 +6,7 @@ use super::documents::{Path, Session};
 use super::requests::Request;
 use super::spec::PathSpec;
 use super::vol;
+use crate::cli::exit::{Exit, fail};
 use crate::cli::out::{self, human};
 use serde::Serialize;
 
@@ -88,7 +89,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn ls(json: bool) -> anyhow::Result<()> {
-    let sessions = vol::sessions()?;
+    let mut sessions = vol::sessions()?;
+    // The processes behind mapped files have no server.
+    sessions.retain(|session| !session.direct);
     if json {
         let schema = "memlane.sessions/1";
         return out::print(&out::json(&Document { schema, sessions })?);
@@ -132,7 +135,14 @@ fn one(name: &str) -> anyhow::Result<Session> {
             "no session {name:?} is open here; `memlane session ls` lists the open sessions"
         )
     })?;
-    Ok(serde_json::from_value(value)?)
+    let session: Session = serde_json::from_value(value)?;
+    if session.direct {
+        let text = format!(
+            "{name:?} is no session, but a file that is mapped without a server; `memlane vol show` shows it"
+        );
+        return Err(fail(Exit::Usage, text));
+    }
+    Ok(session)
 }
 
 fn show(name: &str, json: bool) -> anyhow::Result<()> {

@@ -210,6 +210,56 @@ pub(super) struct HostSpec {
     pub(super) metrics: Option<std::net::SocketAddr>,
 }
 
+/// The arguments of a mapped file's background process.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(super) struct FileSpec {
+    /// What the process is called.
+    pub(super) name: String,
+    /// Absolute.
+    pub(super) path: PathBuf,
+    pub(super) metrics: Option<SocketAddr>,
+}
+
+/// The arguments of the process behind a mapping.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ProcessSpec {
+    /// One for each session.
+    Session(HostSpec),
+    /// One for each file.
+    File(FileSpec),
+}
+
+impl ProcessSpec {
+    /// What the process is called.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            ProcessSpec::Session(spec) => &spec.session,
+            ProcessSpec::File(spec) => &spec.name,
+        }
+    }
+
+    pub(super) fn metrics(&self) -> Option<SocketAddr> {
+        match self {
+            ProcessSpec::Session(spec) => spec.metrics,
+            ProcessSpec::File(spec) => spec.metrics,
+        }
+    }
+
+    /// The error of a process whose name another one has.
+    pub(super) fn is_taken(&self, volume: &str) -> String {
+        match self {
+            ProcessSpec::Session(spec) => format!(
+                "session {:?} is already open: choose another --session",
+                spec.session
+            ),
+            ProcessSpec::File(_) => {
+                format!("{volume:?} is mapped already; `memlane vol show` says where")
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use memlane_observe::control::{self, Role};
 use serde::Serialize;
 
 use super::documents::{Open, Server, Session, Volume};
+use super::host::file;
 use super::leftovers;
 use super::requests::Request;
 use crate::cli::exit::{Exit, fail};
@@ -38,7 +39,7 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Change the size of a volume; run this on the server's machine
+    /// Change the size of a volume; run this on the server's machine, or where file:PATH is mapped
     Resize {
         volume: String,
         /// New size, such as 512M or 10G
@@ -117,7 +118,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             volume,
             size,
             server,
-        } => tell_server(server, &Request::Resize { volume, size }),
+        } => resize(volume, size, server),
         What::Release {
             volume,
             session,
@@ -136,6 +137,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Request::Remap { volume }
         }),
     }
+}
+
+/// A mapped file is resized by the process behind it, anything else by its server.
+fn resize(volume: String, size: u64, server: Option<String>) -> anyhow::Result<()> {
+    if server.is_none() && file::path_of(&volume).is_some() {
+        return tell(&volume, None, |volume| Request::Resize { volume, size });
+    }
+    tell_server(server, &Request::Resize { volume, size })
 }
 
 fn prune() -> anyhow::Result<()> {
@@ -200,7 +209,12 @@ fn table(volumes: &[Volume]) -> String {
     let rows = volumes.iter().map(|v| {
         vec![
             v.volume.clone(),
-            v.session.clone(),
+            // A file has a process behind it, but no session.
+            if v.direct {
+                "-".into()
+            } else {
+                v.session.clone()
+            },
             format!("{:?}", v.access).to_lowercase(),
             human(v.size),
             v.shown_as.clone(),
@@ -252,11 +266,17 @@ fn show(name: &str, session: Option<&str>, json: bool) -> anyhow::Result<()> {
         c.errors,
         c.replays,
     );
+    if let Some(error) = &volume.last_error {
+        let _ = writeln!(text, "  last error: {error}");
+    }
     out::print(&text)
 }
 
 /// The mapped volume of this name, which must be the only one.
 fn mapped(name: &str, session: Option<&str>) -> anyhow::Result<Volume> {
+    let file = file::path_of(name).transpose()?;
+    let complete = file.map(|path| file::volume_name(&path));
+    let name = complete.as_deref().unwrap_or(name);
     let all = sessions()?.into_iter().flat_map(|s| s.volumes);
     let mut found: Vec<Volume> = all
         .filter(|v| v.volume == name && session.is_none_or(|session| v.session == session))

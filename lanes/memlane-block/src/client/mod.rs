@@ -24,7 +24,7 @@
 //! | `queue`, `request` | a thread's requests: checked, sent, kept while the volume is not open |
 //! | `remote` | the words that both share |
 //! | [`answer`], [`error`] | what a server says; what can go wrong |
-//! | [`stats`], [`clock`], [`Changes`] | counters; time; news for code that shows all this |
+//! | [`clock`], [`Changes`] | time; news for code that shows all this |
 
 pub mod answer;
 mod changes;
@@ -36,8 +36,8 @@ mod queue;
 mod remote;
 pub mod reopener;
 mod request;
-pub mod stats;
 
+use crate::volume::stats::VolumeStats;
 use crate::volume::{Info, Queue, Volume};
 use error::OpenError;
 use handle::{Core, Handle};
@@ -45,7 +45,6 @@ use mail::{Claim, Command, Mail};
 use memlane_transport::port::Session;
 use memlane_wait::mutex::lock;
 use reopener::Reopener;
-use stats::VolumeStats;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::sync::{Arc, Mutex};

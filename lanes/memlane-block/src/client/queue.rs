@@ -3,7 +3,7 @@
 use super::handle::Handle;
 use super::remote::{Alarm, Remote, State};
 use super::request::{PendingRequest, check, result_of};
-use super::stats::Shard;
+use crate::volume::stats::Shard;
 use crate::volume::{ChunkFile, Done, Errno, Io, Lease, Memory, Queue};
 use memlane_transport::engine::Time;
 use memlane_transport::engine::client::AllDown as Patience;

@@ -3,8 +3,8 @@
 use super::answer::{Opened, Server, Steps};
 use super::clock::nanos_of;
 use super::error::OpenError;
-use super::stats::Counters;
 use crate::volume::Info;
+use crate::volume::stats::Counters;
 use crate::wire::Access;
 use memlane_transport::engine::Time;
 use memlane_wait::event::EventFd;

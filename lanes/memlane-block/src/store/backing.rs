@@ -1,5 +1,6 @@
 //! An opened file, block device, piece of memory, or nothing of a certain size.
 
+use super::claim::Claim;
 use super::memory::Memory;
 use crate::volume::{Errno, Info, Op, tell_extents};
 use memlane_core::access::SharedBytes;
@@ -36,7 +37,7 @@ pub enum Direct {
 pub enum Mode {
     /// Only reading.
     Read,
-    /// Writing too, beside others.
+    /// Writing too, beside others; those of a file are in this process.
     Share,
     /// Writing too. A block device that is mounted, or has such a user already, is refused: `EBUSY`.
     Claim,
@@ -134,6 +135,8 @@ pub struct Backing {
     block: u32,
     preferred: u32,
     writable: bool,
+    /// Of a file that is written: keeps other processes from writing it. After the source, whose descriptor has the lock.
+    _claim: Option<Claim>,
     trim: bool,
     /// Bytes, in whole blocks.
     size: AtomicU64,
@@ -150,7 +153,7 @@ impl Backing {
     /// What `path` (an `O_PATH` descriptor of a regular file or a block device) stands for, opened.
     ///
     /// # Errors
-    /// It cannot be opened so, or is of another kind (`EINVAL`).
+    /// It cannot be opened so, is of another kind (`EINVAL`), or another process has it (`EBUSY`).
     pub fn open(path: BorrowedFd<'_>, mode: Mode, direct: Direct) -> io::Result<Backing> {
         let writable = mode != Mode::Read;
         let stat = rustix::fs::fstat(path)?;
@@ -169,6 +172,14 @@ impl Backing {
             _ => OFlags::empty(),
         };
         let fd = reopen(path, flags | claim)?;
+        let key = match device {
+            true => Key::Device(stat.st_rdev),
+            false => Key::File {
+                device: stat.st_dev,
+                inode: stat.st_ino,
+            },
+        };
+        let claim = (writable && !device).then(|| Claim::of(&key, fd.as_fd()));
         let bypass = match direct {
             Direct::Auto => device,
             Direct::On => true,
@@ -185,13 +196,8 @@ impl Backing {
         let bytes = file.bytes()?;
         Ok(Backing {
             source: Source::File(file),
-            key: match device {
-                true => Key::Device(stat.st_rdev),
-                false => Key::File {
-                    device: stat.st_dev,
-                    inode: stat.st_ino,
-                },
-            },
+            key,
+            _claim: claim.transpose()?,
             trim,
             writable,
             ..Backing::new(block, preferred, bytes)
@@ -230,6 +236,7 @@ impl Backing {
             block,
             preferred,
             writable: true,
+            _claim: None,
             trim: true,
             size: AtomicU64::new(whole(bytes, block)),
             shrunk_from: AtomicU64::new(0),

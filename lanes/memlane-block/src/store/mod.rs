@@ -7,9 +7,11 @@
 //!
 //! A [`Backing`] is opened once and used by any number of threads; each has an [`Engine`] of its own. A [`Store`] is
 //! how an engine reaches files: [`ring`] by `io_uring`, one system call for many requests; [`pool`] by plain calls on
-//! a few threads, where a sandbox forbids `io_uring`. Both do with [`plain`] what has several steps.
+//! a few threads, where a sandbox forbids `io_uring`. Both do with [`plain`] what has several steps. `claim` keeps the
+//! writers of several processes apart.
 
 pub mod backing;
+mod claim;
 mod memory;
 pub mod plain;
 pub mod pool;

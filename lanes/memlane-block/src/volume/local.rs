@@ -2,6 +2,7 @@
 //! so that `memlane map file:…` can give it to whatever takes volumes.
 
 use super::leases::Leases;
+use super::stats::{Counters, VolumeStats};
 use super::{Done, Errno, Info, Io, Lease, Memory, Op, Queue, Volume};
 use crate::store::{self, Backing, Completion, Direct, Engine, Failure, StoreKind, StoreRequest};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -10,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Most bytes of data of one request.
@@ -37,13 +38,17 @@ pub struct LocalVolume {
     backing: Arc<Backing>,
     store: StoreKind,
     looked: Arc<AtomicU64>,
+    counters: Arc<Counters>,
+    /// Queues that were made.
+    queues: Arc<AtomicUsize>,
 }
 
 impl LocalVolume {
     /// A file or a block device.
     ///
     /// # Errors
-    /// It cannot be opened so, is of another kind (`EINVAL`), or a device that is mounted (`EBUSY`).
+    /// It cannot be opened so, is of another kind (`EINVAL`), or is in use (`EBUSY`): a device that is mounted, or, for a
+    /// writer, a file that another process of memlane writes.
     pub fn open(path: &Path, options: Options) -> io::Result<LocalVolume> {
         let path = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let mode = match options.read_only {
@@ -61,7 +66,15 @@ impl LocalVolume {
             backing: Arc::new(backing),
             store,
             looked: Arc::new(AtomicU64::new(memlane_sys::time::now_ns())),
+            counters: Arc::default(),
+            queues: Arc::default(),
         }
+    }
+
+    /// What its queues have done so far.
+    #[must_use]
+    pub fn stats(&self) -> VolumeStats {
+        self.counters.snapshot()
     }
 
     /// The last thing that went wrong.
@@ -95,6 +108,8 @@ impl Volume for LocalVolume {
         let leases = Leases::new(LEASES, MAX_IO, engine.wakeup())?;
         Ok(Box::new(LocalQueue {
             backing: Arc::clone(&self.backing),
+            counters: Arc::clone(&self.counters),
+            number: self.queues.fetch_add(1, Ordering::Relaxed),
             engine,
             leases,
             slots: Vec::new(),
@@ -119,6 +134,9 @@ struct LocalQueue {
     // Before the slots: it ends only when nothing is under way any more, and their leases go after that.
     engine: Engine,
     backing: Arc<Backing>,
+    counters: Arc<Counters>,
+    /// Which shard of the counters.
+    number: usize,
     leases: Arc<Leases>,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
@@ -164,8 +182,13 @@ impl LocalQueue {
             return;
         };
         self.free.push(at);
-        if let Err(errno) = completion.result {
-            self.backing.failed(slot.op, slot.at, slot.len, errno);
+        let shard = self.counters.shard(self.number);
+        match completion.result {
+            Ok(()) => shard.done(slot.op, slot.len),
+            Err(errno) => {
+                shard.failed();
+                self.backing.failed(slot.op, slot.at, slot.len, errno);
+            }
         }
         self.done.push(Done {
             tag: slot.tag,

@@ -11,6 +11,7 @@
 mod leases;
 pub mod local;
 pub mod mem;
+pub mod stats;
 
 use memlane_core::access::SharedBytes;
 use std::os::fd::BorrowedFd;

@@ -1,7 +1,6 @@
 //! What a volume has done, readable at any time without a lock.
 
-use super::clock::nanos_of;
-use crate::volume::Op;
+use super::Op;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ pub struct VolumeStats {
 /// One thread's counts, mostly: on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Shard {
+pub(crate) struct Shard {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -62,7 +61,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Shard {
-    pub(super) fn done(&self, op: Op, bytes: u32) {
+    pub(crate) fn done(&self, op: Op, bytes: u32) {
         let bytes = u64::from(bytes);
         match op {
             Op::Read => {
@@ -82,44 +81,47 @@ impl Shard {
         }
     }
 
-    pub(super) fn failed(&self) {
+    pub(crate) fn failed(&self) {
         add(&self.errors, 1);
     }
 
-    pub(super) fn replayed(&self) {
+    pub(crate) fn replayed(&self) {
         add(&self.replays, 1);
     }
 
-    pub(super) fn waits(&self) {
+    pub(crate) fn waits(&self) {
         add(&self.waits, 1);
     }
 
-    pub(super) fn waited(&self, time: Duration) {
-        add(&self.waited, nanos_of(time));
+    pub(crate) fn waited(&self, time: Duration) {
+        add(
+            &self.waited,
+            u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        );
     }
 
     /// Sequentially consistent: see `Durability::dirty`.
-    pub(super) fn dirtied(&self) {
+    pub(crate) fn dirtied(&self) {
         self.dirtied.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// All shards of a volume.
 #[derive(Debug, Default)]
-pub(super) struct Counters([Shard; SHARDS]);
+pub(crate) struct Counters([Shard; SHARDS]);
 
 impl Counters {
-    pub(super) fn shard(&self, queue: usize) -> &Shard {
+    pub(crate) fn shard(&self, queue: usize) -> &Shard {
         &self.0[queue % SHARDS]
     }
 
     /// Writes that were acknowledged without being durable. Those that had been when this was called are all in it.
-    pub(super) fn dirtied(&self) -> u64 {
+    pub(crate) fn dirtied(&self) -> u64 {
         let each = self.0.iter().map(|s| s.dirtied.load(Ordering::SeqCst));
         each.sum()
     }
 
-    pub(super) fn snapshot(&self) -> VolumeStats {
+    pub(crate) fn snapshot(&self) -> VolumeStats {
         let sum = |of: fn(&Shard) -> &AtomicU64| {
             let each = self.0.iter().map(|s| of(s).load(Ordering::Relaxed));
             each.sum::<u64>()
