@@ -91,6 +91,8 @@ pub(super) struct File {
     /// The same with `O_DIRECT`.
     direct: Option<(OwnedFd, Alignment)>,
     pub(super) device: bool,
+    /// All of it is in memory (tmpfs): reading and writing waits for no disk.
+    pub(super) in_memory: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +194,13 @@ impl Backing {
         };
         let (block, preferred) = block_sizes(fd.as_fd(), device, stat.st_blksize);
         let trim = writable && can_trim(fd.as_fd(), device, stat.st_rdev);
-        let file = File { fd, direct, device };
+        let in_memory = !device && is_in_memory(fd.as_fd());
+        let file = File {
+            fd,
+            direct,
+            device,
+            in_memory,
+        };
         let bytes = file.bytes()?;
         Ok(Backing {
             source: Source::File(file),
@@ -449,6 +457,12 @@ fn block_sizes(fd: BorrowedFd<'_>, device: bool, file_block: impl TryInto<u32>) 
     let block = if sane(block) { block } else { 4096 };
     let preferred = if sane(preferred) { preferred } else { 4096 };
     (block, preferred.max(block))
+}
+
+/// Is this a file of a tmpfs (`TMPFS_MAGIC`, linux/magic.h)?
+fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(fd).is_ok_and(|told| u64::try_from(told.f_type) == Ok(TMPFS_MAGIC))
 }
 
 /// A file system that can punch holes does so behind a file's end, where it changes nothing; a device says it.

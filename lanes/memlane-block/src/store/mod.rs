@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Engine ── one thread's ──► Backing (file, device: by a Store)     a request's bytes go straight from the chunk
-//!          └─ at once ───────► Backing (memory, nothing)              to the file, and back
+//!          └─ at once ───────► Backing (memory, nothing, tmpfs)       to the file, and back
 //! ```
 //!
 //! A [`Backing`] is opened once and used by any number of threads; each has an [`Engine`] of its own. A [`Store`] is
@@ -117,8 +117,9 @@ impl Engine {
     }
 }
 
-/// Does what needs no file; `None`: it needs one.
+/// Does what needs no disk; `None`: it needs one.
 fn at_once(request: &StoreRequest) -> Option<Result<(), Errno>> {
     let (op, at, len, data) = (request.op, request.at, request.len, request.data);
-    request.backing.at_once(op, at, len, data)
+    let done = request.backing.at_once(op, at, len, data);
+    done.or_else(|| plain::at_once(request))
 }

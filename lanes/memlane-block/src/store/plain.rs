@@ -27,6 +27,15 @@ pub fn perform(request: &StoreRequest) -> Result<(), Errno> {
     done.map_err(|errno| as_disk(request, errno))
 }
 
+/// Does what neither waits for a disk nor takes long: data of a file in memory. `None`: it is for a store.
+///
+/// A ring would hand each such request to a thread of the kernel, as tmpfs knows no `RWF_NOWAIT`.
+pub(super) fn at_once(request: &StoreRequest) -> Option<Result<(), Errno>> {
+    let quick = matches!(request.op, Op::Read | Op::Write | Op::Flush);
+    let file = request.backing.file()?;
+    (quick && file.in_memory).then(|| perform(request))
+}
+
 /// What a disk would say. Some errors have a reason that is looked for now.
 pub(super) fn as_disk(request: &StoreRequest, errno: Errno) -> Errno {
     match errno.0 {

@@ -174,7 +174,7 @@ fn aim(system: &str, row: &rows::Work) -> Option<(&'static str, Aim)> {
         "fio-local" if sequential => return None,
         "fio-local" if depth == 1 => ("rate", Aim::AtLeast(20.0)),
         "fio-local" => ("rate", Aim::AtLeast(10.0)),
-        "nbd-local" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
+        "nbd-local" | "nbd-direct" | "nbd-tcp" => ("rate", Aim::AtLeast(1.2)),
         _ => return None,
     })
 }
@@ -201,7 +201,7 @@ mod tests {
         );
         assert_eq!(of("fio-local", "seqread"), None);
         assert_eq!(of("fio-tcp", "randread-x8"), None);
-        let judged = ["fio-local", "fio-tcp", "nbd-local", "nbd-tcp"];
+        let judged = ["fio-local", "fio-tcp", "nbd-local", "nbd-direct", "nbd-tcp"];
         for system in systems() {
             let some = rows::WORKS.iter().any(|row| aim(system.id, row).is_some());
             assert_eq!(some, judged.contains(&system.id), "{}", system.id);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::running::{Bench, Running, Target, uri, volume};
+use super::running::{Bench, Running, Target, file, uri, volume};
 use super::volume::{Access, OpenVolume};
 use crate::runner::proc::{Service, confined, free_port, listens};
 use crate::runner::programs::Programs;
@@ -126,6 +126,19 @@ pub(super) fn nbd(bench: &Bench, local: bool) -> anyhow::Result<Running> {
         Target::Nbd(uri(&socket)),
         vec![service, mapped],
     ))
+}
+
+/// The NBD export of a file in memory, as the peers have one.
+pub(super) fn nbd_direct(bench: &Bench) -> anyhow::Result<Running> {
+    let (disk, socket) = (file(bench)?, bench.scratch.name("nbd"));
+    let mut command = confined(&bench.programs.memlane);
+    command.args(["map", "--foreground"]);
+    command.args(["--as", &format!("nbd:unix:{}", socket.display())]);
+    command.arg(format!("file:{}", disk.0.display()));
+    let mapped = Service::start_until(command, &bench.scratch, |_| socket.exists())?;
+    let mut running = Running::new(Target::Nbd(uri(&socket)), vec![mapped]);
+    running.disk = Some(disk);
+    Ok(running)
 }
 
 /// The file of a mapped volume.

@@ -1,11 +1,10 @@
 //! The network block devices of others.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::running::{Bench, Disk, Running, Target, uri};
+use super::running::{Bench, Disk, Running, Target, file, uri};
 use crate::runner::proc::{Service, confined, find_program, free_port};
 
 /// Where a peer listens.
@@ -44,23 +43,6 @@ impl Door {
 fn program(name: &str) -> anyhow::Result<Command> {
     let path = find_program(name).with_context(|| format!("not installed: {name}"))?;
     Ok(confined(path))
-}
-
-/// A file in memory, thin.
-fn file(bench: &Bench) -> anyhow::Result<Disk> {
-    let dir = Path::new("/dev/shm");
-    let name = bench.scratch.name("disk");
-    let name = name
-        .file_name()
-        .map(|n| n.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let path = match dir.is_dir() {
-        true => dir.join(format!("memlane-bench-{}-{name}", std::process::id())),
-        false => bench.scratch.path().join(name),
-    };
-    let disk = Disk(path);
-    std::fs::File::create(&disk.0)?.set_len(bench.size)?;
-    Ok(disk)
 }
 
 /// nbdkit's volume in memory.

@@ -82,6 +82,23 @@ impl Drop for Running {
     }
 }
 
+/// A file in memory, thin.
+pub(super) fn file(bench: &Bench) -> anyhow::Result<Disk> {
+    let dir = Path::new("/dev/shm");
+    let name = bench.scratch.name("disk");
+    let name = name
+        .file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let path = match dir.is_dir() {
+        true => dir.join(format!("memlane-bench-{}-{name}", std::process::id())),
+        false => bench.scratch.path().join(name),
+    };
+    let disk = Disk(path);
+    std::fs::File::create(&disk.0)?.set_len(bench.size)?;
+    Ok(disk)
+}
+
 /// The name of a volume in the server's memory.
 pub(super) fn volume(size: u64) -> String {
     format!("mem:{size}")

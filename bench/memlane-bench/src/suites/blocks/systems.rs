@@ -14,6 +14,8 @@ pub(super) enum By {
     Api,
     /// memlane's NBD export.
     Nbd,
+    /// memlane's NBD export of a file, without a server.
+    NbdDirect,
     /// memlane's file.
     Fuse,
     NbdkitMemory,
@@ -67,7 +69,7 @@ const fn long(served: Served) -> Served {
 
 /// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 16] = {
+pub(super) const ALL: [Served; 17] = {
     use By::*;
     const TCP: bool = true;
     [
@@ -76,6 +78,7 @@ pub(super) const ALL: [Served; 16] = {
         served("api-local", "memlane, API, loopback device, own generator", Api, !TCP),
         served("api-tcp", "memlane, API, TCP device, own generator", Api, TCP),
         swept(served("nbd-local", "memlane, NBD export, loopback device", Nbd, !TCP)),
+        swept(served("nbd-direct", "memlane, NBD export of a file in memory, no server", NbdDirect, !TCP)),
         served("nbd-tcp", "memlane, NBD export, TCP device", Nbd, TCP),
         served("fuse", "memlane, FUSE file, loopback device", Fuse, !TCP),
         swept(served("nbdkit", "nbdkit memory, unix socket", NbdkitMemory, !TCP)),
@@ -101,7 +104,10 @@ impl Served {
         System {
             id: self.id,
             about: self.about,
-            ours: matches!(self.by, By::Engine | By::Api | By::Nbd | By::Fuse),
+            ours: matches!(
+                self.by,
+                By::Engine | By::Api | By::Nbd | By::NbdDirect | By::Fuse
+            ),
         }
     }
 
@@ -112,6 +118,7 @@ impl Served {
             By::Engine => ours::engine(bench, local),
             By::Api => ours::api(bench, local),
             By::Nbd => ours::nbd(bench, local),
+            By::NbdDirect => ours::nbd_direct(bench),
             By::Fuse => ours::fuse(bench),
             By::NbdkitMemory => peers::nbdkit_memory(bench, tcp),
             By::NbdkitFile => peers::nbdkit_file(bench, tcp),
@@ -125,7 +132,7 @@ impl Served {
     pub(super) fn lacks(&self, bench: &Bench) -> Option<String> {
         let needed: &[&str] = match self.by {
             By::Api => &[],
-            By::Engine | By::Nbd | By::Fuse => &["fio"],
+            By::Engine | By::Nbd | By::NbdDirect | By::Fuse => &["fio"],
             By::NbdkitMemory | By::NbdkitFile => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],
             By::Qsd | By::QsdFuse => &["qemu-storage-daemon", "fio"],
@@ -162,7 +169,7 @@ mod tests {
             assert!(!twice, "{}", system.id);
         }
         let ours = ALL.iter().filter(|served| served.system().ours).count();
-        assert_eq!((ours, ALL.len() - ours), (7, 9));
+        assert_eq!((ours, ALL.len() - ours), (8, 9));
         // The sweep compares, too.
         let swept = |ours| {
             let mut all = ALL.iter().filter(|served| served.in_sweep);
