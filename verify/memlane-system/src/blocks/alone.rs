@@ -173,6 +173,34 @@ impl Alone {
             frontend,
         ]);
         command.args(more).args([at, volume]);
+        Mapping::start(command, session)
+    }
+
+    /// Maps a file of this machine, without a server.
+    ///
+    /// # Panics
+    /// If it can't be mapped.
+    pub fn direct(&self, file: &Path, frontend: &str, more: &[&str]) -> Mapping {
+        let mut command = Command::new(memlane());
+        command.args(["map", "--foreground", "--as", frontend]);
+        command.args(more).arg(format!("file:{}", file.display()));
+        let mut mapping = Mapping::start(command, String::new());
+        mapping.mount = frontend.strip_prefix("fuse:").map(PathBuf::from);
+        mapping
+    }
+}
+
+/// A mapped volume. Killed when dropped, and then what it has mounted is taken away.
+#[derive(Debug)]
+pub struct Mapping {
+    shown: String,
+    session: String,
+    running: Option<Running>,
+    mount: Option<PathBuf>,
+}
+
+impl Mapping {
+    fn start(command: Command, session: String) -> Mapping {
         let mut running = Running::start(command);
         let begin = Instant::now();
         while !running.stdout().ends_with('\n') {
@@ -187,18 +215,7 @@ impl Alone {
             mount: None,
         }
     }
-}
 
-/// A mapped volume. Killed when dropped, and then what it has mounted is taken away.
-#[derive(Debug)]
-pub struct Mapping {
-    shown: String,
-    session: String,
-    running: Option<Running>,
-    mount: Option<PathBuf>,
-}
-
-impl Mapping {
     /// What to give to a program: a device, a file, a URI.
     pub fn shown(&self) -> &str {
         &self.shown
