@@ -662,6 +662,36 @@ fn what_is_to_be_durable_reaches_the_device_with_a_flush() {
 }
 
 #[test]
+fn a_file_that_another_process_writes_is_refused_and_one_of_this_process_is_shared() {
+    use rustix::fs::{FlockOperation, flock};
+    let folder = Folder::new("locked");
+    let path = folder.file("disk", 8 << 20);
+    let open = |read_only| {
+        let options = Options {
+            read_only,
+            ..Options::default()
+        };
+        LocalVolume::open(&path, options).map_err(|error| error.raw_os_error())
+    };
+    // What another process has: a lock of another open file.
+    let other = std::fs::File::open(&path).expect("the file");
+    let try_lock = || flock(&other, FlockOperation::NonBlockingLockExclusive);
+    try_lock().expect("free");
+    assert_eq!(open(false).err(), Some(Some(libc::EBUSY)));
+    assert!(open(true).is_ok(), "readers may");
+    flock(&other, FlockOperation::Unlock).expect("unlocked");
+    let first = open(false).expect("free");
+    let second = open(false).expect("this process has it");
+    drop(first);
+    assert!(try_lock().is_err(), "the second has it still");
+    let queue = second.queue().expect("a queue");
+    drop(second);
+    assert!(try_lock().is_err(), "its queue has it still");
+    drop(queue);
+    try_lock().expect("free again");
+}
+
+#[test]
 fn a_device_that_is_mounted_or_written_by_another_is_refused() {
     let folder = Folder::new("claimed");
     let path = folder.file("disk", 8 << 20);

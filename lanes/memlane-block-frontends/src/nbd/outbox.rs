@@ -78,6 +78,8 @@ pub(super) struct Outbox {
     sent: usize,
     /// Bytes of replies that are on the heap.
     heap: usize,
+    /// Bytes of all replies.
+    bytes: usize,
     parts: Vec<SharedBytes>,
 }
 
@@ -95,10 +97,15 @@ impl Outbox {
         self.heap
     }
 
+    /// Bytes that wait to be sent.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes - self.sent
+    }
+
     /// Nobody will read them.
     pub(super) fn clear(&mut self) {
         self.replies.clear();
-        (self.sent, self.heap) = (0, 0);
+        (self.sent, self.heap, self.bytes) = (0, 0, 0);
     }
 
     /// A simple reply.
@@ -145,11 +152,13 @@ impl Outbox {
 
     fn add(&mut self, header: [u8; MAX_HEADER], header_len: usize, body: Body) {
         self.heap += body.heap();
-        self.replies.push_back(Reply {
+        let reply = Reply {
             header,
             header_len,
             body,
-        });
+        };
+        self.bytes += reply.len();
+        self.replies.push_back(reply);
     }
 
     /// Sends what the stream takes at once; tells how many bytes that were.
@@ -186,6 +195,7 @@ impl Outbox {
                 return;
             }
             self.sent -= reply.len();
+            self.bytes -= reply.len();
             self.heap -= reply.body.heap();
             self.replies.pop_front();
         }

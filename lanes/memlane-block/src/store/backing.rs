@@ -137,7 +137,7 @@ pub struct Backing {
     block: u32,
     preferred: u32,
     writable: bool,
-    /// Of a file that is written: keeps other processes from writing it. After the source, whose descriptor has the lock.
+    /// Of a file that is written: keeps other processes from writing it.
     _claim: Option<Claim>,
     trim: bool,
     /// Bytes, in whole blocks.
@@ -181,7 +181,7 @@ impl Backing {
                 inode: stat.st_ino,
             },
         };
-        let claim = (writable && !device).then(|| Claim::of(&key, fd.as_fd()));
+        let claim = (writable && !device).then(|| Claim::of(&key, || reopen(path, flags)));
         let bypass = match direct {
             Direct::Auto => device,
             Direct::On => true,

@@ -8,7 +8,7 @@ use memlane_wait::mutex::lock;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{LazyLock, Mutex};
 
 /// The files that this process writes.
@@ -16,7 +16,8 @@ static LOCKED: LazyLock<Mutex<HashMap<Key, Locked>>> = LazyLock::new(Mutex::defa
 
 #[derive(Debug)]
 struct Locked {
-    /// Has the lock until it, and whatever it was copied from, is closed.
+    /// Has the lock until it is closed. Nothing is read or written by it: `io_uring` keeps the files of a killed process
+    /// open for a while.
     _file: OwnedFd,
     claims: usize,
 }
@@ -26,23 +27,23 @@ struct Locked {
 pub(super) struct Claim(Key);
 
 impl Claim {
-    /// Locks `file`, which `key` names, unless this process has it locked.
+    /// Locks the file that `key` names, opened anew by `open`, unless this process has it locked.
     ///
     /// # Errors
-    /// `EBUSY`: another process has it. A file system without locks gives none, and no error.
-    pub(super) fn of(key: &Key, file: BorrowedFd<'_>) -> io::Result<Claim> {
+    /// `EBUSY`: another process has it. A file system without locks gives none, and no error. What `open` says.
+    pub(super) fn of(key: &Key, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Claim> {
         let mut all = lock(&LOCKED);
         if let Some(locked) = all.get_mut(key) {
             locked.claims += 1;
             return Ok(Claim(key.clone()));
         }
-        let copy = file.try_clone_to_owned()?;
-        let refused = flock(&copy, FlockOperation::NonBlockingLockExclusive).err();
+        let file = open()?;
+        let refused = flock(&file, FlockOperation::NonBlockingLockExclusive).err();
         if refused == Some(rustix::io::Errno::WOULDBLOCK) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
         let locked = Locked {
-            _file: copy,
+            _file: file,
             claims: 1,
         };
         all.insert(key.clone(), locked);

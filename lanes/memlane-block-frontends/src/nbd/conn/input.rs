@@ -1,8 +1,8 @@
 //! What comes in: headers are judged, payload goes to leases, pieces to the volume.
 
 use super::{
-    Conn, EXTENTS_LEN, INBOX, Input, Kind, LARGE, MAX_GATHERED, MAX_REPLIES, Pending, Target, Then,
-    Wants,
+    Conn, EXTENTS_LEN, INBOX, Input, Kind, LARGE, MAX_GATHERED, MAX_REPLIES, Pending, TURN_BYTES,
+    Target, Then, Wants,
 };
 use crate::nbd::outbox::Body;
 use crate::nbd::request::{self, Piece, Span, Terms, Verdict};
@@ -163,6 +163,12 @@ impl Conn<'_> {
             return None;
         };
         let request = waiting.request;
+        if request.command == cmd::READ && self.outbox.bytes() >= TURN_BYTES {
+            return Some(Wants::Room);
+        }
+        if self.turn_bytes == 0 {
+            return Some(Wants::Turn);
+        }
         let issued = match request.command {
             // The rest of what has failed already is not tried.
             _ if waiting.error != 0 => Some(end),
@@ -210,6 +216,7 @@ impl Conn<'_> {
         };
         let io = Io::data(0, Op::Read, span.at, span.len, lease);
         self.submit(pending, Kind::Read(span), io, None);
+        self.turn_bytes = self.turn_bytes.saturating_sub(span.len as usize);
         Some(at + u64::from(span.take))
     }
 

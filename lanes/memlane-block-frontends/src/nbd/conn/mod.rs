@@ -42,6 +42,9 @@ const MAX_GATHERED: usize = 1 << 20;
 /// Requests that are taken in before what is done is sent: few enough that the client works at the same time as we
 /// do, many enough that few system calls serve them.
 const TURN: usize = 16;
+/// Bytes of reads that are given out before what is done is sent, and that may wait to be sent when more are given out: a
+/// volume that answers at once would otherwise read all of them before the first is sent, out of caches again.
+const TURN_BYTES: usize = 256 * 1024;
 /// How long a thread works for what is under way before it looks at the socket again.
 const LINGER: Duration = Duration::from_micros(100);
 /// Bytes of a list of extents.
@@ -175,6 +178,8 @@ pub(super) struct Conn<'a> {
     done: Vec<Done>,
     /// Requests that may still be taken in before something is sent.
     turn: usize,
+    /// Bytes of reads that may still be given out before something is sent.
+    turn_bytes: usize,
     /// What the input waits for.
     wants: Wants,
     /// The queue may have woken us: it is asked, so that it does not do so again.
@@ -222,6 +227,7 @@ impl<'a> Conn<'a> {
             outbox: Outbox::default(),
             done: Vec::new(),
             turn: TURN,
+            turn_bytes: TURN_BYTES,
             wants: Wants::Bytes,
             woken: false,
             dead: false,
@@ -237,7 +243,7 @@ impl<'a> Conn<'a> {
         while !self.is_over() {
             self.notice_stop();
             let mut progress = self.reap();
-            self.turn = TURN;
+            (self.turn, self.turn_bytes) = (TURN, TURN_BYTES);
             self.wants = self.take_in();
             if self.wants == Wants::Bytes {
                 // `is_over` begins the sleep that `found` then measures.
