@@ -294,13 +294,26 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
     bail!("no free port between 20000 and 30000")
 }
 
-/// Where a program is: on PATH, or where Debian puts servers.
+/// Where a program is: on PATH, or where Debian puts servers. A full path stands for itself.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+        .chain(folders_of_postgres())
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// One for each version of PostgreSQL, the newest first.
+fn folders_of_postgres() -> Vec<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let versions = versions.flatten().filter_map(|version| {
+        let number = version.file_name().to_str()?.parse::<u32>().ok()?;
+        Some((number, version.path().join("bin")))
+    });
+    let mut versions: Vec<(u32, PathBuf)> = versions.collect();
+    versions.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    versions.into_iter().map(|(_, folder)| folder).collect()
 }
 
 /// In a process group of its own, so that it can be ended with all that it starts.
