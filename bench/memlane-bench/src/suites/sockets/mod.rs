@@ -27,6 +27,8 @@ pub(in crate::suites) mod works;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use rustix::process::geteuid;
+
 use crate::catalogue::System;
 use crate::exit::{Exit, fail};
 use crate::runner::machine::{Asked, this_machine};
@@ -44,7 +46,7 @@ use lines::WORKS;
 use network::Network;
 use rows::{Kind, Part, Row};
 use trial::{Reading, Trial};
-use works::{Line, Pinning, Side};
+use works::{By, Line, Pinning, Side};
 
 /// Programs whose versions stand in the record.
 pub(in crate::suites) const PROGRAMS: &[Asked] = &[
@@ -224,8 +226,11 @@ impl Suite for Measured {
         {
             return Some(why.clone());
         }
-        let needed = WORKS[place].programs.iter().copied();
-        not_installed(needed)
+        let work = &WORKS[place];
+        if work.by == By::Tunnel && !geteuid().is_root() {
+            return Some("not root: another user's sshd lets nobody in".into());
+        }
+        not_installed(work.programs.iter().copied())
     }
 
     fn measure(

@@ -75,16 +75,6 @@ impl Owner {
         }
         command.current_dir(&self.home).env("HOME", &self.home);
     }
-
-    /// What they are called.
-    pub(in crate::suites) fn name(&self) -> anyhow::Result<String> {
-        let user = self
-            .ids
-            .map_or_else(|| geteuid().as_raw(), |(user, _)| user);
-        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let name = name_of(&users, user);
-        name.with_context(|| format!("user {user} has no name in /etc/passwd"))
-    }
 }
 
 fn copy(file: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
@@ -102,16 +92,6 @@ fn ids_of(users: &str, name: &str) -> Option<(u32, u32)> {
     Some((user, fields.next()?.parse().ok()?))
 }
 
-/// The name of a user by the lines of /etc/passwd.
-fn name_of(users: &str, user: u32) -> Option<String> {
-    users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        let found = fields.nth(1)?.parse() == Ok(user);
-        found.then(|| name.to_owned())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,11 +100,9 @@ mod tests {
         nobody:x:65534:65533:nobody:/nonexistent:/usr/sbin/nologin\n";
 
     #[test]
-    fn a_user_is_found_by_name_and_by_number() {
+    fn a_user_is_found_by_the_whole_name() {
         assert_eq!(ids_of(USERS, "nobody"), Some((65534, 65533)));
         assert_eq!(ids_of(USERS, "body"), None);
-        assert_eq!(name_of(USERS, 65534).as_deref(), Some("nobody"));
-        assert_eq!(name_of(USERS, 1), None);
     }
 
     #[test]

@@ -1,24 +1,26 @@
 //! iperf3 through `ssh -L`: what a copy by scp through a tunnel is, without its log-in. The bytes take three connections:
-//! to ssh, encrypted from there to sshd, and on to the server. sshd has a key and a configuration of its own, and is not
-//! root.
+//! to ssh, encrypted from there to sshd, and on to the server. sshd has a port, keys and a configuration of its own. It is
+//! root's: another user's cannot look up whether an account is locked, and then lets nobody in.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use super::super::owner::Owner;
 use super::super::trial::{Address, Place, Reading, Trial, cpu_of_bytes};
 use super::super::works::Line;
 use crate::runner::parse;
 use crate::runner::proc::{Service, confined, find_program, free_port};
 
-/// Two keys, and who has them.
+/// The folder into which sshd locks what is not yet let in. Its service makes it; so does this, for as long as it runs.
+const EMPTY: &str = "/run/sshd";
+
+/// The keys of the server and of its only user, in a folder of their own.
 pub(super) struct Keys {
-    owner: Owner,
-    /// Of the server, and of its only user.
-    host: PathBuf,
-    user: PathBuf,
+    home: PathBuf,
+    /// [`EMPTY`] was made here.
+    made: bool,
 }
 
 pub(super) fn measure(
@@ -49,34 +51,33 @@ pub(super) fn measure(
 
 impl Keys {
     fn new(trial: &Trial<'_>) -> anyhow::Result<Keys> {
-        let bench = trial.bench;
-        let owner = Owner::new(&bench.programs, &bench.scratch, "ssh")?;
-        let make = |name: &str| {
-            let file = owner.home.join(name);
+        let home = trial.bench.scratch.name("ssh");
+        fs::create_dir(&home)?;
+        for name in ["host", "user"] {
             let keygen = find_program("ssh-keygen").context("ssh-keygen is not installed")?;
             let mut command = confined(keygen);
-            command
-                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-                .arg(&file);
-            owner.runs(&mut command);
-            let done = command.output()?;
+            command.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
+            let done = command.arg(home.join(name)).output()?;
             let said = String::from_utf8_lossy(&done.stderr);
             anyhow::ensure!(done.status.success(), "ssh-keygen: {said}");
-            Ok(file)
-        };
-        let (host, user) = (make("host")?, make("user")?);
-        Ok(Keys { owner, host, user })
+        }
+        let mut folder = fs::DirBuilder::new();
+        let made = !Path::new(EMPTY).exists();
+        if made {
+            let made = folder.mode(0o755).create(EMPTY);
+            made.with_context(|| format!("cannot make {EMPTY}"))?;
+        }
+        Ok(Keys { home, made })
     }
 
     fn sshd(&self, trial: &Trial<'_>, port: u16) -> anyhow::Result<Service> {
-        let file = self.owner.home.join("sshd_config");
-        let listens = trial.network.listens();
-        fs::write(&file, config(listens, port, &self.host, &self.user))?;
+        let file = self.home.join("sshd_config");
+        fs::write(&file, config(trial.network.listens(), port, &self.home))?;
         let sshd = find_program("sshd").context("sshd is not installed")?;
         // It starts itself anew for each connection, by its full path.
         let args = ["-D", "-e", "-f", &file.to_string_lossy()];
         let place = Place::SERVER.on_both_cpus();
-        let command = trial.command_of(&self.owner, place, &sshd.to_string_lossy(), &args)?;
+        let command = trial.command(place, &sshd.to_string_lossy(), &args)?;
         trial.serve(command, &Address::Port(port))
     }
 
@@ -88,10 +89,10 @@ impl Keys {
         target: u16,
     ) -> anyhow::Result<Service> {
         let forward = format!("127.0.0.1:{entry}:{}:{target}", trial.network.listens());
-        let (name, number) = (self.owner.name()?, door.to_string());
-        let key = self.user.to_string_lossy();
+        let (number, key) = (door.to_string(), self.home.join("user"));
+        let key = key.to_string_lossy();
         let mut args = vec!["-F", "none", "-N", "-L", &forward, "-p", &number];
-        args.extend(["-l", &name, "-i", &key]);
+        args.extend(["-l", "root", "-i", &key]);
         for option in [
             "BatchMode=yes",
             "IdentitiesOnly=yes",
@@ -104,24 +105,32 @@ impl Keys {
         }
         args.push(trial.network.reached());
         let place = Place::CLIENT.on_both_cpus();
-        let command = trial.command_of(&self.owner, place, "ssh", &args)?;
+        let command = trial.command(place, "ssh", &args)?;
         trial.serve(command, &Address::Port(entry))
     }
 }
 
-fn config(listens: &str, port: u16, host: &Path, user: &Path) -> String {
+impl Drop for Keys {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = fs::remove_dir(EMPTY);
+        }
+    }
+}
+
+fn config(listens: &str, port: u16, home: &Path) -> String {
+    let home = home.display();
     format!(
         "ListenAddress {listens}:{port}
-HostKey {}
-AuthorizedKeysFile {}.pub
+HostKey {home}/host
+AuthorizedKeysFile {home}/user.pub
 PidFile none
 StrictModes no
 UsePAM no
+PermitRootLogin prohibit-password
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 AllowTcpForwarding yes
-",
-        host.display(),
-        user.display()
+"
     )
 }
