@@ -348,8 +348,11 @@ fn tail(text: &str) -> String {
 /// Does anybody listen on `port` in the network namespace of process `pid`? Looked up, not tried: a connection that only
 /// probes would confuse a server of one client.
 pub(crate) fn listens(pid: u32, port: u16) -> bool {
-    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp"));
-    has_listener(&table.unwrap_or_default(), port)
+    // Java's sockets are of IPv6 and take both.
+    ["tcp", "tcp6"].into_iter().any(|table| {
+        let table = fs::read_to_string(format!("/proc/{pid}/net/{table}"));
+        has_listener(&table.unwrap_or_default(), port)
+    })
 }
 
 fn has_listener(table: &str, port: u16) -> bool {
@@ -403,6 +406,18 @@ mod tests {
         assert!(has_listener(table, 0x5A47));
         assert!(!has_listener(table, 0x5A48));
         assert!(!has_listener(table, 0xC350));
+    }
+
+    #[test]
+    fn a_listener_of_ipv6_is_found_too() {
+        let listener = match TcpListener::bind("[::]:0") {
+            Ok(listener) => listener,
+            Err(why) => return eprintln!("SKIPPED: no IPv6 here: {why}"),
+        };
+        let port = listener.local_addr().expect("its address").port();
+        assert!(listens(std::process::id(), port));
+        drop(listener);
+        assert!(!listens(std::process::id(), port));
     }
 
     #[test]
