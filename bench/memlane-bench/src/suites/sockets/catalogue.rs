@@ -92,6 +92,8 @@ pub(crate) fn catalogue() -> Catalogue {
             // With more programs than CPUs the lane may leave bytes to TCP: whether that pays is what these rows tell.
             not_asked: &[
                 "short",
+                "short-10",
+                "short-30",
                 "one-sided",
                 "pgbench",
                 "haproxy",
@@ -320,7 +322,7 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         (_, "nginx" | "connections", "rate") => AtLeast(4.0),
         (_, "redis-get" | "redis-set", "rate") => AtLeast(3.0),
         (_, "redis-get" | "redis-set", "p99") => AtMost(1.0),
-        ("short", _, "rate") => AtLeast(0.97),
+        ("short" | "short-10" | "short-30", _, "rate") => AtLeast(0.97),
         ("one-sided", _, "rate") => AtLeast(0.98),
         ("strangers", _, "rate")
         | (_, "oversubscribed", "rate")

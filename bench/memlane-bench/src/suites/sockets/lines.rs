@@ -49,7 +49,7 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     several("ssh", By::Tunnel, &["sshd", "ssh", "ssh-keygen", "iperf3"], &[
         line("ssh", "iperf3 through ssh -L", &[]).long(),
     ]),
-    work("embedded", By::Pair, &[line("short", "short connections (embedded)", &["--answers", "1"])]),
+    work("embedded", By::Pair, &SHORT),
     Work {
         sides: &[Side::Tcp, Side::Nocopy],
         ..work("embedded", By::OneSided, &[line("one-sided", "client under run, server not (100 B)", &[])])
@@ -109,6 +109,13 @@ const IPERF3: [Line; 6] = [
     line("iperf3-back", "iperf3, one stream back", &["-R"]).long(),
     line("iperf3-zero", "iperf3, one stream by sendfile", &["-Z"]).long(),
     line("iperf3-bidir", "iperf3, one stream each way", &["--bidir"]),
+];
+/// Storms: a handshake is due after 8 answers, and its lane pays after some dozens.
+#[rustfmt::skip]
+const SHORT: [Line; 3] = [
+    line("short", "short connections (embedded)", &["--answers", "1"]),
+    line("short-10", "connections of 10 requests (embedded)", &["--answers", "10"]),
+    line("short-30", "connections of 30 requests (embedded)", &["--answers", "30"]).long(),
 ];
 /// 500 and 1000 connections are those of the published tables.
 #[rustfmt::skip]
