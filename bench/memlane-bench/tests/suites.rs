@@ -27,7 +27,8 @@ impl Run {
             .output()
             .expect("it starts");
         let said = stderr(&output);
-        assert!(output.status.success(), "{said}");
+        // 5: all was measured, but where others keep the CPUs busy, waiters sleep and their bytes go by TCP.
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{said}");
         let text = stdout(&output);
         let mut lines = text
             .lines()
@@ -202,12 +203,12 @@ fn a_very_short_run_of_containers_has_every_row_and_only_tcp_uses_the_cable() {
         }
     }
     // Beside TCP's, what the handshake and the first eight exchanges have carried is nothing.
-    let carried = |system| run.value("rr-64k", system, "wire_bytes");
+    let of = |system, metric| run.value("rr-64k", system, metric);
     for system in without(&["sockmap-cable", "memlane-cable"], &missing) {
-        let (it, tcp) = (
-            carried(system).expect("bytes"),
-            carried("tcp-cable").expect("bytes"),
-        );
+        let tcp = of("tcp-cable", "wire_bytes").expect("bytes");
+        // Its bytes that it has sent by TCP itself, with their headers, are another matter.
+        let known = of(system, "tcp_bytes").unwrap_or_default() * 1.05;
+        let it = of(system, "wire_bytes").expect("bytes") - known;
         assert!(it < tcp / 10.0, "{system}: {it} of {tcp}");
     }
     assert!(dir.0.join("containers.html").exists());
@@ -380,7 +381,7 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
     for (suite, count, some) in [
         (
             "sockets",
-            77 + 24,
+            79 + 24,
             "embedded sockmap sockperf iperf3-8 nginx-1000 redis-get-c200 oversubscribed-32 strangers connections-10000 rr-4m stream-4m iceoryx2-event seqpacket ring handover-1 carried-4194304",
         ),
         (

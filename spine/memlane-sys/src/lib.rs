@@ -31,6 +31,7 @@
 )]
 
 pub mod diag;
+pub mod epoll;
 pub mod errno;
 pub mod fd;
 pub mod iov;

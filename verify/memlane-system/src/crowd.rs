@@ -213,6 +213,13 @@ impl Crowd {
         Crowd { server, caller }
     }
 
+    /// Two processes without a connection yet, on these CPUs (as taskset(1) names them).
+    pub fn start_pinned(mode: Mode, [server, caller]: [&str; 2]) -> Crowd {
+        let (server, port) = serve_under(&["taskset", "-c", server], mode);
+        let caller = Program::start_under(&["taskset", "-c", caller], mode, &["call", &port]);
+        Crowd { server, caller }
+    }
+
     /// A server, and this many processes that connect to it.
     pub fn of_many(mode: Mode, callers: usize) -> Crowd {
         let (server, port) = serve(mode);

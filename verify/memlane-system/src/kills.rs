@@ -15,7 +15,7 @@ use crate::real::held::Held;
 pub const NEVER: &str = ": it never got there";
 
 /// Dialogues in which a step has to be reached.
-const TRIES: u32 = 10;
+const TRIES: u32 = 40;
 
 const EOF: i64 = 0;
 const EPIPE: i64 = 32;

@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 use std::process::Stdio;
+use std::time::Instant;
 
 use memlane_system::crowd::{Crowd, descriptors, program};
 use memlane_system::harness::{self, Mode, plain_only};
@@ -74,6 +75,53 @@ fn ten_thousand_connections_get_the_lane_and_share_what_a_few_have() {
         program.lane().must_use_ring(&[&late]);
     }
     crowd.end();
+}
+
+/// Connections that begin at once and exchange messages in turn, under `--upgrade auto`: so many exchanges after the first
+/// handshakes are due, all have the lane. `cpus`: those of the caller; the server has CPU 0.
+fn all_get_the_lane_within(connections: usize, cpus: &str, exchanges: usize) {
+    const DUE_AFTER: usize = 8;
+    let many = connections.min(descriptors().saturating_sub(OWN));
+    let mut crowd = Crowd::start_pinned(Mode::Auto, ["0", cpus]);
+    crowd.caller.does(&format!("open {many}"));
+    let talk = format!("talk epoll 0 {many} 50 1");
+    for _ in 0..DUE_AFTER {
+        crowd.caller.does(&talk);
+    }
+    let due = Instant::now();
+    for nth in 1..=exchanges {
+        crowd.caller.does(&talk);
+        let now = crowd.caller.on_lane();
+        note(&format!(
+            "{now} of {many} after {nth} exchanges, {:?}",
+            due.elapsed()
+        ));
+        if now == many {
+            return crowd.end();
+        }
+    }
+    panic!("{}", crowd.caller.lane());
+}
+
+#[test]
+fn ten_thousand_connections_at_once_get_the_lane_soon_after_their_handshakes_are_due() {
+    if !plain_only() {
+        all_get_the_lane_within(MANY, "1", 10);
+    }
+}
+
+#[test]
+fn ten_thousand_connections_between_two_processes_of_one_cpu_get_the_lane_as_soon() {
+    if !plain_only() {
+        all_get_the_lane_within(MANY, "0", 16);
+    }
+}
+
+#[test]
+fn five_hundred_connections_at_once_get_the_lane_within_a_few_exchanges() {
+    if !plain_only() {
+        all_get_the_lane_within(500, "0", 8);
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use crate::config::{self, Config};
 use crate::hooks::handoff;
 use crate::protocol::lane;
 use crate::protocol::upgrade;
-use crate::state::conn::Conn;
+use crate::state::conn::{Conn, Role};
 use crate::state::large;
-use crate::state::process::{self, Above};
+use crate::state::process::{self, Above, payback};
 use crate::state::stats;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
@@ -18,6 +18,9 @@ static ABOVE: Above = Above {
 
 /// Gives back whatever a connection without holds still has.
 fn gone(conn: &'static Conn) {
+    let accepted = conn.role.load(Ordering::Relaxed) == Role::Accepted;
+    let first = process::config().first_step(accepted);
+    payback::ended(conn, first, stats::ring_bytes(conn));
     upgrade::abandon(conn);
     lane::detach(conn);
     large::end(conn, conn.tx_size.load(Ordering::Relaxed) as usize);

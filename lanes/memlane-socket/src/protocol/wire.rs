@@ -89,6 +89,9 @@ pub const KEEPS_LIFE_LINE: u8 = 16;
 /// Bit of [`Message::features`], in an Accept: its last descriptor is one end of a life line between the two processes.
 pub const LIFE_LINE_COMES: u8 = 32;
 
+/// Bit of [`Message::features`]: hears what is said over the life line, too.
+pub const HEARS_LIFE_LINE: u8 = 64;
+
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {

@@ -226,8 +226,10 @@ pub enum Stage {
 pub struct Handshake {
     /// How far it has come.
     pub stage: Stage,
-    /// The number of tries so far.
+    /// The number of tries to begin so far.
     pub tries: u32,
+    /// How often this stage has looked in vain for what it waits for.
+    pub looks: u32,
     /// The count of operations at which the next step is due.
     pub next_op: u64,
     /// The socket that has the accepting side's rendezvous name; −1: none.
@@ -246,6 +248,8 @@ pub struct Handshake {
     pub attached: bool,
     /// When the handshake started, in monotonic ns.
     pub since: u64,
+    /// The link group over whose life line the peer speaks: its index + 1; 0: it speaks by mail.
+    pub line: u32,
     /// The name of the peer's mailbox.
     pub peer_name: [u8; 108],
     /// The length of `peer_name`.
@@ -266,6 +270,8 @@ pub struct Handshake {
     pub tx_map_len: usize,
     /// The next Proposal goes to the rendezvous name, even if a mailbox is known.
     pub by_name: bool,
+    /// A process that serves the address has said that it does not have the other end, or not yet. So it runs memlane.
+    pub told_too_young: bool,
     /// The other end is in another network namespace: the agent is asked for it.
     pub by_agent: bool,
     /// Questions to the agent so far.
@@ -290,6 +296,7 @@ impl Handshake {
     pub const NEW: Handshake = Handshake {
         stage: Stage::Idle,
         tries: 0,
+        looks: 0,
         next_op: 0,
         name_fd: -1,
         peer_id: 0,
@@ -299,6 +306,7 @@ impl Handshake {
         rx_token: 0,
         attached: false,
         since: 0,
+        line: 0,
         peer_name: [0; 108],
         peer_name_len: 0,
         peer_gid: 0,
@@ -309,6 +317,7 @@ impl Handshake {
         tx_map: None,
         tx_map_len: 0,
         by_name: false,
+        told_too_young: false,
         by_agent: false,
         asked: 0,
         asked_inode: 0,
@@ -388,6 +397,8 @@ pub struct Conn {
     pub given_at: AtomicU64,
     /// The count of operations at which the handshake takes its next step; `u64::MAX`: never.
     pub hs_due: AtomicU64,
+    /// The count at which its first step was due when the connection was made.
+    pub hs_first: AtomicU64,
     /// The handshake, guarded by `hs_lock`.
     pub hs: UnsafeCell<Handshake>,
     /// The connection's epoll registrations.

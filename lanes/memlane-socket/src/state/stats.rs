@@ -97,6 +97,13 @@ pub fn upgraded(conn: &Conn) {
     }
 }
 
+/// Bytes that the connection's lane has carried; 0 where there is no stats page.
+pub fn ring_bytes(conn: &Conn) -> u64 {
+    entry(conn).map_or(0, |e| {
+        e.tx_ring_bytes.load(Relaxed) + e.rx_ring_bytes.load(Relaxed)
+    })
+}
+
 /// Frees the entry of a connection that ends, and adds its sums to the process's.
 pub fn close_entry(conn: &Conn) {
     let (Some(e), Some(h)) = (entry(conn), header()) else {

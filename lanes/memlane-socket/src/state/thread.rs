@@ -102,7 +102,7 @@ pub fn tid() -> u32 {
 /// A lock between the threads of a process, or between a parent and its forked children (never in memory that a peer
 /// can write). It holds the owner's thread id, so that another thread can take it over when the owner has died.
 ///
-/// Critical sections only touch memory: no thread makes a system call that may block under a lock. under a lock.
+/// Critical sections only touch memory: no thread makes a system call that may block under a lock.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Lock(AtomicU32);

@@ -67,7 +67,7 @@ pub(crate) fn catalogue() -> Catalogue {
         memory: Some(MemoryRule {
             least: 50.0,
             systems: &OURS,
-            not_asked: &["short", "one-sided"],
+            not_asked: &["short", "short-10", "short-30", "one-sided"],
         }),
         method: METHOD,
         published: Published::parse(include_str!("../../../../published/sockets.json")),
@@ -245,7 +245,7 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         (_, "nginx" | "connections", "rate") => AtLeast(4.0),
         (_, "redis-get" | "redis-set", "rate") => AtLeast(3.0),
         (_, "redis-get" | "redis-set", "p99") => AtMost(1.0),
-        ("short", _, "rate") => AtLeast(0.97),
+        ("short" | "short-10" | "short-30", _, "rate") => AtLeast(0.97),
         ("one-sided", _, "rate") => AtLeast(0.98),
         ("strangers", _, "rate")
         | (_, "oversubscribed", "rate")

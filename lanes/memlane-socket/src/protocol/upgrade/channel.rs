@@ -119,15 +119,15 @@ pub(super) fn hear(conn: &ConnRef, hs: &mut Handshake) -> Result<bool, Reason> {
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     let done = match (m.kind, hs.stage) {
-        (MessageKind::Proposal, Stage::Listening) => answer(conn, hs, Ok(m), got),
-        (MessageKind::Accept, Stage::Proposed) => accepted(conn, hs, &m, got, &tuple),
+        (MessageKind::Proposal, Stage::Listening) => answer(conn, hs, Ok(m), got, None),
+        (MessageKind::Accept, Stage::Proposed) => accepted(conn, hs, &m, got, None),
         (MessageKind::Confirm, Stage::Accepted) => confirmed(conn, hs, &m, got, &tuple),
         (MessageKind::Decline, _) => {
             mail::release_declined(&m);
             if let Some(e) = process::entry(conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
             }
-            return Err(Reason::PEER_DECLINED);
+            return Err(super::declined(&m));
         }
         _ => Ok(()),
     };

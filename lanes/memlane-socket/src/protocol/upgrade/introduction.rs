@@ -113,7 +113,7 @@ pub(super) fn ask(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         Ok(()) => {
             faults::at(Step::Asked);
             hs.stage = Stage::Asking;
-            (hs.tries, hs.since) = (0, time::now_ns());
+            (hs.looks, hs.since) = (0, time::now_ns());
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }

@@ -55,7 +55,8 @@ pub(super) fn own_message(kind: MessageKind, conn: &Conn, tuple: &Tuple) -> Mess
         PROCESS.boot[1].load(Ordering::Relaxed),
     ];
     m.id = process::id_of(conn);
-    m.features = faults::features(copying::features() | wire::KEEPS_LIFE_LINE);
+    m.features =
+        faults::features(copying::features() | wire::KEEPS_LIFE_LINE | wire::HEARS_LIFE_LINE);
     m
 }
 
@@ -63,6 +64,8 @@ pub(super) fn own_message(kind: MessageKind, conn: &Conn, tuple: &Tuple) -> Mess
 pub(super) enum To {
     /// A rendezvous name or a mailbox; our proof goes with it.
     Name(UnixName),
+    /// The life line of this link group; our proof goes with it.
+    Line(u32),
     /// The channel that the agent made for this connection, which is the proof.
     Channel(i32),
 }
@@ -72,20 +75,38 @@ pub(super) fn peer_of(hs: &Handshake) -> Result<To, Reason> {
     if hs.by_channel() {
         return Ok(To::Channel(hs.channel));
     }
+    if hs.line != 0 {
+        return Ok(To::Line(hs.line - 1));
+    }
     UnixName::abstract_name(&hs.peer_name[..hs.peer_name_len])
         .map(To::Name)
         .map_err(|_| Reason::INTERNAL)
 }
 
 /// Sends a message, with our proof if it needs one, and a chunk and a life line if there are any.
-pub(super) fn send(
+pub(super) fn send(conn: &Conn, to: &To, m: &Message, more: [Option<i32>; 2]) -> Result<(), Sent> {
+    let mut locked = match to {
+        To::Line(_) => group::lock(),
+        To::Name(_) | To::Channel(_) => None,
+    };
+    send_locked(conn, to, m, more, locked.as_mut())
+}
+
+/// [`send`], with the groups' lock held if the message goes over a life line.
+fn send_locked(
     conn: &Conn,
     to: &To,
     m: &Message,
     [chunk, life_line]: [Option<i32>; 2],
+    mut locked: Option<&mut group::Locked<'_>>,
 ) -> Result<(), Sent> {
+    if let (To::Line(group), Some(locked)) = (to, &mut locked)
+        && !group::line(locked, *group).has_room()
+    {
+        return Err(Sent::Later);
+    }
     let proof = match to {
-        To::Name(_) => Some(
+        To::Name(_) | To::Line(_) => Some(
             fd::open_path_of(conn.fd.load(Ordering::Relaxed))
                 .map_err(|_| Sent::Never(Reason::NO_DEVICE))?,
         ),
@@ -98,17 +119,23 @@ pub(super) fn send(
         fds[count] = fd;
         count += 1;
     }
-    let sent = match to {
-        To::Name(name) => sock::send_with_fds(mailbox(), name, &m.encode(), &fds[..count]),
-        To::Channel(fd) => sock::send_to_peer(*fd, &m.encode(), &fds[..count]),
+    let sent = match (to, locked) {
+        (To::Name(name), _) => sock::send_with_fds(mailbox(), name, &m.encode(), &fds[..count]),
+        (To::Channel(fd), _) => sock::send_to_peer(*fd, &m.encode(), &fds[..count]),
+        (To::Line(group), Some(locked)) => {
+            group::line(locked, *group).say(&m.encode(), &fds[..count])
+        }
+        (To::Line(_), None) => Err(Errno::AGAIN), // a signal handler has interrupted this thread
     };
     match sent {
         Ok(()) => Ok(()),
         Err(Errno(
             libc::ECONNREFUSED | libc::EAGAIN | libc::ENOBUFS | libc::ENOENT | libc::ETOOMANYREFS,
         )) => Err(Sent::Later),
-        // The other end of the agent's channel is closed: the peer has closed the connection.
-        Err(Errno(libc::EPIPE | libc::ECONNRESET)) => Err(Sent::Never(Reason::CLOSING)),
+        // The other end of the channel, or of the life line, is closed: the peer has closed the connection.
+        Err(Errno(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)) => {
+            Err(Sent::Never(Reason::CLOSING))
+        }
         Err(_) => Err(Sent::Never(Reason::NO_DEVICE)),
     }
 }
@@ -148,12 +175,13 @@ pub(super) fn send_with_chunk(
         .filter(|_| keeps)
         .and_then(|locked| group::new_life_line(locked, hs.group - 1));
     let Some((ours, theirs)) = line else {
-        return send(conn, to, m, [chunk, None]);
+        return send_locked(conn, to, m, [chunk, None], locked.as_mut());
     };
     m.features |= wire::LIFE_LINE_COMES;
-    send(conn, to, m, [chunk, Some(theirs.raw())])?;
+    send_locked(conn, to, m, [chunk, Some(theirs.raw())], locked.as_mut())?;
     if let Some(locked) = &mut locked {
-        group::keep_life_line(locked, hs.group - 1, ours, m.gid < hs.peer_gid);
+        let lower = [true, m.gid < hs.peer_gid];
+        group::keep_life_line(locked, hs.group - 1, ours, lower, speaks_with(hs));
     }
     Ok(())
 }
@@ -166,16 +194,52 @@ pub(super) fn take_life_line(hs: &Handshake, m: &Message, got: &mut Received) {
     let last = got.fds.iter_mut().rev().find_map(Option::take);
     if let (Some(end), Some(mut locked)) = (last, group::lock()) {
         let own = PROCESS.gid.load(Ordering::Relaxed);
-        group::keep_life_line(&mut locked, hs.group - 1, end, m.gid < own);
+        let lower = [false, m.gid < own];
+        group::keep_life_line(&mut locked, hs.group - 1, end, lower, speaks_with(hs));
     }
 }
 
-pub(super) fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received) {
+/// What the peer says that it can do over a life line; `None`: the agent has introduced it, and its proofs are channels.
+fn speaks_with(hs: &Handshake) -> Option<u8> {
+    (!hs.by_channel()).then_some(hs.peer_features)
+}
+
+/// From now on the handshake goes over the life line, if there is one that the peer hears for certain.
+pub(super) fn prefer_line(hs: &mut Handshake) {
+    if hs.line != 0 || hs.by_channel() {
+        return;
+    }
+    let is_settled = |mut locked| group::line(&mut locked, hs.group - 1).is_settled();
+    if group::lock().is_some_and(is_settled) {
+        hs.line = hs.group;
+    }
+}
+
+/// Sends a message that proves nothing and brings nothing. It may get lost.
+pub(super) fn tell(to: &To, m: &Message) {
+    let bytes = m.encode();
+    let _ = match to {
+        To::Name(to) => sock::send_with_fds(mailbox(), to, &bytes, &[]),
+        To::Channel(to) => sock::send_to_peer(*to, &bytes, &[]),
+        To::Line(group) => group::lock().map_or(Ok(()), |mut locked| {
+            group::line(&mut locked, *group).say(&bytes, &[])
+        }),
+    };
+}
+
+/// Where a message has come from, to answer to.
+pub(super) fn sender_of(got: &Received, line: Option<u32>) -> Option<To> {
+    line.map(To::Line).or(got.from.map(To::Name))
+}
+
+/// Keeps who the peer is and where it is reached. `line`: the group over whose life line the message has come.
+pub(super) fn remember_peer(hs: &mut Handshake, m: &Message, got: &Received, line: Option<u32>) {
     hs.peer_id = m.id;
     hs.peer_gid = m.gid;
     hs.peer_pid = got.cred.pid;
     hs.peer_uid = got.cred.uid;
     hs.peer_features = m.features;
+    hs.line = line.map_or(0, |group| group + 1);
     if let Some(from) = &got.from {
         let name = from.as_bytes();
         hs.peer_name[..name.len()].copy_from_slice(name);

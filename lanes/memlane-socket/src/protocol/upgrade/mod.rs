@@ -38,8 +38,8 @@ mod version;
 pub use mail::drain_mailbox;
 use mail::{decline_unknown, release_declined};
 use messages::{
-    Sent, To, mailbox, own_message, peer_of, remember_peer, send, send_with_chunk, stop_waiting,
-    take_life_line, tell_dmb,
+    Sent, To, mailbox, own_message, peer_of, prefer_line, remember_peer, send, send_with_chunk,
+    sender_of, stop_waiting, take_life_line, tell_dmb,
 };
 use names::Mailed;
 pub use names::forget_all;
@@ -76,6 +76,9 @@ const LISTEN_NS: u64 = if faults::ON {
 } else {
     2_000_000_000
 };
+/// The looks that a listening side takes at least: 64 after a call each, the others after 16 calls each. So it listens for
+/// 576 calls, and a client whose handshakes are put off proposes at its 512th (`process::payback`).
+const LISTEN_TRIES: u32 = 96;
 /// How long a side waits for an answer, in ns: the peer may be inside one long call.
 const ANSWER_NS: u64 = if faults::ON {
     300_000_000
@@ -220,7 +223,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
     faults::at(Step::Proposing);
     match names::propose(conn, hs, &m) {
         Mailed::Sent => return proposed(conn, hs),
-        Mailed::Full => return be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
+        Mailed::Full => return await_room(conn, hs),
         Mailed::Nobody => {}
     }
     match send(conn, &To::Name(name), &m, [None; 2]) {
@@ -240,17 +243,27 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
 
 fn proposed(conn: &Conn, hs: &mut Handshake) -> Result<(), Reason> {
     faults::at(Step::Proposed);
-    hs.stage = Stage::Proposed;
+    (hs.stage, hs.looks) = (Stage::Proposed, 0);
     PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
     process::show(conn, ConnState::Pending, Reason::TOO_YOUNG);
     Ok(())
 }
 
+/// The peer has no room for a Proposal now: tries again after the next call.
+fn await_room(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    hs.next_op = conn.ops() + 1;
+    process::show(conn, ConnState::Tcp, Reason::TOO_YOUNG);
+    match time::now_ns().saturating_sub(hs.since) > ANSWER_NS {
+        true => Err(Reason::PEER_NO_MEMLANE),
+        false => Ok(()),
+    }
+}
+
 /// Goes back to `Idle` after a Proposal by mail reached a process that is not, or not yet, the other end.
 fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     stop_waiting();
-    hs.stage = Stage::Idle;
-    hs.by_name = true;
+    (hs.stage, hs.looks) = (Stage::Idle, 0);
+    (hs.by_name, hs.told_too_young) = (true, true);
     later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
@@ -266,15 +279,16 @@ fn came(kind: MessageKind) -> Step {
     }
 }
 
-fn deliver(m: &Message, got: Received) {
+/// Hands a message to its connection. `line`: the group over whose life line it has come.
+fn deliver(m: &Message, got: Received, line: Option<u32>) {
     faults::at(came(m.kind));
     match m.kind {
-        MessageKind::Proposal => return mail::proposed(m, got),
+        MessageKind::Proposal => return mail::proposed(m, got, line),
         MessageKind::Decline => release_declined(m),
         _ => {}
     }
     let Some(conn) = process::conn_by_id(m.echo) else {
-        return decline_unknown(m, &got);
+        return decline_unknown(m, &got, line);
     };
     let Some(_held) = conn.hs_lock.lock() else {
         return;
@@ -284,11 +298,11 @@ fn deliver(m: &Message, got: Received) {
     // SAFETY: a connection learns its tuple before it sends its id.
     let tuple = unsafe { *conn.tuple.get() };
     if m.tuple != tuple.mirrored() {
-        return decline_unknown(m, &got);
+        return decline_unknown(m, &got, line);
     }
-    let from = got.from;
+    let from = sender_of(&got, line);
     let done = match (m.kind, hs.stage) {
-        (MessageKind::Accept, Stage::Proposed) => accepted(&conn, hs, m, got, &tuple),
+        (MessageKind::Accept, Stage::Proposed) => accepted(&conn, hs, m, got, line),
         (MessageKind::Confirm, Stage::Accepted) => confirmed(&conn, hs, m, got, &tuple),
         (MessageKind::Decline, Stage::Proposed) if m.reason == Reason::TOO_YOUNG.0 => {
             not_there(&conn, hs)
@@ -297,12 +311,12 @@ fn deliver(m: &Message, got: Received) {
             if let Some(e) = process::entry(&conn) {
                 e.peer_reason.store(m.reason, Ordering::Relaxed);
             }
-            refuse(&conn, hs, Reason::PEER_DECLINED, false);
+            refuse(&conn, hs, declined(m), false);
             Ok(())
         }
         (MessageKind::Accept, _) if hs.attached && sends_into(&conn, m) => Ok(()), // a second time
         (MessageKind::Accept, _) | (MessageKind::Confirm, Stage::Over) => {
-            return decline_unknown(m, &got);
+            return decline_unknown(m, &got, line);
         }
         _ => Ok(()),
     };
@@ -316,6 +330,14 @@ fn deliver(m: &Message, got: Received) {
         _ => 0,
     };
     conn.hs_due.store(due, Ordering::Relaxed);
+}
+
+/// Why this side stays on TCP after a Decline.
+fn declined(m: &Message) -> Reason {
+    match m.reason == Reason::CLOSING.0 {
+        true => Reason::CLOSING,
+        false => Reason::PEER_DECLINED,
+    }
 }
 
 /// Does `m` offer the very DMB that this connection has attached? Then the peer must not hear that nobody uses it.
@@ -336,8 +358,10 @@ fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         };
     }
     if hs.name_fd < 0 {
-        // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
-        let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
+        if names::wants_name(hs) {
+            // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+            let _ = names::take_name(conn, hs, unsafe { &*conn.tuple.get() });
+        }
         return be_patient(conn, hs, Reason::PEER_NO_MEMLANE);
     }
     let mut buf = [0u8; wire::LEN + 1];
@@ -347,7 +371,7 @@ fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
             let bytes = got.len.and_then(|n| buf.get(..n)).unwrap_or(&[]);
             match Message::decode(bytes) {
                 Err(Malformed::Version) => Err(version::of_proposal(hs, bytes, &got)),
-                m => answer(conn, hs, m, got),
+                m => answer(conn, hs, m, got, None),
             }
         }
         Err(Errno::AGAIN) => be_patient(conn, hs, Reason::PEER_NO_MEMLANE),
@@ -355,19 +379,18 @@ fn listen(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     }
 }
 
-/// Nothing has come yet: looks again after the next call, and less often after many tries.
+/// Nothing has come yet: looks again after the next call, and less often after many looks.
 fn be_patient(conn: &ConnRef, hs: &mut Handshake, why: Reason) -> Result<(), Reason> {
-    hs.tries += 1;
-    if hs.tries < 64 {
+    hs.looks += 1;
+    if hs.looks < 64 {
         return Ok(());
     }
-    hs.next_op = conn.ops() + if hs.tries < 512 { 16 } else { 256 };
-    let limit = if hs.stage == Stage::Listening {
-        LISTEN_NS
-    } else {
-        ANSWER_NS
+    hs.next_op = conn.ops() + if hs.looks < 512 { 16 } else { 256 };
+    let (limit, least) = match hs.stage {
+        Stage::Listening => (LISTEN_NS, LISTEN_TRIES),
+        _ => (ANSWER_NS, 0),
     };
-    if time::now_ns().saturating_sub(hs.since) > limit {
+    if hs.looks >= least && time::now_ns().saturating_sub(hs.since) > limit {
         Err(why)
     } else {
         Ok(())
@@ -379,13 +402,14 @@ fn answer(
     hs: &mut Handshake,
     m: Result<Message, Malformed>,
     got: Received,
+    line: Option<u32>,
 ) -> Result<(), Reason> {
     let m = match m {
         Ok(m) if m.kind == MessageKind::Proposal => m,
         // Not a Proposal: whoever sent this, the name stays open for the real peer.
         Ok(_) | Err(_) => return Ok(()),
     };
-    remember_peer(hs, &m, &got);
+    remember_peer(hs, &m, &got, line);
     // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
     let tuple = unsafe { *conn.tuple.get() };
     check_peer(conn, hs, &m, &got, &tuple)?;
@@ -404,13 +428,14 @@ fn accept(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         (yes.eids[0], yes.eid_count) = (eid, 1);
     }
     tell_dmb(conn, &mut yes, hs);
+    prefer_line(hs);
     let to = peer_of(hs)?;
     faults::at(Step::Accepting);
     match send_with_chunk(conn, hs, &to, &mut yes) {
         Ok(()) => {
             faults::at(Step::Accepted);
             hs.stage = Stage::Accepted;
-            hs.tries = 0;
+            hs.looks = 0;
             PROCESS.waiting.fetch_add(1, Ordering::Relaxed);
             names::let_go(conn, hs);
             Ok(())
@@ -466,9 +491,11 @@ fn accepted(
     hs: &mut Handshake,
     m: &Message,
     mut got: Received,
-    tuple: &Tuple,
+    line: Option<u32>,
 ) -> Result<(), Reason> {
-    remember_peer(hs, m, &got);
+    // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+    let tuple = unsafe { &*conn.tuple.get() };
+    remember_peer(hs, m, &got, line);
     check_peer(conn, hs, m, &got, tuple)?;
     if process::config().eid_count > 0 {
         common_eid(m)?;
@@ -478,6 +505,7 @@ fn accepted(
     attach(conn, hs, m, &mut got)?;
     if m.features & wire::TAKES_MAIL != 0
         && !hs.by_channel()
+        && hs.line == 0
         && let Some(mut locked) = group::lock()
     {
         let name = &hs.peer_name[..hs.peer_name_len];
@@ -485,7 +513,7 @@ fn accepted(
     }
     stop_waiting();
     hs.stage = Stage::Agreed;
-    hs.tries = 0;
+    hs.looks = 0;
     Ok(())
 }
 
@@ -622,7 +650,7 @@ fn open_quiet(
         shared.tx_count.load(Ordering::Relaxed),
     );
     if counts.taken != taken || counts.written != written {
-        return if hs.tries < 4 {
+        return if hs.looks < 4 {
             Ok(false)
         } else {
             Err(Reason::COUNTS)
@@ -640,6 +668,7 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     let tuple = unsafe { *conn.tuple.get() };
     let mut m = own_message(MessageKind::Confirm, conn, &tuple);
     tell_dmb(conn, &mut m, hs);
+    prefer_line(hs);
     let to = peer_of(hs)?;
     faults::at(Step::Confirming);
     match send_with_chunk(conn, hs, &to, &mut m) {
@@ -657,23 +686,27 @@ fn confirm(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
 
 /// Stays on TCP, and gives the reason to the stats page and, with `tell`, to the peer.
 fn refuse(conn: &Conn, hs: &mut Handshake, why: Reason, tell: bool) {
+    // Another thread may have closed the connection meanwhile: then its descriptor is gone, or belongs to another file,
+    // and whatever failed has failed for that reason.
+    let why = match conn.closing.load(Ordering::Acquire) {
+        0 => why,
+        _ => Reason::CLOSING,
+    };
     if tell
         && matches!(
             hs.stage,
             Stage::Listening | Stage::Answering | Stage::Accepted | Stage::Proposed | Stage::Agreed
         )
-        && (hs.peer_name_len > 0 || hs.by_channel())
+        && (hs.peer_name_len > 0 || hs.line != 0 || hs.by_channel())
     {
         // SAFETY: the tuple was learnt in `begin`.
         let mut m = own_message(MessageKind::Decline, conn, unsafe { &*conn.tuple.get() });
         m.reason = why.0;
         m.echo = hs.peer_id;
         faults::at(Step::Declining);
-        let _ = match peer_of(hs) {
-            Ok(To::Name(to)) => sock::send_with_fds(mailbox(), &to, &m.encode(), &[]),
-            Ok(To::Channel(to)) => sock::send_to_peer(to, &m.encode(), &[]),
-            Err(_) => Ok(()),
-        };
+        if let Ok(to) = peer_of(hs) {
+            messages::tell(&to, &m);
+        }
         faults::at(Step::Declined);
     }
     if matches!(hs.stage, Stage::Asking | Stage::Accepted | Stage::Proposed) {
@@ -744,7 +777,9 @@ pub fn abandon(conn: &'static Conn) {
     };
     give_back(conn, hs, told);
     if hs.stage == Stage::Idle
-        && hs.tries >= TRIES / 2
+        // A server that puts handshakes off may not have listened before (`process::payback`).
+        && hs.tries >= TRIES
+        && !hs.told_too_young
         && conn.role.load(Ordering::Relaxed) == Role::Connected
     {
         process::show(conn, ConnState::Tcp, Reason::PEER_NO_MEMLANE);

@@ -8,6 +8,7 @@
 //! the client tries by name again.
 
 use super::messages::{Sent, To, send};
+use crate::config::Upgrade;
 use crate::protocol::group;
 use crate::protocol::wire::{self, Message};
 use crate::state::conn::{Conn, Handshake, Stage};
@@ -23,6 +24,19 @@ const MOST: usize = if cfg!(test) { 8 } else { 256 };
 const OF_LIMIT: usize = 16;
 /// A name that has waited this long in vain, in ns, goes to a connection that has none.
 const STALE_NS: u64 = 2_000_000_000;
+
+/// With so many names in use, and a Proposal over a life line in the last [`LATELY_NS`], a connection listens without a
+/// name at first …
+const NAMES_AT_ONCE: u32 = 16;
+/// … for so many looks. A client that tries by name tries at its 1st, 2nd, 3rd, 5th, 9th and 17th call.
+const NAME_AFTER: u32 = 12;
+/// How long a Proposal over a life line speaks for more of them to come, in ns: many turns of a CPU that both ends share.
+const LATELY_NS: u64 = 20_000_000;
+/// How many names are in use.
+static NAMES: AtomicU32 = AtomicU32::new(0);
+/// When a Proposal last came over a life line, in monotonic ns. Written by whoever takes it, read when a connection
+/// begins to listen; nothing depends on its order.
+static BY_LINE: AtomicU64 = AtomicU64::new(0);
 
 /// The connections that have a name, by `process::id_of`; 0: free.
 static NAMED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
@@ -45,12 +59,32 @@ fn most() -> usize {
 
 /// Begins to listen on the accepting side: takes a name if one is free, and expects the connection in any case.
 pub(super) fn listen_for(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Errno> {
-    take_name(conn, hs, tuple)?;
+    if !is_told_by_line() {
+        take_name(conn, hs, tuple)?;
+    }
     if let Some(_held) = group::lock() {
         expect(conn, tuple);
     }
     hs.stage = Stage::Listening;
     Ok(())
+}
+
+/// Is a new connection likely to be one of many that a known process proposes over its life line? Then a name of its own
+/// would be in vain; it takes one later.
+fn is_told_by_line() -> bool {
+    group::any_speaks()
+        && NAMES.load(Ordering::Relaxed) >= NAMES_AT_ONCE
+        && time::now_ns().saturating_sub(BY_LINE.load(Ordering::Relaxed)) < LATELY_NS
+}
+
+/// Notes that a Proposal has come over a life line.
+pub(super) fn told_by_line() {
+    BY_LINE.store(time::now_ns(), Ordering::Relaxed);
+}
+
+/// May a connection that listens without a name take one now?
+pub(super) fn wants_name(hs: &Handshake) -> bool {
+    hs.looks >= NAME_AFTER || !is_told_by_line()
 }
 
 /// Takes a name for a connection that has none; without a free name it goes on without one.
@@ -73,6 +107,7 @@ pub(super) fn take_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Re
         return Ok(()); // there is no room among the library's descriptors
     }
     hs.name_fd = fd;
+    NAMES.fetch_add(1, Ordering::Relaxed);
     place.store(process::id_of(conn), Ordering::Release);
     Ok(())
 }
@@ -117,6 +152,7 @@ pub(super) fn let_go(conn: &Conn, hs: &mut Handshake) {
         return;
     }
     process::unhide(fd);
+    NAMES.fetch_sub(1, Ordering::Relaxed);
     let id = process::id_of(conn);
     if let Some(place) = NAMED.iter().find(|p| p.load(Ordering::Relaxed) == id) {
         place.store(0, Ordering::Release);
@@ -201,6 +237,7 @@ pub fn forget_all() {
     for place in &NAMED {
         place.store(0, Ordering::Relaxed);
     }
+    NAMES.store(0, Ordering::Relaxed);
 }
 
 // --- Proposals by mail ------------------------------------------------------
@@ -217,16 +254,20 @@ pub(super) enum Mailed {
 
 /// Sends a Proposal to a process with which there is a link group and that serves this address.
 pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed {
-    // The first tries go by name; so does every other one after a process has said that it is not the other end.
-    if hs.tries < 2 || core::mem::replace(&mut hs.by_name, false) {
-        return Mailed::Nobody;
-    }
-    let known =
-        group::lock().and_then(|mut l| group::mailbox_at(&mut l, &m.tuple.remote, hs.tries));
-    let Some(to) = known else {
+    let known = group::lock().and_then(|mut l| group::server_at(&mut l, &m.tuple.remote, hs.tries));
+    let Some(server) = known else {
         return Mailed::Nobody;
     };
-    match send(conn, &To::Name(to), m, [None; 2]) {
+    // Who is known to serve there alone is told at once, if there is a line to it and it may have begun: under
+    // `--upgrade eager`, it has not read anything before this side's second call. Otherwise the first tries go by name;
+    // so does every other one after a process has said that it is not the other end.
+    let has_begun = process::config().upgrade == Upgrade::Auto || hs.tries > 0;
+    let at_once = server.alone && server.line.is_some() && has_begun;
+    if hs.tries < 2 && !at_once || core::mem::replace(&mut hs.by_name, false) {
+        return Mailed::Nobody;
+    }
+    let to = server.line.map_or(To::Name(server.mailbox), To::Line);
+    match send(conn, &to, m, [None; 2]) {
         Ok(()) => Mailed::Sent,
         Err(Sent::Later) => Mailed::Full,
         Err(Sent::Never(_)) => Mailed::Nobody,

@@ -51,7 +51,7 @@ pub fn hope_again(conn: &Conn) {
         // SAFETY: hs_lock is held.
         let hs = unsafe { &mut *conn.hs.get() };
         if matches!(hs.stage, Stage::Idle | Stage::Listening) && hs.since != 0 {
-            (hs.tries, hs.since) = (0, time::now_ns());
+            (hs.tries, hs.looks, hs.since) = (0, 0, time::now_ns());
         }
     }
 }

@@ -11,13 +11,13 @@ use memlane_sys::sock::Received;
 /// The reason for declining a Proposal of another version. Remembers the sender, so that the Decline reaches it.
 pub(super) fn of_proposal(hs: &mut Handshake, bytes: &[u8], got: &Received) -> Reason {
     if let Ok(m) = Message::of_other_version(bytes) {
-        remember_peer(hs, &m, got);
+        remember_peer(hs, &m, got, None);
     }
     Reason::VERSION
 }
 
-/// Handles a message of another version that came to the mailbox for one of our connections.
-pub(super) fn of_answer(bytes: &[u8], got: &Received) {
+/// Handles a message of another version that came, to the mailbox or over a life line, for one of our connections.
+pub(super) fn of_answer(bytes: &[u8], got: &Received, line: Option<u32>) {
     let Ok(m) = Message::of_other_version(bytes) else {
         return;
     };
@@ -32,7 +32,7 @@ pub(super) fn of_answer(bytes: &[u8], got: &Received) {
     // SAFETY: a connection learns its tuple before it sends its id.
     let tuple = unsafe { *conn.tuple.get() };
     if m.tuple == tuple.mirrored() && matches!(hs.stage, Stage::Proposed | Stage::Accepted) {
-        remember_peer(hs, &m, got);
+        remember_peer(hs, &m, got, line);
         refuse(&conn, hs, Reason::VERSION, true);
         conn.hs_due
             .store(u64::MAX, core::sync::atomic::Ordering::Relaxed);

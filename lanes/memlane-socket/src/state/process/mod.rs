@@ -12,6 +12,7 @@ mod conn_ref;
 mod files;
 mod hidden;
 pub mod memory;
+pub mod payback;
 
 pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
@@ -386,27 +387,32 @@ pub fn open_conn(n: i32, role: Role, nonblock: bool) -> Option<ConnRef> {
     conn.shared()
         .nonblock
         .store(u32::from(nonblock), Ordering::Relaxed);
-    conn.hs_due.store(
-        config().first_step(role == Role::Accepted),
-        Ordering::Relaxed,
-    );
+    let first = first_step(role);
+    conn.hs_first.store(first, Ordering::Relaxed);
+    conn.hs_due.store(first, Ordering::Relaxed);
     conn.holds.fetch_add(1, Ordering::AcqRel);
     put(n, core::ptr::from_ref(conn) as usize);
     Some(ConnRef::counted(conn))
 }
 
+/// The count of calls at which the handshake of a new connection is due.
+fn first_step(role: Role) -> u64 {
+    let first = config().first_step(role == Role::Accepted);
+    match config().upgrade {
+        Upgrade::Auto => first << payback::doubled(role),
+        Upgrade::Off | Upgrade::Eager => first,
+    }
+}
+
 /// Makes the handshake due at once if `bytes` are enough for `--upgrade auto`, whatever the count of calls.
 pub fn hurry(conn: &Conn, bytes: u64) {
-    let accepting = conn.role.load(Ordering::Relaxed) == Role::Accepted;
-    let (least, first) = if accepting {
-        (config::AUTO_BYTES / 2, config::AUTO_OPS_ACCEPTING)
-    } else {
-        (config::AUTO_BYTES, config::AUTO_OPS)
-    };
-    if bytes >= least
-        && config().upgrade == Upgrade::Auto
-        && conn.hs_due.load(Ordering::Relaxed) == first
-    {
+    if bytes < config::AUTO_BYTES / 2 || config().upgrade != Upgrade::Auto {
+        return;
+    }
+    // The bytes are put off as much as the calls, and the two sides have the same ratio of both.
+    let first = conn.hs_first.load(Ordering::Relaxed);
+    let least = first * (config::AUTO_BYTES / config::AUTO_OPS);
+    if bytes >= least && conn.hs_due.load(Ordering::Relaxed) == first {
         conn.hs_due.store(0, Ordering::Relaxed);
     }
 }
