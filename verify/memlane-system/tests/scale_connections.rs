@@ -180,7 +180,9 @@ fn a_wait_costs_by_the_connections_that_are_active() {
     if plain_only() || Story::new("instructions", &["valgrind"]).is_none() {
         return;
     }
-    let (few, many) = (instructions(64), instructions(1000));
+    // A thread that loses its CPU at the wrong moment takes a few steps more: the least of several counts has none of that.
+    let least = |connections| (0..3).map(|_| instructions(connections)).min();
+    let (few, many) = (least(64).expect("a count"), least(1000).expect("a count"));
     note(&format!("instructions: {few} among 64, {many} among 1000"));
     // Five instructions for each connection in each wait would be a quarter more.
     assert!(many < few + few / 10, "{few} among 64, {many} among 1000");
