@@ -90,7 +90,8 @@ pub(crate) fn catalogue() -> Catalogue {
         memory: Some(MemoryRule {
             least: 50.0,
             systems: &OURS,
-            // With more programs than CPUs the lane may leave bytes to TCP: whether that pays is what these rows tell.
+            // With more programs than CPUs, and where receivers sleep, the lane may leave bytes to TCP: whether that pays is
+            // what these rows tell.
             not_asked: &[
                 "short",
                 "short-10",
@@ -103,6 +104,12 @@ pub(crate) fn catalogue() -> Catalogue {
                 "one-cpu-msg100",
                 "one-cpu-iperf3",
                 "one-cpu-nginx-128",
+                "paced-100-c1",
+                "paced-1k-c1",
+                "paced-10k-c1",
+                "paced-100-c50",
+                "paced-1k-c50",
+                "paced-10k-c50",
             ],
         }),
         method: METHOD,
