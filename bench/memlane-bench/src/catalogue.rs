@@ -66,6 +66,9 @@ pub(crate) enum To {
     System(&'static str),
     /// The best of some systems in the same row, under a name of its own.
     Best(&'static str, &'static [&'static str]),
+    /// The one of some systems in the same row whose median is best, under a name of its own. The best of many in each
+    /// round would mostly be the luckiest.
+    BestMedian(&'static str, &'static [&'static str]),
     /// The same system in another row.
     Row(String),
     /// Nothing: it is the value itself that counts.
@@ -76,7 +79,7 @@ impl To {
     /// For people.
     pub(crate) fn name(&self) -> &str {
         match self {
-            To::System(name) | To::Best(name, _) => name,
+            To::System(name) | To::Best(name, _) | To::BestMedian(name, _) => name,
             To::Row(row) => row,
             To::Itself => "",
         }

@@ -9,6 +9,7 @@
 //! | `render/` | tables, plots, the page, `RESULTS.md` |
 //! | `compare` | an older run against a newer one |
 //! | `gate` | an older build against this one, by turns |
+//! | `hot_paths` | both ends of one hot path in one thread, for tools that count instructions |
 //! | `demo` | a few stock programs over TCP and over memlane |
 //! | `hist`, `spread` | a histogram; medians, and numbers for people |
 //! | `out`, `exit` | what is printed; exit codes |
@@ -24,6 +25,7 @@ mod exit;
 mod fixtures;
 mod gate;
 mod hist;
+mod hot_paths;
 mod out;
 mod published;
 mod render;
@@ -106,6 +108,8 @@ enum Peer {
     Counted(counted::inside::Inside),
     /// Two TAP devices, joined in the simplest way.
     Copier(packets::copier::Copier),
+    /// Both ends of one hot path, in one thread.
+    Path(hot_paths::Load),
     /// One half of the embedded pair.
     Embedded {
         #[command(subcommand)]
@@ -161,6 +165,7 @@ fn be(peer: &Peer) -> anyhow::Result<ExitCode> {
         Peer::Copier(copier) => packets::copier::run(copier),
         Peer::Hose(hose) => devmem::hose::run(hose),
         Peer::Load(load) => blocks::load::run(load),
+        Peer::Path(load) => hot_paths::run(load),
     };
     done.map(|()| Exit::Ok.into())
 }

@@ -162,6 +162,45 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
     }
 }
 
+/// Rows of sockets, the parts that they belong to, and what is told of them.
+const SOCKETS: [(&str, &str, &[&str]); 14] = [
+    ("paced", "paced-100-c1", &["p50", "p99", "cpu"]),
+    ("paced", "paced-1k-c50", &["p50", "p99", "cpu"]),
+    ("iperf3", "iperf3-bidir", &["throughput"]),
+    ("nginx", "nginx-16m", &["throughput"]),
+    ("redis", "redis-set-1m", &["rate", "p50", "p99"]),
+    ("redis", "redis-get-1m", &["rate", "p50", "p99"]),
+    ("pgbench", "pgbench", &["rate"]),
+    ("haproxy", "haproxy", &["rate", "p50", "p99"]),
+    ("netty", "netty", &["rate", "p50", "p99"]),
+    ("nc", "nc", &["throughput"]),
+    ("ssh", "ssh", &["throughput"]),
+    ("one-cpu", "one-cpu-msg100", &["rate", "p50", "p99"]),
+    ("one-cpu", "one-cpu-iperf3", &["throughput"]),
+    ("one-cpu", "one-cpu-nginx-128", &["rate", "p50", "p99"]),
+];
+
+#[test]
+fn a_very_short_run_of_sockets_has_every_row_and_a_ring_of_a_fixed_size() {
+    if preload().is_none() {
+        return eprintln!("SKIPPED: no preload library: cargo build --release -p memlane-preload");
+    }
+    let dir = Dir::new();
+    let rows = SOCKETS.map(|(_, row, _)| row).join(",");
+    let only = format!("tcp,nocopy,ring-16k,rings-stream-64k,{rows}");
+    let run = Run::of("sockets", &only, &["--quick"], &dir);
+    for (part, row, metrics) in SOCKETS {
+        let there = without(&["tcp", "nocopy"], &run.missing(part));
+        for metric in metrics {
+            assert_eq!(run.systems(row, metric), there, "{row}: {}", run.said);
+        }
+    }
+    let rings = run.systems("rings-stream-64k", "throughput");
+    assert_eq!(rings, ["nocopy", "ring-16k"].into(), "{}", run.said);
+    let page = std::fs::read_to_string(dir.0.join("sockets.md")).expect("sockets.md");
+    assert!(page.contains("rings of fixed sizes"), "{page}");
+}
+
 const NETWORKS: [&str; 6] = [
     "tcp-cable",
     "sockmap-cable",
@@ -381,8 +420,8 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
     for (suite, count, some) in [
         (
             "sockets",
-            79 + 24,
-            "embedded sockmap sockperf iperf3-8 nginx-1000 redis-get-c200 oversubscribed-32 strangers connections-10000 rr-4m stream-4m iceoryx2-event seqpacket ring handover-1 carried-4194304",
+            86 + 28 + 24,
+            "embedded sockmap sockperf iperf3-8 iperf3-bidir nginx-1000 nginx-16m redis-get-c200 redis-set-1m pgbench haproxy netty nc ssh oversubscribed-32 strangers one-cpu one-cpu-nginx-128 connections-10000 rr-4m stream-4m paced paced-10k-c50 rings ring-16k rings-iperf3-8 iceoryx2-event seqpacket ring handover-1 carried-4194304",
         ),
         (
             "containers",

@@ -10,9 +10,12 @@ use memlane_core::sync::Cpu;
 use memlane_sys::fd::Fd;
 use memlane_sys::mem;
 use memlane_transport::engine::path::PathState;
+use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::error::PathError;
 use memlane_transport::io::frame::{HEADER, Header, Step};
-use memlane_transport::io::{Address, Server};
+use memlane_transport::io::{
+    Address, ClientConfig, PathAddr, Server, ServerConfig, SteppedServer, open,
+};
 use memlane_transport::port::{News, Session};
 use memlane_transport::wire::{
     CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, Request, RequestKind,
@@ -29,8 +32,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use support::{
-    CHUNK, Disk, HEADER as HDR, MOST, PATIENCE, User, connect, hear, local, start_patient, until,
+    CHUNK, Disk, DiskService, HEADER as HDR, MOST, Manners, PATIENCE, User, client_engine, connect,
+    hear, local, server_engine, start_patient, until,
 };
 
 fn dial(server: &Server) -> UnixStream {
@@ -443,4 +448,35 @@ fn a_client_takes_no_memory_that_could_hurt_it() {
         |news| matches!(news, News::PathDown(_, why) if *why == wrong),
     );
     drop(session.port());
+}
+
+/// Others may keep a server busy, so that it never sleeps. The first request of a new connection is heard even so, and
+/// not only with the next heartbeat.
+#[test]
+fn a_server_that_never_sleeps_hears_the_first_request_of_a_connection() {
+    let never = Heartbeat {
+        interval: Duration::from_secs(1000),
+        patience: Duration::from_secs(1000),
+    };
+    let mut config = ServerConfig::new(vec![local()], server_engine(1));
+    config.engine.heartbeat = never;
+    let service = DiskService::new(Arc::new(Disk::default()), Manners::default());
+    let mut server = SteppedServer::new(config, service).expect("a server");
+    let paths = vec![PathAddr::to(server.addresses()[0].clone())];
+    let mut engine = client_engine("new");
+    engine.heartbeat = never;
+    let session = open(ClientConfig { engine, paths }).expect("a session");
+    let started = Instant::now();
+    let mut step = || {
+        assert!(started.elapsed() < PATIENCE / 6, "nobody hears it");
+        server.step();
+    };
+    while session.paths()[0].state != PathState::Connected {
+        step();
+    }
+    let mut user = User::new(&*session, 1);
+    user.ask();
+    while user.reap() == 0 {
+        step();
+    }
 }

@@ -87,6 +87,11 @@ impl Built {
     }
 }
 
+/// The `memlane-bench` program: `MEMLANE_BENCH`, or where [`Built::find`] looks.
+pub fn find_bench() -> Option<PathBuf> {
+    find_file("MEMLANE_BENCH", "memlane-bench")
+}
+
 fn find_file(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);

@@ -4,6 +4,7 @@
 //! - [`harness`]: finding the built files, running a command in a [`harness::Mode`]
 //!   with a time limit, temporary directories, free ports.
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
+//! - [`callgrind`]: instructions that a program executes, by source file.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
 //! - [`kills`]: what such a program must see when the peer dies or stops at a step.
@@ -16,6 +17,7 @@
 //! - [`verbs`]: `memlane net`, verb by verb.
 
 pub mod blocks;
+pub mod callgrind;
 pub mod cases;
 pub mod containers;
 pub mod crowd;

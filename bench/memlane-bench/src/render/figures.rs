@@ -75,14 +75,27 @@ impl<'a> Figures<'a> {
             To::Row(other) => value(other, system),
             To::Itself => None,
             To::Best(_, systems) => {
-                let better = match metric(id) {
-                    Some((_, Better::Lower)) => f64::min,
-                    _ => f64::max,
-                };
                 let all = systems.iter().filter_map(|system| value(row, system));
-                all.reduce(better)
+                all.reduce(better_of(id))
             }
+            To::BestMedian(_, systems) => value(row, self.best_median(row, id, systems)?),
         }
+    }
+
+    fn best_median(&self, row: &str, id: &str, systems: &[&'static str]) -> Option<&'static str> {
+        let medians = systems.iter().filter_map(|system| {
+            let spread = self.spread(row, system, id)?;
+            Some((*system, spread.median))
+        });
+        let better = better_of(id);
+        let best = medians.reduce(|first, second| {
+            if better(first.1, second.1) == first.1 {
+                first
+            } else {
+                second
+            }
+        });
+        best.map(|(system, _)| system)
     }
 
     /// The percentage of a row's bytes that went through memory, all rounds together. `None`: nobody counted.
@@ -147,6 +160,14 @@ impl<'a> Figures<'a> {
     }
 }
 
+/// The better one of two values of a metric.
+fn better_of(id: &str) -> fn(f64, f64) -> f64 {
+    match metric(id) {
+        Some((_, Better::Lower)) => f64::min,
+        _ => f64::max,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +213,9 @@ mod tests {
             ratio(To::Best("older", &["copy", "map"])).values,
             [2.0, 4.0]
         );
+        // Of copy, whose median is 2; map's is 1.5.
+        let by_median = To::BestMedian("best", &["map", "copy"]);
+        assert_eq!(ratio(by_median).values, [2.0, 8.0]);
         assert_eq!(ratio(To::Itself).values, [6.0, 8.0, 9.0]);
     }
 

@@ -37,12 +37,12 @@ pub(crate) fn sockperf_messages(text: &str) -> anyhow::Result<f64> {
     number(word.ok_or_else(|| anyhow!("sockperf told no number of messages"))?)
 }
 
-/// iperf3 -J: what the receiver counted, in Gbit/s.
+/// iperf3 -J: what the receivers counted, in Gbit/s; both ways together, if there were two.
 pub(crate) fn iperf3_gbits(text: &str) -> anyhow::Result<f64> {
     Ok(iperf3_received(text, "bits_per_second")? / 1e9)
 }
 
-/// iperf3 -J: what the receiver counted, in bytes.
+/// iperf3 -J: what the receivers counted, in bytes, likewise.
 pub(crate) fn iperf3_bytes(text: &str) -> anyhow::Result<f64> {
     iperf3_received(text, "bytes")
 }
@@ -52,10 +52,38 @@ fn iperf3_received(text: &str, what: &str) -> anyhow::Result<f64> {
     if let Some(error) = value["error"].as_str() {
         return Err(anyhow!("iperf3: {error}"));
     }
-    value["end"]["sum_received"][what]
-        .as_f64()
-        .filter(|value| *value > 0.0)
-        .ok_or_else(|| anyhow!("iperf3 reported no received bytes"))
+    let sum = |of: &str| value["end"][of][what].as_f64().filter(|sum| *sum > 0.0);
+    let received =
+        sum("sum_received").ok_or_else(|| anyhow!("iperf3 reported no received bytes"))?;
+    Ok(received + sum("sum_received_bidir_reverse").unwrap_or(0.0))
+}
+
+/// pgbench: transactions in a second, and how many there were.
+pub(crate) fn pgbench(text: &str) -> anyhow::Result<(f64, f64)> {
+    let after = |label: &str| {
+        let mut lines = text.lines();
+        let found = lines.find_map(|line| line.strip_prefix(label));
+        let word = found.and_then(|rest| rest.split(['/', ' ']).find(|word| !word.is_empty()));
+        number(word.ok_or_else(|| anyhow!("pgbench told no {label}"))?)
+    };
+    let failed = after("number of failed transactions:").unwrap_or(0.0);
+    if failed > 0.0 {
+        return Err(anyhow!("{failed} transactions of pgbench failed"));
+    }
+    Ok((
+        after("tps =")?,
+        after("number of transactions actually processed:")?,
+    ))
+}
+
+/// dd: bytes copied, and in how many seconds.
+pub(crate) fn dd(text: &str) -> anyhow::Result<(f64, f64)> {
+    let line = text.lines().find(|line| line.contains(" copied, "));
+    let line = line.ok_or_else(|| anyhow!("dd did not tell what it has copied: {text:?}"))?;
+    let (bytes, _) = line.split_once(' ').unwrap_or_default();
+    let (_, rest) = line.split_once(" copied, ").unwrap_or_default();
+    let (seconds, _) = rest.split_once(" s").unwrap_or_default();
+    Ok((number(bytes)?, number(seconds)?))
 }
 
 /// One run of wrk.
@@ -219,6 +247,32 @@ mod tests {
         let gbits = iperf3_gbits(text).expect("rate");
         assert!((gbits - 14.993_679).abs() < 1e-5, "{gbits}");
         assert_eq!(iperf3_bytes(text).expect("bytes"), 1_874_209_908.0);
+    }
+
+    #[test]
+    fn iperf3_counts_both_ways_where_there_are_two() {
+        let text = r#"{"end":{"sum_received":{"bytes":100,"bits_per_second":2e9},
+            "sum_received_bidir_reverse":{"bytes":50,"bits_per_second":1e9}}}"#;
+        assert_eq!(iperf3_bytes(text).expect("bytes"), 150.0);
+        assert_eq!(iperf3_gbits(text).expect("rate"), 3.0);
+    }
+
+    #[test]
+    fn transactions_are_counted_and_none_may_have_failed() {
+        let text = "number of transactions actually processed: 8213\n\
+            number of failed transactions: 0 (0.000%)\nlatency average = 4.871 ms\n\
+            tps = 4105.903214 (without initial connection time)\n";
+        assert_eq!(pgbench(text).expect("tps"), (4105.903214, 8213.0));
+        let failed = text.replace("failed transactions: 0", "failed transactions: 3");
+        assert!(pgbench(&failed).is_err() && pgbench("").is_err());
+    }
+
+    #[test]
+    fn what_dd_has_copied_is_read_from_its_last_line() {
+        let text = "57135+0 records in\n57134+0 records out\n\
+            3744333824 bytes (3.7 GB, 3.5 GiB) copied, 1.99885 s, 1.9 GB/s\n";
+        assert_eq!(dd(text).expect("bytes"), (3_744_333_824.0, 1.99885));
+        assert!(dd("dd: no such file").is_err());
     }
 
     #[test]

@@ -294,13 +294,26 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
     bail!("no free port between 20000 and 30000")
 }
 
-/// Where a program is: on PATH, or where Debian puts servers.
+/// Where a program is: on PATH, or where Debian puts servers. A full path stands for itself.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+        .chain(folders_of_postgres())
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// One for each version of PostgreSQL, the newest first.
+fn folders_of_postgres() -> Vec<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let versions = versions.flatten().filter_map(|version| {
+        let number = version.file_name().to_str()?.parse::<u32>().ok()?;
+        Some((number, version.path().join("bin")))
+    });
+    let mut versions: Vec<(u32, PathBuf)> = versions.collect();
+    versions.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    versions.into_iter().map(|(_, folder)| folder).collect()
 }
 
 /// In a process group of its own, so that it can be ended with all that it starts.
@@ -335,8 +348,11 @@ fn tail(text: &str) -> String {
 /// Does anybody listen on `port` in the network namespace of process `pid`? Looked up, not tried: a connection that only
 /// probes would confuse a server of one client.
 pub(crate) fn listens(pid: u32, port: u16) -> bool {
-    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp"));
-    has_listener(&table.unwrap_or_default(), port)
+    // Java's sockets are of IPv6 and take both.
+    ["tcp", "tcp6"].into_iter().any(|table| {
+        let table = fs::read_to_string(format!("/proc/{pid}/net/{table}"));
+        has_listener(&table.unwrap_or_default(), port)
+    })
 }
 
 fn has_listener(table: &str, port: u16) -> bool {
@@ -390,6 +406,18 @@ mod tests {
         assert!(has_listener(table, 0x5A47));
         assert!(!has_listener(table, 0x5A48));
         assert!(!has_listener(table, 0xC350));
+    }
+
+    #[test]
+    fn a_listener_of_ipv6_is_found_too() {
+        let listener = match TcpListener::bind("[::]:0") {
+            Ok(listener) => listener,
+            Err(why) => return eprintln!("SKIPPED: no IPv6 here: {why}"),
+        };
+        let port = listener.local_addr().expect("its address").port();
+        assert!(listens(std::process::id(), port));
+        drop(listener);
+        assert!(!listens(std::process::id(), port));
     }
 
     #[test]

@@ -101,15 +101,21 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// Processor time that the threads of a process have taken so far, to the nanosecond, in seconds; 0: nobody told.
+/// Processor time that a process has taken so far, with its threads that have ended, to the nanosecond, in seconds; 0:
+/// nobody told.
 pub(crate) fn exact_cpu_seconds(pid: u32) -> f64 {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let threads = threads.into_iter().flatten().flatten();
-    let nanoseconds = threads.filter_map(|thread| {
-        let told = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        told.split_whitespace().next()?.parse::<f64>().ok()
-    });
-    nanoseconds.sum::<f64>() / 1e9
+    let mut clock: libc::clockid_t = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `clock` is a live clock id, which the call fills.
+    let found = unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) };
+    // SAFETY: `time` is a live timespec, which the call fills; any number may be given as a clock.
+    if found != 0 || unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return 0.0;
+    }
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Processor time of the children that have ended and were waited for, in seconds.
@@ -152,6 +158,21 @@ pub(crate) fn raise_descriptor_limit() -> u64 {
 mod tests {
     use super::*;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_process_has_its_own_time_and_one_that_has_ended_has_none() {
+        let (begin, us) = (Instant::now(), std::process::id());
+        let before = exact_cpu_seconds(us);
+        while begin.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let (spent, other) = (exact_cpu_seconds(us) - before, own_cpu_seconds());
+        assert!(before > 0.0 && spent > 0.0005, "{spent}");
+        assert!((exact_cpu_seconds(us) - other).abs() < 0.5);
+        let mut ended = Command::new("true").spawn().expect("true");
+        ended.wait().expect("its end");
+        assert_eq!(exact_cpu_seconds(ended.id()), 0.0);
+    }
 
     #[test]
     fn the_time_of_children_that_have_ended_is_counted() {

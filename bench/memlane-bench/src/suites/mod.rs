@@ -51,7 +51,9 @@ mod tests {
                 .collect();
             let known = |to: &To| match to {
                 To::System(id) => systems.contains(id),
-                To::Best(_, ids) => ids.iter().all(|id| systems.contains(id)),
+                To::Best(_, ids) | To::BestMedian(_, ids) => {
+                    ids.iter().all(|id| systems.contains(id))
+                }
                 To::Row(row) => rows.contains(row.as_str()),
                 To::Itself => true,
             };

@@ -15,7 +15,7 @@ use memlane_transport::engine::Direction;
 use memlane_transport::engine::server::{Job, SessionId};
 use memlane_transport::io::tls::stands_for;
 use memlane_transport::port::{Finished, Identity, Service};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Session {
     /// What both ends can do beyond mainline.
     caps: u16,
     /// Device ids, and the devices' places.
-    devices: HashMap<u32, usize>,
+    devices: BTreeMap<u32, usize>,
     /// What is open under which name.
     names: HashMap<(String, Access), usize>,
 }
@@ -105,7 +105,7 @@ pub struct BlockService {
     // First: it ends only when nothing is under way any more, and only then are the devices closed.
     engine: Engine,
     shared: Arc<Shared>,
-    sessions: HashMap<SessionId, Session>,
+    sessions: BTreeMap<SessionId, Session>,
     devices: Places<Device>,
     running: Places<Running>,
     completions: Vec<Completion>,
@@ -138,7 +138,7 @@ impl BlockService {
             engine: Engine::new(shared.config.store)?,
             looked: shared.changed.load(Ordering::Acquire),
             shared,
-            sessions: HashMap::new(),
+            sessions: BTreeMap::new(),
             devices: Places::default(),
             running: Places::default(),
             completions: Vec::new(),
@@ -553,7 +553,7 @@ impl Service for BlockService {
             Session {
                 party: Arc::new(Party::new(name, who)),
                 caps: 0,
-                devices: HashMap::new(),
+                devices: BTreeMap::new(),
                 names: HashMap::new(),
             },
         );

@@ -28,6 +28,16 @@ pub(super) struct Given {
     pub(super) sent_copied: u64,
     /// Released, while the interface may still read it: it comes back when that is over.
     parked: Vec<(Fragment, Origin)>,
+    /// Memory of an earlier release, for the next one.
+    spare: Freed,
+}
+
+/// Fragments that come back.
+#[derive(Debug, Default)]
+struct Freed {
+    all: Vec<(Fragment, Origin)>,
+    /// Of those that a path has put there: what it calls them.
+    names: Vec<u64>,
 }
 
 impl Shared {
@@ -45,6 +55,7 @@ impl Shared {
                 flights: Flights::default(),
                 sent_copied: 0,
                 parked: Vec::new(),
+                spare: Freed::default(),
             }),
             giver,
         })
@@ -56,21 +67,24 @@ impl Shared {
     }
 
     pub(super) fn release(&self, ranges: &[Range]) -> Result<u32, ReleaseError> {
-        let mut freed = Vec::new();
         let mut given = self.given();
-        let count = given.tokens.release(ranges, |f, o| freed.push((f, o)))?;
-        given.back(count, &mut freed);
+        let mut freed = std::mem::take(&mut given.spare);
+        let all = &mut freed.all;
+        let count = given.tokens.release(ranges, |f, o| all.push((f, o)));
+        given.back(count.unwrap_or(0), all);
         drop(given);
-        self.give(&freed);
-        Ok(count)
+        self.give(&mut freed);
+        self.given().spare = freed;
+        count
     }
 
     fn give_up(&self, token: u32) {
         let mut given = self.given();
-        let mut freed: Vec<_> = given.tokens.give_up(token).into_iter().collect();
-        given.back(u32::from(!freed.is_empty()), &mut freed);
+        let mut freed = Freed::default();
+        freed.all.extend(given.tokens.give_up(token));
+        given.back(u32::from(!freed.all.is_empty()), &mut freed.all);
         drop(given);
-        self.give(&freed);
+        self.give(&mut freed);
     }
 
     /// Hears which sends are over; what was released meanwhile comes back.
@@ -80,10 +94,13 @@ impl Shared {
             let done = given.flights.done(first, last);
             given.sent_copied += if copied { done as u64 } else { 0 };
         });
-        let mut freed = std::mem::take(&mut given.parked);
-        given.back(0, &mut freed);
+        let mut freed = Freed {
+            all: std::mem::take(&mut given.parked),
+            ..Freed::default()
+        };
+        given.back(0, &mut freed.all);
         drop(given);
-        self.give(&freed);
+        self.give(&mut freed);
         told
     }
 
@@ -91,17 +108,20 @@ impl Shared {
     pub(super) fn end(&self) {
         let mut given = self.given();
         given.flights = Flights::default();
-        let mut freed = std::mem::take(&mut given.parked);
-        given.tokens.release_all(|f, o| freed.push((f, o)));
+        let mut all = std::mem::take(&mut given.parked);
+        given.tokens.release_all(|f, o| all.push((f, o)));
         drop(given);
-        self.give(&freed);
+        self.give(&mut Freed {
+            all,
+            ..Freed::default()
+        });
         if let Some(giver) = &self.giver {
             giver.ended();
         }
     }
 
-    /// Bytes of the pool's chunks go there, others to who put them.
-    fn give(&self, freed: &[(Fragment, Origin)]) {
+    /// Bytes of the pool's chunks go there, others to who put them. Nothing of `freed` is left.
+    fn give(&self, freed: &mut Freed) {
         let of_pool = |(fragment, origin): &(Fragment, Origin)| {
             matches!(origin, Origin::Pool).then_some(*fragment)
         };
@@ -109,13 +129,16 @@ impl Shared {
             Origin::Pool => None,
             Origin::Path(name) => Some(*name),
         };
-        let names: Vec<u64> = freed.iter().filter_map(of_path).collect();
+        let Freed { all, names } = freed;
+        names.extend(all.iter().filter_map(of_path));
         if let Some(giver) = self.giver.as_ref().filter(|_| !names.is_empty()) {
-            giver.give(&names);
+            giver.give(names);
             // A token is free by it, which may have been what was lacking.
             self.binding.tell();
         }
-        self.binding.give(freed.iter().filter_map(of_pool));
+        self.binding.give(all.iter().filter_map(of_pool));
+        all.clear();
+        names.clear();
     }
 }
 

@@ -22,9 +22,18 @@ static RUNNING: AtomicU32 = AtomicU32::new(0);
 #[cfg(test)]
 pub static PRETENDED: AtomicU32 = AtomicU32::new(0);
 
+/// For tests: the number of CPUs; 0: as the kernel says.
+#[cfg(test)]
+pub static PRETENDED_CPUS: AtomicU32 = AtomicU32::new(0);
+
 /// Are there more runnable threads than CPUs? `false` if the kernel does not say.
 pub fn are_more_than_cpus() -> bool {
     running() > cpus()
+}
+
+/// Has this machine only one CPU? Then nothing that a spin waits for can come while it spins.
+pub fn is_cpu_the_only_one() -> bool {
+    cpus() == 1
 }
 
 /// The number of runnable threads of this machine, as asked lately; 0 if the kernel does not say.
@@ -79,6 +88,10 @@ fn parse_running(text: &[u8]) -> Option<u32> {
 
 /// The number of CPUs that are switched on.
 fn cpus() -> u32 {
+    #[cfg(test)]
+    if PRETENDED_CPUS.load(Ordering::Relaxed) != 0 {
+        return PRETENDED_CPUS.load(Ordering::Relaxed);
+    }
     let have = CPUS.load(Ordering::Relaxed);
     if have != 0 {
         return have;

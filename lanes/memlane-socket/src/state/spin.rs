@@ -6,8 +6,8 @@
 //! * After spins in vain, the next waits do not spin (1, 2, 4 … 64 waits, then one trial). A sleep that turns out short
 //!   enough ends this.
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
-//!   peer that was last seen on this very CPU, a thread yields (`sched_yield`) instead of spinning: the awaited peer
-//!   gets the CPU, and neither side has to sleep.
+//!   peer that was last seen on this very CPU, or on a machine with only one CPU, a thread yields (`sched_yield`)
+//!   instead of spinning: the awaited peer gets the CPU, and neither side has to sleep.
 //! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
 //!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,
 //!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin.
@@ -174,7 +174,7 @@ fn turn(
     let signals = t.signals.load(Ordering::Relaxed);
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let start = ticks();
-    if here || t.no_spin_until.load(Ordering::Relaxed) > start {
+    if here || runnable::is_cpu_the_only_one() || t.no_spin_until.load(Ordering::Relaxed) > start {
         return let_others_run(budget, ready, peers_us);
     }
     let (mut last, mut ask_at) = (start, start + ASK_AFTER_US * per_us);
@@ -461,6 +461,10 @@ mod tests {
         // A spin that loses its CPU at once yields, and does not ask.
         assert!((0..100).any(|_| is_dear_after_a_spin(u32::MAX)));
         assert!(!is_dear_after_a_spin(1));
+        // On the only CPU, nothing can come while a thread spins: it yields, and the peer's time is no cost of the spin.
+        runnable::PRETENDED_CPUS.store(1, Ordering::Relaxed);
+        assert!((0..100).all(|_| !is_dear_after_a_spin(u32::MAX)));
+        runnable::PRETENDED_CPUS.store(0, Ordering::Relaxed);
         runnable::PRETENDED.store(0, Ordering::Relaxed);
     }
 }

@@ -30,6 +30,6 @@ mod worker;
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};
 pub use admission::Limits;
 pub(crate) use chunks::Claim;
-pub use server::{Server, ServerConfig, serve};
+pub use server::{Server, ServerConfig, SteppedServer, serve};
 pub use session::{ClientConfig, ClientSession, PathInfo, open, open_over_tls};
 pub use worker::{ServedPath, SessionInfo};

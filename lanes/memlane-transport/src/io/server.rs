@@ -76,33 +76,78 @@ where
     S: Service,
     F: Fn(usize) -> io::Result<S> + Send + Sync + 'static,
 {
-    if config.engine.geometry.header() as usize > MAX_TAIL {
-        return Err(io::Error::other(
-            "headers of chunks are too long for frames",
-        ));
-    }
-    let opened: Result<Vec<_>, _> = config.listen.iter().map(listening).collect();
-    let opened = opened?.into_iter();
-    let opened = opened.map(|(socket, address)| (Arc::new(socket), address));
-    let inherited = config.inherited.iter();
-    let inherited = inherited.map(|known| (Arc::clone(&known.socket), known.address().clone()));
-    let (listeners, addresses): (Vec<_>, Vec<_>) = inherited.chain(opened).unzip();
-    let mut server = Server {
-        addresses,
-        mailboxes: Vec::new(),
-        stop: Arc::new((AtomicBool::new(false), EventFd::new()?)),
-        threads: Mutex::default(),
-    };
+    let (mut server, listeners) = Server::listening(&config)?;
     let make = Arc::new(make);
     for number in 0..config.workers.max(1) {
         server.start_worker(number, &config, Arc::clone(&make))?;
     }
-    let acceptor = Acceptor::new(listeners, config.limits, config.tls, &server)?;
-    server.start("memlane-accept", move || acceptor.run())?;
+    server.let_in(listeners, config)?;
     Ok(server)
 }
 
+/// A server whose one worker runs in its owner's thread, a pass at a time: what it executes does not depend on time.
+/// Programs that count instructions use it (`docs/inside/profiling.md`). It never sleeps.
+#[derive(Debug)]
+pub struct SteppedServer<S> {
+    worker: Worker<S>,
+    server: Server,
+}
+
+impl<S: Service> SteppedServer<S> {
+    /// Starts a server with this service. Connections are let in by a thread; everything else is up to [`step`](Self::step).
+    ///
+    /// # Errors
+    /// Those of [`serve`].
+    pub fn new(config: ServerConfig, service: S) -> io::Result<SteppedServer<S>> {
+        let (mut server, listeners) = Server::listening(&config)?;
+        let mailbox = Arc::new(Mailbox::new()?);
+        server.mailboxes.push(Arc::clone(&mailbox));
+        let worker = Worker::new(0, config.engine, service, mailbox)?;
+        server.let_in(listeners, config)?;
+        Ok(SteppedServer { worker, server })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        self.server.addresses()
+    }
+
+    /// Takes what connections have brought, serves it, and answers what is done.
+    pub fn step(&mut self) {
+        self.worker.step();
+    }
+}
+
 impl Server {
+    /// One that nobody works for yet, and the sockets on which it listens.
+    fn listening(config: &ServerConfig) -> io::Result<(Server, Vec<Arc<OwnedFd>>)> {
+        if config.engine.geometry.header() as usize > MAX_TAIL {
+            return Err(io::Error::other(
+                "headers of chunks are too long for frames",
+            ));
+        }
+        let opened: Result<Vec<_>, _> = config.listen.iter().map(listening).collect();
+        let opened = opened?.into_iter();
+        let opened = opened.map(|(socket, address)| (Arc::new(socket), address));
+        let inherited = config.inherited.iter();
+        let inherited = inherited.map(|known| (Arc::clone(&known.socket), known.address().clone()));
+        let (listeners, addresses): (Vec<_>, Vec<_>) = inherited.chain(opened).unzip();
+        let server = Server {
+            addresses,
+            mailboxes: Vec::new(),
+            stop: Arc::new((AtomicBool::new(false), EventFd::new()?)),
+            threads: Mutex::default(),
+        };
+        Ok((server, listeners))
+    }
+
+    /// Starts the thread that lets connections in, and hands them to the workers.
+    fn let_in(&self, listeners: Vec<Arc<OwnedFd>>, config: ServerConfig) -> io::Result<()> {
+        let acceptor = Acceptor::new(listeners, config.limits, config.tls, self)?;
+        self.start("memlane-accept", move || acceptor.run())
+    }
+
     fn start(&self, name: &str, what: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(what)?;
         let mut threads = lock(&self.threads);

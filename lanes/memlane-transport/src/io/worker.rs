@@ -177,6 +177,7 @@ const LAST_JOBS: Duration = Duration::from_secs(30);
 /// A service without a descriptor that has not finished all is asked so often.
 const ASK: Duration = Duration::from_millis(1);
 
+#[derive(Debug)]
 pub(super) struct Worker<S> {
     number: usize,
     engine: Server,
@@ -277,6 +278,11 @@ impl<S: Service> Worker<S> {
             idle = !self.stirred;
         }
         self.finish();
+    }
+
+    /// One pass that does not sleep, by a thread that does other things between two of them.
+    pub(super) fn step(&mut self) {
+        self.pass(Some(Duration::ZERO), false);
     }
 
     /// Looks for a moment, as long as nothing comes: less than a pass, which would find nothing.
@@ -448,7 +454,8 @@ impl<S: Service> Worker<S> {
             session: None,
             interest,
             dirty: false,
-            warm: 0,
+            // Until it is parked, what comes by shared memory rings no bell.
+            warm: WARM,
             _place: arrival.place,
         });
         self.due = None;

@@ -22,7 +22,7 @@ use crate::runner::plan::{Plan, Row as _};
 use crate::runner::turn::{self, Bench, Suite, Turn};
 use crate::sample::Run;
 use crate::suites::sockets::trial::Trial;
-use crate::suites::sockets::works::Line;
+use crate::suites::sockets::works::{Line, Pinning};
 use crate::suites::sockets::{self, work};
 use rows::{Column, Part, Row, WORKS};
 use scene::Scene;
@@ -34,7 +34,7 @@ struct Measured {
     bench: Bench,
     scene: Scene,
     /// Of redis, which asks for requests, by network.
-    rates: [work::Rates; 3],
+    kept: [work::Kept; 3],
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<Run> {
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Run> {
     let mut measured = Measured {
         scene: Scene::new(&bench, wanted),
         bench,
-        rates: Default::default(),
+        kept: Default::default(),
     };
     turn::run(&mut measured, plan)
 }
@@ -58,7 +58,7 @@ impl Measured {
             bench: &self.bench,
             upgrade: UPGRADE,
             side: column.side,
-            pinned: true,
+            pinning: Pinning::Apart,
             network: self.scene.network(column.place)?,
             sockmap: self.scene.sockmap(),
             smc: None,
@@ -77,11 +77,11 @@ impl Measured {
             Row::Opening(_) => None,
         });
         let lines: Vec<&'static Line> = lines.collect();
-        let mut rates = std::mem::take(&mut self.rates[column.place as usize]);
+        let mut kept = std::mem::take(&mut self.kept[column.place as usize]);
         let mut readings = Vec::new();
         let trial = self.trial(column)?;
-        let done = work::measure(&trial, &WORKS[place], &lines, &mut rates, &mut readings);
-        self.rates[column.place as usize] = rates;
+        let done = work::measure(&trial, &WORKS[place], &lines, &mut kept, &mut readings);
+        self.kept[column.place as usize] = kept;
         for reading in readings {
             if let Some(row) = rows.iter().find(|row| row.id() == reading.row) {
                 sockets::keep(turn, row, &column.system, &reading);

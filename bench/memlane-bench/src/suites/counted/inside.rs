@@ -12,7 +12,7 @@ use crate::runner::smc::Smc;
 use crate::runner::turn::Bench;
 use crate::suites::sockets::network::Network;
 use crate::suites::sockets::trial::Trial;
-use crate::suites::sockets::works::Line;
+use crate::suites::sockets::works::{Line, Pinning};
 use crate::suites::sockets::{self, work};
 
 /// What each line for the other half begins with; everything else on the console is chatter.
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Inside) -> anyhow::Result<()> {
     let smc = args.smc.clone().map(Smc::new).transpose()?;
     let bench = Bench::new(Programs::find(None)?, args.seconds)?;
     let network = Network::loopback().with_domain("off");
-    let mut rates = work::Rates::default();
+    let mut kept = work::Kept::default();
     tell(&Answer::Ready)?;
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?).context("a request")?;
@@ -63,12 +63,12 @@ pub(crate) fn run(args: &Inside) -> anyhow::Result<()> {
             bench: &bench,
             upgrade: "auto",
             side,
-            pinned: true,
+            pinning: Pinning::Apart,
             network: &network,
             sockmap: None,
             smc: smc.as_ref(),
         };
-        let done = measure(&trial, &request, &mut rates);
+        let done = measure(&trial, &request, &mut kept);
         tell(&Answer::Done(done.err().map(|error| format!("{error:#}"))))?;
     }
     Ok(())
@@ -80,11 +80,11 @@ fn tell(answer: &Answer) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn measure(trial: &Trial<'_>, request: &Request, rates: &mut work::Rates) -> anyhow::Result<()> {
+fn measure(trial: &Trial<'_>, request: &Request, kept: &mut work::Kept) -> anyhow::Result<()> {
     let work = WORKS.get(request.work).context("an unknown work")?;
     let lines: Vec<&'static Line> = lines(work.lines, &request.rows).collect();
     let mut readings = Vec::new();
-    let done = work::measure(trial, work, &lines, rates, &mut readings);
+    let done = work::measure(trial, work, &lines, kept, &mut readings);
     for reading in readings {
         let figures = sockets::figures(&reading).into_iter();
         let figures = figures.map(|(metric, unit, value)| (metric, unit.to_owned(), value));

@@ -131,7 +131,7 @@ fn goals(row: &Row) -> Vec<Goal> {
         let aim = Aim::AtLeast(times);
         goal(row.row, "throughput", of, To::System(to), aim)
     };
-    let mapped = goal("mapped", RECV_COPY, 1.3);
+    let mapped = goal("mapped", RECV_COPY, 1.1);
     match row.part {
         // What is kept must fit into the ring that the peer writes into.
         Part::Stream if row.hold > RING => vec![mapped],
@@ -152,7 +152,7 @@ mod tests {
             let goals = goals.iter().filter(|goal| goal.row == row);
             goals.map(|goal| (goal.of, goal.aim)).collect::<Vec<_>>()
         };
-        let (lane, mapped) = (("lane", Aim::AtLeast(2.5)), ("mapped", Aim::AtLeast(1.3)));
+        let (lane, mapped) = (("lane", Aim::AtLeast(2.5)), ("mapped", Aim::AtLeast(1.1)));
         assert_eq!(of("kept-1m"), [lane, mapped]);
         assert_eq!(of("kept-32m"), [mapped]);
         assert_eq!(of("tensor"), [("wheel", Aim::AtLeast(0.95))]);

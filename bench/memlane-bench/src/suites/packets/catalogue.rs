@@ -117,7 +117,7 @@ fn goals(row: &Row) -> Vec<Goal> {
                 add(To::System("map"), 50.0);
             }
             if single && row.bytes == 1496 {
-                add(To::System("copy"), 5.0);
+                add(To::System("copy"), 3.0);
             }
             add(OLDER, 1.0);
         }
@@ -157,7 +157,7 @@ mod tests {
                 &To::System("map"),
                 50.0
             ));
-            assert!(has(&goals, &format!("{way}-1496-b1"), &copy, 5.0));
+            assert!(has(&goals, &format!("{way}-1496-b1"), &copy, 3.0));
             assert!(has(&goals, &format!("tcp-{way}-1"), &To::System(VETH), 0.8));
             let memif = |bytes| format!("memif-{way}-{bytes}");
             let count = |row: String| goals.iter().filter(|goal| goal.row == row).count();

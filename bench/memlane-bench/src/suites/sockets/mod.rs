@@ -2,9 +2,10 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | `rows`, `works` | what is measured, of whom |
+//! | `lines`, `rows`, `works` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
 //! | `trial` | one column of a program: its commands, and what they took |
+//! | `owner` | who runs programs that refuse to be root |
 //! | `network` | where server and client are: here, or in two network namespaces |
 //! | `work/` | the drivers, one file a program |
 //! | `peer/` | the embedded pairs |
@@ -13,8 +14,10 @@
 //! `containers` measures with the same `works`, `trial`, `work` and `peer`.
 
 pub(crate) mod catalogue;
+mod lines;
 pub(crate) mod native;
 pub(in crate::suites) mod network;
+mod owner;
 pub(crate) mod peer;
 mod rows;
 pub(in crate::suites) mod trial;
@@ -23,6 +26,8 @@ pub(in crate::suites) mod works;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+use rustix::process::geteuid;
 
 use crate::catalogue::System;
 use crate::exit::{Exit, fail};
@@ -37,10 +42,11 @@ use crate::runner::record::Record;
 use crate::runner::sockmap::Sockmap;
 use crate::runner::turn::{self, Bench, Suite, Turn};
 use crate::sample::Run;
+use lines::WORKS;
 use network::Network;
-use rows::{Kind, Part, Row, WORKS};
+use rows::{Kind, Part, Row};
 use trial::{Reading, Trial};
-use works::{Line, Side};
+use works::{By, Line, Pinning, Side};
 
 /// Programs whose versions stand in the record.
 pub(in crate::suites) const PROGRAMS: &[Asked] = &[
@@ -68,7 +74,7 @@ struct Measured {
     upgrade: String,
     /// The program for iceoryx2, if there is one.
     other: Option<PathBuf>,
-    rates: work::Rates,
+    kept: work::Kept,
     network: Network,
     /// If a row has that column; else, or if there can be none, why not.
     sockmap: Result<Sockmap, String>,
@@ -126,13 +132,13 @@ impl Measured {
             bench,
             upgrade: upgrade.to_owned(),
             other,
-            rates: work::Rates::default(),
+            kept: work::Kept::default(),
             network: Network::loopback(),
             sockmap: sockmap(plan),
         })
     }
 
-    /// Rows of a program in one column: those whose programs have a CPU each, then the others.
+    /// Rows of a program in one column, by their CPUs.
     fn programs(
         &mut self,
         turn: &mut Turn<'_, Row>,
@@ -143,9 +149,9 @@ impl Measured {
         let Some(side) = Side::of(system) else {
             return Ok(());
         };
-        for now in [true, false] {
+        for now in Pinning::ALL {
             let lines = rows.iter().filter_map(|row| match row {
-                Row::Program { line, pinned, .. } if *pinned == now => Some(*line),
+                Row::Program { line, pinning, .. } if *pinning == now => Some(*line),
                 _ => None,
             });
             let lines: Vec<&'static Line> = lines.collect();
@@ -156,22 +162,16 @@ impl Measured {
                 bench: &self.bench,
                 upgrade: &self.upgrade,
                 side,
-                pinned: now,
+                pinning: now,
                 network: &self.network,
                 sockmap: self.sockmap.as_ref().ok(),
                 smc: None,
             };
             let mut readings = Vec::new();
-            let done = work::measure(
-                &trial,
-                &WORKS[place],
-                &lines,
-                &mut self.rates,
-                &mut readings,
-            );
+            let done = work::measure(&trial, &WORKS[place], &lines, &mut self.kept, &mut readings);
             for reading in readings {
                 let row = rows.iter().find(|row| {
-                    matches!(row, Row::Program { line, pinned, .. } if line.id == reading.row && *pinned == now)
+                    matches!(row, Row::Program { line, pinning, .. } if line.id == reading.row && *pinning == now)
                 });
                 if let Some(row) = row {
                     keep(turn, row, system, &reading);
@@ -226,8 +226,11 @@ impl Suite for Measured {
         {
             return Some(why.clone());
         }
-        let needed = WORKS[place].programs.iter().copied();
-        not_installed(needed)
+        let work = &WORKS[place];
+        if work.by == By::Tunnel && !geteuid().is_root() {
+            return Some("not root: another user's sshd lets nobody in".into());
+        }
+        not_installed(work.programs.iter().copied())
     }
 
     fn measure(

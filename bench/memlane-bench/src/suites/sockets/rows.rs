@@ -1,119 +1,9 @@
-//! What is measured of whom: the rows of each program, those of memory that is handed over by name, and their systems.
+//! What is measured of whom: the programs' rows, those of memory that is handed over by name, and their systems.
 
-use super::works::{
-    By, Line, OF_TCP, Side, Work, crowded, grouped, line, size_seconds, step, swept, work,
-};
+use super::lines::{WORKS, WORKS_COUNT};
+use super::works::{By, Line, Pinning, Side, grouped, size_seconds};
 use crate::catalogue::{System, system};
 use crate::runner::plan;
-
-/// All of them, in the order of the table.
-#[rustfmt::skip]
-pub(super) static WORKS: [Work; 13] = [
-    work("embedded", By::Pair, &[line("msg100", "100 B request/response (embedded)", &[])]),
-    Work {
-        programs: &["sockperf"],
-        sides: OF_TCP,
-        ..work("sockperf", By::Sockperf, &SOCKPERF)
-    },
-    Work {
-        programs: &["iperf3"],
-        sides: OF_TCP,
-        ..work("iperf3", By::Iperf3, &IPERF3)
-    },
-    Work {
-        programs: &["nginx", "wrk"],
-        sides: OF_TCP,
-        ..work("nginx", By::Nginx, &NGINX)
-    },
-    Work {
-        programs: &["redis-server", "redis-benchmark"],
-        ..work("redis", By::Redis, &REDIS)
-    },
-    work("embedded", By::Pair, &SHORT),
-    Work {
-        sides: &[Side::Tcp, Side::Nocopy],
-        ..work("embedded", By::OneSided, &[line("one-sided", "client under run, server not (100 B)", &[])])
-    },
-    crowded(&[line("oversubscribed", "4 ping-pong pairs on 2 CPUs (100 B)", &["4", "0"])]),
-    crowded(&[line("oversubscribed-32", "32 ping-pong pairs on 2 CPUs (100 B)", &["32", "0"])]),
-    crowded(&[line("strangers", "4 ping-pong pairs beside 2 that compute, on 2 CPUs (100 B)", &["4", "2"])]),
-    swept("connections", By::Connections, &CONNECTIONS),
-    swept("rr", By::Echo, &RR),
-    swept("stream", By::Stream, &STREAM_SIZES),
-];
-
-#[rustfmt::skip]
-const SOCKPERF: [Line; 2] = [
-    line("sockperf-pp", "sockperf ping-pong, 14 B (one way)", &["ping-pong", "14"]),
-    line("sockperf-tp", "sockperf throughput, 64,000 B", &["throughput", "64000"]),
-];
-/// One thread at each end serves all streams.
-#[rustfmt::skip]
-const IPERF3: [Line; 5] = [
-    line("iperf3", "iperf3, one stream", &[]),
-    line("iperf3-4", "iperf3, 4 streams", &["-P", "4"]),
-    line("iperf3-8", "iperf3, 8 streams", &["-P", "8"]),
-    line("iperf3-back", "iperf3, one stream back", &["-R"]).long(),
-    line("iperf3-zero", "iperf3, one stream by sendfile", &["-Z"]).long(),
-];
-/// Storms: a handshake is due after 8 answers, and its lane pays after some dozens.
-#[rustfmt::skip]
-const SHORT: [Line; 3] = [
-    line("short", "short connections (embedded)", &["--answers", "1"]),
-    line("short-10", "connections of 10 requests (embedded)", &["--answers", "10"]),
-    line("short-30", "connections of 30 requests (embedded)", &["--answers", "30"]).long(),
-];
-/// 500 and 1000 connections are those of the published tables.
-#[rustfmt::skip]
-const NGINX: [Line; 9] = [
-    line("nginx-1", "nginx/wrk, 1 connection", &["1", "1", "index.html"]),
-    line("nginx-16", "nginx/wrk, 16 connections", &["1", "16", "index.html"]).long(),
-    line("nginx-64", "nginx/wrk, 64 connections", &["1", "64", "index.html"]).long(),
-    line("nginx-128", "nginx/wrk, 128 connections", &["1", "128", "index.html"]),
-    line("nginx-500", "nginx/wrk -t 8, 500 connections", &["8", "500", "index.html"]),
-    line("nginx-1000", "nginx/wrk -t 8, 1000 connections", &["8", "1000", "index.html"]).long(),
-    line("nginx-memory-1", "nginx/wrk, 1 connection, no file", &["1", "1", "memory"]),
-    line("nginx-memory-16", "nginx/wrk, 16 connections, no file", &["1", "16", "memory"]).long(),
-    line("nginx-memory-128", "nginx/wrk, 128 connections, no file", &["1", "128", "memory"]).long(),
-];
-/// SET comes first, so that GET finds the key. The last two are those of the published table.
-#[rustfmt::skip]
-const REDIS: [Line; 6] = [
-    line("redis-set-c1", "redis SET -c 1", &["SET", "1", "3"]).long(),
-    line("redis-get-c1", "redis GET -c 1", &["GET", "1", "3"]),
-    line("redis-set-c50", "redis SET -c 50", &["SET", "50", "3"]),
-    line("redis-get-c50", "redis GET -c 50", &["GET", "50", "3"]),
-    line("redis-set-c200", "redis SET -c 200 -d 1024", &["SET", "200", "1024"]).long(),
-    line("redis-get-c200", "redis GET -c 200 -d 1024", &["GET", "200", "1024"]).long(),
-];
-const CONNECTIONS: [Line; 5] = [
-    step("connections-1", 1),
-    step("connections-10", 10),
-    step("connections-100", 100),
-    step("connections-1000", 1_000),
-    step("connections-10000", 10_000),
-];
-/// 1 byte to 4 MiB in steps of four; a short run has every second step, and the largest.
-macro_rules! sizes {
-    ($group:literal) => {
-        [
-            step(concat!($group, "-1"), 1),
-            step(concat!($group, "-4"), 4).long(),
-            step(concat!($group, "-16"), 16),
-            step(concat!($group, "-64"), 64).long(),
-            step(concat!($group, "-256"), 256),
-            step(concat!($group, "-1k"), 1 << 10).long(),
-            step(concat!($group, "-4k"), 1 << 12),
-            step(concat!($group, "-16k"), 1 << 14).long(),
-            step(concat!($group, "-64k"), 1 << 16),
-            step(concat!($group, "-256k"), 1 << 18).long(),
-            step(concat!($group, "-1m"), 1 << 20),
-            step(concat!($group, "-4m"), 1 << 22),
-        ]
-    };
-}
-const RR: [Line; 12] = sizes!("rr");
-const STREAM_SIZES: [Line; 12] = sizes!("stream");
 
 /// What is done with memory by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -186,23 +76,19 @@ pub(super) enum Part {
     ByName,
 }
 
+/// The works, then what is called by name.
+const PARTS: [Part; WORKS_COUNT + 1] = {
+    let mut parts = [Part::ByName; WORKS_COUNT + 1];
+    let mut place = 0;
+    while place < WORKS_COUNT {
+        parts[place] = Part::Work(place);
+        place += 1;
+    }
+    parts
+};
+
 impl plan::Part for Part {
-    const ALL: &'static [Self] = &[
-        Part::Work(0),
-        Part::Work(1),
-        Part::Work(2),
-        Part::Work(3),
-        Part::Work(4),
-        Part::Work(5),
-        Part::Work(6),
-        Part::Work(7),
-        Part::Work(8),
-        Part::Work(9),
-        Part::Work(10),
-        Part::Work(11),
-        Part::Work(12),
-        Part::ByName,
-    ];
+    const ALL: &'static [Self] = &PARTS;
 
     fn word(self) -> &'static str {
         match self {
@@ -227,6 +113,10 @@ impl plan::Part for Part {
             Part::Work(place) => match WORKS[place].by {
                 // Ten thousand connections are opened first, and each is warm.
                 By::Connections => seconds + 1.0,
+                By::Paced => seconds + 0.7,
+                // The Java machine is warm first.
+                By::Netty => seconds.ceil() + 4.0,
+                By::Pgbench | By::Haproxy | By::Tunnel => seconds.ceil() + 1.0,
                 By::Echo | By::Stream => size_seconds(seconds) + 0.07,
                 _ => seconds.ceil() + 0.3,
             },
@@ -258,8 +148,8 @@ pub(super) enum Row {
         /// Of [`WORKS`].
         work: usize,
         line: &'static Line,
-        /// Whether server and client have a CPU each.
-        pinned: bool,
+        /// On which CPUs.
+        pinning: Pinning,
     },
     ByName {
         kind: Kind,
@@ -275,7 +165,11 @@ impl plan::Row for Row {
         for (work, of) in WORKS.iter().enumerate() {
             for line in of.lines {
                 let both = of.pinning.iter();
-                rows.extend(both.map(|&pinned| Row::Program { work, line, pinned }));
+                rows.extend(both.map(|&pinning| Row::Program {
+                    work,
+                    line,
+                    pinning,
+                }));
             }
         }
         for kind in [Kind::Handover, Kind::Carried] {
@@ -320,7 +214,9 @@ impl Row {
     /// Whether its programs run wherever the kernel likes, where they could also be pinned.
     pub(super) fn is_free(&self) -> bool {
         match self {
-            Row::Program { work, pinned, .. } => !pinned && WORKS[*work].pinning.len() > 1,
+            Row::Program { work, pinning, .. } => {
+                *pinning == Pinning::Free && WORKS[*work].pinning.len() > 1
+            }
             Row::ByName { .. } => false,
         }
     }
@@ -352,6 +248,7 @@ mod tests {
     use super::plan::tests::{counts, planned};
     use super::plan::{Part as _, Row as _};
     use super::*;
+    use crate::suites::sockets::works::{RINGS, Work};
 
     fn lines() -> impl Iterator<Item = (&'static Work, &'static Line)> {
         let works = WORKS.iter();
@@ -368,7 +265,7 @@ mod tests {
             told.push(about);
             ids.push(line.id);
         }
-        assert_eq!(ids.len(), 59);
+        assert_eq!(ids.len(), 85);
         assert!(told.contains(&"1,048,576 B there and back (one way)".to_owned()));
         assert_eq!(grouped(100), "100");
     }
@@ -427,11 +324,13 @@ mod tests {
 
     #[test]
     fn names_narrow_what_they_name_and_nothing_else() {
-        assert_eq!(of(&[], false), [59, 4, 7]);
-        assert_eq!(of(&[], true), [59 - 9 - 12, 4, 7]);
-        assert_eq!(of(&["nginx"], false), [9, 3, 0]);
-        assert_eq!(of(&["nginx-16", "iperf3"], true), [4, 3, 0]);
-        assert_eq!(of(&["unix", "tcp"], false), [59, 2, 0]);
+        assert_eq!(of(&[], false), [85, 7, 7]);
+        assert_eq!(of(&[], true), [85 - 13 - 12 - 8, 4, 7]);
+        assert_eq!(of(&["nginx"], false), [10, 3, 0]);
+        assert_eq!(of(&["nginx-16", "iperf3"], true), [5, 3, 0]);
+        assert_eq!(of(&["unix", "tcp"], false), [85 - 8, 2, 0]);
+        assert_eq!(of(&["rings"], false), [8, 7, 0]);
+        assert_eq!(of(&["one-cpu", "paced"], true), [3 + 6, 4, 0]);
         assert_eq!(of(&["native"], true), [0, 0, 7]);
         assert_eq!(of(&["iceoryx2", "native-lane"], true), [0, 0, 2]);
         assert_eq!(of(&["msg100", "native", "ring"], true), [1, 4, 1]);
@@ -443,5 +342,32 @@ mod tests {
     fn only_columns_of_memlane_have_a_mode() {
         let modes = Side::ALL.map(Side::mode);
         assert_eq!(modes, [None, None, None, Some("copy"), Some("nocopy")]);
+    }
+
+    #[test]
+    fn a_ring_of_a_fixed_size_is_a_column_of_its_own() {
+        for side in RINGS {
+            assert_eq!(Side::of(&side.system()), Some(side));
+            assert_eq!(side.mode(), Some("nocopy"));
+        }
+        let sizes = RINGS.map(Side::ring);
+        assert_eq!(
+            (sizes[0], sizes[1], sizes[6]),
+            (None, Some("16K"), Some("16M"))
+        );
+    }
+
+    #[test]
+    fn rows_of_one_cpu_have_no_other_pinning_and_no_free_ones() {
+        let all = Row::all();
+        let together = all.iter().filter(
+            |row| matches!(row, Row::Program { pinning, .. } if *pinning == Pinning::Together),
+        );
+        let names: Vec<String> = together.map(Row::id).collect();
+        assert_eq!(
+            names,
+            ["one-cpu-msg100", "one-cpu-iperf3", "one-cpu-nginx-128"]
+        );
+        assert!(!all.iter().any(|row| row.id() == "pgbench/free"));
     }
 }

@@ -1,13 +1,16 @@
 //! One measurement: a workload, one system, one pinning.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use super::network::{End, Network};
-use super::works::Side;
+use super::owner::Owner;
+use super::works::{Pinning, Side};
 use crate::runner::proc::{self, Job, Service};
 use crate::runner::record::Figure;
 use crate::runner::smc::Smc;
@@ -57,8 +60,8 @@ pub(in crate::suites) struct Trial<'a> {
     pub(in crate::suites) upgrade: &'a str,
     /// Which column.
     pub(in crate::suites) side: Side,
-    /// Server on one CPU, client on another?
-    pub(in crate::suites) pinned: bool,
+    /// On which CPUs.
+    pub(in crate::suites) pinning: Pinning,
     pub(in crate::suites) network: &'a Network,
     /// In the column of that name.
     pub(in crate::suites) sockmap: Option<&'a Sockmap>,
@@ -172,28 +175,59 @@ impl Trial<'_> {
         let file =
             proc::find_program(program).with_context(|| format!("{program} is not installed"))?;
         let args = args.iter().map(OsString::from);
-        Ok(self.wrap(self.side, place, file.into(), args.collect()))
+        let memlane = &self.bench.programs.memlane;
+        Ok(self.wrap(self.side, place, memlane, file.into(), args.collect()))
+    }
+
+    /// The same, run by `owner`.
+    pub(in crate::suites) fn command_of(
+        &self,
+        owner: &Owner,
+        place: Place,
+        program: &str,
+        args: &[&str],
+    ) -> anyhow::Result<Command> {
+        let file =
+            proc::find_program(program).with_context(|| format!("{program} is not installed"))?;
+        let args = args.iter().map(OsString::from);
+        let mut command = self.wrap(
+            self.side,
+            place,
+            &owner.memlane,
+            file.into(),
+            args.collect(),
+        );
+        owner.runs(&mut command);
+        Ok(command)
     }
 
     /// One half of the embedded pair; `side` decides.
     pub(in crate::suites) fn embedded(&self, side: Side, place: Place, args: &[&str]) -> Command {
         let all = ["peer", "embedded"].iter().chain(args).map(OsString::from);
         let exe = self.bench.programs.bench.clone().into();
-        self.wrap(side, place, exe, all.collect())
+        let memlane = &self.bench.programs.memlane;
+        self.wrap(side, place, memlane, exe, all.collect())
     }
 
-    fn wrap(&self, side: Side, place: Place, file: OsString, args: Vec<OsString>) -> Command {
+    fn wrap(
+        &self,
+        side: Side,
+        place: Place,
+        memlane: &Path,
+        file: OsString,
+        args: Vec<OsString>,
+    ) -> Command {
         let mut command = match side.mode() {
             None => self.network.command(place.end, &file),
             Some(mode) => {
-                let memlane = self.bench.programs.memlane.clone().into();
-                let mut command = self.network.command(place.end, &memlane);
+                let mut command = self.network.command(place.end, &memlane.into());
                 command.args(["run", "--upgrade", self.upgrade]);
                 command.args(
                     self.network
                         .domain()
                         .map(|folder| format!("--domain={folder}")),
                 );
+                command.args(side.ring().map(|size| format!("--ring={size}")));
                 command.args(["--mode", mode, "--"]).arg(&file);
                 command
             }
@@ -203,11 +237,13 @@ impl Trial<'_> {
             .env("LC_ALL", "C")
             .env_remove("LD_PRELOAD");
         let [first, second] = self.bench.cpus;
-        let cpus = match (place.cpus, place.end, self.pinned) {
+        let cpus = match (place.cpus, self.pinning, place.end) {
             (Cpus::Both, ..) => vec![first, second],
-            (Cpus::Own, End::Server, true) => vec![first],
-            (Cpus::Own, End::Client, true) => vec![second],
-            (Cpus::Own, _, false) => Vec::new(),
+            (Cpus::Own, Pinning::Apart, End::Client) => vec![second],
+            (Cpus::Own, Pinning::Apart, End::Server) | (Cpus::Own, Pinning::Together, _) => {
+                vec![first]
+            }
+            (Cpus::Own, Pinning::Free, _) => Vec::new(),
         };
         sys::confine(&mut command, &cpus);
         if let (Side::Sockmap, Some(sockmap)) = (side, self.sockmap) {
@@ -269,21 +305,90 @@ impl Trial<'_> {
         server: &Service,
         command: Command,
     ) -> anyhow::Result<Ran> {
-        let (before, wire) = (self.lane(server), self.network.carried());
-        let cpu = || server.cpu_seconds() + sys::children_cpu_seconds();
-        let begin = cpu();
+        let servers = [server];
+        let watch = Watch::begin(self, &servers);
         let text = self.start_for(seconds, command)?.finish()?;
+        Ok(watch.end(text))
+    }
+
+    /// Runs a client of the first of some servers, behind which the others are. It is the first one that tells the lane.
+    pub(in crate::suites) fn run_through(
+        &self,
+        servers: &[&Service],
+        command: Command,
+    ) -> anyhow::Result<Ran> {
+        let watch = Watch::begin(self, servers);
+        let text = self.start(command)?.finish()?;
+        Ok(watch.end(text))
+    }
+
+    /// Runs a client of a server whose processes end with their connections: what they say of the lane is read while the
+    /// client is still busy.
+    pub(in crate::suites) fn run_and_look(
+        &self,
+        server: &Service,
+        command: Command,
+    ) -> anyhow::Result<Ran> {
+        let servers = [server];
+        let watch = Watch::begin(self, &servers);
+        let mut job = self.start(command)?;
+        let begin = Instant::now();
+        while begin.elapsed().as_secs_f64() < self.bench.seconds * LOOK && !job.has_ended()? {
+            sleep(Duration::from_millis(10));
+        }
+        let lane = watch.lane();
+        let text = job.finish()?;
         Ok(Ran {
-            text,
-            lane: self.lane(server).since(&before),
-            cpu: cpu() - begin,
-            carried: self
-                .network
-                .carried()
-                .zip(wire)
-                .map(|(now, then)| now - then),
+            lane,
+            ..watch.end(text)
         })
     }
+}
+
+/// The share of a measurement after which the lane is read, where it cannot be read at the end.
+const LOOK: f64 = 0.75;
+
+/// What some servers had done when a client began.
+struct Watch<'a> {
+    trial: &'a Trial<'a>,
+    servers: &'a [&'a Service],
+    lane: lane::Usage,
+    wire: Option<u64>,
+    cpu: f64,
+}
+
+impl<'a> Watch<'a> {
+    fn begin(trial: &'a Trial<'_>, servers: &'a [&'a Service]) -> Watch<'a> {
+        Watch {
+            trial,
+            servers,
+            lane: trial.lane(servers[0]),
+            wire: trial.network.carried(),
+            cpu: cpu_of(servers),
+        }
+    }
+
+    /// Which way bytes have taken since then.
+    fn lane(&self) -> lane::Usage {
+        self.trial.lane(self.servers[0]).since(&self.lane)
+    }
+
+    /// The client has ended.
+    fn end(&self, text: String) -> Ran {
+        let carried = self.trial.network.carried().zip(self.wire);
+        Ran {
+            text,
+            lane: self.lane(),
+            cpu: cpu_of(self.servers) - self.cpu,
+            carried: carried.map(|(now, then)| now - then),
+        }
+    }
+}
+
+/// Processor seconds of servers, and of clients that have ended.
+fn cpu_of(servers: &[&Service]) -> f64 {
+    let servers = servers.iter().map(|server| server.cpu_seconds());
+    servers.sum::<f64>() + sys::children_cpu_seconds()
 }
 
 fn told_of(host: &str, at: &Address) -> String {

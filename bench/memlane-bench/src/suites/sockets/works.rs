@@ -17,7 +17,29 @@ pub(in crate::suites) enum Side {
     Copy,
     /// Under `memlane run --mode nocopy`.
     Nocopy,
+    /// The same with a ring of a fixed size.
+    Ring {
+        id: &'static str,
+        about: &'static str,
+        /// `--ring` of `memlane run`.
+        size: &'static str,
+    },
 }
+
+const fn ring(id: &'static str, about: &'static str, size: &'static str) -> Side {
+    Side::Ring { id, about, size }
+}
+
+/// A ring that fits itself to its stream, and rings of fixed sizes in steps of four.
+pub(in crate::suites) const RINGS: [Side; 7] = [
+    Side::Nocopy,
+    ring("ring-16k", "ring of 16 KiB", "16K"),
+    ring("ring-64k", "64 KiB", "64K"),
+    ring("ring-256k", "256 KiB", "256K"),
+    ring("ring-1m", "1 MiB", "1M"),
+    ring("ring-4m", "4 MiB", "4M"),
+    ring("ring-16m", "16 MiB", "16M"),
+];
 
 impl Side {
     /// Those of the socket suite, from left to right.
@@ -38,6 +60,7 @@ impl Side {
             Side::Smc => system("smc", "SMC-D loopback", false),
             Side::Copy => system("copy", "memlane copy", true),
             Side::Nocopy => system("nocopy", "memlane nocopy", true),
+            Side::Ring { id, about, .. } => system(id, about, true),
         }
     }
 
@@ -48,12 +71,25 @@ impl Side {
 
     /// The column of that name.
     pub(in crate::suites) fn of(system: &System) -> Option<Side> {
-        Side::ALL.into_iter().find(|side| side.id() == system.id)
+        let all = Side::ALL.into_iter().chain(RINGS);
+        all.into_iter().find(|side| side.id() == system.id)
     }
 
     /// `--mode` of `memlane run`.
     pub(in crate::suites) fn mode(self) -> Option<&'static str> {
-        self.system().ours.then(|| self.id())
+        match self {
+            Side::Copy => Some("copy"),
+            Side::Nocopy | Side::Ring { .. } => Some("nocopy"),
+            Side::Tcp | Side::Unix | Side::Sockmap | Side::Smc => None,
+        }
+    }
+
+    /// `--ring` of `memlane run`, where the column has one.
+    pub(in crate::suites) fn ring(self) -> Option<&'static str> {
+        match self {
+            Side::Ring { size, .. } => Some(size),
+            _ => None,
+        }
     }
 }
 
@@ -83,6 +119,35 @@ pub(in crate::suites) enum By {
     Echo,
     /// Writes of as many bytes, one way.
     Stream,
+    /// The embedded pair, with requests that are due at fixed times. Arguments: requests in a second, connections.
+    Paced,
+    /// Arguments: more of pgbench's flags.
+    Pgbench,
+    /// Arguments: wrk's threads, connections.
+    Haproxy,
+    /// Arguments: wrk's threads, connections.
+    Netty,
+    /// `dd | nc`.
+    Netcat,
+    /// iperf3 through `ssh -L`.
+    Tunnel,
+}
+
+/// On which CPUs a server and its client run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(in crate::suites) enum Pinning {
+    /// A CPU each.
+    Apart,
+    /// The same one.
+    Together,
+    /// Wherever the kernel likes.
+    Free,
+}
+
+impl Pinning {
+    /// In the order in which they are measured.
+    pub(in crate::suites) const ALL: [Pinning; 3] =
+        [Pinning::Apart, Pinning::Together, Pinning::Free];
 }
 
 /// One row of a program.
@@ -120,6 +185,11 @@ pub(in crate::suites) const fn step(id: &'static str, at: u64) -> Line {
 }
 
 impl Line {
+    /// A step with a description of its own.
+    pub(in crate::suites) const fn called(self, about: &'static str) -> Line {
+        Line { about, ..self }
+    }
+
     pub(in crate::suites) const fn long(self) -> Line {
         Line {
             is_quick: false,
@@ -133,12 +203,12 @@ pub(in crate::suites) struct Work {
     /// For `--only`.
     pub(in crate::suites) group: &'static str,
     pub(in crate::suites) by: By,
-    /// Programs that it needs.
+    /// Programs that it needs, and files by their full path.
     pub(in crate::suites) programs: &'static [&'static str],
     /// In which columns it has figures.
     pub(in crate::suites) sides: &'static [Side],
-    /// Whether the programs have a CPU each; and whether they run wherever the kernel likes.
-    pub(in crate::suites) pinning: &'static [bool],
+    /// On which CPUs they are measured.
+    pub(in crate::suites) pinning: &'static [Pinning],
     pub(in crate::suites) lines: &'static [Line],
 }
 
@@ -148,7 +218,7 @@ pub(in crate::suites) const fn work(group: &'static str, by: By, lines: &'static
         by,
         programs: &[],
         sides: &Side::ALL,
-        pinning: &[true, false],
+        pinning: &[Pinning::Apart, Pinning::Free],
         lines,
     }
 }
@@ -156,15 +226,51 @@ pub(in crate::suites) const fn work(group: &'static str, by: By, lines: &'static
 /// Rows of a step each, pinned only.
 pub(in crate::suites) const fn swept(group: &'static str, by: By, lines: &'static [Line]) -> Work {
     Work {
-        pinning: &[true],
+        pinning: &[Pinning::Apart],
         ..work(group, by, lines)
+    }
+}
+
+/// Both ends on one CPU.
+pub(in crate::suites) const fn together(by: By, lines: &'static [Line]) -> Work {
+    Work {
+        pinning: &[Pinning::Together],
+        ..work("one-cpu", by, lines)
+    }
+}
+
+/// Programs of TCP only, on two CPUs: the scheduler places them.
+pub(in crate::suites) const fn several(
+    group: &'static str,
+    by: By,
+    programs: &'static [&'static str],
+    lines: &'static [Line],
+) -> Work {
+    Work {
+        programs,
+        sides: OF_TCP,
+        pinning: &[Pinning::Free],
+        ..work(group, by, lines)
+    }
+}
+
+/// Rows by a ring that fits itself to its stream, and by rings of fixed sizes.
+pub(in crate::suites) const fn by_ring(
+    by: By,
+    programs: &'static [&'static str],
+    lines: &'static [Line],
+) -> Work {
+    Work {
+        programs,
+        sides: &RINGS,
+        ..swept("rings", by, lines)
     }
 }
 
 /// Always on two CPUs: the scheduler places the programs.
 pub(in crate::suites) const fn crowded(lines: &'static [Line]) -> Work {
     Work {
-        pinning: &[false],
+        pinning: &[Pinning::Free],
         ..work("embedded", By::Oversubscribed, lines)
     }
 }

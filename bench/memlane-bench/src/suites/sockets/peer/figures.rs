@@ -41,6 +41,21 @@ pub(crate) struct Sized {
     pub(crate) seconds: f64,
 }
 
+/// What a client with a pace prints, as one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in super::super) struct Paced {
+    /// Requests that were measured.
+    pub(in super::super) requests: u64,
+    /// Time in which they were due.
+    pub(in super::super) seconds: f64,
+    /// Median of the time from when a request was due to its answer.
+    pub(in super::super) p50_ns: u64,
+    /// 99th percentile of it.
+    pub(in super::super) p99_ns: u64,
+    /// Processor time of both ends; `None`: the kernel does not tell it.
+    pub(in super::super) cpu_seconds: Option<f64>,
+}
+
 /// What a client of `opening` prints, as one line of JSON.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(in crate::suites) struct Opened {

@@ -1,12 +1,12 @@
-//! Many connections at once, each end one thread with epoll. By libc's names, not by rustix: a preloaded library sees
-//! no others.
+//! Many connections at once, each end one thread with epoll.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
+use super::epoll::{EVENTS, Epoll, NO_EVENT};
 use super::figures::{MESSAGE, Outcome, nanoseconds, outcome};
 use super::wire::{At, Door, Wire};
 
@@ -17,56 +17,11 @@ use crate::runner::sys;
 const AT_A_TIME: usize = 64;
 /// Answers that each connection has had before it counts: where a lane opens, it opens in these.
 const WARM_UP: u64 = 12;
-/// Events of one wait.
-const EVENTS: u16 = 128;
 /// The listener's number; connections have their places.
 const DOOR: u64 = u64::MAX;
 
 /// Descriptors besides the connections.
 const SPARE: u64 = 200;
-
-struct Epoll(OwnedFd);
-
-impl Epoll {
-    fn new() -> std::io::Result<Epoll> {
-        // SAFETY: takes a number and makes a descriptor, which is ours alone.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // SAFETY: as above.
-        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    fn add(&self, fd: RawFd, number: u64) -> std::io::Result<()> {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN.cast_unsigned(),
-            u64: number,
-        };
-        let epoll = self.0.as_raw_fd();
-        // SAFETY: `event` lives; the kernel only reads it.
-        match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    }
-
-    fn wait(&self, events: &mut [libc::epoll_event; EVENTS as usize]) -> std::io::Result<usize> {
-        let most = libc::c_int::from(EVENTS);
-        let epoll = self.0.as_raw_fd();
-        // SAFETY: there is room for `EVENTS` events.
-        let n = unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), most, -1) };
-        match usize::try_from(n) {
-            Ok(n) => Ok(n),
-            Err(_) => match std::io::Error::last_os_error() {
-                error if error.kind() == ErrorKind::Interrupted => Ok(0),
-                error => Err(error),
-            },
-        }
-    }
-}
-
-const NO_EVENT: libc::epoll_event = libc::epoll_event { events: 0, u64: 0 };
 
 /// Answers until it is ended.
 pub(super) fn serve(door: &Door) -> anyhow::Result<()> {

@@ -1,9 +1,12 @@
 //! The embedded pair: plain programs with sockets of the standard library that know nothing of memlane. Run as separate
 //! processes.
 
+mod epoll;
 pub(in crate::suites) mod figures;
 mod many;
 mod opening;
+mod pace;
+mod paced;
 mod sizes;
 mod wire;
 
@@ -85,6 +88,13 @@ pub(crate) enum Peer {
         #[arg(long)]
         connections: usize,
     },
+    /// Sends 100-byte messages at fixed times, whatever the answers do, and waits asleep.
+    PacedClient {
+        #[command(flatten)]
+        client: Ask,
+        #[command(flatten)]
+        pace: paced::Pace,
+    },
     /// Makes connections to a many-server, and tells how long each takes from the eighth exchange to its lane.
     OpeningClient(opening::Opening),
 }
@@ -104,6 +114,9 @@ pub(crate) fn run(peer: &Peer) -> anyhow::Result<()> {
             kind,
             bytes,
         } => serde_json::to_string(&sizes::measure(&client.at, client.budget()?, *kind, bytes)?),
+        Peer::PacedClient { client, pace } => {
+            serde_json::to_string(&paced::measure(&client.at, client.budget()?, pace)?)
+        }
         Peer::OpeningClient(opening) => serde_json::to_string(&opening::measure(opening)?),
         Peer::ManyClient {
             client,

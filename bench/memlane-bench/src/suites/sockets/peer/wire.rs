@@ -102,10 +102,10 @@ impl Wire {
 
     /// As `read_exact`. Between two programs with sockmap, the kernel ends a blocking read with EAGAIN once in a while: then
     /// it is made again.
-    pub(super) fn read_whole(&mut self, into: &mut [u8]) -> io::Result<()> {
-        let mut have = 0;
+    pub(super) fn read_whole(&self, into: &mut [u8]) -> io::Result<()> {
+        let (mut this, mut have) = (self, 0);
         while have < into.len() {
-            match self.read(&mut into[have..]) {
+            match this.read(&mut into[have..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(n) => have += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -125,21 +125,38 @@ impl Wire {
     }
 }
 
-impl Read for Wire {
+/// Two threads may have an end each.
+impl Read for &Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Wire::Tcp(stream) => stream.read(into),
-            Wire::Unix(stream) => stream.read(into),
+            Wire::Tcp(stream) => (&mut &*stream).read(into),
+            Wire::Unix(stream) => (&mut &*stream).read(into),
         }
+    }
+}
+
+impl Write for &Wire {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(stream) => (&mut &*stream).write(from),
+            Wire::Unix(stream) => (&mut &*stream).write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(into)
     }
 }
 
 impl Write for Wire {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        match self {
-            Wire::Tcp(stream) => stream.write(from),
-            Wire::Unix(stream) => stream.write(from),
-        }
+        (&mut &*self).write(from)
     }
 
     fn flush(&mut self) -> io::Result<()> {

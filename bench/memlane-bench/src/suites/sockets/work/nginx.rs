@@ -1,25 +1,46 @@
 //! nginx and wrk: one worker, keep-alive, a page the size of nginx's own welcome
 //! page, from a file (which nginx opens, asks for its size, reads and closes for each
-//! request) and from nginx's memory (its configuration: what the transport alone brings).
+//! request) and from nginx's memory (its configuration: what the transport alone brings);
+//! and a file of 16 MiB, of which the bytes count.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Context;
 
-use super::super::trial::{Address, Place, Reading, Trial, cpu_of_requests, of_requests};
+use super::super::trial::{
+    Address, Place, Ran, Reading, Trial, cpu_of_bytes, cpu_of_requests, of_requests,
+};
 use super::super::works::Line;
 use crate::runner::parse;
-use crate::runner::proc::free_port;
+use crate::runner::proc::{Service, free_port};
 
 const PAGE_BYTES: usize = 612;
+/// The page that is one: a file of that size.
+const LARGE: &str = "large.bin";
+const LARGE_BYTES: usize = 16 << 20;
 
 pub(super) fn measure(
     trial: &Trial<'_>,
     lines: &[&Line],
     readings: &mut Vec<Reading>,
 ) -> anyhow::Result<()> {
+    let (server, port) = serve(trial, Place::SERVER)?;
+    for line in lines {
+        let [threads, connections, path] = line.args else {
+            anyhow::bail!("a row without its arguments");
+        };
+        let load = [*threads, *connections, *path];
+        let ran = trial.run(&server, wrk(trial, Place::CLIENT, port, load)?)?;
+        readings.push(reading(line.id, path, ran)?);
+    }
+    Ok(())
+}
+
+/// Starts nginx, with its pages.
+pub(super) fn serve(trial: &Trial<'_>, place: Place) -> anyhow::Result<(Service, u16)> {
     let port = free_port()?;
     let folder = site(
         &trial.bench.scratch.name("nginx"),
@@ -27,24 +48,47 @@ pub(super) fn measure(
     )?;
     let (prefix, config) = (text(&folder)?, text(&folder.join("nginx.conf"))?);
     let args = ["-p", &prefix, "-c", &config, "-e", "stderr"];
-    let server = trial.command(Place::SERVER, "nginx", &args)?;
-    let server = trial.serve(server, &Address::Port(port))?;
-    let duration = format!("{}s", trial.whole_seconds());
-    for line in lines {
-        let [threads, connections, path] = line.args else {
-            anyhow::bail!("a row without its arguments");
-        };
-        let url = format!("http://{}:{port}/{path}", trial.network.reached());
-        let mut args = vec!["-t", threads, "-c", connections, "-d", &duration];
-        args.extend(["--latency", &url]);
-        let wrk = trial.command(Place::CLIENT, "wrk", &args)?;
-        let ran = trial.run(&server, wrk)?;
-        let run = parse::wrk(&ran.text).with_context(|| line.id)?;
-        let mut values = of_requests("req/s", [run.rate, run.p50, run.p99]);
+    let server = trial.command(place, "nginx", &args)?;
+    Ok((trial.serve(server, &Address::Port(port))?, port))
+}
+
+/// wrk, with its threads, its connections and the page that it asks for.
+pub(super) fn wrk(
+    trial: &Trial<'_>,
+    place: Place,
+    port: u16,
+    load: [&str; 3],
+) -> anyhow::Result<Command> {
+    wrk_for(trial, place, (port, trial.bench.seconds), load)
+}
+
+/// The same, for so many seconds, of which it takes whole ones.
+pub(super) fn wrk_for(
+    trial: &Trial<'_>,
+    place: Place,
+    (port, seconds): (u16, f64),
+    [threads, connections, path]: [&str; 3],
+) -> anyhow::Result<Command> {
+    let duration = format!("{:.0}s", seconds.ceil().max(1.0));
+    let url = format!("http://{}:{port}/{path}", trial.network.reached());
+    let mut args = vec!["-t", threads, "-c", connections, "-d", &duration];
+    args.extend(["--latency", &url]);
+    trial.command(place, "wrk", &args)
+}
+
+/// What wrk has told.
+pub(super) fn reading(row: &'static str, path: &str, ran: Ran) -> anyhow::Result<Reading> {
+    let run = parse::wrk(&ran.text).with_context(|| row)?;
+    let mut values = Vec::new();
+    if path == LARGE {
+        let bytes = LARGE_BYTES as f64;
+        values.push(("throughput", "MB/s", run.rate * bytes / 1e6));
+        values.extend(cpu_of_bytes(ran.cpu, run.requests * bytes));
+    } else {
+        values.extend(of_requests("req/s", [run.rate, run.p50, run.p99]));
         values.extend(cpu_of_requests(ran.cpu, run.requests));
-        readings.push(ran.reading(line.id, values));
     }
-    Ok(())
+    Ok(ran.reading(row, values))
 }
 
 fn text(path: &Path) -> anyhow::Result<String> {
@@ -61,6 +105,9 @@ fn site(folder: &Path, at: (&str, u16)) -> anyhow::Result<PathBuf> {
     let text_of_page = page_text();
     fs::write(&page, &text_of_page)?;
     fs::set_permissions(&page, fs::Permissions::from_mode(0o644))?;
+    let large = folder.join(LARGE);
+    fs::write(&large, vec![7; LARGE_BYTES])?;
+    fs::set_permissions(&large, fs::Permissions::from_mode(0o644))?;
     fs::write(
         folder.join("nginx.conf"),
         config(&text(folder)?, at, &text_of_page),

@@ -5,16 +5,18 @@ use std::collections::HashMap;
 use anyhow::Context;
 
 use super::super::trial::{Address, Place, Ran, Reading, Trial, cpu_of_requests, of_requests};
-use super::super::works::{Line, Side};
+use super::super::works::{Line, Pinning, Side};
 use crate::runner::parse;
 use crate::runner::proc::Service;
 
-/// Requests of the first, uncounted run that tells how many make up the time asked for.
+/// Requests of the first, uncounted run that tells how many make up the time asked for: as many as this, unless that were
+/// more bytes than [`PROBE_BYTES`].
 const PROBE: f64 = 5000.0;
+const PROBE_BYTES: f64 = 128e6;
 const MOST: f64 = 20_000_000.0;
 
 /// The rate that a row had before: redis-benchmark counts requests, not seconds.
-pub(in crate::suites) type Rates = HashMap<(&'static str, bool, Side), f64>;
+pub(super) type Rates = HashMap<(&'static str, Pinning, Side), f64>;
 
 pub(super) fn measure(
     trial: &Trial<'_>,
@@ -28,16 +30,17 @@ pub(super) fn measure(
         let &[command, clients, bytes] = line.args else {
             anyhow::bail!("a row without its arguments");
         };
+        let least = PROBE.min((PROBE_BYTES / bytes.parse::<f64>()?).ceil());
         let run = |requests| {
             let load = [command, clients, bytes];
             benchmark(trial, &server, &at, load, requests).with_context(|| line.id)
         };
-        let key = (line.id, trial.pinned, trial.side);
+        let key = (line.id, trial.pinning, trial.side);
         let rate = match rates.get(&key) {
             Some(rate) => *rate,
-            None => run(PROBE)?.0.rate,
+            None => run(least)?.0.rate,
         };
-        let requests = (rate * trial.bench.seconds).clamp(PROBE, MOST);
+        let requests = (rate * trial.bench.seconds).clamp(least, MOST);
         let (told, ran) = run(requests)?;
         rates.insert(key, told.rate);
         let mut values = of_requests("req/s", [told.rate, told.p50, told.p99]);

@@ -1,0 +1,32 @@
+//! `dd | nc` to `nc -l`: zeros through a pipe and a connection, in the pieces that nc reads. dd is interrupted when the time
+//! is over, and tells what it has copied.
+
+use super::super::trial::{Address, Place, Reading, Trial, cpu_of_bytes};
+use super::super::works::Line;
+use crate::runner::parse;
+use crate::runner::proc::free_port;
+
+const SERVER: &str = "exec nc.openbsd -d -l \"$1\" \"$2\" >/dev/null";
+const CLIENT: &str = "exec 3>&1; timeout --foreground -s INT \"$3\" dd if=/dev/zero bs=64k 2>&3 \
+    | nc.openbsd -N \"$1\" \"$2\" >/dev/null";
+
+pub(super) fn measure(trial: &Trial<'_>, line: &Line) -> anyhow::Result<Reading> {
+    let port = free_port()?;
+    let (number, seconds) = (port.to_string(), trial.bench.seconds.to_string());
+    let args = ["-c", SERVER, "sh", trial.network.listens(), &number];
+    let server = trial.command(Place::SERVER, "sh", &args)?;
+    let server = trial.serve(server, &Address::Port(port))?;
+    let args = [
+        "-c",
+        CLIENT,
+        "sh",
+        trial.network.reached(),
+        &number,
+        &seconds,
+    ];
+    let ran = trial.run_and_look(&server, trial.command(Place::CLIENT, "sh", &args)?)?;
+    let (bytes, time) = parse::dd(&ran.text)?;
+    let mut values = vec![("throughput", "MB/s", bytes / time.max(1e-9) / 1e6)];
+    values.extend(cpu_of_bytes(ran.cpu, bytes));
+    Ok(ran.reading(line.id, values))
+}
