@@ -1,7 +1,7 @@
 //! What comes in: headers are judged, payload goes to leases, pieces to the volume.
 
 use super::{
-    Conn, EXTENTS_LEN, INBOX, Input, Kind, LARGE, MAX_GATHERED, MAX_REPLIES, Pending, TURN_BYTES,
+    Conn, EXTENTS_LEN, INBOX, Input, Kind, LARGE, MAX_GATHERED, MAX_REPLIES, MAX_UNSENT, Pending,
     Target, Then, Wants,
 };
 use crate::nbd::outbox::Body;
@@ -163,7 +163,7 @@ impl Conn<'_> {
             return None;
         };
         let request = waiting.request;
-        if request.command == cmd::READ && self.outbox.bytes() >= TURN_BYTES {
+        if request.command == cmd::READ && self.outbox.bytes() >= MAX_UNSENT {
             return Some(Wants::Room);
         }
         if self.turn_bytes == 0 {

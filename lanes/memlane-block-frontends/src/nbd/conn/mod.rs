@@ -42,9 +42,12 @@ const MAX_GATHERED: usize = 1 << 20;
 /// Requests that are taken in before what is done is sent: few enough that the client works at the same time as we
 /// do, many enough that few system calls serve them.
 const TURN: usize = 16;
-/// Bytes of reads that are given out before what is done is sent, and that may wait to be sent when more are given out: a
-/// volume that answers at once would otherwise read all of them before the first is sent, out of caches again.
+/// Bytes of reads that are given out before what is done is sent: a volume that answers at once would otherwise read all of
+/// them before the first is sent, out of caches again.
 const TURN_BYTES: usize = 256 * 1024;
+/// Bytes of reads that wait for the client, before no more reads are given out: the next ones are there when it has taken
+/// what its socket holds.
+const MAX_UNSENT: usize = 2 * TURN_BYTES;
 /// How long a thread works for what is under way before it looks at the socket again.
 const LINGER: Duration = Duration::from_micros(100);
 /// Bytes of a list of extents.
