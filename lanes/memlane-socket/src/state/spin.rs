@@ -8,6 +8,8 @@
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
 //!   peer that was last seen on this very CPU, or on a machine with only one CPU, a thread yields (`sched_yield`)
 //!   instead of spinning: the awaited peer gets the CPU, and neither side has to sleep.
+//! * A thread whose waits are mostly longer than half of that sleeps, even where CPUs are free: at 10,000 requests a
+//!   second, it would spin all the time.
 //! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
 //!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,
 //!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin.
@@ -202,8 +204,13 @@ fn turn(
         }
         last = now;
         if now > ask_at {
-            if !do_spins_pay(t, per_us) && runnable::are_more_than_cpus() {
-                note_cost(t, now.wrapping_sub(start), false);
+            let spent = now.wrapping_sub(start);
+            if spent > long_us() * per_us && !do_spins_pay(t, long_us(), per_us) && !is_stream(t) {
+                note_cost(t, spent, false);
+                return Spun::Nothing;
+            }
+            if !do_spins_pay(t, SAVES_US, per_us) && runnable::are_more_than_cpus() {
+                note_cost(t, spent, false);
                 t.dear_until
                     .store(now + DEAR_US * per_us, Ordering::Relaxed);
                 return Spun::Nothing;
@@ -343,10 +350,21 @@ pub fn miss() {
     );
 }
 
-/// Do the spins of this thread save more CPU time than they cost?
-fn do_spins_pay(t: &thread::Thread, per_us: u64) -> bool {
+/// Do the spins of this thread save more than they cost, if each that finds something saves so many microseconds?
+fn do_spins_pay(t: &thread::Thread, saves_us: u64, per_us: u64) -> bool {
     let hits = u64::from(t.spin_hits.load(Ordering::Relaxed));
-    t.spin_cost.load(Ordering::Relaxed) * u64::from(HITS_ALL) <= hits * SAVES_US * 8 * per_us
+    t.spin_cost.load(Ordering::Relaxed) * u64::from(HITS_ALL) <= hits * saves_us * 8 * per_us
+}
+
+/// A wait of so many microseconds is long: a thread whose waits mostly are sleeps, even where CPUs are free. It would use
+/// several times the CPU time for an answer that comes hardly sooner.
+fn long_us() -> u64 {
+    u64::from(config().spin_us) / 2
+}
+
+/// Has this thread received a part of a stream lately? Parked, it would get the next part by TCP.
+fn is_stream(t: &thread::Thread) -> bool {
+    t.naps.load(Ordering::Relaxed) != 0
 }
 
 /// Notes what a spin has cost, in ticks, for the mean of about the last eight.
@@ -393,7 +411,7 @@ pub fn skip_one() {
 /// Counts a sleep of `took` ticks: a spin might have been better.
 pub fn slept(took: u64) {
     let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
-    if took < u64::from(config().spin_us) * per_us {
+    if took < long_us() * per_us {
         let t = thread::current();
         if are_spins_dear(t) {
             return;
@@ -427,11 +445,14 @@ mod tests {
 
     #[test]
     fn a_spin_pays_if_it_saves_more_cpu_time_than_it_costs() {
-        assert!(do_spins_pay(&fresh(), PER_US), "nothing is known yet");
-        assert!(do_spins_pay(&after_spins(10, 2), PER_US));
-        assert!(!do_spins_pay(&after_spins(10, 30), PER_US));
-        assert!(!do_spins_pay(&after_spins(5, 2), PER_US));
-        assert!(!do_spins_pay(&after_spins(0, 0), PER_US));
+        assert!(
+            do_spins_pay(&fresh(), SAVES_US, PER_US),
+            "nothing is known yet"
+        );
+        assert!(do_spins_pay(&after_spins(10, 2), SAVES_US, PER_US));
+        assert!(!do_spins_pay(&after_spins(10, 30), SAVES_US, PER_US));
+        assert!(!do_spins_pay(&after_spins(5, 2), SAVES_US, PER_US));
+        assert!(!do_spins_pay(&after_spins(0, 0), SAVES_US, PER_US));
     }
 
     #[test]
@@ -440,11 +461,47 @@ mod tests {
         for _ in 0..64 {
             note_cost(&t, 2 * PER_US, true);
         }
-        assert!(do_spins_pay(&t, PER_US));
+        assert!(do_spins_pay(&t, SAVES_US, PER_US));
+    }
+
+    /// What the machine is pretended to be, one test at a time.
+    static PRETENDS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn a_thread_whose_waits_are_long_ends_its_spins_early_where_cpus_are_free_too() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        let t = thread::current();
+        let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        runnable::PRETENDED.store(1, Ordering::Relaxed);
+        let budget = 20 * long_us() * per_us;
+        let spins = |hits, us, naps| {
+            let spins = (0..40).map(|_| {
+                for n in 0..200 {
+                    note_cost(t, us * per_us, n % 10 < hits);
+                }
+                t.no_spin_until.store(0, Ordering::Relaxed);
+                t.naps.store(naps, Ordering::Relaxed);
+                let start = ticks();
+                assert_eq!(turn(budget, false, || false, || 0), Spun::Nothing);
+                ticks().wrapping_sub(start)
+            });
+            spins.collect::<Vec<_>>()
+        };
+        // A thread that loses its CPU takes longer, or ends its spin early: of many, some are as they should be.
+        let long = 2 * long_us();
+        let is_early = |took: &u64| *took < budget / 2;
+        assert!(spins(10, long, 0).iter().any(is_early));
+        let all_early = |spins: Vec<u64>| spins.iter().all(is_early);
+        assert!(!all_early(spins(10, 1, 0)), "its peers answer soon");
+        assert!(!all_early(spins(10, long, NAPS)), "it receives a stream");
+        t.naps.store(0, Ordering::Relaxed);
+        runnable::PRETENDED.store(0, Ordering::Relaxed);
     }
 
     #[test]
     fn a_spin_that_does_not_pay_ends_soon_on_a_full_machine_and_only_there() {
+        let _alone = PRETENDS.lock();
         thread::tests::set_own_locator();
         let t = thread::current();
         let budget = 10_000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
