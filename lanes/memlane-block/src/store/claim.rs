@@ -16,9 +16,9 @@ static LOCKED: LazyLock<Mutex<HashMap<Key, Locked>>> = LazyLock::new(Mutex::defa
 
 #[derive(Debug)]
 struct Locked {
-    /// Has the lock until it is closed. Nothing is read or written by it: `io_uring` keeps the files of a killed process
+    /// Has the lock. Nothing is read or written by it: `io_uring` keeps the files of a killed process
     /// open for a while.
-    _file: OwnedFd,
+    file: OwnedFd,
     claims: usize,
 }
 
@@ -42,10 +42,7 @@ impl Claim {
         if refused == Some(rustix::io::Errno::WOULDBLOCK) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        let locked = Locked {
-            _file: file,
-            claims: 1,
-        };
+        let locked = Locked { file, claims: 1 };
         all.insert(key.clone(), locked);
         Ok(Claim(key.clone()))
     }
@@ -59,7 +56,29 @@ impl Drop for Claim {
         };
         locked.claims -= 1;
         if locked.claims == 0 {
+            // To close it would not be enough: a child between fork and exec has the descriptor, and the lock with it.
+            let _ = flock(&locked.file, FlockOperation::Unlock);
             all.remove(&self.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_has_inherited_the_descriptor_keeps_no_lock() {
+        let path = std::env::temp_dir().join(format!("memlane-claim-{}", std::process::id()));
+        std::fs::write(&path, "a volume").expect("written");
+        let key = Key::Test(path.display().to_string());
+        let open = || Ok(OwnedFd::from(std::fs::File::open(&path)?));
+        let claim = Claim::of(&key, open).expect("nobody has it");
+        let inherited = lock(&LOCKED)[&key].file.try_clone().expect("another one");
+        drop(claim);
+        let again = Claim::of(&key, open).map_err(|error| error.raw_os_error());
+        assert!(again.is_ok(), "{again:?}");
+        drop(inherited);
+        let _ = std::fs::remove_file(&path);
     }
 }
