@@ -167,7 +167,7 @@ impl<'a> Servers<'a> {
 
     /// They must come to hold what they held at first.
     fn must_hold_no_more(&self, stage: &Stage) {
-        const GREETINGS: u32 = 5;
+        const GREETINGS: u32 = 15;
         let mut grown = String::new();
         for greeting in 0..=GREETINGS {
             let now = held::by_each(&self.pids());
