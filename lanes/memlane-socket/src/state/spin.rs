@@ -12,7 +12,9 @@
 //!   second, it would spin all the time.
 //! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
 //!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,
-//!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin.
+//!   the score forgives a wait in vain only after two that were not, and up to a thousand waits do not spin. This does not
+//!   hold for the receiver of a stream: parked, it would get the next part by TCP, and the sender would take longer for it
+//!   than the spin takes.
 //! * Where other tasks keep the CPU for longer than a peer would, or the yield brings nothing, the thread sleeps in the
 //!   kernel for a while. The kernel wakes a sleeper with priority. The receiver of a stream naps a few times first,
 //!   awake: parked, it would get the next bytes by TCP.
@@ -67,6 +69,8 @@ const SLEEP_MOST_US: u64 = 1_000_000;
 
 /// A read of this many bytes is part of a stream.
 const BULK: isize = 8 * 1024;
+/// A thread that has made such a read receives a stream until it has spun this many times in vain.
+const VAIN_IN_A_STREAM: u32 = 8;
 /// The number of naps that a receiver takes at most for each such read …
 const NAPS: u32 = 4;
 /// … and their length, in microseconds: the kernel's timer slack, below which naps do not become shorter.
@@ -209,7 +213,8 @@ fn turn(
                 note_cost(t, spent, false);
                 return Spun::Nothing;
             }
-            if !do_spins_pay(t, SAVES_US, per_us) && runnable::are_more_than_cpus() {
+            if !do_spins_pay(t, SAVES_US, per_us) && !is_stream(t) && runnable::are_more_than_cpus()
+            {
                 note_cost(t, spent, false);
                 t.dear_until
                     .store(now + DEAR_US * per_us, Ordering::Relaxed);
@@ -334,6 +339,8 @@ pub fn hit() {
 /// Counts a spin in vain.
 pub fn miss() {
     let t = thread::current();
+    let left = t.stream.load(Ordering::Relaxed);
+    t.stream.store(left.saturating_sub(1), Ordering::Relaxed);
     let (step, skip_most) = if are_spins_dear(t) {
         (2, SKIP_MOST_DEAR)
     } else {
@@ -364,7 +371,7 @@ fn long_us() -> u64 {
 
 /// Has this thread received a part of a stream lately? Parked, it would get the next part by TCP.
 fn is_stream(t: &thread::Thread) -> bool {
-    t.naps.load(Ordering::Relaxed) != 0
+    t.stream.load(Ordering::Relaxed) != 0
 }
 
 /// Notes what a spin has cost, in ticks, for the mean of about the last eight.
@@ -377,16 +384,18 @@ fn note_cost(t: &thread::Thread, cost: u64, is_hit: bool) {
     t.spin_hits.store(hits - hits / 8 + hit, Ordering::Relaxed);
 }
 
-/// Has a spin of this thread not paid lately, on a full machine?
+/// Has a spin of this thread not paid lately, on a full machine? What it saves in a stream is far more than a sleep.
 fn are_spins_dear(t: &thread::Thread) -> bool {
-    t.dear_until.load(Ordering::Relaxed) > ticks()
+    t.dear_until.load(Ordering::Relaxed) > ticks() && !is_stream(t)
 }
 
 /// Notes that this thread has received `n` bytes.
 #[inline(always)]
 pub fn received(n: isize) {
     if n >= BULK {
-        thread::current().naps.store(NAPS, Ordering::Relaxed);
+        let t = thread::current();
+        t.naps.store(NAPS, Ordering::Relaxed);
+        t.stream.store(VAIN_IN_A_STREAM, Ordering::Relaxed);
     }
 }
 
@@ -475,13 +484,13 @@ mod tests {
         let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed);
         runnable::PRETENDED.store(1, Ordering::Relaxed);
         let budget = 20 * long_us() * per_us;
-        let spins = |hits, us, naps| {
+        let spins = |hits, us, stream| {
             let spins = (0..40).map(|_| {
                 for n in 0..200 {
                     note_cost(t, us * per_us, n % 10 < hits);
                 }
                 t.no_spin_until.store(0, Ordering::Relaxed);
-                t.naps.store(naps, Ordering::Relaxed);
+                t.stream.store(stream, Ordering::Relaxed);
                 let start = ticks();
                 assert_eq!(turn(budget, false, || false, || 0), Spun::Nothing);
                 ticks().wrapping_sub(start)
@@ -494,8 +503,11 @@ mod tests {
         assert!(spins(10, long, 0).iter().any(is_early));
         let all_early = |spins: Vec<u64>| spins.iter().all(is_early);
         assert!(!all_early(spins(10, 1, 0)), "its peers answer soon");
-        assert!(!all_early(spins(10, long, NAPS)), "it receives a stream");
-        t.naps.store(0, Ordering::Relaxed);
+        assert!(
+            !all_early(spins(10, long, VAIN_IN_A_STREAM)),
+            "it receives a stream"
+        );
+        t.stream.store(0, Ordering::Relaxed);
         runnable::PRETENDED.store(0, Ordering::Relaxed);
     }
 
@@ -518,6 +530,14 @@ mod tests {
         // A spin that loses its CPU at once yields, and does not ask.
         assert!((0..100).any(|_| is_dear_after_a_spin(u32::MAX)));
         assert!(!is_dear_after_a_spin(1));
+        // The receiver of a stream, parked, would get the next part by TCP: its spins save more than a sleep.
+        received(BULK);
+        assert!((0..VAIN_IN_A_STREAM).all(|_| !is_dear_after_a_spin(u32::MAX)));
+        (0..VAIN_IN_A_STREAM).for_each(|_| miss());
+        assert!(
+            (0..100).any(|_| is_dear_after_a_spin(u32::MAX)),
+            "the stream is over"
+        );
         // On the only CPU, nothing can come while a thread spins: it yields, and the peer's time is no cost of the spin.
         runnable::PRETENDED_CPUS.store(1, Ordering::Relaxed);
         assert!((0..100).all(|_| !is_dear_after_a_spin(u32::MAX)));
