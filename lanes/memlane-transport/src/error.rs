@@ -69,10 +69,39 @@ pub enum PathError {
     Requested,
     /// No encrypted connection came about, or it ended.
     Tls(TlsError),
+    /// The RDMA device, or what is needed for it, says no.
+    Rdma(RdmaError),
+}
+
+/// What RDMA says no to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RdmaError {
+    /// This machine has no RDMA that could be used.
+    Missing,
+    /// The session's memory is more than this process may lock.
+    MemoryLock,
+    /// A work request failed: `enum ibv_wc_status`.
+    Completion(i32),
+}
+
+impl fmt::Display for RdmaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RdmaError::Missing => f.write_str("no RDMA on this machine: `memlane info` says what is missing"),
+            RdmaError::MemoryLock => f.write_str(
+                "the device may not lock the session's memory: raise the limit (ulimit -l, LimitMEMLOCK=)",
+            ),
+            RdmaError::Completion(status) => {
+                write!(f, "RDMA: {}", memlane_verbs::Status::of(*status))
+            }
+        }
+    }
 }
 
 /// Linux's `EACCES`: this client may not have a session of this name.
 pub const EACCES: u16 = 13;
+/// Linux's `EBUSY`: the server has as many connections as it takes, in all or from this address.
+pub const EBUSY: u16 = 16;
 /// Linux's `EPROTONOSUPPORT`: a server without TLS to a client that wants it.
 pub const EPROTONOSUPPORT: u16 = 93;
 /// Linux's `ENOKEY`: a server with TLS to a client without.
@@ -85,6 +114,7 @@ impl PathError {
         match self {
             PathError::Refused(errno) => [EACCES, EPROTONOSUPPORT, ENOKEY].contains(errno),
             PathError::Tls(error) => *error != TlsError::Ended,
+            PathError::Rdma(error) => matches!(error, RdmaError::Missing | RdmaError::MemoryLock),
             _ => false,
         }
     }
@@ -113,6 +143,7 @@ impl fmt::Display for PathError {
             PathError::Superseded => f.write_str("superseded or fenced"),
             PathError::Requested => f.write_str("closed on request"),
             PathError::Tls(error) => write!(f, "{error}"),
+            PathError::Rdma(error) => write!(f, "{error}"),
         }
     }
 }

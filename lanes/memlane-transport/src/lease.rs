@@ -67,6 +67,11 @@ impl Lease {
         Some(lease)
     }
 
+    /// Whose memory it is, if it is its user's.
+    pub(crate) fn memory(&self) -> Option<&Arc<dyn Memory>> {
+        self.memory.as_ref()
+    }
+
     /// The same lease, in a chunk.
     pub(crate) fn in_chunk(self, claim: Claim, bytes: SharedBytes) -> Lease {
         let mut lease = self;

@@ -35,7 +35,7 @@
 //! const CHUNK: usize = 8192;
 //! struct Memory(Vec<u8>);
 //! impl Chunks for Memory {
-//!     fn table(&self, _: SessionId) -> Vec<SgDesc> {
+//!     fn table(&self, _: SessionId, _: LinkId) -> Vec<SgDesc> {
 //!         vec![SgDesc { addr: 0, key: 7, len: 4 * 8192 }]
 //!     }
 //!     fn copy(&self, _: SessionId, chunk: u16, at: u32, into: &mut [u8]) {

@@ -79,7 +79,7 @@ fn said_by_a_client() -> impl Strategy<Value = Said> {
 struct Written(Vec<u8>);
 
 impl Chunks for Written {
-    fn table(&self, _: SessionId) -> Vec<SgDesc> {
+    fn table(&self, _: SessionId, _: LinkId) -> Vec<SgDesc> {
         Vec::new()
     }
 

@@ -23,7 +23,7 @@ use support::{
 fn socket_of(address: &Address) -> SocketAddr {
     match address {
         Address::Tcp(addr) => *addr,
-        Address::Local(name) => panic!("{name} is local"),
+        other => panic!("{other} is not TCP"),
     }
 }
 

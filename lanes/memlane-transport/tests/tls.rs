@@ -49,7 +49,7 @@ fn connect_tls(tls: &ClientTls, paths: &[&Address]) -> Arc<ClientSession> {
 fn socket_of(server: &Server) -> SocketAddr {
     match &server.addresses()[0] {
         Address::Tcp(addr) => *addr,
-        Address::Local(name) => panic!("{name} is local"),
+        other => panic!("{other} is not TCP"),
     }
 }
 

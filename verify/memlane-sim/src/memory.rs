@@ -1,6 +1,6 @@
 //! The server's memory: the chunks of its sessions, which clients may write at any time.
 
-use memlane_transport::engine::server::{Chunks, SessionId};
+use memlane_transport::engine::server::{Chunks, LinkId, SessionId};
 use memlane_transport::wire::SgDesc;
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Memory {
 }
 
 impl Chunks for Memory {
-    fn table(&self, session: SessionId) -> Vec<SgDesc> {
+    fn table(&self, session: SessionId, _: LinkId) -> Vec<SgDesc> {
         let len = u32::from(self.depth) * CHUNK;
         let key = u32::try_from(session.0).unwrap_or(0);
         vec![SgDesc { addr: 0, key, len }]

@@ -263,7 +263,7 @@ fn default_session(path: &PathSpec) -> String {
         .to_string_lossy()
         .into_owned();
     let to = match &path.0.dst {
-        Address::Tcp(address) => address.to_string(),
+        Address::Tcp(address) | Address::Rdma(address) => address.to_string(),
         local @ Address::Local(_) => local.to_string(),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

@@ -182,6 +182,14 @@ fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> 
         }
     }
     let all = || inherited.iter().map(Inherited::address).chain(&listen);
+    if let Some(place) = all().find(is_rdma).filter(|_| !args.insecure) {
+        return Err(fail(
+            Exit::Usage,
+            format!(
+                "clients of {place} do not prove who they are, and nothing is encrypted: use --insecure if you trust the network"
+            ),
+        ));
+    }
     let tcp = |place: &&Address| matches!(place, Address::Tcp(_));
     let beyond = |place: &&Address| matches!(place, Address::Tcp(at) if !at.ip().is_loopback());
     if let Some(place) = all().find(beyond).filter(|_| open) {
@@ -203,6 +211,10 @@ fn places(args: &Args, inherited: &[Inherited]) -> anyhow::Result<Vec<Address>> 
         )),
         _ => Ok(listen),
     }
+}
+
+fn is_rdma(place: &&Address) -> bool {
+    matches!(place, Address::Rdma(_))
 }
 
 fn geometry(args: &Args) -> anyhow::Result<Geometry> {

@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::stats::PathStats;
 use crate::wire::{
     CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate, MAX_PATHS,
-    MAX_REQUEST_HEADER, Replay, Request as Header, RequestKind, SgDesc, Uuid,
+    MAX_REQUEST_HEADER, READ_LEN, Replay, Request as Header, RequestKind, SgDesc, Uuid,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -158,6 +158,8 @@ pub struct Post {
     pub tail_at: u32,
     /// User message and header.
     pub tail: Vec<u8>,
+    /// Where in the tail the description of a read's destination begins: a device may know it by another name.
+    pub into_at: Option<usize>,
     /// The immediate that tells the server.
     pub imm: u32,
 }
@@ -729,6 +731,7 @@ impl Client {
             data: if writes { request.len } else { 0 },
             tail_at: request.len,
             tail,
+            into_at: (read && request.into.is_some()).then_some(usize::from(usr_len) + READ_LEN),
             imm: geometry.request(permit, offset).encode(),
         };
         flight.sent = true;

@@ -86,8 +86,8 @@ impl Config {
 
 /// The memory of a session, which the driver has.
 pub trait Chunks {
-    /// Where a session's chunks are, as [`Control::InfoRsp`] tells it to this client.
-    fn table(&self, session: SessionId) -> Vec<SgDesc>;
+    /// Where a session's chunks are, as [`Control::InfoRsp`] tells it by this connection.
+    fn table(&self, session: SessionId, link: LinkId) -> Vec<SgDesc>;
     /// Copies bytes out of a chunk: once, for a client can write there at any time.
     fn copy(&self, session: SessionId, chunk: u16, at: u32, into: &mut [u8]);
     /// May the client behind this connection have a session of this name? If not: a Linux error number.
@@ -589,7 +589,7 @@ impl Server {
         }
         path.up = true;
         path.pulse.sign(now);
-        let table = chunks.table(home.session);
+        let table = chunks.table(home.session, link);
         let bytes = Control::InfoRsp { chunks: table }.encode();
         self.actions.push_back(Action::Send(link, bytes));
         let session = home.session;

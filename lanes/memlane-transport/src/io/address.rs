@@ -29,12 +29,14 @@ const LONGEST_NAME: usize = 107;
 /// One address of a server.
 ///
 /// Read from text as people write it, which is also what is shown: `tcp://HOST[:PORT]`, `HOST[:PORT]` ([`PORT`] by
-/// default), `local[:NAME]`, `local:/PATH`, and `local:@NAME` for any other name in the abstract namespace. Reading a
+/// default), `rdma://HOST[:PORT]`, `local[:NAME]`, `local:/PATH`, and `local:@NAME` for any other name in the abstract namespace. Reading a
 /// host's name asks the resolver, which may take its time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// Over TCP.
     Tcp(SocketAddr),
+    /// Over RDMA: an address of an interface that belongs to an RDMA device.
+    Rdma(SocketAddr),
     /// On this host: a path if it begins with `/` or `.`, else a name in the abstract namespace.
     Local(String),
 }
@@ -51,6 +53,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Tcp(addr) => write!(f, "tcp://{addr}"),
+            Address::Rdma(addr) => write!(f, "rdma://{addr}"),
             Address::Local(path) if is_path(path) => write!(f, "local:{path}"),
             Address::Local(name) => match name.strip_prefix(LOCAL_PREFIX) {
                 Some(short) if is_plain(short) => write!(f, "local:{short}"),
@@ -67,13 +70,18 @@ impl FromStr for Address {
         match text.strip_prefix("local") {
             Some("") => Ok(Address::local(LOCAL)),
             Some(rest) if rest.starts_with(':') => local(&rest[1..]),
-            _ => {
-                let host = text.strip_prefix("tcp:").unwrap_or(text);
-                let host = host.strip_prefix("//").unwrap_or(host);
-                resolve(host, None).map(Address::Tcp)
-            }
+            _ => remote(text, None),
         }
     }
+}
+
+/// `[tcp://|rdma://]HOST[:PORT]`, to be reached from there.
+fn remote(text: &str, from: Option<IpAddr>) -> Result<Address, String> {
+    let (kind, host): (fn(SocketAddr) -> Address, &str) = match text.strip_prefix("rdma:") {
+        Some(host) => (Address::Rdma, host),
+        None => (Address::Tcp, text.strip_prefix("tcp:").unwrap_or(text)),
+    };
+    resolve(host.strip_prefix("//").unwrap_or(host), from).map(kind)
 }
 
 fn local(name: &str) -> Result<Address, String> {
@@ -176,14 +184,15 @@ impl FromStr for PathAddr {
         {
             return Err("a local path has no address to come from".into());
         }
-        let host = to.strip_prefix("tcp:").unwrap_or(to);
-        let to = resolve(host.strip_prefix("//").unwrap_or(host), Some(from))?;
-        if from.is_ipv4() != to.is_ipv4() {
+        let dst = remote(to, Some(from))?;
+        if let Address::Tcp(to) | Address::Rdma(to) = &dst
+            && from.is_ipv4() != to.is_ipv4()
+        {
             return Err(format!("{from} and {to} are not of one family"));
         }
         Ok(PathAddr {
             src: Some(from),
-            dst: Address::Tcp(to),
+            dst,
         })
     }
 }
@@ -295,6 +304,8 @@ pub(super) fn connecting(path: &PathAddr) -> rustix::io::Result<OwnedFd> {
             let asked = connect(&socket, &unix(name)?);
             (socket, asked)
         }
+        // It has no socket: see `verbs`.
+        Address::Rdma(_) => return Err(Errno::PROTONOSUPPORT),
     };
     match asked {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
@@ -332,6 +343,8 @@ pub(super) fn listening(address: &Address) -> rustix::io::Result<(OwnedFd, Addre
             listen(&socket, BACKLOG)?;
             Ok((socket, address.clone()))
         }
+        // It has no socket: see `verbs`.
+        Address::Rdma(_) => Err(Errno::PROTONOSUPPORT),
     }
 }
 

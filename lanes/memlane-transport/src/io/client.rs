@@ -3,6 +3,7 @@
 //! One thread at a time is in here (`engine::leader` says which). It does what the engine says, in order, and keeps its
 //! promises: a connection that was closed is dropped, with all that it had in its buffers.
 
+mod data;
 mod fetch;
 
 use super::address::{Address, Epoll, Interest, PathAddr, Ready, connecting};
@@ -13,7 +14,9 @@ use super::link::Link;
 use super::link_error::LinkError;
 use super::pool::{ByReads, Pool, Reading};
 use super::port_state::PortState;
+use super::stream::StreamLink;
 use super::tls::{ClientTls, Tls};
+use super::verbs::{Reaches, VerbsLink};
 use crate::engine::client::{Action, AfterRestart, AllDown, Client, Config, Event, Post, Request};
 use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
@@ -22,8 +25,10 @@ use crate::error::{PathError, RequestError, SubmitError};
 use crate::lease::Lease;
 use crate::port::{Completion, News, Submission};
 use crate::wire::{CONN_LEN, MAX_REQUEST_HEADER};
+use memlane_sys::Errno;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -91,6 +96,8 @@ pub(super) struct Core {
     pool: Option<Arc<Pool>>,
     /// What connections of today share, if any does: where leases lie.
     chunks: Option<Arc<Chunks>>,
+    /// Devices by which the server writes to leases itself.
+    reaches: Arc<Reaches>,
     /// By permit.
     flights: Vec<Option<Flight>>,
     /// By slot.
@@ -122,6 +129,7 @@ impl Core {
             ready: Vec::new(),
             pool: None,
             chunks: None,
+            reaches: Arc::default(),
             flights: Vec::new(),
             reading: Vec::new(),
             backlog: VecDeque::new(),
@@ -176,8 +184,8 @@ impl Core {
     }
 
     /// Would a pass find something? To be asked again and again: it changes nothing, and asks no kernel.
-    pub(super) fn has_ready(&self) -> bool {
-        let mut entries = self.links.iter().flatten();
+    pub(super) fn has_ready(&mut self) -> bool {
+        let mut entries = self.links.iter_mut().flatten();
         entries.any(|entry| entry.link.has_ready().unwrap_or(entry.busy > 0))
     }
 
@@ -369,8 +377,8 @@ impl Core {
                     entry.dirty = true;
                 }
             }
-            Action::Post(post) => {
-                self.post(&post);
+            Action::Post(mut post) => {
+                self.post(&mut post);
                 self.engine.take_back(post.tail);
             }
             Action::Close { path, epoch } => {
@@ -385,16 +393,14 @@ impl Core {
     }
 
     fn connect(&mut self, conn: Conn, private: &[u8; CONN_LEN]) {
-        let path = self.addresses.get(&conn.path);
-        let socket = match path.map(connecting) {
-            Some(Ok(socket)) => socket,
-            Some(Err(errno)) => {
-                let why = PathError::Os(errno.raw_os_error());
-                self.failed.push((conn, why));
-                return;
-            }
-            None => {
-                self.failed.push((conn, PathError::Closed));
+        let link = match self.addresses.get(&conn.path) {
+            Some(path) => self.begin(path, private),
+            None => Err(LinkError::Ended),
+        };
+        let link = match link {
+            Ok(link) => link,
+            Err(error) => {
+                self.failed.push((conn, error.for_path()));
                 return;
             }
         };
@@ -404,29 +410,11 @@ impl Core {
             read: true,
             write: true,
         };
-        if let Err(errno) = self.epoll.add(&socket, serial, interest) {
+        if let Err(errno) = self.epoll.add(&link, serial, interest) {
             let why = PathError::Os(errno.raw_os_error());
             self.failed.push((conn, why));
             return;
         }
-        let mut link = Link::new(socket, MAX_MESSAGE);
-        if let Some(PathAddr {
-            dst: Address::Local(_),
-            ..
-        }) = path
-        {
-            link.awaits_descriptors();
-        }
-        if let (Some(tls), Some(Address::Tcp(to))) = (&self.tls, path.map(|path| &path.dst)) {
-            match Tls::client(tls, to.ip()) {
-                Ok(tls) => link.encrypts(tls),
-                Err(error) => {
-                    self.failed.push((conn, PathError::Tls(error)));
-                    return;
-                }
-            }
-        }
-        link.step(Step::Connect, private);
         let entry = Entry {
             conn,
             serial,
@@ -442,7 +430,26 @@ impl Core {
         }
     }
 
-    fn post(&mut self, post: &Post) {
+    /// A connection that is on its way.
+    fn begin(&self, path: &PathAddr, private: &[u8; CONN_LEN]) -> Result<Link, LinkError> {
+        if let Address::Rdma(to) = &path.dst {
+            let from = path.src.map(|ip| SocketAddr::new(ip, 0));
+            return Ok(VerbsLink::to(from, to, private, &self.reaches)?.into());
+        }
+        let socket = connecting(path).map_err(|errno| LinkError::Os(Errno(errno.raw_os_error())))?;
+        let mut link = StreamLink::new(socket, MAX_MESSAGE);
+        match (&path.dst, &self.tls) {
+            (Address::Local(_), _) => link.awaits_descriptors(),
+            (Address::Tcp(to), Some(tls)) => {
+                link.encrypts(Tls::client(tls, to.ip()).map_err(LinkError::Tls)?);
+            }
+            _ => {}
+        }
+        link.step(Step::Connect, private);
+        Ok(link.into())
+    }
+
+    fn post(&mut self, post: &mut Post) {
         let permit = post.ticket.permit;
         let claim_is_good = |flight: &Flight, chunks: Option<&Arc<Chunks>>| {
             let claim = flight.lease.as_ref().and_then(Lease::claim);
@@ -473,6 +480,18 @@ impl Core {
             .and_then(Option::as_ref);
         let flight = flight.filter(|flight| flight.ticket == post.ticket);
         let lease = flight.and_then(|flight| flight.lease.as_ref());
+        let by_device = match (entry.link.reach(), lease, &self.pool) {
+            (Some(reach), Some(lease), Some(pool)) => {
+                match data::for_device(reach, pool, lease, post) {
+                    Ok(data) => Some(data),
+                    Err(error) => {
+                        self.failed.push((post.conn, error.for_path()));
+                        return;
+                    }
+                }
+            }
+            _ => None,
+        };
         if let (Some(lease), true) = (lease, flight.is_some_and(|flight| flight.reads))
             && let Some(reading) = self.reading.get_mut(lease.number() as usize)
         {
@@ -482,9 +501,11 @@ impl Core {
                 len: post.tail_at,
                 into: lease.bytes(),
                 in_place,
+                home: by_device.and_then(|data| data.home),
             });
         }
         let data = lease.map(Lease::bytes).filter(|_| !in_place);
+        let data = by_device.map_or(data, |data| data.bytes);
         let place = WriteTarget {
             addr: post.chunk.addr,
             key: post.chunk.key,
@@ -514,6 +535,7 @@ impl Core {
             Event::PathUp(path) => {
                 self.told.news.push(News::PathUp(path));
                 self.make_pool();
+                self.let_reach(path);
                 self.look_at_chunks();
             }
             Event::PathDown { path, why, .. } => {
@@ -593,9 +615,9 @@ impl Core {
             let Some(entry) = &self.links[at] else {
                 continue;
             };
-            let shared = entry.link.is_shared();
-            if entry.busy > 0 || shared {
-                self.passes += if shared { 0 } else { COSTS };
+            let is_looked_at = entry.link.is_looked_at();
+            if entry.busy > 0 || is_looked_at {
+                self.passes += if is_looked_at { 0 } else { COSTS };
                 self.read(now, at, false);
             }
         }

@@ -1,8 +1,9 @@
 //! Why a connection ends.
 
 use super::frame::FrameError;
-use crate::error::{PathError, TlsError};
+use crate::error::{PathError, RdmaError, TlsError};
 use memlane_sys::Errno;
+use memlane_verbs::{Status, VerbsError};
 use std::fmt;
 
 /// Why a connection is over.
@@ -20,6 +21,10 @@ pub(in crate::io) enum LinkError {
     Queue,
     /// There is no encryption, or it has ended.
     Tls(TlsError),
+    /// A work request of the RDMA device failed.
+    Device(Status),
+    /// There is no RDMA device, or it may not have the memory.
+    Rdma(RdmaError),
 }
 
 impl fmt::Display for LinkError {
@@ -31,6 +36,8 @@ impl fmt::Display for LinkError {
             LinkError::Clogged => f.write_str("the peer does not read"),
             LinkError::Queue => f.write_str("shared queues are not as they must be"),
             LinkError::Tls(error) => write!(f, "{error}"),
+            LinkError::Device(status) => write!(f, "{status}"),
+            LinkError::Rdma(error) => write!(f, "{error}"),
         }
     }
 }
@@ -40,6 +47,19 @@ impl std::error::Error for LinkError {}
 impl From<FrameError> for LinkError {
     fn from(error: FrameError) -> Self {
         LinkError::Frame(error)
+    }
+}
+
+impl From<VerbsError> for LinkError {
+    fn from(error: VerbsError) -> Self {
+        match error {
+            VerbsError::Missing(_) => LinkError::Rdma(RdmaError::Missing),
+            VerbsError::Failed {
+                function: "ibv_reg_mr_iova",
+                errno: libc::ENOMEM | libc::EPERM,
+            } => LinkError::Rdma(RdmaError::MemoryLock),
+            VerbsError::Failed { errno, .. } => LinkError::Os(Errno(errno)),
+        }
     }
 }
 
@@ -63,6 +83,8 @@ impl LinkError {
             LinkError::Clogged => PathError::Misbehaved("it does not read"),
             LinkError::Queue => PathError::Misbehaved("shared queues are not as they must be"),
             LinkError::Tls(error) => PathError::Tls(error),
+            LinkError::Device(status) => PathError::Rdma(RdmaError::Completion(status.number())),
+            LinkError::Rdma(error) => PathError::Rdma(error),
         }
     }
 }

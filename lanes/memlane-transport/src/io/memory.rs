@@ -4,18 +4,22 @@ use super::frame::WriteTarget;
 use super::inflow::Granted;
 use super::link::Link;
 use super::link_error::LinkError;
+use super::verbs::{Reach, Reaches};
 use crate::engine::server::SessionId;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_core::token::Token;
+use memlane_verbs::Id;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One session's chunks.
 #[derive(Debug)]
 pub(super) struct Memory {
-    region: Region,
+    region: Arc<Region>,
+    /// Devices by which clients write there themselves.
+    reaches: Reaches,
     geometry: Geometry,
     /// What its client is told: an address of no process, so that it says nothing about this one.
     base: u64,
@@ -27,7 +31,8 @@ impl Memory {
         let len = geometry.chunk() as usize * usize::from(geometry.depth());
         let key = Token::fresh()?.bits().to_le_bytes();
         Ok(Memory {
-            region: Region::create(c"memlane-session", len, false)?,
+            region: Arc::new(Region::create(c"memlane-session", len, false)?),
+            reaches: Reaches::default(),
             geometry,
             base: (Token::fresh()?.bits() >> 1) & !4095,
             key: u32::from_le_bytes([key[0], key[1], key[2], key[3]]),
@@ -35,15 +40,18 @@ impl Memory {
     }
 
     /// As `rtrs_msg_info_rsp` tells it: in one piece if its length can be told, else each chunk alone.
-    pub(super) fn table(&self) -> Vec<SgDesc> {
+    /// `reach`: to a client that writes by this device, which has a key of its own.
+    pub(super) fn table(&self, reach: Option<&Reach>) -> Vec<SgDesc> {
+        let named = reach.and_then(|reach| reach.name(&self.region.bytes()));
+        let (base, key) = named.unwrap_or((self.base, self.key));
         let (chunk, depth) = (self.geometry.chunk(), u32::from(self.geometry.depth()));
         let (parts, len) = match chunk.checked_mul(depth) {
             Some(all) => (1, all),
             None => (depth, chunk),
         };
         let part = |n: u32| SgDesc {
-            addr: self.base + u64::from(n) * u64::from(len),
-            key: self.key,
+            addr: base + u64::from(n) * u64::from(len),
+            key,
             len,
         };
         (0..parts).map(part).collect()
@@ -53,6 +61,20 @@ impl Memory {
         let len = self.geometry.chunk() as usize;
         let at = len.checked_mul(usize::from(permit))?;
         self.region.bytes().part(at, len)
+    }
+
+    /// Lets the device of `id` write there.
+    pub(super) fn reach(&self, id: &Arc<Id>) -> Result<Arc<Reach>, LinkError> {
+        let reach = self.reaches.of(id)?;
+        let (bytes, owner) = (self.region.bytes(), Arc::clone(&self.region));
+        // SAFETY: the region is mapped as long as it lives.
+        unsafe { reach.add(bytes, Some(self.base), owner)? };
+        Ok(reach)
+    }
+
+    /// Chunks.
+    pub(super) fn depth(&self) -> u16 {
+        self.geometry.depth()
     }
 
     /// With a client of this host.

@@ -1,10 +1,11 @@
-//! The half that does I/O: a client's session, a server, and what they send each other over streams.
+//! The half that does I/O: a client's session, a server, and what they send each other.
 //!
 //! | room | what |
 //! |---|---|
 //! | [`open`], [`ClientSession`] | a client: implements [`Session`](crate::port::Session) |
 //! | [`serve`], [`Server`] | a server: runs a [`Service`](crate::port::Service) in each of its threads |
 //! | [`tls`] | who both ends are, and encryption, between machines |
+//! | `link` | one connection, over a stream (`stream`) or a queue pair (`verbs`) |
 //! | [`frame`], [`inflow`] | the stream's bytes, both ways (`docs/formats/tcp-device.md`); pure |
 
 mod address;
@@ -24,7 +25,9 @@ mod port_state;
 mod server;
 mod session;
 mod shared;
+mod stream;
 pub mod tls;
+mod verbs;
 mod worker;
 
 pub use address::{Address, Inherited, LOCAL, PORT, PathAddr};

@@ -3,7 +3,9 @@
 use super::chunks::{Chunks, Claim};
 use super::frame::WriteTarget;
 use super::inflow::Granted;
+use super::link_error::LinkError;
 use super::port_state::PortState;
+use super::verbs::Reach;
 use crate::engine::path::Conn;
 use crate::lease::{Lease, Lender, Memory};
 use crate::port::LeaseError;
@@ -27,7 +29,7 @@ const MEMORIES: usize = 64;
 /// The slots of a session. It lives until the last lease is dropped.
 #[derive(Debug)]
 pub(super) struct Pool {
-    region: Region,
+    region: Arc<Region>,
     /// What a server is told: addresses of no process, so that they say nothing about this one.
     base: u64,
     key: u32,
@@ -61,7 +63,7 @@ impl Pool {
             _ => u64::MAX,
         };
         Ok(Arc::new(Pool {
-            region: Region::create(c"memlane-leases", slot * count as usize, false)?,
+            region: Arc::new(Region::create(c"memlane-leases", slot * count as usize, false)?),
             base: (random >> 1) & !4095,
             key: Token::fresh()?.bits().to_le_bytes()[..4]
                 .try_into()
@@ -220,6 +222,13 @@ impl Pool {
         again
     }
 
+    /// Lets a device write there.
+    pub(super) fn let_reach(&self, reach: &Reach) -> Result<(), LinkError> {
+        let (bytes, owner) = (self.region.bytes(), Arc::clone(&self.region));
+        // SAFETY: the region is mapped as long as it lives.
+        Ok(unsafe { reach.add(bytes, Some(self.base), owner)? })
+    }
+
     /// How a server is told of a slot.
     pub(super) fn describe(&self, number: u32, len: u32) -> SgDesc {
         SgDesc {
@@ -279,6 +288,8 @@ pub(super) struct Reading {
     pub(super) into: SharedBytes,
     /// It lies in the chunk of the request.
     pub(super) in_place: bool,
+    /// It comes here, and is to be copied to its lease.
+    pub(super) home: Option<SharedBytes>,
 }
 
 /// What a server may write by one connection: slots of reads that were sent by it and are not over.

@@ -4,21 +4,23 @@ use super::address::{self, Address, Epoll, Inherited, Interest, Ready, listening
 use super::admission::{ConnectionSlot, Counts, Limits, Peer};
 use super::frame::{MAX_MESSAGE_TO_SERVER, MAX_TAIL, Step};
 use super::inflow::{Nothing, Received};
-use super::link::Link;
 use super::link_error::LinkError;
+use super::stream::StreamLink;
 use super::tls::{ServerTls, Tls};
+use super::verbs::VerbsLink;
 use super::worker::{Arrival, Mailbox, SessionInfo, Worker};
 use crate::engine::server::Config;
-use crate::error::{ENOKEY, EPROTONOSUPPORT, TlsError};
+use crate::error::{EBUSY, ENOKEY, EPROTONOSUPPORT, TlsError};
 use crate::port::{Identity, Service};
 use crate::wire::{CONN_LEN, ConnReq, ConnRsp};
+use memlane_verbs::{Event, Id, Verbs};
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use rustix::net::{Shutdown, SocketAddrAny, SocketFlags, acceptfrom_with, shutdown, sockopt};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -120,18 +122,20 @@ impl<S: Service> SteppedServer<S> {
 }
 
 impl Server {
-    /// One that nobody works for yet, and the sockets on which it listens.
-    fn listening(config: &ServerConfig) -> io::Result<(Server, Vec<Arc<OwnedFd>>)> {
+    /// One that nobody works for yet, and where its clients come in.
+    fn listening(config: &ServerConfig) -> io::Result<(Server, Vec<Listener>)> {
         if config.engine.geometry.header() as usize > MAX_TAIL {
             return Err(io::Error::other(
                 "headers of chunks are too long for frames",
             ));
         }
-        let opened: Result<Vec<_>, _> = config.listen.iter().map(listening).collect();
+        let opened: io::Result<Vec<_>> = config.listen.iter().map(Listener::at).collect();
         let opened = opened?.into_iter();
-        let opened = opened.map(|(socket, address)| (Arc::new(socket), address));
         let inherited = config.inherited.iter();
-        let inherited = inherited.map(|known| (Arc::clone(&known.socket), known.address().clone()));
+        let inherited = inherited.map(|known| {
+            let socket = Arc::clone(&known.socket);
+            (Listener::Socket(socket), known.address().clone())
+        });
         let (listeners, addresses): (Vec<_>, Vec<_>) = inherited.chain(opened).unzip();
         let server = Server {
             addresses,
@@ -143,7 +147,7 @@ impl Server {
     }
 
     /// Starts the thread that lets connections in, and hands them to the workers.
-    fn let_in(&self, listeners: Vec<Arc<OwnedFd>>, config: ServerConfig) -> io::Result<()> {
+    fn let_in(&self, listeners: Vec<Listener>, config: ServerConfig) -> io::Result<()> {
         let acceptor = Acceptor::new(listeners, config.limits, config.tls, self)?;
         self.start("memlane-accept", move || acceptor.run())
     }
@@ -228,10 +232,42 @@ impl Drop for Server {
     }
 }
 
+/// Where clients come in.
+#[derive(Debug)]
+enum Listener {
+    Socket(Arc<OwnedFd>),
+    Rdma(Id),
+}
+
+/// Connections over RDMA that were asked for and not looked at yet, as for a socket.
+const BACKLOG: i32 = 256;
+
+impl Listener {
+    /// One at this address, which is told back as the kernel has made it.
+    fn at(address: &Address) -> io::Result<(Listener, Address)> {
+        if let Address::Rdma(at) = address {
+            let id = Id::listening(Verbs::find()?, at, BACKLOG)?;
+            let bound = id.local().unwrap_or(*at);
+            return Ok((Listener::Rdma(id), Address::Rdma(bound)));
+        }
+        let (socket, address) = listening(address)?;
+        Ok((Listener::Socket(Arc::new(socket)), address))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Socket(socket) => socket.as_fd(),
+            Listener::Rdma(id) => id.as_fd(),
+        }
+    }
+}
+
 /// A connection that has not said yet what it wants.
 #[derive(Debug)]
 struct Guest {
-    link: Link,
+    link: StreamLink,
     who: Identity,
     name: String,
     place: ConnectionSlot,
@@ -243,7 +279,7 @@ struct Guest {
 /// The thread that lets connections in.
 #[derive(Debug)]
 struct Acceptor {
-    listeners: Vec<Arc<OwnedFd>>,
+    listeners: Vec<Listener>,
     limits: Limits,
     tls: Option<ServerTls>,
     counts: Arc<Mutex<Counts>>,
@@ -269,7 +305,7 @@ const TLS_HANDSHAKE: [u8; 2] = [22, 3];
 
 impl Acceptor {
     fn new(
-        listeners: Vec<Arc<OwnedFd>>,
+        listeners: Vec<Listener>,
         limits: Limits,
         tls: Option<ServerTls>,
         server: &Server,
@@ -333,11 +369,15 @@ impl Acceptor {
 
     fn accept(&mut self, data: u64) {
         let at = usize::try_from(data - FIRST_LISTENER).unwrap_or(usize::MAX);
-        let Some(listener) = self.listeners.get(at) else {
-            return;
+        let accepted = match self.listeners.get(at) {
+            Some(Listener::Socket(listener)) => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                acceptfrom_with(listener, flags)
+            }
+            Some(Listener::Rdma(id)) => return self.hear_asking(id),
+            None => return,
         };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        match acceptfrom_with(listener, flags) {
+        match accepted {
             Ok((socket, from)) => self.welcome(socket, from),
             Err(error) if is_passing(error) => {}
             Err(_) => {
@@ -347,6 +387,38 @@ impl Acceptor {
                     write: false,
                 });
             }
+        }
+    }
+
+    /// Over RDMA, a client says with its first words what it wants.
+    fn hear_asking(&self, listener: &Id) {
+        // What else happens to a listener ends nothing that is there; an error of the channel comes again.
+        while let Ok(Some(event)) = listener.event() {
+            if let Event::Request(id, private) = event {
+                self.welcome_over_rdma(id, &private);
+            }
+        }
+    }
+
+    /// If there is a place for it. Dropped, it is refused.
+    fn welcome_over_rdma(&self, id: Id, private: &[u8]) {
+        let (Some(peer), Some(private)) = (id.peer(), private.first_chunk()) else {
+            return;
+        };
+        let host = Peer::Host(peer.ip());
+        let Some(place) = ConnectionSlot::take(&self.counts, host, &self.limits) else {
+            // A client that has gone does not hear it.
+            let _ = id.reject(&no(EBUSY));
+            return;
+        };
+        if let Ok(link) = VerbsLink::asked(id, private) {
+            self.bring(Arrival {
+                link: link.into(),
+                who: Identity::Unknown,
+                peer: format!("rdma:{peer}"),
+                place,
+                private: *private,
+            });
         }
     }
 
@@ -382,7 +454,7 @@ impl Acceptor {
         let Some(place) = ConnectionSlot::take(&self.counts, peer, &self.limits) else {
             return;
         };
-        let mut link = Link::new(socket, MAX_MESSAGE_TO_SERVER);
+        let mut link = StreamLink::new(socket, MAX_MESSAGE_TO_SERVER);
         match tls.map(Tls::server) {
             None => {}
             Some(Ok(tls)) => link.encrypts(tls),
@@ -482,18 +554,23 @@ impl Acceptor {
         if let Some(sessions) = guest.link.certified() {
             guest.who = Identity::Certificate(sessions);
         }
+        self.bring(Arrival {
+            link: guest.link.into(),
+            who: guest.who,
+            peer: guest.name,
+            place: guest.place,
+            private,
+        });
+    }
+
+    /// To the worker that has its session.
+    fn bring(&self, arrival: Arrival) {
         // What cannot be read is refused by any worker.
-        let session = ConnReq::decode(&private).map_or([0; 16], |req| req.session);
+        let session = ConnReq::decode(&arrival.private).map_or([0; 16], |req| req.session);
         let number = u128::from_le_bytes(session) % self.workers.len() as u128;
         let worker = usize::try_from(number).ok();
         if let Some(mailbox) = worker.and_then(|at| self.workers.get(at)) {
-            mailbox.bring(Arrival {
-                link: guest.link,
-                who: guest.who,
-                peer: guest.name,
-                place: guest.place,
-                private,
-            });
+            mailbox.bring(arrival);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::inflow::Received;
 use super::link::Link;
 use super::link_error::LinkError;
 use super::memory::{Memories, Memory};
+use super::verbs::Reach;
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
 use crate::error::PathError;
@@ -116,18 +117,35 @@ struct Entry {
     _place: ConnectionSlot,
 }
 
+impl Entry {
+    /// Before it is accepted: what both ends, or the device, share of the session's memory.
+    fn make_ready(&mut self) -> Result<(), LinkError> {
+        let Some(memory) = &self.memory else {
+            return Ok(());
+        };
+        match &mut self.link {
+            Link::Verbs(link) => link.make_ready(memory.reach(link.id())?, memory.depth()),
+            Link::Stream(_) if self.may_share => memory.share(&mut self.link),
+            Link::Stream(_) => Ok(()),
+        }
+    }
+}
+
 /// What the engine sees of sessions, and of the service.
 struct View<'a, S> {
     memories: &'a Memories,
     service: &'a RefCell<S>,
     names: &'a RefCell<BTreeMap<SessionId, String>>,
     who: &'a Identity,
+    /// Of the connection that asks, if it is one over RDMA.
+    reach: Option<&'a Reach>,
 }
 
 impl<S: Service> Chunks for View<'_, S> {
-    fn table(&self, session: SessionId) -> Vec<SgDesc> {
+    fn table(&self, session: SessionId, _: LinkId) -> Vec<SgDesc> {
         let memory = self.memories.get(session);
-        memory.map(|memory| memory.table()).unwrap_or_default()
+        let table = memory.map(|memory| memory.table(self.reach));
+        table.unwrap_or_default()
     }
 
     fn copy(&self, session: SessionId, chunk: u16, at: u32, into: &mut [u8]) {
@@ -286,7 +304,7 @@ impl<S: Service> Worker<S> {
     }
 
     /// Looks for a moment, as long as nothing comes: less than a pass, which would find nothing.
-    fn look(&self) {
+    fn look(&mut self) {
         for _ in 0..LOOKS {
             if self.running > 0 || self.has_ready() {
                 return;
@@ -295,8 +313,9 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    fn has_ready(&self) -> bool {
-        let mut warm = self.links.iter().flatten().filter(|entry| entry.warm > 0);
+    fn has_ready(&mut self) -> bool {
+        let links = self.links.iter_mut().flatten();
+        let mut warm = links.filter(|entry| entry.warm > 0);
         warm.any(|entry| entry.link.has_ready().unwrap_or(true))
     }
 
@@ -377,7 +396,7 @@ impl<S: Service> Worker<S> {
         for at in 0..self.links.len() {
             if let Some(entry) = self.links[at].as_mut().filter(|entry| entry.warm > 0) {
                 entry.warm -= 1;
-                self.passes += if entry.link.is_shared() { 0 } else { COSTS };
+                self.passes += if entry.link.is_looked_at() { 0 } else { COSTS };
                 let id = entry.id;
                 self.read(now, id, false);
                 // Not looked at any more: from now on it rings.
@@ -526,6 +545,7 @@ impl<S: Service> Worker<S> {
                 service: &self.service,
                 names: &self.names,
                 who: &entry.who,
+                reach: entry.link.reach(),
             };
             self.engine.on_message(now, id, inbound, &view);
         }
@@ -602,9 +622,7 @@ impl<S: Service> Worker<S> {
                 let memory = session.and_then(|session| self.memories.get(session).cloned());
                 if let Some(entry) = self.entry(link) {
                     (entry.session, entry.memory) = (session, memory);
-                    if let (Some(memory), true) = (&entry.memory, entry.may_share)
-                        && let Err(error) = memory.share(&mut entry.link)
-                    {
+                    if let Err(error) = entry.make_ready() {
                         self.failed.push((link, error.for_path()));
                         return;
                     }

@@ -17,6 +17,7 @@ impl Core {
         let copied = match (entry.link.is_shared(), errno) {
             (true, 0) => self.pull(at, conn, id as usize)?,
             (true, _) => 0,
+            (false, _) if entry.link.reach().is_some() => self.fetch_home(conn, id as usize),
             (false, _) => entry.link.take_copied(),
         };
         let flight = self.flights.get_mut(id as usize).and_then(Option::as_mut);
@@ -24,6 +25,20 @@ impl Core {
             lease.note_copied(u32::try_from(copied).unwrap_or(u32::MAX));
         }
         Ok(())
+    }
+
+    /// What was read came to the slot of its lease, if the device does not reach the lease. How many bytes were copied?
+    fn fetch_home(&self, conn: Conn, permit: usize) -> u64 {
+        let flight = self.flights.get(permit).and_then(Option::as_ref);
+        let lease = flight.and_then(|flight| flight.lease.as_ref());
+        let reading = lease.and_then(|lease| *self.reading.get(lease.number() as usize)?);
+        let reading = reading.filter(|reading| reading.by == conn);
+        let Some((reading, home)) = reading.and_then(|r| Some((r, r.home?))) else {
+            return 0;
+        };
+        // SAFETY: both are mapped for their lengths; the lease is no part of its slot.
+        unsafe { reading.into.copy_in(0, home.as_ptr(), home.len()) };
+        home.len() as u64
     }
 
     /// What was read lies in its chunk; if its lease does not, it is copied out. How many bytes were?

@@ -156,7 +156,7 @@ impl Inner {
         loop {
             self.passes.fetch_add(1, Ordering::Relaxed);
             if then == Then::Again {
-                self.look(&core);
+                self.look(&mut core);
             }
             core.pass(std::mem::take(&mut all));
             let parks = match then {
@@ -184,7 +184,7 @@ impl Inner {
     }
 
     /// Looks for a moment, until something has come by a connection or into the submit queue.
-    fn look(&self, core: &Core) {
+    fn look(&self, core: &mut Core) {
         for _ in 0..LOOKS {
             if core.has_ready() || self.leadership.is_pending() {
                 return;

@@ -1,0 +1,146 @@
+//! Volumes over RDMA, between processes of a guest whose kernel has an RDMA device made of software (rxe, RoCE on a veth pair).
+//!
+//! `./dev test-kernels` runs all stories.
+#![cfg(target_arch = "x86_64")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use memlane_fixtures::guest::{self, Guest, Kernel, Outcome};
+use memlane_system::blocks::{has, memlane, must};
+use memlane_system::harness::TempDir;
+
+/// Debian 12's newer kernel.
+const NEWER: &str = "linux-image-6.12-amd64";
+/// Emulated, everything takes ten times as long.
+const LIMIT: Duration = Duration::from_secs(240);
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// One end of a veth pair is an RDMA device, by which it reaches itself. A device on the loopback interface has no route.
+const DEVICE: &str = r"
+export PATH=/bin
+export XDG_RUNTIME_DIR=/run
+mkdir -p /vols /mnt /var
+/opt/ip link set lo up
+/opt/ip link add v0 type veth peer name v1
+/opt/ip link set v0 up
+/opt/ip link set v1 up
+/opt/ip addr add 192.0.2.1/24 dev v0
+/opt/rdma link add r0 type rxe netdev v0
+/opt/rdma link show
+ls /dev/infiniband
+";
+
+/// A server, and a volume of it as a file.
+const VOLUME: &str = r"
+dd if=/dev/zero of=/vols/disk bs=1M count=16 2>/dev/null
+memlane serve --root /vols --listen rdma://192.0.2.1 --insecure --queue-depth 128 >/tmp/serve.log 2>&1 &
+tries=0
+until memlane map rdma://192.0.2.1 disk --as fuse:/tmp/disk; do
+    tries=$((tries + 1))
+    cat /tmp/serve.log
+    [ $tries -lt 5 ]
+    sleep 1
+done
+memlane session show || true
+";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
+
+/// A program without what only a debugger needs: all of it is in the guest's memory.
+fn stripped(from: &Path, folder: &Path) -> PathBuf {
+    let small = folder.join(from.file_name().expect("a file"));
+    let mut strip = Command::new("strip");
+    strip.args(["-o", text(&small), text(from)]);
+    must(strip);
+    small
+}
+
+fn found(program: &str) -> PathBuf {
+    let mut which = Command::new("/bin/sh");
+    which.args(["-c", &format!("readlink -f $(command -v {program})")]);
+    PathBuf::from(must(which).trim())
+}
+
+/// rdma-core, as far as it is loaded at run time.
+fn rdma_core(mut guest: Guest) -> Result<Guest, String> {
+    for library in [
+        "libibverbs.so.1",
+        "librdmacm.so.1",
+        "libibverbs/librxe-rdmav34.so",
+        "libgcc_s.so.1",
+    ] {
+        let place = format!("{LIBRARIES}/{library}");
+        guest = guest.program(Path::new(&place), &place)?;
+    }
+    let driver = "/etc/libibverbs.d/rxe.driver";
+    Ok(guest.file(Path::new(driver), driver))
+}
+
+fn guest(kernel: &Kernel, folder: &Path) -> Result<Guest, String> {
+    let modules = [
+        "crc32_generic",
+        "veth",
+        "rdma_rxe",
+        "rdma_ucm",
+        "ib_uverbs",
+        "fuse",
+    ];
+    let mut guest = Guest::new(kernel)
+        .modules(&modules)
+        .memory(768)
+        .cpus(2)
+        .limit(LIMIT)
+        .program(&stripped(&memlane(), folder), "/bin/memlane")?;
+    for program in ["ip", "rdma"] {
+        guest = guest.program(&found(program), &format!("/opt/{program}"))?;
+    }
+    rdma_core(guest)
+}
+
+/// Runs a story; `None`: something is missing here, which is said.
+fn told(test: &str, story: &str) -> Option<Outcome> {
+    let missing = ["strip", "ip", "rdma"]
+        .into_iter()
+        .find(|program| !has(program));
+    let missing = missing.map(|program| format!("no {program}"));
+    let library = Path::new(LIBRARIES).join("librdmacm.so.1");
+    let missing = missing.or_else(|| (!library.exists()).then(|| "no rdma-core".into()));
+    let ready = match missing {
+        Some(missing) => Err(missing),
+        None => guest::qemu().and_then(|()| Kernel::of_package(NEWER)),
+    };
+    let kernel = match ready {
+        Ok(kernel) => kernel,
+        Err(why) => {
+            eprintln!("SKIPPED {test}: {why}");
+            return None;
+        }
+    };
+    let folder = TempDir::new(test);
+    let guest = guest(&kernel, folder.path()).expect("programs of this machine");
+    Some(guest.start(&format!("{DEVICE}{story}")).finish())
+}
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn a_volume_is_mapped_over_rdma_and_what_is_written_is_read_back() {
+    let story = format!(
+        "{VOLUME}
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
+dd if=/tmp/data of=/tmp/disk bs=128k conv=notrunc,fsync
+echo 3 >/proc/sys/vm/drop_caches
+dd if=/tmp/disk of=/tmp/back bs=128k count=64
+cmp /tmp/data /tmp/back
+cmp -n 8388608 /tmp/data /vols/disk
+memlane vol unmap /tmp/disk
+"
+    );
+    if let Some(outcome) = told("rdma-volume", &story) {
+        assert!(outcome.ok, "{}", outcome.console);
+        println!("{}", outcome.console);
+    }
+}
