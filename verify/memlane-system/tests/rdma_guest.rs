@@ -43,7 +43,7 @@ until memlane map rdma://192.0.2.1 disk --as fuse:/tmp/disk; do
     [ $tries -lt 5 ]
     sleep 1
 done
-memlane session show || true
+memlane session ls
 ";
 
 fn text(path: &Path) -> &str {
@@ -80,7 +80,7 @@ fn rdma_core(mut guest: Guest) -> Result<Guest, String> {
     Ok(guest.file(Path::new(driver), driver))
 }
 
-fn guest(kernel: &Kernel, folder: &Path) -> Result<Guest, String> {
+fn guest(kernel: &Kernel, more: &[&str], folder: &Path) -> Result<Guest, String> {
     let modules = [
         "crc32_generic",
         "veth",
@@ -91,6 +91,7 @@ fn guest(kernel: &Kernel, folder: &Path) -> Result<Guest, String> {
     ];
     let mut guest = Guest::new(kernel)
         .modules(&modules)
+        .modules(more)
         .memory(768)
         .cpus(2)
         .limit(LIMIT)
@@ -101,8 +102,33 @@ fn guest(kernel: &Kernel, folder: &Path) -> Result<Guest, String> {
     rdma_core(guest)
 }
 
+/// Mainline's RTRS and RNBD, built for this kernel; where `./dev test-kernels` has put them.
+const MODULES: &str = "MEMLANE_RNBD_MODULES";
+
+/// Mainline's modules of one end.
+const MAINLINE_CLIENT: &[&str] = &["rtrs-core", "rtrs-client", "rnbd-client"];
+const MAINLINE_SERVER: &[&str] = &["brd", "rtrs-core", "rtrs-server", "rnbd-server"];
+
+/// The kernel with mainline's modules.
+fn with_mainline(kernel: Kernel) -> Result<Kernel, String> {
+    let folder = std::env::var_os(MODULES).map(PathBuf::from);
+    let folder = folder.ok_or_else(|| format!("{MODULES} is not set: ./dev test-kernels"))?;
+    let names = [
+        "rtrs-core",
+        "rtrs-client",
+        "rtrs-server",
+        "rnbd-client",
+        "rnbd-server",
+    ];
+    let mut kernel = kernel;
+    for name in names {
+        kernel = kernel.with_module(&folder.join(format!("{name}.ko")));
+    }
+    Ok(kernel)
+}
+
 /// Runs a story; `None`: something is missing here, which is said.
-fn told(test: &str, story: &str) -> Option<Outcome> {
+fn told(test: &str, mainline: &[&str], story: &str) -> Option<Outcome> {
     let missing = ["strip", "ip", "rdma"]
         .into_iter()
         .find(|program| !has(program));
@@ -113,15 +139,19 @@ fn told(test: &str, story: &str) -> Option<Outcome> {
         Some(missing) => Err(missing),
         None => guest::qemu().and_then(|()| Kernel::of_package(NEWER)),
     };
+    let ready = ready.and_then(|kernel| match mainline {
+        [] => Ok(kernel),
+        _ => with_mainline(kernel),
+    });
     let kernel = match ready {
-        Ok(kernel) => kernel,
+        Ok(ready) => ready,
         Err(why) => {
             eprintln!("SKIPPED {test}: {why}");
             return None;
         }
     };
     let folder = TempDir::new(test);
-    let guest = guest(&kernel, folder.path()).expect("programs of this machine");
+    let guest = guest(&kernel, mainline, folder.path()).expect("programs of this machine");
     Some(guest.start(&format!("{DEVICE}{story}")).finish())
 }
 
@@ -136,10 +166,69 @@ echo 3 >/proc/sys/vm/drop_caches
 dd if=/tmp/disk of=/tmp/back bs=128k count=64
 cmp /tmp/data /tmp/back
 cmp -n 8388608 /tmp/data /vols/disk
-memlane vol unmap /tmp/disk
+memlane vol unmap disk
 "
     );
-    if let Some(outcome) = told("rdma-volume", &story) {
+    if let Some(outcome) = told("rdma-volume", &[], &story) {
+        assert!(outcome.ok, "{}", outcome.console);
+        println!("{}", outcome.console);
+    }
+}
+
+/// The kernel's client maps a volume of ours: what it writes is in the file, what is in the file it reads.
+const MAPPED_BY_MAINLINE: &str = r#"
+dd if=/dev/urandom of=/vols/disk bs=1M count=16 2>/dev/null
+memlane serve --root /vols --listen rdma://192.0.2.1 --insecure --queue-depth 128 >/tmp/serve.log 2>&1 &
+sleep 1
+echo "sessname=mainline path=ip:192.0.2.1@ip:192.0.2.1 device_path=disk access_mode=rw" \
+    >/sys/devices/virtual/rnbd-client/ctl/map_device || { cat /tmp/serve.log; dmesg | tail -30; exit 1; }
+ls /sys/block | grep rnbd
+cat /sys/block/rnbd0/size
+dd if=/dev/rnbd0 of=/tmp/back bs=128k
+cmp /tmp/back /vols/disk
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
+dd if=/tmp/data of=/dev/rnbd0 bs=128k conv=fsync
+cmp -n 8388608 /tmp/data /vols/disk
+echo 3 >/proc/sys/vm/drop_caches
+blockdev --flushbufs /dev/rnbd0
+dd if=/dev/rnbd0 of=/tmp/back bs=4k count=2048
+cmp /tmp/data /tmp/back
+cat /tmp/serve.log
+echo normal >/sys/block/rnbd0/rnbd/unmap_device
+dmesg | grep -iE 'warn|bug|rnbd|rtrs' | tail -20
+"#;
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn mainlines_client_maps_a_volume_of_ours() {
+    if let Some(outcome) = told("rdma-mainline-client", MAINLINE_CLIENT, MAPPED_BY_MAINLINE) {
+        assert!(outcome.ok, "{}", outcome.console);
+        println!("{}", outcome.console);
+    }
+}
+
+/// The kernel's server has a disk in memory; we map it.
+const SERVED_BY_MAINLINE: &str = r#"
+dd if=/dev/urandom of=/dev/ram0 bs=1M count=16 2>/dev/null
+memlane map rdma://192.0.2.1 /dev/ram0 --as fuse:/tmp/disk || { dmesg | tail -30; exit 1; }
+memlane session ls
+dd if=/tmp/disk of=/tmp/back bs=128k
+cmp /tmp/back /dev/ram0
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
+dd if=/tmp/data of=/tmp/disk bs=128k conv=notrunc,fsync
+echo 3 >/proc/sys/vm/drop_caches
+blockdev --flushbufs /dev/ram0
+cmp -n 8388608 /tmp/data /dev/ram0
+dd if=/tmp/disk of=/tmp/back bs=4k count=2048
+cmp /tmp/data /tmp/back
+memlane vol unmap /dev/ram0 || memlane vol ls
+dmesg | grep -iE 'warn|bug|rnbd|rtrs' | tail -20
+"#;
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn we_map_a_device_of_mainlines_server() {
+    if let Some(outcome) = told("rdma-mainline-server", MAINLINE_SERVER, SERVED_BY_MAINLINE) {
         assert!(outcome.ok, "{}", outcome.console);
         println!("{}", outcome.console);
     }

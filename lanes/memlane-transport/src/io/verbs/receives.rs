@@ -27,7 +27,7 @@ impl Receives {
         long: usize,
     ) -> Result<Receives, VerbsError> {
         let count = count.max(LONG + 1);
-        let long = long.next_multiple_of(SHORT);
+        let long = long.max(SHORT).next_multiple_of(SHORT);
         let len = LONG as usize * long + (count - LONG) as usize * SHORT;
         let receives = Receives {
             slots: Buffer::new(domain, len)?,
