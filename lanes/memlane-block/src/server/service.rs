@@ -376,7 +376,11 @@ impl BlockService {
         if opener.revoked.load(Ordering::Acquire) {
             return Err(Errno(libc::ENODEV));
         }
-        let first = io.sector.checked_mul(SECTOR.into());
+        let first = match io.op {
+            // Mainline's client says 2^64 − 1: the kernel gives a flush no place.
+            Op::Flush => Some(0),
+            _ => io.sector.checked_mul(SECTOR.into()),
+        };
         let checked = first.ok_or(Errno::INVAL).and_then(|first| {
             let data = check(job, chunk, io, caps, opener.access)?;
             opener.backing.check(io.op, first, io.len)?;
