@@ -4,7 +4,9 @@
 
 use crate::address::{from_c, to_c};
 use crate::error::VerbsError;
-use crate::layout::{CmEvent, CmId, ConnectionParameters, Context, EventChannel, PORT_SPACE_TCP, event};
+use crate::layout::{
+    CmEvent, CmId, ConnectionParameters, Context, EventChannel, PORT_SPACE_TCP, event,
+};
 use crate::library::Verbs;
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
@@ -102,15 +104,12 @@ impl Drop for Channel {
 
 /// Makes reads of a descriptor return at once.
 pub(crate) fn set_nonblocking(fd: c_int) -> Result<(), VerbsError> {
-    // SAFETY: flags of a descriptor that its owner keeps open meanwhile.
-    let done = unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)
-    };
-    match done {
-        0.. => Ok(()),
-        _ => Err(VerbsError::last("fcntl")),
-    }
+    // SAFETY: its owner keeps it open meanwhile.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::io::ioctl_fionbio(fd, true).map_err(|error| VerbsError::Failed {
+        function: "ioctl",
+        errno: error.raw_os_error(),
+    })
 }
 
 fn milliseconds(time: Duration) -> c_int {
@@ -127,7 +126,14 @@ impl Id {
         let mut raw = null_mut();
         let create = verbs.functions.rdma_create_id;
         // SAFETY: the channel lives as long as the id, which is written on success.
-        let made = unsafe { create(channel.raw.as_ptr(), &raw mut raw, null_mut(), PORT_SPACE_TCP) };
+        let made = unsafe {
+            create(
+                channel.raw.as_ptr(),
+                &raw mut raw,
+                null_mut(),
+                PORT_SPACE_TCP,
+            )
+        };
         match (made, NonNull::new(raw)) {
             (0, Some(raw)) => Ok(Id {
                 raw,
@@ -263,7 +269,12 @@ impl Id {
         // SAFETY: an event that is ours until it is acknowledged.
         let (kind, status, private, id) = unsafe {
             let event = &*raw;
-            (event.kind, event.status, private_data(&event.parameters), event.id)
+            (
+                event.kind,
+                event.status,
+                private_data(&event.parameters),
+                event.id,
+            )
         };
         // SAFETY: acknowledged once; all that was to be had of it was copied.
         unsafe { (functions.rdma_ack_cm_event)(raw) };

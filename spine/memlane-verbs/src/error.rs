@@ -156,6 +156,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_as_it_is() {
         let error = VerbsError::Missing("no RDMA: install rdma-core".into());
-        assert_eq!(io::Error::from(error).to_string(), "no RDMA: install rdma-core");
+        assert_eq!(
+            io::Error::from(error).to_string(),
+            "no RDMA: install rdma-core"
+        );
     }
 }

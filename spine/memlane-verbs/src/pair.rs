@@ -312,8 +312,7 @@ impl Completions {
         let most = c_int::try_from(most).unwrap_or(c_int::MAX);
         let bell = channel.raw.as_ptr();
         // SAFETY: as above; the channel lives longer than the queue.
-        let raw =
-            unsafe { (functions.ibv_create_cq)(device.as_ptr(), most, null_mut(), bell, 0) };
+        let raw = unsafe { (functions.ibv_create_cq)(device.as_ptr(), most, null_mut(), bell, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_create_cq"))?;
         Ok(Completions { raw, channel })
     }

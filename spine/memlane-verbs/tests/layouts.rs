@@ -108,7 +108,10 @@ fn program() -> String {
         "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n",
     );
     for (expression, value) in facts() {
-        let _ = writeln!(c, "_Static_assert({expression} == {value}, \"{expression}\");");
+        let _ = writeln!(
+            c,
+            "_Static_assert({expression} == {value}, \"{expression}\");"
+        );
     }
     for (name, value) in NUMBERS {
         let _ = writeln!(c, "_Static_assert((long){name} == {value}, \"{name}\");");

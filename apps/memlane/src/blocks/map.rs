@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// Print one JSON document with the place of the volume
     #[arg(long)]
     json: bool,
-    /// Server: tcp://HOST[:PORT], HOST[:PORT], local or local:NAME; several, separated by commas, are several paths. Or
+    /// Server: tcp://HOST[:PORT], HOST[:PORT], rdma://HOST[:PORT], local or local:NAME; several, separated by commas, are several paths. Or
     /// file:PATH: a file or block device of this machine, without a server
     #[arg(value_name = "SERVER|file:PATH")]
     servers: String,

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Folder with the volumes; clients cannot reach anything outside it
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// Listen here: tcp://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the sockets of the service manager,
+    /// Listen here: tcp://ADDRESS[:PORT], rdma://ADDRESS[:PORT], local or local:NAME; can be repeated [default: the sockets of the service manager,
     /// or local and tcp://127.0.0.1:1234]
     #[arg(long, value_name = "WHERE")]
     listen: Vec<Address>,

@@ -33,7 +33,7 @@ use crate::cli::values::size;
 #[derive(clap::Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Server, as for memlane map (tcp://HOST[:PORT], local, local:NAME), or file:PATH
+    /// Server, as for memlane map (tcp://HOST[:PORT], rdma://HOST[:PORT], local, local:NAME), or file:PATH
     server: String,
     /// Name of the volume on the server
     #[arg(default_value = "", hide_default_value = true)]

@@ -44,7 +44,7 @@ pub struct Thread {
     pub skip: AtomicU32,
     /// The number of naps that this thread may still take instead of parking: see `spin`.
     pub naps: AtomicU32,
-    /// The number of spins in vain until this thread no longer counts as the receiver of a stream: see `spin`.
+    /// How many more spins may find nothing while this thread still counts as the receiver of a stream: see `spin`.
     pub stream: AtomicU32,
     /// The number of bytes in `outbox`: see `lane::outbox`.
     pub outbox_len: AtomicU32,

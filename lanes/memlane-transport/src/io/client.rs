@@ -436,7 +436,8 @@ impl Core {
             let from = path.src.map(|ip| SocketAddr::new(ip, 0));
             return Ok(VerbsLink::to(from, to, private, &self.reaches)?.into());
         }
-        let socket = connecting(path).map_err(|errno| LinkError::Os(Errno(errno.raw_os_error())))?;
+        let socket =
+            connecting(path).map_err(|errno| LinkError::Os(Errno(errno.raw_os_error())))?;
         let mut link = StreamLink::new(socket, MAX_MESSAGE);
         match (&path.dst, &self.tls) {
             (Address::Local(_), _) => link.awaits_descriptors(),

@@ -63,7 +63,11 @@ impl Pool {
             _ => u64::MAX,
         };
         Ok(Arc::new(Pool {
-            region: Arc::new(Region::create(c"memlane-leases", slot * count as usize, false)?),
+            region: Arc::new(Region::create(
+                c"memlane-leases",
+                slot * count as usize,
+                false,
+            )?),
             base: (random >> 1) & !4095,
             key: Token::fresh()?.bits().to_le_bytes()[..4]
                 .try_into()
@@ -226,7 +230,7 @@ impl Pool {
     pub(super) fn let_reach(&self, reach: &Reach) -> Result<(), LinkError> {
         let (bytes, owner) = (self.region.bytes(), Arc::clone(&self.region));
         // SAFETY: the region is mapped as long as it lives.
-        Ok(unsafe { reach.add(bytes, Some(self.base), owner)? })
+        unsafe { reach.add(bytes, Some(self.base), owner) }.map_err(LinkError::from)
     }
 
     /// How a server is told of a slot.

@@ -32,7 +32,11 @@ pub(super) fn for_device(
     // A path that has just come up by another device.
     pool.let_reach(reach)?;
     // A read's tail lies where its data would end.
-    let len = if post.into_at.is_some() { post.tail_at } else { post.data };
+    let len = if post.into_at.is_some() {
+        post.tail_at
+    } else {
+        post.data
+    };
     let part = lease.bytes().part(0, len as usize);
     let home = pool.bytes(lease.number());
     let home = home.and_then(|home| home.part(0, len as usize));

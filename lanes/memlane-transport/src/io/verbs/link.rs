@@ -15,7 +15,9 @@ use crate::io::link_error::LinkError;
 use crate::wire::{CONN_LEN, ConnReq, ConnRsp, DESC_LEN};
 use memlane_core::access::SharedBytes;
 use memlane_sys::Errno;
-use memlane_verbs::{Capacity, Completed, Completion, Event, Id, Pair, Status, Verb, Verbs, VerbsError};
+use memlane_verbs::{
+    Capacity, Completed, Completion, Event, Id, Pair, Status, Verb, Verbs, VerbsError,
+};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -219,10 +221,18 @@ impl VerbsLink {
     }
 
     /// At a server: makes ready what `reach` may be reached by, for a session of this many chunks.
-    pub(in crate::io) fn make_ready(&mut self, reach: Arc<Reach>, depth: u16) -> Result<(), LinkError> {
+    pub(in crate::io) fn make_ready(
+        &mut self,
+        reach: Arc<Reach>,
+        depth: u16,
+    ) -> Result<(), LinkError> {
         let depth = u32::from(depth);
         self.make_queues(reach, depth + BESIDE)?;
-        let long = if self.cid == 0 { MAX_MESSAGE_TO_SERVER } else { 0 };
+        let long = if self.cid == 0 {
+            MAX_MESSAGE_TO_SERVER
+        } else {
+            0
+        };
         self.post_receives(depth, long)?;
         Ok(())
     }
@@ -315,7 +325,10 @@ impl VerbsLink {
         match what {
             Completed::Sent => queues.sends.completed(&mut queues.pair, number)?,
             Completed::Message { len, immediate } => {
-                let message = queues.receives.as_ref().and_then(|r| r.message(number, len));
+                let message = queues
+                    .receives
+                    .as_ref()
+                    .and_then(|r| r.message(number, len));
                 queues.receive_again(number)?;
                 match message {
                     // Mainline invalidates keys by messages without anything in them.
@@ -399,7 +412,11 @@ impl VerbsLink {
         let data = data.filter(|_| place.len > 0);
         let data = data.and_then(|data| data.part(0, place.len as usize));
         // The tail comes behind the data: one write for both.
-        let begin = if data.is_some() { 0 } else { u64::from(place.tail_at) };
+        let begin = if data.is_some() {
+            0
+        } else {
+            u64::from(place.tail_at)
+        };
         let verb = Verb::WriteImmediate {
             to: place.addr + begin,
             key: place.key,

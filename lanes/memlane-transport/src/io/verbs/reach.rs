@@ -61,7 +61,9 @@ impl Reach {
 
     /// These bytes for a work request, if the device reaches them.
     pub(in crate::io) fn piece(&self, bytes: &SharedBytes) -> Option<Piece> {
-        read(&self.known).iter().find_map(|known| known.piece(bytes))
+        read(&self.known)
+            .iter()
+            .find_map(|known| known.piece(bytes))
     }
 
     /// What a peer calls these bytes, and what opens them.

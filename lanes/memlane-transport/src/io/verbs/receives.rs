@@ -68,8 +68,11 @@ impl Receives {
         let (at, room) = self.slot(number)?;
         let mut bytes = vec![0; (len as usize).min(room)];
         // SAFETY: the vector has so many bytes; the window checks its own bounds.
-        let copied =
-            unsafe { self.slots.bytes().copy_out(at, bytes.as_mut_ptr(), bytes.len()) };
+        let copied = unsafe {
+            self.slots
+                .bytes()
+                .copy_out(at, bytes.as_mut_ptr(), bytes.len())
+        };
         copied.then_some(bytes)
     }
 }

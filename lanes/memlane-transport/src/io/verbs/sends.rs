@@ -123,7 +123,11 @@ impl Sends {
     /// The request with this number is done, and so are all before it. What waits goes out.
     pub(super) fn completed(&mut self, pair: &mut Pair, number: u64) -> Result<(), VerbsError> {
         self.done = self.done.max(number + 1).min(self.posted);
-        while self.long.front().is_some_and(|(whose, _)| *whose < self.done) {
+        while self
+            .long
+            .front()
+            .is_some_and(|(whose, _)| *whose < self.done)
+        {
             self.long.pop_front();
         }
         while self.has_room()
