@@ -17,6 +17,7 @@ use crate::wire::{
     MAX_REQUEST_HEADER, READ_LEN, Replay, Request as Header, RequestKind, SgDesc, Uuid,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,7 +160,7 @@ pub struct Post {
     /// User message and header.
     pub tail: Vec<u8>,
     /// Where in the tail the description of a read's destination begins: a device may know it by another name.
-    pub into_at: Option<usize>,
+    pub into_at: Option<NonZeroU16>,
     /// The immediate that tells the server.
     pub imm: u32,
 }
@@ -731,7 +732,10 @@ impl Client {
             data: if writes { request.len } else { 0 },
             tail_at: request.len,
             tail,
-            into_at: (read && request.into.is_some()).then_some(usize::from(usr_len) + READ_LEN),
+            into_at: u16::try_from(READ_LEN + usize::from(usr_len))
+                .ok()
+                .and_then(NonZeroU16::new)
+                .filter(|_| read && request.into.is_some()),
             imm: geometry.request(permit, offset).encode(),
         };
         flight.sent = true;

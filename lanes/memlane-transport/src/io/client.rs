@@ -502,7 +502,7 @@ impl Core {
                 len: post.tail_at,
                 into: lease.bytes(),
                 in_place,
-                home: by_device.and_then(|data| data.home),
+                by_slot: by_device.is_some_and(|data| data.by_slot),
             });
         }
         let data = lease.map(Lease::bytes).filter(|_| !in_place);

@@ -14,9 +14,13 @@ use std::sync::Arc;
 
 /// One connection.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost all are streams, and each look goes through this"
+)]
 pub(super) enum Link {
     /// Over a socket: TCP, or within a host.
-    Stream(Box<StreamLink>),
+    Stream(StreamLink),
     /// Over a queue pair.
     Verbs(Box<VerbsLink>),
 }
@@ -32,7 +36,7 @@ macro_rules! by_either {
 
 impl From<StreamLink> for Link {
     fn from(link: StreamLink) -> Link {
-        Link::Stream(Box::new(link))
+        Link::Stream(link)
     }
 }
 
@@ -43,6 +47,7 @@ impl From<VerbsLink> for Link {
 }
 
 impl Link {
+    #[inline]
     pub(super) fn as_stream(&self) -> Option<&StreamLink> {
         match self {
             Link::Stream(link) => Some(link),
@@ -50,6 +55,7 @@ impl Link {
         }
     }
 
+    #[inline]
     fn as_stream_mut(&mut self) -> Option<&mut StreamLink> {
         match self {
             Link::Stream(link) => Some(link),
@@ -58,6 +64,7 @@ impl Link {
     }
 
     /// What the device of a connection over RDMA reaches.
+    #[inline]
     pub(super) fn reach(&self) -> Option<&Reach> {
         match self {
             Link::Stream(_) => None,
@@ -68,16 +75,19 @@ impl Link {
     // ---- receiving ----
 
     /// Begins a turn: something may have come. `readable`: the kernel says so.
+    #[inline]
     pub(super) fn turn(&mut self, readable: bool) {
         by_either!(self, link => link.turn(readable));
     }
 
     /// Has something come in this turn, if only a part?
+    #[inline]
     pub(super) fn has_moved(&self) -> bool {
         by_either!(self, link => link.has_moved())
     }
 
     /// The next thing that has come. `None`: nothing more is there, or this turn is over.
+    #[inline]
     pub(super) fn next(
         &mut self,
         granted: &mut impl Granted,
@@ -89,6 +99,7 @@ impl Link {
     }
 
     /// Has something come? `None`: only the kernel knows.
+    #[inline]
     pub(super) fn has_ready(&mut self) -> Option<bool> {
         match self {
             Link::Stream(link) => link.has_ready(),
@@ -97,6 +108,7 @@ impl Link {
     }
 
     /// Does a look cost no system call? Then it is looked at in every pass.
+    #[inline]
     pub(super) fn is_looked_at(&self) -> bool {
         match self {
             Link::Stream(link) => link.is_shared(),
@@ -105,11 +117,13 @@ impl Link {
     }
 
     /// It will not be looked at until the kernel says so. `false`: there is something.
+    #[inline]
     pub(super) fn park(&mut self) -> bool {
         by_either!(self, link => link.park())
     }
 
     /// Has reading left something to be sent?
+    #[inline]
     pub(super) fn owes(&self) -> bool {
         self.as_stream().is_some_and(StreamLink::owes)
     }
@@ -150,16 +164,19 @@ impl Link {
     }
 
     /// At the client: what it shares, once it was accepted.
+    #[inline]
     pub(super) fn chunks(&self) -> Option<&Arc<Chunks>> {
         self.as_stream().and_then(StreamLink::chunks)
     }
 
     /// At the client: does what it shares have the chunk of this permit at that address?
+    #[inline]
     pub(super) fn has_chunk(&self, addr: u64, permit: u16) -> bool {
         self.as_stream()
             .is_some_and(|link| link.has_chunk(addr, permit))
     }
 
+    #[inline]
     pub(super) fn is_shared(&self) -> bool {
         self.as_stream().is_some_and(StreamLink::is_shared)
     }
@@ -182,11 +199,13 @@ impl Link {
     }
 
     /// An immediate alone.
+    #[inline]
     pub(super) fn immediate(&mut self, imm: u32) {
         by_either!(self, link => link.immediate(imm));
     }
 
     /// At a client: a request into its chunk.
+    #[inline]
     pub(super) fn post(
         &mut self,
         place: WriteTarget,
@@ -198,16 +217,19 @@ impl Link {
     }
 
     /// At a server: what was read, to where it is wanted.
+    #[inline]
     pub(super) fn reply(&mut self, place: WriteTarget, data: Option<SharedBytes>, imm: u32) {
         by_either!(self, link => link.reply(place, data, imm));
     }
 
     /// Does the peer not read?
+    #[inline]
     pub(super) fn is_clogged(&self) -> bool {
         self.as_stream().is_some_and(StreamLink::is_clogged)
     }
 
     /// Sends what the device takes. Is nothing left that waits for the socket?
+    #[inline]
     pub(super) fn flush(&mut self) -> Result<bool, LinkError> {
         by_either!(self, link => link.flush())
     }

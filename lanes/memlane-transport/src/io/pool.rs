@@ -292,8 +292,8 @@ pub(super) struct Reading {
     pub(super) into: SharedBytes,
     /// It lies in the chunk of the request.
     pub(super) in_place: bool,
-    /// It comes here, and is to be copied to its lease.
-    pub(super) home: Option<SharedBytes>,
+    /// It comes to the lease's slot, and is to be copied to the lease.
+    pub(super) by_slot: bool,
 }
 
 /// What a server may write by one connection: slots of reads that were sent by it and are not over.

@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub(super) struct DeviceData {
     /// Where it is; none if there is none.
     pub(super) bytes: Option<SharedBytes>,
-    /// For what is read: it is to be copied from here to its lease.
-    pub(super) home: Option<SharedBytes>,
+    /// What is read comes to the lease's slot, and is to be copied to the lease.
+    pub(super) by_slot: bool,
 }
 
 /// The data of a request that goes out by a device. Where it reads, the request then says where to.
@@ -42,10 +42,10 @@ pub(super) fn for_device(
     let home = home.and_then(|home| home.part(0, len as usize));
     let reached = part.filter(|part| can_reach(reach, lease, part));
     if let (Some(at), Some(into)) = (post.into_at, reached.or(home)) {
-        say_where(reach, &into, &mut post.tail, at);
+        say_where(reach, &into, &mut post.tail, usize::from(at.get()));
         return Ok(DeviceData {
             bytes: None,
-            home: home.filter(|_| reached.is_none()),
+            by_slot: reached.is_none(),
         });
     }
     if let (None, Some(part), Some(home)) = (reached, part, home) {
@@ -53,7 +53,10 @@ pub(super) fn for_device(
         unsafe { home.copy_in(0, part.as_ptr(), part.len()) };
     }
     let bytes = reached.or(home).filter(|bytes| !bytes.is_empty());
-    Ok(DeviceData { bytes, home: None })
+    Ok(DeviceData {
+        bytes,
+        by_slot: false,
+    })
 }
 
 /// Memory of a user's own is registered when it is first met.

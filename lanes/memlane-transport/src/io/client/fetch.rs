@@ -31,9 +31,17 @@ impl Core {
     fn fetch_home(&self, conn: Conn, permit: usize) -> u64 {
         let flight = self.flights.get(permit).and_then(Option::as_ref);
         let lease = flight.and_then(|flight| flight.lease.as_ref());
-        let reading = lease.and_then(|lease| *self.reading.get(lease.number() as usize)?);
-        let reading = reading.filter(|reading| reading.by == conn);
-        let Some((reading, home)) = reading.and_then(|r| Some((r, r.home?))) else {
+        let (Some(lease), Some(pool)) = (lease, &self.pool) else {
+            return 0;
+        };
+        let reading = self.reading.get(lease.number() as usize).copied().flatten();
+        let reading = reading.filter(|reading| reading.by == conn && reading.by_slot);
+        let slot = pool.bytes(lease.number());
+        let came = reading.and_then(|reading| {
+            let home = slot?.part(0, reading.len as usize)?;
+            Some((reading, home))
+        });
+        let Some((reading, home)) = came else {
             return 0;
         };
         // SAFETY: both are mapped for their lengths; the lease is no part of its slot.
