@@ -209,3 +209,27 @@ fn a_live_connection_is_handed_to_other_programs_and_back() {
         server.lane.must_explain(&[SHORT_LIVED, HANDED_ON]);
     });
 }
+
+/// A client that knows one worker of a server proposes to it, also for connections that another worker has accepted. The one
+/// that it knows has no handshake of its own any more, whether it is awake or asleep.
+#[test]
+fn connections_to_each_worker_of_a_server_get_their_lane() {
+    const OTHERS: u64 = 4;
+    story("py-workers", &["python3"], |stage| {
+        for how in ["select", "recv"] {
+            let port = free_port();
+            let mut server = stage.python("workers.py");
+            server.args(["server", &port.to_string(), how]);
+            let server = stage.start("workers", server);
+            wait_listening(port, "workers");
+            let mut client = stage.python("workers.py");
+            client.args(["client", &port.to_string(), &OTHERS.to_string(), "1.5"]);
+            let done = stage.run("client", client, Duration::from_secs(60));
+            assert!(counts(&done.stdout())["rounds"] > 0);
+            server.stop();
+            if stage.under_memlane() {
+                assert_eq!(done.lane.upgraded(), OTHERS + 1, "{how}: {}", done.lane);
+            }
+        }
+    });
+}

@@ -216,6 +216,14 @@ impl LaneReport {
             .sum()
     }
 
+    /// Those of them that got their lane.
+    pub fn upgraded(&self) -> u64 {
+        self.processes
+            .iter()
+            .map(|process| process.counter(Counter::Upgraded))
+            .sum()
+    }
+
     /// The program must have sent or received through the ring, and each of its
     /// fallbacks must be for one of the reasons given.
     ///

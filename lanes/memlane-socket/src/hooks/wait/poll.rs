@@ -151,6 +151,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         .load(Ordering::Relaxed);
     trim::look(start);
     crate::protocol::board::looking(start);
+    crate::protocol::upgrade::look(start);
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();

@@ -35,8 +35,8 @@ mod renumbered;
 mod standing;
 mod version;
 
-pub use mail::drain_mailbox;
 use mail::{decline_unknown, release_declined};
+pub use mail::{drain_mailbox, look};
 use messages::{
     Sent, To, mailbox, own_message, peer_of, prefer_line, remember_peer, send, send_with_chunk,
     sender_of, stop_waiting, take_life_line, tell_dmb,
@@ -79,6 +79,9 @@ const LISTEN_NS: u64 = if faults::ON {
 /// The looks that a listening side takes at least: 64 after a call each, the others after 16 calls each. So it listens for
 /// 576 calls, and a client whose handshakes are put off proposes at its 512th (`process::payback`).
 const LISTEN_TRIES: u32 = 96;
+/// How long a process that is known to serve an address may take for its answer, in ns, before a Proposal goes by name, too.
+/// The accepting side listens for [`LISTEN_NS`].
+const ELSEWHERE_NS: u64 = LISTEN_NS / 10;
 /// How long a side waits for an answer, in ns: the peer may be inside one long call.
 const ANSWER_NS: u64 = if faults::ON {
     300_000_000
@@ -221,8 +224,12 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
     faults::at(Step::Proposing);
+    hs.by_mail = false;
     match names::propose(conn, hs, &m) {
-        Mailed::Sent => return proposed(conn, hs),
+        Mailed::Sent => {
+            (hs.by_mail, hs.since) = (true, time::now_ns());
+            return proposed(conn, hs);
+        }
         Mailed::Full => return await_room(conn, hs),
         Mailed::Nobody => {}
     }
@@ -265,6 +272,15 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     (hs.stage, hs.looks) = (Stage::Idle, 0);
     (hs.by_name, hs.told_too_young) = (true, true);
     later(conn, hs, Reason::PEER_NO_MEMLANE)
+}
+
+/// Proposes by name, once: the process that serves the address does not answer, and another one may have the other end.
+fn ask_by_name(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
+    stop_waiting();
+    (hs.stage, hs.looks) = (Stage::Idle, 0);
+    (hs.by_name, hs.asked_by_name) = (true, true);
+    process::show(conn, ConnState::Tcp, Reason::TOO_YOUNG);
+    Ok(())
 }
 
 // --- what comes -----------------------------------------------------------
@@ -557,6 +573,10 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
 fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     if hs.by_channel() && channel::hear(conn, hs)? {
         return Ok(());
+    }
+    let waits_for = time::now_ns().saturating_sub(hs.since);
+    if hs.stage == Stage::Proposed && hs.by_mail && !hs.asked_by_name && waits_for > ELSEWHERE_NS {
+        return ask_by_name(conn, hs);
     }
     let why = if hs.stage == Stage::Proposed {
         Reason::TIMEOUT_CL

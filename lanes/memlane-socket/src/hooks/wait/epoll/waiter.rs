@@ -113,6 +113,7 @@ impl Waiter<'_> {
             .load(Ordering::Relaxed);
         trim::look(start);
         board::looking(start);
+        crate::protocol::upgrade::look(start);
         let mut naps = Naps::FRESH;
         loop {
             self.find_room();
