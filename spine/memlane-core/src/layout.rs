@@ -143,7 +143,6 @@ pub struct TxWords<W: Words> {
 
 /// First page of a chunk.
 #[repr(C)]
-#[derive(Debug)]
 pub struct ChunkHeader {
     /// `CHUNK_MAGIC`; written by the owner before the memfd is sent.
     pub magic: AtomicU64,
@@ -159,20 +158,31 @@ pub struct ChunkHeader {
 
 /// The words of a chunk by which a receiver learns which of its DMBs have news.
 #[repr(C)]
-#[derive(Debug)]
-pub struct ReadyWords {
+pub struct ReadyWords<W: Words = Cpu> {
     /// Bit n: the sender published into DMB n since the receiver last looked.
     /// Set by the sender (after `published`), cleared by the receiver (before it reads `published`).
-    pub bits: AtomicU64,
+    pub bits: W::U64,
     /// `ticks` at which the receiver last looked at its rings, to within 200 µs; 0: the receiver does not write it.
     /// Written by the receiver, read by the sender, a hint.
-    pub looked: AtomicU64,
+    pub looked: W::U64,
+    /// Does the receiver sleep until the chunk's bell rings? `AWAKE`, `ASLEEP` or `RUNG`. Written by both sides: see
+    /// [`crate::bell`].
+    pub asleep: W::U32,
+    /// 1: the sender can ring the chunk's bell. Written by the sender, read by the receiver before it relies on the bell.
+    pub rings: W::U32,
 }
+
+/// `ReadyWords::asleep`: the receiver looks at `bits` by itself.
+pub const AWAKE: u32 = 0;
+/// `ReadyWords::asleep`: the receiver sleeps, or is about to: whoever has news rings the bell.
+pub const ASLEEP: u32 = 1;
+/// `ReadyWords::asleep`: a sender rings the bell, or has rung it.
+pub const RUNG: u32 = 2;
 
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
 /// The version of everything in this file.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// The size of a chunk whose rings have `ring_size` bytes, in bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {
@@ -197,6 +207,8 @@ const _: () = {
     assert!(offset_of!(SentWords<Cpu>, ready_since) == 16);
     assert!(offset_of!(ChunkHeader, ready) == 128);
     assert!(offset_of!(ReadyWords, looked) == 8);
+    assert!(offset_of!(ReadyWords, asleep) == 16);
+    assert!(offset_of!(ReadyWords, rings) == 20);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);
     assert!(RINGS_AT.is_multiple_of(4096));
 };

@@ -9,6 +9,7 @@
 //! | [`access`] | views of bytes that a peer can write |
 //! | [`layout`] | every structure that lies in shared memory |
 //! | [`ring`] | the byte stream over two lanes: published/consumed offsets, TCP runs, parking |
+//! | [`bell`] | how a receiver of many rings sleeps without parking them |
 //! | [`queue`] | 32-bit words from one process to another, with the same way to sleep |
 //! | [`sync`] | the atomics behind the ring: the CPU's, or loom's in model checks |
 //! | [`device`] | register · attach · write · signal, and the loopback device |
@@ -56,6 +57,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod access;
+pub mod bell;
 mod copy;
 pub mod device;
 pub mod layout;

@@ -102,6 +102,8 @@ pub enum Counter {
     TxBeyondRing,
     /// Times that memory was found to be too scarce for rings.
     Scarce,
+    /// Times that a sender woke a sleeping peer by its bell.
+    BellsRung,
 }
 
 /// Number of counter slots (more than there are counters: room to grow).

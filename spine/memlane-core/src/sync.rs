@@ -14,6 +14,12 @@ pub trait Words {
     type U32: Word<u32>;
     /// A full fence: orders an earlier store before a later load.
     fn full_fence();
+    /// A full fence behind an [`Exchange`]. Exchanges are sequentially consistent, so a sequentially consistent load may
+    /// follow without a fence; loom takes both for weaker than they are, and needs one.
+    #[inline(always)]
+    fn fence_after_exchange() {
+        Self::full_fence();
+    }
     /// One turn of a wait loop.
     fn pause();
 }
@@ -39,6 +45,12 @@ pub trait Exchange<T>: Word<T> {
     fn fetch_sub(&self, n: T) -> T;
 }
 
+/// A shared word whose bits several set.
+pub trait Bits<T>: Exchange<T> {
+    /// Sets bits in one step; what was there before.
+    fn fetch_or(&self, bits: T) -> T;
+}
+
 /// The CPU's own atomics; their layout is a plain integer's.
 #[derive(Debug)]
 pub struct Cpu;
@@ -62,6 +74,9 @@ impl Words for Cpu {
         #[cfg(not(target_arch = "x86_64"))]
         core::sync::atomic::fence(Ordering::SeqCst);
     }
+
+    #[inline(always)]
+    fn fence_after_exchange() {}
 
     #[inline(always)]
     fn pause() {
@@ -101,12 +116,20 @@ macro_rules! impl_exchange {
                 <$atomic>::fetch_sub(self, n, Ordering::SeqCst)
             }
         }
+
+        impl Bits<$int> for $atomic {
+            #[inline(always)]
+            fn fetch_or(&self, bits: $int) -> $int {
+                <$atomic>::fetch_or(self, bits, Ordering::SeqCst)
+            }
+        }
     };
 }
 
 impl_word!(core::sync::atomic::AtomicU64, u64);
 impl_exchange!(core::sync::atomic::AtomicU64, u64);
 impl_word!(core::sync::atomic::AtomicU32, u32);
+impl_exchange!(core::sync::atomic::AtomicU32, u32);
 
 /// loom's atomics, for model checks.
 #[cfg(feature = "loom")]
@@ -133,3 +156,5 @@ impl_word!(loom::sync::atomic::AtomicU64, u64);
 impl_exchange!(loom::sync::atomic::AtomicU64, u64);
 #[cfg(feature = "loom")]
 impl_word!(loom::sync::atomic::AtomicU32, u32);
+#[cfg(feature = "loom")]
+impl_exchange!(loom::sync::atomic::AtomicU32, u32);

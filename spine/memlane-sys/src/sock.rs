@@ -376,7 +376,7 @@ fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
 }
 
 /// Most descriptors that one message carries.
-pub const MAX_FDS: usize = 4;
+pub const MAX_FDS: usize = 5;
 
 const CMSG_HDR: usize = size_of::<libc::cmsghdr>();
 const CMSG_CRED: usize = CMSG_HDR + 16; // struct ucred is 12 bytes, cmsg data is padded to 8
@@ -434,9 +434,41 @@ pub fn is_unix_seqpacket(fd: i32) -> bool {
         && option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET)
 }
 
+/// Is it a connection-oriented AF_UNIX socket that carries bytes without bounds?
+pub fn is_unix_stream(fd: i32) -> bool {
+    option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+        && option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
+}
+
 /// Two ends of a private AF_UNIX channel. Neither waits, and messages keep their bounds.
 pub fn unix_channel() -> Result<(Fd, Fd)> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    unix_pair(libc::SOCK_SEQPACKET)
+}
+
+/// Two ends of a private AF_UNIX stream. Neither waits.
+pub fn unix_stream() -> Result<(Fd, Fd)> {
+    unix_pair(libc::SOCK_STREAM)
+}
+
+/// Sends one byte to the connected peer. Never blocks, even if the peer has changed the flags of the file; never raises
+/// SIGPIPE.
+pub fn send_byte(sock: i32) -> Result<()> {
+    let byte = 1u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one byte that lives until the call returns; no address.
+    unsafe { syscall!(libc::SYS_sendto, sock, &raw const byte, 1, flags, 0, 0) }.map(|_| ())
+}
+
+/// Takes up to 256 bytes that have come and forgets them. Never blocks.
+pub fn discard(sock: i32) -> Result<usize> {
+    let mut bytes = [0u8; 256];
+    let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+    // SAFETY: the array lives until the call returns; no address is asked for.
+    unsafe { syscall!(libc::SYS_recvfrom, sock, at, len, libc::MSG_DONTWAIT, 0, 0) }
+}
+
+fn unix_pair(kind: i32) -> Result<(Fd, Fd)> {
+    let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let mut ends = [0i32; 2];
     // SAFETY: `ends` has room for two descriptors.
     unsafe {

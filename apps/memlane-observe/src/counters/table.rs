@@ -94,7 +94,7 @@ const RECEIVED: &[(&str, &str)] = &[("direction", "received")];
 
 /// Every counter, in the order of the page.
 #[rustfmt::skip]
-pub const ROWS: [Row; 32] = [
+pub const ROWS: [Row; 33] = [
     Row { counter: Counter::Conns, label: "Connections handled", field: "connections.handled", metric: None, labels: &[], unit: Unit::Connections, help: "TCP connections that the process made or accepted" },
     Row { counter: Counter::ConnsClient, label: "as client", field: "connections.client", metric: Some("connections"), labels: CLIENT, unit: Unit::Connections, help: "TCP connections that the process made" },
     Row { counter: Counter::ConnsServer, label: "as server", field: "connections.server", metric: Some("connections"), labels: SERVER, unit: Unit::Connections, help: "TCP connections that the process accepted" },
@@ -110,6 +110,7 @@ pub const ROWS: [Row; 32] = [
     Row { counter: Counter::RxCalls, label: "Calls", field: "rx.calls", metric: Some("calls"), labels: RECEIVED, unit: Unit::Calls, help: "Receive calls" },
     Row { counter: Counter::RingFull, label: "Ring full", field: "waits.ring_full", metric: Some("ring_full"), labels: &[], unit: Unit::Times, help: "Times that a sender found no room in the ring and used TCP" },
     Row { counter: Counter::Parks, label: "Parked (asked to be woken by TCP)", field: "waits.parks", metric: Some("parks"), labels: &[], unit: Unit::Times, help: "Times that a receiver went to sleep until TCP wakes it" },
+    Row { counter: Counter::BellsRung, label: "Wake-ups sent by a bell", field: "waits.bells_rung", metric: Some("bells_rung"), labels: &[], unit: Unit::Times, help: "Times that a sender woke a sleeping peer by its bell" },
     Row { counter: Counter::SpinHits, label: "Spun and found something", field: "waits.spin_hits", metric: Some("spins"), labels: &[("found", "yes")], unit: Unit::Waits, help: "Waits that found what they waited for while they spun" },
     Row { counter: Counter::SpinMisses, label: "Spun and found nothing", field: "waits.spin_misses", metric: Some("spins"), labels: &[("found", "no")], unit: Unit::Waits, help: "Waits that spun, found nothing and slept" },
     Row { counter: Counter::WakeupsSent, label: "Wake-ups sent by TCP", field: "waits.wakeups_sent", metric: Some("wakeups_sent"), labels: &[], unit: Unit::Calls, help: "Sends that used TCP in order to wake the peer" },

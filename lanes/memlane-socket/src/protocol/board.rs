@@ -11,8 +11,10 @@
 use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle::{self, CHUNKS};
 use crate::state::process::PROCESS;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::state::sets::{Bell, Ep};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{ChunkHeader, DMB_WORDS_LEN, DMBS_AT, ReadyWords, SLOTS};
+use memlane_core::sync::{Cpu, Words as _};
 use memlane_sys::time;
 
 /// What [`harvest`] reads of a chunk of ours.
@@ -24,6 +26,11 @@ pub(super) struct Board {
     /// How many chunks have had this number before. Written under the groups' lock.
     pub(super) serial: AtomicU32,
     pub(super) hot: AtomicU32,
+    /// The epoll set that its connections are in; null: there is no bell. Written under the groups' lock, when no connection
+    /// uses the chunk.
+    pub(super) set: AtomicPtr<Ep>,
+    /// Our end of its bell; 0: none.
+    pub(super) bell: AtomicI32,
     pub(super) conns: [AtomicPtr<Conn>; SLOTS],
     /// Of slots in quarantine: the shared states of connections that other processes hold.
     pub(super) shared_states: [AtomicPtr<SharedState>; SLOTS],
@@ -35,6 +42,8 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
         ring_size: AtomicU32::new(0),
         serial: AtomicU32::new(0),
         hot: AtomicU32::new(0),
+        set: AtomicPtr::new(core::ptr::null_mut()),
+        bell: AtomicI32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
         shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
     }
@@ -74,6 +83,79 @@ pub fn is_posted(chunk: u32, slot: u32, conn: &Conn) -> bool {
 /// The number of chunks of ours that have ever been used: all indices are below it.
 pub fn chunks_in_use() -> usize {
     BOARD_HIGH.load(Ordering::Acquire) as usize
+}
+
+/// The bell of the chunk that this connection receives from, if its sender can ring it.
+pub fn bell_of(conn: &Conn) -> Option<Bell> {
+    let chunk = conn.rx_chunk.load(Ordering::Relaxed);
+    let board = &BOARDS[chunk as usize];
+    let fd = board.bell.load(Ordering::Acquire);
+    if fd <= 0 || !is_posted(chunk, conn.rx_slot.load(Ordering::Relaxed), conn) {
+        return None;
+    }
+    let can_ring = ready_words(board).is_some_and(|ready| ready.rings.load(Ordering::Acquire) == 1);
+    can_ring.then(|| Bell {
+        chunk: name_of(chunk),
+        fd,
+        set: board.set.load(Ordering::Relaxed),
+    })
+}
+
+/// The board of the chunk with this name, and its ready words, if the chunk is still there for connections of this set.
+fn of_set(ep: &Ep, name: u32) -> Option<(&'static Board, &'static ReadyWords)> {
+    let board = &BOARDS[number_of(name) as usize % CHUNKS];
+    let is_sets = core::ptr::eq(board.set.load(Ordering::Relaxed), ep);
+    if !is_sets || name_of(number_of(name)) != name {
+        return None;
+    }
+    ready_words(board).map(|ready| (board, ready))
+}
+
+/// Is the chunk with this name no longer there for connections of this set?
+pub fn is_gone(ep: &Ep, name: u32) -> bool {
+    of_set(ep, name).is_none()
+}
+
+/// Asks the senders into this chunk to ring its bell from now on.
+pub fn ask_for(bell: &Bell) {
+    // SAFETY: an address in the pool of sets, which is never unmapped.
+    let set = unsafe { &*bell.set };
+    if let Some((_, ready)) = of_set(set, bell.chunk) {
+        ready.lie_down();
+    }
+}
+
+/// Asks the senders into the chunks of a set to ring their bells from now on. Returns `false`, and asks for nothing, if one
+/// of them has news. The caller holds the set's lock.
+pub fn lie_down(ep: &Ep) -> bool {
+    let all = || ep.bells.chunks().filter_map(|name| of_set(ep, name));
+    all().for_each(|(_, ready)| ready.lie_down());
+    Cpu::full_fence();
+    // Where no connection is awake, a bit is left over from one that has parked since.
+    let has_news = |(board, ready): (&Board, &ReadyWords)| {
+        ready.has_news() && board.hot.load(Ordering::Acquire) != 0
+    };
+    let quiet = !all().any(has_news);
+    if !quiet && ep.bells.sleepers.load(Ordering::Relaxed) == 0 {
+        get_up(ep);
+    }
+    quiet
+}
+
+/// Tells the senders into the chunks of a set that they need not ring. The caller holds the set's lock.
+pub fn get_up(ep: &Ep) {
+    let all = ep.bells.chunks().filter_map(|name| of_set(ep, name));
+    all.for_each(|(_, ready)| ready.get_up());
+}
+
+/// Does a thread of this process rely on the bell of this board? Then it takes the news, and the others leave them to it.
+fn is_left_to_another(board: &Board, ready: &ReadyWords, own: &Ep) -> bool {
+    let set = board.set.load(Ordering::Relaxed);
+    if set.is_null() || core::ptr::eq(set, own) || !ready.is_asleep() {
+        return false;
+    }
+    // SAFETY: not null, so an address in the pool of sets, which is never unmapped.
+    unsafe { &*set }.bells.sleepers.load(Ordering::Acquire) != 0
 }
 
 /// A bit for each chunk of ours with awake connections. `HOT_WORDS_USED` has a bit for each word that has ever had one,
@@ -133,10 +215,12 @@ fn ready_words(board: &Board) -> Option<&ReadyWords> {
 }
 
 /// Calls `f` with each ready word that is not 0, of chunks with awake connections, until it returns `true`. Returns
-/// whether it did.
+/// whether it did. Leaves out what a thread that sleeps on another set than `ep` will be woken for.
 #[inline]
-fn any_ready_word(mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
-    any_hot_chunk(|board, ready| ready.bits.load(Ordering::Relaxed) != 0 && f(board, &ready.bits))
+fn any_ready_word(ep: &Ep, mut f: impl FnMut(&Board, &AtomicU64) -> bool) -> bool {
+    any_hot_chunk(|board, ready| {
+        ready.has_news() && !is_left_to_another(board, ready, ep) && f(board, &ready.bits)
+    })
 }
 
 /// The numbers of the bits that are set in a word.
@@ -150,11 +234,11 @@ fn ones(mut word: u64) -> impl Iterator<Item = usize> {
 }
 
 /// Calls `f` for every connection whose peer has published something since the last look, in the order in which the
-/// peers did. Costs one load for each chunk with awake connections.
+/// peers did. Costs one load for each chunk with awake connections. The caller waits on the set `ep`.
 #[inline]
-pub fn harvest(mut f: impl FnMut(&'static Conn)) {
+pub fn harvest(ep: &Ep, mut f: impl FnMut(&'static Conn)) {
     let mut found = Found::new();
-    any_ready_word(|board, bits| {
+    any_ready_word(ep, |board, bits| {
         for slot in ones(bits.swap(0, Ordering::AcqRel)) {
             if let Some(conn) = posted(board, slot) {
                 found.add(since(board, slot), conn, &mut f);
@@ -251,14 +335,14 @@ fn show_looking(board: &Board, now: u64) {
 
 /// Has any peer published anything since the last [`harvest`]? For spin loops.
 #[inline]
-pub fn any_ready() -> bool {
-    any_ready_word(|_, _| true)
+pub fn any_ready(ep: &Ep) -> bool {
+    any_ready_word(ep, |_, _| true)
 }
 
 /// How many connections have something published since the last [`harvest`].
-pub fn count_ready() -> u64 {
+pub fn count_ready(ep: &Ep) -> u64 {
     let sum = core::cell::Cell::new(0);
-    any_ready_word(|_, ready| {
+    any_ready_word(ep, |_, ready| {
         sum.set(sum.get() + u64::from(ready.load(Ordering::Relaxed).count_ones()));
         false
     });
@@ -270,6 +354,8 @@ pub(super) fn forget_all() {
     for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
         board.base.store(core::ptr::null_mut(), Ordering::Relaxed);
         board.hot.store(0, Ordering::Relaxed);
+        board.set.store(core::ptr::null_mut(), Ordering::Relaxed);
+        board.bell.store(0, Ordering::Relaxed);
         for conn in &board.conns {
             conn.store(core::ptr::null_mut(), Ordering::Relaxed);
         }

@@ -25,6 +25,7 @@ use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle;
 pub use crate::state::idle::CHUNKS;
 use crate::state::process::{self, PROCESS};
+use crate::state::sets::Ep;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -90,7 +91,21 @@ struct OwnChunk {
     used: u64,
     quarantine: u64,
     fd: i32,
+    /// The sender's end of the chunk's bell, until the sender has it; 0: none.
+    their_bell: i32,
     acked: bool,
+}
+
+impl OwnChunk {
+    const NONE: OwnChunk = OwnChunk {
+        group: 0,
+        ring_size: 0,
+        used: 0,
+        quarantine: 0,
+        fd: 0,
+        their_bell: 0,
+        acked: false,
+    };
 }
 
 /// A chunk of a peer's.
@@ -100,6 +115,8 @@ struct PeerChunk {
     id: u32,
     ring_size: u32,
     base: Option<NonNull<u8>>,
+    /// How this process rings its bell: a place in `state::process::bells`, +1; 0: not at all.
+    bell: u32,
 }
 
 struct Tables {
@@ -113,18 +130,7 @@ unsafe impl Sync for Tables {}
 
 static TABLES: Tables = Tables {
     groups: UnsafeCell::new([const { Group::NONE }; GROUPS]),
-    own: UnsafeCell::new(
-        [const {
-            OwnChunk {
-                group: 0,
-                ring_size: 0,
-                used: 0,
-                quarantine: 0,
-                fd: 0,
-                acked: false,
-            }
-        }; CHUNKS],
-    ),
+    own: UnsafeCell::new([const { OwnChunk::NONE }; CHUNKS]),
     peers: UnsafeCell::new(
         [const {
             PeerChunk {
@@ -132,6 +138,7 @@ static TABLES: Tables = Tables {
                 id: 0,
                 ring_size: 0,
                 base: None,
+                bell: 0,
             }
         }; CHUNKS],
     ),
@@ -202,7 +209,7 @@ pub fn let_go(locked: &mut Locked<'_>, gid: u64, pid: i32, told: &PeerDmb) -> bo
     let Some(group) = groups.iter().position(|g| g.gid == gid && g.pid == pid) else {
         return false;
     };
-    let attached = attach(locked, group as u32, told, None);
+    let attached = attach(locked, group as u32, told, [None, None]);
     if let Ok(a) = &attached {
         detach(a.dmb);
     }
@@ -301,6 +308,14 @@ pub fn renumbered(locked: &mut Locked<'_>, n: i32, new: i32) {
     for chunk in chunks.filter(|chunk| **chunk == n) {
         *chunk = new.max(0);
     }
+    let bells = locked.own().iter_mut().map(|chunk| &mut chunk.their_bell);
+    for bell in bells.filter(|bell| **bell == n) {
+        *bell = new.max(0);
+    }
+    for board in &BOARDS[..board::chunks_in_use()] {
+        let bell = &board.bell;
+        let _ = bell.compare_exchange(n, new.max(0), Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 /// Is the process of a group gone, or not to be told from one that is?
@@ -340,18 +355,14 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
             }
             BOARDS[i].serial.fetch_add(1, Ordering::Relaxed);
             idle::forget(i);
-            *chunk = OwnChunk {
-                group: 0,
-                ring_size: 0,
-                used: 0,
-                quarantine: 0,
-                fd: 0,
-                acked: false,
-            };
+            process::unhide(BOARDS[i].bell.swap(0, Ordering::AcqRel));
+            process::unhide(chunk.their_bell);
+            *chunk = OwnChunk::NONE;
         }
     }
     for chunk in locked.peers().iter_mut() {
         if let Some(base) = chunk.base.take_if(|_| chunk.group == group) {
+            process::drop_bell(core::mem::take(&mut chunk.bell));
             // SAFETY: the whole mapping; no connection uses it.
             unsafe { mem::unmap(base, layout::chunk_len(chunk.ring_size as usize)) };
             chunk.ring_size = 0;
@@ -359,11 +370,16 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
     }
 }
 
-/// Takes a DMB of ours for a connection with `group`, prepared and parked.
-pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
-    let (chunk, slot) = match free_slot(locked, group) {
+/// Takes a DMB of ours for a connection with `group`, prepared and parked. `set` is the epoll set that the connection is
+/// in, null if it is in none: its chunk has a bell for this set.
+pub fn take_dmb(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<OwnDmb, Reason> {
+    let without_bell = || !has_room_for_bell() && !set.is_null();
+    let (chunk, slot) = match free_slot(locked, group, set) {
         Some(found) => found,
-        None => (new_chunk(locked, group)?, 0),
+        None => match without_bell().then(|| free_slot(locked, group, core::ptr::null_mut())) {
+            Some(Some(found)) => found,
+            _ => (new_chunk(locked, group, set)?, 0),
+        },
     };
     let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
     let own = &mut locked.own()[chunk as usize];
@@ -382,28 +398,49 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32) -> Result<OwnDmb, Reason> {
     Ok(dmb)
 }
 
-fn free_slot(locked: &mut Locked<'_>, group: u32) -> Option<(u32, u32)> {
+/// A free slot in a chunk of the group for connections of this set.
+fn free_slot(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Option<(u32, u32)> {
     for i in 0..CHUNKS {
-        let chunk = &mut locked.own()[i];
-        if chunk.ring_size == 0 || chunk.group != group {
+        let is_groups = |chunk: &OwnChunk| chunk.ring_size != 0 && chunk.group == group;
+        if !is_groups(&locked.own()[i]) {
             continue;
         }
-        let mut waiting = chunk.quarantine;
-        while waiting != 0 {
-            let slot = waiting.trailing_zeros();
-            waiting &= waiting - 1;
-            let detached = own_words(i as u32, slot).is_some_and(Rx::sender_detached);
-            if detached && !is_read_elsewhere(i, slot) {
-                chunk.quarantine &= !(1 << slot);
-                chunk.used &= !(1 << slot);
-                idle::mark(i as u32, slot);
-            }
+        take_back(&mut locked.own()[i], i);
+        let own = &locked.own()[i];
+        let is_sets = core::ptr::eq(BOARDS[i].set.load(Ordering::Relaxed), set);
+        if !is_sets && own.used != 0 || own.used == u64::MAX {
+            continue;
         }
-        if chunk.used != u64::MAX {
-            return Some((i as u32, chunk.used.trailing_ones()));
+        if !is_sets && !belongs_from_now_on(i, set) {
+            continue;
         }
+        return Some((i as u32, own.used.trailing_ones()));
     }
     None
+}
+
+/// Makes the slots of a chunk free whose senders have detached since.
+fn take_back(chunk: &mut OwnChunk, i: usize) {
+    let mut waiting = chunk.quarantine;
+    while waiting != 0 {
+        let slot = waiting.trailing_zeros();
+        waiting &= waiting - 1;
+        let detached = own_words(i as u32, slot).is_some_and(Rx::sender_detached);
+        if detached && !is_read_elsewhere(i, slot) {
+            chunk.quarantine &= !(1 << slot);
+            chunk.used &= !(1 << slot);
+            idle::mark(i as u32, slot);
+        }
+    }
+}
+
+/// Gives chunk `i`, which no connection uses, to the connections of another set. A chunk without a bell stays one.
+fn belongs_from_now_on(i: usize, set: *mut Ep) -> bool {
+    let has_bell = BOARDS[i].bell.load(Ordering::Relaxed) > 0;
+    if has_bell && !set.is_null() {
+        BOARDS[i].set.store(set, Ordering::Release);
+    }
+    has_bell != set.is_null()
 }
 
 /// Does another process still hold the socket that this DMB served? A later connection may have got its shared state;
@@ -414,7 +451,7 @@ fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
     unsafe { shared.as_ref() }.is_some_and(|c| c.procs.load(Ordering::Acquire) != 0)
 }
 
-fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
+fn new_chunk(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<u32, Reason> {
     let i = locked
         .own()
         .iter()
@@ -437,13 +474,14 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     let version = faults::chunk_version(LAYOUT_VERSION);
     header.version.store(version, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
+    BOARDS[i].set.store(core::ptr::null_mut(), Ordering::Relaxed);
+    let their_bell = new_bell(i, set);
     locked.own()[i] = OwnChunk {
         group,
         ring_size,
-        used: 0,
-        quarantine: 0,
         fd,
-        acked: false,
+        their_bell,
+        ..OwnChunk::NONE
     };
     BOARDS[i].ring_size.store(ring_size, Ordering::Relaxed);
     BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
@@ -452,13 +490,41 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32) -> Result<u32, Reason> {
     Ok(i as u32)
 }
 
+/// Makes the bell of chunk `i` for this set. Returns the sender's end; 0: there is no bell.
+fn new_bell(i: usize, set: *mut Ep) -> i32 {
+    if set.is_null() || !has_room_for_bell() {
+        return 0;
+    }
+    let Ok((ours, theirs)) = sock::unix_stream() else {
+        return 0;
+    };
+    let (ours, theirs) = (process::hide(ours), process::hide(theirs));
+    if ours <= 0 || theirs <= 0 {
+        process::unhide(ours);
+        process::unhide(theirs);
+        return 0;
+    }
+    BOARDS[i].set.store(set, Ordering::Relaxed);
+    BOARDS[i].bell.store(ours, Ordering::Release);
+    theirs
+}
+
+/// May this process make another bell? The caller holds the groups' lock.
+fn has_room_for_bell() -> bool {
+    let has_bell = |board: &&board::Board| board.bell.load(Ordering::Relaxed) > 0;
+    let boards = BOARDS[..board::chunks_in_use()].iter();
+    boards.filter(has_bell).count() < process::most_bells()
+}
+
 /// The size of the rings in a new chunk of the group. Where the user has not set it, only the first 64 connections with
 /// a peer process have large rings: a ring that lies far from its neighbours costs a page table of its own in both
 /// processes, however few of its pages are touched.
 fn new_ring_size(locked: &mut Locked<'_>, group: u32) -> u32 {
     let config = process::config();
-    let has_one = |chunk: &OwnChunk| chunk.ring_size != 0 && chunk.group == group;
-    if config.ring_is_default && locked.own().iter().any(has_one) {
+    let is_groups = |chunk: &&OwnChunk| chunk.ring_size != 0 && chunk.group == group;
+    let slots = locked.own().iter().filter(is_groups);
+    let taken: u32 = slots.map(|chunk| chunk.used.count_ones()).sum();
+    if config.ring_is_default && taken as usize >= SLOTS {
         return config.ring.min(RING_OF_MANY);
     }
     config.ring
@@ -536,6 +602,7 @@ pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
     if !own.acked {
         own.acked = true;
         let fd = core::mem::take(&mut own.fd);
+        process::unhide(core::mem::take(&mut own.their_bell));
         if !process::is_kept_file(fd) {
             process::unhide(fd);
         }
@@ -586,6 +653,8 @@ pub struct Attached {
     pub ready: *mut ReadyWords,
     /// Its slot, which is its bit in the ready word.
     pub slot: u32,
+    /// How to ring the bell of its chunk: a place in `state::process::bells`, +1; 0: not at all.
+    pub bell: u32,
 }
 
 /// A peer's description of its DMB.
@@ -601,12 +670,12 @@ pub struct PeerDmb {
     pub token: u64,
 }
 
-/// Attaches a peer's DMB. `file` is the chunk's descriptor, if the message brought one.
+/// Attaches a peer's DMB. `files` are the descriptors of the chunk and of its bell, if the message brought them.
 pub fn attach(
     locked: &mut Locked<'_>,
     group: u32,
     told: &PeerDmb,
-    file: Option<Fd>,
+    [file, bell]: [Option<Fd>; 2],
 ) -> Result<Attached, Reason> {
     if !layout::ring_size_ok(told.ring_size as usize) || told.slot as usize >= SLOTS {
         return Err(Reason::PEER_MISBEHAVED);
@@ -617,11 +686,11 @@ pub fn attach(
         .position(|c| c.base.is_some() && c.group == group && c.id == told.chunk);
     let at = match (known, file) {
         (Some(at), _) => at,
-        (None, Some(file)) => attach_chunk(locked, group, told, file)?,
+        (None, Some(file)) => attach_chunk(locked, group, told, file, bell)?,
         (None, None) => return Err(Reason::MEMORY),
     };
     let chunk = &locked.peers()[at];
-    let base = chunk.base.ok_or(Reason::INTERNAL)?;
+    let (base, bell) = (chunk.base.ok_or(Reason::INTERNAL)?, chunk.bell);
     if chunk.ring_size != told.ring_size {
         return Err(Reason::PEER_MISBEHAVED);
     }
@@ -648,6 +717,7 @@ pub fn attach(
         ring_size: told.ring_size,
         ready,
         slot: told.slot,
+        bell,
     })
 }
 
@@ -656,6 +726,7 @@ fn attach_chunk(
     group: u32,
     told: &PeerDmb,
     file: Fd,
+    bell: Option<Fd>,
 ) -> Result<usize, Reason> {
     let at = locked
         .peers()
@@ -671,12 +742,15 @@ fn attach_chunk(
     {
         return Err(Reason::RELEASE);
     }
+    let bell = bell.map_or(0, process::keep_bell);
+    header.ready.rings.store(u32::from(bell != 0), Ordering::Release);
     let (base, _) = region.leak();
     locked.peers()[at] = PeerChunk {
         group,
         id: told.chunk,
         ring_size: told.ring_size,
         base: Some(base),
+        bell,
     };
     Ok(at)
 }
@@ -697,18 +771,20 @@ pub fn forget_all() {
             }
         }
         for c in &mut *TABLES.own.get() {
-            c.ring_size = 0;
+            (c.ring_size, c.their_bell) = (0, 0);
         }
         for c in &mut *TABLES.peers.get() {
-            c.base = None;
+            // The bell stays, for the connections that the child has inherited.
+            (c.base, c.bell) = (None, 0);
         }
     }
     line::forget_all();
     board::forget_all();
 }
 
-/// The descriptor of a chunk of ours, if the peer may not have it yet.
-pub fn chunk_fd(locked: &mut Locked<'_>, chunk: u32) -> Option<i32> {
+/// The descriptors of a chunk of ours and of its bell, if the peer may not have them yet.
+pub fn chunk_fds(locked: &mut Locked<'_>, chunk: u32) -> [Option<i32>; 2] {
     let own = &locked.own()[chunk as usize];
-    (!own.acked && own.fd > 0).then_some(own.fd)
+    let unknown = |fd: i32| (!own.acked && own.fd > 0 && fd > 0).then_some(fd);
+    [unknown(own.fd), unknown(own.their_bell)]
 }

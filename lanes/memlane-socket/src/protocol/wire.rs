@@ -91,6 +91,8 @@ pub const LIFE_LINE_COMES: u8 = 32;
 
 /// Bit of [`Message::features`]: hears what is said over the life line, too.
 pub const HEARS_LIFE_LINE: u8 = 64;
+/// Bit of [`Message::features`], in an Accept or Confirm: behind the descriptor of the chunk comes that of its bell.
+pub const BELL_COMES: u8 = 128;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

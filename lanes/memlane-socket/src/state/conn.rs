@@ -365,6 +365,8 @@ pub struct Conn {
     pub tx_slot: AtomicU32,
     /// The ready words of the peer's chunk.
     pub tx_ready: AtomicPtr<ReadyWords>,
+    /// How to ring the bell of that chunk: a place in `process::bells`, +1; 0: not at all.
+    pub tx_bell: AtomicU32,
     /// `ticks` at which this side last wrote since when the peer has news (see `lane::order`). Guarded by `tx_lock`.
     pub tx_ready_since: AtomicU64,
     /// `rx_calls` at that time. Guarded by `tx_lock`.
@@ -417,6 +419,8 @@ pub struct Conn {
     pub glanced: AtomicU64,
     /// Flags: see `SEEN_*`.
     pub seen: AtomicU32,
+    /// `rx_calls` when a thread last looked whether the connection is idle (see `hooks::wait::epoll::sleep`).
+    pub rx_calls_swept: AtomicU64,
     /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.
     pub wakes_in_vain: AtomicU32,
     /// The number of further chances to wake that the connection skips: see `lane::wake_backoff`.

@@ -115,7 +115,7 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
         let first = if kernel.masked || !crate::state::thread::is_alone() {
             None
         } else {
-            pieces.first(whole)
+            pieces.first(whole, None)
         };
         let Some(ms) = first else {
             return if pieces.is_cut() {

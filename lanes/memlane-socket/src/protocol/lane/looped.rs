@@ -39,7 +39,7 @@ pub(in crate::protocol) fn looped() -> Looped {
     {
         let mut locked = group::lock().unwrap();
         let group = group::find(&mut locked, 1, memlane_sys::proc::pid()).unwrap();
-        let dmb = group::take_dmb(&mut locked, group).unwrap();
+        let dmb = group::take_dmb(&mut locked, group, core::ptr::null_mut()).unwrap();
         let words = group::own_words(dmb.chunk, dmb.slot).unwrap();
         let ring = group::own_ring(dmb.chunk, dmb.slot, dmb.ring_size);
         conn.tx_ring.store(ring, Ordering::Relaxed);

@@ -106,10 +106,20 @@ pub fn wake(conn: &Conn) {
     if !gate.begin_move(RxMode::Cold, Busy::CallsAndSleepers) {
         return; // already awake, or a thread sleeps in the kernel
     }
-    if !sets::may_wake(&conn.regs) {
+    let bell = board::bell_of(conn);
+    let hang = |ep: &sets::Ep, bell: &sets::Bell| {
+        sets::hang(ep, bell, |chunk| board::is_gone(ep, chunk))
+    };
+    let ask = |ep: &sets::Ep, bell: &sets::Bell| {
+        board::ask_for(bell);
+        sets::count_on_bell(ep, &process::HIDING);
+    };
+    if !sets::may_wake(&conn.regs, bell.as_ref(), hang, ask) {
         gate.set(RxMode::Cold);
         return;
     }
+    // Before the sender may write into the ring: a thread that lies down on the set takes its bit for news.
+    board::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
     let want = if sets::is_registered(&conn.regs) {
         WANT_READY
     } else {
@@ -128,7 +138,6 @@ pub fn wake(conn: &Conn) {
         .0
         .rx_cpu
         .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
-    board::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
     show_parked(conn, false);
     shared.rx_gate.set(RxMode::Hot);
 }

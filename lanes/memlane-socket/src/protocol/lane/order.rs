@@ -8,17 +8,19 @@
 //! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits, reads or sends writes down
 //!   the time now and then ([`ReadyWords::looked`]). If that time is old, the receiver computes, or waits elsewhere,
 //!   and rings that become ready meanwhile have no position in the kernel's order. So the sender sends the first bytes
-//!   by TCP, and the kernel puts them in order. Bytes behind unread bytes change nothing, and go by the ring.
+//!   by TCP, and the kernel puts them in order. Bytes behind unread bytes change nothing, and go by the ring. A receiver
+//!   that sleeps until a bell rings is not away: the kernel puts the bell in order.
 //!
 //! News from a ring is thus at most [`AWAY_US`] newer than the receiver's last look, and is reported before the
 //! kernel's. Both words are hints: a peer that lies in them only changes the position of its own connection.
 
 use crate::protocol::board;
 use crate::state::conn::{Conn, Dmb, SEEN_SELF};
-use crate::state::process::PROCESS;
+use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{ReadyWords, WANT_READY};
 use memlane_core::ring::{Misbehaved, Tx};
+use memlane_core::stats::Counter;
 
 /// A receiver whose [`ReadyWords::looked`] is older than this, in microseconds, is away. A busy event loop reads or
 /// sends more often than that. Two events that are farther apart than this must keep their order.
@@ -48,7 +50,11 @@ pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY == 0 {
         return Ok(false);
     }
-    let looked = ready_words(conn).looked.load(Ordering::Relaxed);
+    let ready = ready_words(conn);
+    if ready.is_asleep() {
+        return Ok(false); // the bell wakes it, and has its position among the kernel's news
+    }
+    let looked = ready.looked.load(Ordering::Relaxed);
     let away = AWAY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     if looked == 0 || now.saturating_sub(looked) < away {
         return Ok(false);
@@ -86,18 +92,29 @@ fn tell(conn: &Conn, words: &Dmb, since: u64) {
     words.sent.0.ready_since.store(since, Ordering::Relaxed);
 }
 
-/// Sets the receiver's ready bit. This comes after the store to `published`, so that a receiver that sees the bit sees
-/// the bytes. If the old bit shows that `will_be_ready` guessed wrong, corrects the time.
+/// Sets the receiver's ready bit, and wakes a receiver that sleeps. This comes after the store to `published`, so that a
+/// receiver that sees the bit sees the bytes. If the old bit shows that `will_be_ready` guessed wrong, corrects the time.
 #[inline]
 pub(super) fn is_ready(conn: &Conn, words: &Dmb, since: &Since) {
     let bit = 1u64 << (conn.tx_slot.load(Ordering::Relaxed) & 63);
-    let was = ready_words(conn).bits.fetch_or(bit, Ordering::AcqRel);
-    let are_first = was & bit == 0;
-    if are_first != since.told {
+    let told = ready_words(conn).tell(bit);
+    if told.first != since.told {
         tell(
             conn,
             words,
-            if are_first { since.now } else { since.before },
+            if told.first { since.now } else { since.before },
         );
+    }
+    if told.must_ring {
+        ring(conn);
+    }
+}
+
+/// Rings the bell of the receiver's chunk. If that is not possible, the receiver learns that it cannot rely on it.
+#[cold]
+fn ring(conn: &Conn) {
+    process::count(Counter::BellsRung, 1);
+    if !process::ring(conn.tx_bell.load(Ordering::Relaxed)) {
+        ready_words(conn).rings.store(0, Ordering::Release);
     }
 }

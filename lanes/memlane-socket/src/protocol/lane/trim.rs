@@ -229,14 +229,20 @@ impl Pieces {
         )
     }
 
-    /// How long to sleep first: see `nap`. `left_ms` is the whole sleep, before it is split.
-    pub fn first(&mut self, left_ms: Option<u64>) -> Option<i32> {
-        if self.began != 0 {
-            return nap(self.left());
+    /// How long to sleep first, in ms: see `nap`. `left_ms` is the whole sleep, before it is split; `most`: no piece is
+    /// longer than this.
+    pub fn first(&mut self, left_ms: Option<u64>, most: Option<u64>) -> Option<i32> {
+        let left = if self.is_cut() { self.left() } else { left_ms };
+        let most = most.filter(|most| left.is_none_or(|left| left > *most));
+        let most = most.and_then(|ms| i32::try_from(ms).ok());
+        let ms = match (nap(left), most) {
+            (Some(nap), Some(most)) => nap.min(most),
+            (nap, most) => nap.or(most)?,
+        };
+        if !self.is_cut() {
+            self.whole_ms = left_ms;
+            self.began = memlane_sys::time::now_ns();
         }
-        let ms = nap(left_ms)?;
-        self.whole_ms = left_ms;
-        self.began = memlane_sys::time::now_ns();
         Some(ms)
     }
 

@@ -90,7 +90,7 @@ fn met(conn: &ConnRef, hs: &mut Handshake, peer: u64, end: Fd) -> Result<(), Rea
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
     faults::at(Step::Proposing);
-    match send(conn, &To::Channel(hs.channel), &m, [None; 2]) {
+    match send(conn, &To::Channel(hs.channel), &m, [None; 3]) {
         Ok(()) => proposed(conn, hs),
         Err(Sent::Later) => Err(Reason::CLOSING), // it was empty: the other end is gone
         Err(Sent::Never(why)) => Err(why),

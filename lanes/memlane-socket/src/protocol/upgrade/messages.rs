@@ -83,8 +83,8 @@ pub(super) fn peer_of(hs: &Handshake) -> Result<To, Reason> {
         .map_err(|_| Reason::INTERNAL)
 }
 
-/// Sends a message, with our proof if it needs one, and a chunk and a life line if there are any.
-pub(super) fn send(conn: &Conn, to: &To, m: &Message, more: [Option<i32>; 2]) -> Result<(), Sent> {
+/// Sends a message, with our proof if it needs one, and a chunk, its bell and a life line if there are any.
+pub(super) fn send(conn: &Conn, to: &To, m: &Message, more: [Option<i32>; 3]) -> Result<(), Sent> {
     let mut locked = match to {
         To::Line(_) => group::lock(),
         To::Name(_) | To::Channel(_) => None,
@@ -97,7 +97,7 @@ fn send_locked(
     conn: &Conn,
     to: &To,
     m: &Message,
-    [chunk, life_line]: [Option<i32>; 2],
+    [chunk, bell, life_line]: [Option<i32>; 3],
     mut locked: Option<&mut group::Locked<'_>>,
 ) -> Result<(), Sent> {
     if let (To::Line(group), Some(locked)) = (to, &mut locked)
@@ -113,7 +113,8 @@ fn send_locked(
         To::Channel(_) => None,
     };
     let own_ring = (m.own_ring != 0).then(|| conn.given_fd.load(Ordering::Relaxed));
-    let all = [proof.as_ref().map(Fd::raw), own_ring, chunk, life_line];
+    let proof = proof.as_ref().map(Fd::raw);
+    let all = [proof, own_ring, chunk, bell, life_line];
     let (mut fds, mut count) = ([-1; sock::MAX_FDS], 0);
     for fd in all.into_iter().flatten() {
         fds[count] = fd;
@@ -163,9 +164,12 @@ pub(super) fn send_with_chunk(
     m: &mut Message,
 ) -> Result<(), Sent> {
     let mut locked = group::lock();
-    let chunk = locked
+    let [chunk, bell] = locked
         .as_mut()
-        .and_then(|locked| group::chunk_fd(locked, hs.rx_chunk - 1));
+        .map_or([None; 2], |locked| group::chunk_fds(locked, hs.rx_chunk - 1));
+    if bell.is_some() {
+        m.features |= wire::BELL_COMES;
+    }
     // A process that talks to itself needs none.
     let keeps = m.kind == MessageKind::Accept
         && hs.peer_features & wire::KEEPS_LIFE_LINE != 0
@@ -175,10 +179,11 @@ pub(super) fn send_with_chunk(
         .filter(|_| keeps)
         .and_then(|locked| group::new_life_line(locked, hs.group - 1));
     let Some((ours, theirs)) = line else {
-        return send_locked(conn, to, m, [chunk, None], locked.as_mut());
+        return send_locked(conn, to, m, [chunk, bell, None], locked.as_mut());
     };
     m.features |= wire::LIFE_LINE_COMES;
-    send_locked(conn, to, m, [chunk, Some(theirs.raw())], locked.as_mut())?;
+    let more = [chunk, bell, Some(theirs.raw())];
+    send_locked(conn, to, m, more, locked.as_mut())?;
     if let Some(locked) = &mut locked {
         let lower = [true, m.gid < hs.peer_gid];
         group::keep_life_line(locked, hs.group - 1, ours, lower, speaks_with(hs));
@@ -263,11 +268,11 @@ mod tests {
         let proposal = own_message(MessageKind::Proposal, &l.conn, &Tuple { local, remote });
         let (ours, theirs) = sock::unix_channel().unwrap();
         let to = To::Channel(ours.raw());
-        assert!(send(&l.conn, &to, &proposal, [None; 2]).is_ok());
+        assert!(send(&l.conn, &to, &proposal, [None; 3]).is_ok());
         drop(theirs);
         // The first error says that the message was not read, the second that nobody is there.
         for _ in 0..2 {
-            let sent = send(&l.conn, &to, &proposal, [None; 2]);
+            let sent = send(&l.conn, &to, &proposal, [None; 3]);
             assert!(matches!(sent, Err(Sent::Never(Reason::CLOSING))));
         }
         process::forget(l.fd);

@@ -58,6 +58,7 @@ use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
+use crate::state::sets;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;
@@ -233,7 +234,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
         Mailed::Full => return await_room(conn, hs),
         Mailed::Nobody => {}
     }
-    match send(conn, &To::Name(name), &m, [None; 2]) {
+    match send(conn, &To::Name(name), &m, [None; 3]) {
         Ok(()) => {
             hs.since = time::now_ns();
             proposed(conn, hs)
@@ -474,7 +475,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let (gid, pid) = channel::peer_process(hs, m);
     let group = group::find(&mut locked, gid, pid)?;
-    let dmb = group::take_dmb(&mut locked, group)?;
+    let dmb = group::take_dmb(&mut locked, group, sets::only_set(&conn.regs))?;
     hs.group = group + 1;
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;
@@ -534,10 +535,12 @@ fn accepted(
 }
 
 fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> Result<(), Reason> {
-    // After the proof, if there is one: the descriptor of the ring's own file, if it has one, then the chunk's.
+    // After the proof, if there is one: the descriptor of the ring's own file, if it has one, the chunk's, and its bell's.
     let first = usize::from(!hs.by_channel());
     let own = usize::from(m.own_ring != 0);
     let file = got.fds[first + own].take();
+    let has_bell = m.features & wire::BELL_COMES != 0;
+    let bell = if has_bell { got.fds[first + own + 1].take() } else { None };
     let told = PeerDmb {
         chunk: m.chunk,
         slot: u32::from(m.slot),
@@ -545,7 +548,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
         token: m.token,
     };
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
-    let a = group::attach(&mut locked, hs.group - 1, &told, file)?;
+    let a = group::attach(&mut locked, hs.group - 1, &told, [file, bell])?;
     let (ring, ring_size) = match own {
         0 => (a.ring, a.ring_size),
         _ => (own_ring::attach(hs, m, got.fds[first].take())?, m.own_ring),
@@ -560,6 +563,7 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     }
     conn.tx_slot.store(a.slot, Ordering::Relaxed);
     conn.tx_ready.store(a.ready, Ordering::Relaxed);
+    conn.tx_bell.store(a.bell, Ordering::Relaxed);
     if hs.peer_pid == PROCESS.pid.load(Ordering::Relaxed) {
         conn.seen.fetch_or(SEEN_SELF, Ordering::Relaxed);
     }

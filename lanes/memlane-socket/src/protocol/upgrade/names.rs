@@ -267,7 +267,7 @@ pub(super) fn propose(conn: &ConnRef, hs: &mut Handshake, m: &Message) -> Mailed
         return Mailed::Nobody;
     }
     let to = server.line.map_or(To::Name(server.mailbox), To::Line);
-    match send(conn, &to, m, [None; 2]) {
+    match send(conn, &to, m, [None; 3]) {
         Ok(()) => Mailed::Sent,
         Err(Sent::Later) => Mailed::Full,
         Err(Sent::Never(_)) => Mailed::Nobody,

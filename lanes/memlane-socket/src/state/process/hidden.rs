@@ -99,7 +99,9 @@ pub fn evade(n: i32) -> Option<i32> {
     place.store(moved.unwrap_or(0), Ordering::Release);
     let moved = moved.unwrap_or(-1);
     files::renumbered(n, moved);
+    bells::renumbered(n, moved);
     each_ep(|ep| {
+        ep.bells.renumbered(n, moved);
         let bell = &ep.bell;
         let _ = bell.compare_exchange(n, moved.max(0), Ordering::Relaxed, Ordering::Relaxed);
     });
@@ -122,12 +124,12 @@ fn copied_from(n: i32, least: i32) -> Option<i32> {
     copied.map(fd::as_fd).ok()
 }
 
-/// Closes the parent's hidden descriptors in the child of a fork, except for those of memory that inherited connections
-/// may need.
+/// Closes the parent's hidden descriptors in the child of a fork, except for those that inherited connections may need:
+/// memory, and bells of peers.
 pub fn close_hidden() {
     for place in &HIDDEN {
         let n = place.load(Ordering::Relaxed);
-        if n > 2 && !files::is_kept_file(n) {
+        if n > 2 && !files::is_kept_file(n) && !bells::is_bell(n) {
             unhide(n);
         }
     }

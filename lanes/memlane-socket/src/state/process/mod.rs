@@ -8,12 +8,14 @@
     clippy::cast_sign_loss
 )]
 
+mod bells;
 mod conn_ref;
 mod files;
 mod hidden;
 pub mod memory;
 pub mod payback;
 
+pub use bells::{drop_bell, keep_bell, most_bells, ring};
 pub use conn_ref::ConnRef;
 pub use files::{drop_file, find_file, is_kept_file, keep_file};
 pub use hidden::*;
@@ -630,6 +632,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.index.store(index, Ordering::Relaxed);
     conn.tx_calls.store(0, Ordering::Relaxed);
     conn.rx_calls.store(0, Ordering::Relaxed);
+    conn.tx_bell.store(0, Ordering::Relaxed);
     conn.tx_ready_since.store(0, Ordering::Relaxed);
     conn.tx_ready_rx_calls.store(0, Ordering::Relaxed);
     conn.hs_lock.reset();

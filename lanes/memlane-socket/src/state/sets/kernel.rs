@@ -78,6 +78,7 @@ pub(crate) fn change_later(ep: &Ep, reg: &Reg, events: u32, data: u64) {
     }
     unmark(reg, REG_ABSENT);
     mark(reg, REG_IN_EDGE | REG_OUT_EDGE);
+    sort_again(ep, reg);
     push_ready(ep, reg);
     push_dirty(ep, reg);
 }
@@ -130,8 +131,8 @@ pub(crate) fn flush_dirty(ep: &Ep) {
     }
 }
 
-/// A number that no registration has: it stands for the set's eventfd.
-const BELL: u64 = 1 << 40;
+/// A number that no registration has: it stands for the set's eventfd. The numbers behind it stand for the bells of chunks.
+pub(super) const BELL: u64 = 1 << 40;
 
 /// How a descriptor is made that the program does not see, and closed again.
 #[derive(Debug)]
@@ -172,8 +173,25 @@ fn bell(ep: &Ep, hiding: &Hiding) -> Option<c_int> {
     Some(fresh)
 }
 
-pub(crate) fn is_bell(data: u64) -> bool {
-    data ^ BASE.load(Ordering::Relaxed) == BELL << GENERATION_BITS
+/// Who has rung, if an event with this `data` is not the program's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rung {
+    /// Another thread of this process, by the set's eventfd.
+    Own,
+    /// The peer of the chunk with this name.
+    Chunk(u32),
+}
+
+/// Who has rung; `None`: the event is the program's.
+pub(crate) fn rung_by(data: u64) -> Option<Rung> {
+    let number = data ^ BASE.load(Ordering::Relaxed);
+    if number & ((1 << GENERATION_BITS) - 1) != 0 {
+        return None;
+    }
+    match (number >> GENERATION_BITS).checked_sub(BELL)? {
+        0 => Some(Rung::Own),
+        name => u32::try_from(name - 1).ok().map(Rung::Chunk),
+    }
 }
 
 /// Reads the set's eventfd after it has fired.

@@ -1,7 +1,7 @@
 //! Epoll sets, and the registrations of connections in them.
 //!
 //! An [`Ep`] keeps what the program asked for, for each registered connection, and lists of registrations: *ready* (may
-//! have something to report), *hot* (awake: to be parked before a sleep), *dirty* (changes that the kernel does not know
+//! have something to report), *hot* (awake: to be parked before a sleep), *belled* (awake, and a bell wakes the sleeper), *dirty* (changes that the kernel does not know
 //! yet, because no thread has slept since) and *full* (the ring had no room for a send). `wait::epoll` answers the program from these lists. The lanes only
 //! note what has changed.
 //!
@@ -15,11 +15,14 @@
     clippy::cast_sign_loss
 )]
 
+mod bells;
 mod full;
 mod kernel;
 mod lists;
 mod turns;
 
+pub use bells::{Bell, Bells, count_on_bell, hang};
+pub(crate) use bells::{rung, stays_awake};
 pub use full::full;
 pub(crate) use full::*;
 pub use kernel::Hiding;
@@ -62,6 +65,9 @@ pub struct Ep {
     pub(crate) ready_head: AtomicPtr<Reg>,
     pub(crate) ready_tail: AtomicPtr<Reg>,
     pub(crate) hot: AtomicPtr<Reg>,
+    pub(crate) belled: AtomicPtr<Reg>,
+    /// The bells that wake a sleeper for the connections in `belled`.
+    pub bells: Bells,
     pub(crate) dirty: AtomicPtr<Reg>,
     pub(crate) full: AtomicPtr<Reg>,
 }
@@ -84,10 +90,12 @@ impl Ep {
             word.store(0, Ordering::Relaxed);
         }
         self.turns.forget();
+        self.bells.reset();
         for list in [
             &self.ready_head,
             &self.ready_tail,
             &self.hot,
+            &self.belled,
             &self.dirty,
             &self.full,
         ] {
@@ -149,6 +157,11 @@ pub const REG_FULL: u32 = 64;
 /// Bit of `Reg::marks`: the ring was full and has room again, which the program has not been told yet.
 pub const REG_ROOM: u32 = 128;
 
+/// Bit of `Reg::marks`: the connection's chunk has its bell in the set.
+pub const REG_BELL: u32 = 256;
+/// Bit of `Reg::marks`: with `REG_HOT`, in the belled list.
+pub const REG_BELLED: u32 = 512;
+
 /// The number of registrations that one connection can have; with more, it stays on TCP.
 pub const REGS: usize = 2;
 
@@ -164,6 +177,16 @@ pub(crate) fn ptr(reg: &Reg) -> *mut Reg {
 /// Is the connection in any epoll set?
 pub fn is_registered(regs: &[Reg]) -> bool {
     regs.iter().any(|r| !r.ep.load(Ordering::Relaxed).is_null())
+}
+
+/// The one set that the connection is in; null: none, or several.
+pub fn only_set(regs: &[Reg]) -> *mut Ep {
+    let sets = regs.iter().map(|r| r.ep.load(Ordering::Relaxed));
+    let mut sets = sets.filter(|set| !set.is_null());
+    match (sets.next(), sets.next()) {
+        (Some(set), None) => set,
+        _ => core::ptr::null_mut(),
+    }
 }
 
 /// Makes the next wait on a set with this connection look at it again. The caller holds no lane lock.
@@ -194,28 +217,42 @@ pub fn writable_again(regs: &[Reg], upgraded: bool) {
     }
 }
 
-/// May the connection wake up (`Cold` → `Hot`)? It may not while a thread sleeps on a set that it is in. If it may,
-/// this puts it on the sets' hot lists. The caller holds `rx_lock`, so the sets' locks are only tried.
-pub fn may_wake(regs: &[Reg]) -> bool {
+/// May the connection wake up (`Cold` → `Hot`)? It may not while a thread sleeps on a set that it is in, unless the thread
+/// relies on the connection's `bell`. If it may, this puts it on the sets' lists of awake connections. `hang` puts the bell
+/// into the set; `ask` asks the sender to ring it. The caller holds `rx_lock`, so the sets' locks are only tried.
+pub fn may_wake(
+    regs: &[Reg],
+    bell: Option<&Bell>,
+    hang: impl Fn(&Ep, &Bell) -> bool,
+    ask: impl Fn(&Ep, &Bell),
+) -> bool {
+    let only = only_set(regs);
     for reg in regs {
         if reg.ep.load(Ordering::Acquire).is_null() {
             continue;
         }
-        let ok = match try_set_of(reg) {
-            Some((ep, _held))
-                if ep.inherited.load(Ordering::Relaxed) == 0
-                    && (ep.sleepers.load(Ordering::Relaxed) == 0 || !may_report(reg)) =>
-            {
-                push_hot(ep, reg);
-                mark(reg, REG_IN_EDGE);
-                push_ready(ep, reg);
-                true
-            }
-            _ => false,
+        let Some((ep, _held)) = try_set_of(reg) else {
+            return false; // registrations already on a list of awake ones are found cold when that set parks
         };
-        if !ok {
-            return false; // registrations already on a hot list are found cold when that set parks
+        if ep.inherited.load(Ordering::Relaxed) != 0 {
+            return false;
         }
+        let bell = bell.filter(|b| core::ptr::eq(only, ep) && core::ptr::eq(b.set, ep) && hang(ep, b));
+        match bell {
+            Some(_) => mark(reg, REG_BELL),
+            None => unmark(reg, REG_BELL),
+        }
+        let sleepers = ep.sleepers.load(Ordering::Relaxed);
+        if sleepers != 0 && may_report(reg) {
+            let all_rely = ep.bells.sleepers.load(Ordering::Relaxed) == sleepers;
+            match bell.filter(|_| all_rely && stays_awake(reg)) {
+                Some(bell) => ask(ep, bell),
+                None => return false,
+            }
+        }
+        push_hot(ep, reg);
+        mark(reg, REG_IN_EDGE);
+        push_ready(ep, reg);
     }
     true
 }

@@ -20,6 +20,7 @@
 
 mod ctl;
 mod oneshot;
+mod sleep;
 mod waiter;
 
 pub use ctl::{ctl, is_waited_for};

@@ -36,20 +36,40 @@ pub(super) fn reported(ep: &Ep, reg: &Reg) {
     }
 }
 
-/// Turns the kernel's events into those that the program sees, and returns how many are left.
-pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
+/// What the kernel has reported.
+pub(super) struct Came {
+    /// The number of events that are left for the program.
+    pub(super) left: usize,
+    /// Where among these the bell of a chunk lay; `None`: no bell has rung.
+    pub(super) bell_at: Option<usize>,
+}
+
+/// Turns the kernel's events into those that the program sees.
+pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> Came {
+    let all = Came {
+        left: events.len(),
+        bell_at: None,
+    };
     if BASE.load(Ordering::Relaxed) == 0 {
-        return events.len();
+        return all;
     }
     let Some(_held) = ep.lock.lock() else {
-        return events.len();
+        return all;
     };
-    let mut kept = 0;
+    let (mut kept, mut bell_at) = (0, None);
     for i in 0..events.len() {
         let (bits, data) = (events[i].events, events[i].u64);
-        if is_bell(data) {
-            silence(ep);
-            continue;
+        match rung_by(data) {
+            Some(Rung::Own) => {
+                silence(ep);
+                continue;
+            }
+            Some(Rung::Chunk(name)) => {
+                rung(ep, name);
+                bell_at = bell_at.or(Some(kept));
+                continue;
+            }
+            None => {}
         }
         let Some(reg) = decode(ep, data) else {
             if !looks_like_ours(data) {
@@ -70,7 +90,14 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> usize {
             kept += 1;
         }
     }
-    kept
+    if bell_at.is_some() && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
+        // The bell was meant for a thread that still sleeps. This thread looks at the rings instead.
+        super::sleep::ask_again(ep);
+    }
+    Came {
+        left: kept,
+        bell_at,
+    }
 }
 
 /// Makes an `EPOLL_CTL_MOD` that the kernel must know at once. The caller holds the set's lock.

@@ -1,5 +1,6 @@
 //! `epoll_wait`: rings first, a spin, then the kernel.
 
+use super::sleep::{AllParked, real_nap};
 use super::*;
 use crate::protocol::lane::trim::Pieces;
 use core::ops::Range;
@@ -41,14 +42,16 @@ pub fn wait(
         masked,
         sleep,
         pieces: Pieces::WHOLE,
+        relies: false,
+        restless: 0,
     }
     .run()
 }
 
 /// What one wait has reported so far.
-struct Round {
+pub(super) struct Round {
     /// The number of filled entries of the program's array.
-    filled: usize,
+    pub(super) filled: usize,
     /// Has the kernel been asked?
     asked: bool,
     /// Registrations to look at again afterwards; `kept` of them.
@@ -66,6 +69,15 @@ impl Round {
         }
     }
 
+    /// What a wait has reported that got `filled` events from the kernel first.
+    pub(super) fn behind_kernel(filled: usize) -> Round {
+        Round {
+            filled,
+            asked: true,
+            ..Round::new()
+        }
+    }
+
     /// Adds an event. A registration gets one entry, as from the kernel, even if both its ring and its socket have
     /// news; `others` are the entries that may belong to the same registration.
     fn add(&mut self, out: &mut [epoll_event], event: epoll_event, others: &Range<usize>) {
@@ -80,28 +92,36 @@ impl Round {
 }
 
 /// Puts the connections whose peers have published something on the ready lists of their sets, for all sets of the
-/// process.
-fn harvest() {
+/// process. The caller waits on the set `own`.
+pub(super) fn harvest(own: &Ep) {
     if !board::any_hot() {
         return;
     }
-    board::harvest(|conn| {
+    board::harvest(own, |conn| {
         for reg in &conn.regs {
             if let Some((ep, _held)) = set_of(reg) {
                 mark(reg, REG_IN_EDGE);
                 push_ready(ep, reg);
+                // The peer's bell, if it has rung, found nothing: this thread has taken its news.
+                if !core::ptr::eq(ep, own) && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
+                    ring_bell(ep, &process::HIDING);
+                }
             }
         }
     });
 }
 
-struct Waiter<'a> {
-    ep: &'static Ep,
-    out: &'a mut [epoll_event],
+pub(super) struct Waiter<'a> {
+    pub(super) ep: &'static Ep,
+    pub(super) out: &'a mut [epoll_event],
     timeout: c_int,
-    masked: bool,
-    sleep: Sleep<'a>,
-    pieces: Pieces,
+    pub(super) masked: bool,
+    pub(super) sleep: Sleep<'a>,
+    pub(super) pieces: Pieces,
+    /// Does the sleep that this thread is in rely on bells?
+    pub(super) relies: bool,
+    /// How often this wait could not lie down, because there were news.
+    pub(super) restless: u32,
 }
 
 impl Waiter<'_> {
@@ -123,15 +143,18 @@ impl Waiter<'_> {
             }
             if self.timeout == 0 {
                 flush_dirty(self.ep);
-                return self.kernel(0, 0);
+                let n = self.kernel(0, 0);
+                // A bell that was meant for another thread may have rung.
+                let is_left = n == 0 && !self.ep.ready_head.load(Ordering::Relaxed).is_null();
+                return if is_left { self.collect(start) as c_int } else { n };
             }
-            let hot = reg_ref(self.ep.hot.load(Ordering::Relaxed));
-            if hot.is_some() || self.is_any_full() {
+            let awake = first_awake(self.ep);
+            if awake.is_some() || self.is_any_full() {
                 let budget = self.budget(deadline);
                 // A wait that is about to sleep asks the kernel by that. But where many connections are awake, news of
                 // others are no reason to park them.
                 let many =
-                    hot.is_some_and(|first| !first.next_hot.load(Ordering::Relaxed).is_null());
+                    awake.is_some_and(|first| !first.next_hot.load(Ordering::Relaxed).is_null());
                 if budget > 0 || many {
                     let n = self.ask_kernel();
                     if n != 0 {
@@ -223,7 +246,7 @@ impl Waiter<'_> {
         kernel(self.ep, &mut self.out[first..], timeout, self.sleep)
     }
 
-    fn max(&self) -> c_int {
+    pub(super) fn max(&self) -> c_int {
         c_int::try_from(self.out.len()).unwrap_or(c_int::MAX)
     }
 
@@ -249,7 +272,7 @@ impl Waiter<'_> {
     /// Fills `out` with the rings' events, in the order in which the connections became ready, and with the kernel's
     /// events when its turn has come. Returns the number of entries; 0: the rings have nothing.
     fn collect(&mut self, now: u64) -> usize {
-        harvest();
+        harvest(self.ep);
         if self.ep.ready_head.load(Ordering::Relaxed).is_null() {
             return 0;
         }
@@ -289,7 +312,7 @@ impl Waiter<'_> {
     }
 
     /// Reports rings until `limit` entries are filled.
-    fn report_rings(&mut self, round: &mut Round, limit: usize) {
+    pub(super) fn report_rings(&mut self, round: &mut Round, limit: usize) {
         let Some(_held) = self.ep.lock.lock() else {
             return;
         };
@@ -342,7 +365,7 @@ impl Waiter<'_> {
     }
 
     /// Puts level-triggered registrations at the end of the ready list, to be looked at again.
-    fn requeue(&self, round: &Round) {
+    pub(super) fn requeue(&self, round: &Round) {
         if round.kept == 0 {
             return;
         }
@@ -368,7 +391,7 @@ impl Waiter<'_> {
         let (mut turns, mut asked, mut from_kernel) = (0u32, ticks(), 0);
         let here = self.peer_is_here();
         let comes = || {
-            if board::any_ready() || !ep.ready_head.load(Ordering::Relaxed).is_null() {
+            if board::any_ready(ep) || !ep.ready_head.load(Ordering::Relaxed).is_null() {
                 return true;
             }
             turns = turns.wrapping_add(1);
@@ -383,7 +406,7 @@ impl Waiter<'_> {
             }
             from_kernel != 0
         };
-        let served = || board::count_ready() + u64::from(ready_len(ep));
+        let served = || board::count_ready(ep) + u64::from(ready_len(ep));
         let spun = spin::until(budget, here, comes, served);
         let counter = if spun == Spun::Ready {
             Counter::SpinHits
@@ -400,7 +423,7 @@ impl Waiter<'_> {
         if full.is_some_and(room::is_peer_here) {
             return true;
         }
-        let Some(conn) = reg_ref(self.ep.hot.load(Ordering::Relaxed)).and_then(reg_conn) else {
+        let Some(conn) = first_awake(self.ep).and_then(reg_conn) else {
             return false;
         };
         if conn.rx_mode() != RxMode::Hot {
@@ -411,97 +434,8 @@ impl Waiter<'_> {
         })
     }
 
-    /// Parks every awake connection of the set, and counts this thread as asleep.
-    fn park_all(&mut self) -> AllParked {
-        let Some(_held) = self.ep.lock.lock() else {
-            return AllParked::Stuck;
-        };
-        let mut at = self.ep.hot.load(Ordering::Relaxed);
-        while let Some(reg) = reg_ref(at) {
-            at = reg.next_hot.load(Ordering::Relaxed);
-            match park_reg(reg) {
-                ParkedReg::Yes => drop_hot(self.ep, reg),
-                ParkedReg::ByTcp => {}
-                ParkedReg::Stuck => return AllParked::Stuck,
-                ParkedReg::Report => {
-                    mark(reg, REG_IN_EDGE);
-                    push_ready(self.ep, reg);
-                    return AllParked::No;
-                }
-            }
-        }
-        if !self.ep.ready_head.load(Ordering::Relaxed).is_null() {
-            return AllParked::No;
-        }
-        self.ep.sleepers.fetch_add(1, Ordering::SeqCst);
-        AllParked::Yes
-    }
-
-    /// Sleeps in the kernel. `None`: the set's eventfd fired, so the rings must be looked at, or a look at unused rings
-    /// is due. `signals` is the number of handlers that had run when the wait began.
-    fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
-        flush_dirty(self.ep);
-        process::count(Counter::KernelWaits, 1);
-        let start = ticks();
-        let whole = self.remaining(deadline);
-        // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
-        let nap = if self.masked {
-            None
-        } else {
-            self.pieces.first(u64::try_from(whole).ok())
-        };
-        let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
-        let keep = real::errno();
-        self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
-        let now = ticks();
-        self.ep.asked.store(now, Ordering::Relaxed);
-        if n > 0 {
-            spin::slept(now.wrapping_sub(start));
-        }
-        real::set_errno(keep);
-        if n == 0 && nap.is_some() {
-            trim::look(now);
-            return self.interrupted(signals);
-        }
-        if n <= 0 {
-            return Some(n);
-        }
-        let left = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
-        (left > 0).then_some(left as c_int)
-    }
-
-    /// Sleeps in the kernel for a moment, while connections wait for room in their rings. `None`: nothing has come.
-    /// `signals` is the number of handlers that had run when the wait began.
-    fn nap_parked(&mut self, deadline: Option<u64>, us: u64, signals: u32) -> Option<c_int> {
-        flush_dirty(self.ep);
-        process::count(Counter::KernelWaits, 1);
-        let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
-        let left = |d: u64| d.saturating_sub(ticks()) / per_us;
-        let us = deadline.map_or(us, |d| us.min(left(d)));
-        let n = if self.masked {
-            (self.sleep)(
-                self.out.as_mut_ptr(),
-                self.max(),
-                us.div_ceil(1000) as c_int,
-            )
-        } else {
-            real_nap(self.ep, self.out, us)
-        };
-        self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
-        self.ep.asked.store(ticks(), Ordering::Relaxed);
-        if n > 0 {
-            let left = translated(self.ep, self.out, n);
-            return (left > 0).then_some(left);
-        }
-        let is_over = deadline.is_some_and(|d| ticks() >= d);
-        if n < 0 || is_over {
-            return Some(n);
-        }
-        self.interrupted(signals)
-    }
-
     /// Ends the wait if a handler has run since, outside the kernel's sleep, as the kernel would have ended it.
-    fn interrupted(&self, signals: u32) -> Option<c_int> {
+    pub(super) fn interrupted(&self, signals: u32) -> Option<c_int> {
         if crate::state::thread::current()
             .signals
             .load(Ordering::Relaxed)
@@ -513,7 +447,7 @@ impl Waiter<'_> {
         Some(-1)
     }
 
-    fn remaining(&self, deadline: Option<u64>) -> c_int {
+    pub(super) fn remaining(&self, deadline: Option<u64>) -> c_int {
         if self.pieces.is_cut() {
             return self
                 .pieces
@@ -538,93 +472,16 @@ fn kernel(ep: &Ep, out: &mut [epoll_event], timeout: c_int, sleep: Sleep<'_>) ->
     translated(ep, out, n)
 }
 
-/// The kernel's answer `n` as the program is to see it.
-fn translated(ep: &Ep, out: &mut [epoll_event], n: c_int) -> c_int {
+/// The kernel's answer `n` as the program is to see it. If a bell has rung, the rings' news are on the ready lists.
+pub(super) fn translated(ep: &Ep, out: &mut [epoll_event], n: c_int) -> c_int {
     if n <= 0 {
         return n;
     }
-    oneshot::translate(ep, &mut out[..n.cast_unsigned() as usize]) as c_int
-}
-
-/// Sleeps for at most `us` microseconds, or for a millisecond where the kernel counts only these (before 5.11).
-fn real_nap(ep: &Ep, out: &mut [epoll_event], us: u64) -> c_int {
-    let ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: (us * 1000).cast_signed(),
-    };
-    let (epfd, at, max) = (ep.fd.load(Ordering::Relaxed), out.as_mut_ptr(), out.len());
-    // SAFETY: the program's array; `ts` lives until the call returns.
-    let r = unsafe {
-        memlane_sys::syscall!(libc::SYS_epoll_pwait2, epfd, at, max, &raw const ts, 0, 0)
-    };
-    let r = match r {
-        // SAFETY: the program's array.
-        Err(memlane_sys::Errno(libc::ENOSYS)) => unsafe {
-            memlane_sys::syscall!(libc::SYS_epoll_pwait, epfd, at, max, 1, 0, 0)
-        },
-        other => other,
-    };
-    match r {
-        Ok(n) => n as c_int,
-        Err(e) => {
-            real::set_errno(e.0);
-            -1
-        }
+    let came = oneshot::translate(ep, &mut out[..n.cast_unsigned() as usize]);
+    if came.bell_at.is_some() {
+        harvest(ep);
     }
-}
-
-#[derive(PartialEq, Eq)]
-enum AllParked {
-    Yes,
-    No,
-    Stuck,
-}
-
-pub(super) enum ParkedReg {
-    /// The connection is parked, or on TCP.
-    Yes,
-    /// The connection stays awake, but only TCP can have news for this set.
-    ByTcp,
-    /// The peer is in the middle of a write.
-    Stuck,
-    /// There is something to report.
-    Report,
-}
-
-pub(super) fn park_reg(reg: &Reg) -> ParkedReg {
-    let Some(conn) = reg_conn(reg) else {
-        return ParkedReg::Yes;
-    };
-    if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
-        return ParkedReg::Yes;
-    }
-    if !may_report(reg) {
-        return ParkedReg::ByTcp; // no thread waits for it here
-    }
-    let Some(mut held) = crate::state::guard::lock_rx(conn) else {
-        return ParkedReg::Stuck;
-    };
-    match lane::park(conn, &mut held) {
-        Parked::Yes | Parked::Ended => ParkedReg::Yes,
-        Parked::Stuck => ParkedReg::Stuck,
-        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
-        // Bytes of a TCP run are due, or the program did not ask for input.
-        Parked::Data => ParkedReg::ByTcp,
-    }
-}
-
-pub(super) fn wants_in(reg: &Reg) -> bool {
-    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
-}
-
-pub(super) fn ring_bytes(held: &mut crate::state::guard::RxGuard<'_>) -> bool {
-    let Some(lane) = held.lane() else {
-        return false;
-    };
-    matches!(
-        held.next(lane.words, lane.ring.len()),
-        Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
-    )
+    came.left as c_int
 }
 
 /// The events that the rings have to report for a registration; 0: none.

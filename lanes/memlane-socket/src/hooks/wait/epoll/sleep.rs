@@ -1,0 +1,296 @@
+//! How a wait sleeps in the kernel, and what it does with the awake connections of its set before.
+//!
+//! A connection that has a bell in the set ([`memlane_core::bell`]) stays awake: its peer rings. All others are parked: TCP
+//! wakes the thread. A connection with a bell is parked, too, when it has received nothing for a while, so that its ring can
+//! be given back.
+
+use super::waiter::{Round, Waiter, harvest, translated};
+use super::*;
+
+/// A connection that has not been read from for this long, in ms, is parked; up to twice as long if nothing else happens. A
+/// thread that relies on bells looks at its rings as often in any case.
+const SWEEP_MS: u64 = 500;
+/// A peer that always has news keeps a thread awake for so many tries to lie down; then its connections are parked.
+const RESTLESS: u32 = 64;
+
+#[derive(PartialEq, Eq)]
+pub(super) enum AllParked {
+    Yes,
+    No,
+    Stuck,
+}
+
+pub(super) enum ParkedReg {
+    /// The connection is parked, or on TCP.
+    Yes,
+    /// The connection stays awake, but only TCP can have news for this set.
+    ByTcp,
+    /// The peer is in the middle of a write.
+    Stuck,
+    /// There is something to report.
+    Report,
+}
+
+impl Waiter<'_> {
+    /// Parks the awake connections that no bell can report, asks for the bells of the others, and counts this thread as
+    /// asleep.
+    pub(super) fn park_all(&mut self) -> AllParked {
+        let Some(_held) = self.ep.lock.lock() else {
+            return AllParked::Stuck;
+        };
+        let parked = park_list(self.ep, &self.ep.hot, |_| true);
+        if parked != AllParked::Yes {
+            return parked;
+        }
+        self.relies = self.may_rely();
+        let is_due = self.is_sweep_due();
+        if is_due || !self.relies {
+            let parked = park_list(self.ep, &self.ep.belled, |conn| !self.relies || is_idle(conn));
+            if parked != AllParked::Yes {
+                return parked;
+            }
+        }
+        if !self.ep.ready_head.load(Ordering::Relaxed).is_null() {
+            return AllParked::No;
+        }
+        if self.relies {
+            if !board::lie_down(self.ep) {
+                self.restless += 1;
+                return AllParked::No;
+            }
+            self.ep.bells.sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+        self.ep.sleepers.fetch_add(1, Ordering::SeqCst);
+        AllParked::Yes
+    }
+
+    /// May this thread rely on bells? With a signal mask it sleeps in one piece and would never look by itself.
+    fn may_rely(&self) -> bool {
+        !self.masked
+            && self.restless < RESTLESS
+            && self.ep.inherited.load(Ordering::Relaxed) == 0
+    }
+
+    /// Is it time to park connections that have been idle? The caller holds the set's lock.
+    fn is_sweep_due(&self) -> bool {
+        if self.ep.belled.load(Ordering::Relaxed).is_null() {
+            return false;
+        }
+        let every = SWEEP_MS * 1000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        let (now, swept) = (ticks(), &self.ep.bells.swept);
+        let is_due = now.wrapping_sub(swept.load(Ordering::Relaxed)) >= every;
+        if is_due {
+            swept.store(now, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Counts this thread as awake. Its senders need not ring any more, unless other threads still sleep.
+    fn get_up(&self) {
+        board::looking(ticks());
+        let held = self.ep.lock.lock();
+        self.ep.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if !self.relies || held.is_none() {
+            return;
+        }
+        if self.ep.bells.sleepers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            board::get_up(self.ep);
+        } else {
+            ask_again(self.ep);
+        }
+    }
+
+    /// Sleeps in the kernel. `None`: a bell has rung, so the rings must be looked at, or a look at unused rings is due.
+    /// `signals` is the number of handlers that had run when the wait began.
+    pub(super) fn sleep_parked(&mut self, deadline: Option<u64>, signals: u32) -> Option<c_int> {
+        flush_dirty(self.ep);
+        process::count(Counter::KernelWaits, 1);
+        let start = ticks();
+        let whole = self.remaining(deadline);
+        // With a signal mask, the kernel would let signals in between two pieces: sleep in one piece.
+        let nap = if self.masked {
+            None
+        } else {
+            let has_bells = self.relies && !self.ep.belled.load(Ordering::Relaxed).is_null();
+            let most = has_bells.then_some(SWEEP_MS);
+            self.pieces.first(u64::try_from(whole).ok(), most)
+        };
+        let n = (self.sleep)(self.out.as_mut_ptr(), self.max(), nap.unwrap_or(whole));
+        let keep = real::errno();
+        self.get_up();
+        let now = ticks();
+        self.ep.asked.store(now, Ordering::Relaxed);
+        if n > 0 {
+            spin::slept(now.wrapping_sub(start));
+        }
+        real::set_errno(keep);
+        if n == 0 && nap.is_some() {
+            trim::look(now);
+            return self.interrupted(signals);
+        }
+        if n <= 0 {
+            return Some(n);
+        }
+        let came = oneshot::translate(self.ep, &mut self.out[..n.cast_unsigned() as usize]);
+        let reported = match came.bell_at {
+            Some(at) => self.with_rings(came.left, at),
+            None => came.left,
+        };
+        let is_over = deadline.is_some_and(|d| now >= d);
+        (reported > 0 || is_over).then_some(reported as c_int)
+    }
+
+    /// Reports the rings where the bell lay among the kernel's `left` events, which is where their first news came. Returns
+    /// the number of entries.
+    fn with_rings(&mut self, left: usize, bell_at: usize) -> usize {
+        harvest(self.ep);
+        let places = self.out.len();
+        let mut round = Round::behind_kernel(left);
+        self.report_rings(&mut round, places);
+        self.requeue(&round);
+        if round.filled < places {
+            self.ep.turns.forget(); // both sides have reported all they had
+        }
+        let rings = round.filled - left;
+        self.out[bell_at..round.filled].rotate_right(rings);
+        round.filled
+    }
+
+    /// Sleeps in the kernel for a moment, while connections wait for room in their rings. `None`: nothing has come.
+    /// `signals` is the number of handlers that had run when the wait began.
+    pub(super) fn nap_parked(
+        &mut self,
+        deadline: Option<u64>,
+        us: u64,
+        signals: u32,
+    ) -> Option<c_int> {
+        flush_dirty(self.ep);
+        process::count(Counter::KernelWaits, 1);
+        let per_us = PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
+        let left = |d: u64| d.saturating_sub(ticks()) / per_us;
+        let us = deadline.map_or(us, |d| us.min(left(d)));
+        let n = if self.masked {
+            (self.sleep)(
+                self.out.as_mut_ptr(),
+                self.max(),
+                us.div_ceil(1000) as c_int,
+            )
+        } else {
+            real_nap(self.ep, self.out, us)
+        };
+        let keep = real::errno();
+        self.get_up();
+        real::set_errno(keep);
+        self.ep.asked.store(ticks(), Ordering::Relaxed);
+        if n > 0 {
+            let left = translated(self.ep, self.out, n);
+            return (left > 0).then_some(left);
+        }
+        let is_over = deadline.is_some_and(|d| ticks() >= d);
+        if n < 0 || is_over {
+            return Some(n);
+        }
+        self.interrupted(signals)
+    }
+}
+
+/// Asks for the bells once more, for threads that still sleep. The caller looks at the rings afterwards, and holds the set's
+/// lock.
+pub(super) fn ask_again(ep: &Ep) {
+    let _ = board::lie_down(ep);
+}
+
+/// Parks those connections of a list for which `wanted` is true.
+fn park_list(
+    ep: &Ep,
+    list: &core::sync::atomic::AtomicPtr<Reg>,
+    wanted: impl Fn(&Conn) -> bool,
+) -> AllParked {
+    let mut at = list.load(Ordering::Relaxed);
+    while let Some(reg) = reg_ref(at) {
+        at = reg.next_hot.load(Ordering::Relaxed);
+        if reg_conn(reg).is_some_and(|conn| !wanted(conn)) {
+            continue;
+        }
+        match park_reg(reg) {
+            ParkedReg::Yes => drop_hot(ep, reg),
+            ParkedReg::ByTcp => {}
+            ParkedReg::Stuck => return AllParked::Stuck,
+            ParkedReg::Report => {
+                mark(reg, REG_IN_EDGE);
+                push_ready(ep, reg);
+                return AllParked::No;
+            }
+        }
+    }
+    AllParked::Yes
+}
+
+/// Has the connection not been read from since the last look?
+fn is_idle(conn: &Conn) -> bool {
+    let calls = conn.rx_calls.load(Ordering::Relaxed);
+    conn.rx_calls_swept.swap(calls, Ordering::Relaxed) == calls
+}
+
+fn park_reg(reg: &Reg) -> ParkedReg {
+    let Some(conn) = reg_conn(reg) else {
+        return ParkedReg::Yes;
+    };
+    if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
+        return ParkedReg::Yes;
+    }
+    if !may_report(reg) {
+        return ParkedReg::ByTcp; // no thread waits for it here
+    }
+    let Some(mut held) = crate::state::guard::lock_rx(conn) else {
+        return ParkedReg::Stuck;
+    };
+    match lane::park(conn, &mut held) {
+        Parked::Yes | Parked::Ended => ParkedReg::Yes,
+        Parked::Stuck => ParkedReg::Stuck,
+        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
+        // Bytes of a TCP run are due, or the program did not ask for input.
+        Parked::Data => ParkedReg::ByTcp,
+    }
+}
+
+fn wants_in(reg: &Reg) -> bool {
+    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
+}
+
+fn ring_bytes(held: &mut crate::state::guard::RxGuard<'_>) -> bool {
+    let Some(lane) = held.lane() else {
+        return false;
+    };
+    matches!(
+        held.next(lane.words, lane.ring.len()),
+        Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
+    )
+}
+
+/// Sleeps for at most `us` microseconds, or for a millisecond where the kernel counts only these (before 5.11).
+pub(super) fn real_nap(ep: &Ep, out: &mut [epoll_event], us: u64) -> c_int {
+    let ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: (us * 1000).cast_signed(),
+    };
+    let (epfd, at, max) = (ep.fd.load(Ordering::Relaxed), out.as_mut_ptr(), out.len());
+    // SAFETY: the program's array; `ts` lives until the call returns.
+    let r = unsafe {
+        memlane_sys::syscall!(libc::SYS_epoll_pwait2, epfd, at, max, &raw const ts, 0, 0)
+    };
+    let r = match r {
+        // SAFETY: the program's array.
+        Err(memlane_sys::Errno(libc::ENOSYS)) => unsafe {
+            memlane_sys::syscall!(libc::SYS_epoll_pwait, epfd, at, max, 1, 0, 0)
+        },
+        other => other,
+    };
+    match r {
+        Ok(n) => n as c_int,
+        Err(e) => {
+            real::set_errno(e.0);
+            -1
+        }
+    }
+}

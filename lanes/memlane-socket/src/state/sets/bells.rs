@@ -1,0 +1,138 @@
+//! The bells of a set: the chunks whose connections stay awake while a thread sleeps on the set.
+//!
+//! The set's descriptor in the kernel holds the bell of each such chunk, beside the program's own descriptors. How a bell
+//! is asked for and rung is in [`memlane_core::bell`]. A connection stays awake only if this is its one set, and if it
+//! waits for input without `EPOLLONESHOT`; all others are parked before a sleep.
+
+use super::*;
+use libc::epoll_event;
+
+/// The most chunks of one set whose bells it waits for: 2,048 connections. Others are parked before a sleep.
+const BELLS: usize = 32;
+/// A bell's bytes are taken after this many rings. The kernel has room for about 280 (`net.core.wmem_default`, and 768
+/// bytes for each).
+const TAKEN_EVERY: u32 = 32;
+
+/// The bell of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct Bell {
+    /// The chunk's name.
+    pub chunk: u32,
+    /// The descriptor that a thread waits for.
+    pub fd: i32,
+    /// The set that the chunk's connections are in.
+    pub set: *const Ep,
+}
+
+/// A chunk whose bell is in the set.
+#[derive(Debug)]
+struct Place {
+    /// The chunk's name, +1; 0: free.
+    chunk: AtomicU64,
+    fd: AtomicI32,
+    /// The number of rings since its bytes were last taken.
+    rings: AtomicU32,
+}
+
+/// The bells of a set. Guarded by the set's lock.
+#[derive(Debug)]
+pub struct Bells {
+    places: [Place; BELLS],
+    /// The number of threads that sleep on the set and rely on its bells.
+    pub sleepers: AtomicU32,
+    /// `ticks` at which a thread last parked the connections that had been idle.
+    pub swept: AtomicU64,
+}
+
+impl Bells {
+    pub(super) fn reset(&self) {
+        for place in &self.places {
+            place.chunk.store(0, Ordering::Relaxed);
+        }
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.swept.store(0, Ordering::Relaxed);
+    }
+
+    /// The names of the chunks.
+    pub fn chunks(&self) -> impl Iterator<Item = u32> {
+        let names = self.places.iter().map(|p| p.chunk.load(Ordering::Relaxed));
+        names.filter_map(|name| u32::try_from(name.checked_sub(1)?).ok())
+    }
+
+    /// Descriptor `n` of the library has the number `new` from now on.
+    pub fn renumbered(&self, n: i32, new: i32) {
+        for place in &self.places {
+            let known = &place.fd;
+            let _ = known.compare_exchange(n, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Puts a chunk's bell into the set, unless it is there. `is_gone` tells of a chunk whether it is gone. Returns whether
+/// the bell is in the set. The caller holds the set's lock.
+pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
+    let name = u64::from(bell.chunk) + 1;
+    let places = &ep.bells.places;
+    if places.iter().any(|p| p.chunk.load(Ordering::Relaxed) == name) {
+        return true;
+    }
+    let is_free = |p: &&Place| match p.chunk.load(Ordering::Relaxed) {
+        0 => true,
+        other => is_gone((other - 1) as u32),
+    };
+    let Some(place) = places.iter().find(is_free) else {
+        return false;
+    };
+    let mut e = epoll_event {
+        events: libc::EPOLLIN as u32 | ET,
+        u64: base() ^ (BELL + name) << GENERATION_BITS,
+    };
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    // SAFETY: `e` lives until the call returns.
+    let added = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_epoll_ctl,
+            epfd,
+            libc::EPOLL_CTL_ADD,
+            bell.fd,
+            &raw mut e
+        )
+    };
+    if !matches!(added, Ok(_) | Err(memlane_sys::Errno(libc::EEXIST))) {
+        return false;
+    }
+    place.fd.store(bell.fd, Ordering::Relaxed);
+    place.rings.store(0, Ordering::Relaxed);
+    place.chunk.store(name, Ordering::Relaxed);
+    true
+}
+
+/// Notes that the bell of this chunk has rung, and takes its bytes now and then: the kernel reports each ring once, also if
+/// the bytes of earlier ones are still there. The caller holds the set's lock.
+pub(crate) fn rung(ep: &Ep, chunk: u32) {
+    let name = u64::from(chunk) + 1;
+    let is_it = |p: &&Place| p.chunk.load(Ordering::Relaxed) == name;
+    let Some(place) = ep.bells.places.iter().find(is_it) else {
+        return;
+    };
+    let rings = place.rings.load(Ordering::Relaxed) + 1;
+    if rings >= TAKEN_EVERY {
+        let _ = memlane_sys::sock::discard(place.fd.load(Ordering::Relaxed));
+    }
+    place.rings.store(rings % TAKEN_EVERY, Ordering::Relaxed);
+}
+
+/// May the connection of this registration stay awake while a thread sleeps on the set?
+pub(crate) fn stays_awake(reg: &Reg) -> bool {
+    const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
+    let events = reg.events.load(Ordering::Relaxed);
+    marked(reg, REG_BELL) && !marked(reg, REG_ABSENT) && events & INPUT != 0 && events & ONESHOT == 0
+}
+
+/// A connection is about to wake up while threads sleep on the set. If it is the only one that is awake, the threads sleep
+/// without end: one of them gets up, so that it looks now and then. The caller holds the set's lock.
+pub fn count_on_bell(ep: &Ep, hiding: &Hiding) {
+    if ep.belled.load(Ordering::Relaxed).is_null() {
+        ring_bell(ep, hiding);
+    }
+}
