@@ -375,8 +375,8 @@ fn unix_name_from(sun: &libc::sockaddr_un, len: usize) -> Result<UnixName> {
     Ok(name)
 }
 
-/// Most descriptors that one message carries.
-pub const MAX_FDS: usize = 5;
+/// Most descriptors that one message carries. An even number: the kernel rounds the room for them up to 8 bytes.
+pub const MAX_FDS: usize = 6;
 
 const CMSG_HDR: usize = size_of::<libc::cmsghdr>();
 const CMSG_CRED: usize = CMSG_HDR + 16; // struct ucred is 12 bytes, cmsg data is padded to 8

@@ -68,6 +68,25 @@ static void edge_reports_once(void) {
     finish();
 }
 
+static void edge_of_bytes_behind_unread_ones(void) {
+    int fd = pair(), ep = epoll_create1(0);
+    add(ep, fd, EPOLLIN | EPOLLET, 1);
+    wait_says(ep, 0);
+    nap_ms(5); /* nobody looks: these bytes may come another way than the next ones */
+    tell_text("abcdef");
+    settle(fd, 6);
+    wait_says(ep, 1000);
+    take(fd, 3);
+    wait_says(ep, 0);
+    tell_text("gh");
+    settle(fd, 5);
+    wait_says(ep, 1000);
+    wait_says(ep, 0);
+    take(fd, 5);
+    wait_says(ep, 0);
+    finish();
+}
+
 static void edge_rearmed_by_mod(void) {
     int fd = pair(), ep = epoll_create1(0);
     add(ep, fd, EPOLLIN | EPOLLET, 1);
@@ -786,6 +805,7 @@ const struct one_case cases[] = {
 #define ALONE(name) {#name, name, NO_THREAD}
     CASE(level_reports_until_read),
     CASE(edge_reports_once),
+    CASE(edge_of_bytes_behind_unread_ones),
     CASE(edge_rearmed_by_mod),
     CASE(edge_both_directions),
     CASE(edge_added_with_bytes_waiting),

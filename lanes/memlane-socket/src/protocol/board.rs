@@ -93,12 +93,17 @@ pub fn bell_of(conn: &Conn) -> Option<Bell> {
     if fd <= 0 || !is_posted(chunk, conn.rx_slot.load(Ordering::Relaxed), conn) {
         return None;
     }
-    let can_ring = ready_words(board).is_some_and(|ready| ready.rings.load(Ordering::Acquire) == 1);
-    can_ring.then(|| Bell {
+    can_ring(chunk).then(|| Bell {
         chunk: name_of(chunk),
         fd,
         set: board.set.load(Ordering::Relaxed),
     })
+}
+
+/// Does the sender into chunk `chunk` of ours say that it can ring the chunk's bell?
+pub fn can_ring(chunk: u32) -> bool {
+    let ready = ready_words(&BOARDS[chunk as usize]);
+    ready.is_some_and(|ready| ready.rings.load(Ordering::Acquire) == 1)
 }
 
 /// The board of the chunk with this name, and its ready words, if the chunk is still there for connections of this set.

@@ -279,6 +279,25 @@ pub fn readable_now(conn: &Conn, by_tcp: u64) -> u64 {
     if ended { sum + left } else { sum }
 }
 
+/// Does the ring hold bytes behind others that the kernel holds?
+pub fn has_bytes_behind_tcp(conn: &Conn) -> bool {
+    let mut run_is_first = false;
+    let mut has_more = false;
+    walk(conn, |piece| {
+        match piece {
+            Next::Tcp(_) => run_is_first = true,
+            _ => has_more = run_is_first,
+        }
+        !has_more && run_is_first
+    });
+    has_more && kernel_holds_bytes(conn)
+}
+
+fn kernel_holds_bytes(conn: &Conn) -> bool {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    memlane_sys::sock::queue_len(fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+}
+
 /// Shows `look` the unread pieces of the stream in order, until it returns `false`. Returns `true` if the walk reached
 /// the end of what has been published.
 fn walk(conn: &Conn, mut look: impl FnMut(Next) -> bool) -> bool {

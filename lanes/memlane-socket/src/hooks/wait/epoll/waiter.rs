@@ -489,7 +489,10 @@ pub(super) fn report(conn: &Conn, reg: &Reg, asked: u32) -> u32 {
     if marked(reg, REG_ABSENT) || !may_report(reg) {
         return 0;
     }
-    let readable = asked & IN != 0 && lane::readable(conn);
+    // The kernel does not know of ring bytes behind bytes of its own that the program has not read yet.
+    let is_edge = || asked & ET != 0 && marked(reg, REG_IN_EDGE);
+    let readable =
+        asked & IN != 0 && (lane::readable(conn) || is_edge() && lane::has_bytes_behind_tcp(conn));
     // The kernel would report "writable" unless TCP's buffer is full. While the connection is parked, the kernel is
     // asked, except where the ring was full, of which the kernel does not know. What `REG_ROOM` says is reported in any
     // case: the ring may count as full again by now, but nothing else would report the connection.
