@@ -11,7 +11,7 @@
 use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle::{self, CHUNKS};
 use crate::state::process::PROCESS;
-use crate::state::sets::{Bell, Ep};
+use crate::state::sets::{self, Bell, Ep};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{ChunkHeader, DMB_WORDS_LEN, DMBS_AT, ReadyWords, SLOTS};
 use memlane_core::sync::{Cpu, Words as _};
@@ -26,8 +26,8 @@ pub(super) struct Board {
     /// How many chunks have had this number before. Written under the groups' lock.
     pub(super) serial: AtomicU32,
     pub(super) hot: AtomicU32,
-    /// The epoll set that its connections are in; null: there is no bell. Written under the groups' lock, when no connection
-    /// uses the chunk.
+    /// The epoll set whose sleepers the bell wakes; null: none yet. Written under the groups' lock, or by the first thread that
+    /// wakes a connection in a set.
     pub(super) set: AtomicPtr<Ep>,
     /// Our end of its bell; 0: none.
     pub(super) bell: AtomicI32,
@@ -96,8 +96,19 @@ pub fn bell_of(conn: &Conn) -> Option<Bell> {
     can_ring(chunk).then(|| Bell {
         chunk: name_of(chunk),
         fd,
-        set: board.set.load(Ordering::Relaxed),
+        set: set_of(conn, board),
     })
+}
+
+/// The set of a board; if it has none yet, that of this connection from now on.
+fn set_of(conn: &Conn, board: &Board) -> *const Ep {
+    let has = board.set.load(Ordering::Acquire);
+    if !has.is_null() {
+        return has;
+    }
+    let (none, new) = (core::ptr::null_mut(), sets::only_set(&conn.regs));
+    let claimed = board.set.compare_exchange(none, new, Ordering::AcqRel, Ordering::Acquire);
+    claimed.map_or_else(|other| other, |_| new)
 }
 
 /// Does the sender into chunk `chunk` of ours say that it can ring the chunk's bell?

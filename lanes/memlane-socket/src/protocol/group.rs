@@ -373,13 +373,9 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
 /// Takes a DMB of ours for a connection with `group`, prepared and parked. `set` is the epoll set that the connection is
 /// in, null if it is in none: its chunk has a bell for this set.
 pub fn take_dmb(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<OwnDmb, Reason> {
-    let without_bell = || !has_room_for_bell() && !set.is_null();
     let (chunk, slot) = match free_slot(locked, group, set) {
         Some(found) => found,
-        None => match without_bell().then(|| free_slot(locked, group, core::ptr::null_mut())) {
-            Some(Some(found)) => found,
-            _ => (new_chunk(locked, group, set)?, 0),
-        },
+        None => (new_chunk(locked, group, set)?, 0),
     };
     let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
     let own = &mut locked.own()[chunk as usize];
@@ -398,25 +394,34 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<Own
     Ok(dmb)
 }
 
-/// A free slot in a chunk of the group for connections of this set.
+/// A free slot in a chunk of the group: one of this set's, or else one that belongs to no set. A connection that is in no set
+/// may come into one later, so for it any chunk will do.
 fn free_slot(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Option<(u32, u32)> {
+    let mut second = None;
     for i in 0..CHUNKS {
-        let is_groups = |chunk: &OwnChunk| chunk.ring_size != 0 && chunk.group == group;
-        if !is_groups(&locked.own()[i]) {
+        let own = &mut locked.own()[i];
+        if own.ring_size == 0 || own.group != group {
             continue;
         }
-        take_back(&mut locked.own()[i], i);
-        let own = &locked.own()[i];
-        let is_sets = core::ptr::eq(BOARDS[i].set.load(Ordering::Relaxed), set);
-        if !is_sets && own.used != 0 || own.used == u64::MAX {
+        take_back(own, i);
+        if own.used == u64::MAX {
             continue;
         }
-        if !is_sets && !belongs_from_now_on(i, set) {
-            continue;
+        let found = (i as u32, own.used.trailing_ones());
+        let has = BOARDS[i].set.load(Ordering::Relaxed);
+        if core::ptr::eq(has, set) {
+            return Some(found);
         }
-        return Some((i as u32, own.used.trailing_ones()));
+        if second.is_none() && (has.is_null() || set.is_null() || own.used == 0) {
+            second = Some(found);
+        }
     }
-    None
+    let (chunk, _) = second?;
+    let board = &BOARDS[chunk as usize];
+    if !set.is_null() && board.bell.load(Ordering::Relaxed) > 0 {
+        board.set.store(set, Ordering::Release);
+    }
+    second
 }
 
 /// Makes the slots of a chunk free whose senders have detached since.
@@ -432,15 +437,6 @@ fn take_back(chunk: &mut OwnChunk, i: usize) {
             idle::mark(i as u32, slot);
         }
     }
-}
-
-/// Gives chunk `i`, which no connection uses, to the connections of another set. A chunk without a bell stays one.
-fn belongs_from_now_on(i: usize, set: *mut Ep) -> bool {
-    let has_bell = BOARDS[i].bell.load(Ordering::Relaxed) > 0;
-    if has_bell && !set.is_null() {
-        BOARDS[i].set.store(set, Ordering::Release);
-    }
-    has_bell != set.is_null()
 }
 
 /// Does another process still hold the socket that this DMB served? A later connection may have got its shared state;
@@ -490,9 +486,9 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<u32, R
     Ok(i as u32)
 }
 
-/// Makes the bell of chunk `i` for this set. Returns the sender's end; 0: there is no bell.
+/// Makes the bell of chunk `i`, for this set if it is not null. Returns the sender's end; 0: there is no bell.
 fn new_bell(i: usize, set: *mut Ep) -> i32 {
-    if set.is_null() || !has_room_for_bell() {
+    if !has_room_for_bell() {
         return 0;
     }
     let Ok((ours, theirs)) = sock::unix_stream() else {

@@ -366,7 +366,7 @@ fn do_spins_pay(t: &thread::Thread, saves_us: u64, per_us: u64) -> bool {
 /// A wait of so many microseconds is long: a thread whose waits mostly are sleeps, even where CPUs are free. It would use
 /// several times the CPU time for an answer that comes hardly sooner.
 fn long_us() -> u64 {
-    u64::from(config().spin_us) / 2
+    u64::from(config().spin_us) * 3 / 10
 }
 
 /// Has this thread received a part of a stream lately? Parked, it would get the next part by TCP.
