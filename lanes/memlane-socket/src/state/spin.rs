@@ -221,7 +221,12 @@ fn turn(
                 return Spun::Nothing;
             }
             last = ticks();
-            ask_at = last + ASK_EVERY_US * per_us;
+            let long_at = start + long_us() * per_us;
+            ask_at = if last < long_at {
+                long_at
+            } else {
+                last + ASK_EVERY_US * per_us
+            };
         }
     }
 }
@@ -315,9 +320,16 @@ fn next_date(now: u64) -> u64 {
     (now / apart + 1) * apart
 }
 
-/// May this thread spin or yield at present?
-pub fn may_stay_awake() -> bool {
-    config().spin_us != 0 && !is_cpu_crowded()
+/// Will this thread spin, or yield, when it next waits? If it will not because its last spins were in vain, this counts as
+/// one of the waits that it leaves out.
+pub fn will_spin() -> bool {
+    if config().spin_us == 0 || is_cpu_crowded() {
+        return false;
+    }
+    let t = thread::current();
+    let skip = t.skip.load(Ordering::Relaxed);
+    t.skip.store(skip.saturating_sub(1), Ordering::Relaxed);
+    skip == 0
 }
 
 /// Is this CPU full of unrelated tasks, so that only a thread that sleeps gets it back soon?

@@ -3,12 +3,13 @@
 //! A wake-up costs both sides: they write words and run fences when the connection wakes and again when it parks, and
 //! the receiver looks for ring bytes in between. Where nothing comes in between, TCP alone would have been cheaper.
 //!
-//! A thread that may spin keeps its own score for that ([`crate::state::spin`]). A thread that may not spin (`--spin
-//! off`, or a CPU that other programs use) wakes its connections in vain, unless their peers send before they are
-//! answered. So each connection counts the wake-ups since bytes last came by the ring. After [`FREE`] of them in a row,
-//! such threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
+//! A thread that will not spin (`--spin off`, a CPU that other programs use, or spins that have been in vain, see
+//! [`crate::state::spin`]) wakes its connections in vain, unless their peers send before they are answered, or a bell
+//! lets them stay awake. So each connection counts the wake-ups since bytes last came by the ring. After [`FREE`] of them
+//! in a row, such threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
 
 use crate::state::conn::Conn;
+use crate::state::sets;
 use crate::state::spin;
 use core::sync::atomic::Ordering;
 
@@ -23,7 +24,7 @@ const BULK: usize = 8 * 1024;
 #[inline]
 pub(super) fn waking(conn: &Conn, n: usize) -> bool {
     let left = conn.stays_parked.load(Ordering::Relaxed);
-    if left == 0 || n >= BULK || spin::may_stay_awake() {
+    if left == 0 || n >= BULK || sets::has_bell(&conn.regs) || spin::will_spin() {
         return true;
     }
     // Two readers at once may count one chance only: nothing depends on it.

@@ -122,6 +122,11 @@ pub(crate) fn rung(ep: &Ep, chunk: u32) {
     place.rings.store(rings % TAKEN_EVERY, Ordering::Relaxed);
 }
 
+/// Did the connection have a bell in its set when it last woke up? Takes no lock: a wrong answer costs a wake-up.
+pub fn has_bell(regs: &[Reg]) -> bool {
+    regs.iter().any(|reg| marked(reg, REG_BELL) && !reg.ep.load(Ordering::Relaxed).is_null())
+}
+
 /// May the connection of this registration stay awake while a thread sleeps on the set?
 pub(crate) fn stays_awake(reg: &Reg) -> bool {
     const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;

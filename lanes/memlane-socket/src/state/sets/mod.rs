@@ -21,7 +21,7 @@ mod kernel;
 mod lists;
 mod turns;
 
-pub use bells::{Bell, Bells, count_on_bell, hang};
+pub use bells::{Bell, Bells, count_on_bell, hang, has_bell};
 pub(crate) use bells::{rung, stays_awake};
 pub use full::full;
 pub(crate) use full::*;
