@@ -77,7 +77,10 @@ fn receive<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, senders
     }
     // Also if the receiver found the news by itself. loom lets two exchanges read the same store if a third thread has
     // stored meanwhile, so this is asked of one sender only.
-    assert!(senders > 1 || heard <= rests, "{heard} rings, but it lay down {rests} times");
+    assert!(
+        senders > 1 || heard <= rests,
+        "{heard} rings, but it lay down {rests} times"
+    );
 }
 
 fn model<W>(senders: usize)

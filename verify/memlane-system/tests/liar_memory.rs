@@ -5,14 +5,16 @@ mod handshake;
 
 use std::io::{Read as _, Write as _};
 use std::mem::offset_of;
+use std::os::fd::IntoRawFd as _;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use handshake::{Meeting, RING, chunk, put, word};
-use memlane_core::layout::{DmbWords, RINGS_AT};
+use memlane_core::layout::{ASLEEP, ChunkHeader, DmbWords, RINGS_AT, RUNG, ReadyWords, WANT_READY};
 use memlane_core::sync::Cpu;
-use memlane_socket::protocol::wire::MessageKind;
+use memlane_socket::protocol::wire::{BELL_COMES, MessageKind};
 use memlane_sys::fd::{self, Fd};
-use memlane_sys::mem;
+use memlane_sys::{mem, sock};
 use memlane_system::harness::plain_only;
 use memlane_system::pair::{DEFAULT, PATIENCE};
 use memlane_system::real::Reason;
@@ -26,6 +28,9 @@ const WRITING: usize = offset_of!(Dmb, tx.0.writing);
 const ACTIVE: usize = offset_of!(Dmb, tx.0.active);
 const RUNS_DECLARED: usize = offset_of!(Dmb, sent.0.runs_declared);
 const RUNS: usize = offset_of!(Dmb, runs);
+/// Where `asleep` lies in a chunk, with `rings` behind it.
+const ASLEEP_AT: u64 =
+    (offset_of!(ChunkHeader, ready) + offset_of!(ReadyWords<Cpu>, asleep)) as u64;
 
 /// A meeting whose lane is open at the victim's side: the liar's own memory, and the victim's.
 struct Open {
@@ -41,11 +46,19 @@ struct Open {
 impl Open {
     /// The victim accepts; the liar has told where its stream stands, as an honest peer does.
     fn new() -> Open {
+        Open::with_bell(None)
+    }
+
+    /// With a descriptor that the liar says is the bell of its chunk.
+    fn with_bell(bell: Option<&Fd>) -> Open {
         let mut meeting = Meeting::with_server(&DEFAULT);
         let (accept, mut got) = meeting.accepted();
         let (own, proof) = (chunk(), meeting.proof());
-        let m = meeting.message(MessageKind::Confirm);
-        meeting.answer(&m.encode(), &[&proof, &own]);
+        let mut m = meeting.message(MessageKind::Confirm);
+        m.features |= bell.map_or(0, |_| BELL_COMES);
+        let fds = [Some(&proof), Some(&own), bell];
+        let fds: Vec<&Fd> = fds.into_iter().flatten().collect();
+        meeting.answer(&m.encode(), &fds);
         meeting.ends_on_lane();
         let theirs = got.fds[1].take().expect("a chunk");
         let said = meeting.said();
@@ -80,6 +93,25 @@ impl Open {
         self.said += 100;
         self.declare();
         self.meeting.exchange();
+    }
+
+    /// The words of the liar's own chunk by which its bell is asked for: `asleep` and `rings`.
+    fn own_bell(&self) -> (u32, u32) {
+        let mut bytes = [0; 8];
+        assert_eq!(fd::read_at(self.own.raw(), &mut bytes, ASLEEP_AT), Ok(8));
+        let both = u64::from_ne_bytes(bytes);
+        (both as u32, (both >> 32) as u32)
+    }
+
+    /// The liar pretends to sleep until its bell rings, and the victim has something to say.
+    fn lies_asleep(&mut self) {
+        self.exchange();
+        let before = self.own_word(PUBLISHED);
+        put(&self.own, word(CONSUMED), &before.to_ne_bytes());
+        put(&self.own, word(FLAGS), &WANT_READY.to_ne_bytes());
+        put(&self.own, ASLEEP_AT, &ASLEEP.to_ne_bytes());
+        self.meeting.victim.end.does("send 9 1000");
+        assert_eq!(self.own_word(PUBLISHED), before + 1000);
     }
 
     /// A word of the liar's own DMB.
@@ -184,6 +216,53 @@ fn a_peer_that_says_by_tcp_what_it_has_not_declared_is_cut_off_or_heard() {
     drop(open.meeting.stream);
     let status = open.meeting.victim.end.end();
     assert_eq!(status.code(), Some(1), "{status}");
+}
+
+#[test]
+fn a_sleeper_s_bell_is_rung_once_however_often_it_is_written_to() {
+    if plain_only() {
+        return;
+    }
+    let (ours, theirs) = sock::unix_stream().expect("a bell");
+    let mut open = Open::with_bell(Some(&theirs));
+    assert_eq!(open.own_bell(), (0, 1), "the victim can ring");
+    open.lies_asleep();
+    open.meeting.victim.end.does("send 10 1000");
+    assert_eq!(open.own_bell(), (RUNG, 1));
+    assert_eq!(sock::discard(ours.raw()), Ok(1), "one ring for both");
+}
+
+#[test]
+fn a_sleeper_that_never_hears_its_bell_holds_up_nobody() {
+    if plain_only() {
+        return;
+    }
+    // Files that wait, in the eyes of those who ask them.
+    let (ours, theirs) = UnixStream::pair().expect("a bell");
+    // SAFETY: its one owner gives it up.
+    let theirs = unsafe { Fd::from_raw(theirs.into_raw_fd()) };
+    let mut open = Open::with_bell(Some(&theirs));
+    while sock::send_byte(theirs.raw()).is_ok() {}
+    open.lies_asleep();
+    assert_eq!(open.own_bell(), (RUNG, 1));
+    open.meeting.victim.end.does("send 10 1000");
+    // Nobody is there to hear it: the victim says that it cannot ring.
+    drop(ours);
+    put(&open.own, ASLEEP_AT, &ASLEEP.to_ne_bytes());
+    open.meeting.victim.end.does("send 11 1000");
+    assert_eq!(open.own_bell(), (RUNG, 0));
+}
+
+#[test]
+fn what_is_no_bell_is_never_rung() {
+    if plain_only() {
+        return;
+    }
+    let (channel, _other) = sock::unix_channel().expect("a channel");
+    let mut open = Open::with_bell(Some(&channel));
+    assert_eq!(open.own_bell(), (0, 0), "the victim does not rely on it");
+    open.lies_asleep();
+    assert_eq!(open.own_bell(), (RUNG, 0));
 }
 
 #[test]

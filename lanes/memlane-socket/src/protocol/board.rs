@@ -107,7 +107,9 @@ fn set_of(conn: &Conn, board: &Board) -> *const Ep {
         return has;
     }
     let (none, new) = (core::ptr::null_mut(), sets::only_set(&conn.regs));
-    let claimed = board.set.compare_exchange(none, new, Ordering::AcqRel, Ordering::Acquire);
+    let claimed = board
+        .set
+        .compare_exchange(none, new, Ordering::AcqRel, Ordering::Acquire);
     claimed.map_or_else(|other| other, |_| new)
 }
 

@@ -470,7 +470,9 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<u32, R
     let version = faults::chunk_version(LAYOUT_VERSION);
     header.version.store(version, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
-    BOARDS[i].set.store(core::ptr::null_mut(), Ordering::Relaxed);
+    BOARDS[i]
+        .set
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
     let their_bell = new_bell(i, set);
     locked.own()[i] = OwnChunk {
         group,
@@ -739,7 +741,10 @@ fn attach_chunk(
         return Err(Reason::RELEASE);
     }
     let bell = bell.map_or(0, process::keep_bell);
-    header.ready.rings.store(u32::from(bell != 0), Ordering::Release);
+    header
+        .ready
+        .rings
+        .store(u32::from(bell != 0), Ordering::Release);
     let (base, _) = region.leak();
     locked.peers()[at] = PeerChunk {
         group,

@@ -8,7 +8,7 @@
 //! * A gap in the spin loop's own time means that another task wanted this CPU: the machine is full. Then, and for a
 //!   peer that was last seen on this very CPU, or on a machine with only one CPU, a thread yields (`sched_yield`)
 //!   instead of spinning: the awaited peer gets the CPU, and neither side has to sleep.
-//! * A thread whose waits are mostly longer than half of that sleeps, even where CPUs are free: at 10,000 requests a
+//! * A thread whose waits are mostly longer than three tenths of that sleeps, even where CPUs are free: at 10,000 requests a
 //!   second, it would spin all the time.
 //! * Where the machine has more runnable threads than CPUs, the time that a spin takes is missing elsewhere: at a thread
 //!   that holds a lock, say. There a spin must save more CPU time than it costs. If the mean of the last spins did not,

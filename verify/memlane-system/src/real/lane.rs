@@ -71,6 +71,16 @@ impl Process {
         self.counters[counter as usize]
     }
 
+    /// Times that it woke a sleeping peer by its bell.
+    pub fn bells(&self) -> u64 {
+        self.counter(Counter::BellsRung)
+    }
+
+    /// Times that it parked a connection.
+    pub fn parks(&self) -> u64 {
+        self.counter(Counter::Parks)
+    }
+
     /// Times that it found memory to be too scarce for rings.
     pub fn scarce(&self) -> u64 {
         self.counter(Counter::Scarce)

@@ -164,9 +164,9 @@ pub(super) fn send_with_chunk(
     m: &mut Message,
 ) -> Result<(), Sent> {
     let mut locked = group::lock();
-    let [chunk, bell] = locked
-        .as_mut()
-        .map_or([None; 2], |locked| group::chunk_fds(locked, hs.rx_chunk - 1));
+    let [chunk, bell] = locked.as_mut().map_or([None; 2], |locked| {
+        group::chunk_fds(locked, hs.rx_chunk - 1)
+    });
     if bell.is_some() {
         m.features |= wire::BELL_COMES;
     }

@@ -540,7 +540,11 @@ fn attach(conn: &Conn, hs: &mut Handshake, m: &Message, got: &mut Received) -> R
     let own = usize::from(m.own_ring != 0);
     let file = got.fds[first + own].take();
     let has_bell = m.features & wire::BELL_COMES != 0;
-    let bell = if has_bell { got.fds[first + own + 1].take() } else { None };
+    let bell = if has_bell {
+        got.fds[first + own + 1].take()
+    } else {
+        None
+    };
     let told = PeerDmb {
         chunk: m.chunk,
         slot: u32::from(m.slot),

@@ -73,7 +73,10 @@ impl Bells {
 pub fn hang(ep: &Ep, bell: &Bell, is_gone: impl Fn(u32) -> bool) -> bool {
     let name = u64::from(bell.chunk) + 1;
     let places = &ep.bells.places;
-    if places.iter().any(|p| p.chunk.load(Ordering::Relaxed) == name) {
+    if places
+        .iter()
+        .any(|p| p.chunk.load(Ordering::Relaxed) == name)
+    {
         return true;
     }
     let is_free = |p: &&Place| match p.chunk.load(Ordering::Relaxed) {
@@ -124,14 +127,18 @@ pub(crate) fn rung(ep: &Ep, chunk: u32) {
 
 /// Did the connection have a bell in its set when it last woke up? Takes no lock: a wrong answer costs a wake-up.
 pub fn has_bell(regs: &[Reg]) -> bool {
-    regs.iter().any(|reg| marked(reg, REG_BELL) && !reg.ep.load(Ordering::Relaxed).is_null())
+    regs.iter()
+        .any(|reg| marked(reg, REG_BELL) && !reg.ep.load(Ordering::Relaxed).is_null())
 }
 
 /// May the connection of this registration stay awake while a thread sleeps on the set?
 pub(crate) fn stays_awake(reg: &Reg) -> bool {
     const INPUT: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
     let events = reg.events.load(Ordering::Relaxed);
-    marked(reg, REG_BELL) && !marked(reg, REG_ABSENT) && events & INPUT != 0 && events & ONESHOT == 0
+    marked(reg, REG_BELL)
+        && !marked(reg, REG_ABSENT)
+        && events & INPUT != 0
+        && events & ONESHOT == 0
 }
 
 /// A connection is about to wake up while threads sleep on the set. If it is the only one that is awake, the threads sleep

@@ -237,7 +237,8 @@ pub fn may_wake(
         if ep.inherited.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let bell = bell.filter(|b| core::ptr::eq(only, ep) && core::ptr::eq(b.set, ep) && hang(ep, b));
+        let bell =
+            bell.filter(|b| core::ptr::eq(only, ep) && core::ptr::eq(b.set, ep) && hang(ep, b));
         match bell {
             Some(_) => mark(reg, REG_BELL),
             None => unmark(reg, REG_BELL),

@@ -45,7 +45,9 @@ impl Waiter<'_> {
         self.relies = self.may_rely();
         let is_due = self.is_sweep_due();
         if is_due || !self.relies {
-            let parked = park_list(self.ep, &self.ep.belled, |conn| !self.relies || is_idle(conn));
+            let parked = park_list(self.ep, &self.ep.belled, |conn| {
+                !self.relies || is_idle(conn)
+            });
             if parked != AllParked::Yes {
                 return parked;
             }
@@ -66,9 +68,7 @@ impl Waiter<'_> {
 
     /// May this thread rely on bells? With a signal mask it sleeps in one piece and would never look by itself.
     fn may_rely(&self) -> bool {
-        !self.masked
-            && self.restless < RESTLESS
-            && self.ep.inherited.load(Ordering::Relaxed) == 0
+        !self.masked && self.restless < RESTLESS && self.ep.inherited.load(Ordering::Relaxed) == 0
     }
 
     /// Is it time to park connections that have been idle? The caller holds the set's lock.

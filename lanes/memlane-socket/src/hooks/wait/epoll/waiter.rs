@@ -146,7 +146,11 @@ impl Waiter<'_> {
                 let n = self.kernel(0, 0);
                 // A bell that was meant for another thread may have rung.
                 let is_left = n == 0 && !self.ep.ready_head.load(Ordering::Relaxed).is_null();
-                return if is_left { self.collect(start) as c_int } else { n };
+                return if is_left {
+                    self.collect(start) as c_int
+                } else {
+                    n
+                };
             }
             let awake = first_awake(self.ep);
             if awake.is_some() || self.is_any_full() {

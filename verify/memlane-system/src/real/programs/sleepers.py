@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Two programs that sleep most of the time, each in epoll with many connections.
+
+sleepers.py server PORT: echoes what comes over any of its connections, until all are closed.
+sleepers.py client PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests over
+the connections in turn, with a few milliseconds of sleep before each; then all sleep for two seconds; then one request over each
+connection. Prints how many answers were right.
+"""
+import select
+import socket
+import sys
+
+SIZE = 100
+
+
+def whole(conn):
+    data = b""
+    while len(data) < SIZE:
+        data += conn.recv(SIZE - len(data))
+    return data
+
+
+def server(port):
+    listener = socket.create_server(("127.0.0.1", port), backlog=512)
+    waits = select.epoll()
+    waits.register(listener, select.EPOLLIN)
+    conns = {}
+    had_one = False
+    while conns or not had_one:
+        for fd, _ in waits.poll():
+            if fd == listener.fileno():
+                conn = listener.accept()[0]
+                conns[conn.fileno()] = conn
+                waits.register(conn, select.EPOLLIN)
+                had_one = True
+                continue
+            data = conns[fd].recv(65536)
+            if data:
+                conns[fd].sendall(data)
+            else:
+                waits.unregister(fd)
+                conns.pop(fd).close()
+
+
+def client(port, connections, rounds):
+    waits = select.epoll()
+    conns = []
+    for _ in range(connections):
+        conn = socket.create_connection(("127.0.0.1", port))
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        waits.register(conn, select.EPOLLIN)
+        conns.append(conn)
+    right = 0
+
+    def ask(number):
+        nonlocal right
+        conn = conns[number % connections]
+        request = number.to_bytes(8, "little") * (SIZE // 8) + b"1234"
+        conn.sendall(request)
+        ready = waits.poll(10)
+        right += ready == [(conn.fileno(), select.EPOLLIN)] and whole(conn) == request
+
+    for number in range(connections * 40):
+        ask(number)
+    for number in range(rounds):
+        assert not waits.poll(0.003), "an event without a request"
+        ask(number)
+    assert not waits.poll(2), "an event without a request"
+    for number in range(connections):
+        ask(number)
+    print(f"right={right}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        server(int(sys.argv[2]))
+    else:
+        client(*map(int, sys.argv[2:5]))
