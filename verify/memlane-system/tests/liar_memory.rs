@@ -97,10 +97,12 @@ impl Open {
 
     /// The words of the liar's own chunk by which its bell is asked for: `asleep` and `rings`.
     fn own_bell(&self) -> (u32, u32) {
-        let mut bytes = [0; 8];
-        assert_eq!(fd::read_at(self.own.raw(), &mut bytes, ASLEEP_AT), Ok(8));
-        let both = u64::from_ne_bytes(bytes);
-        (both as u32, (both >> 32) as u32)
+        let word = |at| {
+            let mut bytes = [0; 4];
+            assert_eq!(fd::read_at(self.own.raw(), &mut bytes, at), Ok(4));
+            u32::from_ne_bytes(bytes)
+        };
+        (word(ASLEEP_AT), word(ASLEEP_AT + 4))
     }
 
     /// The liar pretends to sleep until its bell rings, and the victim has something to say.

@@ -398,7 +398,7 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<Own
 /// may come into one later, so for it any chunk will do.
 fn free_slot(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Option<(u32, u32)> {
     let mut second = None;
-    for i in 0..CHUNKS {
+    for (i, board) in BOARDS.iter().enumerate() {
         let own = &mut locked.own()[i];
         if own.ring_size == 0 || own.group != group {
             continue;
@@ -408,7 +408,7 @@ fn free_slot(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Option<(u32, 
             continue;
         }
         let found = (i as u32, own.used.trailing_ones());
-        let has = BOARDS[i].set.load(Ordering::Relaxed);
+        let has = board.set.load(Ordering::Relaxed);
         if core::ptr::eq(has, set) {
             return Some(found);
         }

@@ -26,6 +26,7 @@
 
 mod channel;
 mod introduction;
+mod look;
 mod mail;
 mod messages;
 mod names;
@@ -35,8 +36,9 @@ mod renumbered;
 mod standing;
 mod version;
 
+pub use look::look;
+pub use mail::drain_mailbox;
 use mail::{decline_unknown, release_declined};
-pub use mail::{drain_mailbox, look};
 use messages::{
     Sent, To, mailbox, own_message, peer_of, prefer_line, remember_peer, send, send_with_chunk,
     sender_of, stop_waiting, take_life_line, tell_dmb,

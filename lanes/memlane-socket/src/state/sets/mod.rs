@@ -15,19 +15,23 @@
     clippy::cast_sign_loss
 )]
 
+mod awake;
 mod bells;
 mod full;
 mod kernel;
 mod lists;
+mod own_bell;
 mod turns;
 
+pub(crate) use awake::*;
 pub use bells::{Bell, Bells, count_on_bell, hang, has_bell};
 pub(crate) use bells::{rung, stays_awake};
 pub use full::full;
 pub(crate) use full::*;
-pub use kernel::Hiding;
 pub(crate) use kernel::*;
 pub(crate) use lists::*;
+pub use own_bell::Hiding;
+pub(crate) use own_bell::*;
 use turns::Turns;
 
 use crate::state::thread::Lock;

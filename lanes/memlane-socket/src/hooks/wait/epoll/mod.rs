@@ -19,7 +19,9 @@
 )]
 
 mod ctl;
+mod nap;
 mod oneshot;
+mod park;
 mod sleep;
 mod waiter;
 

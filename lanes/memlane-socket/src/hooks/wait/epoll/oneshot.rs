@@ -92,7 +92,7 @@ pub(super) fn translate(ep: &Ep, events: &mut [epoll_event]) -> Came {
     }
     if bell_at.is_some() && ep.bells.sleepers.load(Ordering::Relaxed) != 0 {
         // The bell was meant for a thread that still sleeps. This thread looks at the rings instead.
-        super::sleep::ask_again(ep);
+        super::park::ask_again(ep);
     }
     Came {
         left: kept,

@@ -4,6 +4,8 @@
 //! wakes the thread. A connection with a bell is parked, too, when it has received nothing for a while, so that its ring can
 //! be given back.
 
+use super::nap::nap;
+use super::park::{AllParked, ask_again, is_idle, park_list};
 use super::waiter::{Round, Waiter, harvest, translated};
 use super::*;
 
@@ -12,24 +14,6 @@ use super::*;
 const SWEEP_MS: u64 = 500;
 /// A peer that always has news keeps a thread awake for so many tries to lie down; then its connections are parked.
 const RESTLESS: u32 = 64;
-
-#[derive(PartialEq, Eq)]
-pub(super) enum AllParked {
-    Yes,
-    No,
-    Stuck,
-}
-
-pub(super) enum ParkedReg {
-    /// The connection is parked, or on TCP.
-    Yes,
-    /// The connection stays awake, but only TCP can have news for this set.
-    ByTcp,
-    /// The peer is in the middle of a write.
-    Stuck,
-    /// There is something to report.
-    Report,
-}
 
 impl Waiter<'_> {
     /// Parks the awake connections that no bell can report, asks for the bells of the others, and counts this thread as
@@ -176,7 +160,7 @@ impl Waiter<'_> {
                 us.div_ceil(1000) as c_int,
             )
         } else {
-            real_nap(self.ep, self.out, us)
+            nap(self.ep, self.out, us)
         };
         let keep = real::errno();
         self.get_up();
@@ -191,106 +175,5 @@ impl Waiter<'_> {
             return Some(n);
         }
         self.interrupted(signals)
-    }
-}
-
-/// Asks for the bells once more, for threads that still sleep. The caller looks at the rings afterwards, and holds the set's
-/// lock.
-pub(super) fn ask_again(ep: &Ep) {
-    let _ = board::lie_down(ep);
-}
-
-/// Parks those connections of a list for which `wanted` is true.
-fn park_list(
-    ep: &Ep,
-    list: &core::sync::atomic::AtomicPtr<Reg>,
-    wanted: impl Fn(&Conn) -> bool,
-) -> AllParked {
-    let mut at = list.load(Ordering::Relaxed);
-    while let Some(reg) = reg_ref(at) {
-        at = reg.next_hot.load(Ordering::Relaxed);
-        if reg_conn(reg).is_some_and(|conn| !wanted(conn)) {
-            continue;
-        }
-        match park_reg(reg) {
-            ParkedReg::Yes => drop_hot(ep, reg),
-            ParkedReg::ByTcp => {}
-            ParkedReg::Stuck => return AllParked::Stuck,
-            ParkedReg::Report => {
-                mark(reg, REG_IN_EDGE);
-                push_ready(ep, reg);
-                return AllParked::No;
-            }
-        }
-    }
-    AllParked::Yes
-}
-
-/// Has the connection not been read from since the last look?
-fn is_idle(conn: &Conn) -> bool {
-    let calls = conn.rx_calls.load(Ordering::Relaxed);
-    conn.rx_calls_swept.swap(calls, Ordering::Relaxed) == calls
-}
-
-fn park_reg(reg: &Reg) -> ParkedReg {
-    let Some(conn) = reg_conn(reg) else {
-        return ParkedReg::Yes;
-    };
-    if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
-        return ParkedReg::Yes;
-    }
-    if !may_report(reg) {
-        return ParkedReg::ByTcp; // no thread waits for it here
-    }
-    let Some(mut held) = crate::state::guard::lock_rx(conn) else {
-        return ParkedReg::Stuck;
-    };
-    match lane::park(conn, &mut held) {
-        Parked::Yes | Parked::Ended => ParkedReg::Yes,
-        Parked::Stuck => ParkedReg::Stuck,
-        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
-        // Bytes of a TCP run are due, or the program did not ask for input.
-        Parked::Data => ParkedReg::ByTcp,
-    }
-}
-
-fn wants_in(reg: &Reg) -> bool {
-    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
-}
-
-fn ring_bytes(held: &mut crate::state::guard::RxGuard<'_>) -> bool {
-    let Some(lane) = held.lane() else {
-        return false;
-    };
-    matches!(
-        held.next(lane.words, lane.ring.len()),
-        Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
-    )
-}
-
-/// Sleeps for at most `us` microseconds, or for a millisecond where the kernel counts only these (before 5.11).
-pub(super) fn real_nap(ep: &Ep, out: &mut [epoll_event], us: u64) -> c_int {
-    let ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: (us * 1000).cast_signed(),
-    };
-    let (epfd, at, max) = (ep.fd.load(Ordering::Relaxed), out.as_mut_ptr(), out.len());
-    // SAFETY: the program's array; `ts` lives until the call returns.
-    let r = unsafe {
-        memlane_sys::syscall!(libc::SYS_epoll_pwait2, epfd, at, max, &raw const ts, 0, 0)
-    };
-    let r = match r {
-        // SAFETY: the program's array.
-        Err(memlane_sys::Errno(libc::ENOSYS)) => unsafe {
-            memlane_sys::syscall!(libc::SYS_epoll_pwait, epfd, at, max, 1, 0, 0)
-        },
-        other => other,
-    };
-    match r {
-        Ok(n) => n as c_int,
-        Err(e) => {
-            real::set_errno(e.0);
-            -1
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! `epoll_wait`: rings first, a spin, then the kernel.
 
-use super::sleep::{AllParked, real_nap};
+use super::nap::nap;
+use super::park::AllParked;
 use super::*;
 use crate::protocol::lane::trim::Pieces;
 use core::ops::Range;
@@ -179,7 +180,7 @@ impl Waiter<'_> {
                 }
                 if let Some(us) = self.nap_instead(deadline) {
                     flush_dirty(self.ep);
-                    let n = real_nap(self.ep, self.out, us);
+                    let n = nap(self.ep, self.out, us);
                     let n = translated(self.ep, self.out, n);
                     if n != 0 {
                         return n;

@@ -1,0 +1,95 @@
+//! Parking the connections of a set before a thread sleeps on it.
+
+use super::*;
+
+#[derive(PartialEq, Eq)]
+pub(super) enum AllParked {
+    Yes,
+    No,
+    Stuck,
+}
+
+enum ParkedReg {
+    /// The connection is parked, or on TCP.
+    Yes,
+    /// The connection stays awake, but only TCP can have news for this set.
+    ByTcp,
+    /// The peer is in the middle of a write.
+    Stuck,
+    /// There is something to report.
+    Report,
+}
+
+/// Asks for the bells once more, for threads that still sleep. The caller looks at the rings afterwards, and holds the set's
+/// lock.
+pub(super) fn ask_again(ep: &Ep) {
+    let _ = board::lie_down(ep);
+}
+
+/// Parks those connections of a list for which `wanted` is true.
+pub(super) fn park_list(
+    ep: &Ep,
+    list: &core::sync::atomic::AtomicPtr<Reg>,
+    wanted: impl Fn(&Conn) -> bool,
+) -> AllParked {
+    let mut at = list.load(Ordering::Relaxed);
+    while let Some(reg) = reg_ref(at) {
+        at = reg.next_hot.load(Ordering::Relaxed);
+        if reg_conn(reg).is_some_and(|conn| !wanted(conn)) {
+            continue;
+        }
+        match park_reg(reg) {
+            ParkedReg::Yes => drop_hot(ep, reg),
+            ParkedReg::ByTcp => {}
+            ParkedReg::Stuck => return AllParked::Stuck,
+            ParkedReg::Report => {
+                mark(reg, REG_IN_EDGE);
+                push_ready(ep, reg);
+                return AllParked::No;
+            }
+        }
+    }
+    AllParked::Yes
+}
+
+/// Has the connection not been read from since the last look?
+pub(super) fn is_idle(conn: &Conn) -> bool {
+    let calls = conn.rx_calls.load(Ordering::Relaxed);
+    conn.rx_calls_swept.swap(calls, Ordering::Relaxed) == calls
+}
+
+fn park_reg(reg: &Reg) -> ParkedReg {
+    let Some(conn) = reg_conn(reg) else {
+        return ParkedReg::Yes;
+    };
+    if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Moving | RxMode::Drain) {
+        return ParkedReg::Yes;
+    }
+    if !may_report(reg) {
+        return ParkedReg::ByTcp; // no thread waits for it here
+    }
+    let Some(mut held) = crate::state::guard::lock_rx(conn) else {
+        return ParkedReg::Stuck;
+    };
+    match lane::park(conn, &mut held) {
+        Parked::Yes | Parked::Ended => ParkedReg::Yes,
+        Parked::Stuck => ParkedReg::Stuck,
+        Parked::Data if wants_in(reg) && ring_bytes(&mut held) => ParkedReg::Report,
+        // Bytes of a TCP run are due, or the program did not ask for input.
+        Parked::Data => ParkedReg::ByTcp,
+    }
+}
+
+fn wants_in(reg: &Reg) -> bool {
+    !marked(reg, REG_ABSENT) && reg.events.load(Ordering::Relaxed) & IN != 0
+}
+
+fn ring_bytes(held: &mut crate::state::guard::RxGuard<'_>) -> bool {
+    let Some(lane) = held.lane() else {
+        return false;
+    };
+    matches!(
+        held.next(lane.words, lane.ring.len()),
+        Ok(memlane_core::ring::Next::Ring(_)) | Err(_)
+    )
+}

@@ -1,0 +1,91 @@
+//! The set's own bell: an eventfd by which a thread of this process wakes another one that sleeps on the set. The program never
+//! sees it.
+
+use super::*;
+use libc::{c_int, epoll_event};
+
+/// A number that no registration has: it stands for the set's eventfd. The numbers behind it stand for the bells of chunks.
+pub(super) const BELL: u64 = 1 << 40;
+
+/// How a descriptor is made that the program does not see, and closed again.
+#[derive(Debug)]
+pub struct Hiding {
+    /// Makes an eventfd; −1: there is none.
+    pub make: fn() -> c_int,
+    /// Closes it.
+    pub close: fn(c_int),
+}
+
+/// The set's eventfd. It is made when it is first needed. The caller holds the set's lock.
+fn bell(ep: &Ep, hiding: &Hiding) -> Option<c_int> {
+    let known = ep.bell.load(Ordering::Relaxed);
+    if known > 0 {
+        return Some(known);
+    }
+    let fresh = (hiding.make)();
+    let mut e = epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: base() ^ (BELL << GENERATION_BITS),
+    };
+    let epfd = ep.fd.load(Ordering::Relaxed);
+    // SAFETY: `e` lives until the call returns.
+    let added = unsafe {
+        memlane_sys::syscall!(
+            libc::SYS_epoll_ctl,
+            epfd,
+            libc::EPOLL_CTL_ADD,
+            fresh,
+            &raw mut e
+        )
+    };
+    if fresh < 0 || added.is_err() {
+        (hiding.close)(fresh);
+        return None;
+    }
+    ep.bell.store(fresh, Ordering::Relaxed);
+    Some(fresh)
+}
+
+/// Who has rung, if an event with this `data` is not the program's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rung {
+    /// Another thread of this process, by the set's eventfd.
+    Own,
+    /// The peer of the chunk with this name.
+    Chunk(u32),
+}
+
+/// Who has rung; `None`: the event is the program's.
+pub(crate) fn rung_by(data: u64) -> Option<Rung> {
+    let number = data ^ BASE.load(Ordering::Relaxed);
+    if number & ((1 << GENERATION_BITS) - 1) != 0 {
+        return None;
+    }
+    match (number >> GENERATION_BITS).checked_sub(BELL)? {
+        0 => Some(Rung::Own),
+        name => u32::try_from(name - 1).ok().map(Rung::Chunk),
+    }
+}
+
+/// Reads the set's eventfd after it has fired.
+pub(crate) fn silence(ep: &Ep) {
+    let mut count = 0u64;
+    let bell = ep.bell.load(Ordering::Relaxed);
+    if bell <= 0 {
+        return; // the eventfd of another process that shares the set, which reads it itself
+    }
+    // SAFETY: eight bytes, as an eventfd returns them; it does not block.
+    let _ = unsafe { memlane_sys::syscall!(libc::SYS_read, bell, &raw mut count, 8) };
+}
+
+/// The value that is written to a set's eventfd.
+static ONE: u64 = 1;
+
+/// Wakes a thread that sleeps on the set, so that it looks at the rings. The library keeps an eventfd of its own in the
+/// set, which the program never sees. The caller holds the set's lock.
+pub(crate) fn ring_bell(ep: &Ep, hiding: &Hiding) {
+    if let Some(bell) = bell(ep, hiding) {
+        // SAFETY: eight bytes, as an eventfd takes them.
+        let _ = unsafe { memlane_sys::syscall!(libc::SYS_write, bell, &raw const ONE, 8) };
+    }
+}
