@@ -13,10 +13,13 @@ use memlane_block::volume::mem::MemVolume;
 use memlane_block::volume::{Info, Queue, Volume};
 use memlane_block_frontends::fuse::{self, Options};
 use memlane_block_frontends::loopdev::LoopDevice;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use support::{Daemon, Folder, Rng, can_mount, has, is_root, run, text};
 
 const SIZE: u64 = 64 << 20;
@@ -94,6 +97,19 @@ fn can_run() -> bool {
     can_mount() && is_root() && loops && has("mkfs.ext4") && has("e2fsck")
 }
 
+/// Unmounts a device's file system everywhere: a mount namespace that another program has made meanwhile keeps a copy of the
+/// mount for as long as it lives.
+fn unmount(tree: &str, device: &str) {
+    run("umount", &[tree]).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut exclusive = OpenOptions::new();
+    exclusive.read(true).custom_flags(libc::O_EXCL);
+    while let Err(error) = exclusive.open(device) {
+        assert!(Instant::now() < until, "{device}: {error}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_file_system_keeps_its_files_over_mounts_and_is_found_clean() {
     if !can_run() {
@@ -109,18 +125,18 @@ fn a_file_system_keeps_its_files_over_mounts_and_is_found_clean() {
         run("mount", &[&device, &tree_at]).unwrap();
         let mut rng = Rng(5);
         let files = Files::fill(&tree, 40, 300_000, &mut rng);
-        run("umount", &[&tree_at]).unwrap();
+        unmount(&tree_at, &device);
         run("mount", &["-o", "discard", &device, &tree_at]).unwrap();
         files.check();
         files.remove();
         run("fstrim", &[&tree_at]).unwrap();
         let mut files = Files::fill(&tree, 40, 300_000, &mut rng);
         files.shuffle(1000, &mut rng);
-        run("umount", &[&tree_at]).unwrap();
+        unmount(&tree_at, &device);
         run("e2fsck", &["-fn", &device]).unwrap();
         run("mount", &["-o", "ro", &device, &tree_at]).unwrap();
         files.check();
-        run("umount", &[&tree_at]).unwrap();
+        unmount(&tree_at, &device);
         assert_eq!(daemon.ask("end"), "gone", "{kind}");
     }
 }
