@@ -13,6 +13,14 @@
 //! first, the sender sees `ASLEEP` and rings. If the exchange comes first, the receiver sees the bit and does not sleep.
 //! Only the sender that changes `ASLEEP` to `RUNG` rings, so a crowd of senders rings once.
 //!
+//! A receiver that looks at each ring in any case (`poll`) needs no bits. Its senders find
+//! [`WANT_BELL`](crate::layout::WANT_BELL) instead of `WANT_READY`, and a fence takes the place of the exchange:
+//!
+//! ```text
+//! receiver: asleep = ASLEEP   ── full fence ──  nothing published?  sleep until the bell rings
+//! sender:   publish           ── full fence ──  asleep == ASLEEP?  asleep = RUNG, ring the bell
+//! ```
+//!
 //! The bell itself is a descriptor that the receiver waits for in the kernel, beside all else that it waits for. Both
 //! sides can write both words: a peer that lies in them wakes the receiver in vain, or waits for it in vain, and the
 //! receiver looks after a while in any case. Checked with loom (`tests/loom_bell.rs`).
@@ -46,13 +54,21 @@ where
         }
     }
 
+    /// For the sender to a receiver that wants no bit: must the caller ring the bell? It has published before.
+    #[inline(always)]
+    pub fn must_ring(&self) -> bool {
+        W::full_fence();
+        self.asleep.load(SeqCst) == ASLEEP && self.will_ring()
+    }
+
     /// Of all senders that find the receiver asleep, one rings.
     #[cold]
     fn will_ring(&self) -> bool {
         self.asleep.compare_exchange(ASLEEP, RUNG).is_ok()
     }
 
-    /// For the receiver: asks for the bell. A full fence and [`has_news`](Self::has_news) must follow before it sleeps.
+    /// For the receiver: asks for the bell. Before it sleeps, a full fence must follow, and then [`has_news`](Self::has_news) or
+    /// a look at each ring.
     #[inline]
     pub fn lie_down(&self) {
         self.asleep.store(ASLEEP, Release);

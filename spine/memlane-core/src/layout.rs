@@ -15,7 +15,7 @@
 //! | word | written by | read by | ordering |
 //! |---|---|---|---|
 //! | `consumed` | receiver | sender | release/acquire: the sender may overwrite what is below it + ring size |
-//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`, `TRIMMED`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
+//! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`, `TRIMMED`, `WANT_BELL`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
 //! | `rx_cpu` | receiver | sender | hint |
 //! | `token` | receiver | sender, once, at attach | written before the sender knows the token |
 //! | `published` | sender | receiver | release/acquire: payload and runs below it are visible |
@@ -56,6 +56,9 @@ pub const WANT_READY: u32 = 4;
 /// `DmbWords::flags`, beside `PARKED`: the ring's pages have been given back, and a sender should begin with a small
 /// window again.
 pub const TRIMMED: u32 = 8;
+/// `DmbWords::flags`: after publishing, ring the chunk's bell if the receiver sleeps ([`crate::bell`]). Unlike
+/// `WANT_READY`, it asks for no ready bit: a thread that polls looks at the rings themselves.
+pub const WANT_BELL: u32 = 16;
 
 /// `DmbWords::active`: the sender has declared where its stream stands.
 pub const ACTIVE: u32 = 1;
@@ -108,7 +111,7 @@ pub struct Aligned<T>(pub T);
 /// line.
 #[repr(C)]
 pub struct RxWords<W: Words> {
-    /// `PARKED | TCP_ONLY | WANT_READY | TRIMMED`.
+    /// `PARKED | TCP_ONLY | WANT_READY | TRIMMED | WANT_BELL`.
     pub flags: W::U32,
     /// CPU that the receiver last waited on, +1; 0 = not known.
     pub rx_cpu: W::U32,

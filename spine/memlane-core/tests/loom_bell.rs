@@ -83,7 +83,46 @@ fn receive<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, senders
     );
 }
 
+fn send_without_bits<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, slot: usize) {
+    for message in 1..=MESSAGES {
+        world.published[slot].store(message, Release);
+        if world.ready.must_ring() {
+            *world.bell.lock().expect("no panic") += 1;
+            world.rings.notify_one();
+        }
+    }
+}
+
+/// A receiver that polls: it looks at what its senders have published, not at bits.
+fn poll<W: Words<U64 = AtomicU64, U32 = AtomicU32>>(world: &World<W>, senders: usize) {
+    let come = || -> u32 {
+        let all = world.published[..senders].iter();
+        all.map(|published| published.load(Acquire)).sum()
+    };
+    let mut seen = 0;
+    while seen < MESSAGES * u32::try_from(senders).expect("few") {
+        world.ready.lie_down();
+        W::full_fence();
+        if come() == seen {
+            let mut rung = world.bell.lock().expect("no panic");
+            while *rung == 0 {
+                rung = world.rings.wait(rung).expect("no panic");
+            }
+            *rung = 0;
+        }
+        world.ready.get_up();
+        seen = come();
+    }
+}
+
 fn model<W>(senders: usize)
+where
+    W: Words<U64 = AtomicU64, U32 = AtomicU32> + 'static,
+{
+    model_of::<W>(senders, send, receive);
+}
+
+fn model_of<W>(senders: usize, send: fn(&World<W>, usize), receive: fn(&World<W>, usize))
 where
     W: Words<U64 = AtomicU64, U32 = AtomicU32> + 'static,
 {
@@ -122,6 +161,23 @@ fn nobody_sleeps_over_the_news_of_one_sender() {
 #[test]
 fn nobody_sleeps_over_the_news_of_two_senders() {
     model::<Loom>(2);
+}
+
+#[test]
+fn nobody_who_polls_sleeps_over_the_news_of_one_sender() {
+    model_of::<Loom>(1, send_without_bits, poll);
+}
+
+#[test]
+fn nobody_who_polls_sleeps_over_the_news_of_two_senders() {
+    model_of::<Loom>(2, send_without_bits, poll);
+}
+
+#[test]
+fn without_the_fences_a_poll_sleeps_for_ever() {
+    let polled = || model_of::<NoFence>(1, send_without_bits, poll);
+    let found = catch_unwind(AssertUnwindSafe(polled));
+    assert!(found.is_err(), "the model does not notice");
 }
 
 #[test]

@@ -151,6 +151,65 @@ static void closed_in_one_thread_while_another_reads(void) {
     finish();
 }
 
+static void polls_long(int fd) {
+    struct pollfd p = {fd, POLLIN, 0};
+    const long begin = now_ms();
+    R(poll(&p, 1, 700));
+    const long took = now_ms() - begin;
+    say("%s, %s", events((unsigned short)p.revents), took < 700 ? "early" : took < 5000 ? "in time" : "late");
+}
+static void exchange_by_poll(int fd) { /* the thread that will sleep in poll reads, so the sender knows whom to wake */
+    for (int i = 0; i < 40; i++) {
+        send_text(fd, "ping");
+        tell(P_TAKE, 4);
+        tell_text("pong");
+        struct pollfd p = {fd, POLLIN, 0};
+        if (poll(&p, 1, 5000) != 1) say("no pong %d", i);
+        take(fd, 4);
+    }
+}
+static void talks_then_polls_long(int fd) {
+    exchange_by_poll(fd);
+    post(GO);
+    polls_long(fd);
+}
+static void a_long_sleep_in_poll_ends_in_time(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, talks_then_polls_long, fd);
+    await(GO);
+    pthread_join(t, NULL);
+    finish();
+}
+static void talks_then_polls(int fd) {
+    exchange_by_poll(fd);
+    post(GO);
+    poll_says(fd);
+}
+static void closed_in_one_thread_while_another_polls(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, talks_then_polls, fd);
+    await(GO);
+    until_asleep(T);
+    R(close(fd)); /* the sleeper keeps the connection open */
+    tell_text("wakes it");
+    pthread_join(t, NULL);
+    R(recv(fd, scratch, 1, 0));
+    finish();
+}
+static void what_comes_late_wakes_a_sleeper_in_poll(void) {
+    int fd = pair();
+    for (int ms = 0; ms <= 540; ms += 180) {
+        pthread_t t = thread_actor(T, talks_then_polls, fd);
+        await(GO);
+        until_asleep(T);
+        nap_ms(ms);
+        tell_text("late");
+        pthread_join(t, NULL);
+        take(fd, 4);
+    }
+    finish();
+}
+
 static void shutdown_wakes_a_reader(void) {
     int fd = pair();
     pthread_t t = thread_actor(T, recv_says, fd);
@@ -272,6 +331,51 @@ static void *thread_echo(void *fd) {
     close((int)(intptr_t)fd);
     return NULL;
 }
+static void polls_and_talks(int port) {
+    int fd = connect_port(port);
+    char out[100], in[100];
+    bool ok = true;
+    for (int i = 0; i < 200; i++) {
+        fill(out, sizeof out, (unsigned)i);
+        struct pollfd p = {fd, POLLIN, 0};
+        ok = ok && send_all(fd, out, 100) == 100 && poll(&p, 1, 5000) == 1;
+        ok = ok && recv_all(fd, in, 100) == 100 && !memcmp(in, out, 100);
+    }
+    say("ok %d", ok);
+    close(fd);
+}
+static void *poll_echo(void *arg) { /* three connections, one of which naps before it answers */
+    const int *fds = arg;
+    struct pollfd p[3];
+    for (int i = 0; i < 3; i++) p[i] = (struct pollfd){fds[i], POLLIN, 0};
+    for (int open = 3; open > 0;) {
+        if (poll(p, 3, 5000) <= 0) break;
+        for (int i = 0; i < 3; i++) {
+            char buf[4096];
+            if (!p[i].revents) continue;
+            long n = recv(p[i].fd, buf, sizeof buf, 0);
+            if (i == 0) nap_ms(1);
+            if (n > 0 && send_all(p[i].fd, buf, (size_t)n) == n) continue;
+            close(p[i].fd);
+            p[i].fd = -1;
+            open--;
+        }
+    }
+    return NULL;
+}
+static void a_poll_for_three_connections_in_each_thread(void) {
+    int listener = listen_any(), port = bound_port(listener);
+    pthread_t clients[6], servers[2];
+    int fds[6];
+    for (int i = 0; i < 6; i++) {
+        clients[i] = thread_actor(2 + i, polls_and_talks, port);
+        fds[i] = accept_one(listener);
+    }
+    for (int i = 0; i < 2; i++) pthread_create(&servers[i], NULL, poll_echo, &fds[3 * i]);
+    for (int i = 0; i < 6; i++) pthread_join(clients[i], NULL);
+    for (int i = 0; i < 2; i++) pthread_join(servers[i], NULL);
+}
+
 static void a_thread_per_connection(void) {
     int listener = listen_any(), port = bound_port(listener);
     pthread_t clients[4], servers[4];
@@ -289,12 +393,16 @@ const struct one_case cases[] = {
     CASE(two_writers_of_records),
     CASE(two_readers_share_a_stream),
     CASE(closed_in_one_thread_while_another_reads),
+    CASE(a_long_sleep_in_poll_ends_in_time),
+    CASE(closed_in_one_thread_while_another_polls),
+    CASE(what_comes_late_wakes_a_sleeper_in_poll),
     CASE(shutdown_wakes_a_reader),
     CASE(shutdown_wakes_a_poller),
     CASE(shutdown_wakes_a_blocked_writer),
     CASE(handed_to_a_worker_thread),
     {"both_ends_in_one_thread", both_ends_in_one_thread, ONCE | LANE},
     {"both_ends_in_one_epoll_set", both_ends_in_one_epoll_set, ONCE | LANE},
+    {"a_poll_for_three_connections_in_each_thread", a_poll_for_three_connections_in_each_thread, ONCE | LANE},
     {"a_thread_per_connection", a_thread_per_connection, ONCE | LANE},
     {NULL, NULL, 0},
 };

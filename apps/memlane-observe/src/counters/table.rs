@@ -110,7 +110,6 @@ pub const ROWS: [Row; 33] = [
     Row { counter: Counter::RxCalls, label: "Calls", field: "rx.calls", metric: Some("calls"), labels: RECEIVED, unit: Unit::Calls, help: "Receive calls" },
     Row { counter: Counter::RingFull, label: "Ring full", field: "waits.ring_full", metric: Some("ring_full"), labels: &[], unit: Unit::Times, help: "Times that a sender found no room in the ring and used TCP" },
     Row { counter: Counter::Parks, label: "Parked (asked to be woken by TCP)", field: "waits.parks", metric: Some("parks"), labels: &[], unit: Unit::Times, help: "Times that a receiver went to sleep until TCP wakes it" },
-    Row { counter: Counter::BellsRung, label: "Wake-ups sent by a bell", field: "waits.bells_rung", metric: Some("bells_rung"), labels: &[], unit: Unit::Times, help: "Times that a sender woke a sleeping peer by its bell" },
     Row { counter: Counter::SpinHits, label: "Spun and found something", field: "waits.spin_hits", metric: Some("spins"), labels: &[("found", "yes")], unit: Unit::Waits, help: "Waits that found what they waited for while they spun" },
     Row { counter: Counter::SpinMisses, label: "Spun and found nothing", field: "waits.spin_misses", metric: Some("spins"), labels: &[("found", "no")], unit: Unit::Waits, help: "Waits that spun, found nothing and slept" },
     Row { counter: Counter::WakeupsSent, label: "Wake-ups sent by TCP", field: "waits.wakeups_sent", metric: Some("wakeups_sent"), labels: &[], unit: Unit::Calls, help: "Sends that used TCP in order to wake the peer" },
@@ -128,11 +127,12 @@ pub const ROWS: [Row; 33] = [
     Row { counter: Counter::UpgradedServer, label: "as server", field: "connections.upgraded_server", metric: Some("upgrades"), labels: SERVER, unit: Unit::Connections, help: "Connections that the process accepted and that got the memory lane" },
     Row { counter: Counter::TxBeyondRing, label: "Larger than the ring", field: "tx.calls_beyond_ring", metric: Some("calls_beyond_ring"), labels: &[], unit: Unit::Calls, help: "Send calls that moved more bytes than the ring holds" },
     Row { counter: Counter::Scarce, label: "Too little memory for rings", field: "waits.memory_scarce", metric: Some("memory_scarce"), labels: &[], unit: Unit::Times, help: "Times that memory was too scarce for rings" },
+    Row { counter: Counter::BellsRung, label: "Wake-ups sent by a bell", field: "waits.bells_rung", metric: Some("bells_rung"), labels: &[], unit: Unit::Times, help: "Times that a sender woke a sleeping peer by its bell" },
 ];
 
 /// Every metric of the socket lane that the exporter shows, in its order.
 #[rustfmt::skip]
-pub const METRICS: [Metric; 21] = [
+pub const METRICS: [Metric; 22] = [
     Metric { name: "connections", is_counter: true, labels: &["role"], help: "TCP connections that were made (client) or accepted (server)" },
     Metric { name: "upgrades", is_counter: true, labels: &["role"], help: "Connections that got the memory lane" },
     Metric { name: "downgrades", is_counter: true, labels: &[], help: "Connections that went back from the memory lane to TCP" },
@@ -145,6 +145,7 @@ pub const METRICS: [Metric; 21] = [
     Metric { name: "memory_scarce", is_counter: true, labels: &[], help: "Times that memory was too scarce for rings" },
     Metric { name: "parks", is_counter: true, labels: &[], help: "Times that a receiver went to sleep until TCP wakes it" },
     Metric { name: "wakeups_sent", is_counter: true, labels: &[], help: "Sends that used TCP in order to wake the peer" },
+    Metric { name: "bells_rung", is_counter: true, labels: &[], help: "Times that a sender woke a sleeping peer by its bell" },
     Metric { name: "waits", is_counter: true, labels: &["answered"], help: "Waits, by what answered them (rings, kernel)" },
     Metric { name: "spins", is_counter: true, labels: &["found"], help: "Waits that spun, by whether they found something (yes, no)" },
     Metric { name: "special_calls", is_counter: true, labels: &["call"], help: "Special socket calls (cork, nodelay, sendfile, splice, urgent, epoll_ctl_saved)" },

@@ -149,6 +149,7 @@ impl Sheet<'_> {
             self.counter(Counter::Scarce);
         }
         self.counter(Counter::WakeupsSent);
+        self.counter(Counter::BellsRung);
         self.counter_and_share(Counter::TxBeyondRing, calls);
         self.sizes(tx);
     }

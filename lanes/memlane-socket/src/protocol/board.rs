@@ -11,7 +11,7 @@
 use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle::{self, CHUNKS};
 use crate::state::process::PROCESS;
-use crate::state::sets::{self, Bell, Ep};
+use crate::state::sets::{self, Bell, Ep, Sleeper, SleeperCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use memlane_core::layout::{ChunkHeader, DMB_WORDS_LEN, DMBS_AT, ReadyWords, SLOTS};
 use memlane_core::sync::{Cpu, Words as _};
@@ -26,9 +26,9 @@ pub(super) struct Board {
     /// How many chunks have had this number before. Written under the groups' lock.
     pub(super) serial: AtomicU32,
     pub(super) hot: AtomicU32,
-    /// The epoll set whose sleepers the bell wakes; null: none yet. Written under the groups' lock, or by the first thread that
-    /// wakes a connection in a set.
-    pub(super) set: AtomicPtr<Ep>,
+    /// Whom the bell wakes. Written under the groups' lock, or by the first thread that wakes a connection which somebody waits
+    /// for.
+    pub(super) sleeper: SleeperCell,
     /// Our end of its bell; 0: none.
     pub(super) bell: AtomicI32,
     pub(super) conns: [AtomicPtr<Conn>; SLOTS],
@@ -42,7 +42,7 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
         ring_size: AtomicU32::new(0),
         serial: AtomicU32::new(0),
         hot: AtomicU32::new(0),
-        set: AtomicPtr::new(core::ptr::null_mut()),
+        sleeper: SleeperCell::NEW,
         bell: AtomicI32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
         shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
@@ -96,21 +96,16 @@ pub fn bell_of(conn: &Conn) -> Option<Bell> {
     can_ring(chunk).then(|| Bell {
         chunk: name_of(chunk),
         fd,
-        set: set_of(conn, board),
+        sleeper: sleeper_of(conn, board),
     })
 }
 
-/// The set of a board; if it has none yet, that of this connection from now on.
-fn set_of(conn: &Conn, board: &Board) -> *const Ep {
-    let has = board.set.load(Ordering::Acquire);
-    if !has.is_null() {
-        return has;
+/// Whom the bell of a board wakes. If that is nobody yet, it is who waits for this connection from now on.
+fn sleeper_of(conn: &Conn, board: &Board) -> Sleeper {
+    match board.sleeper.get() {
+        Sleeper::NOBODY => board.sleeper.claim(sets::sleeper_for(&conn.regs)),
+        known => known,
     }
-    let (none, new) = (core::ptr::null_mut(), sets::only_set(&conn.regs));
-    let claimed = board
-        .set
-        .compare_exchange(none, new, Ordering::AcqRel, Ordering::Acquire);
-    claimed.map_or_else(|other| other, |_| new)
 }
 
 /// Does the sender into chunk `chunk` of ours say that it can ring the chunk's bell?
@@ -122,7 +117,7 @@ pub fn can_ring(chunk: u32) -> bool {
 /// The board of the chunk with this name, and its ready words, if the chunk is still there for connections of this set.
 fn of_set(ep: &Ep, name: u32) -> Option<(&'static Board, &'static ReadyWords)> {
     let board = &BOARDS[number_of(name) as usize % CHUNKS];
-    let is_sets = core::ptr::eq(board.set.load(Ordering::Relaxed), ep);
+    let is_sets = board.sleeper.get() == Sleeper::on_set(ep);
     if !is_sets || name_of(number_of(name)) != name {
         return None;
     }
@@ -136,11 +131,20 @@ pub fn is_gone(ep: &Ep, name: u32) -> bool {
 
 /// Asks the senders into this chunk to ring its bell from now on.
 pub fn ask_for(bell: &Bell) {
-    // SAFETY: an address in the pool of sets, which is never unmapped.
-    let set = unsafe { &*bell.set };
-    if let Some((_, ready)) = of_set(set, bell.chunk) {
+    if let Some((_, ready)) = bell.sleeper.set().and_then(|ep| of_set(ep, bell.chunk)) {
         ready.lie_down();
     }
+}
+
+/// The ready words of the chunk with this bell, if it is still there and the bell wakes the calling thread.
+pub fn of_this_thread(bell: &Bell) -> Option<&'static ReadyWords> {
+    let number = number_of(bell.chunk);
+    let board = &BOARDS[number as usize % CHUNKS];
+    let is_threads = board.sleeper.get() == Sleeper::this_thread();
+    if !is_threads || name_of(number) != bell.chunk {
+        return None;
+    }
+    ready_words(board)
 }
 
 /// Asks the senders into the chunks of a set to ring their bells from now on. Returns `false`, and asks for nothing, if one
@@ -168,12 +172,13 @@ pub fn get_up(ep: &Ep) {
 
 /// Does a thread of this process rely on the bell of this board? Then it takes the news, and the others leave them to it.
 fn is_left_to_another(board: &Board, ready: &ReadyWords, own: &Ep) -> bool {
-    let set = board.set.load(Ordering::Relaxed);
-    if set.is_null() || core::ptr::eq(set, own) || !ready.is_asleep() {
-        return false;
-    }
-    // SAFETY: not null, so an address in the pool of sets, which is never unmapped.
-    unsafe { &*set }.bells.sleepers.load(Ordering::Acquire) != 0
+    let others = board
+        .sleeper
+        .get()
+        .set()
+        .filter(|set| !core::ptr::eq(*set, own));
+    let relies = |set: &Ep| set.bells.sleepers.load(Ordering::Acquire) != 0;
+    ready.is_asleep() && others.is_some_and(relies)
 }
 
 /// A bit for each chunk of ours with awake connections. `HOT_WORDS_USED` has a bit for each word that has ever had one,
@@ -372,7 +377,7 @@ pub(super) fn forget_all() {
     for board in &BOARDS[..BOARD_HIGH.load(Ordering::Relaxed) as usize] {
         board.base.store(core::ptr::null_mut(), Ordering::Relaxed);
         board.hot.store(0, Ordering::Relaxed);
-        board.set.store(core::ptr::null_mut(), Ordering::Relaxed);
+        board.sleeper.set(Sleeper::NOBODY);
         board.bell.store(0, Ordering::Relaxed);
         for conn in &board.conns {
             conn.store(core::ptr::null_mut(), Ordering::Relaxed);

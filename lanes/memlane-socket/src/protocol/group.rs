@@ -25,7 +25,7 @@ use crate::state::conn::{Conn, Dmb, SharedState};
 use crate::state::idle;
 pub use crate::state::idle::CHUNKS;
 use crate::state::process::{self, PROCESS};
-use crate::state::sets::Ep;
+use crate::state::sets::Sleeper;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -370,12 +370,12 @@ fn drop_group(locked: &mut Locked<'_>, group: u32) {
     }
 }
 
-/// Takes a DMB of ours for a connection with `group`, prepared and parked. `set` is the epoll set that the connection is
-/// in, null if it is in none: its chunk has a bell for this set.
-pub fn take_dmb(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<OwnDmb, Reason> {
-    let (chunk, slot) = match free_slot(locked, group, set) {
+/// Takes a DMB of ours for a connection with `group`, prepared and parked. `sleeper` is who waits for the connection: the
+/// bell of its chunk is to wake it.
+pub fn take_dmb(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<OwnDmb, Reason> {
+    let (chunk, slot) = match free_slot(locked, group, sleeper) {
         Some(found) => found,
-        None => (new_chunk(locked, group, set)?, 0),
+        None => (new_chunk(locked, group, sleeper)?, 0),
     };
     let token = Token::fresh().map_err(|_| Reason::INTERNAL)?;
     let own = &mut locked.own()[chunk as usize];
@@ -394,9 +394,9 @@ pub fn take_dmb(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<Own
     Ok(dmb)
 }
 
-/// A free slot in a chunk of the group: one of this set's, or else one that belongs to no set. A connection that is in no set
-/// may come into one later, so for it any chunk will do.
-fn free_slot(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Option<(u32, u32)> {
+/// A free slot in a chunk of the group: one whose bell wakes this sleeper, or else one whose bell wakes nobody yet. Somebody
+/// may wait later for a connection that nobody waits for now, so for it any chunk will do.
+fn free_slot(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Option<(u32, u32)> {
     let mut second = None;
     for (i, board) in BOARDS.iter().enumerate() {
         let own = &mut locked.own()[i];
@@ -408,18 +408,19 @@ fn free_slot(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Option<(u32, 
             continue;
         }
         let found = (i as u32, own.used.trailing_ones());
-        let has = board.set.load(Ordering::Relaxed);
-        if core::ptr::eq(has, set) {
+        let has = board.sleeper.get();
+        if has == sleeper {
             return Some(found);
         }
-        if second.is_none() && (has.is_null() || set.is_null() || own.used == 0) {
+        let nobodys = has == Sleeper::NOBODY || sleeper == Sleeper::NOBODY;
+        if second.is_none() && (nobodys || own.used == 0) {
             second = Some(found);
         }
     }
     let (chunk, _) = second?;
     let board = &BOARDS[chunk as usize];
-    if !set.is_null() && board.bell.load(Ordering::Relaxed) > 0 {
-        board.set.store(set, Ordering::Release);
+    if sleeper != Sleeper::NOBODY && board.bell.load(Ordering::Relaxed) > 0 {
+        board.sleeper.set(sleeper);
     }
     second
 }
@@ -447,7 +448,7 @@ fn is_read_elsewhere(chunk: usize, slot: u32) -> bool {
     unsafe { shared.as_ref() }.is_some_and(|c| c.procs.load(Ordering::Acquire) != 0)
 }
 
-fn new_chunk(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<u32, Reason> {
+fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u32, Reason> {
     let i = locked
         .own()
         .iter()
@@ -470,10 +471,8 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<u32, R
     let version = faults::chunk_version(LAYOUT_VERSION);
     header.version.store(version, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
-    BOARDS[i]
-        .set
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
-    let their_bell = new_bell(i, set);
+    BOARDS[i].sleeper.set(Sleeper::NOBODY);
+    let their_bell = new_bell(i, sleeper);
     locked.own()[i] = OwnChunk {
         group,
         ring_size,
@@ -488,8 +487,8 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, set: *mut Ep) -> Result<u32, R
     Ok(i as u32)
 }
 
-/// Makes the bell of chunk `i`, for this set if it is not null. Returns the sender's end; 0: there is no bell.
-fn new_bell(i: usize, set: *mut Ep) -> i32 {
+/// Makes the bell of chunk `i`, which wakes this sleeper. Returns the sender's end; 0: there is no bell.
+fn new_bell(i: usize, sleeper: Sleeper) -> i32 {
     if !has_room_for_bell() {
         return 0;
     }
@@ -502,7 +501,7 @@ fn new_bell(i: usize, set: *mut Ep) -> i32 {
         process::unhide(theirs);
         return 0;
     }
-    BOARDS[i].set.store(set, Ordering::Relaxed);
+    BOARDS[i].sleeper.set(sleeper);
     BOARDS[i].bell.store(ours, Ordering::Release);
     theirs
 }

@@ -419,7 +419,7 @@ pub struct Conn {
     pub glanced: AtomicU64,
     /// Flags: see `SEEN_*`.
     pub seen: AtomicU32,
-    /// `rx_calls` when a thread last looked whether the connection is idle (see `hooks::wait::epoll::sleep`).
+    /// `rx_calls` when a thread last looked whether the connection is idle (see `lane::is_idle`).
     pub rx_calls_swept: AtomicU64,
     /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.
     pub wakes_in_vain: AtomicU32,
@@ -441,6 +441,8 @@ pub const SEEN_GROWN: u32 = 32;
 pub const SEEN_SELF: u32 = 64;
 /// Bit of `Conn::seen`: the connection counts as large (see `state::large`).
 pub const SEEN_LARGE: u32 = 128;
+/// Bit of `Conn::seen`: when the connection last woke up, its sender was asked to ring a bell that wakes a thread in poll.
+pub const SEEN_BELL: u32 = 256;
 /// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 

@@ -2,4 +2,5 @@
 
 pub mod epoll;
 pub mod poll;
+mod relied;
 mod waited;

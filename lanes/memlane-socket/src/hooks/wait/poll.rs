@@ -4,6 +4,9 @@
 //! rings, spins, parks, and sleeps in the kernel. While the rings answer, the call asks the kernel, which looks at
 //! every descriptor too, only now and then.
 //!
+//! A connection whose chunk has this thread as its sleeper stays awake while the call sleeps: its sender rings a bell, which
+//! the kernel is asked about beside the program's list ([`super::relied`]). Only `poll` does this, not `select`.
+//!
 //! A connection whose ring is full is not writable, though TCP has room ([`room::is_full`]). The kernel is then asked
 //! about a copy of the program's list that does not ask whether that connection is writable, and the call naps.
 
@@ -14,6 +17,7 @@
     clippy::cast_sign_loss
 )]
 
+use super::relied::{self, Relied};
 use super::waited::{Room, Waited};
 use crate::protocol::lane::room::{self, Naps};
 use crate::protocol::lane::trim::{self, Pieces};
@@ -46,6 +50,8 @@ struct Kernel<'a> {
     sleep: &'a mut dyn FnMut() -> c_int,
     /// The call with another time-out, and without a signal mask.
     nap: &'a mut dyn FnMut(Limit) -> c_int,
+    /// The same, which also ends when a bell rings; with the readiness of rings merged in. `None`: the call cannot do this.
+    on_bells: Option<&'a mut dyn FnMut(&mut Relied, Limit) -> c_int>,
     /// How long the call may take.
     limit: Limit,
     /// The call has a signal mask, which only the kernel can apply.
@@ -81,11 +87,16 @@ pub fn limit_tv(tv: *const libc::timeval) -> Limit {
     unsafe { tv.as_ref() }.and_then(|t| limit_of(t.tv_sec, t.tv_usec, 1))
 }
 
-/// Is a time limit over that began at `start`, in `ticks`?
-fn is_over(limit: Limit, start: u64) -> bool {
+/// What is left of a time limit that began at `start`, in `ticks`.
+fn left(limit: Limit, start: u64) -> Limit {
     let passed = memlane_sys::time::ticks().wrapping_sub(start)
         / PROCESS.ticks_per_us.load(Ordering::Relaxed).max(1);
-    limit.is_some_and(|limit| passed >= limit)
+    limit.map(|limit| limit.saturating_sub(passed))
+}
+
+/// Is a time limit over that began at `start`, in `ticks`?
+fn is_over(limit: Limit, start: u64) -> bool {
+    left(limit, start) == Some(0)
 }
 
 /// Looks once a millisecond, within the call's own limit, while a peer stays in the middle of a write. `Some`: the
@@ -136,6 +147,28 @@ fn sleep(kernel: &mut Kernel<'_>, signals: u32) -> c_int {
     }
 }
 
+/// Sleeps in the kernel until a bell rings, something else comes, or it is time to look. What was asked for is over
+/// afterwards. Returns what the call returns; 0: the caller looks at the rings.
+fn sleep_on_bells(kernel: &mut Kernel<'_>, relied: &mut Relied, start: u64) -> c_int {
+    process::count(Counter::KernelWaits, 1);
+    let slept = memlane_sys::time::ticks();
+    let most = relied::LOOK_MS * 1000;
+    let limit = left(kernel.limit, start).map_or(most, |left| left.min(most));
+    let n = kernel
+        .on_bells
+        .as_mut()
+        .map_or(0, |sleep| sleep(relied, Some(limit)));
+    let keep = real::errno();
+    relied.get_up();
+    let now = memlane_sys::time::ticks();
+    if n > 0 {
+        spin::slept(now.wrapping_sub(slept));
+    }
+    trim::look(now);
+    real::set_errno(keep);
+    n
+}
+
 /// Has a signal handler run since `signals` of them had? It may have run outside the kernel's sleep.
 fn has_handler_run(signals: u32) -> bool {
     crate::state::thread::current()
@@ -152,6 +185,12 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     trim::look(start);
     crate::protocol::board::looking(start);
     crate::protocol::upgrade::look(start);
+    let may_rely = kernel.on_bells.is_some();
+    if may_rely {
+        crate::state::thread::current()
+            .polls
+            .store(1, Ordering::Relaxed);
+    }
     if !waited.upgraded {
         waited.asleep(true);
         let n = (kernel.sleep)();
@@ -159,6 +198,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
         return n;
     }
     let mut naps = Naps::FRESH;
+    let mut relied = Relied::new(may_rely && !kernel.masked && !waited.waits_for_room());
     loop {
         if waited.any_readable() && !kernel.masked && !waited.is_kernel_due(kernel.many) {
             process::count(Counter::WaitsAvoided, 1);
@@ -201,12 +241,23 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             continue;
         }
         waited.asleep(true);
-        match waited.park() {
+        match waited.park(&mut relied) {
             Parked::Data | Parked::Ended => waited.asleep(false),
             Parked::Stuck => {
                 waited.asleep(false);
                 if let Some(done) = look_now_and_then(&mut kernel, start) {
                     return done;
+                }
+            }
+            Parked::Yes if !relied.is_empty() => {
+                let n = sleep_on_bells(&mut kernel, &mut relied, start);
+                waited.asleep(false);
+                if n != 0 || is_over(kernel.limit, start) {
+                    return n;
+                }
+                if has_handler_run(signals) {
+                    real::set_errno(libc::EINTR);
+                    return -1;
                 }
             }
             Parked::Yes => {
@@ -286,6 +337,12 @@ pub fn poll(
         })
     };
     let mut nap = |limit| ask(fds, n, &waited, limit);
+    let mut on_bells = |relied: &mut Relied, limit| {
+        // SAFETY: the program's array, which has at least `many` entries, as it promised its call.
+        let list = unsafe { core::slice::from_raw_parts_mut(fds, many) };
+        ask_with_bells(list, &waited, relied, limit)
+    };
+    let can_rely = may_split(list, &waited);
     run(
         &waited,
         Kernel {
@@ -294,10 +351,59 @@ pub fn poll(
             glance: &mut glance,
             sleep: &mut sleep,
             nap: &mut nap,
+            on_bells: can_rely.then_some(&mut on_bells),
             limit,
             masked,
         },
     )
+}
+
+/// May a call with this list sleep in pieces, and has it room for bells? Where there are other threads, they may close a
+/// descriptor between two pieces. Only of connections can the call tell.
+fn may_split(list: &[pollfd], waited: &Waited<'_>) -> bool {
+    let many = list.iter().filter(|p| p.fd >= 0).count();
+    list.len() <= FEW && (crate::state::thread::is_alone() || waited.is_all_of(many))
+}
+
+/// Asks the kernel about the program's list and these bells, for at most `limit`, and merges the readiness of rings in. A
+/// connection whose descriptor another thread has closed is not asked about.
+fn ask_with_bells(
+    list: &mut [pollfd],
+    waited: &Waited<'_>,
+    relied: &mut Relied,
+    limit: Limit,
+) -> c_int {
+    let mut copy = [pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    }; FEW + relied::MOST];
+    let (programs, bells) = copy.split_at_mut(list.len());
+    programs.copy_from_slice(list);
+    for at in waited.gone(|at| list[at].fd) {
+        programs[at].fd = -1;
+    }
+    let mut many = list.len();
+    for (place, bell) in bells.iter_mut().zip(relied.entries()) {
+        *place = bell;
+        many += 1;
+    }
+    let n = kernel_poll(copy.as_mut_ptr(), many as nfds_t, limit);
+    if n < 0 {
+        return n;
+    }
+    let (programs, bells) = copy[..many].split_at(list.len());
+    for (to, from) in list.iter_mut().zip(programs) {
+        to.revents = from.revents;
+    }
+    if relied::has_hung_up(bells) {
+        relied.give_up();
+    }
+    if n == 0 {
+        relied.give_up(); // they have been idle: the next sleep is on TCP
+    }
+    relied::silence(bells);
+    merge(waited, list)
 }
 
 /// Asks the kernel about the program's list, for at most `limit`, but not whether full rings are writable.
@@ -470,6 +576,7 @@ pub fn select(
             glance: &mut glance,
             sleep: &mut sleep,
             nap: &mut nap,
+            on_bells: None,
             limit,
             masked,
         },

@@ -1,5 +1,6 @@
 //! The connections that one poll or select waits on, held while the call lasts.
 
+use super::relied::{self, Relied};
 use crate::protocol::lane::{self, Parked, room};
 use crate::state::conn::{Conn, RxMode};
 use crate::state::process::ConnRef;
@@ -8,6 +9,7 @@ use crate::state::spin::{self, Spun};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use libc::c_int;
 use memlane_core::reason::Reason;
 use memlane_core::stats::Counter;
 use memlane_sys::mem;
@@ -211,10 +213,19 @@ impl<'a> Waited<'a> {
         self.entries().iter().any(here)
     }
 
-    /// Parks all connections. Call this after `asleep(true)`.
-    pub(super) fn park(&self) -> Parked {
+    /// Prepares to sleep: asks for the bells of connections that have one, and parks all others. Call this after
+    /// `asleep(true)`. If it returns `Parked::Yes`, the bells are asked for until `relied.get_up()`.
+    pub(super) fn park(&self, relied: &mut Relied) -> Parked {
+        relied.begin();
+        let sweeps = relied.may() && relied::is_sweep_due();
         for conn in self.each() {
             if !matches!(conn.rx_mode(), RxMode::Hot | RxMode::Drain | RxMode::Moving) {
+                continue;
+            }
+            let stays_awake = relied.may()
+                && !(sweeps && lane::is_idle(conn))
+                && lane::polled_bell(conn).is_some_and(|bell| relied.add(&bell));
+            if stays_awake {
                 continue;
             }
             let Some(mut held) = crate::state::guard::lock_rx(conn) else {
@@ -228,7 +239,32 @@ impl<'a> Waited<'a> {
                 _ => {}
             }
         }
+        if relied.is_empty() {
+            return Parked::Yes;
+        }
+        relied.lie_down();
+        if self.any_readable() {
+            relied.get_up();
+            return Parked::Data;
+        }
         Parked::Yes
+    }
+
+    /// Are these connections all that a list of `many` descriptors has?
+    pub(super) fn is_all_of(&self, many: usize) -> bool {
+        self.len == many
+    }
+
+    /// The positions of descriptors that another thread has closed meanwhile, if `fd_at` tells which are at a position.
+    pub(super) fn gone<'b>(
+        &'b self,
+        fd_at: impl Fn(usize) -> c_int + 'b,
+    ) -> impl Iterator<Item = usize> + 'b {
+        let is_gone = move |e: &&Entry| {
+            let now = process::conn_of(fd_at(e.at as usize));
+            !now.is_some_and(|now| core::ptr::eq(&*now, &*e.conn))
+        };
+        self.entries().iter().filter(is_gone).map(|e| e.at as usize)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::state::conn::{Role, RxMode, TxMode};
 use crate::state::guard::{lock_rx, lock_tx};
 use crate::state::process;
 use crate::state::process::ConnRef;
+use crate::state::sets::Sleeper;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::WINDOW_LEAST;
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +40,7 @@ pub(in crate::protocol) fn looped() -> Looped {
     {
         let mut locked = group::lock().unwrap();
         let group = group::find(&mut locked, 1, memlane_sys::proc::pid()).unwrap();
-        let dmb = group::take_dmb(&mut locked, group, core::ptr::null_mut()).unwrap();
+        let dmb = group::take_dmb(&mut locked, group, Sleeper::NOBODY).unwrap();
         let words = group::own_words(dmb.chunk, dmb.slot).unwrap();
         let ring = group::own_ring(dmb.chunk, dmb.slot, dmb.ring_size);
         conn.tx_ring.store(ring, Ordering::Relaxed);

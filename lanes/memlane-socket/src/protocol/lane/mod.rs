@@ -29,13 +29,13 @@ pub use remains::{Patience, holds_bytes};
 use crate::faults::{self, Step};
 use crate::protocol::board;
 use crate::protocol::group;
-use crate::state::conn::{Conn, Dmb, LaneView, RxMode, SEEN_WIDENED, TxMode};
+use crate::state::conn::{Conn, Dmb, LaneView, RxMode, SEEN_BELL, SEEN_WIDENED, TxMode};
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx};
 use crate::state::process;
 use crate::state::sets;
 use core::sync::atomic::Ordering;
-use memlane_core::layout::{PARKED, WANT_READY};
+use memlane_core::layout::{PARKED, WANT_BELL, WANT_READY};
 use memlane_core::ring::{Next, ParkCheck, Rx};
 use memlane_core::stats::Counter;
 
@@ -119,11 +119,7 @@ pub fn wake(conn: &Conn) {
     }
     // Before the sender may write into the ring: a thread that lies down on the set takes its bit for news.
     board::hot(conn.rx_chunk.load(Ordering::Relaxed), true);
-    let want = if sets::is_registered(&conn.regs) {
-        WANT_READY
-    } else {
-        0
-    };
+    let want = wanted(conn, bell.as_ref());
     faults::at(Step::Waking);
     held.set_flags(words, want);
     trim::woken(conn);
@@ -139,6 +135,44 @@ pub fn wake(conn: &Conn) {
         .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
     show_parked(conn, false);
     shared.rx_gate.set(RxMode::Hot);
+}
+
+/// What a sender must do after publishing, for who waits for this connection: `WANT_READY`, `WANT_BELL` or nothing.
+fn wanted(conn: &Conn, bell: Option<&sets::Bell>) -> u32 {
+    let is_own = |bell: &sets::Bell| bell.sleeper == sets::Sleeper::this_thread();
+    let (bell, is_known) = (bell.is_some_and(is_own), has_polled_bell(conn));
+    if bell && !is_known {
+        conn.seen.fetch_or(SEEN_BELL, Ordering::Relaxed);
+    } else if is_known && !bell {
+        conn.seen.fetch_and(!SEEN_BELL, Ordering::Relaxed);
+    }
+    let ready = if sets::is_registered(&conn.regs) {
+        WANT_READY
+    } else {
+        0
+    };
+    if bell { ready | WANT_BELL } else { ready }
+}
+
+/// Does the sender ring a bell for a thread that polls?
+fn has_polled_bell(conn: &Conn) -> bool {
+    conn.seen.load(Ordering::Relaxed) & SEEN_BELL != 0
+}
+
+/// The bell that wakes the calling thread for this connection while it is awake.
+pub fn polled_bell(conn: &Conn) -> Option<sets::Bell> {
+    let is_shared = || conn.shared().procs.load(Ordering::Relaxed) > 1;
+    if !has_polled_bell(conn) || conn.rx_mode() != RxMode::Hot || is_shared() {
+        return None;
+    }
+    board::bell_of(conn).filter(|bell| bell.sleeper == sets::Sleeper::this_thread())
+}
+
+/// Has the connection not been read from since the last time that this was asked? Such connections are parked, so that their
+/// rings can be given back.
+pub fn is_idle(conn: &Conn) -> bool {
+    let calls = conn.rx_calls.load(Ordering::Relaxed);
+    conn.rx_calls_swept.swap(calls, Ordering::Relaxed) == calls
 }
 
 /// Asks the sender for ready bits: the connection has just been added to an epoll set while it is awake.

@@ -110,6 +110,14 @@ pub(super) fn is_ready(conn: &Conn, words: &Dmb, since: &Since) {
     }
 }
 
+/// Wakes a receiver that polls ([`WANT_BELL`](memlane_core::layout::WANT_BELL)) and sleeps. This comes after the store to `published`.
+#[inline]
+pub(super) fn wake_poller(conn: &Conn) {
+    if ready_words(conn).must_ring() {
+        ring(conn);
+    }
+}
+
 /// Rings the bell of the receiver's chunk. If that is not possible, the receiver learns that it cannot rely on it.
 #[cold]
 fn ring(conn: &Conn) {

@@ -16,7 +16,7 @@ use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
-use memlane_core::layout::{PARKED, WANT_READY};
+use memlane_core::layout::{PARKED, WANT_BELL, WANT_READY};
 use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
 use memlane_core::trace::Way;
@@ -415,15 +415,17 @@ pub(super) fn publish(
     n: usize,
     now: impl Fn() -> u64,
 ) {
-    let is_wanted = || words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY != 0;
-    let since = is_wanted().then(|| order::will_be_ready(conn, words, now()));
+    let wants = |what: u32| words.rx.0.flags.load(Ordering::Relaxed) & what != 0;
+    let since = wants(WANT_READY).then(|| order::will_be_ready(conn, words, now()));
     held.commit(words, n);
     faults::at(Step::Published);
     conn.shared().tx_to_parked.store(0, Ordering::Relaxed);
     room::end(conn);
-    if is_wanted() {
+    if wants(WANT_READY) {
         let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
         order::is_ready(conn, words, &since);
+    } else if wants(WANT_BELL) {
+        order::wake_poller(conn);
     }
     if conn.tx_calls.load(Ordering::Relaxed).is_multiple_of(16) {
         words

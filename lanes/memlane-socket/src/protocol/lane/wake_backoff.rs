@@ -8,7 +8,7 @@
 //! lets them stay awake. So each connection counts the wake-ups since bytes last came by the ring. After [`FREE`] of them
 //! in a row, such threads skip 1, 2, 4 … 16 chances to wake it, until a wake-up was not in vain.
 
-use crate::state::conn::Conn;
+use crate::state::conn::{Conn, SEEN_BELL};
 use crate::state::sets;
 use crate::state::spin;
 use core::sync::atomic::Ordering;
@@ -24,12 +24,17 @@ const BULK: usize = 8 * 1024;
 #[inline]
 pub(super) fn waking(conn: &Conn, n: usize) -> bool {
     let left = conn.stays_parked.load(Ordering::Relaxed);
-    if left == 0 || n >= BULK || sets::has_bell(&conn.regs) || spin::will_spin() {
+    if left == 0 || n >= BULK || has_bell(conn) || spin::will_spin() {
         return true;
     }
     // Two readers at once may count one chance only: nothing depends on it.
     conn.stays_parked.store(left - 1, Ordering::Relaxed);
     false
+}
+
+/// Did the connection have a bell when it last woke up? Takes no lock: a wrong answer costs a wake-up.
+fn has_bell(conn: &Conn) -> bool {
+    conn.seen.load(Ordering::Relaxed) & SEEN_BELL != 0 || sets::has_bell(&conn.regs)
 }
 
 /// Counts a wake-up. The caller holds `rx_lock`.

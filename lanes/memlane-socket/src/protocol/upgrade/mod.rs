@@ -477,7 +477,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let (gid, pid) = channel::peer_process(hs, m);
     let group = group::find(&mut locked, gid, pid)?;
-    let dmb = group::take_dmb(&mut locked, group, sets::only_set(&conn.regs))?;
+    let dmb = group::take_dmb(&mut locked, group, sets::sleeper_for(&conn.regs))?;
     hs.group = group + 1;
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;

@@ -20,8 +20,8 @@ pub struct Bell {
     pub chunk: u32,
     /// The descriptor that a thread waits for.
     pub fd: i32,
-    /// The set that the chunk's connections are in.
-    pub set: *const Ep,
+    /// Whom it wakes.
+    pub sleeper: Sleeper,
 }
 
 /// A chunk whose bell is in the set.

@@ -21,6 +21,7 @@ mod full;
 mod kernel;
 mod lists;
 mod own_bell;
+mod sleeper;
 mod turns;
 
 pub(crate) use awake::*;
@@ -32,9 +33,10 @@ pub(crate) use kernel::*;
 pub(crate) use lists::*;
 pub use own_bell::Hiding;
 pub(crate) use own_bell::*;
+pub use sleeper::{Sleeper, SleeperCell};
 use turns::Turns;
 
-use crate::state::thread::Lock;
+use crate::state::thread::{self, Lock};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One epoll set.
@@ -193,6 +195,19 @@ pub fn only_set(regs: &[Reg]) -> *mut Ep {
     }
 }
 
+/// Whom a bell should wake for this connection: who waits on the one set that it is in, or the calling thread if the
+/// connection is in no set and the thread polls.
+pub fn sleeper_for(regs: &[Reg]) -> Sleeper {
+    let polls = || thread::current().polls.load(Ordering::Relaxed) != 0;
+    if is_registered(regs) {
+        Sleeper::on_set(only_set(regs))
+    } else if polls() {
+        Sleeper::this_thread()
+    } else {
+        Sleeper::NOBODY
+    }
+}
+
 /// Makes the next wait on a set with this connection look at it again. The caller holds no lane lock.
 pub fn look_again(regs: &[Reg]) {
     for reg in regs {
@@ -241,8 +256,8 @@ pub fn may_wake(
         if ep.inherited.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        let bell =
-            bell.filter(|b| core::ptr::eq(only, ep) && core::ptr::eq(b.set, ep) && hang(ep, b));
+        let bell = bell
+            .filter(|b| core::ptr::eq(only, ep) && b.sleeper == Sleeper::on_set(ep) && hang(ep, b));
         match bell {
             Some(_) => mark(reg, REG_BELL),
             None => unmark(reg, REG_BELL),

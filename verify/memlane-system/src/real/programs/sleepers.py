@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Two programs that sleep most of the time, each in epoll with many connections.
+"""Two programs that sleep most of the time, each in epoll or poll with many connections.
 
-sleepers.py server PORT: echoes what comes over any of its connections, until all are closed.
-sleepers.py client PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests over
-the connections in turn, with a few milliseconds of sleep before each; then all sleep for two seconds; then one request over each
-connection. Prints how many answers were right.
+sleepers.py server WAIT PORT: echoes what comes over any of its connections, until all are closed.
+sleepers.py client WAIT PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests
+over the connections in turn, with a few milliseconds of sleep before each; then all sleep for two seconds; then one request over
+each connection. Prints how many answers were right.
+WAIT: epoll or poll.
 """
 import select
 import socket
@@ -20,9 +21,28 @@ def whole(conn):
     return data
 
 
-def server(port):
+class Poll:
+    """poll with epoll's methods."""
+
+    def __init__(self):
+        self.list = select.poll()
+
+    def register(self, conn, events):
+        self.list.register(conn, events)
+
+    def unregister(self, fd):
+        self.list.unregister(fd)
+
+    def poll(self, seconds=None):
+        return self.list.poll(None if seconds is None else seconds * 1000)
+
+
+WAITS = {"epoll": select.epoll, "poll": Poll}
+
+
+def server(wait, port):
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
-    waits = select.epoll()
+    waits = WAITS[wait]()
     waits.register(listener, select.EPOLLIN)
     conns = {}
     had_one = False
@@ -42,8 +62,8 @@ def server(port):
                 conns.pop(fd).close()
 
 
-def client(port, connections, rounds):
-    waits = select.epoll()
+def client(wait, port, connections, rounds):
+    waits = WAITS[wait]()
     conns = []
     for _ in range(connections):
         conn = socket.create_connection(("127.0.0.1", port))
@@ -72,7 +92,5 @@ def client(port, connections, rounds):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "server":
-        server(int(sys.argv[2]))
-    else:
-        client(*map(int, sys.argv[2:5]))
+    main = {"server": server, "client": client}[sys.argv[1]]
+    main(sys.argv[2], *map(int, sys.argv[3:]))

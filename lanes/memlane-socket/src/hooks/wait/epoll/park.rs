@@ -52,12 +52,6 @@ pub(super) fn park_list(
     AllParked::Yes
 }
 
-/// Has the connection not been read from since the last look?
-pub(super) fn is_idle(conn: &Conn) -> bool {
-    let calls = conn.rx_calls.load(Ordering::Relaxed);
-    conn.rx_calls_swept.swap(calls, Ordering::Relaxed) == calls
-}
-
 fn park_reg(reg: &Reg) -> ParkedReg {
     let Some(conn) = reg_conn(reg) else {
         return ParkedReg::Yes;

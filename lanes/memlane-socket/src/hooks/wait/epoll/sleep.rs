@@ -5,7 +5,7 @@
 //! be given back.
 
 use super::nap::nap;
-use super::park::{AllParked, ask_again, is_idle, park_list};
+use super::park::{AllParked, ask_again, park_list};
 use super::waiter::{Round, Waiter, harvest, translated};
 use super::*;
 
@@ -30,7 +30,7 @@ impl Waiter<'_> {
         let is_due = self.is_sweep_due();
         if is_due || !self.relies {
             let parked = park_list(self.ep, &self.ep.belled, |conn| {
-                !self.relies || is_idle(conn)
+                !self.relies || lane::is_idle(conn)
             });
             if parked != AllParked::Yes {
                 return parked;

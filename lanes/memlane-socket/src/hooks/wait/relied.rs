@@ -1,0 +1,132 @@
+//! The bells that a poll relies on while it sleeps: its connections stay awake, and their senders ring.
+//!
+//! How a bell is asked for and rung is in [`memlane_core::bell`]. The chunk of such a connection has this thread as its
+//! sleeper ([`Sleeper`](crate::state::sets::Sleeper)), so its senders ring for nobody else, and only this thread says that it
+//! is asleep.
+
+use crate::protocol::board;
+use crate::state::process::PROCESS;
+use crate::state::sets::Bell;
+use crate::state::thread;
+use core::sync::atomic::Ordering;
+use libc::pollfd;
+use memlane_core::sync::{Cpu, Words as _};
+use memlane_sys::sock;
+use memlane_sys::time::ticks;
+
+/// The most bells of one call. The connections of further chunks are parked.
+pub(super) const MOST: usize = 32;
+/// A thread that relies on bells looks at its rings by itself after this many ms. Then it parks its connections.
+pub(super) const LOOK_MS: u64 = 500;
+/// A call whose peers always have news, or ring for others, relies on bells so many times; then it parks its connections.
+const TRIES: u32 = 64;
+
+/// The bells of one sleep.
+pub(super) struct Relied {
+    bells: [Option<Bell>; MOST],
+    len: usize,
+    /// How often this call may still rely on bells.
+    tries: u32,
+}
+
+impl Relied {
+    /// For a call that may rely on bells if `may`.
+    pub(super) fn new(may: bool) -> Relied {
+        let is_nested = thread::current().relies.load(Ordering::Relaxed) != 0;
+        Relied {
+            bells: [None; MOST],
+            len: 0,
+            tries: if may && !is_nested { TRIES } else { 0 },
+        }
+    }
+
+    /// Begins another sleep, without any bell so far.
+    pub(super) fn begin(&mut self) {
+        self.len = 0;
+        self.tries = self.tries.saturating_sub(1);
+    }
+
+    /// This call does not rely on bells any more.
+    pub(super) fn give_up(&mut self) {
+        self.tries = 0;
+    }
+
+    /// Relies on this bell too. `false`: the connection must be parked.
+    pub(super) fn add(&mut self, bell: &Bell) -> bool {
+        let known = |b: &Option<Bell>| b.is_some_and(|b| b.chunk == bell.chunk);
+        if self.tries == 0 {
+            return false;
+        }
+        if self.bells[..self.len].iter().any(known) {
+            return true;
+        }
+        let Some(place) = self.bells.get_mut(self.len) else {
+            return false;
+        };
+        *place = Some(*bell);
+        self.len += 1;
+        true
+    }
+
+    /// May this call add bells?
+    pub(super) fn may(&self) -> bool {
+        self.tries != 0
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Bell> {
+        self.bells[..self.len].iter().flatten()
+    }
+
+    /// Asks the senders to ring. The caller looks at the rings before it sleeps.
+    pub(super) fn lie_down(&self) {
+        thread::current().relies.store(1, Ordering::Relaxed);
+        let all = self.each().filter_map(board::of_this_thread);
+        all.for_each(|ready| ready.lie_down());
+        Cpu::full_fence();
+    }
+
+    /// Tells the senders that they need not ring.
+    pub(super) fn get_up(&self) {
+        let all = self.each().filter_map(board::of_this_thread);
+        all.for_each(|ready| ready.get_up());
+        thread::current().relies.store(0, Ordering::Relaxed);
+    }
+
+    /// What to ask the kernel about, beside the program's own list.
+    pub(super) fn entries(&self) -> impl Iterator<Item = pollfd> {
+        self.each().map(|bell| pollfd {
+            fd: bell.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+    }
+}
+
+/// Takes the bytes of the bells that have rung.
+pub(super) fn silence(bells: &[pollfd]) {
+    for bell in bells.iter().filter(|bell| bell.revents != 0) {
+        let _ = sock::discard(bell.fd);
+    }
+}
+
+/// Has the sender of one of these bells closed it? The kernel would report that at once, for ever.
+pub(super) fn has_hung_up(bells: &[pollfd]) -> bool {
+    let gone = |bell: &pollfd| bell.revents & !libc::POLLIN != 0;
+    bells.iter().any(gone)
+}
+
+/// Is it time for this thread to park those of its connections that have been idle?
+pub(super) fn is_sweep_due() -> bool {
+    let swept = &thread::current().swept;
+    let every = LOOK_MS * 1000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let now = ticks();
+    let is_due = now.wrapping_sub(swept.load(Ordering::Relaxed)) >= every;
+    if is_due {
+        swept.store(now, Ordering::Relaxed);
+    }
+    is_due
+}
