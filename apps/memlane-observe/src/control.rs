@@ -523,8 +523,9 @@ fn listed_files(role: Role) -> Vec<String> {
 
 fn listening(role: Role) -> io::Result<Vec<String>> {
     let prefix = format!("@memlane/{}/{}/", role.word(), uid());
-    let table = fs::read_to_string("/proc/net/unix")?;
-    Ok(table
+    // Other programs choose the other names: any bytes.
+    let table = fs::read("/proc/net/unix")?;
+    Ok(String::from_utf8_lossy(&table)
         .lines()
         .filter_map(|line| named(line, &prefix))
         .collect())
@@ -565,6 +566,19 @@ mod tests {
 
     fn unique(what: &str) -> String {
         format!("test-{what}-{}", std::process::id())
+    }
+
+    #[test]
+    fn a_stranger_s_name_that_is_no_text_hides_nobody() {
+        use std::os::linux::net::SocketAddrExt as _;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+        let bytes = [&b"\xff\xfe\n"[..], unique("bytes").as_bytes()].concat();
+        let strange = SocketAddr::from_abstract_name(bytes).expect("a name");
+        let _stranger = UnixListener::bind_addr(&strange).expect("a free name");
+        let name = unique("beside");
+        let _listener = Listener::bind(Role::Session, &name).expect("a free name");
+        let names = list(Role::Session).expect("a list");
+        assert!(names.contains(&name), "{names:?}");
     }
 
     #[test]

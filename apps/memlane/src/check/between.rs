@@ -273,12 +273,14 @@ fn variable(pid: u32, name: &str) -> Option<String> {
 }
 
 fn read(pid: u32, file: &str) -> Result<String, (String, &'static str)> {
-    fs::read_to_string(format!("/proc/{pid}/{file}")).map_err(|e| {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).map_err(|e| {
         (
             format!("/proc/{pid}/{file}: {e}"),
             "only its own user and root may look: try as root",
         )
-    })
+    })?;
+    // Names of files are any bytes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl Between {

@@ -472,7 +472,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
     header.version.store(version, Ordering::Relaxed);
     header.magic.store(CHUNK_MAGIC, Ordering::Release);
     BOARDS[i].sleeper.set(Sleeper::NOBODY);
-    let their_bell = new_bell(i, sleeper);
+    let their_bell = new_bell(locked, i, sleeper);
     locked.own()[i] = OwnChunk {
         group,
         ring_size,
@@ -488,7 +488,8 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
 }
 
 /// Makes the bell of chunk `i`, which wakes this sleeper. Returns the sender's end; 0: there is no bell.
-fn new_bell(i: usize, sleeper: Sleeper) -> i32 {
+fn new_bell(locked: &mut Locked<'_>, i: usize, sleeper: Sleeper) -> i32 {
+    close_what_has_arrived(locked);
     if !has_room_for_bell() {
         return 0;
     }
@@ -504,6 +505,15 @@ fn new_bell(i: usize, sleeper: Sleeper) -> i32 {
     BOARDS[i].sleeper.set(sleeper);
     BOARDS[i].bell.store(ours, Ordering::Release);
     theirs
+}
+
+/// Closes the descriptors of chunks whose senders have them: a sender says in the chunk itself that it can ring.
+fn close_what_has_arrived(locked: &mut Locked<'_>) {
+    for chunk in 0..board::chunks_in_use() as u32 {
+        if board::can_ring(chunk) {
+            acked(locked, chunk);
+        }
+    }
 }
 
 /// May this process make another bell? The caller holds the groups' lock.

@@ -270,10 +270,9 @@ pub struct Handshake {
     pub tx_map_len: usize,
     /// The next Proposal goes to the rendezvous name, even if a mailbox is known.
     pub by_name: bool,
-    /// The Proposal that waits for an answer went to a process that is known to serve the address.
+    /// The Proposal that waits for an answer went to a process that is known to serve the address, and not to the rendezvous
+    /// name.
     pub by_mail: bool,
-    /// Such a process has taken too long to answer, so a Proposal has gone to the rendezvous name, too.
-    pub asked_by_name: bool,
     /// A process that serves the address has said that it does not have the other end, or not yet. So it runs memlane.
     pub told_too_young: bool,
     /// The other end is in another network namespace: the agent is asked for it.
@@ -322,7 +321,6 @@ impl Handshake {
         tx_map_len: 0,
         by_name: false,
         by_mail: false,
-        asked_by_name: false,
         told_too_young: false,
         by_agent: false,
         asked: 0,

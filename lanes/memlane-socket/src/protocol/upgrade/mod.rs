@@ -220,12 +220,18 @@ fn bind_name(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Re
     }
 }
 
-fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+/// Where the accepting side of a connection listens, and the Proposal for it.
+fn proposal(conn: &Conn, tuple: &Tuple) -> Result<(To, Message), Reason> {
     let name =
         UnixName::abstract_name(&wire::rendezvous_name(tuple)).map_err(|_| Reason::INTERNAL)?;
     let mut m = own_message(MessageKind::Proposal, conn, tuple);
     m.eids = process::config().eids;
     m.eid_count = u8::try_from(process::config().eid_count).unwrap_or(0);
+    Ok((To::Name(name), m))
+}
+
+fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reason> {
+    let (name, m) = proposal(conn, tuple)?;
     faults::at(Step::Proposing);
     hs.by_mail = false;
     match names::propose(conn, hs, &m) {
@@ -236,7 +242,7 @@ fn propose(conn: &ConnRef, hs: &mut Handshake, tuple: &Tuple) -> Result<(), Reas
         Mailed::Full => return await_room(conn, hs),
         Mailed::Nobody => {}
     }
-    match send(conn, &To::Name(name), &m, [None; 3]) {
+    match send(conn, &name, &m, [None; 3]) {
         Ok(()) => {
             hs.since = time::now_ns();
             proposed(conn, hs)
@@ -277,12 +283,16 @@ fn not_there(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
     later(conn, hs, Reason::PEER_NO_MEMLANE)
 }
 
-/// Proposes by name, once: the process that serves the address does not answer, and another one may have the other end.
+/// Proposes by name, too: the process that serves the address does not answer, and another one may have the other end. The
+/// answer to the first Proposal may still come.
 fn ask_by_name(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
-    stop_waiting();
-    (hs.stage, hs.looks) = (Stage::Idle, 0);
-    (hs.by_name, hs.asked_by_name) = (true, true);
-    process::show(conn, ConnState::Tcp, Reason::TOO_YOUNG);
+    // SAFETY: hs_lock is held and the tuple was learnt in `begin`.
+    let (name, m) = proposal(conn, unsafe { &*conn.tuple.get() })?;
+    match send(conn, &name, &m, [None; 3]) {
+        Ok(()) => hs.by_mail = false,
+        Err(Sent::Later) => {} // nobody listens there now
+        Err(Sent::Never(why)) => return Err(why),
+    }
     Ok(())
 }
 
@@ -585,8 +595,9 @@ fn wait(conn: &ConnRef, hs: &mut Handshake) -> Result<(), Reason> {
         return Ok(());
     }
     let waits_for = time::now_ns().saturating_sub(hs.since);
-    if hs.stage == Stage::Proposed && hs.by_mail && !hs.asked_by_name && waits_for > ELSEWHERE_NS {
-        return ask_by_name(conn, hs);
+    let is_late = hs.stage == Stage::Proposed && hs.by_mail && waits_for > ELSEWHERE_NS;
+    if is_late && hs.looks.is_power_of_two() {
+        ask_by_name(conn, hs)?;
     }
     let why = if hs.stage == Stage::Proposed {
         Reason::TIMEOUT_CL
