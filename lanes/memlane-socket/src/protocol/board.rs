@@ -103,8 +103,17 @@ pub fn bell_of(conn: &Conn) -> Option<Bell> {
 /// Whom the bell of a board wakes. If that is nobody yet, it is who waits for this connection from now on.
 fn sleeper_of(conn: &Conn, board: &Board) -> Sleeper {
     match board.sleeper.get() {
-        Sleeper::NOBODY => board.sleeper.claim(sets::sleeper_for(&conn.regs)),
+        Sleeper::NOBODY => board.sleeper.claim(sleeper_for(conn)),
         known => known,
+    }
+}
+
+/// Whom a bell should wake for this connection: who waits on the one set that it is in, or else the thread that polls it.
+pub fn sleeper_for(conn: &Conn) -> Sleeper {
+    if sets::is_registered(&conn.regs) {
+        Sleeper::on_set(sets::only_set(&conn.regs))
+    } else {
+        conn.poller.get()
     }
 }
 

@@ -28,7 +28,7 @@
 
 use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
-use crate::state::sets::{REGS, Reg};
+use crate::state::sets::{REGS, Reg, SleeperCell};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
@@ -419,6 +419,9 @@ pub struct Conn {
     pub seen: AtomicU32,
     /// `rx_calls` when a thread last looked whether the connection is idle (see `lane::is_idle`).
     pub rx_calls_swept: AtomicU64,
+    /// The thread that polled it last, as far as bells could wake that thread; it is asked for if the connection is in no
+    /// epoll set.
+    pub poller: SleeperCell,
     /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.
     pub wakes_in_vain: AtomicU32,
     /// The number of further chances to wake that the connection skips: see `lane::wake_backoff`.

@@ -332,6 +332,12 @@ pub fn will_spin() -> bool {
     skip == 0
 }
 
+/// Does the next [`budget`] allow a spin?
+pub fn may_spin() -> bool {
+    let skips = thread::current().skip.load(Ordering::Relaxed) > 0;
+    config().spin_us != 0 && !skips && !is_cpu_crowded()
+}
+
 /// Is this CPU full of unrelated tasks, so that only a thread that sleeps gets it back soon?
 pub fn is_cpu_crowded() -> bool {
     thread::current().no_yield_until.load(Ordering::Relaxed) > ticks()

@@ -46,8 +46,6 @@ pub struct Thread {
     pub naps: AtomicU32,
     /// How many more spins may find nothing while this thread still counts as the receiver of a stream: see `spin`.
     pub stream: AtomicU32,
-    /// 1: this thread has polled connections, so bells should wake it for those that are in no epoll set.
-    pub polls: AtomicU32,
     /// 1: the thread sleeps in a poll and relies on bells. A handler that polls meanwhile must not.
     pub relies: AtomicU32,
     /// `ticks` at which this thread last parked those of its polled connections that had been idle.

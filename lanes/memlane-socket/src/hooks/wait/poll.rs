@@ -187,9 +187,7 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
     crate::protocol::upgrade::look(start);
     let may_rely = kernel.on_bells.is_some();
     if may_rely {
-        crate::state::thread::current()
-            .polls
-            .store(1, Ordering::Relaxed);
+        waited.is_polled_here();
     }
     if !waited.upgraded {
         waited.asleep(true);
@@ -214,7 +212,8 @@ fn run(waited: &Waited<'_>, mut kernel: Kernel<'_>) -> c_int {
             }
         }
         if !kernel.masked && !is_due {
-            if kernel.many > 1 && waited.is_kernel_due(kernel.many) {
+            // Not before a sleep, which asks the kernel in any case.
+            if kernel.many > 1 && spin::may_spin() && waited.is_kernel_due(kernel.many) {
                 let n = (kernel.glance)();
                 if n != 0 {
                     return n;

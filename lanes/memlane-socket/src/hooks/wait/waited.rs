@@ -5,6 +5,7 @@ use crate::protocol::lane::{self, Parked, room};
 use crate::state::conn::{Conn, RxMode};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS};
+use crate::state::sets::Sleeper;
 use crate::state::spin::{self, Spun};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -211,6 +212,14 @@ impl<'a> Waited<'a> {
     fn is_any_receiver_here(&self) -> bool {
         let here = |e: &Entry| e.writes && room::is_peer_here(&e.conn);
         self.entries().iter().any(here)
+    }
+
+    /// Notes for each connection that this thread is the one to be woken.
+    pub(super) fn is_polled_here(&self) {
+        let me = Sleeper::this_thread();
+        for conn in self.each().filter(|conn| conn.poller.get() != me) {
+            conn.poller.set(me);
+        }
     }
 
     /// Prepares to sleep: asks for the bells of connections that have one, and parks all others. Call this after

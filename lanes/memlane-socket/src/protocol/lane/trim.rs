@@ -206,7 +206,7 @@ pub(super) fn nap(left_ms: Option<u64>) -> Option<i32> {
 #[derive(Debug)]
 pub struct Pieces {
     whole_ms: Option<u64>,
-    /// When the first piece began, in ns; 0: no piece has been slept yet.
+    /// When the first piece began, in ns; 0: no piece has been slept yet. Any other number if the sleep has no end.
     began: u64,
 }
 
@@ -241,7 +241,7 @@ impl Pieces {
         };
         if !self.is_cut() {
             self.whole_ms = left_ms;
-            self.began = memlane_sys::time::now_ns();
+            self.began = left_ms.map_or(1, |_| memlane_sys::time::now_ns());
         }
         Some(ms)
     }

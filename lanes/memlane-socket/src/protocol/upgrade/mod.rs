@@ -60,7 +60,7 @@ use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
-use crate::state::sets;
+use crate::protocol::board;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;
@@ -487,7 +487,7 @@ fn offer_dmb(conn: &Conn, hs: &mut Handshake, m: &Message) -> Result<(), Reason>
     let mut locked = group::lock().ok_or(Reason::INTERNAL)?;
     let (gid, pid) = channel::peer_process(hs, m);
     let group = group::find(&mut locked, gid, pid)?;
-    let dmb = group::take_dmb(&mut locked, group, sets::sleeper_for(&conn.regs))?;
+    let dmb = group::take_dmb(&mut locked, group, board::sleeper_for(conn))?;
     hs.group = group + 1;
     hs.rx_chunk = dmb.chunk + 1;
     hs.rx_slot = dmb.slot;

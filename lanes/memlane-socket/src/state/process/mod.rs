@@ -22,7 +22,7 @@ pub use hidden::*;
 
 use crate::config::{self, Config, Upgrade};
 use crate::state::conn::{Conn, Handshake, Role, SharedState};
-use crate::state::sets::{self, Ep, REGS};
+use crate::state::sets::{self, Ep, REGS, Sleeper};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
 use core::cell::UnsafeCell;
@@ -639,6 +639,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
     conn.stays_parked.store(0, Ordering::Relaxed);
+    conn.poller.set(Sleeper::NOBODY);
     // SAFETY: the connection is not published yet: no other thread reads it.
     unsafe { *conn.hs.get() = Handshake::NEW };
     for (place, reg) in conn.regs.iter().enumerate() {

@@ -36,7 +36,7 @@ pub(crate) use own_bell::*;
 pub use sleeper::{Sleeper, SleeperCell};
 use turns::Turns;
 
-use crate::state::thread::{self, Lock};
+use crate::state::thread::Lock;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// One epoll set.
@@ -192,19 +192,6 @@ pub fn only_set(regs: &[Reg]) -> *mut Ep {
     match (sets.next(), sets.next()) {
         (Some(set), None) => set,
         _ => core::ptr::null_mut(),
-    }
-}
-
-/// Whom a bell should wake for this connection: who waits on the one set that it is in, or the calling thread if the
-/// connection is in no set and the thread polls.
-pub fn sleeper_for(regs: &[Reg]) -> Sleeper {
-    let polls = || thread::current().polls.load(Ordering::Relaxed) != 0;
-    if is_registered(regs) {
-        Sleeper::on_set(only_set(regs))
-    } else if polls() {
-        Sleeper::this_thread()
-    } else {
-        Sleeper::NOBODY
     }
 }
 
