@@ -42,7 +42,7 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
         ring_size: AtomicU32::new(0),
         serial: AtomicU32::new(0),
         hot: AtomicU32::new(0),
-        sleeper: SleeperCell::NEW,
+        sleeper: SleeperCell::new(),
         bell: AtomicI32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
         shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],

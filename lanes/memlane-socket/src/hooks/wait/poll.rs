@@ -38,6 +38,9 @@ const GLANCE_EVERY_US: u64 = 50;
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 
+/// A call that also waits for bells.
+type OnBells<'a> = &'a mut dyn FnMut(&mut Relied, Limit) -> c_int;
+
 /// What a call can do apart from looking at rings.
 struct Kernel<'a> {
     /// The number of descriptors in the program's list.
@@ -51,7 +54,7 @@ struct Kernel<'a> {
     /// The call with another time-out, and without a signal mask.
     nap: &'a mut dyn FnMut(Limit) -> c_int,
     /// The same, which also ends when a bell rings; with the readiness of rings merged in. `None`: the call cannot do this.
-    on_bells: Option<&'a mut dyn FnMut(&mut Relied, Limit) -> c_int>,
+    on_bells: Option<OnBells<'a>>,
     /// How long the call may take.
     limit: Limit,
     /// The call has a signal mask, which only the kernel can apply.

@@ -50,6 +50,7 @@ pub use renumbered::renumbered;
 pub use standing::{Standing, bar, connected, freeze, give_up, hope_again, standing};
 
 use crate::faults::{self, Step};
+use crate::protocol::board;
 use crate::protocol::group::{self, PeerDmb};
 use crate::protocol::lane::copying;
 use crate::protocol::wire::{self, Malformed, Message, MessageKind};
@@ -60,7 +61,6 @@ use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx, lock_tx};
 use crate::state::process::ConnRef;
 use crate::state::process::{self, PROCESS, memory};
-use crate::protocol::board;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::WINDOW_LEAST;
 use memlane_core::peer;

@@ -39,12 +39,14 @@ impl Sleeper {
 }
 
 /// The sleeper of a chunk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SleeperCell(AtomicUsize);
 
 impl SleeperCell {
     /// Nobody's.
-    pub const NEW: SleeperCell = SleeperCell(AtomicUsize::new(0));
+    pub const fn new() -> SleeperCell {
+        SleeperCell(AtomicUsize::new(0))
+    }
 
     /// Who it is at the moment.
     #[inline]
@@ -73,12 +75,12 @@ mod tests {
     #[test]
     fn a_chunk_keeps_the_sleeper_that_claims_it_first() {
         thread::tests::set_own_locator();
-        let cell = SleeperCell::NEW;
+        let cell = SleeperCell::new();
         assert_eq!(cell.claim(Sleeper::NOBODY), Sleeper::NOBODY);
         let me = Sleeper::this_thread();
         assert_eq!(cell.claim(me), me);
         assert!(me.set().is_none());
-        let other = std::thread::spawn(|| Sleeper::this_thread()).join();
+        let other = std::thread::spawn(Sleeper::this_thread).join();
         let other = other.expect("it ends");
         assert_ne!(other, me);
         assert_eq!(cell.claim(other), me);
