@@ -13,7 +13,7 @@ fn sleepers_in_epoll_talk_through_memory_and_are_parked_only_when_they_have_been
 
 #[test]
 fn sleepers_in_poll_talk_through_memory_and_are_parked_only_when_they_have_been_idle() {
-    sleepers("poll", 40); // longer lists are parked
+    sleepers("poll", 20); // lists of more than 64 are parked
 }
 
 fn sleepers(wait: &str, connections: u64) {

@@ -412,8 +412,17 @@ fn what_is_left_of_a_killed_process_is_taken_over_or_pruned() {
         };
         let pid = pids.lines().find(holds).expect("its process").to_owned();
         run("kill", &["-s", "KILL", &pid]);
+        // The kernel closes a process's descriptors, its socket among them, before the process is a zombie.
+        let lives = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let state = stat
+                .rsplit(')')
+                .next()
+                .and_then(|rest| rest.trim().chars().next());
+            !matches!(state, None | Some('Z' | 'X'))
+        };
         let begin = Instant::now();
-        while Path::new(&format!("/proc/{pid}/fd/0")).exists() {
+        while lives() {
             assert!(begin.elapsed() < LIMIT, "{process} lives");
             std::thread::sleep(Duration::from_millis(5));
         }

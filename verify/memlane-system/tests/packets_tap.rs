@@ -51,6 +51,51 @@ fn tcp_goes_in_large_frames_in_each_mode_and_none_is_of_no_use() {
     }
 }
 
+/// A process that may enter both namespaces needs no lane, no second process and no socket between them.
+#[test]
+fn one_process_joins_devices_of_two_namespaces() {
+    let Some(mut linked) = Linked::new("tap-alone", &[]) else {
+        return;
+    };
+    linked.kill(Side::Client);
+    linked.kill(Side::Server);
+    assert!(!linked.ping(&["-c", "1", "-W", "1"]).is_ok(), "nobody");
+    let there = linked.machines().name(Side::Server).to_owned();
+    for netns in [there.clone(), format!("/run/netns/{there}")] {
+        let mut command = linked.machines().command(Side::Client, memlane());
+        let ends = [format!("tap:{TAP}"), format!("tap:{TAP}?netns={netns}")];
+        command.args(["net", "link"]).args(ends).arg("--json");
+        let mut alone = Running::start(command);
+        alone.wait_until(LIMIT, "a ping", || {
+            linked.ping(&["-c", "1", "-W", "1"]).is_ok()
+        });
+        let moved = linked.iperf3(&["-n", "64M"]);
+        let bytes = moved["end"]["sum_received"]["bytes"].as_u64();
+        assert!(bytes > Some(60 << 20), "{moved:#}");
+        alone.signal("INT");
+        let said = alone.finish(LIMIT);
+        assert!(said.is_ok(), "{}", said.report());
+        let said: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+        let failed = [0, 1].map(|end| number(&said, end, "failed"));
+        assert_eq!(failed, [0, 0], "{said:#}");
+    }
+}
+
+#[test]
+fn a_namespace_that_cannot_be_entered_is_told() {
+    for (netns, code, advice) in [
+        ("no-such", 1, "`ip netns` lists"),
+        ("/proc/self/exe", 1, "netns=/proc/self/exe"),
+    ] {
+        let mut command = std::process::Command::new(memlane());
+        let end = format!("tap:{TAP}?netns={netns}");
+        command.args(["net", "link", &end, "sink:"]);
+        let said = harness::run(command, LIMIT);
+        assert_eq!(said.status.code(), Some(code), "{}", said.report());
+        assert!(said.stderr.contains(advice), "{}", said.report());
+    }
+}
+
 #[test]
 fn pings_of_all_sizes_and_udp_go_over_jumbo_frames_in_each_mode() {
     for mode in MODES {

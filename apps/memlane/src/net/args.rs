@@ -14,8 +14,10 @@ use crate::cli::values::duration;
 /// Join two ends: frames from each go to the other
 ///
 /// An END is one of:
-///   tap:NAME                TAP device, made if it does not exist
-///   afpacket:INTERFACE      interface of the kernel
+///   tap:NAME[?netns=NAMESPACE]
+///                           TAP device, made if it does not exist
+///   afpacket:INTERFACE[?netns=NAMESPACE]
+///                           interface of the kernel
 ///   pcap:FILE[?snap=N]      capture file to write
 ///   replay:FILE[?paced&loop]
 ///                           capture file to read

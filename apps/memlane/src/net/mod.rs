@@ -13,6 +13,7 @@ mod args;
 mod attach;
 mod documents;
 mod metrics;
+mod namespace;
 mod options;
 mod place;
 mod progress;

@@ -10,6 +10,7 @@ use memlane_packet_ends::pcap::{Capture, Replay};
 use memlane_packet_ends::vhost::Role;
 use memlane_packet_ends::{End, EndError, afpacket, tap};
 
+use super::namespace;
 use super::options::Options;
 use super::region::Target;
 use crate::cli::exit::{Exit, fail};
@@ -18,9 +19,9 @@ use crate::cli::exit::{Exit, fail};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum EndSpec {
     /// A TAP device.
-    Tap(String),
+    Tap(Device),
     /// An interface, by a packet socket.
-    Afpacket(String),
+    Afpacket(Device),
     /// A capture file that is written.
     Pcap {
         file: PathBuf,
@@ -48,6 +49,14 @@ pub(super) enum EndSpec {
     Vhost(Machine),
 }
 
+/// A device of the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Device {
+    pub(super) name: String,
+    /// Its network namespace, a name or a path; `None`: ours.
+    pub(super) namespace: Option<String>,
+}
+
 /// Where a machine monitor is found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Machine {
@@ -71,7 +80,7 @@ pub(super) struct Memif {
     pub(super) buffer: Option<u32>,
 }
 
-const KINDS: &str = "tap:NAME, afpacket:INTERFACE, pcap:FILE[?snap=N], replay:FILE[?paced&loop], \
+const KINDS: &str = "tap:NAME[?netns=NAMESPACE], afpacket:INTERFACE[?netns=NAMESPACE], pcap:FILE[?snap=N], replay:FILE[?paced&loop], \
      gen:[size=BYTES[-BYTES],count=N,rate=N], sink:[count=N], \
      memif:SOCKET[?role=server|client&id=N&secret=TEXT&ring=SLOTS&buffer=BYTES], \
      vhost-user:SOCKET[?role=server|client&memory=sealed|any], into:REGION?flow=RULE[;RULE], \
@@ -93,8 +102,8 @@ impl FromStr for EndSpec {
             name.ok_or_else(|| format!("{kind}: wants a {what} behind the colon"))
         };
         match kind {
-            "tap" => read(&[]).and_then(|_| named("device").map(EndSpec::Tap)),
-            "afpacket" => read(&[]).and_then(|_| named("interface").map(EndSpec::Afpacket)),
+            "tap" => device(named("device")?, &read(&["netns"])?).map(EndSpec::Tap),
+            "afpacket" => device(named("interface")?, &read(&["netns"])?).map(EndSpec::Afpacket),
             "pcap" => pcap(named("file")?, &read(&["snap"])?),
             "replay" => replay(named("file")?, &read(&["paced", "loop"])?),
             // These have no name: the ? can be left out.
@@ -115,6 +124,11 @@ impl FromStr for EndSpec {
             _ => Err(format!("an end is {KINDS}")),
         }
     }
+}
+
+fn device(name: String, options: &Options<'_>) -> Result<Device, String> {
+    let namespace = options.text("netns")?.map(str::to_owned);
+    Ok(Device { name, namespace })
 }
 
 fn pcap(file: String, options: &Options<'_>) -> Result<EndSpec, String> {
@@ -231,6 +245,13 @@ pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
     })
 }
 
+impl Device {
+    /// Opens it where it is.
+    fn open<T: Send>(&self, open: impl FnOnce(&str) -> T + Send) -> anyhow::Result<T> {
+        namespace::inside(self.namespace.as_deref(), || open(&self.name))
+    }
+}
+
 impl EndSpec {
     /// Is it the lane or what is like it, whose other end can go and come back?
     pub(super) fn is_link(&self) -> bool {
@@ -279,10 +300,15 @@ impl EndSpec {
             return Err(fail(Exit::Usage, text));
         }
         let all = |ends: Vec<Interface>| ends.into_iter().map(boxed).collect();
-        let device = EndError::Device;
         let opened = match self {
-            EndSpec::Tap(name) => tap::open_queues(name, queues).map(all).map_err(device),
-            EndSpec::Afpacket(name) => afpacket::open_queues(name, queues).map(all).map_err(device),
+            EndSpec::Tap(at) => {
+                let opened = at.open(|name| tap::open_queues(name, queues))?;
+                opened.map(all).map_err(EndError::Device)
+            }
+            EndSpec::Afpacket(at) => {
+                let opened = at.open(|name| afpacket::open_queues(name, queues))?;
+                opened.map(all).map_err(EndError::Device)
+            }
             EndSpec::Pcap { file, snap } => Capture::create_short(file, *snap).map(one),
             EndSpec::Replay { file, paced, again } => {
                 Replay::open(file, *paced).map(|replay| match again {
@@ -353,7 +379,16 @@ mod tests {
 
     #[test]
     fn ends_are_read_as_written() {
-        assert_eq!(read("tap:a"), Ok(EndSpec::Tap("a".into())));
+        let device = |name: &str, namespace: Option<&str>| Device {
+            name: name.into(),
+            namespace: namespace.map(str::to_owned),
+        };
+        assert_eq!(read("tap:a"), Ok(EndSpec::Tap(device("a", None))));
+        let there = read("tap:a?netns=red");
+        assert_eq!(there, Ok(EndSpec::Tap(device("a", Some("red")))));
+        let there = read("afpacket:b?netns=/proc/7/ns/net");
+        let of_process = device("b", Some("/proc/7/ns/net"));
+        assert_eq!(there, Ok(EndSpec::Afpacket(of_process)));
         assert_eq!(read("front:@x:y"), Ok(EndSpec::Front("@x:y".into())));
         let replay = |file: &str, paced, again| {
             Ok(EndSpec::Replay {
@@ -442,6 +477,8 @@ mod tests {
             "tap",
             "tap:",
             "tap:a?mtu=9000",
+            "tap:a?netns",
+            "tap:?netns=red",
             "front:",
             "front:/a?mode=copy",
             "sink:x",

@@ -87,7 +87,8 @@ impl Machines {
         self.cables
     }
 
-    fn name(&self, side: Side) -> &str {
+    /// The name of a machine's network namespace.
+    pub fn name(&self, side: Side) -> &str {
         &self.names[usize::from(side == Side::Server)]
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::copier::READY;
-use super::rows::{Outcome, Row, UDP_BYTES, VETH, Way};
+use super::rows::{ALONE, Outcome, Row, UDP_BYTES, VETH, Way};
 use crate::runner::cables::{Cables, Side, address};
 use crate::runner::proc::{Job, Service, find_program, listens};
 use crate::runner::turn::Bench;
@@ -51,6 +51,10 @@ impl Joined {
             "copier" => {
                 add_taps(&cables)?;
                 (vec![copier(bench, &cables)?], CABLE)
+            }
+            ALONE => {
+                add_taps(&cables)?;
+                (vec![alone(bench, &cables)?], CABLE)
             }
             mode => {
                 add_taps(&cables)?;
@@ -132,6 +136,13 @@ fn copier(bench: &Bench, cables: &Cables) -> anyhow::Result<Service> {
         .arg(namespace)
         .arg(TAP);
     Service::start_saying(command, &bench.scratch, READY)
+}
+
+fn alone(bench: &Bench, cables: &Cables) -> anyhow::Result<Service> {
+    let mut link = cables.command(Side::Client, &bench.programs.memlane);
+    let there = format!("tap:{TAP}?netns={}", cables.name(Side::Server));
+    link.args(["net", "link", &format!("tap:{TAP}"), &there]);
+    Service::start_saying(link, &bench.scratch, "linked: ")
 }
 
 /// The front is the client's.

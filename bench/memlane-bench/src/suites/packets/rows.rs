@@ -233,8 +233,11 @@ pub(super) const MODES: [System; 3] = [
     system("map", "map", true),
     system("copy", "copy", true),
 ];
-pub(super) const BULK: [System; 5] = [
+/// One process of memlane that has both devices, as the copier does.
+pub(super) const ALONE: &str = "alone";
+pub(super) const BULK: [System; 6] = [
     system("persistent", "memlane, persistent", true),
+    system(ALONE, "memlane, one process", true),
     system("map", "memlane, map", true),
     system("copy", "memlane, copy", true),
     system("copier", "TAP-to-TAP copier", false),
