@@ -18,7 +18,7 @@ use memlane_sys::time::ticks;
 pub(super) const MOST: usize = 32;
 /// A thread that relies on bells looks at its rings by itself after this many ms. Then it parks its connections.
 pub(super) const LOOK_MS: u64 = 500;
-/// A call whose peers always have news, or ring for others, relies on bells so many times; then it parks its connections.
+/// After this many sleeps on bells, a call parks its connections: its peers always have news, or ring for others.
 const TRIES: u32 = 64;
 
 /// The bells of one sleep.
