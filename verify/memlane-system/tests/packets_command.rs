@@ -280,7 +280,7 @@ fn a_link_that_goes_is_awaited_again_and_its_counters_stay() {
 
 #[test]
 fn what_does_not_go_together_is_a_mistake_in_the_call_and_says_what_would() {
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 17] = [
         (
             &["link", "back:/x", "front:/x"],
             "both ends have the same socket",
