@@ -18,15 +18,17 @@
 //! | `flags` (`PARKED`, `TCP_ONLY`, `WANT_READY`, `TRIMMED`, `WANT_BELL`) | receiver | sender | see [`crate::ring`]: fence against `writing` |
 //! | `rx_cpu` | receiver | sender | hint |
 //! | `token` | receiver | sender, once, at attach | written before the sender knows the token |
+//! | `rx.nap`, `waits.nap` | both | both | see [`crate::nap`]: fence against `writing` |
 //! | `published` | sender | receiver | release/acquire: payload and runs below it are visible |
 //! | `writing` | sender | receiver, when it parks | fence against `flags` |
 //! | `active` | sender | receiver | release/acquire: 1 = runs valid; 2 = the sender has detached |
 //! | `runs_declared`, `runs`, `windows` | sender | receiver | before `published` |
-//! | `tx_cpu`, `ready_since` | sender | receiver | hint |
+//! | `tx_cpu`, `ready_since`, `room_at` | sender | receiver | hint |
 //!
 //! Both sides can *physically* write all of it. Neither believes a word that it wrote itself: it keeps its own copy in
 //! private memory. What it reads of the other side's words it checks against private state.
 
+use crate::nap::Nap;
 use crate::sync::{Cpu, Words};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -99,8 +101,8 @@ pub struct DmbWords<W: Words> {
     pub runs: [Run<W>; RUNS],
     /// The window of the ring that is in use from the end of `runs[k]` on.
     pub windows: Aligned<[Window<W>; RUNS]>,
-    /// Padding up to 1024 bytes.
-    pub reserved2: Aligned<W::U64>,
+    /// Words of a sender that waits for room.
+    pub waits: Aligned<WaitWords<W>>,
 }
 
 /// A value with 128 bytes to itself.
@@ -117,6 +119,8 @@ pub struct RxWords<W: Words> {
     pub rx_cpu: W::U32,
     /// The DMB's token; 0 = free.
     pub token: W::U64,
+    /// Does the receiver sleep until the sender wakes it? Written by both sides: see [`crate::nap`].
+    pub nap: Nap<W>,
 }
 
 /// What an awake receiver reads. All that the sender has to say with a message lies in one cache line, which moves from
@@ -142,6 +146,16 @@ pub struct TxWords<W: Words> {
     pub writing: W::U32,
     /// 0, `ACTIVE` or `DETACHED`.
     pub active: W::U32,
+}
+
+/// Words that the sender writes only while it waits for room. The receiver reads them whenever it has made some, so they
+/// have a cache line that both CPUs keep.
+#[repr(C)]
+pub struct WaitWords<W: Words> {
+    /// Does the sender sleep until the receiver wakes it? Written by both sides: see [`crate::nap`].
+    pub nap: Nap<W>,
+    /// The value of `consumed` from which on the receiver should wake it. Written before `nap`.
+    pub room_at: W::U64,
 }
 
 /// First page of a chunk.
@@ -175,17 +189,18 @@ pub struct ReadyWords<W: Words = Cpu> {
     pub rings: W::U32,
 }
 
-/// `ReadyWords::asleep`: the receiver looks at `bits` by itself.
+/// `ReadyWords::asleep`: the receiver looks at `bits` by itself. [`Nap`]: nobody sleeps on the word.
 pub const AWAKE: u32 = 0;
-/// `ReadyWords::asleep`: the receiver sleeps, or is about to: whoever has news rings the bell.
+/// `ReadyWords::asleep`: the receiver sleeps, or is about to: whoever has news rings the bell. [`Nap`]: whoever has news
+/// wakes the sleeper.
 pub const ASLEEP: u32 = 1;
-/// `ReadyWords::asleep`: a sender rings the bell, or has rung it.
+/// `ReadyWords::asleep`: a sender rings the bell, or has rung it. [`Nap`]: the sleeper is woken, or has been.
 pub const RUNG: u32 = 2;
 
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
 /// The version of everything in this file.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// The size of a chunk whose rings have `ring_size` bytes, in bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {
@@ -205,6 +220,9 @@ const _: () = {
     assert!(offset_of!(DmbWords<Cpu>, tx) == 384);
     assert!(offset_of!(DmbWords<Cpu>, runs) == 512);
     assert!(offset_of!(DmbWords<Cpu>, windows) == 768);
+    assert!(offset_of!(DmbWords<Cpu>, waits) == 896);
+    assert!(offset_of!(RxWords<Cpu>, nap) == 16);
+    assert!(offset_of!(WaitWords<Cpu>, room_at) == 8);
     assert!(size_of::<Run<Cpu>>() == 16);
     assert!(size_of::<Window<Cpu>>() == 8);
     assert!(offset_of!(SentWords<Cpu>, ready_since) == 16);

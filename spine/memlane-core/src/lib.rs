@@ -10,6 +10,7 @@
 //! | [`layout`] | every structure that lies in shared memory |
 //! | [`ring`] | the byte stream over two lanes: published/consumed offsets, TCP runs, parking |
 //! | [`bell`] | how a receiver of many rings sleeps without parking them |
+//! | [`nap`] | how one end of a ring sleeps for a moment, awake |
 //! | [`queue`] | 32-bit words from one process to another, with the same way to sleep |
 //! | [`sync`] | the atomics behind the ring: the CPU's, or loom's in model checks |
 //! | [`device`] | register · attach · write · signal, and the loopback device |
@@ -61,6 +62,7 @@ pub mod bell;
 mod copy;
 pub mod device;
 pub mod layout;
+pub mod nap;
 pub mod peer;
 pub mod queue;
 pub mod reason;

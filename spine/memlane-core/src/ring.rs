@@ -37,8 +37,8 @@
 //! [`Tx`] and [`Rx`] live in private memory. They load each word of the other side once and check it against private
 //! state. An impossible value is [`Misbehaved`], which ends this peer's memory lane and nothing else.
 
-use crate::layout::{ACTIVE, DETACHED, DmbWords, PARKED, RUNS, TCP_ONLY, TRIMMED};
-use crate::sync::{Word, Words};
+use crate::layout::{ACTIVE, AWAKE, DETACHED, DmbWords, PARKED, RUNS, TCP_ONLY, TRIMMED};
+use crate::sync::{Exchange, Word, Words};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// The peer wrote an impossible value into the shared words.
@@ -575,6 +575,8 @@ impl Rx {
         w.tx.0.writing.store(0, Relaxed);
         w.sent.0.runs_declared.store(0, Relaxed);
         w.tx.0.active.store(0, Relaxed);
+        w.rx.0.nap.0.store(AWAKE, Relaxed);
+        w.waits.0.nap.0.store(AWAKE, Relaxed);
         w.rx.0.flags.store(PARKED, Release);
     }
 
@@ -688,6 +690,15 @@ impl Rx {
             return ParkCheck::Data;
         }
         ParkCheck::Parked
+    }
+
+    /// Says "asleep for a moment: wake me". [`Rx::check_park`] must follow; the receiver sleeps if that returns `Parked`.
+    pub fn begin_nap<W: Words>(w: &DmbWords<W>)
+    where
+        W::U32: Exchange<u32>,
+    {
+        w.rx.0.nap.lie_down();
+        W::full_fence(); // against fence W
     }
 
     /// Is this parked receiver the ring's only user? That stays true until [`Rx::unpark`]: a sender that sees `PARKED`

@@ -17,8 +17,9 @@ use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use memlane_core::layout::{
-    Aligned, DmbWords, PARKED, Run, RxWords, SentWords, TCP_ONLY, TxWords, Window,
+    Aligned, DmbWords, PARKED, Run, RxWords, SentWords, TCP_ONLY, TxWords, WaitWords, Window,
 };
+use memlane_core::nap::Nap;
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::{Loom, Word, Words};
 use std::collections::VecDeque;
@@ -77,6 +78,7 @@ fn fresh_words() -> DmbWords<Loom> {
             flags: u32s(),
             rx_cpu: u32s(),
             token: u64s(),
+            nap: Nap(u32s()),
         }),
         sent: Aligned(SentWords {
             published: u64s(),
@@ -96,7 +98,10 @@ fn fresh_words() -> DmbWords<Loom> {
             len: u32s(),
             shift: u32s(),
         })),
-        reserved2: Aligned(u64s()),
+        waits: Aligned(WaitWords {
+            nap: Nap(u32s()),
+            room_at: u64s(),
+        }),
     }
 }
 

@@ -34,6 +34,7 @@ pub mod diag;
 pub mod epoll;
 pub mod errno;
 pub mod fd;
+pub mod futex;
 pub mod iov;
 pub mod mem;
 pub mod proc;

@@ -28,6 +28,7 @@
 
 use crate::state::foreign::Cost;
 use crate::state::gate::{Gate, Mode};
+use crate::state::read_naps::ReadNaps;
 use crate::state::sets::{REGS, Reg, SleeperCell};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
@@ -422,6 +423,8 @@ pub struct Conn {
     /// The thread that polled it last, as far as bells could wake that thread; it is asked for if the connection is in no
     /// epoll set.
     pub poller: SleeperCell,
+    /// The naps of its reads: see `lane::naps`.
+    pub naps: ReadNaps,
     /// The number of wake-ups in a row without a byte by the ring: see `lane::wake_backoff`.
     pub wakes_in_vain: AtomicU32,
     /// The number of further chances to wake that the connection skips: see `lane::wake_backoff`.

@@ -2,7 +2,7 @@
 //! do together.
 //!
 //! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
-//! other containers cost; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
+//! other containers cost, [`read_naps`] what naps brought; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
 //! connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
 //! [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
@@ -13,6 +13,7 @@ pub mod guard;
 pub mod idle;
 pub mod large;
 pub mod process;
+pub mod read_naps;
 pub mod runnable;
 pub mod sets;
 pub mod spin;

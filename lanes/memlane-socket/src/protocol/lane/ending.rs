@@ -1,6 +1,6 @@
 //! How the lane of a connection ends: by this side, by the peer, or because its bytes cannot be believed.
 
-use super::{outbox, settle, tune, unread};
+use super::{naps, outbox, settle, tune, unread};
 use crate::faults::{self, Step};
 use crate::protocol::board;
 use crate::state::conn::{Conn, LaneView, RxMode, TxMode};
@@ -97,6 +97,7 @@ pub fn end_tx(conn: &Conn) -> bool {
     };
     faults::at(Step::EndingTx);
     held.go_tcp_only(lane.words);
+    naps::tell_receiver(lane.words);
     faults::at(Step::EndedTx);
     tune::tx_ended(conn);
     drop(held);
@@ -118,6 +119,7 @@ pub fn end_rx(conn: &Conn) -> bool {
     held.begin_park(words, PARKED | TCP_ONLY);
     faults::at(Step::EndingRx);
     let state = settle(&held, words);
+    naps::end_own(words);
     if was == RxMode::Hot && conn.inherited.load(Ordering::Relaxed) == 0 {
         board::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
     }

@@ -8,6 +8,7 @@ mod ending;
 mod full;
 #[cfg(test)]
 pub(super) mod looped;
+pub mod naps;
 #[cfg(test)]
 mod nested;
 mod order;
@@ -135,6 +136,7 @@ pub fn wake(conn: &Conn) {
         .store(crate::state::spin::cpu_mark(), Ordering::Relaxed);
     show_parked(conn, false);
     shared.rx_gate.set(RxMode::Hot);
+    naps::tell_sender(words);
 }
 
 /// What a sender must do after publishing, for who waits for this connection: `WANT_READY`, `WANT_BELL` or nothing.
@@ -231,6 +233,7 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
             board::hot(conn.rx_chunk.load(Ordering::Relaxed), false);
             process::count(Counter::Parks, 1);
             show_parked(conn, true);
+            naps::end_own(words);
             trim::parked(conn, held);
             wake_backoff::parked(conn);
             shared.rx_gate.set(RxMode::Cold);

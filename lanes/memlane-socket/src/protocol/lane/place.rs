@@ -5,7 +5,7 @@ use super::ending::cut;
 use super::recv::{Turn, broken, comes, from_kernel, nothing, take_tcp, try_tcp_end};
 use super::room::{self, Waited};
 use super::send::{TCP_PIECE, look_for_death, publish};
-use super::{copying, misbehaved, outbox, wake_backoff};
+use super::{copying, misbehaved, naps, outbox, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
@@ -175,6 +175,7 @@ pub fn release_to(conn: &ConnRef, to: u64) {
         && let Some(lane) = held.lane()
     {
         held.release_to(lane.words, to);
+        naps::wake_sender(lane.words, to);
         faults::at(Step::HeldReleased);
     }
 }
@@ -349,6 +350,7 @@ fn in_ring(conn: &ConnRef, want: usize) -> Result<Turned<'_>, Errno> {
         Ok(Room::Full) => Ok(Turned::Full),
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             held.go_tcp_only(words);
+            naps::tell_receiver(words);
             super::tune::tx_ended(conn);
             super::ending::ended_by_peer(conn);
             Ok(Turned::Ended)
@@ -418,6 +420,7 @@ pub fn took(conn: &ConnRef, n: usize) {
             trace::in_ring(conn, &ring, first, held.offset());
         }
         held.took(words, n as u64);
+        naps::wake_sender(words, held.offset());
         wake_backoff::by_ring(conn);
         faults::at(Step::ShownTaken);
         crate::state::stats::add_rx_ring(conn, n as u64);

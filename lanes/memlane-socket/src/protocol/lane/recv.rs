@@ -1,6 +1,6 @@
 //! Receiving: from the ring, from TCP, or from both, in the order of the stream.
 
-use super::{Parked, misbehaved, park, trim, wake, wake_backoff};
+use super::{Parked, misbehaved, naps, park, trim, wake, wake_backoff};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::protocol::board;
@@ -339,6 +339,7 @@ fn take_ring_now(
     }
     faults::at(Step::TakenFromRing);
     held.took(words, n as u64);
+    naps::wake_sender(words, held.offset());
     faults::at(Step::RingTold);
     wake_backoff::by_ring(conn);
     crate::state::stats::add_rx_ring(conn, n as u64);
@@ -483,6 +484,15 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     }
     if let Some(us) = spin::nap_instead() {
         return nap(conn, us);
+    }
+    let signals = thread::current().signals.load(Ordering::Relaxed);
+    if naps::until_bytes(conn) {
+        let is_interrupted = thread::current().signals.load(Ordering::Relaxed) != signals;
+        return if is_interrupted && !restarts(conn) {
+            Turn::Done(fail(Errno::INTR))
+        } else {
+            Turn::Again
+        };
     }
     let Some(mut held) = lock_rx(conn) else {
         return Turn::Done(fail(Errno::INTR));

@@ -18,6 +18,7 @@
 //! `SharedState::tx_full`, `tx_stalled_at` and `tx_stalled_by` are written and read relaxed by the threads that send or
 //! wait. They only say when to look again, and a lost update makes one look too many.
 
+use super::naps;
 use crate::real;
 use crate::state::conn::{Conn, Dmb, TxMode};
 use crate::state::guard::lock_tx;
@@ -335,7 +336,7 @@ fn nap_for_room(conn: &Conn, words: &Dmb, target: u64) -> Waited {
     let handlers = || thread::current().signals.load(Ordering::Relaxed);
     let (before, start) = (handlers(), ticks());
     let limit = time_limit(fd);
-    let mut naps = Naps::FRESH;
+    let mut lengths = Naps::FRESH;
     loop {
         if has_room(words, target) || conn.tx_mode() != TxMode::Open || handlers() != before {
             return Waited::Look;
@@ -348,7 +349,10 @@ fn nap_for_room(conn: &Conn, words: &Dmb, target: u64) -> Waited {
         if limit.is_some_and(|limit| passed >= limit) {
             return Waited::TimeUp;
         }
-        if nap(conn, naps.next_us()) {
+        let look_again = || has_room(words, target) || conn.tx_mode() != TxMode::Open;
+        if naps::until_room(words, target & !TO_WAKE, lengths.next_us(), look_again)
+            && has_peer_ended(conn)
+        {
             return Waited::News;
         }
     }
@@ -361,8 +365,8 @@ fn time_limit(fd: i32) -> Option<u64> {
     (us != 0).then_some(us)
 }
 
-/// Sleeps for `us` microseconds, or until the peer ends its side of TCP or dies. Returns whether it has.
-fn nap(conn: &Conn, us: u64) -> bool {
+/// Has the peer ended its side of TCP, or died?
+fn has_peer_ended(conn: &Conn) -> bool {
     let mut p = libc::pollfd {
         fd: conn.fd.load(Ordering::Relaxed),
         events: libc::POLLRDHUP,
@@ -370,7 +374,7 @@ fn nap(conn: &Conn, us: u64) -> bool {
     };
     let ts = libc::timespec {
         tv_sec: 0,
-        tv_nsec: (us * 1000).cast_signed(),
+        tv_nsec: 0,
     };
     real!(ppoll(&raw mut p, 1, &raw const ts, core::ptr::null())) > 0
 }

@@ -1,7 +1,7 @@
 //! Sending: into the peer's ring, or by TCP where the ring cannot be used.
 
 use super::room::{self, Waited};
-use super::{copying, misbehaved, order, outbox};
+use super::{copying, misbehaved, naps, order, outbox};
 use crate::faults::{self, Step};
 use crate::iov::Cursor;
 use crate::real;
@@ -350,6 +350,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
         Ok(Room::Full) => return Turn::Full,
         Ok(Room::Tcp(MustTcp::TcpOnly | MustTcp::Ended)) => {
             held.go_tcp_only(words);
+            naps::tell_receiver(words);
             super::tune::tx_ended(conn);
             super::ending::ended_by_peer(conn);
             return Turn::Ended;
@@ -378,6 +379,7 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
         if put < n {
             // The device has refused: the rest goes by TCP.
             held.go_tcp_only(words);
+            naps::tell_receiver(words);
             super::tune::tx_ended(conn);
             return Turn::Ended;
         }
@@ -421,6 +423,7 @@ pub(super) fn publish(
     faults::at(Step::Published);
     conn.shared().tx_to_parked.store(0, Ordering::Relaxed);
     room::end(conn);
+    naps::wake_receiver(words);
     if wants(WANT_READY) {
         let since = since.unwrap_or_else(|| order::will_be_ready(conn, words, now()));
         order::is_ready(conn, words, &since);
@@ -515,4 +518,7 @@ fn settle(conn: &Conn, mark: Cursor<'_>, limit: usize, n: usize) {
         trace::by_tcp(conn, mark, held.offset(), n);
     }
     held.paid(n);
+    if let Some(lane) = held.lane() {
+        naps::tell_receiver(lane.words);
+    }
 }

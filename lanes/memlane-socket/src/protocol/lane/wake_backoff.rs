@@ -24,7 +24,7 @@ const BULK: usize = 8 * 1024;
 #[inline]
 pub(super) fn waking(conn: &Conn, n: usize) -> bool {
     let left = conn.stays_parked.load(Ordering::Relaxed);
-    if left == 0 || n >= BULK || has_bell(conn) || spin::will_spin() {
+    if left == 0 || n >= BULK || has_bell(conn) || conn.naps.pay() || spin::will_spin() {
         return true;
     }
     // Two readers at once may count one chance only: nothing depends on it.

@@ -639,6 +639,7 @@ fn reset_conn(conn: &Conn, index: u32, shared: &'static SharedState) {
     conn.seen.store(0, Ordering::Relaxed);
     conn.wakes_in_vain.store(0, Ordering::Relaxed);
     conn.stays_parked.store(0, Ordering::Relaxed);
+    conn.naps.reset();
     conn.poller.set(Sleeper::NOBODY);
     // SAFETY: the connection is not published yet: no other thread reads it.
     unsafe { *conn.hs.get() = Handshake::NEW };

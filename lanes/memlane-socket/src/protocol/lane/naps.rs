@@ -1,0 +1,139 @@
+//! Naps: a blocking read, or a blocking send into a full ring, sleeps for a moment while its lane stays in use, and the other
+//! end wakes it ([`memlane_core::nap`]).
+//!
+//! A read that parks instead gets the next message by TCP, which costs both ends more than the wake-up does, and a stream
+//! goes on by TCP until the receiver has woken up. But only a thread that sleeps on the socket learns at once from the kernel
+//! that the peer has died: so a nap lasts [`READ_US`] at most, and then the connection parks. A connection whose naps have
+//! been in vain skips the next ones ([`crate::state::read_naps`]).
+
+use crate::protocol::lane::settle;
+use crate::state::conn::{Conn, Dmb, RxMode};
+use crate::state::guard::lock_rx;
+use crate::state::process;
+use crate::state::spin;
+use core::sync::atomic::Ordering;
+use memlane_core::layout::{ASLEEP, AWAKE};
+use memlane_core::nap::Nap;
+use memlane_core::ring::{ParkCheck, Rx};
+use memlane_core::stats::Counter;
+use memlane_core::sync::{Cpu, Words as _};
+use memlane_sys::futex;
+use memlane_sys::sock;
+use memlane_sys::time::ticks;
+
+/// The longest nap of a read, in microseconds. So much later than a plain read may it learn that its peer has died.
+const READ_US: u64 = 10_000;
+/// Naps until bytes come, in a read that may block and has found none. Returns whether it has napped and the caller should
+/// look again; if not, it parks.
+#[cold]
+pub(super) fn until_bytes(conn: &Conn) -> bool {
+    let shared = conn.shared().procs.load(Ordering::Relaxed) > 1;
+    if shared || conn.rx_mode() != RxMode::Hot || !conn.naps.is_due() || has_time_limit(conn) {
+        return false;
+    }
+    let Some(words) = conn.rx_lane().map(|lane| lane.words) else {
+        return false;
+    };
+    if !conn.naps.take() {
+        return false;
+    }
+    let napped = lies_down(conn, words).then(|| sleep(&words.rx.0.nap, READ_US));
+    words.rx.0.nap.get_up();
+    conn.naps.give_back();
+    if let Some(was_woken) = napped {
+        conn.naps.ended(!was_woken);
+    }
+    napped == Some(true)
+}
+
+/// Asks the sender to wake this thread. `false`: there is something to read, or the sender stays in the middle of a write.
+fn lies_down(conn: &Conn, words: &Dmb) -> bool {
+    let Some(held) = lock_rx(conn) else {
+        return false;
+    };
+    if conn.rx_mode() != RxMode::Hot {
+        return false;
+    }
+    Rx::begin_nap(words);
+    settle(&held, words) == ParkCheck::Parked
+}
+
+/// The kernel must count the whole of a time limit for receives (`SO_RCVTIMEO`).
+fn has_time_limit(conn: &Conn) -> bool {
+    let fd = conn.fd.load(Ordering::Relaxed);
+    let limit: [i64; 2] = sock::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    limit != [0, 0]
+}
+
+/// Sleeps on a word for at most so many microseconds. Returns whether something but the time has ended that.
+fn sleep(nap: &Nap<Cpu>, us: u64) -> bool {
+    process::count(Counter::KernelWaits, 1);
+    let start = ticks();
+    let was_woken = futex::wait(&nap.0, ASLEEP, us) != Err(futex::TIME_UP);
+    spin::slept(ticks().wrapping_sub(start));
+    was_woken
+}
+
+/// Wakes the receiver if it naps. The caller has published, behind the ring's own fence.
+#[inline(always)]
+pub(super) fn wake_receiver(words: &Dmb) {
+    if words.rx.0.nap.must_wake() {
+        wake(&words.rx.0.nap);
+    }
+}
+
+/// Wakes the receiver if it naps, after news that no fence of the ring's follows.
+pub(super) fn tell_receiver(words: &Dmb) {
+    Cpu::full_fence();
+    wake_receiver(words);
+}
+
+/// Ends a nap of this side's own reader: what it naps on is not in use any more.
+pub(super) fn end_own(words: &Dmb) {
+    if words.rx.0.nap.0.load(Ordering::Relaxed) != AWAKE {
+        wake_receiver(words);
+    }
+}
+
+/// Naps until the receiver has read up to `target`, for at most so many microseconds. `has_room`: is it as far already?
+/// Returns whether time is up.
+pub(super) fn until_room(
+    words: &Dmb,
+    target: u64,
+    us: u64,
+    has_room: impl FnOnce() -> bool,
+) -> bool {
+    let waits = &words.waits.0;
+    waits.room_at.store(target, Ordering::Relaxed);
+    waits.nap.lie_down();
+    Cpu::full_fence();
+    let is_up = !has_room() && !sleep(&waits.nap, us);
+    waits.nap.get_up();
+    is_up
+}
+
+/// Wakes the sender if it naps until there is as much room as there is now. No fence follows what was consumed, so a nap that
+/// just begins may be missed: it ends by itself.
+#[inline(always)]
+pub(super) fn wake_sender(words: &Dmb, consumed: u64) {
+    let waits = &words.waits.0;
+    if waits.nap.0.load(Ordering::Relaxed) == ASLEEP
+        && consumed >= waits.room_at.load(Ordering::Relaxed)
+        && waits.nap.must_wake()
+    {
+        wake(&waits.nap);
+    }
+}
+
+/// Wakes the sender if it naps: the receiver has woken up.
+pub(super) fn tell_sender(words: &Dmb) {
+    if words.waits.0.nap.must_wake() {
+        wake(&words.waits.0.nap);
+    }
+}
+
+#[cold]
+fn wake(nap: &Nap<Cpu>) {
+    process::count(Counter::BellsRung, 1);
+    let _ = futex::wake(&nap.0); // fails only where nothing is mapped
+}

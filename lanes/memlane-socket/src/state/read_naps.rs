@@ -1,0 +1,95 @@
+//! When the reads of a connection nap (see `lane::naps`), and when they park at once.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// The most naps that a connection skips after naps in vain.
+const SKIP_MOST: u32 = 64;
+
+/// The naps of the reads of one connection. Written relaxed by the threads that read: a lost update costs a nap.
+#[derive(Debug, Default)]
+pub struct ReadNaps {
+    /// 1: a thread naps.
+    taken: AtomicU32,
+    /// The number of naps in vain in a row.
+    vain: AtomicU32,
+    /// The number of chances to nap that are skipped from now on.
+    skip: AtomicU32,
+}
+
+impl ReadNaps {
+    /// Resets them for a new connection.
+    pub fn reset(&self) {
+        for word in [&self.taken, &self.vain, &self.skip] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Has a nap of this connection been of use lately?
+    pub fn pay(&self) -> bool {
+        self.vain.load(Ordering::Relaxed) == 0
+    }
+
+    /// Is it time for a nap? If not, this counts as one that is skipped.
+    pub fn is_due(&self) -> bool {
+        let skip = self.skip.load(Ordering::Relaxed);
+        self.skip.store(skip.saturating_sub(1), Ordering::Relaxed);
+        skip == 0
+    }
+
+    /// Counts a nap: it was in vain, or was ended by news.
+    pub fn ended(&self, in_vain: bool) {
+        let vain = if in_vain {
+            (self.vain.load(Ordering::Relaxed) + 1).min(SKIP_MOST.ilog2() + 1)
+        } else {
+            0
+        };
+        self.vain.store(vain, Ordering::Relaxed);
+        self.skip.store((1 << vain) >> 1, Ordering::Relaxed);
+    }
+
+    /// Makes this thread the only one that naps. `false`: there is one.
+    pub fn take(&self) -> bool {
+        self.taken
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// This thread naps no more.
+    pub fn give_back(&self) {
+        self.taken.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of chances that pass until a nap is due.
+    fn skipped(naps: &ReadNaps) -> usize {
+        (0..).take_while(|_| !naps.is_due()).count()
+    }
+
+    #[test]
+    fn naps_in_vain_become_rare_until_one_is_of_use() {
+        let naps = ReadNaps::default();
+        let rarer: Vec<_> = (0..9)
+            .map(|_| {
+                let skipped = skipped(&naps);
+                naps.ended(true);
+                skipped
+            })
+            .collect();
+        assert_eq!(rarer, [0, 1, 2, 4, 8, 16, 32, 64, 64]);
+        assert!(!naps.pay());
+        naps.ended(false);
+        assert!(naps.pay() && skipped(&naps) == 0);
+    }
+
+    #[test]
+    fn one_thread_naps_at_a_time() {
+        let naps = ReadNaps::default();
+        assert!(naps.take() && !naps.take());
+        naps.give_back();
+        assert!(naps.take());
+    }
+}
