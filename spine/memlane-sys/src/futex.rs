@@ -50,8 +50,10 @@ pub fn wake(word: &AtomicU32) -> Result<usize> {
 /// The error of a [`wait`] whose time is up.
 pub const TIME_UP: Errno = Errno(libc::ETIMEDOUT);
 
-#[cfg(all(test, feature = "std"))]
+#[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use core::sync::atomic::Ordering::SeqCst;
 

@@ -151,6 +151,59 @@ static void closed_in_one_thread_while_another_reads(void) {
     finish();
 }
 
+static void exchange_by_recv(int fd) { /* the thread that will sleep in recv reads, so the lane is open and awake */
+    for (int i = 0; i < 40; i++) {
+        send_text(fd, "ping");
+        tell(P_TAKE, 4);
+        tell_text("pong");
+        take(fd, 4);
+    }
+}
+static void talks_then_reads(int fd) {
+    exchange_by_recv(fd);
+    post(GO);
+    recv_says(fd);
+}
+static void closed_right_after_an_exchange_while_another_reads(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, talks_then_reads, fd);
+    await(GO);
+    until_asleep(T);
+    R(close(fd)); /* the sleeper keeps the connection open, though its number is gone */
+    int other = (int)R(socket(AF_UNIX, SOCK_STREAM, 0)); /* … and may be another file's */
+    say(other == fd ? "the same number" : "another number");
+    tell_text("wakes it");
+    pthread_join(t, NULL);
+    R(recv(fd, scratch, 1, MSG_DONTWAIT));
+    finish();
+}
+static void shutdown_right_after_an_exchange_wakes_a_reader(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, talks_then_reads, fd);
+    await(GO);
+    until_asleep(T);
+    R(shutdown(fd, SHUT_RD));
+    pthread_join(t, NULL);
+    finish();
+}
+static void reads_one_after_the_other(int fd) {
+    exchange_by_recv(fd);
+    for (int i = 0; i < 60; i++) { /* pauses around the longest that the lane stays awake for a read */
+        struct timespec pause = {0, (i % 20) * 1000000};
+        send_text(fd, "ping");
+        tell(P_TAKE, 4);
+        nanosleep(&pause, NULL);
+        tell_text("pong");
+        take(fd, 4);
+    }
+}
+static void one_reads_after_pauses_of_any_length(void) {
+    int fd = pair();
+    pthread_t t = thread_actor(T, reads_one_after_the_other, fd);
+    pthread_join(t, NULL);
+    finish();
+}
+
 static void polls_long(int fd) {
     struct pollfd p = {fd, POLLIN, 0};
     const long begin = now_ms();
@@ -393,6 +446,9 @@ const struct one_case cases[] = {
     CASE(two_writers_of_records),
     CASE(two_readers_share_a_stream),
     CASE(closed_in_one_thread_while_another_reads),
+    CASE(closed_right_after_an_exchange_while_another_reads),
+    CASE(shutdown_right_after_an_exchange_wakes_a_reader),
+    CASE(one_reads_after_pauses_of_any_length),
     CASE(a_long_sleep_in_poll_ends_in_time),
     CASE(closed_in_one_thread_while_another_polls),
     CASE(what_comes_late_wakes_a_sleeper_in_poll),

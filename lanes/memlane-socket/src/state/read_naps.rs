@@ -1,6 +1,6 @@
 //! When the reads of a connection nap (see `lane::naps`), and when they park at once.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// The most naps that a connection skips after naps in vain.
 const SKIP_MOST: u32 = 64;
@@ -10,23 +10,44 @@ const SKIP_MOST: u32 = 64;
 pub struct ReadNaps {
     /// 1: a thread naps.
     taken: AtomicU32,
+    /// 1: the last nap was ended by news.
+    useful: AtomicU32,
     /// The number of naps in vain in a row.
     vain: AtomicU32,
     /// The number of chances to nap that are skipped from now on.
     skip: AtomicU32,
+    /// A descriptor of the library for the socket, which another thread has closed under a nap; 0: none. Written by that
+    /// thread before it wakes the one that naps, which takes it.
+    kept: AtomicI32,
 }
 
 impl ReadNaps {
     /// Resets them for a new connection.
     pub fn reset(&self) {
-        for word in [&self.taken, &self.vain, &self.skip] {
+        for word in [&self.taken, &self.useful, &self.vain, &self.skip] {
             word.store(0, Ordering::Relaxed);
         }
+        self.kept.store(0, Ordering::Relaxed);
     }
 
-    /// Has a nap of this connection been of use lately?
+    /// Does a thread nap?
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire) != 0
+    }
+
+    /// Leaves a descriptor for the thread that naps.
+    pub fn keep(&self, fd: i32) {
+        self.kept.store(fd, Ordering::Release);
+    }
+
+    /// Takes the descriptor that another thread has left; 0: none.
+    pub fn take_kept(&self) -> i32 {
+        self.kept.swap(0, Ordering::AcqRel)
+    }
+
+    /// Was the last nap of this connection of use?
     pub fn pay(&self) -> bool {
-        self.vain.load(Ordering::Relaxed) == 0
+        self.useful.load(Ordering::Relaxed) != 0
     }
 
     /// Is it time for a nap? If not, this counts as one that is skipped.
@@ -43,6 +64,7 @@ impl ReadNaps {
         } else {
             0
         };
+        self.useful.store(u32::from(!in_vain), Ordering::Relaxed);
         self.vain.store(vain, Ordering::Relaxed);
         self.skip.store((1 << vain) >> 1, Ordering::Relaxed);
     }
@@ -72,6 +94,7 @@ mod tests {
     #[test]
     fn naps_in_vain_become_rare_until_one_is_of_use() {
         let naps = ReadNaps::default();
+        assert!(!naps.pay(), "there was none");
         let rarer: Vec<_> = (0..9)
             .map(|_| {
                 let skipped = skipped(&naps);

@@ -62,7 +62,7 @@ fn page_tells(file: &str, numbers: &[usize], names: &[&str], rows: &[Fields], el
 fn the_page_about_chunks_tells_the_real_offsets() {
     use layout::{
         CHUNK_MAGIC, ChunkHeader, DMB_WORDS_LEN, DMBS_AT, DmbWords, RINGS_AT, RUNS, ReadyWords,
-        Run, RxWords, SLOTS, SentWords, TxWords,
+        Run, RxWords, SLOTS, SentWords, TxWords, WaitWords,
     };
     use std::mem::offset_of;
     use sync::Cpu;
@@ -70,24 +70,26 @@ fn the_page_about_chunks_tells_the_real_offsets() {
     let ready_at = offset_of!(ChunkHeader, ready);
     let ready = fields!(ready_at, ReadyWords, ReadyWords: bits looked asleep rings);
     let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
-        consumed rx sent tx runs windows reserved2
+        consumed rx sent tx runs windows waits
     );
     // The words of the three groups are also given from the start of the DMB.
     let rx_at = offset_of!(DmbWords<Cpu>, rx.0);
     let tx_at = offset_of!(DmbWords<Cpu>, tx.0);
-    let rx = fields!(rx_at, RxWords<Cpu>, RxWords: flags rx_cpu token);
+    let rx = fields!(rx_at, RxWords<Cpu>, RxWords: flags rx_cpu token nap);
     let tx = fields!(tx_at, TxWords<Cpu>, TxWords: writing active);
     let sent_at = offset_of!(DmbWords<Cpu>, sent.0);
     let sent = fields!(sent_at, SentWords<Cpu>, SentWords:
         published runs_declared tx_cpu ready_since
     );
+    let waits_at = offset_of!(DmbWords<Cpu>, waits.0);
+    let waits = fields!(waits_at, WaitWords<Cpu>, WaitWords: nap room_at);
     let run = fields!(0, Run<Cpu>, Run: start end);
-    let groups = ["rx", "sent", "tx"];
+    let groups = ["rx", "sent", "tx", "waits"];
     let words = dmb.into_iter().filter(|(name, _)| !groups.contains(name));
     let numbers = [SLOTS, RUNS, DMB_WORDS_LEN, DMBS_AT, RINGS_AT];
     let magic = CHUNK_MAGIC.to_le_bytes();
     let names = [std::str::from_utf8(&magic).expect("ASCII")];
-    let rows = [header, ready, words.collect(), rx, sent, tx];
+    let rows = [header, ready, words.collect(), rx, sent, tx, waits];
     page_tells("docs/formats/chunk.md", &numbers, &names, &rows, run);
 }
 

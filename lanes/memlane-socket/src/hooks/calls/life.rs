@@ -145,6 +145,7 @@ pub fn before_close(fd: c_int) {
         if crate::state::trace::on() {
             crate::state::trace::closing(&conn, true, crate::protocol::lane::unread(&conn) > 0);
         }
+        crate::protocol::lane::naps::keep_for_reader(&conn);
         crate::protocol::lane::closing(&conn);
         set_errno(keep);
     }

@@ -17,9 +17,9 @@ use memlane_core::nap::Nap;
 use memlane_core::ring::{ParkCheck, Rx};
 use memlane_core::stats::Counter;
 use memlane_core::sync::{Cpu, Words as _};
-use memlane_sys::futex;
 use memlane_sys::sock;
 use memlane_sys::time::ticks;
+use memlane_sys::{fd, futex};
 
 /// The longest nap of a read, in microseconds. So much later than a plain read may it learn that its peer has died.
 const READ_US: u64 = 10_000;
@@ -86,6 +86,16 @@ pub(super) fn wake_receiver(words: &Dmb) {
 pub(super) fn tell_receiver(words: &Dmb) {
     Cpu::full_fence();
     wake_receiver(words);
+}
+
+/// Keeps the socket of a connection open for a thread that naps on it, while another closes its last descriptor: the kernel
+/// keeps it open for a thread that sleeps in a read.
+pub fn keep_for_reader(conn: &Conn) {
+    if conn.naps.is_taken()
+        && let Ok(kept) = fd::duplicate(conn.fd.load(Ordering::Relaxed))
+    {
+        conn.naps.keep(process::hide(kept).max(0));
+    }
 }
 
 /// Ends a nap of this side's own reader: what it naps on is not in use any more.

@@ -485,10 +485,14 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     if let Some(us) = spin::nap_instead() {
         return nap(conn, us);
     }
-    let signals = thread::current().signals.load(Ordering::Relaxed);
+    let handlers = || thread::current().signals.load(Ordering::Relaxed);
+    let before = handlers();
     if naps::until_bytes(conn) {
-        let is_interrupted = thread::current().signals.load(Ordering::Relaxed) != signals;
-        return if is_interrupted && !restarts(conn) {
+        let kept = conn.naps.take_kept();
+        if kept > 0 {
+            return from_kept(kept, buffers, flags);
+        }
+        return if handlers() != before && !restarts(conn) {
             Turn::Done(fail(Errno::INTR))
         } else {
             Turn::Again
@@ -516,6 +520,21 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
             try_tcp_end(conn)
         }
     }
+}
+
+/// Goes on with a read whose last descriptor another thread has closed meanwhile, as the kernel does for a thread that sleeps
+/// in it. The number may be another file's by now; `kept` is the library's own for the socket.
+#[cold]
+fn from_kept(kept: i32, buffers: &[iovec], flags: i32) -> Turn {
+    // SAFETY: an all-zero msghdr is a valid value.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = buffers.as_ptr().cast_mut();
+    msg.msg_iovlen = buffers.len();
+    let n = real!(recvmsg(kept, &raw mut msg, flags));
+    let keep = errno();
+    process::unhide(kept);
+    set_errno(keep);
+    Turn::Done(n)
 }
 
 /// Handles published data: ring bytes, which the caller takes, or a TCP run whose bytes are on their way.

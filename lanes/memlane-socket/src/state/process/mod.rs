@@ -663,6 +663,7 @@ pub fn reap(conn: &'static Conn) {
     if let Some(above) = above() {
         (above.gone)(conn);
     }
+    unhide(conn.naps.take_kept()); // the nap had just ended
     // No hold is left: from here on the connection has no memory.
     for dmb in [&conn.tx_dmb, &conn.rx_dmb] {
         dmb.store(core::ptr::null_mut(), Ordering::Release);

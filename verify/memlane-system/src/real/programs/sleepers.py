@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Two programs that sleep most of the time, each in epoll or poll with many connections.
+"""Two programs that sleep most of the time, each in epoll or poll with many connections, or in blocking reads.
 
 sleepers.py server WAIT PORT: echoes what comes over any of its connections, until all are closed.
 sleepers.py client WAIT PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests
 over the connections in turn, with a few milliseconds of sleep before each; then all sleep for two seconds; then one request over
 each connection. Prints how many answers were right.
-WAIT: epoll or poll.
+WAIT: epoll, poll, or recv: the server has a thread for each connection, and neither side waits for several at once.
 """
 import select
 import socket
 import sys
+import threading
+import time
 
 SIZE = 100
 
@@ -37,10 +39,43 @@ class Poll:
         return self.list.poll(None if seconds is None else seconds * 1000)
 
 
-WAITS = {"epoll": select.epoll, "poll": Poll}
+class Recv:
+    """No wait at all: the read that follows sleeps."""
+
+    def register(self, conn, events):
+        self.last = conn
+
+    def poll(self, seconds=None):
+        time.sleep(seconds)
+        return []
+
+
+WAITS = {"epoll": select.epoll, "poll": Poll, "recv": Recv}
+
+
+def thread_for_each(port):
+    listener = socket.create_server(("127.0.0.1", port), backlog=512)
+    live = []
+
+    def echo(conn):
+        while data := conn.recv(65536):
+            conn.sendall(data)
+        conn.close()
+
+    while not live or any(thread.is_alive() for thread in live):
+        listener.settimeout(None if not live else 0.1)
+        try:
+            conn = listener.accept()[0]
+        except TimeoutError:
+            continue
+        conn.settimeout(None)
+        live.append(threading.Thread(target=echo, args=(conn,)))
+        live[-1].start()
 
 
 def server(wait, port):
+    if wait == "recv":
+        return thread_for_each(port)
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
     waits = WAITS[wait]()
     waits.register(listener, select.EPOLLIN)
@@ -77,7 +112,7 @@ def client(wait, port, connections, rounds):
         conn = conns[number % connections]
         request = number.to_bytes(8, "little") * (SIZE // 8) + b"1234"
         conn.sendall(request)
-        ready = waits.poll(10)
+        ready = [(conn.fileno(), select.EPOLLIN)] if wait == "recv" else waits.poll(10)
         right += ready == [(conn.fileno(), select.EPOLLIN)] and whole(conn) == request
 
     for number in range(connections * 40):

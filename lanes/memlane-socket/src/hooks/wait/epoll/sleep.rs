@@ -51,7 +51,7 @@ impl Waiter<'_> {
     }
 
     /// May this thread rely on bells? With a signal mask it sleeps in one piece and would never look by itself.
-    fn may_rely(&self) -> bool {
+    pub(super) fn may_rely(&self) -> bool {
         !self.masked && self.restless < RESTLESS && self.ep.inherited.load(Ordering::Relaxed) == 0
     }
 

@@ -5,6 +5,7 @@ use super::park::AllParked;
 use super::*;
 use crate::protocol::lane::trim::Pieces;
 use core::ops::Range;
+use core::sync::atomic::AtomicPtr;
 
 /// Sleeps in the kernel: makes the program's own call with another time-out (ms).
 pub type Sleep<'a> = &'a dyn Fn(*mut epoll_event, c_int, c_int) -> c_int;
@@ -156,11 +157,9 @@ impl Waiter<'_> {
             let awake = first_awake(self.ep);
             if awake.is_some() || self.is_any_full() {
                 let budget = self.budget(deadline);
-                // A wait that is about to sleep asks the kernel by that. But where many connections are awake, news of
-                // others are no reason to park them.
-                let many =
-                    awake.is_some_and(|first| !first.next_hot.load(Ordering::Relaxed).is_null());
-                if budget > 0 || many {
+                // A wait that is about to sleep asks the kernel by that. But where that would park many connections, news
+                // of others are no reason to.
+                if budget > 0 || self.would_park_many() {
                     let n = self.ask_kernel();
                     if n != 0 {
                         return n;
@@ -208,6 +207,15 @@ impl Waiter<'_> {
                 }
             }
         }
+    }
+
+    /// Would a sleep park more than one connection?
+    fn would_park_many(&self) -> bool {
+        let is_long = |list: &AtomicPtr<Reg>| {
+            let first = reg_ref(list.load(Ordering::Relaxed));
+            first.is_some_and(|reg| !reg.next_hot.load(Ordering::Relaxed).is_null())
+        };
+        is_long(&self.ep.hot) || !self.may_rely() && is_long(&self.ep.belled)
     }
 
     /// How long to nap, in microseconds, instead of parking. A wait whose time is over does not nap.
