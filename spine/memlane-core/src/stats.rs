@@ -102,7 +102,7 @@ pub enum Counter {
     TxBeyondRing,
     /// Times that memory was found to be too scarce for rings.
     Scarce,
-    /// Times that a sender woke a sleeping peer by its bell.
+    /// Times that it woke a sleeping peer without TCP: by its bell, or out of a nap.
     BellsRung,
 }
 

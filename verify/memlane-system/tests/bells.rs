@@ -55,10 +55,7 @@ fn sleepers(wait: &str, connections: u64) {
                 panic!("one process: {lane}");
             };
             let bells = process.bells();
-            assert!(
-                bells > least,
-                "{bells} bells in {ROUNDS} rounds: {lane}"
-            );
+            assert!(bells > least, "{bells} bells in {ROUNDS} rounds: {lane}");
             // Each connection when it comes into the set, when it has been idle for two seconds, and a few times in between:
             // a round over all of them takes about half a second, too.
             let parks = process.parks();

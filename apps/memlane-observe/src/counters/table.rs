@@ -127,7 +127,7 @@ pub const ROWS: [Row; 33] = [
     Row { counter: Counter::UpgradedServer, label: "as server", field: "connections.upgraded_server", metric: Some("upgrades"), labels: SERVER, unit: Unit::Connections, help: "Connections that the process accepted and that got the memory lane" },
     Row { counter: Counter::TxBeyondRing, label: "Larger than the ring", field: "tx.calls_beyond_ring", metric: Some("calls_beyond_ring"), labels: &[], unit: Unit::Calls, help: "Send calls that moved more bytes than the ring holds" },
     Row { counter: Counter::Scarce, label: "Too little memory for rings", field: "waits.memory_scarce", metric: Some("memory_scarce"), labels: &[], unit: Unit::Times, help: "Times that memory was too scarce for rings" },
-    Row { counter: Counter::BellsRung, label: "Wake-ups sent by a bell", field: "waits.bells_rung", metric: Some("bells_rung"), labels: &[], unit: Unit::Times, help: "Times that a sender woke a sleeping peer by its bell" },
+    Row { counter: Counter::BellsRung, label: "Wake-ups sent by a bell", field: "waits.bells_rung", metric: Some("bells_rung"), labels: &[], unit: Unit::Times, help: "Times that it woke a sleeping peer without TCP: by its bell, or out of a nap" },
 ];
 
 /// Every metric of the socket lane that the exporter shows, in its order.
@@ -145,7 +145,7 @@ pub const METRICS: [Metric; 22] = [
     Metric { name: "memory_scarce", is_counter: true, labels: &[], help: "Times that memory was too scarce for rings" },
     Metric { name: "parks", is_counter: true, labels: &[], help: "Times that a receiver went to sleep until TCP wakes it" },
     Metric { name: "wakeups_sent", is_counter: true, labels: &[], help: "Sends that used TCP in order to wake the peer" },
-    Metric { name: "bells_rung", is_counter: true, labels: &[], help: "Times that a sender woke a sleeping peer by its bell" },
+    Metric { name: "bells_rung", is_counter: true, labels: &[], help: "Times that it woke a sleeping peer without TCP: by its bell, or out of a nap" },
     Metric { name: "waits", is_counter: true, labels: &["answered"], help: "Waits, by what answered them (rings, kernel)" },
     Metric { name: "spins", is_counter: true, labels: &["found"], help: "Waits that spun, by whether they found something (yes, no)" },
     Metric { name: "special_calls", is_counter: true, labels: &["call"], help: "Special socket calls (cork, nodelay, sendfile, splice, urgent, epoll_ctl_saved)" },

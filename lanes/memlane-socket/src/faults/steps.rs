@@ -94,6 +94,7 @@ steps! {
         TakenFromRing "taken-from-ring" Both "Bytes were copied out of the ring; `consumed` is not stored.";
         RingTold "ring-told" Both "`consumed` is stored.";
         TakenFromTcp "taken-from-tcp" Both "Bytes of a run were taken; `consumed` is not stored.";
+        Napping "napping" Both "The sender is asked to wake the receiver; it may be writing.";
         Parking "parking" Both "`PARKED` is set; the sender may be writing.";
         Parked "parked" Both "About to sleep on TCP.";
         Trimming "trimming" Both "About to give a parked ring's pages back.";

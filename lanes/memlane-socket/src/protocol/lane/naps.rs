@@ -6,6 +6,7 @@
 //! that the peer has died: so a nap lasts [`READ_US`] at most, and then the connection parks. A connection whose naps have
 //! been in vain skips the next ones ([`crate::state::read_naps`]).
 
+use crate::faults::{self, Step};
 use crate::protocol::lane::settle;
 use crate::state::conn::{Conn, Dmb, RxMode};
 use crate::state::guard::lock_rx;
@@ -55,6 +56,7 @@ fn lies_down(conn: &Conn, words: &Dmb) -> bool {
         return false;
     }
     Rx::begin_nap(words);
+    faults::at(Step::Napping);
     settle(&held, words) == ParkCheck::Parked
 }
 
