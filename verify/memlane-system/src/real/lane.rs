@@ -71,7 +71,7 @@ impl Process {
         self.counters[counter as usize]
     }
 
-    /// Times that it woke a sleeping peer by its bell.
+    /// Times that it woke a sleeping peer without TCP.
     pub fn bells(&self) -> u64 {
         self.counter(Counter::BellsRung)
     }
