@@ -281,13 +281,19 @@ impl Tx {
         (self.head + room).saturating_sub(window).max(self.barrier)
     }
 
+    /// Publishes the first `n` of the bytes that [`Tx::reserve`] has reserved; more follow. [`Tx::commit`] must end it.
+    #[inline]
+    pub fn commit_part<W: Words>(&mut self, w: &DmbWords<W>, n: usize) {
+        self.head += n as u64;
+        self.ring_head = self.head;
+        w.sent.0.published.store(self.head, Release);
+    }
+
     /// Publishes `n` bytes copied after [`Tx::reserve`]; 0: nothing was copied.
     #[inline]
     pub fn commit<W: Words>(&mut self, w: &DmbWords<W>, n: usize) {
         if n > 0 {
-            self.head += n as u64;
-            self.ring_head = self.head;
-            w.sent.0.published.store(self.head, Release);
+            self.commit_part(w, n);
         }
         w.tx.0.writing.store(0, Release);
     }

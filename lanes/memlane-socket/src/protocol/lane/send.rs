@@ -16,6 +16,7 @@ use crate::state::thread;
 use crate::state::trace;
 use core::sync::atomic::Ordering;
 use libc::{iovec, ssize_t};
+use memlane_core::access::SharedBytes;
 use memlane_core::layout::{PARKED, WANT_BELL, WANT_READY};
 use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
@@ -25,6 +26,8 @@ use memlane_sys::time::ticks;
 
 /// How often a sender asks TCP whether the peer still lives, in microseconds.
 const LOOK_EVERY_US: u64 = 500;
+/// A send publishes after this many bytes at the latest, so that the receiver copies while the sender does.
+const PUBLISHED_AT_ONCE: usize = 128 * 1024;
 /// The most bytes that one promise gives to TCP. After that the sender asks the ring again.
 pub(super) const TCP_PIECE: usize = 64 * 1024;
 
@@ -367,37 +370,64 @@ fn by_ring<const COPY: bool>(conn: &Conn, cursor: &mut Cursor<'_>, flags: i32, n
         held.commit(words, 0);
         return Turn::Full;
     }
-    let (a, b) = held.stretches(ring.len(), n);
     if trace::on() {
         trace::by_ring(conn, cursor, held.offset(), n);
     }
     faults::at(Step::WritingSet);
-    if COPY {
-        let put = copying::put(conn, &mut held, cursor, &ring, [a, b]);
-        faults::at(Step::Copied);
-        publish(conn, &mut held, words, put, || now);
-        if put < n {
-            // The device has refused: the rest goes by TCP.
-            held.go_tcp_only(words);
-            naps::tell_receiver(words);
-            super::tune::tx_ended(conn);
-            return Turn::Ended;
+    let mut left = n;
+    while left > PUBLISHED_AT_ONCE {
+        let put = put::<COPY>(conn, &mut held, cursor, &ring, PUBLISHED_AT_ONCE);
+        if put < PUBLISHED_AT_ONCE {
+            return device_failed(conn, &mut held, words, put, now);
         }
-        return Turn::Some;
+        publish_by(conn, words, put, || now, || held.commit_part(words, put));
+        left -= put;
+    }
+    let put = put::<COPY>(conn, &mut held, cursor, &ring, left);
+    if put < left {
+        return device_failed(conn, &mut held, words, put, now);
+    }
+    publish(conn, &mut held, words, put, || now);
+    Turn::Some
+}
+
+/// Copies the next `n` bytes to where they belong in the ring. Returns how many it has copied: all, unless a device has failed.
+#[inline(always)]
+fn put<const COPY: bool>(
+    conn: &Conn,
+    held: &mut TxGuard<'_>,
+    cursor: &mut Cursor<'_>,
+    ring: &SharedBytes,
+    n: usize,
+) -> usize {
+    let (a, b) = held.stretches(ring.len(), n);
+    if COPY {
+        let put = copying::put(conn, held, cursor, ring, [a, b]);
+        faults::at(Step::Copied);
+        return put;
     }
     let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
     // SAFETY: the program's buffers, as it promised its call.
     unsafe {
-        cursor.drain_to(&ring, a);
+        cursor.drain_to(ring, a);
         faults::at(Step::HalfCopied);
         if faults::ON {
-            cursor.drain_to(&ring, rest);
+            cursor.drain_to(ring, rest);
         }
-        cursor.drain_to(&ring, b);
+        cursor.drain_to(ring, b);
     }
     faults::at(Step::Copied);
-    publish(conn, &mut held, words, n, || now);
-    Turn::Some
+    n
+}
+
+/// The device has refused after `put` bytes: the rest goes by TCP.
+#[cold]
+fn device_failed(conn: &Conn, held: &mut TxGuard<'_>, words: &Dmb, put: usize, now: u64) -> Turn {
+    publish(conn, held, words, put, || now);
+    held.go_tcp_only(words);
+    naps::tell_receiver(words);
+    super::tune::tx_ended(conn);
+    Turn::Ended
 }
 
 /// Splits a stretch into its first `len` bytes and the rest.
@@ -417,9 +447,15 @@ pub(super) fn publish(
     n: usize,
     now: impl Fn() -> u64,
 ) {
+    publish_by(conn, words, n, now, || held.commit(words, n));
+}
+
+/// Publishes `n` bytes by `commit`, and wakes the receiver.
+#[inline(always)]
+fn publish_by(conn: &Conn, words: &Dmb, n: usize, now: impl Fn() -> u64, commit: impl FnOnce()) {
     let wants = |what: u32| words.rx.0.flags.load(Ordering::Relaxed) & what != 0;
     let since = wants(WANT_READY).then(|| order::will_be_ready(conn, words, now()));
-    held.commit(words, n);
+    commit();
     faults::at(Step::Published);
     conn.shared().tx_to_parked.store(0, Ordering::Relaxed);
     room::end(conn);
