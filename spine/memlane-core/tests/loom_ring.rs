@@ -188,6 +188,8 @@ struct Plan {
     sheds: bool,
     /// The sender asks for one stretch each time.
     straightens: bool,
+    /// The sender publishes the first half of each write before it writes the second.
+    in_pieces: bool,
     preemptions: usize,
 }
 
@@ -202,6 +204,7 @@ const PLAN: Plan = Plan {
     least: 0,
     sheds: false,
     straightens: false,
+    in_pieces: false,
     preemptions: PREEMPTIONS,
 };
 
@@ -252,6 +255,7 @@ struct Sender<'a, W: Words> {
     tx: Tx,
     accepts: std::slice::Iter<'static, usize>,
     sent: usize,
+    in_pieces: bool,
     seen: &'a Seen,
 }
 
@@ -313,6 +317,19 @@ impl<W: Words> Sender<'_, W> {
     }
 
     fn by_ring(&mut self, n: usize) {
+        let first = if self.in_pieces { n / 2 } else { 0 };
+        if first > 0 {
+            self.write(first);
+            self.tx.commit_part(self.w, first);
+            self.sent += first;
+        }
+        let rest = n - first;
+        self.write(rest);
+        self.tx.commit(self.w, rest);
+        self.sent += rest;
+    }
+
+    fn write(&mut self, n: usize) {
         for (i, cell) in self
             .lanes
             .cells(self.tx.stretches(self.lanes.ring.len(), n))
@@ -321,8 +338,6 @@ impl<W: Words> Sender<'_, W> {
             // SAFETY: the cell is loom's own and lives on; ordering is what is checked.
             cell.with_mut(|p| unsafe { *p = byte(self.sent + i) });
         }
-        self.tx.commit(self.w, n);
-        self.sent += n;
     }
 
     fn by_tcp(&mut self, want: usize) {
@@ -464,6 +479,7 @@ fn explore<WTx: Words + 'static, WRx: Words + 'static>(plan: Plan) -> Arc<Seen> 
                 tx,
                 accepts,
                 sent: 0,
+                in_pieces: plan.in_pieces,
                 seen: &seen2,
             }
             .run(plan);
@@ -512,6 +528,18 @@ fn a_ring_that_is_full_is_never_overwritten() {
         ..PLAN
     });
     assert!(get(&seen.full) > 0);
+}
+
+#[test]
+fn a_write_that_is_published_in_pieces_loses_nothing_beside_a_receiver_that_sleeps() {
+    let seen = explore::<Loom, Loom>(Plan {
+        ring: 4,
+        sends: &[2, 2],
+        in_pieces: true,
+        preemptions: 2,
+        ..PLAN
+    });
+    assert!(get(&seen.ring_bytes) > 0);
 }
 
 #[test]
