@@ -113,10 +113,21 @@ fn done(said: &Output) {
     assert!(said.status.success(), "{said:?}");
 }
 
+fn is_of_another_run(said: &Output) -> bool {
+    String::from_utf8_lossy(&said.stderr).contains("is open, and goes to")
+}
+
 #[track_caller]
-fn refused(code: i32, why: &str, what: impl FnOnce() -> Output) {
-    let begin = Instant::now();
-    let said = what();
+fn refused(code: i32, why: &str, what: impl Fn() -> Output) {
+    let mut begin = Instant::now();
+    let mut said = what();
+    let until = begin + Duration::from_secs(20);
+    // An earlier run of this test had a session of the same name, which is still ending.
+    while is_of_another_run(&said) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(200));
+        begin = Instant::now();
+        said = what();
+    }
     let took = begin.elapsed();
     let text = String::from_utf8_lossy(&said.stderr);
     assert!(
