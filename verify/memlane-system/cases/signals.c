@@ -301,6 +301,20 @@ static void longjmp_out_of_recv(void) {
     finish();
 }
 
+static void longjmp_out_of_recv_right_after_an_exchange_and_close(void) {
+    int fd = pair();
+    handle(SIGALRM, handler_jumps, 0);
+    for (int i = 0; i < 40; i++) exchange(fd); /* the lane is open and awake */
+    if (sigsetjmp(jump, 1) == 0) {
+        struct itimerval t = {{0, 0}, {0, 4000}};
+        setitimer(ITIMER_REAL, &t, NULL);
+        R(recv(fd, scratch, 10, 0));
+    } else say("jumped");
+    R(close(fd));
+    tell(P_RECV, 10); /* the end */
+    finish();
+}
+
 static void longjmp_out_of_epoll_wait(void) {
     int fd = pair(), ep = epoll_create1(0);
     struct epoll_event ev = {EPOLLIN, {.fd = fd}};
@@ -531,6 +545,7 @@ const struct one_case cases[] = {
     ALONE(handler_sends_on_the_same_descriptor),
     CASE(handler_sends_while_we_sleep),
     ALONE(longjmp_out_of_recv),
+    ALONE(longjmp_out_of_recv_right_after_an_exchange_and_close),
     ALONE(longjmp_out_of_epoll_wait),
     ALONE(ppoll_opens_the_mask),
     ALONE(ready_beats_a_pending_signal),

@@ -1,6 +1,7 @@
 //! When the reads of a connection nap (see `lane::naps`), and when they park at once.
 
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use crate::state::thread;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// The most naps that a connection skips after naps in vain.
 const SKIP_MOST: u32 = 64;
@@ -8,8 +9,8 @@ const SKIP_MOST: u32 = 64;
 /// The naps of the reads of one connection. Written relaxed by the threads that read: a lost update costs a nap.
 #[derive(Debug, Default)]
 pub struct ReadNaps {
-    /// 1: a thread naps.
-    taken: AtomicU32,
+    /// The state of the thread that naps; 0: none does. It stays there if a handler has jumped out of the nap.
+    sleeper: AtomicUsize,
     /// 1: the last nap was ended by news.
     useful: AtomicU32,
     /// The number of naps in vain in a row.
@@ -24,15 +25,22 @@ pub struct ReadNaps {
 impl ReadNaps {
     /// Resets them for a new connection.
     pub fn reset(&self) {
-        for word in [&self.taken, &self.useful, &self.vain, &self.skip] {
+        self.sleeper.store(0, Ordering::Relaxed);
+        for word in [&self.useful, &self.vain, &self.skip] {
             word.store(0, Ordering::Relaxed);
         }
         self.kept.store(0, Ordering::Relaxed);
     }
 
-    /// Does a thread nap?
-    pub fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Acquire) != 0
+    /// Does another thread nap?
+    pub fn is_another_asleep(&self) -> bool {
+        let sleeper = self.sleeper.load(Ordering::Acquire);
+        sleeper != 0 && sleeper != this_thread()
+    }
+
+    /// Is a descriptor left that nobody has taken?
+    pub fn has_kept(&self) -> bool {
+        self.kept.load(Ordering::Acquire) != 0
     }
 
     /// Leaves a descriptor for the thread that naps.
@@ -69,17 +77,23 @@ impl ReadNaps {
         self.skip.store((1 << vain) >> 1, Ordering::Relaxed);
     }
 
-    /// Makes this thread the only one that naps. `false`: there is one.
+    /// Makes this thread the only one that naps. `false`: there is another.
     pub fn take(&self) -> bool {
-        self.taken
-            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+        let me = this_thread();
+        self.sleeper
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
+            || self.sleeper.load(Ordering::Relaxed) == me
     }
 
     /// This thread naps no more.
     pub fn give_back(&self) {
-        self.taken.store(0, Ordering::Release);
+        self.sleeper.store(0, Ordering::Release);
     }
+}
+
+fn this_thread() -> usize {
+    core::ptr::from_ref(thread::current()) as usize
 }
 
 #[cfg(test)]
@@ -110,9 +124,19 @@ mod tests {
 
     #[test]
     fn one_thread_naps_at_a_time() {
+        thread::tests::set_own_locator();
         let naps = ReadNaps::default();
-        assert!(naps.take() && !naps.take());
-        naps.give_back();
+        let another = |can: bool| {
+            let other = || (naps.take(), naps.is_another_asleep());
+            let took = std::thread::scope(|scope| scope.spawn(other).join());
+            assert_eq!(took.expect("it ends"), (can, !can));
+        };
         assert!(naps.take());
+        another(false);
+        assert!(naps.take(), "a handler has jumped out of the first nap");
+        assert!(!naps.is_another_asleep());
+        naps.give_back();
+        another(true);
+        assert!(!naps.take() && naps.is_another_asleep());
     }
 }

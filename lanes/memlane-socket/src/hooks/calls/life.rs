@@ -147,6 +147,7 @@ pub fn before_close(fd: c_int) {
         }
         crate::protocol::lane::naps::keep_for_reader(&conn);
         crate::protocol::lane::closing(&conn);
+        crate::protocol::lane::naps::await_reader(&conn);
         set_errno(keep);
     }
 }

@@ -10,7 +10,7 @@ use crate::faults::{self, Step};
 use crate::protocol::lane::settle;
 use crate::state::conn::{Conn, Dmb, RxMode};
 use crate::state::guard::lock_rx;
-use crate::state::process;
+use crate::state::process::{self, PROCESS};
 use crate::state::spin;
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{ASLEEP, AWAKE};
@@ -24,6 +24,7 @@ use memlane_sys::{fd, futex};
 
 /// The longest nap of a read, in microseconds. So much later than a plain read may it learn that its peer has died.
 const READ_US: u64 = 10_000;
+
 /// Naps until bytes come, in a read that may block and has found none. Returns whether it has napped and the caller should
 /// look again; if not, it parks.
 #[cold]
@@ -67,7 +68,7 @@ fn has_time_limit(conn: &Conn) -> bool {
     limit != [0, 0]
 }
 
-/// Sleeps on a word for at most so many microseconds. Returns whether something but the time has ended that.
+/// Sleeps on a word for at most `us` microseconds. Returns whether the sleep ended before its time was up.
 fn sleep(nap: &Nap<Cpu>, us: u64) -> bool {
     process::count(Counter::KernelWaits, 1);
     let start = ticks();
@@ -93,10 +94,24 @@ pub(super) fn tell_receiver(words: &Dmb) {
 /// Keeps the socket of a connection open for a thread that naps on it, while another closes its last descriptor: the kernel
 /// keeps it open for a thread that sleeps in a read.
 pub fn keep_for_reader(conn: &Conn) {
-    if conn.naps.is_taken()
+    if conn.naps.is_another_asleep()
         && let Ok(kept) = fd::duplicate(conn.fd.load(Ordering::Relaxed))
     {
         conn.naps.keep(process::hide(kept).max(0));
+    }
+}
+
+/// Waits until the thread that naps has taken the descriptor that [`keep_for_reader`] has left, after the nap has been ended.
+/// If the thread does not take it within the time of a nap (a handler has jumped out of it, say), nobody will.
+pub fn await_reader(conn: &Conn) {
+    let start = ticks();
+    let most = READ_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    while conn.naps.has_kept() {
+        if ticks().wrapping_sub(start) > most {
+            process::unhide(conn.naps.take_kept());
+            return;
+        }
+        memlane_sys::proc::yield_now();
     }
 }
 
@@ -107,8 +122,8 @@ pub(super) fn end_own(words: &Dmb) {
     }
 }
 
-/// Naps until the receiver has read up to `target`, for at most so many microseconds. `has_room`: is it as far already?
-/// Returns whether time is up.
+/// Naps until the receiver has read up to `target`, for at most `us` microseconds. `has_room` tells whether it has done so by
+/// now. Returns whether time is up.
 pub(super) fn until_room(
     words: &Dmb,
     target: u64,
@@ -148,4 +163,82 @@ pub(super) fn tell_sender(words: &Dmb) {
 fn wake(nap: &Nap<Cpu>) {
     process::count(Counter::BellsRung, 1);
     let _ = futex::wake(&nap.0); // fails only where nothing is mapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::lane::looped::looped;
+
+    /// Long enough for a test to fail by it.
+    const LONG_US: u64 = 30_000_000;
+
+    fn until_asleep(nap: &Nap<Cpu>) {
+        while nap.0.load(Ordering::Relaxed) != ASLEEP {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_sender_that_naps_is_woken_when_there_is_as_much_room_as_it_waits_for() {
+        let l = looped();
+        let words = l.conn.tx_lane().unwrap().words;
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| until_room(words, 100, LONG_US, || false));
+            until_asleep(&words.waits.0.nap);
+            wake_sender(words, 99);
+            assert_eq!(words.waits.0.nap.0.load(Ordering::Relaxed), ASLEEP);
+            wake_sender(words, 100);
+            assert!(!sender.join().unwrap(), "time was not up");
+        });
+        assert!(until_room(words, 100, 1_000, || false), "nobody wakes it");
+        assert!(!until_room(words, 100, LONG_US, || true), "there is room");
+        process::forget(l.fd);
+    }
+
+    #[test]
+    fn a_reader_that_naps_is_woken_by_bytes_and_when_its_own_side_ends_the_nap() {
+        let l = looped();
+        let words = l.conn.rx_lane().unwrap().words;
+        let naps_until = |what: &dyn Fn()| {
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| sleep_as_reader(words));
+                until_asleep(&words.rx.0.nap);
+                what();
+                assert!(reader.join().unwrap(), "time was not up");
+            });
+        };
+        naps_until(&|| tell_receiver(words));
+        naps_until(&|| end_own(words));
+        let sent = [7u8; 10];
+        naps_until(&|| {
+            let n = crate::hooks::calls::io::send(l.fd, sent.as_ptr().cast(), 10, 0);
+            assert_eq!(n, 10);
+        });
+        // With bytes in the ring, nobody lies down.
+        assert!(!lies_down(&l.conn, words));
+        process::forget(l.fd);
+    }
+
+    fn sleep_as_reader(words: &Dmb) -> bool {
+        Rx::begin_nap(words);
+        let was_woken = sleep(&words.rx.0.nap, LONG_US);
+        words.rx.0.nap.get_up();
+        was_woken
+    }
+
+    /// A handler that jumps out of a nap leaves the thread's name there. The socket must end with its last descriptor.
+    #[test]
+    fn a_descriptor_that_nobody_takes_is_closed_again() {
+        let l = looped();
+        std::thread::scope(|scope| {
+            let gone = scope.spawn(|| assert!(l.conn.naps.take()));
+            gone.join().unwrap();
+        });
+        keep_for_reader(&l.conn);
+        assert!(l.conn.naps.has_kept());
+        await_reader(&l.conn);
+        assert!(!l.conn.naps.has_kept());
+        process::forget(l.fd);
+    }
 }

@@ -487,11 +487,12 @@ fn wait(conn: &ConnRef, buffers: &[iovec], flags: i32, limit: usize) -> Turn {
     }
     let handlers = || thread::current().signals.load(Ordering::Relaxed);
     let before = handlers();
-    if naps::until_bytes(conn) {
-        let kept = conn.naps.take_kept();
-        if kept > 0 {
-            return from_kept(kept, buffers, flags);
-        }
+    let has_napped = naps::until_bytes(conn);
+    let kept = conn.naps.take_kept();
+    if kept > 0 {
+        return from_kept(kept, buffers, flags);
+    }
+    if has_napped {
         return if handlers() != before && !restarts(conn) {
             Turn::Done(fail(Errno::INTR))
         } else {
