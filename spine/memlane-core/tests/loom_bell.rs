@@ -5,9 +5,12 @@
 //! ```
 #![cfg(feature = "loom")]
 
+mod loom_words;
+
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use loom_words::NoFence;
 use memlane_core::layout::{AWAKE, ReadyWords};
 use memlane_core::sync::{Loom, Words};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,18 +20,6 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 const PREEMPTIONS: usize = 3;
 /// The messages of each sender.
 const MESSAGES: u32 = 2;
-
-/// loom's words with fences that do nothing.
-struct NoFence;
-
-impl Words for NoFence {
-    type U64 = AtomicU64;
-    type U32 = AtomicU32;
-    fn full_fence() {}
-    fn pause() {
-        Loom::pause();
-    }
-}
 
 struct World<W: Words> {
     ready: ReadyWords<W>,

@@ -5,12 +5,13 @@
 //! ```
 #![cfg(feature = "loom")]
 
+mod loom_words;
+
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use memlane_core::layout::{
-    ASLEEP, Aligned, DmbWords, Run, RxWords, SentWords, TxWords, WaitWords, Window,
-};
+use loom_words::{NoFence, fresh_words};
+use memlane_core::layout::{ASLEEP, DmbWords};
 use memlane_core::nap::Nap;
 use memlane_core::ring::{Next, ParkCheck, Room, Rx, Tx};
 use memlane_core::sync::{Loom, Words};
@@ -20,54 +21,6 @@ use std::sync::atomic::Ordering::SeqCst;
 
 const PREEMPTIONS: usize = 3;
 const RING: usize = 2;
-
-/// loom's words with fences that do nothing.
-struct NoFence;
-
-impl Words for NoFence {
-    type U64 = AtomicU64;
-    type U32 = AtomicU32;
-    fn full_fence() {}
-    fn pause() {
-        Loom::pause();
-    }
-}
-
-fn fresh_words<W: Words<U64 = AtomicU64, U32 = AtomicU32>>() -> DmbWords<W> {
-    let u64s = || AtomicU64::new(0);
-    let u32s = || AtomicU32::new(0);
-    DmbWords {
-        consumed: Aligned(u64s()),
-        rx: Aligned(RxWords {
-            flags: u32s(),
-            rx_cpu: u32s(),
-            token: u64s(),
-            nap: Nap(u32s()),
-        }),
-        sent: Aligned(SentWords {
-            published: u64s(),
-            runs_declared: u32s(),
-            tx_cpu: u32s(),
-            ready_since: u64s(),
-        }),
-        tx: Aligned(TxWords {
-            writing: u32s(),
-            active: u32s(),
-        }),
-        runs: std::array::from_fn(|_| Run {
-            start: u64s(),
-            end: u64s(),
-        }),
-        windows: Aligned(std::array::from_fn(|_| Window {
-            len: u32s(),
-            shift: u32s(),
-        })),
-        waits: Aligned(WaitWords {
-            nap: Nap(u32s()),
-            room_at: u64s(),
-        }),
-    }
-}
 
 /// A DMB, and what the kernel does for futexes.
 struct World<W: Words> {

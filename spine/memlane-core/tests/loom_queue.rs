@@ -5,9 +5,12 @@
 //! ```
 #![cfg(feature = "loom")]
 
+mod loom_words;
+
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use loom_words::NoFence;
 use memlane_core::layout::Aligned;
 use memlane_core::queue::{Consumer, Producer, QueueWords};
 use memlane_core::sync::{Loom, Words};
@@ -17,18 +20,6 @@ use std::sync::Arc;
 const PREEMPTIONS: usize = 3;
 const SLOTS: usize = 2;
 const WORDS: u32 = 3;
-
-/// loom's words with a fence that does nothing.
-struct NoFence;
-
-impl Words for NoFence {
-    type U64 = AtomicU64;
-    type U32 = AtomicU32;
-    fn full_fence() {}
-    fn pause() {
-        Loom::pause();
-    }
-}
 
 struct World<W: Words> {
     words: QueueWords<W>,

@@ -12,14 +12,14 @@
 //! for ever (loom calls that a deadlock).
 #![cfg(feature = "loom")]
 
+mod loom_words;
+
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use memlane_core::layout::{
-    Aligned, DmbWords, PARKED, Run, RxWords, SentWords, TCP_ONLY, TxWords, WaitWords, Window,
-};
-use memlane_core::nap::Nap;
+use loom_words::{NoFence, fresh_words};
+use memlane_core::layout::{DmbWords, PARKED, TCP_ONLY};
 use memlane_core::ring::{MustTcp, Next, ParkCheck, Room, Rx, Stretch, Tx};
 use memlane_core::sync::{Loom, Word, Words};
 use std::collections::VecDeque;
@@ -30,18 +30,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const PREEMPTIONS: usize = 3;
 
 // ---- the words: loom's own, and broken ones for the canaries ----
-
-/// loom's words with a fence that does nothing.
-struct NoFence;
-
-impl Words for NoFence {
-    type U64 = AtomicU64;
-    type U32 = AtomicU32;
-    fn full_fence() {}
-    fn pause() {
-        Loom::pause();
-    }
-}
 
 /// loom's words on which every store is relaxed (the fences stay).
 struct NoRelease;
@@ -66,42 +54,6 @@ impl<T, A: Word<T>> Word<T> for RelaxedStore<A> {
     }
     fn store(&self, value: T, _order: Ordering) {
         self.0.store(value, Ordering::Relaxed);
-    }
-}
-
-fn fresh_words() -> DmbWords<Loom> {
-    let u64s = || AtomicU64::new(0);
-    let u32s = || AtomicU32::new(0);
-    DmbWords {
-        consumed: Aligned(u64s()),
-        rx: Aligned(RxWords {
-            flags: u32s(),
-            rx_cpu: u32s(),
-            token: u64s(),
-            nap: Nap(u32s()),
-        }),
-        sent: Aligned(SentWords {
-            published: u64s(),
-            runs_declared: u32s(),
-            tx_cpu: u32s(),
-            ready_since: u64s(),
-        }),
-        tx: Aligned(TxWords {
-            writing: u32s(),
-            active: u32s(),
-        }),
-        runs: std::array::from_fn(|_| Run {
-            start: u64s(),
-            end: u64s(),
-        }),
-        windows: Aligned(std::array::from_fn(|_| Window {
-            len: u32s(),
-            shift: u32s(),
-        })),
-        waits: Aligned(WaitWords {
-            nap: Nap(u32s()),
-            room_at: u64s(),
-        }),
     }
 }
 
