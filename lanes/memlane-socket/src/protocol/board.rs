@@ -31,6 +31,8 @@ pub(super) struct Board {
     pub(super) sleeper: SleeperCell,
     /// Our end of its bell; 0: none.
     pub(super) bell: AtomicI32,
+    /// 1: the descriptors that the peer gets are still open here. Written under the groups' lock.
+    pub(super) is_to_arrive: AtomicU32,
     pub(super) conns: [AtomicPtr<Conn>; SLOTS],
     /// Of slots in quarantine: the shared states of connections that other processes hold.
     pub(super) shared_states: [AtomicPtr<SharedState>; SLOTS],
@@ -44,6 +46,7 @@ pub(super) static BOARDS: [Board; CHUNKS] = [const {
         hot: AtomicU32::new(0),
         sleeper: SleeperCell::new(),
         bell: AtomicI32::new(0),
+        is_to_arrive: AtomicU32::new(0),
         conns: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
         shared_states: [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS],
     }
@@ -388,6 +391,7 @@ pub(super) fn forget_all() {
         board.hot.store(0, Ordering::Relaxed);
         board.sleeper.set(Sleeper::NOBODY);
         board.bell.store(0, Ordering::Relaxed);
+        board.is_to_arrive.store(0, Ordering::Relaxed);
         for conn in &board.conns {
             conn.store(core::ptr::null_mut(), Ordering::Relaxed);
         }

@@ -481,6 +481,7 @@ fn new_chunk(locked: &mut Locked<'_>, group: u32, sleeper: Sleeper) -> Result<u3
         ..OwnChunk::NONE
     };
     BOARDS[i].ring_size.store(ring_size, Ordering::Relaxed);
+    BOARDS[i].is_to_arrive.store(1, Ordering::Relaxed);
     BOARDS[i].base.store(base.as_ptr(), Ordering::Release);
     BOARD_HIGH.fetch_max(i as u32 + 1, Ordering::AcqRel);
     faults::at(Step::ChunkMade);
@@ -608,11 +609,34 @@ pub fn acked(locked: &mut Locked<'_>, chunk: u32) {
     let own = &mut locked.own()[chunk as usize];
     if !own.acked {
         own.acked = true;
+        BOARDS[chunk as usize]
+            .is_to_arrive
+            .store(0, Ordering::Relaxed);
         let fd = core::mem::take(&mut own.fd);
         process::unhide(core::mem::take(&mut own.their_bell));
         if !process::is_kept_file(fd) {
             process::unhide(fd);
         }
+    }
+}
+
+/// Closes the descriptors of the chunk that this connection receives from, if its sender shows in the DMB that it has the
+/// chunk. Takes no lock once they are closed.
+pub fn close_if_arrived(conn: &Conn) {
+    let (chunk, slot) = (
+        conn.rx_chunk.load(Ordering::Relaxed),
+        conn.rx_slot.load(Ordering::Relaxed),
+    );
+    let is_active = || {
+        conn.rx_lane()
+            .is_some_and(|lane| Rx::sender_active(lane.words))
+    };
+    if BOARDS[chunk as usize].is_to_arrive.load(Ordering::Relaxed) != 0
+        && board::is_posted(chunk, slot, conn)
+        && is_active()
+        && let Some(mut locked) = lock()
+    {
+        acked(&mut locked, chunk);
     }
 }
 

@@ -1,6 +1,7 @@
 //! How the lane of a connection ends: by this side, by the peer, or because its bytes cannot be believed.
 
-use super::{naps, outbox, settle, tune, unread};
+use super::settle::settle;
+use super::{naps, outbox, tune, unread};
 use crate::faults::{self, Step};
 use crate::protocol::board;
 use crate::state::conn::{Conn, LaneView, RxMode, TxMode};

@@ -18,6 +18,7 @@ pub mod recv;
 mod remains;
 pub mod room;
 pub mod send;
+mod settle;
 #[cfg(test)]
 mod stuck;
 pub mod trim;
@@ -26,11 +27,12 @@ mod wake_backoff;
 
 pub use ending::{closing, detach, end, end_rx, end_tx, misbehaved};
 pub use remains::{Patience, holds_bytes};
+use settle::settle;
 
 use crate::faults::{self, Step};
 use crate::protocol::board;
 use crate::protocol::group;
-use crate::state::conn::{Conn, Dmb, LaneView, RxMode, SEEN_BELL, SEEN_WIDENED, TxMode};
+use crate::state::conn::{Conn, LaneView, RxMode, SEEN_BELL, SEEN_WIDENED, TxMode};
 use crate::state::gate::Busy;
 use crate::state::guard::{RxGuard, TxGuard, lock_rx};
 use crate::state::process;
@@ -94,6 +96,7 @@ pub fn open(
 /// kernel on this connection.
 pub fn wake(conn: &Conn) {
     let shared = conn.shared();
+    group::close_if_arrived(conn);
     let Some(mut held) = lock_rx(conn) else {
         return;
     }; // taking the lock also publishes what earlier reads took
@@ -203,11 +206,6 @@ pub enum Parked {
     Ended,
 }
 
-/// Spins of a parking receiver that waits for a sender in the middle of a write.
-const WRITER_TURNS: u32 = 2000;
-/// Calls of `sched_yield` after those spins.
-const WRITER_YIELDS: u32 = 50;
-
 /// Parks the receiver: `Hot` → `Cold`. The caller holds `rx_lock`.
 pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
     let shared = conn.shared();
@@ -249,18 +247,6 @@ pub fn park(conn: &Conn, held: &mut RxGuard<'_>) -> Parked {
             Parked::Stuck
         }
     }
-}
-
-/// Waits, for a bounded time, until the sender is no longer in the middle of a write.
-fn settle(rx: &Rx, words: &Dmb) -> ParkCheck {
-    for turn in 0..WRITER_TURNS + WRITER_YIELDS {
-        match rx.check_park(words) {
-            ParkCheck::WriterBusy if turn >= WRITER_TURNS => memlane_sys::proc::yield_now(),
-            ParkCheck::WriterBusy => core::hint::spin_loop(),
-            other => return other,
-        }
-    }
-    ParkCheck::WriterBusy
 }
 
 /// The number of unread bytes in the ring up to the next TCP run.

@@ -6,8 +6,8 @@
 //! that the peer has died: so a nap lasts [`READ_US`] at most, and then the connection parks. A connection whose naps have
 //! been in vain skips the next ones ([`crate::state::read_naps`]).
 
+use super::settle::settle;
 use crate::faults::{self, Step};
-use crate::protocol::lane::settle;
 use crate::state::conn::{Conn, Dmb, RxMode};
 use crate::state::guard::lock_rx;
 use crate::state::process::{self, PROCESS};
