@@ -110,6 +110,8 @@ fn initialise() {
         // SAFETY: `name` is NUL-terminated.
         unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
+    // SAFETY: no pointers; and what the kernel told this process.
+    unsafe { memlane_sys::time::use_vdso(libc::getauxval(libc::AT_SYSINFO_EHDR) as usize) };
     memlane_socket::state::thread::set_locator(memlane_thread);
     memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
     // The library is written for glibc. Under another libc (musl) it passes every call on.

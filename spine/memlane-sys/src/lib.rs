@@ -31,6 +31,7 @@
 )]
 
 pub mod diag;
+pub mod elf;
 pub mod epoll;
 pub mod errno;
 pub mod fd;

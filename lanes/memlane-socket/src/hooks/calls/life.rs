@@ -77,18 +77,18 @@ pub fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// `accept(2)`.
 pub fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     let new = real!(accept(fd, addr, len));
-    accepted(new, false);
+    accepted(fd, new, false);
     new
 }
 
 /// `accept4(2)`.
 pub fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let new = real!(accept4(fd, addr, len, flags));
-    accepted(new, flags & libc::SOCK_NONBLOCK != 0);
+    accepted(fd, new, flags & libc::SOCK_NONBLOCK != 0);
     new
 }
 
-fn accepted(new: c_int, nonblock: bool) {
+fn accepted(listener: c_int, new: c_int, nonblock: bool) {
     if new < 0 {
         return;
     }
@@ -97,8 +97,7 @@ fn accepted(new: c_int, nonblock: bool) {
         return;
     }
     let keep = errno();
-    let protocol = memlane_sys::sock::option::<i32>(new, libc::SOL_SOCKET, libc::SO_PROTOCOL);
-    if protocol == Ok(libc::IPPROTO_TCP) {
+    if accepts_tcp(listener, new) {
         if let Some(conn) = process::open_conn(new, Role::Accepted, nonblock) {
             crate::state::stats::open_entry(&conn);
             crate::protocol::upgrade::connected(&conn);
@@ -110,6 +109,23 @@ fn accepted(new: c_int, nonblock: bool) {
         }
     }
     set_errno(keep);
+}
+
+/// Is what was accepted a TCP connection? What a TCP listener accepts always is, so its protocol is noted. One of MPTCP
+/// accepts both kinds.
+fn accepts_tcp(listener: c_int, new: c_int) -> bool {
+    if process::is_tcp_listener(listener) {
+        return true;
+    }
+    let is_tcp = |fd| {
+        let protocol = memlane_sys::sock::option::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+        protocol == Ok(libc::IPPROTO_TCP)
+    };
+    let tcp = is_tcp(new);
+    if tcp && is_tcp(listener) && !process::is_borrowed() {
+        process::note_tcp_listener(listener);
+    }
+    tcp
 }
 
 /// `shutdown(2)`: ends the lane first, because TCP carries the ends of the stream.
@@ -298,8 +314,10 @@ mod tests {
     use crate::state::process::FDS;
     use crate::state::thread::Thread;
     use core::sync::atomic::AtomicPtr;
+    use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     fn as_the_preload_library_starts() {
         static STATE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
@@ -361,15 +379,49 @@ mod tests {
         assert_eq!(given(), (1, 0));
 
         let (server, _) = listener.accept().expect("a connection");
-        accepted(copied_high(&server).into_raw_fd(), false);
+        accepted(-1, copied_high(&server).into_raw_fd(), false);
         assert_eq!(given(), (1, 1));
 
         // A descriptor that is tracked until it has a copy that is not.
-        accepted(server.as_raw_fd(), false);
+        accepted(-1, server.as_raw_fd(), false);
         let conn = conn_of(server.as_raw_fd()).expect("tracked");
         let barred = || Reason(conn.barred.load(Ordering::Relaxed));
         assert_eq!((given(), barred()), ((1, 1), Reason::NONE));
         duplicated(server.as_raw_fd(), copied_high(&server).into_raw_fd());
         assert_eq!((given(), barred()), ((1, 2), Reason::FD_RANGE));
+    }
+
+    #[test]
+    fn a_listener_replaced_by_a_call_without_a_hook_is_served_as_what_it_is() {
+        as_the_preload_library_starts();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound"));
+        let fd = listener.as_raw_fd();
+        let accept_one = || accept(fd, core::ptr::null_mut(), core::ptr::null_mut());
+        assert_eq!(close(accept_one()), 0);
+        assert!(process::is_tcp_listener(fd));
+        drop(client);
+
+        let path = std::env::temp_dir().join(format!("memlane-life-{}", std::process::id()));
+        let other = UnixListener::bind(&path).expect("a path");
+        let mut client = UnixStream::connect(&path).expect("it listens");
+        std::fs::remove_file(&path).expect("just made");
+        // SAFETY: no pointers; the listener's number becomes the other's, and both own what they close.
+        let replaced = unsafe { memlane_sys::syscall!(libc::SYS_dup3, other.as_raw_fd(), fd, 0) };
+        assert!(replaced.is_ok() && process::is_tcp_listener(fd));
+        let server = accept_one();
+        // More exchanges than a connection has before it tries to get a lane.
+        for _ in 0..40 {
+            let mut bytes = [0; 5];
+            client.write_all(b"there").expect("sent");
+            let got = super::super::io::recv(server, bytes.as_mut_ptr().cast(), 5, 0);
+            assert_eq!((got, &bytes), (5, b"there"));
+            let sent = super::super::io::send(server, b"again".as_ptr().cast(), 5, 0);
+            client.read_exact(&mut bytes).expect("received");
+            assert_eq!((sent, &bytes), (5, b"again"));
+        }
+        let conn = conn_of(server).expect("taken for a TCP connection");
+        assert!(!conn.upgraded());
+        assert_eq!(close(server), 0);
     }
 }

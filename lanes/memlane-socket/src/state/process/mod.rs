@@ -43,6 +43,9 @@ pub const EPS: usize = 8192;
 
 /// Table entry tag: the entry is an epoll set.
 const TAG_EP: usize = 1;
+/// Table entry of a listening socket whose protocol is known to be TCP. It is a note, and may be out of date: its
+/// descriptor may have been closed by a call without a hook.
+const TCP_LISTENER: usize = 2;
 
 bits_enum! {
     /// Has the library begun its work in this process?
@@ -317,7 +320,7 @@ pub fn conn_of(n: i32) -> Option<ConnRef> {
     let entry = slot(n)?;
     loop {
         let value = entry.load(Ordering::Acquire);
-        if value == 0 || value & TAG_EP != 0 {
+        if matches!(value, 0 | TCP_LISTENER) || value & TAG_EP != 0 {
             return None;
         }
         // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
@@ -442,11 +445,23 @@ pub fn is_last(conn: &Conn) -> bool {
     conn.refs.load(Ordering::Acquire) == 1
 }
 
+/// Notes that descriptor `n`, which nothing else is known of, listens for TCP connections.
+pub fn note_tcp_listener(n: i32) {
+    if let Some(entry) = slot(n) {
+        let _ = entry.compare_exchange(0, TCP_LISTENER, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Was [`note_tcp_listener`] the last that was heard of descriptor `n`?
+pub fn is_tcp_listener(n: i32) -> bool {
+    slot(n).is_some_and(|entry| entry.load(Ordering::Relaxed) == TCP_LISTENER)
+}
+
 /// Makes descriptor `n` refer to nothing, before it is closed.
 pub fn forget(n: i32) {
     let Some(entry) = slot(n) else { return };
     let value = entry.swap(0, Ordering::AcqRel);
-    if value == 0 {
+    if matches!(value, 0 | TCP_LISTENER) {
         return;
     }
     if value & TAG_EP != 0 {
