@@ -21,6 +21,41 @@ fn sleepers_in_blocking_reads_talk_through_memory_and_are_parked_only_when_they_
     sleepers("recv", 2); // each reads again within the longest nap
 }
 
+/// The first message rings, and has its place among the kernel's events. Those that follow at once need no place of their own.
+#[test]
+fn a_crowd_of_messages_for_a_sleeper_that_gets_no_cpu_goes_through_memory() {
+    const CONNECTIONS: u64 = 10;
+    const CROWDS: u64 = 60;
+    story("stopped-sleeper", &["python3"], |stage| {
+        let port = free_port();
+        let mut server = stage.python("stopped.py");
+        server.args(["server", &port.to_string()]);
+        let mut server = stage.start("server", server);
+        server.wait_listening(port);
+        let mut client = stage.python("stopped.py");
+        client.arg("client");
+        client.args([port.into(), CONNECTIONS, CROWDS].map(|n: u64| n.to_string()));
+        let done = stage.run("client", client, Duration::from_secs(60));
+        let _ = server.wait(Duration::from_secs(10)).success();
+        let counted = counts(&done.stdout());
+        assert_eq!(counted["right"], CONNECTIONS * (40 + CROWDS));
+        if !stage.under_memlane() || counted["quick"] < CROWDS / 2 {
+            return;
+        }
+        let [process] = &done.lane.processes[..] else {
+            panic!("one process: {}", done.lane);
+        };
+        let [sent, _, by_tcp, _] = process.bytes();
+        // The first exchanges of a connection go by TCP.
+        let least = 100 * CONNECTIONS * CROWDS * 3 / 4;
+        assert!(
+            sent > least,
+            "{sent} by memory, {by_tcp} by TCP: {}",
+            done.lane
+        );
+    });
+}
+
 fn sleepers(wait: &str, connections: u64) {
     story(&format!("sleepers-{wait}"), &["python3"], |stage| {
         let port = free_port();
