@@ -68,10 +68,11 @@ fn on_the_lane(count: usize) -> anyhow::Result<Vec<Pair>> {
     anyhow::bail!("the connections do not get the memory lane")
 }
 
-/// Bytes of this process that went by TCP. `None`: it is not under memlane.
+/// Bytes of this process that went by TCP, as the first ones of each connection do. `None`: no call of it is hooked. It may
+/// have a stats page all the same, of lanes that are opened by name.
 fn by_tcp() -> Option<u64> {
     let usage = usage_of(&[std::process::id()]);
-    (usage.pages > 0).then_some(usage.tcp)
+    (usage.tcp > 0).then_some(usage.tcp)
 }
 
 /// Of `bytes` that were counted, all but a few went by memory. Now and then a thread looks at the kernel, parks, and the
