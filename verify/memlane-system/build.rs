@@ -1,5 +1,5 @@
 //! Compiles each `cases/*.c` with the system's C compiler, twice: plain, and fortified (so that libc's `__read_chk`,
-//! `__recv_chk` and the like are called). Compiles `ends/*.c`, which are not cases, once.
+//! `__recv_chk` and the like are called). Compiles `ends/*.c`, which are not cases, once; libraries see what they define.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ fn main() {
         compile(&path, &fortified, &["-O2", "-D_FORTIFY_SOURCE=2"]);
     }
     for (path, name) in sources("ends") {
-        compile(&path, &out_dir.join(name), &["-O2"]);
+        compile(&path, &out_dir.join(name), &["-O2", "-rdynamic"]);
     }
 }
 

@@ -110,8 +110,8 @@ fn initialise() {
         // SAFETY: `name` is NUL-terminated.
         unsafe { memlane_dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize }
     });
-    // SAFETY: what the kernel told this process.
-    unsafe { memlane_sys::time::use_vdso(kernel_s_library()) };
+    // SAFETY: libc passes on what the kernel told this process.
+    unsafe { memlane_sys::time::use_vdso(vdso()) };
     memlane_socket::state::thread::set_locator(memlane_thread);
     memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
     // The library is written for glibc. Under another libc (musl) it passes every call on.
@@ -127,14 +127,16 @@ fn initialise() {
 }
 
 /// Where the kernel's own library (vDSO) lies; 0: there is none, or no way to ask. `getauxval` is younger (glibc 2.16) than
-/// the oldest libc that this library runs with, so it is looked up.
-fn kernel_s_library() -> usize {
+/// the oldest libc that this library runs with, so it is looked up: in libc, as a program may have one of its own.
+fn vdso() -> usize {
     type GetAuxVal = unsafe extern "C" fn(c_ulong) -> c_ulong;
-    let Some(function) = find(c"getauxval") else {
+    // SAFETY: the name is NUL-terminated.
+    let found = unsafe { memlane_dlsym(libc::RTLD_NEXT, c"getauxval".as_ptr()) };
+    if found.is_null() {
         return 0;
-    };
+    }
     // SAFETY: libc's function of this name, which has this prototype (getauxval(3)).
-    let function = unsafe { core::mem::transmute::<NonNull<c_void>, GetAuxVal>(function) };
+    let function = unsafe { core::mem::transmute::<*mut c_void, GetAuxVal>(found) };
     // SAFETY: the function takes any number.
     unsafe { function(libc::AT_SYSINFO_EHDR) as usize }
 }

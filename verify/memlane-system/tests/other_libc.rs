@@ -68,6 +68,22 @@ fn every_symbol_that_the_library_must_have_is_in_musl_too() {
 }
 
 #[test]
+fn a_program_that_defines_names_of_libc_itself_runs_as_without_the_library() {
+    for mode in [Mode::Plain, Mode::Eager, Mode::Auto] {
+        let mut program = command(mode, concat!(env!("OUT_DIR"), "/own_names"));
+        program.arg("pair");
+        let outcome = run(program, LIMIT);
+        let report = outcome.report();
+        assert_eq!(
+            said(&outcome),
+            "bytes: 1000\nchild: 0\n",
+            "{}: {report}",
+            mode.name()
+        );
+    }
+}
+
+#[test]
 fn a_musl_program_runs_as_the_child_of_a_program_under_memlane() {
     let Some(built) = musl_program() else { return };
     for mode in [Mode::Plain, Mode::Eager, Mode::Auto] {
