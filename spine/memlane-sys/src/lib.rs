@@ -2,7 +2,8 @@
 //!
 //! Every call here goes straight to the kernel ([`raw`]), never through libc's symbols. In a program under memlane the
 //! preload library *is* libc's `read`, `recvmsg`, `getsockopt` and so on, so a call to libc from inside the library would
-//! come back to it. The crate uses `libc` for constants and struct layouts only.
+//! come back to it. The crate uses `libc` for constants and struct layouts only. Clocks may be read by the kernel's own
+//! library, without a system call ([`time::use_vdso`]).
 //!
 //! It is `no_std`, allocates nothing, takes no locks and has no thread-locals. All of it may run in a signal handler or in
 //! the child of a `fork`.

@@ -28,19 +28,23 @@ fn a_crowd_of_messages_for_a_sleeper_that_gets_no_cpu_goes_through_memory() {
     const CROWDS: u64 = 60;
     story("stopped-sleeper", &["python3"], |stage| {
         let port = free_port();
-        let mut server = stage.python("stopped.py");
-        server.args(["server", &port.to_string()]);
+        let mut server = stage.python("sleepers.py");
+        server.args(["server", "epoll", &port.to_string()]);
         let mut server = stage.start("server", server);
         server.wait_listening(port);
-        let mut client = stage.python("stopped.py");
-        client.arg("client");
-        client.args([port.into(), CONNECTIONS, CROWDS].map(|n: u64| n.to_string()));
+        let mut client = stage.python("sleepers.py");
+        client.arg("crowd");
+        let numbers: [u64; 4] = [port.into(), CONNECTIONS, CROWDS, server.id().into()];
+        client.args(numbers.map(|n| n.to_string()));
         let done = stage.run("client", client, Duration::from_secs(60));
-        let _ = server.wait(Duration::from_secs(10)).success();
+        server.wait(Duration::from_secs(10)).success();
         let counted = counts(&done.stdout());
         assert_eq!(counted["right"], CONNECTIONS * (40 + CROWDS));
-        if !stage.under_memlane() || counted["quick"] < CROWDS / 2 {
+        if !stage.under_memlane() {
             return;
+        }
+        if counted["quick"] < CROWDS * 9 / 10 {
+            return eprintln!("SKIPPED: stopped-sleeper: sends are too slow here: {counted:?}");
         }
         let [process] = &done.lane.processes[..] else {
             panic!("one process: {}", done.lane);

@@ -318,8 +318,13 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    fn as_the_preload_library_starts() {
+    /// All tests have one thread's state: they take turns while they hold what this returns.
+    #[must_use]
+    fn as_the_preload_library_starts() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         static STATE: AtomicPtr<Thread> = AtomicPtr::new(core::ptr::null_mut());
         unsafe extern "C" fn state() -> *mut Thread {
             STATE.load(Ordering::Relaxed)
@@ -331,6 +336,7 @@ mod tests {
         // SAFETY: a name of libc, looked up in libc.
         real::TABLE.fill(|name| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize });
         crate::hooks::start::start(true);
+        turn
     }
 
     /// How often the reason `FD_RANGE` was given, as client and as server.
@@ -358,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_beyond_the_table_stays_on_tcp_and_says_why() {
-        as_the_preload_library_starts();
+        let _turn = as_the_preload_library_starts();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let fd = socket(libc::AF_INET, libc::SOCK_STREAM, 0);
@@ -393,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_listener_replaced_by_a_call_without_a_hook_is_served_as_what_it_is() {
-        as_the_preload_library_starts();
+        let _turn = as_the_preload_library_starts();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound"));
         let fd = listener.as_raw_fd();
@@ -422,6 +428,26 @@ mod tests {
         }
         let conn = conn_of(server).expect("taken for a TCP connection");
         assert!(!conn.upgraded());
+        assert_eq!(close(server), 0);
+    }
+
+    /// Its connections are of TCP if the client knows no MPTCP, and else they are not.
+    #[test]
+    fn a_listener_of_mptcp_is_not_taken_for_one_of_tcp() {
+        let _turn = as_the_preload_library_starts();
+        let fd = socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP);
+        if fd < 0 {
+            return eprintln!("SKIPPED: this kernel has no MPTCP");
+        }
+        assert_eq!(listen(fd, 1), 0);
+        // SAFETY: just made.
+        let listener = unsafe { TcpListener::from_raw_fd(fd) };
+        let port = listener.local_addr().expect("bound by listen").port();
+        let client = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let server = accept(fd, core::ptr::null_mut(), core::ptr::null_mut());
+        assert!(conn_of(server).is_some(), "a TCP connection");
+        assert!(!process::is_tcp_listener(fd));
+        drop(client);
         assert_eq!(close(server), 0);
     }
 }

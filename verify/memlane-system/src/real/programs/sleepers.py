@@ -5,9 +5,14 @@ sleepers.py server WAIT PORT: echoes what comes over any of its connections, unt
 sleepers.py client WAIT PORT CONNECTIONS ROUNDS: talks over each connection until their lanes should be open; then ROUNDS requests
 over the connections in turn, with a few milliseconds of sleep before each; then all sleep for two seconds; then one request over
 each connection. Prints how many answers were right.
+sleepers.py crowd PORT CONNECTIONS ROUNDS SERVER: talks over each connection until their lanes should be open; then, ROUNDS times,
+waits until the process SERVER sleeps, stops it, sends a request over each connection, and lets it go on. Prints how many answers
+were right, and how many crowds of requests were sent within a millisecond.
 WAIT: epoll, poll, or recv: the server has a thread for each connection, and neither side waits for several at once.
 """
+import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -97,14 +102,18 @@ def server(wait, port):
                 conns.pop(fd).close()
 
 
+def connect(port, connections):
+    conns = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
+    for conn in conns:
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return conns
+
+
 def client(wait, port, connections, rounds):
     waits = WAITS[wait]()
-    conns = []
-    for _ in range(connections):
-        conn = socket.create_connection(("127.0.0.1", port))
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    conns = connect(port, connections)
+    for conn in conns:
         waits.register(conn, select.EPOLLIN)
-        conns.append(conn)
     right = 0
 
     def ask(number):
@@ -126,6 +135,42 @@ def client(wait, port, connections, rounds):
     print(f"right={right}")
 
 
+def wait_for_state(process, state):
+    until = time.monotonic() + 10
+    while True:
+        with open(f"/proc/{process}/stat") as stat:
+            if stat.read().rpartition(")")[2].split()[0] == state:
+                return
+        assert time.monotonic() < until, f"process {process} is not in state {state}"
+        time.sleep(0.001)
+
+
+def crowd(port, connections, rounds, process):
+    conns = connect(port, connections)
+    request = bytes(range(SIZE))
+    right = quick = 0
+    for _ in range(40):
+        for conn in conns:
+            conn.sendall(request)
+            right += whole(conn) == request
+    for _ in range(rounds):
+        time.sleep(0.01)  # longer than a receiver may look away
+        wait_for_state(process, "S")
+        os.kill(process, signal.SIGSTOP)
+        wait_for_state(process, "T")
+        begin = time.monotonic()
+        for conn in conns:
+            conn.sendall(request)
+        quick += time.monotonic() - begin < 0.001
+        os.kill(process, signal.SIGCONT)
+        for conn in conns:
+            right += whole(conn) == request
+    print(f"right={right} quick={quick}")
+
+
 if __name__ == "__main__":
-    main = {"server": server, "client": client}[sys.argv[1]]
-    main(sys.argv[2], *map(int, sys.argv[3:]))
+    role, *rest = sys.argv[1:]
+    if role == "crowd":
+        crowd(*map(int, rest))
+    else:
+        {"server": server, "client": client}[role](rest[0], *map(int, rest[1:]))
