@@ -321,7 +321,6 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// All tests have one thread's state: they take turns while they hold what this returns.
-    #[must_use]
     fn as_the_preload_library_starts() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
