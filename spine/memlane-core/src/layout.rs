@@ -187,7 +187,17 @@ pub struct ReadyWords<W: Words = Cpu> {
     pub asleep: W::U32,
     /// 1: the sender can ring the chunk's bell. Written by the sender, read by the receiver before it relies on the bell.
     pub rings: W::U32,
+    /// The places of rings' news in the kernel's list.
+    pub marks: Marks<W>,
 }
+
+/// The number of marks in [`Marks`]: one cache line of them.
+pub const MARKS: usize = 8;
+
+/// When senders sent a message by TCP to mark its place, and for which DMB; 0: no mark. Written by the sender (compare and
+/// exchange), while the receiver does not look at its rings; read by both, a hint. See [`crate::marks`].
+#[repr(C, align(64))]
+pub struct Marks<W: Words>(pub [W::U64; MARKS]);
 
 /// `ReadyWords::asleep`: the receiver looks at `bits` by itself. [`Nap`]: nobody sleeps on the word.
 pub const AWAKE: u32 = 0;
@@ -200,7 +210,7 @@ pub const RUNG: u32 = 2;
 /// "MLCHUNK1", little endian.
 pub const CHUNK_MAGIC: u64 = u64::from_le_bytes(*b"MLCHUNK1");
 /// The version of everything in this file.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 /// The size of a chunk whose rings have `ring_size` bytes, in bytes.
 pub const fn chunk_len(ring_size: usize) -> usize {
@@ -230,6 +240,8 @@ const _: () = {
     assert!(offset_of!(ReadyWords, looked) == 8);
     assert!(offset_of!(ReadyWords, asleep) == 16);
     assert!(offset_of!(ReadyWords, rings) == 20);
+    assert!(offset_of!(ReadyWords, marks) == 64);
+    assert!(size_of::<ReadyWords>() == 128);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);
     assert!(RINGS_AT.is_multiple_of(4096));
 };

@@ -62,6 +62,7 @@ pub mod bell;
 mod copy;
 pub mod device;
 pub mod layout;
+pub mod marks;
 pub mod nap;
 pub mod peer;
 pub mod queue;

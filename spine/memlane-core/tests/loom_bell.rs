@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_words::NoFence;
-use memlane_core::layout::{AWAKE, ReadyWords};
+use memlane_core::layout::{AWAKE, Marks, ReadyWords};
 use memlane_core::sync::{Loom, Words};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -126,6 +126,7 @@ where
                 looked: AtomicU64::new(0),
                 asleep: AtomicU32::new(AWAKE),
                 rings: AtomicU32::new(1),
+                marks: Marks(core::array::from_fn(|_| AtomicU64::new(0))),
             },
             published: [AtomicU32::new(0), AtomicU32::new(0)],
             bell: Mutex::new(0),

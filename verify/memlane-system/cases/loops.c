@@ -289,6 +289,36 @@ static void connections_are_reported_in_the_order_of_arrival(void) { arrivals(0,
 static void a_fresh_connection_keeps_its_place_among_others(void) { arrivals(1, 0); }
 static void pipes_keep_their_place_among_connections(void) { arrivals(0, 1); }
 
+/* While nobody waits, groups of connections become readable, `APART_MS` apart, each followed by a pipe. */
+static void groups_keep_their_place_among_pipes(void) {
+    enum { GROUPS = 4, PIPES = 2, EACH = MANY / GROUPS };
+    struct ends all[MANY];
+    int readable[MANY + PIPES], pipes[PIPES], ep = epoll_create1(0);
+    for (int i = 0; i < MANY; i++) {
+        all[i] = ends(WARM);
+        readable[i] = all[i].server;
+    }
+    for (int i = 0; i < PIPES; i++) {
+        int ends_of_pipe[2];
+        if (pipe(ends_of_pipe)) die("pipe");
+        readable[MANY + i] = ends_of_pipe[0];
+        pipes[i] = ends_of_pipe[1];
+    }
+    for (unsigned i = 0; i < MANY + PIPES; i++) ctl(ep, EPOLL_CTL_ADD, readable[i], EPOLLIN, i);
+    struct epoll_event none[MANY + PIPES];
+    epoll_wait(ep, none, MANY + PIPES, 0);
+    for (int round = 0; round < 10; round++) {
+        for (int group = 0; group < GROUPS; group++) {
+            nap_ms(APART_MS);
+            for (int i = EACH; i-- > 0;) send_all(all[(group + round) % GROUPS * EACH + i].client, "z", 1);
+            nap_ms(APART_MS);
+            if (group < PIPES && write(pipes[group], "z", 1) != 1) die("write");
+        }
+        says_the_order(ep, readable, MANY + PIPES);
+    }
+    report_lane();
+}
+
 /* Without a pause between arrivals: whoever was first is reported first, among connections of one kind. */
 static void arrivals_in_quick_succession(void) {
     struct ends all[MANY];
@@ -337,6 +367,7 @@ const struct one_case cases[] = {
     LOOP(connections_are_reported_in_the_order_of_arrival),
     LOOP(a_fresh_connection_keeps_its_place_among_others),
     LOOP(pipes_keep_their_place_among_connections),
+    LOOP(groups_keep_their_place_among_pipes),
     LOOP(arrivals_in_quick_succession),
     {NULL, NULL, 0},
 };

@@ -24,18 +24,31 @@ fn sleepers_in_blocking_reads_talk_through_memory_and_are_parked_only_when_they_
 /// The first message rings, and has its place among the kernel's events. Those that follow at once need no place of their own.
 #[test]
 fn a_crowd_of_messages_for_a_sleeper_that_gets_no_cpu_goes_through_memory() {
+    crowds("stopped-sleeper", "crowd", |server| vec![server.into()]);
+}
+
+/// The first message goes by TCP, which marks its place among the kernel's events. The others belong behind it.
+#[test]
+fn a_crowd_of_messages_for_a_receiver_that_computes_goes_through_memory() {
+    crowds("computing", "busy", |_| Vec::new());
+}
+
+/// Sends crowds of messages to a server that does not look at its rings: `role` is the client's, and `more` what it must be
+/// told of the server, whose process it is given.
+fn crowds(name: &str, role: &str, more: fn(u32) -> Vec<u64>) {
     const CONNECTIONS: u64 = 10;
     const CROWDS: u64 = 60;
-    story("stopped-sleeper", &["python3"], |stage| {
+    story(name, &["python3"], |stage| {
         let port = free_port();
         let mut server = stage.python("sleepers.py");
         server.args(["server", "epoll", &port.to_string()]);
         let mut server = stage.start("server", server);
         server.wait_listening(port);
         let mut client = stage.python("sleepers.py");
-        client.arg("crowd");
-        let numbers: [u64; 4] = [port.into(), CONNECTIONS, CROWDS, server.id().into()];
-        client.args(numbers.map(|n| n.to_string()));
+        client.arg(role);
+        let mut numbers = vec![port.into(), CONNECTIONS, CROWDS];
+        numbers.extend(more(server.id()));
+        client.args(numbers.iter().map(u64::to_string));
         let done = stage.run("client", client, Duration::from_secs(60));
         server.wait(Duration::from_secs(10)).success();
         let counted = counts(&done.stdout());
@@ -44,7 +57,7 @@ fn a_crowd_of_messages_for_a_sleeper_that_gets_no_cpu_goes_through_memory() {
             return;
         }
         if counted["quick"] < CROWDS * 9 / 10 {
-            return eprintln!("SKIPPED: stopped-sleeper: sends are too slow here: {counted:?}");
+            return eprintln!("SKIPPED: {name}: sends are too slow here: {counted:?}");
         }
         let [process] = &done.lane.processes[..] else {
             panic!("one process: {}", done.lane);

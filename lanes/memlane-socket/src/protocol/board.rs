@@ -291,6 +291,25 @@ fn posted(board: &Board, slot: usize) -> Option<&'static Conn> {
     unsafe { conn.as_ref() }
 }
 
+/// Calls `f` with each mark that peers made after `since`, up to `now`, and the connection that it came by.
+pub fn marks(since: u64, now: u64, mut f: impl FnMut(u64, &'static Conn)) {
+    any_hot_chunk(|board, ready| {
+        for mark in ready.marks.made_between(since, now) {
+            if let Some(conn) = posted(board, mark.slot) {
+                f(mark.at, conn);
+            }
+        }
+        false
+    });
+}
+
+/// When the peer of this connection says that it had the news that this side has not read yet.
+pub fn since_of(conn: &Conn) -> u64 {
+    let (chunk, slot) = (&conn.rx_chunk, &conn.rx_slot);
+    let board = &BOARDS[chunk.load(Ordering::Relaxed) as usize % CHUNKS];
+    since(board, slot.load(Ordering::Relaxed) as usize % SLOTS)
+}
+
 /// When the peer of this slot says that it had news. A lie only changes the position of the peer's own connection.
 #[inline]
 fn since(board: &Board, slot: usize) -> u64 {

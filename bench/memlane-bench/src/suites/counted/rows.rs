@@ -31,7 +31,7 @@ const fn program(
 
 /// Rows of programs, in the order of the tables. Names are those of the socket suite's rows; a test compares them.
 #[rustfmt::skip]
-pub(super) static WORKS: [Work; 5] = [
+pub(super) static WORKS: [Work; 6] = [
     program("sockperf", By::Sockperf, &["sockperf"], &[
         line("sockperf-pp", "sockperf ping-pong, 14 B (one way)", &["ping-pong", "14"]),
     ]),
@@ -51,6 +51,11 @@ pub(super) static WORKS: [Work; 5] = [
         line("iperf3", "iperf3, one stream", &[]),
         line("iperf3-p4", "iperf3 -P 4, four streams of one process", &["-P", "4"]),
     ]),
+    program("paced", By::Paced, &[], &[
+        line("paced-100-c50", "100 requests a second, 50 connections", &["100", "50"]),
+        line("paced-1k-c50", "1,000 requests a second, 50 connections", &["1000", "50"]),
+        line("paced-10k-c50", "10,000 requests a second, 50 connections", &["10000", "50"]),
+    ]),
 ];
 
 /// A part of the run: one of [`WORKS`], by its place.
@@ -58,7 +63,7 @@ pub(super) static WORKS: [Work; 5] = [
 pub(super) struct Part(pub(super) usize);
 
 impl plan::Part for Part {
-    const ALL: &'static [Self] = &[Part(0), Part(1), Part(2), Part(3), Part(4)];
+    const ALL: &'static [Self] = &[Part(0), Part(1), Part(2), Part(3), Part(4), Part(5)];
 
     fn word(self) -> &'static str {
         WORKS[self.0].group
@@ -124,10 +129,16 @@ impl Row {
         WORKS[self.work].group == "bulk"
     }
 
+    /// Whether the programs sleep most of the time.
+    pub(super) fn is_paced(&self) -> bool {
+        WORKS[self.work].group == "paced"
+    }
+
     /// What is aimed at.
     pub(super) fn metric(&self) -> &'static str {
         match self.line.id {
             "sockperf-pp" => "p50",
+            _ if self.is_paced() => "cpu",
             _ if self.is_bulk() => "throughput",
             _ => "rate",
         }
@@ -148,8 +159,8 @@ mod tests {
             let rows: usize = some.clone().map(|(rows, _)| rows).sum();
             (rows, some.map(|(_, systems)| *systems).max().unwrap_or(0))
         };
-        assert_eq!(of(&[], false), (9, 3));
-        assert_eq!(of(&[], true), (7, 3));
+        assert_eq!(of(&[], false), (12, 3));
+        assert_eq!(of(&[], true), (10, 3));
         assert_eq!(of(&["bulk", "tcp", "nocopy"], false), (3, 2));
         assert_eq!(of(&["nginx-16"], true), (1, 3));
     }

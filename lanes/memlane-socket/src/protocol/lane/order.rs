@@ -8,17 +8,20 @@
 //! * **Between rings and all else** (TCP, pipes, timers, listeners): a receiver that waits, reads or sends writes down
 //!   the time now and then ([`ReadyWords::looked`]). If that time is old, the receiver computes, or waits elsewhere,
 //!   and rings that become ready meanwhile have no position in the kernel's order. So the sender sends the first bytes
-//!   by TCP, and the kernel puts them in order. Bytes behind unread bytes change nothing, and go by the ring. A receiver
-//!   that sleeps until a bell rings is not away: the kernel puts the bell in order.
+//!   by TCP, and the kernel puts them in order. This message is a *mark*: what becomes ready in the next [`AWAY_US`] goes
+//!   by rings, and is reported behind it ([`memlane_core::marks`]). Bytes behind unread bytes change nothing, and go by
+//!   the ring. A receiver that sleeps until a bell rings is not away: the kernel puts the bell in order.
 //!
 //! News from a ring is thus at most [`AWAY_US`] newer than the receiver's last look, and is reported before the
-//! kernel's. Both words are hints: a peer that lies in them only changes the position of its own connection.
+//! kernel's; or it is as much newer than a mark, and is reported behind that. All these words are hints: a peer that lies
+//! in them only changes the order within one report.
 
 use crate::protocol::board;
 use crate::state::conn::{Conn, Dmb, SEEN_SELF};
 use crate::state::process::{self, PROCESS};
 use core::sync::atomic::Ordering;
 use memlane_core::layout::{ReadyWords, WANT_READY};
+use memlane_core::marks::Place;
 use memlane_core::ring::{Misbehaved, Tx};
 use memlane_core::stats::Counter;
 
@@ -43,8 +46,8 @@ pub(super) fn is_busy(conn: &Conn, now: u64) {
     }
 }
 
-/// Is the receiver away, and has it read everything? Then the next bytes go by TCP. The caller holds `tx_lock`; `now`
-/// is in `ticks`.
+/// Is the receiver away, has it read everything, and is there no mark behind which the next bytes belong? Then they go by
+/// TCP. The caller holds `tx_lock`; `now` is in `ticks`.
 #[inline]
 pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result<bool, Misbehaved> {
     if words.rx.0.flags.load(Ordering::Relaxed) & WANT_READY == 0 {
@@ -59,7 +62,10 @@ pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result
     if looked == 0 || now.saturating_sub(looked) < away {
         return Ok(false);
     }
-    tx.drained(words)
+    Ok(tx.drained(words)? && {
+        let slot = conn.tx_slot.load(Ordering::Relaxed) as usize;
+        ready.marks.place(slot, now, looked, away) != Place::BehindMark
+    })
 }
 
 /// When the receiver's set gets news of this connection. The sender writes it to the DMB before it publishes the bytes.

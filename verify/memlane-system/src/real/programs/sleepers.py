@@ -8,6 +8,8 @@ each connection. Prints how many answers were right.
 sleepers.py crowd PORT CONNECTIONS ROUNDS SERVER: talks over each connection until their lanes should be open; then, ROUNDS times,
 waits until the process SERVER sleeps, stops it, sends a request over each connection, and lets it go on. Prints how many answers
 were right, and how many crowds of requests were sent within a millisecond.
+sleepers.py busy PORT CONNECTIONS ROUNDS: the same, but the server computes for a while instead of being stopped: it has answered
+a request over one more connection that told it to.
 WAIT: epoll, poll, or recv: the server has a thread for each connection, and neither side waits for several at once.
 """
 import os
@@ -19,6 +21,8 @@ import threading
 import time
 
 SIZE = 100
+COMPUTE = b"c" * SIZE
+COMPUTE_SECONDS = 0.02
 
 
 def whole(conn):
@@ -78,6 +82,11 @@ def thread_for_each(port):
         live[-1].start()
 
 
+def compute(until):
+    while time.monotonic() < until:
+        pass
+
+
 def server(wait, port):
     if wait == "recv":
         return thread_for_each(port)
@@ -97,6 +106,8 @@ def server(wait, port):
             data = conns[fd].recv(65536)
             if data:
                 conns[fd].sendall(data)
+                if data == COMPUTE:
+                    compute(time.monotonic() + COMPUTE_SECONDS)
             else:
                 waits.unregister(fd)
                 conns.pop(fd).close()
@@ -145,8 +156,7 @@ def wait_for_state(process, state):
         time.sleep(0.001)
 
 
-def crowd(port, connections, rounds, process):
-    conns = connect(port, connections)
+def crowds(conns, rounds, begin_of_crowd, end_of_crowd):
     request = bytes(range(SIZE))
     right = quick = 0
     for _ in range(40):
@@ -154,23 +164,44 @@ def crowd(port, connections, rounds, process):
             conn.sendall(request)
             right += whole(conn) == request
     for _ in range(rounds):
-        time.sleep(0.01)  # longer than a receiver may look away
-        wait_for_state(process, "S")
-        os.kill(process, signal.SIGSTOP)
-        wait_for_state(process, "T")
+        begin_of_crowd()
         begin = time.monotonic()
         for conn in conns:
             conn.sendall(request)
         quick += time.monotonic() - begin < 0.001
-        os.kill(process, signal.SIGCONT)
+        end_of_crowd()
         for conn in conns:
             right += whole(conn) == request
     print(f"right={right} quick={quick}")
 
 
+AWAY_SECONDS = 0.01  # longer than a receiver may look away
+
+
+def crowd(port, connections, rounds, process):
+    def stop():
+        time.sleep(AWAY_SECONDS)
+        wait_for_state(process, "S")
+        os.kill(process, signal.SIGSTOP)
+        wait_for_state(process, "T")
+
+    crowds(connect(port, connections), rounds, stop, lambda: os.kill(process, signal.SIGCONT))
+
+
+def busy(port, connections, rounds):
+    teller, *conns = connect(port, connections + 1)
+
+    def keep_busy():
+        teller.sendall(COMPUTE)
+        whole(teller)
+        time.sleep(AWAY_SECONDS)
+
+    crowds(conns, rounds, keep_busy, lambda: None)
+
+
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
-    if role == "crowd":
-        crowd(*map(int, rest))
+    if role in ("crowd", "busy"):
+        {"crowd": crowd, "busy": busy}[role](*map(int, rest))
     else:
         {"server": server, "client": client}[role](rest[0], *map(int, rest[1:]))

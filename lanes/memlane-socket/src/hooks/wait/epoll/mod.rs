@@ -19,6 +19,7 @@
 )]
 
 mod ctl;
+mod marked;
 mod nap;
 mod oneshot;
 mod park;

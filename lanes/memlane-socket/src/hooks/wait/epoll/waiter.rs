@@ -1,5 +1,6 @@
 //! `epoll_wait`: rings first, a spin, then the kernel.
 
+use super::marked::Marked;
 use super::nap::nap;
 use super::park::AllParked;
 use super::*;
@@ -59,11 +60,14 @@ pub(super) struct Round {
     /// Registrations to look at again afterwards; `kept` of them.
     again: [*mut Reg; 64],
     kept: usize,
+    /// The kernel's events behind which some of the rings' events belong.
+    marked: Marked,
 }
 
 impl Round {
     fn new() -> Round {
         Round {
+            marked: Marked::NONE,
             filled: 0,
             asked: false,
             again: [core::ptr::null_mut(); 64],
@@ -300,6 +304,9 @@ impl Waiter<'_> {
             (false, false) => 0,
         };
         let mut round = Round::new();
+        if asks_kernel {
+            round.marked = Marked::find(self.ep, now);
+        }
         self.report_rings(&mut round, places - share);
         if round.filled == 0 && places > share {
             return 0; // the caller asks the kernel, or sleeps in it
@@ -347,6 +354,9 @@ impl Waiter<'_> {
                 u64: reg.data.load(Ordering::Relaxed),
             };
             round.add(self.out, event, &(0..compared));
+            if !round.asked {
+                round.marked.count(conn);
+            }
             if asked & ET == 0 {
                 round.again[round.kept] = ptr(reg);
                 round.kept += 1;
@@ -369,6 +379,8 @@ impl Waiter<'_> {
         }
         let by_kernel = first..round.filled;
         round.asked = true;
+        let news = &mut self.out[..round.filled];
+        round.marked.put_behind(news, first);
         self.report_rings(round, places);
         if got == 0 || round.filled < places {
             return ep.turns.forget(); // at least one side has reported all it had
