@@ -412,7 +412,7 @@ pub struct Conn {
     pub regs: [Reg; REGS],
     /// The program's own values of the options that the lane sets: see `lane::tune`.
     pub tuned: [AtomicI32; TUNED],
-    /// `ticks` at which a sender last asked TCP whether the peer lives.
+    /// `ticks` at which a sender last made sure that the peer lives; the lowest bit: see `lane::send`.
     pub looked: AtomicU64,
     /// `ticks` at which a poll last asked the kernel.
     pub glanced: AtomicU64,

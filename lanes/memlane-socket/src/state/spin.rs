@@ -264,6 +264,9 @@ fn let_others_run(
             break;
         }
         if took < ALONE_US * per_us {
+            if runnable::is_cpu_the_only_one() {
+                break; // nobody else runs, so nobody sends
+            }
             // The awaited peer may be at work on another CPU.
             for _ in 0..64 {
                 core::hint::spin_loop();
@@ -527,6 +530,30 @@ mod tests {
         );
         t.stream.store(0, Ordering::Relaxed);
         runnable::PRETENDED.store(0, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn on_the_only_cpu_a_wait_ends_when_nobody_else_wants_to_run() {
+        let _alone = PRETENDS.lock();
+        thread::tests::set_own_locator();
+        runnable::PRETENDED_CPUS.store(1, Ordering::Relaxed);
+        let budget = 10_000 * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+        // Others want this CPU, too: of many waits, some find it free.
+        let looks = (0..200).map(|_| {
+            let mut looks = 0;
+            let never = || {
+                looks += 1;
+                false
+            };
+            assert_eq!(turn(budget, false, never, || 0), Spun::Nothing);
+            looks
+        });
+        assert_eq!(
+            looks.min(),
+            Some(2),
+            "one look before the yield, one behind it"
+        );
+        runnable::PRETENDED_CPUS.store(0, Ordering::Relaxed);
     }
 
     #[test]

@@ -26,6 +26,8 @@ use memlane_sys::time::ticks;
 
 /// How often a sender asks TCP whether the peer still lives, in microseconds.
 const LOOK_EVERY_US: u64 = 500;
+/// In `Conn::looked`, whose lowest bit is no part of the time: the peer had read everything when it was last looked for.
+const UNPROVEN: u64 = 1;
 /// A send publishes after this many bytes at the latest, so that the receiver copies while the sender does.
 const PUBLISHED_AT_ONCE: usize = 128 * 1024;
 /// The most bytes that one promise gives to TCP. After that the sender asks the ring again.
@@ -257,19 +259,38 @@ fn handlers_run() -> u32 {
     thread::current().signals.load(Ordering::Relaxed)
 }
 
-/// Asks TCP now and then whether the peer lives. A peer that closes says so; a peer that is killed cannot, and this
-/// side would write into its ring for ever. Returns the time in `ticks`.
+/// Makes sure now and then that the peer lives. A peer that closes says so; a peer that is killed cannot, and this side would
+/// write into its ring for ever. Returns the time in `ticks`.
 #[inline]
 pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let now = ticks();
-    if now.wrapping_sub(conn.looked.load(Ordering::Relaxed))
-        > LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed)
-        && !is_receiver_parked(conn)
-    {
-        conn.looked.store(now, Ordering::Relaxed);
-        look_now(conn);
+    let looked = conn.looked.load(Ordering::Relaxed);
+    let every = LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
+    let is_due = now.wrapping_sub(looked) > every;
+    if (is_due || looked & UNPROVEN != 0) && !is_receiver_parked(conn) {
+        prove_life(conn, now, is_due);
     }
     now
+}
+
+/// A peer that has read everything lived until then. The bytes that are sent now may be the first that it does not read, so
+/// the next send looks again. Any other peer is asked for at TCP.
+#[inline(never)]
+fn prove_life(conn: &Conn, now: u64, is_due: bool) {
+    let has_read = has_read_everything(conn);
+    let mark = if is_due && has_read { UNPROVEN } else { 0 };
+    conn.looked.store(now & !UNPROVEN | mark, Ordering::Relaxed);
+    if !has_read {
+        look_now(conn);
+    }
+}
+
+/// Has the receiver read everything that was published? A peer that lies in the two words is asked for less often.
+fn has_read_everything(conn: &Conn) -> bool {
+    conn.tx_lane().is_some_and(|lane| {
+        let published = lane.words.sent.0.published.load(Ordering::Relaxed);
+        lane.words.consumed.0.load(Ordering::Relaxed) == published
+    })
 }
 
 /// Is the receiver parked? Then the bytes go by TCP, which reports a dead peer by itself.

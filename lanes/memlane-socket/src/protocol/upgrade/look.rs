@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a process whose own handshakes are over looks for what others have said, in µs. A look takes two system calls; a
 /// client waits for 200 ms before it asks elsewhere.
-const LOOK_EVERY_US: u64 = 20_000;
+const LOOK_EVERY_US: u64 = 50_000;
 /// `ticks` of the last such look. Any thread writes it, relaxed: it only spaces the looks.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 
