@@ -18,13 +18,18 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long a thread works for the only request under way before it takes the kernel's next one.
+/// How long a thread works for the requests under way before it takes the kernel's next one.
 const LINGER: Duration = Duration::from_micros(10);
-/// After this many requests in a row that found no other one under way, a program waits for each answer.
-const ALONE: u32 = 32;
-/// Of this many such requests, the first two are sent without lingering: if the program asks for more meanwhile, the
-/// second one finds the first under way.
-const PROBE_EVERY: u32 = 128;
+/// With at most this many requests under way at once, programs wait for their answers, rather than ask for more meanwhile.
+const FEW: usize = 10;
+/// Of this many requests …
+const PROBE_EVERY: u32 = 256;
+/// … the first ones are sent without lingering, which shows how many come to be under way …
+const PROBES: u32 = 16;
+/// … unless these first ones had nothing beside them.
+const PROBES_ALONE: u32 = 2;
+/// After so many lingers in vain, the volume is too slow for them until the next probes.
+const IN_VAIN: u32 = 16;
 /// Trims and the like of one request that are under way at once: it may have very many.
 const WINDOW: usize = 8;
 
@@ -44,8 +49,7 @@ struct State {
     done: Vec<Done>,
     /// To be answered when the lock is open.
     finished: Vec<Job>,
-    /// Requests in a row that found no other one under way.
-    alone: u32,
+    load: Load,
     stopping: bool,
 }
 
@@ -114,7 +118,7 @@ impl Lane {
                 next: 0,
                 done: Vec::new(),
                 finished: Vec::new(),
-                alone: ALONE,
+                load: Load::default(),
                 stopping: false,
             }),
         })
@@ -283,12 +287,41 @@ pub(super) struct Target {
     pub(super) hold: Hold,
 }
 
+/// How many requests come to be under way at once.
+#[derive(Default)]
+struct Load {
+    /// Requests so far, of [`PROBE_EVERY`].
+    asked: u32,
+    /// The most requests under way since the last probes began.
+    most: usize,
+    /// Lingers in a row that found nothing.
+    in_vain: u32,
+}
+
+impl Load {
+    /// One more request: so many are under way now.
+    fn one_more(&mut self, under_way: usize) {
+        self.asked = (self.asked + 1) % PROBE_EVERY;
+        if self.asked == 0 {
+            (self.most, self.in_vain) = (0, 0);
+        }
+        self.most = self.most.max(under_way);
+    }
+
+    /// Do programs wait for their answers? If not, requests are taken first.
+    fn lingers(&self) -> bool {
+        let probes = if self.most <= 1 { PROBES_ALONE } else { PROBES };
+        self.asked >= probes && self.most <= FEW && self.in_vain < IN_VAIN
+    }
+
+    fn lingered(&mut self, found: bool) {
+        self.in_vain = if found { 0 } else { self.in_vain + 1 };
+    }
+}
+
 impl State {
     fn open(&mut self, job: Job) -> u32 {
-        self.alone = match self.jobs.is_empty() {
-            true => self.alone.wrapping_add(1),
-            false => 0,
-        };
+        self.load.one_more(self.jobs.len() + 1);
         while self.jobs.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -345,9 +378,10 @@ impl State {
         let (mut changed, mut empty) = (false, 0);
         loop {
             self.queue.push();
-            if self.jobs.len() == 1 && self.lingers() {
-                // There is nothing to send until it is done: no other thread need wake up for its answer.
-                let _ = self.queue.linger(LINGER);
+            if !self.jobs.is_empty() && self.load.lingers() {
+                // There is little to send until something is done: no other thread need wake up for its answer.
+                let found = self.queue.linger(LINGER);
+                self.load.lingered(found);
             }
             let mut done = std::mem::take(&mut self.done);
             let n = self.queue.reap(&mut done);
@@ -368,11 +402,6 @@ impl State {
                 return true;
             }
         }
-    }
-
-    /// Does a program that waits for each answer ask? If not, requests are taken first.
-    fn lingers(&self) -> bool {
-        self.alone >= ALONE && self.alone % PROBE_EVERY >= 2
     }
 
     fn take(&mut self, part: Done) {
@@ -596,30 +625,50 @@ mod tests {
     }
 
     #[test]
-    fn the_only_request_is_answered_by_the_thread_that_took_it() {
+    fn few_requests_are_answered_by_the_thread_that_took_them() {
         let count = Arc::new(AtomicU32::new(0));
         let volume = Lingering(MemVolume::new(1 << 20).unwrap(), Arc::clone(&count));
         let lane = Lane::new(&volume).unwrap();
         let ask = || {
             let (tell, told) = sync_channel(1);
             lane.read(Answer::Thread(tell), &volume.info(), 0, 4096);
-            told
+            told.try_recv().is_ok()
         };
         let lingered = || count.swap(0, Ordering::Relaxed);
-        assert!(ask().try_recv().is_ok() && lingered() == 1);
-        // Now and then, it is seen whether more would come meanwhile.
-        lane.lock().alone = PROBE_EVERY - 1;
-        let probe = ask();
-        assert!(probe.try_recv().is_err() && lingered() == 0);
-        // More comes: for a while, requests are taken first.
-        let second = ask();
-        assert!(second.try_recv().is_err() && lingered() == 0);
-        assert_eq!(lane.lock().alone, 0);
-        lane.lock().jobs.clear();
-        for _ in 1..ALONE {
-            assert!(ask().try_recv().is_err() && lingered() == 0);
+        let begin_probes = || lane.lock().load.asked = PROBE_EVERY - 1;
+        // The first ones show that nothing else is under way.
+        begin_probes();
+        for _ in 0..PROBES_ALONE {
+            assert!(!ask() && lingered() == 0);
             lane.lock().jobs.clear();
         }
-        assert!(ask().try_recv().is_ok() && lingered() == 1);
+        assert!(ask() && lingered() == 1);
+        // Several at once, but few.
+        begin_probes();
+        for _ in 0..PROBES {
+            assert!(!ask() && lingered() == 0);
+            if lane.lock().jobs.len() == FEW {
+                lane.lock().jobs.clear();
+            }
+        }
+        assert!(ask() && lingered() == 1);
+        // So many that they are taken first.
+        begin_probes();
+        for _ in 0..FEW + PROBES as usize {
+            assert!(!ask() && lingered() == 0);
+        }
+    }
+
+    #[test]
+    fn lingers_in_vain_end_until_the_next_probes() {
+        let mut load = Load::default();
+        (0..PROBES_ALONE).for_each(|_| load.one_more(1));
+        (0..IN_VAIN).for_each(|_| {
+            assert!(load.lingers());
+            load.lingered(false);
+        });
+        assert!(!load.lingers());
+        (0..PROBE_EVERY).for_each(|_| load.one_more(1));
+        assert!(load.lingers());
     }
 }
