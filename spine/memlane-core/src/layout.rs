@@ -187,6 +187,9 @@ pub struct ReadyWords<W: Words = Cpu> {
     pub asleep: W::U32,
     /// 1: the sender can ring the chunk's bell. Written by the sender, read by the receiver before it relies on the bell.
     pub rings: W::U32,
+    /// The newest of the marks; 0: there is none. Written by the sender (compare and exchange) before it writes the mark
+    /// itself, read by both, a hint. On the line of `bits`, so that a receiver which finds it old need not look at `marks`.
+    pub marked: W::U64,
     /// The places of rings' news in the kernel's list.
     pub marks: Marks<W>,
 }
@@ -194,8 +197,8 @@ pub struct ReadyWords<W: Words = Cpu> {
 /// The number of marks in [`Marks`]: one cache line of them.
 pub const MARKS: usize = 8;
 
-/// When senders sent a message by TCP to mark its place, and for which DMB; 0: no mark. Written by the sender (compare and
-/// exchange), while the receiver does not look at its rings; read by both, a hint. See [`crate::marks`].
+/// When senders sent a message by TCP to mark its place, and for which DMB; 0: no mark. Written by the sender, while the
+/// receiver does not look at its rings; read by both, a hint. See [`crate::marks`].
 #[repr(C, align(64))]
 pub struct Marks<W: Words>(pub [W::U64; MARKS]);
 
@@ -240,6 +243,7 @@ const _: () = {
     assert!(offset_of!(ReadyWords, looked) == 8);
     assert!(offset_of!(ReadyWords, asleep) == 16);
     assert!(offset_of!(ReadyWords, rings) == 20);
+    assert!(offset_of!(ReadyWords, marked) == 24);
     assert!(offset_of!(ReadyWords, marks) == 64);
     assert!(size_of::<ReadyWords>() == 128);
     assert!(size_of::<ChunkHeader>() <= DMBS_AT);

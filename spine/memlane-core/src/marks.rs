@@ -5,9 +5,9 @@
 //! gives that message a place in its list. The sender notes when this was, and for which DMB. News that come by rings in
 //! the time behind it need no place of their own: the receiver reports them behind the mark.
 //!
-//! Both sides can write the words. Whoever lies in them moves the reports of its own connections, and no others.
+//! Both sides can write the words. A lie in them changes the order within one report; no event is lost or added.
 
-use crate::layout::{Marks, SLOTS};
+use crate::layout::{ReadyWords, SLOTS};
 use crate::sync::{Exchange, Word, Words};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -43,39 +43,45 @@ impl Mark {
     }
 }
 
-impl<W: Words> Marks<W>
+impl<W: Words> ReadyWords<W>
 where
     W::U64: Exchange<u64>,
 {
     /// For the sender: where do the first news of DMB `slot` belong, `now`? `looked` is when the receiver last looked, and
     /// `apart` is how long a mark holds, all in `ticks`. Of several senders that need a mark, one makes it.
     pub fn place(&self, slot: usize, now: u64, looked: u64, apart: u64) -> Place {
-        let (mut newest, mut oldest) = (0, (u64::MAX, &self.0[0]));
-        for word in &self.0 {
-            let known = word.load(Relaxed);
-            newest = newest.max(known);
-            if known < oldest.0 {
-                oldest = (known, word);
-            }
-        }
-        let newest = Mark::of(newest).at;
-        if newest > looked && now.saturating_sub(newest) < apart {
+        let newest = self.marked.load(Relaxed);
+        let made = Mark::of(newest).at;
+        if made > looked && now.saturating_sub(made) < apart {
             return Place::BehindMark;
         }
-        let (known, word) = oldest;
-        if Mark::of(known).at > looked {
+        let (mut oldest, mut at) = (u64::MAX, &self.marks.0[0]);
+        for word in &self.marks.0 {
+            let known = word.load(Relaxed);
+            if known < oldest {
+                (oldest, at) = (known, word);
+            }
+        }
+        if Mark::of(oldest).at > looked {
             return Place::NoRoom;
         }
         let mark = now & !SLOT_MASK | slot as u64 & SLOT_MASK;
-        match word.compare_exchange(known, mark) {
-            Ok(_) => Place::IsMark,
-            Err(_) => Place::BehindMark,
+        if self.marked.compare_exchange(newest, mark).is_err() {
+            return Place::BehindMark;
         }
+        at.store(mark, Relaxed);
+        Place::IsMark
+    }
+
+    /// For the receiver: was a mark made after `since`?
+    #[inline]
+    pub fn is_marked_since(&self, since: u64) -> bool {
+        self.marked.load(Relaxed) > since
     }
 
     /// For the receiver: the marks that were made after `since`, in no order. A time that is still to come is a lie.
-    pub fn made_between(&self, since: u64, now: u64) -> impl Iterator<Item = Mark> {
-        let marks = self.0.iter().map(|word| Mark::of(word.load(Relaxed)));
+    pub fn marks_between(&self, since: u64, now: u64) -> impl Iterator<Item = Mark> {
+        let marks = self.marks.0.iter().map(|word| Mark::of(word.load(Relaxed)));
         marks.filter(move |mark| mark.at > since && mark.at <= now)
     }
 }
@@ -83,14 +89,21 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::MARKS;
+    use crate::layout::{AWAKE, MARKS, Marks};
     use crate::sync::Cpu;
-    use core::sync::atomic::AtomicU64;
+    use core::sync::atomic::{AtomicU32, AtomicU64};
 
     const APART: u64 = 1000;
 
-    fn none() -> Marks<Cpu> {
-        Marks([const { AtomicU64::new(0) }; MARKS])
+    fn none() -> ReadyWords<Cpu> {
+        ReadyWords {
+            bits: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            asleep: AtomicU32::new(AWAKE),
+            rings: AtomicU32::new(0),
+            marked: AtomicU64::new(0),
+            marks: Marks([const { AtomicU64::new(0) }; MARKS]),
+        }
     }
 
     #[test]
@@ -102,7 +115,8 @@ mod tests {
             Place::BehindMark
         );
         assert_eq!(marks.place(7, 64_000 + APART, 10_000, APART), Place::IsMark);
-        let mut found: Vec<_> = marks.made_between(10_000, 70_000).collect();
+        assert!(marks.is_marked_since(64_000 + APART - 100) && !marks.is_marked_since(66_000));
+        let mut found: Vec<_> = marks.marks_between(10_000, 70_000).collect();
         found.sort_by_key(|mark| mark.at);
         let at = |at, slot| Mark { at, slot };
         assert_eq!(found, [at(64_000, 5), at((64_000 + APART) & !SLOT_MASK, 7)]);
@@ -127,14 +141,14 @@ mod tests {
             marks.place(9, at(MARKS), at(MARKS) - 1, APART),
             Place::IsMark
         );
-        assert_eq!(marks.made_between(10_000, u64::MAX).count(), MARKS);
+        assert_eq!(marks.marks_between(10_000, u64::MAX).count(), MARKS);
     }
 
     #[test]
     fn a_receiver_believes_no_mark_of_a_time_to_come() {
         let marks = none();
-        marks.0[3].store(u64::MAX, Relaxed);
-        assert_eq!(marks.made_between(0, 1 << 40).count(), 0);
+        marks.marks.0[3].store(u64::MAX, Relaxed);
+        assert_eq!(marks.marks_between(0, 1 << 40).count(), 0);
     }
 
     #[test]

@@ -126,6 +126,7 @@ where
                 looked: AtomicU64::new(0),
                 asleep: AtomicU32::new(AWAKE),
                 rings: AtomicU32::new(1),
+                marked: AtomicU64::new(0),
                 marks: Marks(core::array::from_fn(|_| AtomicU64::new(0))),
             },
             published: [AtomicU32::new(0), AtomicU32::new(0)],

@@ -28,7 +28,7 @@ const PROBE_EVERY: u32 = 256;
 const PROBES: u32 = 16;
 /// … unless these first ones had nothing beside them.
 const PROBES_ALONE: u32 = 2;
-/// After so many lingers in vain, the volume is too slow for them until the next probes.
+/// A volume that answers none of this many lingers in a row is too slow: the thread does not linger until the next probes.
 const IN_VAIN: u32 = 16;
 /// Trims and the like of one request that are under way at once: it may have very many.
 const WINDOW: usize = 8;
@@ -287,7 +287,7 @@ pub(super) struct Target {
     pub(super) hold: Hold,
 }
 
-/// How many requests come to be under way at once.
+/// Counts how many requests come to be under way at once, and whether lingering for them pays.
 #[derive(Default)]
 struct Load {
     /// Requests so far, of [`PROBE_EVERY`].
@@ -299,7 +299,7 @@ struct Load {
 }
 
 impl Load {
-    /// One more request: so many are under way now.
+    /// Counts a new request. `under_way` is the number of requests under way, with this one.
     fn one_more(&mut self, under_way: usize) {
         self.asked = (self.asked + 1) % PROBE_EVERY;
         if self.asked == 0 {

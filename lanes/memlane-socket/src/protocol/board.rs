@@ -291,10 +291,16 @@ fn posted(board: &Board, slot: usize) -> Option<&'static Conn> {
     unsafe { conn.as_ref() }
 }
 
+/// Has any peer made a mark after `since`?
+#[inline]
+pub fn is_marked_since(since: u64) -> bool {
+    any_hot_chunk(|_, ready| ready.is_marked_since(since))
+}
+
 /// Calls `f` with each mark that peers made after `since`, up to `now`, and the connection that it came by.
 pub fn marks(since: u64, now: u64, mut f: impl FnMut(u64, &'static Conn)) {
     any_hot_chunk(|board, ready| {
-        for mark in ready.marks.made_between(since, now) {
+        for mark in ready.marks_between(since, now) {
             if let Some(conn) = posted(board, mark.slot) {
                 f(mark.at, conn);
             }

@@ -68,7 +68,7 @@ fn the_page_about_chunks_tells_the_real_offsets() {
     use sync::Cpu;
     let header = fields!(0, ChunkHeader, ChunkHeader: magic ring_size version reserved ready);
     let ready_at = offset_of!(ChunkHeader, ready);
-    let ready = fields!(ready_at, ReadyWords, ReadyWords: bits looked asleep rings marks);
+    let ready = fields!(ready_at, ReadyWords, ReadyWords: bits looked asleep rings marked marks);
     let dmb = fields!(0, DmbWords<Cpu>, DmbWords:
         consumed rx sent tx runs windows waits
     );

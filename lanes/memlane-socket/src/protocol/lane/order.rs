@@ -62,10 +62,15 @@ pub(super) fn is_away(conn: &Conn, tx: &mut Tx, words: &Dmb, now: u64) -> Result
     if looked == 0 || now.saturating_sub(looked) < away {
         return Ok(false);
     }
-    Ok(tx.drained(words)? && {
-        let slot = conn.tx_slot.load(Ordering::Relaxed) as usize;
-        ready.marks.place(slot, now, looked, away) != Place::BehindMark
-    })
+    Ok(tx.drained(words)? && goes_by_tcp(conn, now, looked, away))
+}
+
+/// Must the first news for a receiver that is away go by TCP, because they make a mark, or none can be made? `looked` is when
+/// the receiver last looked, and `away` is how long a mark holds, in `ticks`.
+#[cold]
+fn goes_by_tcp(conn: &Conn, now: u64, looked: u64, away: u64) -> bool {
+    let slot = conn.tx_slot.load(Ordering::Relaxed) as usize;
+    ready_words(conn).place(slot, now, looked, away) != Place::BehindMark
 }
 
 /// When the receiver's set gets news of this connection. The sender writes it to the DMB before it publishes the bytes.

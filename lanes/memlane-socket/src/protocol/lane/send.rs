@@ -267,38 +267,31 @@ pub(super) fn look_for_death(conn: &Conn) -> u64 {
     let looked = conn.looked.load(Ordering::Relaxed);
     let every = LOOK_EVERY_US * PROCESS.ticks_per_us.load(Ordering::Relaxed);
     let is_due = now.wrapping_sub(looked) > every;
-    if (is_due || looked & UNPROVEN != 0) && !is_receiver_parked(conn) {
+    if is_due || looked & UNPROVEN != 0 {
         prove_life(conn, now, is_due);
     }
     now
 }
 
 /// A peer that has read everything lived until then. The bytes that are sent now may be the first that it does not read, so
-/// the next send looks again. Any other peer is asked for at TCP.
-#[inline(never)]
+/// the next send looks again. Any other peer is asked for at TCP. To a parked receiver the bytes go by TCP, which reports a
+/// dead peer by itself. A peer that lies in its words is asked for less often.
+#[cold]
 fn prove_life(conn: &Conn, now: u64, is_due: bool) {
-    let has_read = has_read_everything(conn);
+    let open = conn.tx_mode() == TxMode::Open;
+    let Some(LaneView { words, .. }) = conn.tx_lane().filter(|_| open) else {
+        return;
+    };
+    if words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0 {
+        return;
+    }
+    let published = words.sent.0.published.load(Ordering::Relaxed);
+    let has_read = words.consumed.0.load(Ordering::Relaxed) == published;
     let mark = if is_due && has_read { UNPROVEN } else { 0 };
     conn.looked.store(now & !UNPROVEN | mark, Ordering::Relaxed);
     if !has_read {
         look_now(conn);
     }
-}
-
-/// Has the receiver read everything that was published? A peer that lies in the two words is asked for less often.
-fn has_read_everything(conn: &Conn) -> bool {
-    conn.tx_lane().is_some_and(|lane| {
-        let published = lane.words.sent.0.published.load(Ordering::Relaxed);
-        lane.words.consumed.0.load(Ordering::Relaxed) == published
-    })
-}
-
-/// Is the receiver parked? Then the bytes go by TCP, which reports a dead peer by itself.
-fn is_receiver_parked(conn: &Conn) -> bool {
-    let open = conn.tx_mode() == TxMode::Open;
-    conn.tx_lane()
-        .filter(|_| open)
-        .is_none_or(|lane| lane.words.rx.0.flags.load(Ordering::Relaxed) & PARKED != 0)
 }
 
 #[cold]

@@ -25,7 +25,7 @@ pub(super) struct Marked {
 }
 
 impl Marked {
-    pub(super) const NONE: Marked = Marked {
+    const NONE: Marked = Marked {
         stretches: [Stretch {
             at: 0,
             data: 0,
@@ -35,12 +35,18 @@ impl Marked {
         passed: 0,
     };
 
-    /// The marks that were made in this set since the kernel was last asked. The caller has harvested: so it finds the mark
-    /// behind which any ring's news belong.
-    pub(super) fn find(ep: &Ep, now: u64) -> Marked {
-        let mut found = Marked::NONE;
+    /// The marks that were made in this set since the kernel was last asked, if there are any. The caller has harvested: so
+    /// it finds the mark behind which any ring's news belong.
+    pub(super) fn find(ep: &Ep) -> Option<Marked> {
         let asked = ep.asked.load(Ordering::Relaxed);
-        board::marks(asked, now, |at, conn| {
+        board::is_marked_since(asked).then(|| Marked::find_since(ep, asked))
+    }
+
+    #[cold]
+    fn find_since(ep: &Ep, asked: u64) -> Marked {
+        let mut found = Marked::NONE;
+        // Not up to when the wait began: a thread that spins without getting the CPU misses what is marked meanwhile.
+        board::marks(asked, ticks(), |at, conn| {
             let regs = conn.regs.iter();
             for reg in regs.filter(|reg| belongs_to(reg, ep)) {
                 found.insert(at, reg.data.load(Ordering::Relaxed));
@@ -66,9 +72,7 @@ impl Marked {
 
     /// Counts a ring's event. The caller reports events in the order of their news.
     pub(super) fn count(&mut self, conn: &Conn) {
-        if self.count > 0 {
-            self.count_news(board::since_of(conn));
-        }
+        self.count_news(board::since_of(conn));
     }
 
     fn count_news(&mut self, since: u64) {

@@ -61,13 +61,13 @@ pub(super) struct Round {
     again: [*mut Reg; 64],
     kept: usize,
     /// The kernel's events behind which some of the rings' events belong.
-    marked: Marked,
+    marked: Option<Marked>,
 }
 
 impl Round {
     fn new() -> Round {
         Round {
-            marked: Marked::NONE,
+            marked: None,
             filled: 0,
             asked: false,
             again: [core::ptr::null_mut(); 64],
@@ -305,7 +305,7 @@ impl Waiter<'_> {
         };
         let mut round = Round::new();
         if asks_kernel {
-            round.marked = Marked::find(self.ep, now);
+            round.marked = Marked::find(self.ep);
         }
         self.report_rings(&mut round, places - share);
         if round.filled == 0 && places > share {
@@ -354,8 +354,8 @@ impl Waiter<'_> {
                 u64: reg.data.load(Ordering::Relaxed),
             };
             round.add(self.out, event, &(0..compared));
-            if !round.asked {
-                round.marked.count(conn);
+            if let Some(marked) = round.marked.as_mut().filter(|_| !round.asked) {
+                marked.count(conn);
             }
             if asked & ET == 0 {
                 round.again[round.kept] = ptr(reg);
@@ -379,8 +379,9 @@ impl Waiter<'_> {
         }
         let by_kernel = first..round.filled;
         round.asked = true;
-        let news = &mut self.out[..round.filled];
-        round.marked.put_behind(news, first);
+        if let Some(marked) = &round.marked {
+            marked.put_behind(&mut self.out[..round.filled], first);
+        }
         self.report_rings(round, places);
         if got == 0 || round.filled < places {
             return ep.turns.forget(); // at least one side has reported all it had
