@@ -1,0 +1,117 @@
+//! Guests with an RDMA device made of software (rxe, RoCE).
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use memlane_fixtures::guest::{self, Guest, Kernel};
+use memlane_system::blocks::{has, memlane, must};
+
+/// Debian 12's newer kernel.
+const NEWER: &str = "linux-image-6.12-amd64";
+/// Emulated, everything takes ten times as long.
+const LIMIT: Duration = Duration::from_secs(240);
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
+
+/// A program without what only a debugger needs: all of it is in the guest's memory.
+fn stripped(from: &Path, folder: &Path) -> PathBuf {
+    let small = folder.join(from.file_name().expect("a file"));
+    let mut strip = Command::new("strip");
+    strip.args(["-o", text(&small), text(from)]);
+    must(strip);
+    small
+}
+
+fn found(program: &str) -> PathBuf {
+    let mut which = Command::new("/bin/sh");
+    which.args(["-c", &format!("readlink -f $(command -v {program})")]);
+    PathBuf::from(must(which).trim())
+}
+
+/// rdma-core, as far as it is loaded at run time.
+fn rdma_core(mut guest: Guest) -> Result<Guest, String> {
+    for library in [
+        "libibverbs.so.1",
+        "librdmacm.so.1",
+        "libibverbs/librxe-rdmav34.so",
+        "libgcc_s.so.1",
+    ] {
+        let place = format!("{LIBRARIES}/{library}");
+        guest = guest.program(Path::new(&place), &place)?;
+    }
+    let driver = "/etc/libibverbs.d/rxe.driver";
+    Ok(guest.file(Path::new(driver), driver))
+}
+
+pub(crate) fn guest(kernel: &Kernel, more: &[&str], folder: &Path) -> Result<Guest, String> {
+    let modules = [
+        "crc32_generic",
+        "veth",
+        "rdma_rxe",
+        "rdma_ucm",
+        "ib_uverbs",
+        "fuse",
+    ];
+    let mut guest = Guest::new(kernel)
+        .modules(&modules)
+        .modules(more)
+        .memory(768)
+        .cpus(2)
+        .limit(LIMIT)
+        .program(&stripped(&memlane(), folder), "/bin/memlane")?;
+    for program in ["ip", "rdma"] {
+        guest = guest.program(&found(program), &format!("/opt/{program}"))?;
+    }
+    rdma_core(guest)
+}
+
+/// Mainline's RTRS and RNBD, built for this kernel; where `./dev test-kernels` has put them.
+const MODULES: &str = "MEMLANE_RNBD_MODULES";
+
+/// Mainline's modules of one end.
+pub(crate) const MAINLINE_CLIENT: &[&str] = &["rtrs-core", "rtrs-client", "rnbd-client"];
+pub(crate) const MAINLINE_SERVER: &[&str] = &["brd", "rtrs-core", "rtrs-server", "rnbd-server"];
+
+/// The kernel with mainline's modules.
+fn with_mainline(kernel: Kernel) -> Result<Kernel, String> {
+    let folder = std::env::var_os(MODULES).map(PathBuf::from);
+    let folder = folder.ok_or_else(|| format!("{MODULES} is not set: ./dev test-kernels"))?;
+    let names = [
+        "rtrs-core",
+        "rtrs-client",
+        "rtrs-server",
+        "rnbd-client",
+        "rnbd-server",
+    ];
+    let mut kernel = kernel;
+    for name in names {
+        kernel = kernel.with_module(&folder.join(format!("{name}.ko")));
+    }
+    Ok(kernel)
+}
+
+/// The kernel of the guests, with mainline's modules if the story has any; `None`: something is missing here, which is said.
+pub(crate) fn kernel(test: &str, mainline: &[&str]) -> Option<Kernel> {
+    let missing = ["strip", "ip", "rdma"]
+        .into_iter()
+        .find(|program| !has(program));
+    let missing = missing.map(|program| format!("no {program}"));
+    let library = Path::new(LIBRARIES).join("librdmacm.so.1");
+    let missing = missing.or_else(|| (!library.exists()).then(|| "no rdma-core".into()));
+    let ready = match missing {
+        Some(missing) => Err(missing),
+        None => guest::qemu().and_then(|()| Kernel::of_package(NEWER)),
+    };
+    let ready = ready.and_then(|kernel| match mainline {
+        [] => Ok(kernel),
+        _ => with_mainline(kernel),
+    });
+    ready
+        .inspect_err(|why| eprintln!("SKIPPED {test}: {why}"))
+        .ok()
+}

@@ -1,0 +1,144 @@
+//! Volumes over RDMA between two machines (guests), that lose a link or a device.
+//!
+//! `./dev test-kernels` runs all stories.
+#![cfg(target_arch = "x86_64")]
+
+mod rdma;
+
+use std::path::Path;
+
+use memlane_fixtures::guest::{Guest, Running};
+use memlane_system::harness::TempDir;
+use rdma::{guest, kernel};
+
+/// Two links, each with an RDMA device at both ends. `ME` is the last part of this machine's addresses.
+const DEVICES: &str = r"
+export PATH=/bin
+export XDG_RUNTIME_DIR=/run
+mkdir -p /vols /mnt /var
+/opt/ip link set lo up
+for n in 1 2; do
+    link=eth$((n - 1))
+    /opt/ip link set $link up
+    /opt/ip addr add 192.0.2.$((n * 16 + ME))/28 dev $link
+    /opt/rdma link add rxe$n type rxe netdev $link
+done
+";
+
+/// Serves until a line is typed.
+const SERVER: &str = r"
+dd if=/dev/zero of=/vols/disk bs=1M count=16 2>/dev/null
+memlane serve --root /vols --listen rdma://192.0.2.17 --listen rdma://192.0.2.33 --insecure --queue-depth 128 &
+sleep 2
+echo server-is-up
+read word </dev/console
+md5sum /vols/disk
+";
+
+/// Maps the volume over both links.
+const CLIENT: &str = r#"
+tries=0
+until memlane map --heartbeat 1s --path rdma://192.0.2.17 --path rdma://192.0.2.33 rdma://192.0.2.17 disk --as fuse:/tmp/disk; do
+    tries=$((tries + 1))
+    [ $tries -lt 5 ]
+    sleep 1
+done
+dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null
+connected() {
+    memlane session ls --json | grep -o '"state": *"connected"' | wc -l
+}
+paths_become() {
+    tries=0
+    until [ $(connected) = $1 ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 60 ] || { memlane session ls; exit 1; }
+        sleep 1
+    done
+    echo "paths connected: $1"
+}
+writes() {
+    dd if=/tmp/data of=/tmp/disk bs=64k seek=$1 conv=notrunc,fsync 2>/dev/null
+}
+reads_back() {
+    echo 3 >/proc/sys/vm/drop_caches
+    dd if=/tmp/disk of=/tmp/back bs=64k skip=$1 count=64 2>/dev/null
+    cmp /tmp/data /tmp/back
+}
+paths_become 2
+"#;
+
+/// One end of both links. The end that listens is started first.
+fn machine(one: Guest, listens: bool, folder: &Path) -> Guest {
+    let server = if listens { "on" } else { "off" };
+    let mut arguments = Vec::new();
+    for n in [1, 2] {
+        let socket = folder.join(format!("link{n}"));
+        let mac = format!("52:54:00:00:0{n}:0{}", u8::from(!listens) + 1);
+        arguments.extend([
+            "-netdev".into(),
+            format!(
+                "stream,id=link{n},server={server},addr.type=unix,addr.path={}",
+                socket.display()
+            ),
+            "-device".into(),
+            format!("virtio-net-pci,netdev=link{n},mac={mac},romfile="),
+        ]);
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    one.arguments(&arguments)
+}
+
+/// A server and a client, which does as `story` says; then the server says what its volume holds.
+fn two_machines(test: &str, story: &str) {
+    let Some(kernel) = kernel(test, &[]) else {
+        return;
+    };
+    let folder = TempDir::new(test);
+    let plain = || {
+        guest(&kernel, &["virtio_pci", "virtio_net"], folder.path())
+            .expect("programs of this machine")
+    };
+    let script = |me: u8, script: &str| format!("ME={me}\n{DEVICES}{script}");
+    let mut server: Running = machine(plain(), true, folder.path()).start(&script(1, SERVER));
+    assert!(server.hears("server-is-up"), "{}", server.console());
+    let client = machine(plain(), false, folder.path())
+        .start(&script(2, &format!("{CLIENT}{story}")))
+        .finish();
+    server.types("over");
+    let served = server.finish();
+    assert!(client.ok, "{}\nserver:\n{}", client.console, served.console);
+    assert!(served.ok, "{}", served.console);
+    println!("{}", client.console);
+}
+
+/// What is written while the first path is lost, and behind it, is there by the other path. `loses` is the command that the
+/// path is lost by.
+fn one_path_is_lost(test: &str, loses: &str) {
+    let story = format!(
+        "
+(sleep 0.3; {loses}) &
+writes 0
+writes 64
+reads_back 0
+reads_back 64
+paths_become 1
+writes 128
+reads_back 128
+reads_back 0
+memlane session ls
+"
+    );
+    two_machines(test, &story);
+}
+
+#[test]
+#[ignore = "boots guests: ./dev test-kernels"]
+fn a_link_that_goes_down_costs_a_path_and_no_byte() {
+    one_path_is_lost("rdma-link-down", "/opt/ip link set eth0 down");
+}
+
+#[test]
+#[ignore = "boots guests: ./dev test-kernels"]
+fn a_device_that_is_taken_away_costs_a_path_and_no_byte() {
+    one_path_is_lost("rdma-device-gone", "/opt/rdma link del rxe1");
+}
