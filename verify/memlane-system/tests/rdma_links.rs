@@ -11,16 +11,21 @@ use memlane_fixtures::guest::{Guest, Running};
 use memlane_system::harness::TempDir;
 use rdma::{guest, kernel};
 
-/// Two links, each with an RDMA device at both ends. `ME` is the last part of this machine's addresses.
+/// Two links, each with an RDMA device at both ends. `ME` is this machine's number in both networks; the server is number 1.
 const DEVICES: &str = r"
 export PATH=/bin
 export XDG_RUNTIME_DIR=/run
 mkdir -p /vols /mnt /var
+address() {
+    echo 192.0.2.$(($1 * 16 + $2))
+}
+first=rdma://$(address 1 1)
+second=rdma://$(address 2 1)
 /opt/ip link set lo up
 for n in 1 2; do
     link=eth$((n - 1))
     /opt/ip link set $link up
-    /opt/ip addr add 192.0.2.$((n * 16 + ME))/28 dev $link
+    /opt/ip addr add $(address $n $ME)/28 dev $link
     /opt/rdma link add rxe$n type rxe netdev $link
 done
 ";
@@ -28,7 +33,7 @@ done
 /// Serves until a line is typed.
 const SERVER: &str = r"
 dd if=/dev/zero of=/vols/disk bs=1M count=16 2>/dev/null
-memlane serve --root /vols --listen rdma://192.0.2.17 --listen rdma://192.0.2.33 --insecure --queue-depth 128 &
+memlane serve --root /vols --listen $first --listen $second --insecure --queue-depth 128 &
 sleep 2
 echo server-is-up
 read word </dev/console
@@ -38,7 +43,7 @@ md5sum /vols/disk
 /// Maps the volume over both links.
 const CLIENT: &str = r#"
 tries=0
-until memlane map --heartbeat 1s --path rdma://192.0.2.17 --path rdma://192.0.2.33 rdma://192.0.2.17 disk --as fuse:/tmp/disk; do
+until memlane map --heartbeat 1s --path $first --path $second $first disk --as fuse:/tmp/disk; do
     tries=$((tries + 1))
     [ $tries -lt 5 ]
     sleep 1
