@@ -3,6 +3,7 @@
 use libc::iovec;
 use memlane_core::access::SharedBytes;
 use memlane_core::ring::Stretch;
+use memlane_core::stores::Stores;
 
 /// Most `iovec`s in one call (`IOV_MAX`).
 pub const IOV_MAX: usize = 1024;
@@ -139,11 +140,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Copies the program's buffers to a ring stretch.
+    /// Copies the program's buffers to a ring stretch, by these stores.
     ///
     /// # Safety
     /// The buffers are readable as the program promised its call.
-    pub unsafe fn drain_to(&mut self, ring: &SharedBytes, s: Stretch) {
+    pub unsafe fn drain_to(&mut self, ring: &SharedBytes, s: Stretch, stores: Stores) {
         let (mut at, mut left) = (s.at, s.len);
         while left > 0 {
             let (src, len) = self.piece();
@@ -152,7 +153,7 @@ impl<'a> Cursor<'a> {
                 return;
             }
             // SAFETY: `src` is readable for `n` bytes (caller); the window checks its bounds.
-            unsafe { ring.copy_in(at, src, n) };
+            unsafe { ring.copy_in_by(stores, at, src, n) };
             copied(n);
             self.advance(n);
             at += n;

@@ -7,7 +7,8 @@
 //! copies them out once and checks the copy.
 
 pub use crate::copy::copy;
-use crate::copy::copy_to_peer;
+use crate::copy::{copy_past_caches, copy_to_peer};
+use crate::stores::Stores;
 use core::ptr::NonNull;
 
 /// A bounded stretch of shared memory.
@@ -93,6 +94,25 @@ impl SharedBytes {
         }
         // SAFETY: bounds checked; the source is the caller's promise.
         unsafe { copy_to_peer(self.base.as_ptr().add(at), src, n) };
+        true
+    }
+
+    /// Copies `n` bytes from `src` to offset `at`, by these stores. Out of bounds, or read-only: copies nothing and returns
+    /// false.
+    ///
+    /// # Safety
+    /// `src` is readable for `n` bytes.
+    #[inline]
+    pub unsafe fn copy_in_by(&self, stores: Stores, at: usize, src: *const u8, n: usize) -> bool {
+        if stores == Stores::Cached {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_in(at, src, n) };
+        }
+        if !self.writable || at > self.len || n > self.len - at {
+            return false;
+        }
+        // SAFETY: bounds checked; the source is the caller's promise.
+        unsafe { copy_past_caches(self.base.as_ptr().add(at), src, n) };
         true
     }
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`copy`]: the destination is ours | registers: 16 bytes wide, from [`WIDE_FROM`] bytes on 32 bytes wide where the CPU has AVX |
 //! | [`copy_to_peer`]: the other CPU has read the destination's cache lines | as `copy`; from 1 KiB on (on Intel's CPUs and in the middle of a line, 2 KiB) by one string instruction (`rep movsb`), where the CPU has a fast one |
+//! | `copy_past_caches`: the other CPU is far | non-temporal stores of 16 bytes |
 //!
 //! A store by a register to a line that another CPU has must first fetch that line, and only few such fetches are under way
 //! at once. The string instruction takes whole lines over without their old bytes. Frames of 1,496 bytes go from one CPU to
@@ -58,6 +59,72 @@ pub(crate) unsafe fn copy_to_peer(dst: *mut u8, src: *const u8, n: usize) {
     }
     // SAFETY: the caller's promise.
     unsafe { copy(dst, src, n) }
+}
+
+/// Copies without overlap past the caches, to memory that a CPU far away has in its cache. All bytes are there before any
+/// later store is.
+///
+/// # Safety
+/// `src` readable and `dst` writable for `n` bytes, not overlapping.
+pub(crate) unsafe fn copy_past_caches(dst: *mut u8, src: *const u8, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let head = dst.align_offset(LINE).min(n);
+        let lines = (n - head) / LINE;
+        let tail = head + lines * LINE;
+        // SAFETY: `head`, `lines` whole lines and what is behind them make up the n bytes; the lines begin at a multiple of
+        // their length.
+        unsafe {
+            copy(dst, src, head);
+            copy_lines_past_caches(dst.add(head), src.add(head), lines);
+            copy(dst.add(tail), src.add(tail), n - tail);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        copy(dst, src, n);
+    }
+}
+
+/// Bytes of a cache line. Non-temporal stores to a part of one are slow.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// Copies whole cache lines by non-temporal stores, and waits until they are on their way.
+///
+/// # Safety
+/// `src` readable and `dst` writable for `lines` cache lines, not overlapping; `dst` is the beginning of one, unless there are none.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_lines_past_caches(dst: *mut u8, src: *const u8, lines: usize) {
+    // SAFETY: the loop moves 64 bytes for each line. `movntdq` needs an address that is a multiple of 16. Its stores have no
+    // order, not even before later stores of another kind: `sfence` orders them before what publishes the bytes.
+    unsafe {
+        core::arch::asm!(
+            "test {left}, {left}",
+            "jz 3f",
+            "2:",
+            "movups xmm0, [{s}]",
+            "movups xmm1, [{s} + 16]",
+            "movups xmm2, [{s} + 32]",
+            "movups xmm3, [{s} + 48]",
+            "movntdq [{d}], xmm0",
+            "movntdq [{d} + 16], xmm1",
+            "movntdq [{d} + 32], xmm2",
+            "movntdq [{d} + 48], xmm3",
+            "add {s}, 64",
+            "add {d}, 64",
+            "dec {left}",
+            "jnz 2b",
+            "sfence",
+            "3:",
+            left = inout(reg) lines => _,
+            s = inout(reg) src => _,
+            d = inout(reg) dst => _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            options(nostack)
+        );
+    }
 }
 
 /// No CPU gets the string instruction for fewer bytes than this: it takes some 30 cycles to begin. Measured on Zen 5: in a
@@ -445,7 +512,11 @@ mod tests {
     type Way = (&'static str, unsafe fn(*mut u8, *const u8, usize), usize);
 
     fn ways() -> Vec<Way> {
-        let mut ways: Vec<Way> = vec![("copy", copy, 0), ("copy to a peer", copy_to_peer, 0)];
+        let mut ways: Vec<Way> = vec![
+            ("copy", copy, 0),
+            ("copy to a peer", copy_to_peer, 0),
+            ("past the caches", copy_past_caches, 0),
+        ];
         #[cfg(target_arch = "x86_64")]
         {
             ways.push(("16 bytes wide", copy_blocks, 33));

@@ -4,6 +4,7 @@
 
 use crate::access::SharedBytes;
 use crate::region::Region;
+use crate::stores::{self, StoreChoice, Stores};
 use crate::token::{Grant, Rights, Token};
 use memlane_sys::fd::Fd;
 
@@ -112,6 +113,8 @@ impl KnownRegion {
 #[derive(Debug)]
 pub struct Loopback<const N: usize = LOOPBACK_REGIONS> {
     regions: [Option<(Grant, KnownRegion)>; N],
+    /// How bytes are copied into them.
+    stores: StoreChoice,
     signals: u64,
     last_signal: u32,
 }
@@ -127,6 +130,7 @@ impl<const N: usize> Loopback<N> {
     pub const fn empty() -> Self {
         Loopback {
             regions: [const { None }; N],
+            stores: StoreChoice::new(),
             signals: 0,
             last_signal: 0,
         }
@@ -238,7 +242,14 @@ impl<const N: usize> Device for Loopback<N> {
             return Err(DeviceError::OutOfBounds);
         }
         // SAFETY: `bytes` is readable for its length; the window checks its own bounds.
-        let done = unsafe { held.bytes().copy_in(offset, bytes.as_ptr(), bytes.len()) };
+        let copy = |stores| unsafe {
+            held.bytes()
+                .copy_in_by(stores, offset, bytes.as_ptr(), bytes.len())
+        };
+        let done = match bytes.len() {
+            ..stores::CHOICE_FROM => copy(Stores::Cached),
+            n => self.stores.copy(n, copy),
+        };
         if !done {
             return Err(DeviceError::OutOfBounds);
         }

@@ -7,6 +7,7 @@
 //! | [`region`] | memory that can be shared: sealed memfds, mapped once |
 //! | [`token`] | the 64-bit capability that names a piece of a region to a peer |
 //! | [`access`] | views of bytes that a peer can write |
+//! | [`stores`] | the stores that copy into a peer's memory: into the caches, or past them |
 //! | [`layout`] | every structure that lies in shared memory |
 //! | [`ring`] | the byte stream over two lanes: published/consumed offsets, TCP runs, parking |
 //! | [`bell`] | how a receiver of many rings sleeps without parking them |
@@ -71,6 +72,7 @@ pub mod region;
 pub mod ring;
 pub mod size;
 pub mod stats;
+pub mod stores;
 pub mod sync;
 pub mod token;
 pub mod trace;

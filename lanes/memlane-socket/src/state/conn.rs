@@ -37,6 +37,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, 
 use memlane_core::access::SharedBytes;
 use memlane_core::layout::{DmbWords, ReadyWords};
 use memlane_core::ring::{Rx, Tx};
+use memlane_core::stores::StoreChoice;
 use memlane_core::sync::Cpu;
 use memlane_sys::sock::Tuple;
 
@@ -372,6 +373,8 @@ pub struct Conn {
     pub tx_ready_rx_calls: AtomicU64,
     /// What that ring costs this process, where the peer is of another network namespace.
     pub cost: Cost,
+    /// By which stores this side copies into that ring. Guarded by `tx_lock`.
+    pub tx_stores: StoreChoice,
     /// The state of `lane::copying` in mode `copy`; null: bytes go straight into the ring. Set before the lane opens.
     pub tx_own: AtomicPtr<u8>,
     /// The DMB that this side receives from.

@@ -97,6 +97,7 @@ fn bytes_are_copied_in_the_places_that_count_them_and_nowhere_else() {
         for (i, line) in lines.iter().enumerate() {
             let copies = [
                 "copy_in(",
+                "copy_in_by(",
                 "copy_out(",
                 "access::copy(",
                 "copy_nonoverlapping",

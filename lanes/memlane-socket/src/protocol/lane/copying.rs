@@ -17,6 +17,7 @@ use memlane_core::access::SharedBytes;
 use memlane_core::device::{Device, DeviceError, Loopback};
 use memlane_core::reason::Reason;
 use memlane_core::ring::Stretch;
+use memlane_core::stores::Stores;
 use memlane_core::token::{Grant, Rights, Token};
 use memlane_sys::mem;
 
@@ -183,7 +184,7 @@ pub(super) fn put(
                 len: piece.len(),
             };
             // SAFETY: the program's buffers, as it promised its call.
-            unsafe { cursor.drain_to(&piece, all) };
+            unsafe { cursor.drain_to(&piece, all, Stores::Cached) };
             faults::at(Step::Buffered);
             if own
                 .take(&piece, piece.len(), ring, stretch.at + done)

@@ -20,6 +20,7 @@ use memlane_core::access::SharedBytes;
 use memlane_core::layout::{PARKED, WANT_BELL, WANT_READY};
 use memlane_core::ring::{MustTcp, Room, Stretch};
 use memlane_core::stats::Counter;
+use memlane_core::stores::{self, Stores};
 use memlane_core::trace::Way;
 use memlane_sys::Errno;
 use memlane_sys::time::ticks;
@@ -420,18 +421,41 @@ fn put<const COPY: bool>(
         faults::at(Step::Copied);
         return put;
     }
-    let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
-    // SAFETY: the program's buffers, as it promised its call.
-    unsafe {
-        cursor.drain_to(ring, a);
-        faults::at(Step::HalfCopied);
-        if faults::ON {
-            cursor.drain_to(ring, rest);
-        }
-        cursor.drain_to(ring, b);
+    if n < stores::CHOICE_FROM {
+        put_by(Stores::Cached, cursor, ring, [a, b]);
+    } else {
+        put_much(conn, cursor, ring, [a, b], n);
     }
     faults::at(Step::Copied);
     n
+}
+
+/// Copies by the stores that cost the least now.
+#[inline(never)]
+fn put_much(
+    conn: &Conn,
+    cursor: &mut Cursor<'_>,
+    ring: &SharedBytes,
+    places: [Stretch; 2],
+    n: usize,
+) {
+    conn.tx_stores
+        .copy(n, |stores| put_by(stores, cursor, ring, places));
+}
+
+/// Copies to these places by these stores.
+#[inline(always)]
+fn put_by(stores: Stores, cursor: &mut Cursor<'_>, ring: &SharedBytes, [a, b]: [Stretch; 2]) {
+    let (a, rest) = halves(a, faults::half(Step::HalfCopied, a.len));
+    // SAFETY: the program's buffers, as it promised its call.
+    unsafe {
+        cursor.drain_to(ring, a, stores);
+        faults::at(Step::HalfCopied);
+        if faults::ON {
+            cursor.drain_to(ring, rest, stores);
+        }
+        cursor.drain_to(ring, b, stores);
+    }
 }
 
 /// The device has refused after `put` bytes: the rest goes by TCP.
