@@ -17,6 +17,10 @@ const PEERS: [&str; 8] = [
     "qsd",
     "qsd-tcp",
 ];
+/// The best of the others that export what another machine serves, as memlane's export does over its TCP device: the bytes
+/// go through two sockets.
+const RELAY: To = To::Best("best relay", &RELAYS);
+const RELAYS: [&str; 2] = ["nbdkit-relay", "qsd-relay"];
 /// Who else shows a volume as a file.
 const FILE: To = To::System("qsd-fuse");
 /// By what a path is broken.
@@ -28,7 +32,9 @@ const OF_ONE_JOB: f64 = 0.9;
 
 const METHOD: &[&str] = &[
     "Rounds alternate between the systems, each started anew with a volume that was written once; medians (lowest–highest)",
-    "Ratios are to the best peer of the same round, over whatever transport it was best",
+    "Ratios are to the best peer of the same round, over whatever transport it was best; the NBD export over the TCP device, \
+     whose volume another machine may serve, is also compared with the best relay: one peer that exports what another exports \
+     by TCP",
     "Latency is from the call that begins a request to its end, as the generator sees it; the API is measured by fio (its \
      aims are judged by these rows) and by memlane's own generator",
     "CPU is user and system time of all processes of a system (server, map, generator) for a million requests, less what fio \
@@ -63,7 +69,11 @@ fn ours() -> impl Iterator<Item = System> {
 }
 
 fn volumes() -> View {
-    let ratios = ["rate", "p50"].into_iter();
+    let ratios = ["rate", "p50"];
+    let to_best = ratios
+        .iter()
+        .flat_map(|metric| ours().map(move |s| (s.id, BEST, *metric)));
+    let to_relay = ratios.iter().map(|metric| ("nbd-tcp", RELAY, *metric));
     View {
         id: "volumes",
         title: "volumes, side by side",
@@ -74,9 +84,7 @@ fn volumes() -> View {
             .map(|one| row(one.id(), one.about()))
             .collect(),
         metrics: &["rate", "p50", "p99", "cpu"],
-        ratios: ratios
-            .flat_map(|metric| ours().map(move |s| (s.id, BEST, metric)))
-            .collect(),
+        ratios: to_best.chain(to_relay).collect(),
         plots: vec![Plot::bars("rate"), Plot::bars("cpu")],
     }
 }
@@ -141,7 +149,13 @@ fn goals() -> Vec<Goal> {
     let mut goals = Vec::new();
     for one in &rows::WORKS {
         let of = ours().filter_map(|system| aim(system.id, one).map(|aim| (system.id, aim)));
-        goals.extend(of.map(|(of, (metric, aim))| goal(one.id(), metric, of, BEST, aim)));
+        goals.extend(of.map(|(of, (metric, aim))| {
+            let rivals = match of {
+                "nbd-tcp" => RELAY,
+                _ => BEST,
+            };
+            goal(one.id(), metric, of, rivals, aim)
+        }));
         let as_good = Aim::AtLeast(1.0);
         goals.push(goal(one.id(), "rate", "fuse", FILE, as_good));
     }
@@ -211,7 +225,7 @@ mod tests {
     #[test]
     fn the_best_peer_is_one_of_all_that_are_not_ours_and_serve_more_than_a_file() {
         let peers: Vec<&str> = systems().iter().filter(|s| !s.ours).map(|s| s.id).collect();
-        assert_eq!(peers, [&PEERS[..], &["qsd-fuse"]].concat());
+        assert_eq!(peers, [&PEERS[..], &["qsd-fuse"], &RELAYS].concat());
     }
 
     /// The posting prints the change from IBNBD to NVMEoRDMA.

@@ -29,6 +29,14 @@ impl Door {
         })
     }
 
+    /// For qemu-storage-daemon: where it listens.
+    fn of_qemu(&self) -> String {
+        match self {
+            Door::Tcp(port) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
+            Door::Unix(socket) => format!("addr.type=unix,addr.path={}", socket.display()),
+        }
+    }
+
     fn start(&self, command: Command, bench: &Bench) -> anyhow::Result<Service> {
         match self {
             Door::Tcp(port) => Service::start(command, *port, &bench.scratch),
@@ -49,7 +57,7 @@ fn program(name: &str) -> anyhow::Result<Command> {
 pub(super) fn nbdkit_memory(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
     let mut plugin = Command::new("memory");
     plugin.arg(bench.size.to_string());
-    nbdkit(bench, tcp, &plugin, None)
+    nbdkit(bench, Door::new(bench, tcp)?, &plugin)
 }
 
 /// nbdkit's file.
@@ -57,16 +65,24 @@ pub(super) fn nbdkit_file(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
     let disk = file(bench)?;
     let mut plugin = Command::new("file");
     plugin.arg(&disk.0);
-    nbdkit(bench, tcp, &plugin, Some(disk))
+    let mut running = nbdkit(bench, Door::new(bench, tcp)?, &plugin)?;
+    running.disk = Some(disk);
+    Ok(running)
 }
 
-fn nbdkit(
-    bench: &Bench,
-    tcp: bool,
-    plugin: &Command,
-    disk: Option<Disk>,
-) -> anyhow::Result<Running> {
-    let door = Door::new(bench, tcp)?;
+/// What one nbdkit has in memory and exports by TCP, exported by another.
+pub(super) fn nbdkit_relay(bench: &Bench) -> anyhow::Result<Running> {
+    let port = free_port()?;
+    let mut memory = Command::new("memory");
+    memory.arg(bench.size.to_string());
+    let far = nbdkit(bench, Door::Tcp(port), &memory)?;
+    let mut plugin = Command::new("nbd");
+    plugin.args(["hostname=127.0.0.1", &format!("port={port}")]);
+    let near = nbdkit(bench, Door::new(bench, false)?, &plugin)?;
+    Ok(near.in_front_of(far))
+}
+
+fn nbdkit(bench: &Bench, door: Door, plugin: &Command) -> anyhow::Result<Running> {
     let mut command = program("nbdkit")?;
     command.args(["--foreground", "--exit-with-parent"]);
     match &door {
@@ -74,9 +90,10 @@ fn nbdkit(
         Door::Unix(socket) => command.arg("--unix").arg(socket),
     };
     command.arg(plugin.get_program()).args(plugin.get_args());
-    let mut running = Running::new(door.target(""), vec![door.start(command, bench)?]);
-    running.disk = disk;
-    Ok(running)
+    Ok(Running::new(
+        door.target(""),
+        vec![door.start(command, bench)?],
+    ))
 }
 
 /// nbd-server's file.
@@ -112,7 +129,7 @@ pub(super) fn qsd_fuse(bench: &Bench) -> anyhow::Result<Running> {
     let (disk, mount) = (file(bench)?, bench.scratch.name("qsd-fuse"));
     std::fs::File::create(&mount)?;
     let mut command = program("qemu-storage-daemon")?;
-    command.args(qsd_disk(&disk)).arg("--export").arg(format!(
+    command.args(qsd_file(&disk)).arg("--export").arg(format!(
         "type=fuse,id=disk,node-name=disk,mountpoint={},writable=on",
         mount.display()
     ));
@@ -123,8 +140,8 @@ pub(super) fn qsd_fuse(bench: &Bench) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// Its half that is not seen.
-fn qsd_disk(disk: &Disk) -> [String; 2] {
+/// Its half that is not seen: a file.
+fn qsd_file(disk: &Disk) -> [String; 2] {
     let file = disk.0.display();
     let node = format!("driver=file,node-name=disk,filename={file}");
     ["--blockdev".to_owned(), node]
@@ -132,20 +149,36 @@ fn qsd_disk(disk: &Disk) -> [String; 2] {
 
 /// The export of QEMU's storage daemon.
 pub(super) fn qsd(bench: &Bench, tcp: bool) -> anyhow::Result<Running> {
-    let (disk, door) = (file(bench)?, Door::new(bench, tcp)?);
+    let disk = file(bench)?;
+    let mut running = qsd_export(bench, Door::new(bench, tcp)?, &qsd_file(&disk))?;
+    running.disk = Some(disk);
+    Ok(running)
+}
+
+/// What one storage daemon exports by TCP, exported by another.
+pub(super) fn qsd_relay(bench: &Bench) -> anyhow::Result<Running> {
+    let (disk, port) = (file(bench)?, free_port()?);
+    let mut far = qsd_export(bench, Door::Tcp(port), &qsd_file(&disk))?;
+    far.disk = Some(disk);
+    let server = format!("server.type=inet,server.host=127.0.0.1,server.port={port}");
+    let node = format!("driver=nbd,node-name=disk,{server}");
+    let near = qsd_export(
+        bench,
+        Door::new(bench, false)?,
+        &["--blockdev".to_owned(), node],
+    )?;
+    Ok(near.in_front_of(far))
+}
+
+fn qsd_export(bench: &Bench, door: Door, disk: &[String; 2]) -> anyhow::Result<Running> {
     let mut command = program("qemu-storage-daemon")?;
-    command
-        .args(qsd_disk(&disk))
-        .arg("--nbd-server")
-        .arg(match &door {
-            Door::Tcp(port) => format!("addr.type=inet,addr.host=127.0.0.1,addr.port={port}"),
-            Door::Unix(socket) => format!("addr.type=unix,addr.path={}", socket.display()),
-        });
+    command.args(disk).args(["--nbd-server", &door.of_qemu()]);
     command.args([
         "--export",
         "type=nbd,id=disk,node-name=disk,name=,writable=on",
     ]);
-    let mut running = Running::new(door.target(""), vec![door.start(command, bench)?]);
-    running.disk = Some(disk);
-    Ok(running)
+    Ok(Running::new(
+        door.target(""),
+        vec![door.start(command, bench)?],
+    ))
 }

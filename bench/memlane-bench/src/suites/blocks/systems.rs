@@ -25,6 +25,10 @@ pub(super) enum By {
     Qsd,
     /// Its file.
     QsdFuse,
+    /// nbdkit in front of another, which has the volume.
+    NbdkitRelay,
+    /// QEMU's storage daemon in front of another, which has the volume.
+    QsdRelay,
 }
 
 /// Something that serves blocks.
@@ -69,7 +73,7 @@ const fn long(served: Served) -> Served {
 
 /// All of them, ours first. Those that do not use TCP use the loopback device, or a unix socket.
 #[rustfmt::skip]
-pub(super) const ALL: [Served; 17] = {
+pub(super) const ALL: [Served; 19] = {
     use By::*;
     const TCP: bool = true;
     [
@@ -90,6 +94,8 @@ pub(super) const ALL: [Served; 17] = {
         swept(served("qsd", "qemu-storage-daemon, file in memory, unix socket", Qsd, !TCP)),
         long(served("qsd-tcp", "qemu-storage-daemon, file in memory, TCP", Qsd, TCP)),
         served("qsd-fuse", "qemu-storage-daemon, FUSE file of a file in memory", QsdFuse, !TCP),
+        served("nbdkit-relay", "nbdkit nbd, of another's memory by TCP", NbdkitRelay, TCP),
+        served("qsd-relay", "qemu-storage-daemon, of another's file by TCP", QsdRelay, TCP),
     ]
 };
 
@@ -125,6 +131,8 @@ impl Served {
             By::NbdServer => peers::nbd_server(bench, tcp),
             By::Qsd => peers::qsd(bench, tcp),
             By::QsdFuse => peers::qsd_fuse(bench),
+            By::NbdkitRelay => peers::nbdkit_relay(bench),
+            By::QsdRelay => peers::qsd_relay(bench),
         }
     }
 
@@ -133,9 +141,9 @@ impl Served {
         let needed: &[&str] = match self.by {
             By::Api => &[],
             By::Engine | By::Nbd | By::NbdDirect | By::Fuse => &["fio"],
-            By::NbdkitMemory | By::NbdkitFile => &["nbdkit", "fio"],
+            By::NbdkitMemory | By::NbdkitFile | By::NbdkitRelay => &["nbdkit", "fio"],
             By::NbdServer => &["nbd-server", "fio"],
-            By::Qsd | By::QsdFuse => &["qemu-storage-daemon", "fio"],
+            By::Qsd | By::QsdFuse | By::QsdRelay => &["qemu-storage-daemon", "fio"],
         };
         absent(needed).or_else(|| match self.by {
             By::Engine => ours::no_engine(&ours::library(&bench.programs)),
@@ -169,7 +177,7 @@ mod tests {
             assert!(!twice, "{}", system.id);
         }
         let ours = ALL.iter().filter(|served| served.system().ours).count();
-        assert_eq!((ours, ALL.len() - ours), (8, 9));
+        assert_eq!((ours, ALL.len() - ours), (8, 11));
         // The sweep compares, too.
         let swept = |ours| {
             let mut all = ALL.iter().filter(|served| served.in_sweep);
