@@ -301,7 +301,10 @@ impl Id {
                 })
             }
             event::DISCONNECTED | event::TIMEWAIT_EXIT => Event::Disconnected,
-            event::DEVICE_REMOVAL => Event::DeviceRemoved,
+            event::DEVICE_REMOVAL => {
+                self.verbs.notice_removed_devices();
+                Event::DeviceRemoved
+            }
             event::ADDR_CHANGE => Event::AddressChanged,
             other => Event::Other(other),
         })

@@ -72,6 +72,8 @@ functions! {
         rdma_disconnect(*mut CmId) -> c_int;
         rdma_get_cm_event(*mut EventChannel, *mut *mut CmEvent) -> c_int;
         rdma_ack_cm_event(*mut CmEvent) -> c_int;
+        rdma_get_devices(*mut c_int) -> *mut Handle;
+        rdma_free_devices(*mut Handle);
     }
 }
 
@@ -115,6 +117,21 @@ impl Verbs {
     pub fn open(libraries: &[&str; 2]) -> Result<&'static Verbs, VerbsError> {
         let functions = Functions::load(libraries)?;
         Ok(Box::leak(Box::new(Verbs { functions })))
+    }
+
+    /// Makes librdmacm close a device that is being taken away, once its last id is gone. Until then, the kernel waits if the
+    /// device's driver cannot part from its users (rxe, siw).
+    ///
+    /// librdmacm looks which devices there are only for this list, and when it meets a new one. The list has a price: it
+    /// opens all other devices. And it is not made where no device is left, so the last one is not closed.
+    pub(crate) fn notice_removed_devices(&self) {
+        // SAFETY: no count is wanted; the list is freed once.
+        unsafe {
+            let list = (self.functions.rdma_get_devices)(core::ptr::null_mut());
+            if !list.is_null() {
+                (self.functions.rdma_free_devices)(list);
+            }
+        }
     }
 
     /// The names of this machine's RDMA devices.

@@ -236,7 +236,9 @@ impl Drop for Server {
 #[derive(Debug)]
 enum Listener {
     Socket(Arc<OwnedFd>),
-    Rdma(Id),
+    Rdma(Id, SocketAddr),
+    /// The device of this address was taken away.
+    Gone(SocketAddr),
 }
 
 /// Connections over RDMA that were asked for and not looked at yet, as for a socket.
@@ -248,18 +250,18 @@ impl Listener {
         if let Address::Rdma(at) = address {
             let id = Id::listening(Verbs::find()?, at, BACKLOG)?;
             let bound = id.local().unwrap_or(*at);
-            return Ok((Listener::Rdma(id), Address::Rdma(bound)));
+            return Ok((Listener::Rdma(id, bound), Address::Rdma(bound)));
         }
         let (socket, address) = listening(address)?;
         Ok((Listener::Socket(Arc::new(socket)), address))
     }
-}
 
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+    /// Readable when somebody comes.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Listener::Socket(socket) => socket.as_fd(),
-            Listener::Rdma(id) => id.as_fd(),
+            Listener::Socket(socket) => Some(socket.as_fd()),
+            Listener::Rdma(id, _) => Some(id.as_fd()),
+            Listener::Gone(_) => None,
         }
     }
 }
@@ -290,6 +292,8 @@ struct Acceptor {
     next_guest: u64,
     /// Descriptors were used up: nobody is let in until then.
     paused: Option<Instant>,
+    /// Some listeners' devices are gone: when they are looked for next.
+    looks_for_devices: Option<Instant>,
 }
 
 /// The stop bell, in the set of what is waited for; listeners come from here, guests far above.
@@ -298,6 +302,8 @@ const FIRST_LISTENER: u64 = 1;
 const FIRST_GUEST: u64 = 1 << 32;
 /// How long nobody is let in when descriptors are used up.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often devices that were taken away are looked for.
+const DEVICES_EVERY: Duration = Duration::from_secs(1);
 /// How long a guest that was told why it must go may take to.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// With what a client begins that wants TLS (RFC 8446, 5.1: handshake, and the version's first byte).
@@ -313,7 +319,9 @@ impl Acceptor {
         let (epoll, stop) = (Epoll::new()?, Arc::clone(&server.stop));
         epoll.add(&stop.1, STOP, Interest::READ)?;
         for (data, listener) in (FIRST_LISTENER..).zip(&listeners) {
-            epoll.add(listener, data, Interest::READ)?;
+            if let Some(fd) = listener.fd() {
+                epoll.add(fd, data, Interest::READ)?;
+            }
         }
         Ok(Acceptor {
             listeners,
@@ -326,6 +334,7 @@ impl Acceptor {
             guests: HashMap::new(),
             next_guest: FIRST_GUEST,
             paused: None,
+            looks_for_devices: None,
         })
     }
 
@@ -342,12 +351,14 @@ impl Acceptor {
                 }
             }
             self.send_away();
+            self.look_for_devices();
         }
     }
 
     fn next_deadline(&self) -> Option<Duration> {
         let guests = self.guests.values().map(|guest| guest.until);
-        let next = guests.chain(self.paused).min()?;
+        let next = guests.chain(self.paused).chain(self.looks_for_devices);
+        let next = next.min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
@@ -361,9 +372,36 @@ impl Acceptor {
         }
     }
 
+    /// Listens again at addresses whose device has come back.
+    fn look_for_devices(&mut self) {
+        let now = Instant::now();
+        if self.looks_for_devices.is_none_or(|at| now < at) {
+            return;
+        }
+        let mut some_are_gone = false;
+        for (data, listener) in (FIRST_LISTENER..).zip(&mut self.listeners) {
+            let Listener::Gone(at) = *listener else {
+                continue;
+            };
+            match Listener::at(&Address::Rdma(at)) {
+                Ok((back, _)) => {
+                    let added = back.fd().map(|fd| self.epoll.add(fd, data, Interest::READ));
+                    match added {
+                        Some(Ok(())) => *listener = back,
+                        _ => some_are_gone = true,
+                    }
+                }
+                Err(_) => some_are_gone = true,
+            }
+        }
+        self.looks_for_devices = some_are_gone.then(|| now + DEVICES_EVERY);
+    }
+
     fn listen(&self, interest: Interest) {
         for (data, listener) in (FIRST_LISTENER..).zip(&self.listeners) {
-            self.epoll.change(listener, data, interest);
+            if let Some(fd) = listener.fd() {
+                self.epoll.change(fd, data, interest);
+            }
         }
     }
 
@@ -374,8 +412,8 @@ impl Acceptor {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 acceptfrom_with(listener, flags)
             }
-            Some(Listener::Rdma(id)) => return self.hear_asking(id),
-            None => return,
+            Some(Listener::Rdma(..)) => return self.hear_asking(at),
+            Some(Listener::Gone(_)) | None => return,
         };
         match accepted {
             Ok((socket, from)) => self.welcome(socket, from),
@@ -391,11 +429,21 @@ impl Acceptor {
     }
 
     /// Over RDMA, a client says with its first words what it wants.
-    fn hear_asking(&self, listener: &Id) {
+    fn hear_asking(&mut self, number: usize) {
+        let Some(Listener::Rdma(listener, address)) = self.listeners.get(number) else {
+            return;
+        };
         // What else happens to a listener ends nothing that is there; an error of the channel comes again.
         while let Ok(Some(event)) = listener.event() {
-            if let Event::Request(id, private) = event {
-                self.welcome_over_rdma(id, &private);
+            match event {
+                Event::Request(id, private) => self.welcome_over_rdma(id, &private),
+                Event::DeviceRemoved => {
+                    // The kernel waits until nothing uses the device, and the listener does.
+                    self.listeners[number] = Listener::Gone(*address);
+                    self.looks_for_devices = Some(Instant::now() + DEVICES_EVERY);
+                    return;
+                }
+                _ => {}
             }
         }
     }

@@ -7,7 +7,7 @@ use memlane_core::token::Token;
 use memlane_verbs::{Domain, Id, Piece, Registration, VerbsError};
 use memlane_wait::mutex::{lock, read, write};
 use std::any::Any;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 /// Memory is named as from a page's beginning.
 const PAGE: u64 = 4096;
@@ -75,21 +75,22 @@ impl Reach {
     }
 }
 
-/// All devices by which a session has been reached.
+/// The devices by which a session is reached. What a device may reach lasts as long as a connection by it: a device that was
+/// taken away goes when nothing of it is left.
 #[derive(Debug, Default)]
-pub(in crate::io) struct Reaches(Mutex<Vec<Arc<Reach>>>);
+pub(in crate::io) struct Reaches(Mutex<Vec<Weak<Reach>>>);
 
 impl Reaches {
     /// That of the device that `id` has.
     pub(in crate::io) fn of(&self, id: &Arc<Id>) -> Result<Arc<Reach>, VerbsError> {
         let mut all = lock(&self.0);
-        if let Some(known) = all.iter().find(|known| known.is_for(id)) {
-            return Ok(Arc::clone(known));
+        all.retain(|known| known.strong_count() > 0);
+        let mut known = all.iter().filter_map(Weak::upgrade);
+        if let Some(known) = known.find(|known| known.is_for(id)) {
+            return Ok(known);
         }
-        // Those of devices that were taken away have no connection left.
-        all.retain(|known| Arc::strong_count(known) > 1);
         let reach = Arc::new(Reach::new(id)?);
-        all.push(Arc::clone(&reach));
+        all.push(Arc::downgrade(&reach));
         Ok(reach)
     }
 }
