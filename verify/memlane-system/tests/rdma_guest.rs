@@ -124,3 +124,82 @@ fn we_map_a_device_of_mainlines_server() {
         println!("{}", outcome.console);
     }
 }
+
+/// What the kernel's client does with volumes beside reading and writing: it flushes (also with each write: FUA), discards, writes
+/// zeroes, refuses to write what it may only read; and it goes on when its path, or our server, is back.
+const USED_BY_MAINLINE: &str = r#"
+truncate -s 16M /vols/disk
+dd if=/dev/urandom of=/vols/other bs=1M count=4 2>/dev/null
+dd if=/dev/urandom of=/tmp/data bs=1M count=8 2>/dev/null
+serve() {
+    memlane serve --root /vols --listen rdma://192.0.2.1 --insecure --queue-depth 128 &
+    server=$!
+    sleep 1
+}
+map() {
+    echo "sessname=$1 path=ip:192.0.2.1@ip:192.0.2.1 device_path=$2 access_mode=$3" \
+        >/sys/devices/virtual/rnbd-client/ctl/map_device
+}
+becomes() {
+    tries=0
+    until [ "$(cat $1)" = $2 ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 30 ] || { echo "$1: $(cat $1), not $2"; dmesg | tail -20; exit 1; }
+        sleep 1
+    done
+}
+is_zeroes() {
+    dd if=/vols/disk bs=1M skip=$1 count=1 2>/dev/null | cmp -n 1048576 - /dev/zero
+}
+serve
+map one disk rw
+map one other ro
+map two other ro
+path=/sys/class/rtrs-client/one/paths/*
+
+cd /sys/block/rnbd0/queue
+[ "$(cat write_cache)" = "write back" ]
+[ $(cat fua) = 1 ]
+cd /
+/opt/dd if=/tmp/data of=/dev/rnbd0 bs=64k oflag=direct,dsync status=none
+cmp -n 8388608 /tmp/data /vols/disk
+
+[ $(cat /sys/block/rnbd1/ro) = 1 ]
+if dd if=/dev/zero of=/dev/rnbd1 bs=4k count=1; then exit 1; fi
+cmp /dev/rnbd1 /vols/other
+cmp /dev/rnbd2 /vols/other
+
+/opt/blkdiscard -o 1048576 -l 1048576 /dev/rnbd0
+/opt/blkdiscard -z -o 3145728 -l 1048576 /dev/rnbd0
+is_zeroes 1
+is_zeroes 3
+[ $(du -k /vols/disk | cut -f 1) -lt 8192 ]
+
+/opt/mke2fs -q -t ext2 /dev/rnbd0
+/opt/e2fsck -fn /dev/rnbd0
+
+echo 1 >$(echo $path)/disconnect
+becomes $(echo $path)/state disconnected
+echo 1 >$(echo $path)/reconnect
+becomes $(echo $path)/state connected
+/opt/e2fsck -fn /dev/rnbd0
+
+kill -9 $server
+becomes /sys/block/rnbd0/rnbd/state closed
+serve
+echo 1 >$(echo $path)/reconnect
+becomes /sys/block/rnbd0/rnbd/state open
+echo 3 >/proc/sys/vm/drop_caches
+/opt/e2fsck -fn /dev/rnbd0
+/opt/dd if=/tmp/data of=/dev/rnbd0 bs=64k oflag=direct,dsync status=none
+cmp -n 8388608 /tmp/data /vols/disk
+"#;
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn mainlines_client_uses_volumes_of_ours_and_goes_on_when_path_and_server_are_back() {
+    if let Some(outcome) = told("rdma-mainline-uses", MAINLINE_CLIENT, USED_BY_MAINLINE) {
+        assert!(outcome.ok, "{}", outcome.console);
+        println!("{}", outcome.console);
+    }
+}

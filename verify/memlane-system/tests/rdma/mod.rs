@@ -64,7 +64,7 @@ pub(crate) fn guest(kernel: &Kernel, more: &[&str], folder: &Path) -> Result<Gue
         .cpus(2)
         .limit(LIMIT)
         .program(&stripped(&memlane(), folder), "/bin/memlane")?;
-    for program in ["ip", "rdma"] {
+    for program in ["ip", "rdma", "blkdiscard", "mke2fs", "e2fsck", "dd"] {
         guest = guest.program(&found(program), &format!("/opt/{program}"))?;
     }
     rdma_core(guest)
