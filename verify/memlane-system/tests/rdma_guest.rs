@@ -169,6 +169,11 @@ if dd if=/dev/zero of=/dev/rnbd1 bs=4k count=1; then exit 1; fi
 cmp /dev/rnbd1 /vols/other
 cmp /dev/rnbd2 /vols/other
 
+truncate -s 1M /vols/moves
+map one moves migration
+map two moves migration
+if map three moves migration; then exit 1; fi
+
 /opt/blkdiscard -o 1048576 -l 1048576 /dev/rnbd0
 /opt/blkdiscard -z -o 3145728 -l 1048576 /dev/rnbd0
 is_zeroes 1
@@ -199,6 +204,56 @@ cmp -n 8388608 /tmp/data /vols/disk
 #[ignore = "boots a guest: ./dev test-kernels"]
 fn mainlines_client_uses_volumes_of_ours_and_goes_on_when_path_and_server_are_back() {
     if let Some(outcome) = told("rdma-mainline-uses", MAINLINE_CLIENT, USED_BY_MAINLINE) {
+        assert!(outcome.ok, "{}", outcome.console);
+        println!("{}", outcome.console);
+    }
+}
+
+/// A server of the kernel's with two disks; what we do with them beside reading and writing. We go on when a path was ended by
+/// the server, and when its module was unloaded and loaded again.
+const MAINLINE_USED: &str = r#"
+dd if=/dev/urandom of=/dev/ram1 bs=1M count=16 2>/dev/null
+dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null
+says() {
+    tries=0
+    until memlane session ls --json | grep -q "$1"; do
+        tries=$((tries + 1))
+        [ $tries -lt 60 ] || { echo "not $1"; memlane session ls --json; dmesg | tail -20; exit 1; }
+        sleep 1
+    done
+}
+carries() {
+    /opt/dd if=/tmp/data of=/tmp/disk bs=64k conv=notrunc,fsync status=none
+    echo 3 >/proc/sys/vm/drop_caches
+    blockdev --flushbufs /dev/ram0
+    cmp -n 4194304 /tmp/data /dev/ram0
+    cmp -n 4194304 /tmp/data /tmp/disk
+    cmp /tmp/other /dev/ram1
+}
+memlane map rdma://192.0.2.1 /dev/ram0 --as fuse:/tmp/disk || { dmesg | tail -30; exit 1; }
+memlane map rdma://192.0.2.1 /dev/ram1 --access ro --as fuse:/tmp/other
+/opt/mke2fs -q -t ext2 /tmp/disk
+/opt/e2fsck -fn /tmp/disk
+if dd if=/dev/zero of=/tmp/other bs=4k count=1 conv=notrunc; then exit 1; fi
+carries
+
+echo 1 >$(echo /sys/devices/virtual/rtrs-server/*/paths/*/disconnect)
+says '"reconnects": 1'
+carries
+
+rmmod rnbd_server
+says '"state": "reconnecting"'
+insmod /modules/rnbd_server.ko
+says '"reconnects": 2'
+says '"state": "connected"'
+memlane vol ls
+carries
+"#;
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn we_use_devices_of_mainlines_server_and_go_on_when_path_and_module_are_back() {
+    if let Some(outcome) = told("rdma-we-use", MAINLINE_SERVER, MAINLINE_USED) {
         assert!(outcome.ok, "{}", outcome.console);
         println!("{}", outcome.console);
     }
