@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`random`] | a seeded generator of numbers |
 //! | [`golden`] | hex dumps as the documents in docs/formats show them |
+//! | [`mainline`] | what mainline's RNBD client and server said to each other |
 //! | [`guest`] | a small Linux in QEMU |
 //! | [`frames`] | frames that can be told apart |
 //! | [`world`] | a queue of the packet lane with both its ends in one process |
@@ -11,6 +12,7 @@
 
 pub mod frames;
 pub mod golden;
+pub mod mainline;
 pub mod random;
 pub mod script;
 pub mod world;
