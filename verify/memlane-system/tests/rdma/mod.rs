@@ -14,12 +14,41 @@ const NEWER: &str = "linux-image-6.12-amd64";
 const LIMIT: Duration = Duration::from_secs(240);
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
+/// One end of a veth pair is an RDMA device, by which it reaches itself. A device on the loopback interface has no route.
+pub(crate) const DEVICE: &str = r"
+export PATH=/bin
+export XDG_RUNTIME_DIR=/run
+mkdir -p /vols /mnt /var
+/opt/ip link set lo up
+/opt/ip link add v0 type veth peer name v1
+/opt/ip link set v0 up
+/opt/ip link set v1 up
+/opt/ip addr add 192.0.2.1/24 dev v0
+/opt/rdma link add r0 type rxe netdev v0
+/opt/rdma link show
+ls /dev/infiniband
+";
+
+/// A server, and a volume of it as a file.
+pub(crate) const VOLUME: &str = r"
+dd if=/dev/zero of=/vols/disk bs=1M count=16 2>/dev/null
+memlane serve --root /vols --listen rdma://192.0.2.1 --insecure --queue-depth 128 >/tmp/serve.log 2>&1 &
+tries=0
+until memlane map rdma://192.0.2.1 disk --as fuse:/tmp/disk; do
+    tries=$((tries + 1))
+    cat /tmp/serve.log
+    [ $tries -lt 5 ]
+    sleep 1
+done
+memlane session ls
+";
+
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
 /// A program without what only a debugger needs: all of it is in the guest's memory.
-fn stripped(from: &Path, folder: &Path) -> PathBuf {
+pub(crate) fn stripped(from: &Path, folder: &Path) -> PathBuf {
     let small = folder.join(from.file_name().expect("a file"));
     let mut strip = Command::new("strip");
     strip.args(["-o", text(&small), text(from)]);
