@@ -1,10 +1,16 @@
 # shellcheck shell=sh
-# What the scripts that build modules of mainline's for Debian's 6.12 kernel share. Sourced by them, not run.
+# What the scripts that build modules of mainline's for Debian's kernels share. Sourced by them, not run.
 #
 # Nothing is installed: packages are unpacked below the result's folder, and removed at the end.
 
 PACKAGE=linux-image-6.12-amd64 # a name for the newest one
 SOURCE=linux-source-6.12
+
+# older: the stock kernel of Debian 12 instead.
+older() {
+    PACKAGE=linux-image-amd64
+    SOURCE=linux-source-6.1
+}
 
 die() {
     printf '%s\n' "$peer: $*" >&2
@@ -31,9 +37,10 @@ begin() {
 
 # unpack PATH...: these folders of the kernel's source, below $SOURCE; headers that fit; `version`.
 unpack() {
-    common=${release%-*} # 6.12.117+deb12
     # Image, headers and source move together: a kernel refuses modules of another version.
-    for package in "linux-headers-$release" "linux-headers-$common-common" "linux-kbuild-$common" "$SOURCE"; do
+    headers=linux-headers-$release
+    needed=$(apt-cache depends "$headers" | sed -n 's/^ *Depends: \(linux-headers-.*\|linux-kbuild-.*\)/\1/p')
+    for package in "$headers" $needed "$SOURCE"; do
         apt-get -qq -o APT::Sandbox::User= download "$package" || die "apt has no $package"
     done
     for archive in ./*.deb; do

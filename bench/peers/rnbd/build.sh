@@ -1,16 +1,20 @@
 #!/bin/sh
 # Builds mainline's RTRS and RNBD, which Debian's kernels leave out, as peers of our volumes over RDMA (`--test rdma_guest`).
 #
-# usage: build.sh FOLDER
+# usage: build.sh FOLDER [6.1]
 #
 # The result is in FOLDER/RELEASE: rtrs-core.ko, rtrs-client.ko, rtrs-server.ko, rnbd-client.ko and rnbd-server.ko, for the newest
-# 6.12 kernel that apt knows. It fetches 170 MB and takes about a minute.
+# 6.12 or 6.1 kernel that apt knows. It fetches 170 MB and takes about a minute.
 set -eu
 peer=rnbd
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=bench/peers/modules.sh
 . "$here/../modules.sh"
-[ $# = 1 ] || die "usage: build.sh FOLDER"
+case "$#${2-}" in
+1) ;;
+26.1) older ;;
+*) die "usage: build.sh FOLDER [6.1]" ;;
+esac
 begin "$1" rnbd-server.ko
 unpack drivers/infiniband/ulp/rtrs drivers/block/rnbd
 

@@ -9,7 +9,8 @@ use crate::message::Message;
 use crate::stats::ServerStats;
 use crate::wire::{
     CAP_NOTICE, CAP_REPLAY, CAPS, CONN_LEN, Caps, ConnReq, ConnRsp, Control, Geometry, Immediate,
-    MAX_PATHS, MAX_REQUEST_HEADER, Request as Header, RequestKind, SETTLE, SgDesc, Uuid,
+    MAX_PATHS, MAX_REQUEST_HEADER, NEED_INVAL, Request as Header, RequestKind, SETTLE, SgDesc,
+    Uuid,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -138,6 +139,8 @@ pub enum Action {
         permit: u16,
         /// To where, and how many bytes.
         data: Option<(SgDesc, u32)>,
+        /// A key of the client's that its device is to forget before the immediate. A connection without devices only says so.
+        invalidate: Option<u32>,
         /// The immediate.
         imm: u32,
     },
@@ -173,6 +176,8 @@ pub enum Event {
 struct Waiter {
     link: LinkId,
     data: Option<(SgDesc, u32)>,
+    /// A key that the client wants to be invalidated, as mainline's does.
+    invalidate: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -674,20 +679,26 @@ impl Server {
         let len = len.filter(|len| *len <= geometry.max_io());
         let len = len.ok_or(PathError::Misbehaved("a request longer than its chunk"))?;
         let settles = header.replay.is_some_and(|r| r.flags & SETTLE != 0);
-        let (direction, data) = match header.kind {
-            RequestKind::Write => (Direction::Write, None),
-            RequestKind::Read { into, .. } => {
+        let (direction, data, invalidate) = match header.kind {
+            RequestKind::Write => (Direction::Write, None, None),
+            RequestKind::Read { into, flags } => {
                 if into.map_or(0, |into| into.len) < len && !settles {
                     return Err(PathError::Misbehaved("a read into too little room"));
                 }
-                (Direction::Read, into.map(|into| (into, len)))
+                let key = into.filter(|_| flags & NEED_INVAL != 0);
+                let key = key.map(|into| into.key);
+                (Direction::Read, into.map(|into| (into, len)), key)
             }
         };
         let session = self.sessions.get_mut(&home.session);
         let session = session.ok_or(PathError::Closed)?;
         let slot = session.slots.get_mut(usize::from(permit));
         let slot = slot.ok_or(PathError::Misbehaved("no such chunk"))?;
-        let waiter = Waiter { link, data };
+        let waiter = Waiter {
+            link,
+            data,
+            invalidate,
+        };
         let verdict = match self.config.safety.memory {
             true => slot.arrive(header.replay, waiter),
             false => slot.forget_and_begin(header.replay, waiter),
@@ -732,20 +743,25 @@ impl Server {
 
     /// If the one who waits is gone, the result stays where a replay finds it.
     fn reply(&mut self, session: SessionId, permit: u16, waiter: Waiter, errno: u16) {
-        let Waiter { link, data } = waiter;
+        let Waiter {
+            link,
+            data,
+            invalidate,
+        } = waiter;
         if !self.links.contains_key(&link) {
             return;
         }
         let imm = Immediate::Response {
             id: u32::from(permit),
             errno,
-            invalidated: false,
+            invalidated: invalidate.is_some(),
         };
         self.actions.push_back(Action::Reply {
             link,
             session,
             permit,
             data: data.filter(|(_, len)| errno == 0 && *len > 0),
+            invalidate,
             imm: imm.encode(),
         });
     }

@@ -654,8 +654,9 @@ impl<S: Service> Worker<S> {
                 session: _,
                 permit,
                 data,
+                invalidate,
                 imm,
-            } => self.reply(link, permit, data, imm),
+            } => self.reply(link, permit, data, invalidate, imm),
             Action::Close(link) => self.drop_link(link),
             Action::Free(session) => self.memories.free(session),
         }
@@ -672,25 +673,33 @@ impl<S: Service> Worker<S> {
         self.service.borrow_mut().execute(job, chunk);
     }
 
-    fn reply(&mut self, link: LinkId, permit: u16, data: Option<(SgDesc, u32)>, imm: u32) {
+    fn reply(
+        &mut self,
+        link: LinkId,
+        permit: u16,
+        data: Option<(SgDesc, u32)>,
+        invalidate: Option<u32>,
+        imm: u32,
+    ) {
         let Some(entry) = self.entry(link) else {
             return;
         };
+        // The connection keeps the session's memory until it is dropped, with all that it has to send.
         let memory = entry.memory.as_ref();
-        match data {
-            Some((into, len)) => {
-                let place = frame::WriteTarget {
-                    addr: into.addr,
-                    key: into.key,
-                    len,
-                    tail_at: 0,
-                    tail: 0,
-                };
-                // The connection keeps the session's memory until it is dropped, with all that it has to send.
-                let chunk = memory.and_then(|memory| memory.chunk(permit));
-                entry.link.reply(place, chunk, imm);
+        let chunk = memory.and_then(|memory| memory.chunk(permit));
+        let place = data.map(|(into, len)| frame::WriteTarget {
+            addr: into.addr,
+            key: into.key,
+            len,
+            tail_at: 0,
+            tail: 0,
+        });
+        match (&mut entry.link, place, invalidate) {
+            (Link::Verbs(link), place, Some(key)) => {
+                link.reply_and_invalidate(place, chunk, key, imm)
             }
-            None => entry.link.immediate(imm),
+            (link, Some(place), _) => link.reply(place, chunk, imm),
+            (link, None, _) => link.immediate(imm),
         }
         entry.dirty = true;
     }

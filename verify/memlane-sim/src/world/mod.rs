@@ -506,6 +506,7 @@ impl World {
                 self.links[usize::try_from(link.0).unwrap_or(usize::MAX)].open[1] = false;
             }
             Action::Reply {
+                invalidate: _,
                 link,
                 session,
                 permit,

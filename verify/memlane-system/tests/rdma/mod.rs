@@ -8,8 +8,9 @@ use std::time::Duration;
 use memlane_fixtures::guest::{self, Guest, Kernel};
 use memlane_system::blocks::{has, memlane, must};
 
-/// Debian 12's newer kernel.
+/// Debian 12's newer kernel, and its stock kernel.
 const NEWER: &str = "linux-image-6.12-amd64";
+const STOCK: &str = "linux-image-amd64";
 /// Emulated, everything takes ten times as long.
 const LIMIT: Duration = Duration::from_secs(240);
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
@@ -99,17 +100,23 @@ pub(crate) fn guest(kernel: &Kernel, more: &[&str], folder: &Path) -> Result<Gue
     rdma_core(guest)
 }
 
-/// Mainline's RTRS and RNBD, built for this kernel; where `./dev test-kernels` has put them.
+/// Mainline's RTRS and RNBD, built for the kernel that this folder is named after; where `./dev test-kernels` has put them.
 const MODULES: &str = "MEMLANE_RNBD_MODULES";
 
 /// Mainline's modules of one end.
 pub(crate) const MAINLINE_CLIENT: &[&str] = &["rtrs-core", "rtrs-client", "rnbd-client"];
 pub(crate) const MAINLINE_SERVER: &[&str] = &["brd", "rtrs-core", "rtrs-server", "rnbd-server"];
 
-/// The kernel with mainline's modules.
-fn with_mainline(kernel: Kernel) -> Result<Kernel, String> {
+/// A kernel with mainline's modules.
+fn with_mainline() -> Result<Kernel, String> {
     let folder = std::env::var_os(MODULES).map(PathBuf::from);
     let folder = folder.ok_or_else(|| format!("{MODULES} is not set: ./dev test-kernels"))?;
+    let release = folder.file_name().unwrap_or_default().to_string_lossy();
+    let is_newer = release.starts_with("6.12.");
+    let kernel = Kernel::of_package(if is_newer { NEWER } else { STOCK })?;
+    if kernel.release() != release {
+        return Err(format!("modules of {release} for {}", kernel.release()));
+    }
     let names = [
         "rtrs-core",
         "rtrs-client",
@@ -134,12 +141,11 @@ pub(crate) fn kernel(test: &str, mainline: &[&str]) -> Option<Kernel> {
     let missing = missing.or_else(|| (!library.exists()).then(|| "no rdma-core".into()));
     let ready = match missing {
         Some(missing) => Err(missing),
-        None => guest::qemu().and_then(|()| Kernel::of_package(NEWER)),
+        None => guest::qemu().and_then(|()| match mainline {
+            [] => Kernel::of_package(NEWER),
+            _ => with_mainline(),
+        }),
     };
-    let ready = ready.and_then(|kernel| match mainline {
-        [] => Ok(kernel),
-        _ => with_mainline(kernel),
-    });
     ready
         .inspect_err(|why| eprintln!("SKIPPED {test}: {why}"))
         .ok()

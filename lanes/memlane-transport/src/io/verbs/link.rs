@@ -434,6 +434,27 @@ impl VerbsLink {
         self.post(place, data, &[], immediate);
     }
 
+    /// The same for a client that wants its key to be invalidated, as mainline's does: the data, a message that makes the device
+    /// forget the key, and the immediate. The device executes them in this order.
+    pub(in crate::io) fn reply_and_invalidate(
+        &mut self,
+        place: Option<WriteTarget>,
+        data: Option<SharedBytes>,
+        key: u32,
+        immediate: u32,
+    ) {
+        if let Some(place) = place {
+            let data = data.and_then(|data| data.part(0, place.len as usize));
+            let verb = Verb::Write {
+                to: place.addr,
+                key: place.key,
+            };
+            self.post_verb(verb, data, &[]);
+        }
+        self.post_verb(Verb::SendInvalidate(key), None, &[]);
+        self.immediate(immediate);
+    }
+
     pub(in crate::io) fn flush(&mut self) -> Result<bool, LinkError> {
         if let Some(error) = self.broken {
             return Err(error);
