@@ -4,10 +4,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use memlane_system::blocks::alone::Alone;
 use memlane_system::blocks::fio::Verifying;
 use memlane_system::blocks::machines::Side;
 use memlane_system::blocks::scene::{LIMIT, Scene, pause};
-use memlane_system::blocks::{memlane, must};
+use memlane_system::blocks::{has, memlane, must, skip};
 
 #[test]
 fn a_cable_is_pulled_and_put_back_and_nothing_is_wrong() {
@@ -206,4 +207,30 @@ fn paths_are_added_and_removed_under_load() {
     }
     scene.report(&fio.must_find_nothing(LIMIT));
     mapped.unmap();
+}
+
+#[test]
+fn a_session_has_a_path_by_memory_and_one_by_tcp_and_goes_on_by_either() {
+    let test = "paths-mixed";
+    if !has("fio") {
+        return skip(test, "no fio");
+    }
+    let mut alone = Alone::new(test);
+    alone.volume("disk", 16 << 20);
+    alone.serve(&[]);
+    let (local, tcp) = (alone.local(), format!("tcp://{}", alone.tcp()));
+    let more = ["--path", &local, "--path", &tcp];
+    let mapped = alone.nbd("mixed", &local, "disk", &more);
+    mapped.wait_for_paths(2);
+    let fio = Verifying::start(mapped.shown(), 5, &[]);
+    for path in [&local, &tcp, &local] {
+        pause(500);
+        for (verb, left) in [("rm-path", 1), ("add-path", 2)] {
+            let done = alone.memlane(&["session", verb, mapped.session(), path]);
+            assert!(done.status.success(), "{verb} {path}: {done:?}");
+            mapped.wait_for_paths(left);
+        }
+    }
+    fio.must_find_nothing(LIMIT);
+    mapped.end();
 }

@@ -82,14 +82,27 @@ impl Party {
     }
 }
 
-/// May a path of this client join a session of that one? Certificates may have been renewed, and each was looked at for
+/// Is this the client that opened a session of that name? Certificates may have been renewed, and each was looked at for
 /// the session's name.
-pub(super) fn joins(one: &Identity, other: &Identity) -> bool {
+fn joins(one: &Identity, other: &Identity) -> bool {
     match (one, other) {
         (Identity::Local { uid: a, .. }, Identity::Local { uid: b, .. }) => a == b,
         (Identity::Certificate(_), Identity::Certificate(_))
         | (Identity::Unknown, Identity::Unknown) => true,
         _ => false,
+    }
+}
+
+/// May a connection of this client join a session of that one? Both could open a session of its name, and whoever joins has shown
+/// the session's id: 128 random bits, which its client tells its server alone. So a client may reach a server of its host by
+/// memory and by a network. But the id of a session that began with certificates is not taken from who has none: it
+/// may have been read on a wire without encryption.
+pub(super) fn may_join(one: &Identity, other: &Identity) -> bool {
+    match (one, other) {
+        (Identity::Local { .. }, Identity::Local { .. }) => joins(one, other),
+        (Identity::Certificate(_), Identity::Unknown)
+        | (Identity::Unknown, Identity::Certificate(_)) => false,
+        _ => true,
     }
 }
 

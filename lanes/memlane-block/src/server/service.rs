@@ -1,6 +1,6 @@
 //! One thread's service: what sessions ask, done.
 
-use super::registry::{Denied, Opener, Party, joins};
+use super::registry::{Denied, Opener, Party, may_join};
 use super::shared::Shared;
 use crate::names::Found;
 use crate::store::wakeup::Wakeup;
@@ -550,7 +550,7 @@ impl Service for BlockService {
             return self.refuse(name, "this client may not have a session of this name");
         }
         if let Some(known) = self.sessions.get(&session) {
-            return known.party.name == name && joins(&known.party.who, who);
+            return known.party.name == name && may_join(&known.party.who, who);
         }
         self.sessions.insert(
             session,
@@ -709,6 +709,25 @@ mod tests {
             (user(7_700), "uid77001", true, false),
         ] {
             assert_eq!(may_be(&who, name, opens), yes, "{who:?} {name} {opens}");
+        }
+    }
+
+    #[test]
+    fn paths_by_memory_and_by_a_network_are_of_one_session_and_users_and_ciphers_are_not_mixed() {
+        let certified = Identity::Certificate(vec!["a".into()]);
+        let user = |uid| Identity::Local { uid, pid: 1 };
+        let unknown = Identity::Unknown;
+        for (one, other, yes) in [
+            (&user(7), &user(7), true),
+            (&user(7), &user(8), false),
+            (&user(7), &unknown, true),
+            (&unknown, &unknown, true),
+            (&user(7), &certified, true),
+            (&certified, &certified, true),
+            (&certified, &unknown, false),
+        ] {
+            assert_eq!(may_join(one, other), yes, "{one:?} {other:?}");
+            assert_eq!(may_join(other, one), yes, "{other:?} {one:?}");
         }
     }
 }
