@@ -223,6 +223,18 @@ fn is_refused(to: &SocketAddr, private: &[u8]) -> Result<()> {
     }
 }
 
+/// Writes these bytes to where the first chunk is, with this immediate, and a key that is wrong in these bits; waits for the end.
+fn writes(to: &SocketAddr, immediate: u32, bytes: &[u8], wrong_bits: u32) -> Result<()> {
+    let (_control, mut data, addr, key) = session(to)?;
+    let verb = Verb::WriteImmediate {
+        to: addr,
+        key: key ^ wrong_bits,
+        immediate,
+    };
+    data.posts(verb, bytes, 64)?;
+    data.is_ended()
+}
+
 fn tells(to: &SocketAddr, lie: &str) -> Result<()> {
     let geometry = Geometry::new(128, 128 << 10, 4096)?;
     let request = |id, offset| geometry.request(id, offset).encode();
@@ -254,68 +266,17 @@ fn tells(to: &SocketAddr, lie: &str) -> Result<()> {
             control.posts(Verb::Send, &introduction(), BUFFER)?;
             control.is_ended()
         }
-        "foreign" => {
-            let (_control, mut data, addr, key) = session(to)?;
-            let immediate = request(127, 0) | 0x0fff_ffff;
-            data.posts(
-                Verb::WriteImmediate {
-                    to: addr,
-                    key,
-                    immediate,
-                },
-                &[0; 64],
-                64,
-            )?;
-            data.is_ended()
-        }
-        "garbage" => {
-            let (_control, mut data, addr, key) = session(to)?;
-            let immediate = request(0, 0);
-            data.posts(
-                Verb::WriteImmediate {
-                    to: addr,
-                    key,
-                    immediate,
-                },
-                &[0xee; 64],
-                64,
-            )?;
-            data.is_ended()
-        }
+        "foreign" => writes(to, request(127, 0) | 0x0fff_ffff, &[0; 64], 0),
+        "garbage" => writes(to, request(0, 0), &[0xee; 64], 0),
         "user" => {
-            let (_control, mut data, addr, key) = session(to)?;
             let header = Request {
                 usr_len: u16::MAX,
                 kind: RequestKind::Write,
                 replay: None,
             };
-            let immediate = request(0, 0);
-            data.posts(
-                Verb::WriteImmediate {
-                    to: addr,
-                    key,
-                    immediate,
-                },
-                &header.encode(),
-                64,
-            )?;
-            data.is_ended()
+            writes(to, request(0, 0), &header.encode(), 0)
         }
-        "key" => {
-            let (_control, mut data, addr, key) = session(to)?;
-            let immediate = request(0, 0);
-            let key = key ^ 0xff00;
-            data.posts(
-                Verb::WriteImmediate {
-                    to: addr,
-                    key,
-                    immediate,
-                },
-                &[0; 64],
-                64,
-            )?;
-            data.is_ended()
-        }
+        "key" => writes(to, request(0, 0), &[0; 64], 0xff00),
         "beyond" => {
             let (_control, mut data, addr, key) = session(to)?;
             let to = addr + (1 << 40);
