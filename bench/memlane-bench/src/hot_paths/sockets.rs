@@ -48,8 +48,15 @@ impl Pair {
     }
 }
 
+/// Does the library hook the calls of this process?
+fn is_hooked() -> bool {
+    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    preloaded.to_string_lossy().contains("memlane")
+}
+
 /// Connections that carry a message there and back by the memory lane.
 fn on_the_lane(count: usize) -> anyhow::Result<Vec<Pair>> {
+    ensure!(is_hooked(), "no memory lane: not under `memlane run`");
     let mut pairs = (0..count)
         .map(|_| Pair::open())
         .collect::<anyhow::Result<Vec<Pair>>>()?;
@@ -68,8 +75,7 @@ fn on_the_lane(count: usize) -> anyhow::Result<Vec<Pair>> {
     anyhow::bail!("the connections do not get the memory lane")
 }
 
-/// Bytes of this process that went by TCP, as the first ones of each connection do. `None`: no call of it is hooked. It may
-/// have a stats page all the same, of lanes that are opened by name.
+/// Bytes of this process that went by TCP, as the first ones of each connection do. `None`: none are counted.
 fn by_tcp() -> Option<u64> {
     let usage = usage_of(&[std::process::id()]);
     (usage.tcp > 0).then_some(usage.tcp)
