@@ -158,7 +158,7 @@ impl Liar {
             for completion in found {
                 if let Completed::Message { len, .. } = completion.what {
                     let mut bytes = vec![0; len as usize];
-                    // SAFETY: the vector has so many bytes; the window checks its own bounds.
+                    // SAFETY: the vector is writable for its length; the window checks its own bounds.
                     unsafe {
                         self.region
                             .bytes()
