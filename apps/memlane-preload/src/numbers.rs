@@ -10,7 +10,9 @@ use libc::{
 };
 use memlane_core::reason::Reason;
 use memlane_socket::hooks::calls::{io, life, opts};
+use memlane_socket::hooks::uring;
 use memlane_socket::hooks::wait::{epoll, poll as polls};
+use memlane_socket::state::uring::Params;
 use memlane_sys::fd::as_fd;
 
 /// `seccomp(2)`: the operations that install a filter (linux/seccomp.h).
@@ -47,10 +49,21 @@ fn other(nr: usize, a: Args) -> isize {
         libc::SYS_prctl if as_fd(a[0]) == libc::PR_SET_SECCOMP => {
             memlane_socket::protocol::upgrade::freeze(Reason::SANDBOXED);
         }
-        libc::SYS_io_uring_setup => memlane_socket::protocol::upgrade::freeze(Reason::IO_URING),
+        libc::SYS_io_uring_setup => return io_uring_setup(nr, a),
+        libc::SYS_io_uring_enter => uring::before_enter(as_fd(a[0]), a[1] as u32, a[3] as u32),
+        libc::SYS_io_uring_register => uring::before_register(a[1] as u32, a[2], a[3] as u32),
         _ => {}
     }
     real(nr, a)
+}
+
+/// Before the call, nobody has submitted anything; after it, the kernel has said where entries lie.
+fn io_uring_setup(nr: usize, a: Args) -> isize {
+    let fd = real(nr, a);
+    if let Ok(fd @ 0..) = c_int::try_from(fd) {
+        uring::set_up(fd, a[1] as *const Params);
+    }
+    fd
 }
 
 fn bytes(number: i64, a: Args) -> Option<isize> {

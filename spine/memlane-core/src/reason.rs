@@ -69,8 +69,8 @@ reasons! {
     PASSED_ON = 0x0a03_0000, "PASSED_ON", "the descriptor was passed on to another program";
     /// Ours: stdio or another path that bypasses the hooks.
     UNHOOKED_IO = 0x0a04_0000, "UNHOOKED_IO", "the descriptor is used by stdio or another path that the library cannot see";
-    /// Ours: io_uring in the process.
-    IO_URING = 0x0a05_0000, "IO_URING", "the process uses io_uring, which bypasses the library";
+    /// Ours: io_uring on the connection, or where nobody can see what it works on.
+    IO_URING = 0x0a05_0000, "IO_URING", "the connection is used by io_uring, or io_uring works where the library cannot see it";
     /// Ours: a kind of wait that ring readiness cannot follow.
     WAIT_KIND = 0x0a06_0000, "WAIT_KIND", "the descriptor is waited for in a way that the lane does not follow (nested or exclusive epoll, SIGIO)";
     /// Ours: urgent data.

@@ -118,13 +118,22 @@ pub fn open_path_of(fd: i32) -> Result<Fd> {
 
 /// Opens `path` read-only, close-on-exec.
 pub fn open_read(path: &core::ffi::CStr) -> Result<Fd> {
+    open(path, libc::O_RDONLY)
+}
+
+/// Opens `path` write-only, close-on-exec.
+pub fn open_write(path: &core::ffi::CStr) -> Result<Fd> {
+    open(path, libc::O_WRONLY)
+}
+
+fn open(path: &core::ffi::CStr, how: i32) -> Result<Fd> {
     // SAFETY: `path` is NUL-terminated and lives over the call.
     let n = unsafe {
         syscall!(
             libc::SYS_openat,
             libc::AT_FDCWD,
             path.as_ptr(),
-            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK,
+            how | libc::O_CLOEXEC | libc::O_NONBLOCK,
             0
         )
     }?;
@@ -155,6 +164,14 @@ pub fn write_at(fd: i32, buf: &[u8], at: u64) -> Result<usize> {
 pub fn duplicate(fd: i32) -> Result<Fd> {
     // SAFETY: no pointers are passed.
     let n = unsafe { syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 3) }?;
+    // SAFETY: the kernel just made this number for us.
+    Ok(unsafe { Fd::from_raw(as_fd(n)) })
+}
+
+/// A fresh epoll set, close-on-exec.
+pub fn epoll() -> Result<Fd> {
+    // SAFETY: no pointers are passed.
+    let n = unsafe { syscall!(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }?;
     // SAFETY: the kernel just made this number for us.
     Ok(unsafe { Fd::from_raw(as_fd(n)) })
 }

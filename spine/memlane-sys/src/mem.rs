@@ -218,6 +218,12 @@ pub fn wipe_on_fork(addr: NonNull<u8>, len: usize) -> Result<()> {
     unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_WIPEONFORK) }.map(|_| ())
 }
 
+/// Asks that the child of any fork does not have the mapping `addr..addr+len`.
+pub fn keep_from_children(addr: NonNull<u8>, len: usize) {
+    // SAFETY: advice on a mapping; it is missing only in a child.
+    let _ = unsafe { syscall!(libc::SYS_madvise, addr.as_ptr(), len, libc::MADV_DONTFORK) };
+}
+
 /// Asks for huge pages in `addr..addr+len`, which saves most of what it costs to find a page. Where there are none,
 /// nothing changes.
 pub fn huge_if_possible(addr: NonNull<u8>, len: usize) {

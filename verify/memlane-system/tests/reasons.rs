@@ -70,8 +70,13 @@ fn a_sandboxed_process_stays_on_tcp() {
 }
 
 #[test]
-fn a_process_with_io_uring_stays_on_tcp() {
+fn a_process_whose_io_uring_a_thread_of_the_kernel_polls_stays_on_tcp() {
     client_gives(Reason::IO_URING, "uring");
+}
+
+#[test]
+fn an_operation_of_io_uring_keeps_its_connection_on_tcp() {
+    client_gives(Reason::IO_URING, "uring-op");
 }
 
 #[test]

@@ -75,6 +75,7 @@ pub fn after_fork_child() {
     PROCESS.pool_lock.reset();
     crate::protocol::group::forget_all();
     crate::state::foreign::forget_all();
+    crate::state::uring::forget_all();
     crate::protocol::upgrade::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.agent.store(-1, Ordering::Relaxed);

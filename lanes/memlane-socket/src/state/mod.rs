@@ -4,7 +4,7 @@
 //! From the lowest level up: [`typed`], [`gate`] and [`thread`] hold words and locks; [`foreign`] counts what peers of
 //! other containers cost, [`read_naps`] what naps brought; [`sets`] and [`conn`] hold what is known of epoll sets and connections; [`guard`] has a
 //! connection's held locks; [`large`] bounds what large windows take; [`process`] has settings, tables and pools;
-//! [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
+//! [`uring`] has the program's submission queues; [`spin`], [`stats`], [`trace`] and [`idle`] note and show.
 
 pub mod conn;
 pub mod foreign;
@@ -21,3 +21,4 @@ pub mod stats;
 pub mod thread;
 pub mod trace;
 pub mod typed;
+pub mod uring;

@@ -25,6 +25,7 @@ use crate::state::conn::{Conn, Handshake, Role, SharedState};
 use crate::state::sets::{self, Ep, REGS, Sleeper};
 use crate::state::thread::Lock;
 use crate::state::typed::{Typed, bits_enum};
+use crate::state::uring;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -46,6 +47,8 @@ const TAG_EP: usize = 1;
 /// Table entry of a listening socket whose protocol is known to be TCP. It is a note, and may be out of date: its
 /// descriptor may have been closed by a call without a hook.
 const TCP_LISTENER: usize = 2;
+/// Table entry of an instance of io_uring whose submissions are watched.
+const URING: usize = 4;
 
 bits_enum! {
     /// Has the library begun its work in this process?
@@ -320,7 +323,7 @@ pub fn conn_of(n: i32) -> Option<ConnRef> {
     let entry = slot(n)?;
     loop {
         let value = entry.load(Ordering::Acquire);
-        if matches!(value, 0 | TCP_LISTENER) || value & TAG_EP != 0 {
+        if matches!(value, 0 | TCP_LISTENER | URING) || value & TAG_EP != 0 {
             return None;
         }
         // SAFETY: untagged entries are addresses in the pool, which is never unmapped.
@@ -405,6 +408,8 @@ fn first_step(role: Role) -> u64 {
     let first = config().first_step(role == Role::Accepted);
     match config().upgrade {
         Upgrade::Auto => first << payback::doubled(role),
+        // Its first bytes may be received by io_uring: a lane may open only after calls that the hooks see.
+        Upgrade::Eager if uring::is_used() => first.max(config::AUTO_OPS),
         Upgrade::Off | Upgrade::Eager => first,
     }
 }
@@ -457,12 +462,20 @@ pub fn is_tcp_listener(n: i32) -> bool {
     slot(n).is_some_and(|entry| entry.load(Ordering::Relaxed) == TCP_LISTENER)
 }
 
+/// Notes that descriptor `n` is an instance of io_uring that is watched. `false`: its number is beyond the table.
+pub fn note_uring(n: i32) -> bool {
+    tables() && put(n, URING)
+}
+
 /// Makes descriptor `n` refer to nothing, before it is closed.
 pub fn forget(n: i32) {
     let Some(entry) = slot(n) else { return };
     let value = entry.swap(0, Ordering::AcqRel);
     if matches!(value, 0 | TCP_LISTENER) {
         return;
+    }
+    if value == URING {
+        return uring::forget(n);
     }
     if value & TAG_EP != 0 {
         // SAFETY: tagged entries are addresses in the pool, which is never unmapped.

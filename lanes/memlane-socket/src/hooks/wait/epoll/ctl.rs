@@ -4,6 +4,16 @@ use super::*;
 
 /// `epoll_ctl(2)`.
 pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    ctl_of_connection(epfd, op, fd, event).unwrap_or_else(|| real!(epoll_ctl(epfd, op, fd, event)))
+}
+
+/// `epoll_ctl(2)` of a connection in a set that is followed. `None`: it is the kernel's alone.
+pub fn ctl_of_connection(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Option<c_int> {
     let Some(ep) = process::ep_of(epfd) else {
         // A set whose creation was not seen: its waits cannot see rings.
         if op == libc::EPOLL_CTL_ADD
@@ -11,21 +21,19 @@ pub fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int 
         {
             crate::protocol::upgrade::bar(&conn, Reason::WAIT_KIND);
         }
-        return real!(epoll_ctl(epfd, op, fd, event));
+        return None;
     };
     if let Some(inner) = process::ep_of(fd) {
         is_waited_for(inner);
-        return real!(epoll_ctl(epfd, op, fd, event));
+        return None;
     }
-    let Some(conn) = process::conn_of(fd) else {
-        return real!(epoll_ctl(epfd, op, fd, event));
-    };
+    let conn = process::conn_of(fd)?;
     crate::hooks::calls::touch(&conn);
     match op {
-        libc::EPOLL_CTL_ADD => add(ep, &conn, fd, event),
-        libc::EPOLL_CTL_MOD => modify(ep, &conn, fd, event),
-        libc::EPOLL_CTL_DEL => delete(ep, &conn, fd, event),
-        _ => real!(epoll_ctl(epfd, op, fd, event)),
+        libc::EPOLL_CTL_ADD => Some(add(ep, &conn, fd, event)),
+        libc::EPOLL_CTL_MOD => Some(modify(ep, &conn, fd, event)),
+        libc::EPOLL_CTL_DEL => Some(delete(ep, &conn, fd, event)),
+        _ => None,
     }
 }
 

@@ -26,7 +26,7 @@ mod park;
 mod sleep;
 mod waiter;
 
-pub use ctl::{ctl, is_waited_for};
+pub use ctl::{ctl, ctl_of_connection, is_waited_for};
 pub use waiter::{Sleep, wait};
 
 use crate::protocol::board;
