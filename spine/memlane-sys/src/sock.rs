@@ -235,6 +235,22 @@ pub fn queue_len(fd: i32, what: libc::c_ulong) -> Result<u64> {
     Ok(u64::try_from(n).unwrap_or(0))
 }
 
+/// Has the other side ended its stream, or is the connection gone? Bytes that came before may still be unread.
+pub fn has_peer_ended(fd: i32) -> bool {
+    let mut p = libc::pollfd {
+        fd,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    let at_once = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both structures live over the call.
+    let told = unsafe { syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
+    told == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// What the first byte of the receive queue is, without taking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peeked {

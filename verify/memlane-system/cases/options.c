@@ -139,22 +139,79 @@ static void unread_and_unsent_counts(void) {
     finish();
 }
 
+/* Receives some bytes, with room for some control data, and tells what came. */
+static void received_with_count(int fd, size_t bytes, size_t room, int flags) {
+    char control[64];
+    memset(control, 'c', sizeof control);
+    struct iovec v = {scratch, bytes};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    R(recvmsg(fd, &m, flags));
+    int left = -1;
+    memcpy(&left, control + sizeof(struct cmsghdr), sizeof left);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    say("flags %x, control %zu, of %zu", m.msg_flags, (size_t)m.msg_controllen, c ? (size_t)c->cmsg_len : 0);
+    if (c) say("level %d, type %d, left %x", c->cmsg_level, c->cmsg_type, (unsigned)left);
+}
+
 static void count_in_a_control_message(void) {
     int fd = pair();
+    set_int(fd, IPPROTO_TCP, TCP_INQ, 2);
     set_int(fd, IPPROTO_TCP, TCP_INQ, 1);
-    tell_text("0123456789");
-    settle(fd, 10);
-    char control[100];
-    struct iovec v = {scratch, 4};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    R(recvmsg(fd, &m, 0));
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    int left = -1;
-    if (c) memcpy(&left, CMSG_DATA(c), sizeof left);
-    say("left %d", left);
-    take(fd, 6);
+    tell_text("0123456789abcdefghij");
+    settle(fd, 20);
+    received_with_count(fd, 4, 64, 0);
+    received_with_count(fd, 4, 64, MSG_PEEK);
+    received_with_count(fd, 1, 24, 0);
+    received_with_count(fd, 1, 20, 0);
+    received_with_count(fd, 1, 18, 0);
+    received_with_count(fd, 1, 16, 0);
+    received_with_count(fd, 1, 8, 0);
+    received_with_count(fd, 1, 0, 0);
+    received_with_count(fd, 100, 64, 0);
+    received_with_count(fd, 100, 64, MSG_DONTWAIT);
     exchange(fd);
+    tell_text("more");
+    settle(fd, 4);
+    set_int(fd, IPPROTO_TCP, TCP_INQ, 0);
+    received_with_count(fd, 1, 64, 0);
+    set_int(fd, IPPROTO_TCP, TCP_INQ, 1);
+    received_with_count(fd, 1, 64, 0);
+    tell(P_SHUT, SHUT_WR);
+    poll_for(fd, POLLRDHUP);
+    received_with_count(fd, 1, 64, 0);
+    received_with_count(fd, 100, 64, 0);
+    received_with_count(fd, 100, 64, 0);
     finish();
+}
+
+/* A hundred bytes, to and fro, so that the lane opens. */
+static void to_and_fro(int fd, bool starts) {
+    char byte;
+    for (int i = 0; i < 100; i++) {
+        byte = (char)i;
+        if (starts == (i % 2 == 0)) send_all(fd, &byte, 1);
+        else if (recv_all(fd, &byte, 1) != 1 || byte != (char)i) say("byte %d: wrong", i);
+    }
+}
+
+static void sends_ten(int port) {
+    int fd = connect_port(port);
+    to_and_fro(fd, true);
+    send_text(fd, "0123456789");
+    if (recv_all(fd, scratch, 1) != 1) die("recv");
+    close(fd);
+}
+
+static void count_that_comes_from_the_listener(void) {
+    int listener = listen_any();
+    set_int(listener, IPPROTO_TCP, TCP_INQ, 1);
+    int child = fork_actor(1, sends_ten, bound_port(listener)), fd = accept_one(listener);
+    to_and_fro(fd, false);
+    settle(fd, 10);
+    received_with_count(fd, 4, 64, 0);
+    take(fd, 6);
+    send_text(fd, "!");
+    say_wait("child", child);
 }
 
 static void names_of_both_ends(void) {
@@ -303,6 +360,7 @@ const struct one_case cases[] = {
     CASE(low_water_mark_holds_a_recv),
     CASE(unread_and_unsent_counts),
     CASE(count_in_a_control_message),
+    {"count_that_comes_from_the_listener", count_that_comes_from_the_listener, NO_THREAD | ONCE | LANE},
     CASE(names_of_both_ends),
     CASE(what_the_kernel_says),
     CASE(small_buffers_carry_much),

@@ -450,6 +450,8 @@ pub const SEEN_SELF: u32 = 64;
 pub const SEEN_LARGE: u32 = 128;
 /// Bit of `Conn::seen`: when the connection last woke up, its sender was asked to ring a bell that wakes a thread in poll.
 pub const SEEN_BELL: u32 = 256;
+/// Bit of `Conn::seen`: the program has set `TCP_INQ` (see `calls::inq`).
+pub const SEEN_INQ: u32 = 512;
 /// Bit of `Conn::seen`: the connection has carried data, so it is established.
 pub const SEEN_DATA: u32 = 2;
 

@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-use super::touch;
+use super::{inq, touch};
 use crate::iov::{IOV_MAX, is_nowhere};
 use crate::protocol::lane;
 use crate::protocol::upgrade;
@@ -209,11 +209,17 @@ fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
         by_kernel.set(true);
         real!(recvmsg(fd, msg, flags))
     });
+    let inq = n >= 0 && inq::is_asked(conn);
     if n >= 0 && !by_kernel.get() {
-        // TCP fills in no address, and no control data unless an option asks for it, and such an option ends the lane.
+        // TCP fills in no address, and of the options that ask for control data, all but TCP_INQ end the lane.
         m.msg_namelen = 0;
-        m.msg_controllen = 0;
         m.msg_flags = 0;
+        match inq {
+            true => inq::tell(conn, m),
+            false => m.msg_controllen = 0,
+        }
+    } else if inq {
+        inq::correct(conn, m);
     }
     n
 }

@@ -32,11 +32,7 @@ fn ends_lane(level: c_int, name: c_int, value: c_int) -> bool {
         libc::IPPROTO_TCP => {
             matches!(
                 name,
-                libc::TCP_ULP
-                    | libc::TCP_INQ
-                    | libc::TCP_REPAIR
-                    | libc::TCP_MD5SIG
-                    | libc::TCP_ZEROCOPY_RECEIVE
+                libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE
             )
         }
         _ => false,
@@ -68,7 +64,11 @@ pub fn setsockopt(
     if level == libc::IPPROTO_TCP && name == libc::TCP_CORK {
         process::count(Counter::Cork, 1);
     }
-    real!(setsockopt(fd, level, name, value, len))
+    let r = real!(setsockopt(fd, level, name, value, len));
+    if r == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INQ {
+        super::inq::note(&conn, number != 0);
+    }
+    r
 }
 
 /// `getsockopt(2)`.

@@ -19,7 +19,6 @@
 //! wait. They only say when to look again, and a lost update makes one look too many.
 
 use super::naps;
-use crate::real;
 use crate::state::conn::{Conn, Dmb, TxMode};
 use crate::state::guard::lock_tx;
 use crate::state::process::{self, PROCESS};
@@ -367,14 +366,5 @@ fn time_limit(fd: i32) -> Option<u64> {
 
 /// Has the peer ended its side of TCP, or died?
 fn has_peer_ended(conn: &Conn) -> bool {
-    let mut p = libc::pollfd {
-        fd: conn.fd.load(Ordering::Relaxed),
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    let ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    real!(ppoll(&raw mut p, 1, &raw const ts, core::ptr::null())) > 0
+    sock::has_peer_ended(conn.fd.load(Ordering::Relaxed))
 }

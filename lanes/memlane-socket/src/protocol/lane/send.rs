@@ -297,19 +297,7 @@ fn prove_life(conn: &Conn, now: u64, is_due: bool) {
 
 #[cold]
 fn look_now(conn: &Conn) {
-    let mut p = libc::pollfd {
-        fd: conn.fd.load(Ordering::Relaxed),
-        events: libc::POLLRDHUP,
-        revents: 0,
-    };
-    let at_once = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: both structures live over the call.
-    let r =
-        unsafe { memlane_sys::syscall!(libc::SYS_ppoll, &raw mut p, 1, &raw const at_once, 0, 0) };
-    if r == Ok(1) && p.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+    if memlane_sys::sock::has_peer_ended(conn.fd.load(Ordering::Relaxed)) {
         super::ending::peer_ended(conn);
     }
 }

@@ -1,7 +1,7 @@
 //! TCP options that an open lane sets on the socket, and restores when it ends. The program still sees and sets its own
 //! values.
 
-use crate::state::conn::{Conn, RxMode, SEEN_WIDENED, TUNED, TxMode};
+use crate::state::conn::{Conn, RxMode, SEEN_INQ, SEEN_WIDENED, TUNED, TxMode};
 use core::sync::atomic::Ordering;
 use memlane_sys::sock::{self, Peeked};
 
@@ -24,6 +24,10 @@ const SENDERS: usize = 1;
 pub fn tune(conn: &Conn) {
     let fd = conn.fd.load(Ordering::Relaxed);
     widen_window(conn);
+    // A socket has it from its listener, too.
+    if sock::option::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_INQ) == Ok(1) {
+        conn.seen.fetch_or(SEEN_INQ, Ordering::Relaxed);
+    }
     for ((name, value), own) in OPTIONS.iter().zip(&conn.tuned) {
         let before = sock::option::<i32>(fd, libc::IPPROTO_TCP, *name).unwrap_or(0);
         own.store(before, Ordering::Relaxed);
