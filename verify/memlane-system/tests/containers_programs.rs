@@ -254,11 +254,8 @@ fn grpc_carries_the_same_messages() {
         let text = done.stdout();
         assert_eq!(counts(&text)["calls"], 28 + 56, "{text}");
         assert_eq!(heard.get_or_init(|| text.clone()), &text);
-        // gRPC asks the kernel how much is left to be read (TCP_INQ), with each message.
-        let allowed: &[&[Reason]] = &[SHORT_LIVED, &[Reason::OPTION]];
-        done.lane.must_say(Reason::OPTION);
-        done.lane.must_stay_on_tcp(allowed);
-        service.lane().must_stay_on_tcp(allowed);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        service.lane().must_use_ring(&[SHORT_LIVED]);
         service.kill();
         service.wait(Duration::from_secs(20));
     });

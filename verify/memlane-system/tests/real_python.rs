@@ -7,8 +7,8 @@ use std::time::Duration;
 use memlane_system::real::http::Site;
 use memlane_system::real::lang::{EchoServer, Load, certificate, python_echo};
 use memlane_system::real::{
-    Reason, SHORT_LIVED, Story, counts, free_port, program, script, sha256_of_bytes, story,
-    wait_listening,
+    Reason, SHORT_LIVED, Story, counts, fetched, free_port, program, script, sha256_of_bytes,
+    story, wait_listening,
 };
 
 /// What both sides may say of a descriptor that went to another process.
@@ -231,5 +231,52 @@ fn connections_to_each_worker_of_a_server_get_their_lane() {
                 assert_eq!(done.lane.upgraded(), OTHERS + 1, "{how}: {}", done.lane);
             }
         }
+    });
+}
+
+/// uvloop's loop is libuv's, which changes its epoll set by io_uring.
+#[test]
+fn uvloop_echoes_on_many_connections() {
+    let Some(python) = fetched::python() else {
+        return;
+    };
+    let load = Load {
+        connections: 60,
+        rounds: 30,
+        most: 200_000,
+    };
+    story("py-uvloop", &["python3"], |stage| {
+        let mut server = stage.command(&python);
+        server.arg("-u").arg(script("echo_server.py")).arg("uvloop");
+        let server = EchoServer::start(stage, server, &[]);
+        let done = python_echo(stage, server.port, load, &[]);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+/// gRPC's core asks the kernel how much is left to be read (`TCP_INQ`), with each message.
+#[test]
+fn grpc_calls_and_streams_go_through_memory() {
+    let Some(python) = fetched::python() else {
+        return;
+    };
+    story("py-grpc", &["python3"], |stage| {
+        let port = free_port();
+        let command = |role: &str| {
+            let mut command = stage.command(&python);
+            command.arg("-u").arg(script("grpc_hash.py")).arg(role);
+            command.arg(format!("127.0.0.1:{port}"));
+            command
+        };
+        let server = stage.start("grpc-server", command("server"));
+        wait_listening(port, "grpc");
+        let done = stage.run("grpc-client", command("client"), Duration::from_secs(90));
+        assert_eq!(counts(&done.stdout())["calls"], 28 + 56);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        let lane = server.lane();
+        server.kill();
+        server.wait(Duration::from_secs(20));
+        lane.must_use_ring(&[SHORT_LIVED]);
     });
 }

@@ -14,6 +14,7 @@
 //! `MEMLANE_TEST_REQUIRE_ALL=1` makes a missing program a failure.
 
 pub mod data;
+pub mod fetched;
 pub mod held;
 pub mod http;
 pub mod iperf3;

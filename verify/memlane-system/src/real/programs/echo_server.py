@@ -1,6 +1,6 @@
 """Sends back what it gets, until the client has said its last.
 
-echo_server.py asyncio|thread|fork|ssl PORT [CERTIFICATE KEY]
+echo_server.py asyncio|uvloop|thread|fork|ssl PORT [CERTIFICATE KEY]
 """
 import asyncio
 import signal
@@ -62,6 +62,10 @@ class Tls(Options, socketserver.ThreadingTCPServer):
 
 if kind == "asyncio":
     asyncio.run(serve())
+elif kind == "uvloop":
+    import uvloop
+
+    uvloop.run(serve())
 else:
     if kind == "ssl":
         Tls.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
