@@ -61,36 +61,64 @@ pub fn before_enter(fd: c_int, count: u32, flags: u32) {
 
 /// Prepares for `io_uring_register(2)`: what is registered is used without its descriptor.
 pub fn before_register(operation: u32, arg: usize, count: u32) {
-    const FILES: u32 = 2;
-    const FILES_UPDATE: u32 = 6;
-    const FILES2: u32 = 13;
-    const FILES_UPDATE2: u32 = 14;
+    /// `IORING_REGISTER_RING_FDS`: instances are entered without their descriptors.
     const RING_FDS: u32 = 20;
+    /// `IORING_REGISTER_RESIZE_RINGS`: queues move.
     const RESIZE_RINGS: u32 = 33;
     if process::is_borrowed() || operation & REGISTER_USE_REGISTERED_RING != 0 {
         return; // registering the instance itself has ended all lanes
     }
-    let word = |at: usize| unsafe {
-        // SAFETY: a word of the program's structure, as it promised its call.
-        (arg as *const u8).add(at).cast::<u64>().read_unaligned()
+    match operation {
+        RING_FDS | RESIZE_RINGS => freeze(Reason::IO_URING),
+        _ => registered_files(operation, arg, count)
+            .into_iter()
+            .for_each(|(list, count)| each_file(list, count)),
+    }
+}
+
+/// Where the descriptors lie that are registered, and how many they are. `None`: something else is registered.
+fn registered_files(operation: u32, arg: usize, count: u32) -> Option<(u64, u32)> {
+    /// `IORING_REGISTER_FILES`: `arg` is the list.
+    const FILES: u32 = 2;
+    /// `IORING_REGISTER_FILES_UPDATE`: two words, the address of the list.
+    const FILES_UPDATE: u32 = 6;
+    /// `IORING_REGISTER_FILES2`: a count, flags, a reserved word of 8 bytes, the address of the list.
+    const FILES2: u32 = 13;
+    /// `IORING_REGISTER_FILES_UPDATE2`: two words, the address of the list, that of tags, a count.
+    const FILES_UPDATE2: u32 = 14;
+    let last = match operation {
+        FILES => return Some((arg as u64, count)),
+        FILES_UPDATE => 8,
+        FILES2 => 16,
+        FILES_UPDATE2 => 24,
+        _ => return None,
     };
-    let files = match operation {
-        _ if arg == 0 => return,
-        FILES => (arg as u64, count),
-        FILES_UPDATE => (word(8), count),
-        // A count, and behind it the address of the descriptors.
-        FILES2 => (word(16), word(0) as u32),
-        FILES_UPDATE2 => (word(8), word(24) as u32),
-        RING_FDS | RESIZE_RINGS => return freeze(Reason::IO_URING),
-        _ => return,
+    if crate::iov::is_nowhere(arg as *const u8, last + 8) {
+        return None; // the kernel refuses it
+    }
+    let address = |at: usize| {
+        // SAFETY: inside the program's structure, as it promised its call.
+        unsafe { (arg as *const u64).byte_add(at).read_unaligned() }
     };
-    for i in 0..files.1 as usize {
-        let place = (files.0 as *const c_int).wrapping_add(i);
-        if crate::iov::is_nowhere(place.cast_mut().cast(), size_of::<c_int>()) {
-            return; // the kernel refuses it
-        }
+    let number = |at: usize| {
+        // SAFETY: inside the program's structure, as it promised its call.
+        unsafe { (arg as *const u32).byte_add(at).read_unaligned() }
+    };
+    Some(match operation {
+        FILES_UPDATE => (address(8), count),
+        FILES2 => (address(16), number(0)),
+        _ => (address(8), number(24)),
+    })
+}
+
+fn each_file(list: u64, count: u32) {
+    let list = list as *const c_int;
+    if crate::iov::is_nowhere(list.cast(), count as usize * size_of::<c_int>()) {
+        return; // the kernel refuses it
+    }
+    for i in 0..count as usize {
         // SAFETY: an entry of the program's list, as it promised its call.
-        is_used(unsafe { place.read_unaligned() });
+        is_used(unsafe { list.add(i).read_unaligned() });
     }
 }
 
@@ -162,7 +190,7 @@ fn close(entry: Entry, fd: c_int) {
 /// The lane has ended with bytes in the ring, which only this library can read: does now what was to be done, and lets the
 /// kernel tell the result.
 fn take_from_ring(entry: Entry, fd: c_int) {
-    let (addr, len) = (entry.addr(), entry.len());
+    let (addr, len) = (entry.addr(), entry.count());
     let n = match entry.opcode() {
         op::POLL_ADD => {
             let asked =

@@ -25,7 +25,6 @@ fn ends_lane(level: c_int, name: c_int, value: c_int) -> bool {
             libc::SO_TIMESTAMP
             | libc::SO_TIMESTAMPNS
             | libc::SO_TIMESTAMPING
-            | libc::SO_ZEROCOPY
             | libc::SO_OOBINLINE => value != 0,
             _ => false,
         },

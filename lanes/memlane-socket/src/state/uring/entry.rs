@@ -140,18 +140,22 @@ impl Entry {
 
     /// `EPOLL_CTL`: set, operation, descriptor and event, as epoll_ctl(2) has them.
     pub fn epoll_ctl(self) -> (i32, i32, i32, *mut libc::epoll_event) {
-        // The kernel, too, takes the lower half of the offset.
-        let fd = self.read::<i64>(8) as i32;
-        (self.read(4), self.read(24), fd, self.addr() as *mut _)
+        // The kernel, too, takes the lower half of the offset as the descriptor.
+        (
+            self.read(4),
+            self.read(24),
+            self.read(8),
+            self.addr() as *mut _,
+        )
     }
 
     /// Address of the data, the message, or the list of buffers.
     pub fn addr(self) -> usize {
-        self.read::<u64>(16) as usize
+        self.read(16)
     }
 
     /// Bytes, or buffers of the list.
-    pub fn len(self) -> u32 {
+    pub fn count(self) -> u32 {
         self.read(24)
     }
 
