@@ -7,14 +7,30 @@ mod rdma;
 
 use memlane_fixtures::guest::Outcome;
 use memlane_system::harness::TempDir;
-use rdma::{DEVICE, MAINLINE_CLIENT, MAINLINE_SERVER, VOLUME, guest, kernel};
+use rdma::{
+    MAINLINE_CLIENT, MAINLINE_SERVER, VOLUME, assert_well, device, device_after, guest, is_broken,
+    kernel,
+};
 
 /// Runs a story; `None`: something is missing here, which is said.
 fn told(test: &str, mainline: &[&str], story: &str) -> Option<Outcome> {
+    told_from_the_start(test, mainline, &format!("{}{story}", device()))
+}
+
+fn told_from_the_start(test: &str, mainline: &[&str], story: &str) -> Option<Outcome> {
     let kernel = kernel(test, mainline)?;
     let folder = TempDir::new(test);
     let guest = guest(&kernel, mainline, folder.path()).expect("programs of this machine");
-    Some(guest.start(&format!("{DEVICE}{story}")).finish())
+    Some(guest.start(story).finish())
+}
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn a_guest_whose_rdma_is_broken_is_told_from_a_memlane_that_is_broken() {
+    let story = format!("{}{VOLUME}", device_after("/opt/ip link set v0 down\n"));
+    if let Some(outcome) = told_from_the_start("rdma-broken", &[], &story) {
+        assert!(!outcome.ok && is_broken(&outcome), "{}", outcome.console);
+    }
 }
 
 #[test]
@@ -32,7 +48,7 @@ memlane vol unmap disk
 "
     );
     if let Some(outcome) = told("rdma-volume", &[], &story) {
-        assert!(outcome.ok, "{}", outcome.console);
+        assert_well(&outcome);
         println!("{}", outcome.console);
     }
 }
@@ -64,7 +80,7 @@ dmesg | grep -iE 'warn|bug|rnbd|rtrs' | tail -20
 #[ignore = "boots a guest: ./dev test-kernels"]
 fn mainlines_client_maps_a_volume_of_ours() {
     if let Some(outcome) = told("rdma-mainline-client", MAINLINE_CLIENT, MAPPED_BY_MAINLINE) {
-        assert!(outcome.ok, "{}", outcome.console);
+        assert_well(&outcome);
         println!("{}", outcome.console);
     }
 }
@@ -91,7 +107,7 @@ dmesg | grep -iE 'warn|bug|rnbd|rtrs' | tail -20
 #[ignore = "boots a guest: ./dev test-kernels"]
 fn we_map_a_device_of_mainlines_server() {
     if let Some(outcome) = told("rdma-mainline-server", MAINLINE_SERVER, SERVED_BY_MAINLINE) {
-        assert!(outcome.ok, "{}", outcome.console);
+        assert_well(&outcome);
         println!("{}", outcome.console);
     }
 }
@@ -175,7 +191,7 @@ cmp -n 8388608 /tmp/data /vols/disk
 #[ignore = "boots a guest: ./dev test-kernels"]
 fn mainlines_client_uses_volumes_of_ours_and_goes_on_when_path_and_server_are_back() {
     if let Some(outcome) = told("rdma-mainline-uses", MAINLINE_CLIENT, USED_BY_MAINLINE) {
-        assert!(outcome.ok, "{}", outcome.console);
+        assert_well(&outcome);
         println!("{}", outcome.console);
     }
 }
@@ -225,7 +241,7 @@ carries
 #[ignore = "boots a guest: ./dev test-kernels"]
 fn we_use_devices_of_mainlines_server_and_go_on_when_path_and_module_are_back() {
     if let Some(outcome) = told("rdma-we-use", MAINLINE_SERVER, MAINLINE_USED) {
-        assert!(outcome.ok, "{}", outcome.console);
+        assert_well(&outcome);
         println!("{}", outcome.console);
     }
 }

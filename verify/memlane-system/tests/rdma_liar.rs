@@ -8,7 +8,7 @@ mod rdma;
 use std::path::PathBuf;
 
 use memlane_system::harness::TempDir;
-use rdma::{DEVICE, VOLUME, guest, kernel, stripped};
+use rdma::{VOLUME, assert_well, device, guest, kernel, stripped};
 
 /// Lies, and what each is: see `examples/rdma_liar.rs`.
 const LIES: &str =
@@ -17,7 +17,7 @@ const LIES: &str =
 /// Another client writes and reads while the lies are told.
 fn story() -> String {
     format!(
-        "{DEVICE}{VOLUME}
+        "{}{VOLUME}
 dd if=/dev/urandom of=/tmp/data bs=1M count=2 2>/dev/null
 (
     while [ ! -e /tmp/over ]; do
@@ -37,7 +37,8 @@ cmp -n 2097152 /tmp/data /vols/disk
 memlane session ls
 memlane vol ls
 cat /tmp/serve.log
-"
+",
+        device()
     )
 }
 
@@ -60,6 +61,6 @@ fn a_client_that_lies_loses_its_connection_and_nobody_else_notices() {
     let liar = stripped(&liar(), folder.path());
     let guest = guest.program(&liar, "/opt/rdma_liar").expect("the liar");
     let outcome = guest.start(&story()).finish();
-    assert!(outcome.ok, "{}", outcome.console);
+    assert_well(&outcome);
     println!("{}", outcome.console);
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use memlane_fixtures::guest::{Guest, Running};
 use memlane_system::harness::TempDir;
-use rdma::{guest, kernel};
+use rdma::{assert_well, guest, kernel, with_pings};
 
 /// Two links, each with an RDMA device at both ends. `ME` is this machine's number in both networks; the server is number 1.
 const DEVICES: &str = r"
@@ -31,6 +31,9 @@ done
 ";
 
 const SERVES: &str = r"
+for n in 1 2; do
+    answers rxe$n $(address $n 1) $((18514 + n))
+done
 dd if=/dev/zero of=/vols/disk bs=1M count=16 2>/dev/null
 memlane serve --root /vols --listen $first --listen $second --insecure --queue-depth 128 &
 sleep 2
@@ -45,6 +48,9 @@ md5sum /vols/disk
 
 /// Maps the volume over both links.
 const CLIENT: &str = r#"
+for n in 1 2; do
+    asks rxe$n $(address $n 1) $((18514 + n))
+done
 tries=0
 until memlane map --heartbeat 1s --path $first --path $second $first disk --as fuse:/tmp/disk; do
     tries=$((tries + 1))
@@ -106,7 +112,7 @@ fn two_machines(test: &str, of_server: &str, of_client: &str) {
         guest(&kernel, &["virtio_pci", "virtio_net"], folder.path())
             .expect("programs of this machine")
     };
-    let script = |me: u8, script: &str| format!("ME={me}\n{DEVICES}{script}");
+    let script = |me: u8, script: &str| with_pings(&format!("ME={me}\n{DEVICES}{script}"));
     let mut server: Running = machine(plain(), true, folder.path())
         .start(&script(1, &format!("{SERVES}{of_server}{ENDS}")));
     assert!(server.hears("server-is-up"), "{}", server.console());
@@ -115,8 +121,8 @@ fn two_machines(test: &str, of_server: &str, of_client: &str) {
         .finish();
     server.types("over");
     let served = server.finish();
-    assert!(client.ok, "{}\nserver:\n{}", client.console, served.console);
-    assert!(served.ok, "{}", served.console);
+    assert_well(&client);
+    assert_well(&served);
     println!("{}", client.console);
 }
 

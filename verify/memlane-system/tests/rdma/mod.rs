@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use memlane_fixtures::guest::{self, Guest, Kernel};
+use memlane_fixtures::guest::{self, Guest, Kernel, Outcome};
 use memlane_system::blocks::{has, memlane, must};
 
 /// Debian 12's newer kernel, and its stock kernel.
@@ -29,6 +29,66 @@ mkdir -p /vols /mnt /var
 /opt/rdma link show
 ls /dev/infiniband
 ";
+
+/// What a guest says whose own RDMA does not work.
+const BROKEN: &str = "this guest has no working RDMA, and memlane is no part of it:";
+
+/// rdma-core's own programs over a device: `answers DEVICE ADDRESS PORT` at one end, then `asks DEVICE ADDRESS PORT` at the other. The
+/// address is that of the end that answers; the port is for `ibv_rc_pingpong`, which tells its queue pair by TCP.
+///
+/// `ibv_rc_pingpong` needs no connection manager, `rping` does, as memlane does.
+pub(crate) const PINGS: &str = r#"
+gid_of() {
+    for gid in /sys/class/infiniband/$1/ports/1/gids/*; do
+        case $(cat $gid 2>/dev/null) in *:ffff:*) basename $gid; return ;; esac
+    done
+}
+answers() {
+    /opt/ibv_rc_pingpong -d $1 -g "$(gid_of $1)" -p $3 -n 20 >/tmp/pingpong.$1 2>&1 &
+    /opt/rping -s -a $2 -C 5 >/tmp/rping.$1 2>&1 &
+}
+tries() {
+    for try in 1 2 3; do
+        ! timeout 20 "$@" >/tmp/pings 2>&1 || return 0
+        sleep 1
+    done
+    echo "BROKEN $*"
+    cat /tmp/pings
+    exit 1
+}
+asks() {
+    tries /opt/ibv_rc_pingpong -d $1 -g "$(gid_of $1)" -p $3 -n 20 $2
+    tries /opt/rping -c -a $2 -C 5
+}
+"#;
+
+/// [`PINGS`], and `then`.
+pub(crate) fn with_pings(then: &str) -> String {
+    format!("{}{then}", PINGS.replace("BROKEN", BROKEN))
+}
+
+/// A device as above, which has been seen to work.
+pub(crate) fn device() -> String {
+    device_after("")
+}
+
+/// The same; `first` happens before it is looked at.
+pub(crate) fn device_after(first: &str) -> String {
+    let pings = "\nanswers r0 192.0.2.1 18515\nasks r0 192.0.2.1 18515\n";
+    with_pings(&format!("{DEVICE}{first}{pings}"))
+}
+
+/// Does the guest say that its own RDMA does not work?
+pub(crate) fn is_broken(outcome: &Outcome) -> bool {
+    outcome.console.contains(BROKEN)
+}
+
+/// Did the guest's story end well? If not, whose fault is it?
+pub(crate) fn assert_well(outcome: &Outcome) {
+    let console = &outcome.console;
+    assert!(!is_broken(outcome), "{BROKEN}\n{console}");
+    assert!(outcome.ok, "{console}");
+}
 
 /// A server, and a volume of it as a file.
 pub(crate) const VOLUME: &str = r"
@@ -94,7 +154,17 @@ pub(crate) fn guest(kernel: &Kernel, more: &[&str], folder: &Path) -> Result<Gue
         .cpus(2)
         .limit(LIMIT)
         .program(&stripped(&memlane(), folder), "/bin/memlane")?;
-    for program in ["ip", "rdma", "blkdiscard", "mke2fs", "e2fsck", "dd"] {
+    let programs = [
+        "ip",
+        "rdma",
+        "blkdiscard",
+        "mke2fs",
+        "e2fsck",
+        "dd",
+        "ibv_rc_pingpong",
+        "rping",
+    ];
+    for program in programs {
         guest = guest.program(&found(program), &format!("/opt/{program}"))?;
     }
     rdma_core(guest)
@@ -133,7 +203,7 @@ fn with_mainline() -> Result<Kernel, String> {
 
 /// The kernel of the guests, with mainline's modules if the story has any; `None`: something is missing here, which is said.
 pub(crate) fn kernel(test: &str, mainline: &[&str]) -> Option<Kernel> {
-    let missing = ["strip", "ip", "rdma"]
+    let missing = ["strip", "ip", "rdma", "ibv_rc_pingpong", "rping"]
         .into_iter()
         .find(|program| !has(program));
     let missing = missing.map(|program| format!("no {program}"));
