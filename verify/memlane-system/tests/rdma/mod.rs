@@ -39,9 +39,13 @@ const BROKEN: &str = "this guest has no working RDMA, and memlane is no part of 
 /// `ibv_rc_pingpong` needs no connection manager, `rping` does, as memlane does.
 pub(crate) const PINGS: &str = r#"
 gid_of() {
-    for gid in /sys/class/infiniband/$1/ports/1/gids/*; do
-        case $(cat $gid 2>/dev/null) in *:ffff:*) basename $gid; return ;; esac
+    for try in 1 2 3; do
+        for gid in /sys/class/infiniband/$1/ports/1/gids/*; do
+            case $(cat $gid 2>/dev/null) in 0000:0000:0000:0000:0000:ffff:*) basename $gid; return ;; esac
+        done
+        sleep 1
     done
+    echo 0
 }
 answers() {
     /opt/ibv_rc_pingpong -d $1 -g "$(gid_of $1)" -p $3 -n 20 >/tmp/pingpong.$1 2>&1 &
@@ -53,7 +57,7 @@ tries() {
         sleep 1
     done
     echo "BROKEN $*"
-    cat /tmp/pings
+    cat /tmp/pings /tmp/pingpong.* /tmp/rping.*
     exit 1
 }
 asks() {
