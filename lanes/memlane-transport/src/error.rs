@@ -69,6 +69,8 @@ pub enum PathError {
     Requested,
     /// No encrypted connection came about, or it ended.
     Tls(TlsError),
+    /// This machine has too few huge pages for the session's memory: so many are needed.
+    HugePages(u32),
     /// The RDMA device, or what is needed for it, says no.
     Rdma(RdmaError),
 }
@@ -98,6 +100,8 @@ impl fmt::Display for RdmaError {
     }
 }
 
+/// Linux's `ENOMEM`: the server has no memory for another session.
+pub const ENOMEM: u16 = 12;
 /// Linux's `EACCES`: this client may not have a session of this name.
 pub const EACCES: u16 = 13;
 /// Linux's `EBUSY`: the server has as many connections as it takes, in all or from this address.
@@ -112,8 +116,9 @@ impl PathError {
     #[must_use]
     pub fn wants_a_person(&self) -> bool {
         match self {
-            PathError::Refused(errno) => [EACCES, EPROTONOSUPPORT, ENOKEY].contains(errno),
+            PathError::Refused(errno) => [ENOMEM, EACCES, EPROTONOSUPPORT, ENOKEY].contains(errno),
             PathError::Tls(error) => *error != TlsError::Ended,
+            PathError::HugePages(_) => true,
             PathError::Rdma(error) => matches!(error, RdmaError::Missing | RdmaError::MemoryLock),
             _ => false,
         }
@@ -135,6 +140,9 @@ impl fmt::Display for PathError {
             PathError::Refused(ENOKEY) => {
                 f.write_str("refused by the server: it wants TLS, and this client has none: say --tls")
             }
+            PathError::Refused(ENOMEM) => f.write_str(
+                "refused by the server: it has no memory for another session (with `--memory hugetlb`: raise vm.nr_hugepages there)",
+            ),
             PathError::Refused(errno) => {
                 write!(f, "refused by the server: {}", words((*errno).into()))
             }
@@ -143,6 +151,10 @@ impl fmt::Display for PathError {
             PathError::Superseded => f.write_str("superseded or fenced"),
             PathError::Requested => f.write_str("closed on request"),
             PathError::Tls(error) => write!(f, "{error}"),
+            PathError::HugePages(need) => write!(
+                f,
+                "too few huge pages are free on this machine: the session's memory needs {need} (sysctl vm.nr_hugepages=N), or leave `--memory hugetlb` out"
+            ),
             PathError::Rdma(error) => write!(f, "{error}"),
         }
     }

@@ -22,7 +22,27 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 /// Huge page size assumed for `hugetlb` regions (x86-64's default).
-const HUGE: usize = 2 * 1024 * 1024;
+pub const HUGE: usize = 2 * 1024 * 1024;
+
+/// What pages a region is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pages {
+    /// Ordinary ones.
+    #[default]
+    Plain,
+    /// Huge ones, from the administrator's pool (`vm.nr_hugepages`).
+    Huge,
+}
+
+impl Pages {
+    /// Huge pages that a region of `len` bytes needs; none, if it is made of plain ones.
+    pub fn huge_for(self, len: usize) -> usize {
+        match self {
+            Pages::Plain => 0,
+            Pages::Huge => len.div_ceil(HUGE),
+        }
+    }
+}
 
 impl Region {
     /// Makes a memfd of `len` bytes, seals its size for ever, maps it. With
@@ -32,6 +52,18 @@ impl Region {
             return Ok(r);
         }
         Region::create_kind(name, len, false)
+    }
+
+    /// As `create`, of these pages and no others. Huge pages are whole, so the region may be longer than `len`, and
+    /// they are reserved at once: a page that is touched later is there.
+    ///
+    /// # Errors
+    /// With huge pages: `ENOMEM`, too few of the pool are free; `EINVAL`, `ENOSYS`, this kernel has none.
+    pub fn create_of(name: &CStr, len: usize, pages: Pages) -> Result<Region> {
+        match pages {
+            Pages::Plain => Region::create_kind(name, len, false),
+            Pages::Huge => Region::create_kind(name, len.next_multiple_of(HUGE), true),
+        }
     }
 
     fn create_kind(name: &CStr, len: usize, hugetlb: bool) -> Result<Region> {
@@ -274,6 +306,28 @@ mod tests {
         mem::add_seals(huge.raw(), mem::SEALS_FIXED).unwrap();
         let refused = Region::attach(huge, HUGE_LEN).unwrap_err();
         assert_eq!(refused, Errno(libc::EOPNOTSUPP));
+    }
+
+    /// The pool of huge pages is the machine's, so this asks for more than any machine has.
+    #[test]
+    fn huge_pages_that_the_pool_does_not_have_are_no_region_and_plain_ones_do_not_take_their_place()
+    {
+        const MORE_THAN_ANY: usize = 1 << 44;
+        let refused = Region::create_of(c"test", MORE_THAN_ANY, Pages::Huge);
+        assert!(refused.is_err());
+        let plain = Region::create_of(c"test", 8192, Pages::Plain).unwrap();
+        assert_eq!(plain.len(), 8192);
+    }
+
+    #[test]
+    fn a_region_of_huge_pages_is_as_long_as_they_are() {
+        let Ok(region) = Region::create_of(c"test", HUGE + 1, Pages::Huge) else {
+            eprintln!("SKIPPED: no huge pages are free here: sysctl vm.nr_hugepages=2");
+            return;
+        };
+        assert_eq!(region.len(), 2 * HUGE);
+        assert_eq!(Pages::Huge.huge_for(HUGE + 1), 2);
+        assert!(mem::is_hugetlb(region.fd().unwrap()).unwrap());
     }
 
     #[test]

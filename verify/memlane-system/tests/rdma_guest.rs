@@ -245,3 +245,65 @@ fn we_use_devices_of_mainlines_server_and_go_on_when_path_and_module_are_back() 
         println!("{}", outcome.console);
     }
 }
+
+/// Both ends' memory is made of huge pages, if there are enough; if not, either end says so.
+const HUGE_PAGES: &str = r#"
+dd if=/dev/urandom of=/vols/disk bs=1M count=8 2>/dev/null
+has_pages() {
+    echo $1 >/proc/sys/vm/nr_hugepages
+    [ $(cat /proc/sys/vm/nr_hugepages) = $1 ]
+}
+used_pages() {
+    total=$(grep HugePages_Total /proc/meminfo | grep -o '[0-9]*')
+    free=$(grep HugePages_Free /proc/meminfo | grep -o '[0-9]*')
+    reserved=$(grep HugePages_Rsvd /proc/meminfo | grep -o '[0-9]*')
+    echo $((total - free + reserved))
+}
+fails_and_says() {
+    words=$1
+    shift
+    if "$@" >/tmp/said 2>&1; then exit 1; fi
+    cat /tmp/said
+    grep -q "$words" /tmp/said
+}
+serve() {
+    memlane serve --root /vols --listen rdma://192.0.2.1 --insecure --queue-depth 32 --memory hugetlb "$@"
+}
+map() {
+    memlane map rdma://192.0.2.1 disk --memory hugetlb --as fuse:/tmp/disk "$@"
+}
+
+fails_and_says "sysctl vm.nr_hugepages" serve
+has_pages 3
+serve 2>/tmp/serve.log &
+until grep -q serving /tmp/serve.log; do sleep 1; done
+fails_and_says "too few huge pages are free on this machine: the session's memory needs 4" map --wait 3s
+# 4 for the client, 2 for its session at the server, 2 for the session that was given up, which the server keeps for a while.
+has_pages 8
+map
+[ $(used_pages) = 8 ]
+dd if=/tmp/disk of=/tmp/back bs=128k 2>/dev/null
+cmp /tmp/back /vols/disk
+dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null
+dd if=/tmp/data of=/tmp/disk bs=128k conv=notrunc,fsync 2>/dev/null
+cmp -n 4194304 /tmp/data /vols/disk
+fails_and_says "it has no memory for another session" \
+    memlane map --session other --wait 3s --access ro rdma://192.0.2.1 disk --as fuse:/tmp/other
+# The server keeps what its sessions had for a while.
+memlane vol unmap disk
+tries=0
+until [ $(used_pages) = 4 ]; do
+    tries=$((tries + 1))
+    [ $tries -lt 20 ] || { grep HugePages /proc/meminfo; exit 1; }
+    sleep 1
+done
+"#;
+
+#[test]
+#[ignore = "boots a guest: ./dev test-kernels"]
+fn memory_of_huge_pages_carries_a_volume_and_too_few_of_them_are_an_error_at_either_end() {
+    if let Some(outcome) = told("rdma-huge-pages", &[], HUGE_PAGES) {
+        assert_well(&outcome);
+        println!("{}", outcome.console);
+    }
+}

@@ -15,8 +15,8 @@ use memlane_transport::io::{Address, PathAddr};
 use super::host::file;
 use super::requests::Request;
 use super::spec::{
-    Access, FileSpec, Frontend, HEARTBEAT, HostSpec, MapSpec, OnDisconnect, PathSpec, Policy,
-    ProcessSpec,
+    Access, FileSpec, Frontend, HEARTBEAT, HostSpec, MapSpec, Memory, OnDisconnect, PathSpec,
+    Policy, ProcessSpec,
 };
 use super::tls::TlsSpec;
 use super::{documents, process, vol};
@@ -65,6 +65,9 @@ pub(crate) struct Args {
     /// Connections on each path [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: Option<u16>,
+    /// What to make the session's memory of [default: plain]
+    #[arg(long, value_enum)]
+    memory: Option<Memory>,
     /// Use TLS with a client certificate on TCP paths; DIR has client-cert.pem, client-key.pem, ca-cert.pem and optionally
     /// ca-crl.pem
     #[arg(long, value_name = "DIR", value_parser = super::tls::folder)]
@@ -187,6 +190,7 @@ fn server_flag(args: &Args) -> Option<&'static str> {
         ("--heartbeat", args.heartbeat.is_some()),
         ("--wait", args.wait.is_some()),
         ("--connections", args.connections.is_some()),
+        ("--memory", args.memory.is_some()),
         ("--tls", args.tls.is_some()),
     ];
     let mut given = given.into_iter().filter(|(_, given)| *given);
@@ -232,6 +236,7 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
         connections: args
             .connections
             .unwrap_or(u16::try_from(cpus).unwrap_or(64).min(64)),
+        memory: args.memory.unwrap_or_default(),
         metrics: args.metrics,
     })
 }

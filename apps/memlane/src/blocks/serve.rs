@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use memlane_block::server::{self, Shared, VolumeView};
+use memlane_core::region::{Pages, Region};
 use memlane_observe::control::{self, Role};
 use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::engine::server::Config;
@@ -18,6 +19,7 @@ use memlane_transport::wire::Geometry;
 
 use super::mapping::failure_text;
 use super::requests::Request;
+use super::spec::Memory;
 use super::tls::{self, Renewal};
 use super::{documents, metrics, spec};
 use crate::cli::exit::{Exit, fail};
@@ -54,6 +56,9 @@ pub(crate) struct Args {
     /// Memory for each request
     #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = size)]
     chunk: u64,
+    /// What to make each session's memory of. Clients of this machine map plain pages only: with hugetlb, their data goes by the socket
+    #[arg(long, value_enum, default_value_t = Memory::Plain)]
+    memory: Memory,
     /// Number of threads; each session stays on one thread
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -87,6 +92,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let inherited = service::sockets()?;
     let listen = places(&args, &inherited)?;
     let geometry = geometry(&args)?;
+    let pages = args.memory.pages();
+    can_have_a_session(&geometry, pages)?;
     let control = control::Listener::bind(Role::Server, &args.name).map_err(|_| {
         let text = format!(
             "another server of this user has the name {:?}: choose another --name",
@@ -110,6 +117,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     );
     config.workers = usize::from(args.threads);
     config.inherited = inherited;
+    config.pages = pages;
     config.engine.heartbeat = Heartbeat::within(args.heartbeat);
     let renewal = match &args.tls {
         None => None,
@@ -226,6 +234,21 @@ fn geometry(args: &Args) -> anyhow::Result<Geometry> {
         );
         fail(Exit::Usage, text)
     })
+}
+
+/// A server that could not have a single session is not started.
+fn can_have_a_session(geometry: &Geometry, pages: Pages) -> anyhow::Result<()> {
+    let len = io::chunks_len(geometry);
+    let made = (pages == Pages::Huge).then(|| Region::create_of(c"memlane-trial", len, pages));
+    let Some(Err(errno)) = made else {
+        return Ok(());
+    };
+    let text = format!(
+        "--memory hugetlb: too few huge pages are free ({errno}): each session needs {}: \
+         sysctl vm.nr_hugepages=N, or a smaller --queue-depth",
+        pages.huge_for(len)
+    );
+    Err(fail(Exit::Unsupported, text))
 }
 
 /// The document of `serve --json`.

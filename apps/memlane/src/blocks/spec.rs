@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use memlane_core::region::Pages;
 use memlane_transport::io::PathAddr;
 use serde::{Deserialize, Serialize};
 
@@ -196,6 +197,26 @@ impl Policy {
     }
 }
 
+/// What the memory for requests' data is made of.
+#[derive(clap::ValueEnum, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Memory {
+    /// Ordinary pages
+    #[default]
+    Plain,
+    /// Huge pages, of which enough must be free (sysctl vm.nr_hugepages)
+    Hugetlb,
+}
+
+impl Memory {
+    pub(super) fn pages(self) -> Pages {
+        match self {
+            Memory::Plain => Pages::Plain,
+            Memory::Hugetlb => Pages::Huge,
+        }
+    }
+}
+
 /// The arguments of a session's background process.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct HostSpec {
@@ -206,6 +227,8 @@ pub(super) struct HostSpec {
     pub(super) heartbeat: Duration,
     pub(super) wait: Duration,
     pub(super) connections: u16,
+    #[serde(default)]
+    pub(super) memory: Memory,
     pub(super) tls: Option<TlsSpec>,
     pub(super) metrics: Option<std::net::SocketAddr>,
 }

@@ -12,8 +12,9 @@ use super::frame::{MAX_MESSAGE, MAX_TAIL, Step, WriteTarget};
 use super::inflow::Received;
 use super::link::Link;
 use super::link_error::LinkError;
-use super::pool::{ByReads, Pool, Reading};
+use super::pool::{self, ByReads, Pool, Reading};
 use super::port_state::PortState;
+use super::session::Means;
 use super::stream::StreamLink;
 use super::tls::{ClientTls, Tls};
 use super::verbs::{Reaches, VerbsLink};
@@ -24,7 +25,8 @@ use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
 use crate::lease::Lease;
 use crate::port::{Completion, News, Submission};
-use crate::wire::{CONN_LEN, MAX_REQUEST_HEADER};
+use crate::wire::{CONN_LEN, Geometry, MAX_REQUEST_HEADER};
+use memlane_core::region::Pages;
 use memlane_sys::Errno;
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -94,6 +96,8 @@ pub(super) struct Core {
     epoll: Arc<Epoll>,
     ready: Vec<Ready>,
     pool: Option<Arc<Pool>>,
+    /// What that is made of.
+    pages: Pages,
     /// What connections of today share, if any does: where leases lie.
     chunks: Option<Arc<Chunks>>,
     /// Devices by which the server writes to leases itself.
@@ -115,14 +119,15 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: Config, epoll: Arc<Epoll>, tls: Option<ClientTls>) -> Core {
+    pub(super) fn new(config: Config, epoll: Arc<Epoll>, means: Means) -> Core {
         Core {
             all_down: config.all_down,
             after_restart: config.after_restart,
             engine: Client::new(config),
             started: Instant::now(),
             addresses: BTreeMap::new(),
-            tls,
+            tls: means.tls,
+            pages: means.pages,
             links: Vec::new(),
             next_serial: 0,
             epoll,
@@ -535,7 +540,7 @@ impl Core {
         match event {
             Event::PathUp(path) => {
                 self.told.news.push(News::PathUp(path));
-                self.make_pool();
+                self.make_pool(path);
                 self.let_reach(path);
                 self.look_at_chunks();
             }
@@ -561,17 +566,25 @@ impl Core {
         }
     }
 
-    fn make_pool(&mut self) {
+    /// Without memory no request with data can be made: the path is down until there is some.
+    fn make_pool(&mut self, path: PathId) {
         let Some(geometry) = self.engine.geometry().filter(|_| self.pool.is_none()) else {
             return;
         };
-        // Without memory no request with data can be made; what waits for it goes on waiting.
-        if let Ok(pool) = Pool::new(&geometry) {
-            self.reading.resize_with(pool.slots(), || None);
-            self.flights
-                .resize_with(usize::from(geometry.depth()), || None);
-            self.told.pool = Some(Arc::clone(&pool));
-            self.pool = Some(pool);
+        match Pool::new(&geometry, self.pages) {
+            Ok(pool) => {
+                self.reading.resize_with(pool.slots(), || None);
+                self.flights
+                    .resize_with(usize::from(geometry.depth()), || None);
+                self.told.pool = Some(Arc::clone(&pool));
+                self.pool = Some(pool);
+            }
+            Err(errno) => {
+                let why = no_memory(self.pages, &geometry, errno);
+                let links = self.links.iter().flatten();
+                let of_it = links.map(|entry| entry.conn).find(|conn| conn.path == path);
+                self.failed.extend(of_it.map(|conn| (conn, why)));
+            }
         }
     }
 
@@ -800,5 +813,16 @@ impl Queued {
             result: Err(error),
             lease: self.submission.lease,
         });
+    }
+}
+
+/// Why a session has no memory.
+fn no_memory(pages: Pages, geometry: &Geometry, errno: Errno) -> PathError {
+    match pages {
+        Pages::Plain => PathError::Os(errno.0),
+        Pages::Huge => {
+            let needed = pages.huge_for(pool::len_of(geometry));
+            PathError::HugePages(u32::try_from(needed).unwrap_or(u32::MAX))
+        }
     }
 }

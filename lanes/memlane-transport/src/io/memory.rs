@@ -8,7 +8,7 @@ use super::verbs::{Reach, Reaches};
 use crate::engine::server::SessionId;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
-use memlane_core::region::Region;
+use memlane_core::region::{Pages, Region};
 use memlane_core::token::Token;
 use memlane_verbs::Id;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Memory {
     region: Arc<Region>,
+    pages: Pages,
     /// Devices by which clients write there themselves.
     reaches: Reaches,
     geometry: Geometry,
@@ -27,11 +28,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    fn new(geometry: Geometry) -> memlane_sys::Result<Memory> {
-        let len = geometry.chunk() as usize * usize::from(geometry.depth());
+    fn new(geometry: Geometry, pages: Pages) -> memlane_sys::Result<Memory> {
+        let len = len_of(&geometry);
         let key = Token::fresh()?.bits().to_le_bytes();
         Ok(Memory {
-            region: Arc::new(Region::create(c"memlane-session", len, false)?),
+            region: Arc::new(Region::create_of(c"memlane-session", len, pages)?),
+            pages,
             reaches: Reaches::default(),
             geometry,
             base: (Token::fresh()?.bits() >> 1) & !4095,
@@ -77,8 +79,12 @@ impl Memory {
         self.geometry.depth()
     }
 
-    /// With a client of this host.
+    /// With a client of this host, which refuses huge pages: whoever punches a hole into them could leave it without one. Data of such
+    /// sessions goes by the socket.
     pub(super) fn share(&self, link: &mut Link) -> Result<(), LinkError> {
+        if self.pages == Pages::Huge {
+            return Ok(());
+        }
         let chunks = self.region.fd().ok_or(LinkError::Queue)?;
         link.share(self.geometry.depth(), chunks, self.base)
     }
@@ -89,6 +95,12 @@ impl Memory {
             unsafe { chunk.copy_out(at as usize, into.as_mut_ptr(), into.len()) };
         }
     }
+}
+
+/// Bytes of a server's memory for each session.
+#[must_use]
+pub fn len_of(geometry: &Geometry) -> usize {
+    geometry.chunk() as usize * usize::from(geometry.depth())
 }
 
 /// A client may write its session's chunks, at any time: what is done with them is checked, not what is in them.
@@ -107,19 +119,31 @@ impl Granted for BySession<'_> {
 #[derive(Debug)]
 pub(super) struct Memories {
     geometry: Geometry,
+    pages: Pages,
     sessions: BTreeMap<SessionId, Arc<Memory>>,
 }
 
 impl Memories {
-    pub(super) fn new(geometry: Geometry) -> Memories {
-        let sessions = BTreeMap::new();
-        Memories { geometry, sessions }
+    pub(super) fn new(geometry: Geometry, pages: Pages) -> Memories {
+        Memories {
+            geometry,
+            pages,
+            sessions: BTreeMap::new(),
+        }
     }
 
     pub(super) fn open(&mut self, session: SessionId) -> memlane_sys::Result<()> {
-        let memory = Memory::new(self.geometry)?;
+        let memory = Memory::new(self.geometry, self.pages)?;
         self.sessions.insert(session, Arc::new(memory));
         Ok(())
+    }
+
+    /// That of a session, which is made now if it could not be made before.
+    pub(super) fn of(&mut self, session: SessionId) -> Option<Arc<Memory>> {
+        if !self.sessions.contains_key(&session) {
+            self.open(session).ok()?;
+        }
+        self.get(session).cloned()
     }
 
     /// Its connections are gone, and so are its jobs.

@@ -11,7 +11,7 @@ use crate::lease::{Lease, Lender, Memory};
 use crate::port::LeaseError;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
-use memlane_core::region::Region;
+use memlane_core::region::{Pages, Region};
 use memlane_core::token::Token;
 use memlane_wait::mutex::{lock, read, write};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +25,18 @@ const LEAST: u32 = 512;
 
 /// Memories of users that a session takes leases from, at most: they are kept until its end.
 const MEMORIES: usize = 64;
+
+/// Bytes of a slot, and how many slots a session has.
+fn slots_of(geometry: &Geometry) -> (usize, u32) {
+    let slot = (geometry.max_io() as usize).next_multiple_of(4096);
+    (slot, u32::from(geometry.depth()) + SPARE)
+}
+
+/// Bytes of a session's slots.
+pub(super) fn len_of(geometry: &Geometry) -> usize {
+    let (slot, count) = slots_of(geometry);
+    slot * count as usize
+}
 
 /// The slots of a session. It lives until the last lease is dropped.
 #[derive(Debug)]
@@ -53,9 +65,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(geometry: &Geometry) -> memlane_sys::Result<Arc<Pool>> {
-        let slot = (geometry.max_io() as usize).next_multiple_of(4096);
-        let count = u32::from(geometry.depth()) + SPARE;
+    pub(super) fn new(geometry: &Geometry, pages: Pages) -> memlane_sys::Result<Arc<Pool>> {
+        let (slot, count) = slots_of(geometry);
         let random = Token::fresh()?.bits();
         let words = count.div_ceil(64);
         let word = |n: u32| match count - n * 64 {
@@ -63,10 +74,10 @@ impl Pool {
             _ => u64::MAX,
         };
         Ok(Arc::new(Pool {
-            region: Arc::new(Region::create(
+            region: Arc::new(Region::create_of(
                 c"memlane-leases",
                 slot * count as usize,
-                false,
+                pages,
             )?),
             base: (random >> 1) & !4095,
             key: Token::fresh()?.bits().to_le_bytes()[..4]

@@ -13,6 +13,7 @@ use crate::engine::server::Config;
 use crate::error::{EBUSY, ENOKEY, EPROTONOSUPPORT, TlsError};
 use crate::port::{Identity, Service};
 use crate::wire::{CONN_LEN, ConnReq, ConnRsp};
+use memlane_core::region::Pages;
 use memlane_verbs::{Event, Id, Verbs};
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
@@ -40,6 +41,8 @@ pub struct ServerConfig {
     pub workers: usize,
     /// What strangers may use up.
     pub limits: Limits,
+    /// What pages sessions' memory is made of. A session for which too few huge ones are free is refused (`ENOMEM`).
+    pub pages: Pages,
     /// Over TCP, clients must show a certificate, and all is encrypted. `None`: nobody is asked.
     pub tls: Option<ServerTls>,
 }
@@ -54,6 +57,7 @@ impl ServerConfig {
             engine,
             workers: 1,
             limits: Limits::default(),
+            pages: Pages::Plain,
             tls: None,
         }
     }
@@ -104,7 +108,7 @@ impl<S: Service> SteppedServer<S> {
         let (mut server, listeners) = Server::listening(&config)?;
         let mailbox = Arc::new(Mailbox::new()?);
         server.mailboxes.push(Arc::clone(&mailbox));
-        let worker = Worker::new(0, config.engine, service, mailbox)?;
+        let worker = Worker::new(0, (config.engine, config.pages), service, mailbox)?;
         server.let_in(listeners, config)?;
         Ok(SteppedServer { worker, server })
     }
@@ -171,12 +175,12 @@ impl Server {
     {
         let mailbox = Arc::new(Mailbox::new()?);
         self.mailboxes.push(Arc::clone(&mailbox));
-        let mut engine = config.engine;
+        let (mut engine, pages) = (config.engine, config.pages);
         engine.born = engine.born.wrapping_add(number as u64);
         let (tell, told) = sync_channel(1);
         self.start("memlane-worker", move || {
             let worker = make(number).and_then(|service| {
-                let worker = Worker::new(number, engine, service, mailbox)?;
+                let worker = Worker::new(number, (engine, pages), service, mailbox)?;
                 Ok(worker)
             });
             // Who waits for this is there.
@@ -624,7 +628,7 @@ impl Acceptor {
 }
 
 /// A refusal, with this error number.
-fn no(errno: u16) -> [u8; CONN_LEN] {
+pub(super) fn no(errno: u16) -> [u8; CONN_LEN] {
     let rsp = ConnRsp {
         errno,
         ..ConnRsp::default()

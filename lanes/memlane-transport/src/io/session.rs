@@ -30,6 +30,7 @@ use crate::error::PathError;
 use crate::port::{News, Port, Session};
 use crate::stats::PathStats;
 use crate::wire::Geometry;
+use memlane_core::region::Pages;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use std::io;
@@ -46,6 +47,16 @@ pub struct ClientConfig {
     pub engine: Config,
     /// Its first paths; none is fine.
     pub paths: Vec<PathAddr>,
+}
+
+/// By what means a session works; by default without encryption, in plain pages.
+#[derive(Clone, Debug, Default)]
+pub struct Means {
+    /// Paths over TCP are encrypted, with both ends showing who they are.
+    pub tls: Option<ClientTls>,
+    /// What the memory for requests' data is made of. With too few huge pages, paths are down
+    /// ([`PathError::HugePages`]).
+    pub pages: Pages,
 }
 
 /// One path, as it is now.
@@ -88,10 +99,19 @@ pub fn open_over_tls(
     config: ClientConfig,
     tls: Option<ClientTls>,
 ) -> io::Result<Arc<ClientSession>> {
+    let pages = Pages::Plain;
+    open_with(config, Means { tls, pages })
+}
+
+/// Opens a session that works by these means.
+///
+/// # Errors
+/// Descriptors, threads or memory are used up; more paths than there may be.
+pub fn open_with(config: ClientConfig, means: Means) -> io::Result<Arc<ClientSession>> {
     let sockets = Arc::new(Epoll::new()?);
     let inner = Arc::new(Inner {
         leadership: Leadership::new(AtomicU64::new(0)),
-        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets), tls)),
+        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets), means)),
         queue: Mutex::default(),
         pool: OnceLock::new(),
         ports: Mutex::default(),

@@ -7,13 +7,15 @@ use super::inflow::Received;
 use super::link::Link;
 use super::link_error::LinkError;
 use super::memory::{Memories, Memory};
+use super::server::no;
 use super::verbs::Reach;
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
-use crate::error::PathError;
+use crate::error::{ENOMEM, PathError};
 use crate::port::{Finished, Identity, Service};
 use crate::stats::ServerStats;
 use crate::wire::{CONN_LEN, ConnReq, SgDesc};
+use memlane_core::region::Pages;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
 use memlane_wait::spin::{Policy, Spin};
@@ -229,7 +231,7 @@ pub(super) struct Worker<S> {
 impl<S: Service> Worker<S> {
     pub(super) fn new(
         number: usize,
-        config: Config,
+        (config, pages): (Config, Pages),
         service: S,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Worker<S>> {
@@ -248,7 +250,7 @@ impl<S: Service> Worker<S> {
             ready: Vec::new(),
             links: Vec::new(),
             next: 1,
-            memories: Memories::new(config.geometry),
+            memories: Memories::new(config.geometry, pages),
             names: RefCell::default(),
             failed: Vec::new(),
             running: 0,
@@ -615,11 +617,15 @@ impl<S: Service> Worker<S> {
             self.due = None;
         }
         match action {
-            // Without memory, the session is refused when it introduces itself.
+            // Without memory, the session is refused: see `Accept`.
             Action::Open(session) => drop(self.memories.open(session)),
             Action::Accept(link, private) => {
                 let session = self.engine.session_of(link);
-                let memory = session.and_then(|session| self.memories.get(session).cloned());
+                let memory = session.and_then(|session| self.memories.of(session));
+                if session.is_some() && memory.is_none() {
+                    self.refuse(link, ENOMEM);
+                    return;
+                }
                 if let Some(entry) = self.entry(link) {
                     (entry.session, entry.memory) = (session, memory);
                     if let Err(error) = entry.make_ready() {
@@ -660,6 +666,15 @@ impl<S: Service> Worker<S> {
             Action::Close(link) => self.drop_link(link),
             Action::Free(session) => self.memories.free(session),
         }
+    }
+
+    /// Refuses a connection that the engine would accept.
+    fn refuse(&mut self, link: LinkId, errno: u16) {
+        if let Some(entry) = self.entry(link) {
+            entry.link.step(Step::Reject, &no(errno));
+            entry.dirty = true;
+        }
+        self.failed.push((link, PathError::Refused(errno)));
     }
 
     fn execute(&mut self, job: Job) {

@@ -10,14 +10,14 @@ use memlane_transport::engine::path::PathState;
 use memlane_transport::engine::policy;
 use memlane_transport::engine::pulse::Heartbeat;
 use memlane_transport::io::tls::ClientTls;
-use memlane_transport::io::{ClientConfig, ClientSession, PathInfo};
+use memlane_transport::io::{ClientConfig, ClientSession, Means, PathInfo};
 use memlane_transport::port::Session as _;
 
 use super::{Events, Host};
 use crate::blocks::documents;
 use crate::blocks::mapping::{self, Mapping};
 use crate::blocks::requests::Request;
-use crate::blocks::spec::{Access, HostSpec, MapSpec, OnDisconnect, PathSpec, Policy};
+use crate::blocks::spec::{Access, HostSpec, MapSpec, Memory, OnDisconnect, PathSpec, Policy};
 use crate::blocks::tls::{self, Renewal, TlsSpec};
 use crate::cli::exit::{Exit, fail};
 
@@ -46,8 +46,11 @@ impl SessionHost {
             engine: engine_config(spec)?,
             paths: spec.paths.iter().map(|path| path.0.clone()).collect(),
         };
-        let credentials = tls.as_ref().map(|(tls, _)| tls.clone());
-        let session = memlane_transport::io::open_over_tls(config, credentials)?;
+        let means = Means {
+            tls: tls.as_ref().map(|(tls, _)| tls.clone()),
+            pages: spec.memory.pages(),
+        };
+        let session = memlane_transport::io::open_with(config, means)?;
         let changes = Arc::new(Changes::new()?);
         let options = client::Options {
             changes: Some(Arc::clone(&changes)),
@@ -424,6 +427,7 @@ pub(crate) fn open_one(
         heartbeat: crate::blocks::spec::HEARTBEAT,
         wait: Duration::from_secs(10),
         connections,
+        memory: Memory::Plain,
         tls: None,
         metrics: None,
     };
