@@ -6,6 +6,7 @@ use crate::layout::{Element, LOCAL_WRITE, MemoryRegion, ProtectionDomain, REMOTE
 use core::any::Any;
 use core::ptr::NonNull;
 use memlane_core::access::SharedBytes;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 /// A protection domain: what peers may reach by one queue pair of it, they may reach by each of them.
@@ -68,16 +69,57 @@ impl Domain {
         // SAFETY: the domain lives as long as the registration, and the bytes are mapped at least as long.
         let raw = unsafe { register(self.raw.as_ptr(), at.cast(), bytes.len(), named, access) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_reg_mr_iova"))?;
-        // SAFETY: the keys are written before the call returns.
+        Ok(self.registered(raw, (bytes, bytes.len()), named, owner))
+    }
+
+    /// As [`register`](Self::register), of the first `len` bytes of a dma-buf: memory that a device has, or that devices
+    /// were given. The device of this domain reaches it without the CPU. `mapped` is the same memory as far as it is mapped here, or
+    /// nothing; `named` is a page's beginning.
+    ///
+    /// # Safety
+    /// As `register`, if anything is mapped.
+    ///
+    /// # Errors
+    /// [`VerbsError::Missing`]: libibverbs is too old. `EOPNOTSUPP`: the device's driver cannot do that (rxe and siw cannot). Others are
+    /// the driver's, and those of the dma-buf's exporter.
+    pub unsafe fn register_dma_buf(
+        self: &Arc<Self>,
+        dma_buf: BorrowedFd<'_>,
+        len: usize,
+        mapped: SharedBytes,
+        named: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Registration, VerbsError> {
+        let register = self.keeper.verbs().register_dma_buf;
+        let register = register.ok_or_else(|| {
+            let text = "no dma-bufs by RDMA: libibverbs has no ibv_reg_dmabuf_mr: install rdma-core 34 or later";
+            VerbsError::Missing(text.into())
+        })?;
+        let (fd, access) = (dma_buf.as_raw_fd(), LOCAL_WRITE | REMOTE_WRITE);
+        // SAFETY: the domain lives as long as the registration; the kernel keeps the dma-buf as long as it is registered.
+        let raw = unsafe { register(self.raw.as_ptr(), 0, len, named, fd, access) };
+        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_reg_dmabuf_mr"))?;
+        Ok(self.registered(raw, (mapped, len), named, owner))
+    }
+
+    fn registered(
+        self: &Arc<Self>,
+        raw: NonNull<MemoryRegion>,
+        (bytes, len): (SharedBytes, usize),
+        named: u64,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Registration {
+        // SAFETY: the keys were written before the call that made it returned.
         let keys = unsafe { ((*raw.as_ptr()).local_key, (*raw.as_ptr()).remote_key) };
-        Ok(Registration {
+        Registration {
             raw,
             keys,
             bytes,
+            len,
             named,
             domain: Arc::clone(self),
             _owner: owner,
-        })
+        }
     }
 
     pub(crate) fn raw(&self) -> *mut ProtectionDomain {
@@ -96,7 +138,9 @@ impl Drop for Domain {
 pub struct Registration {
     raw: NonNull<MemoryRegion>,
     keys: (u32, u32),
+    /// As far as it is mapped: all of it, or nothing.
     bytes: SharedBytes,
+    len: usize,
     named: u64,
     domain: Arc<Domain>,
     _owner: Arc<dyn Any + Send + Sync>,
@@ -114,13 +158,19 @@ impl Registration {
         self.keys.1
     }
 
+    /// How peers call `len` bytes from `at` on. `None`: so many are not registered.
+    #[must_use]
+    pub fn name_at(&self, at: usize, len: usize) -> Option<u64> {
+        let inside = at.checked_add(len)? <= self.len;
+        inside.then(|| self.named + at as u64)
+    }
+
     /// How peers call these bytes, if they are registered here.
     #[must_use]
     pub fn name(&self, bytes: &SharedBytes) -> Option<u64> {
         let first = self.bytes.as_ptr().addr();
         let at = bytes.as_ptr().addr().checked_sub(first)?;
-        let end = at.checked_add(bytes.len())?;
-        let inside = end <= self.bytes.len();
+        let inside = at.checked_add(bytes.len())? <= self.bytes.len();
         inside.then(|| self.named + at as u64)
     }
 
@@ -139,7 +189,7 @@ impl Registration {
 impl core::fmt::Debug for Registration {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Registration")
-            .field("len", &self.bytes.len())
+            .field("len", &self.len)
             .field("named", &self.named)
             .finish_non_exhaustive()
     }

@@ -31,6 +31,10 @@ pub struct Context {
         *mut ReceiveRequest,
         *mut *mut ReceiveRequest,
     ) -> c_int,
+    /// `ops`, from its 27th entry on, `cmd_fd` and `async_fd`.
+    pub rest_of_ops: [Handle; 6],
+    /// `num_comp_vectors`.
+    pub vectors: c_int,
 }
 
 /// `struct ibv_comp_channel`.

@@ -77,6 +77,10 @@ functions! {
     }
 }
 
+/// `ibv_reg_dmabuf_mr`: what it registers is at an offset of a file, and so long.
+pub(crate) type RegisterDmaBuf =
+    unsafe extern "C" fn(*mut ProtectionDomain, u64, usize, u64, c_int, c_int) -> *mut MemoryRegion;
+
 /// Never closed: providers register what runs when the process ends.
 fn open(name: &str) -> Result<&'static Library, VerbsError> {
     // SAFETY: what the library does when it is loaded is the administrator's affair, as for each library.
@@ -98,6 +102,8 @@ fn lacks(library: &str, name: &str) -> VerbsError {
 #[derive(Debug)]
 pub struct Verbs {
     pub(crate) functions: Functions,
+    /// Since rdma-core 34.
+    pub(crate) register_dma_buf: Option<RegisterDmaBuf>,
 }
 
 impl Verbs {
@@ -116,7 +122,12 @@ impl Verbs {
     /// As [`find`](Self::find).
     pub fn open(libraries: &[&str; 2]) -> Result<&'static Verbs, VerbsError> {
         let functions = Functions::load(libraries)?;
-        Ok(Box::leak(Box::new(Verbs { functions })))
+        // SAFETY: the type is that of rdma-core's header, and the library is never closed.
+        let register_dma_buf = unsafe { open(libraries[0])?.get("ibv_reg_dmabuf_mr\0") };
+        Ok(Box::leak(Box::new(Verbs {
+            functions,
+            register_dma_buf: register_dma_buf.ok().map(|found| *found),
+        })))
     }
 
     /// Makes librdmacm close a device that is being taken away, once its last id is gone. Until then, the kernel waits if the

@@ -4,14 +4,15 @@ use crate::cm::{Id, set_nonblocking};
 use crate::domain::{Domain, Piece};
 use crate::error::{Status, VerbsError};
 use crate::layout::{
-    CompletionChannel, CompletionQueue, Element, INLINE, PairSettings, QueuePair, RECEIVED,
-    RECEIVED_IMMEDIATE, RELIABLE_CONNECTED, ReceiveRequest, SIGNALED, SendRequest, WITH_IMMEDIATE,
-    WorkCompletion, opcode,
+    CompletionChannel, CompletionQueue, Context, Element, INLINE, PairSettings, QueuePair,
+    RECEIVED, RECEIVED_IMMEDIATE, RELIABLE_CONNECTED, ReceiveRequest, SIGNALED, SendRequest,
+    WITH_IMMEDIATE, WorkCompletion, opcode,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Pieces of a request, at most: data, and what comes behind it.
 const PIECES: usize = 2;
@@ -286,6 +287,17 @@ impl Drop for Channel {
     }
 }
 
+/// Which of a device's interrupts tells of a queue's completions: each queue of this process the next one, so that
+/// several connections of a path are served by several CPUs. Processes begin at different ones.
+fn next_vector(device: NonNull<Context>) -> c_int {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: the device is open, and its number of vectors does not change.
+    let count = u32::try_from(unsafe { (*device.as_ptr()).vectors }).unwrap_or(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let next = next.wrapping_add(std::process::id()) % count.max(1);
+    c_int::try_from(next).unwrap_or(0)
+}
+
 /// `struct ibv_cq`.
 #[derive(Debug)]
 struct Completions {
@@ -311,8 +323,10 @@ impl Completions {
         set_nonblocking(channel.number())?;
         let most = c_int::try_from(most).unwrap_or(c_int::MAX);
         let bell = channel.raw.as_ptr();
+        let vector = next_vector(device);
+        let create = functions.ibv_create_cq;
         // SAFETY: as above; the channel lives longer than the queue.
-        let raw = unsafe { (functions.ibv_create_cq)(device.as_ptr(), most, null_mut(), bell, 0) };
+        let raw = unsafe { create(device.as_ptr(), most, null_mut(), bell, vector) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_create_cq"))?;
         Ok(Completions { raw, channel })
     }

@@ -27,6 +27,7 @@ fn facts() -> Vec<Fact> {
         Context = "ibv_context" {
             device = "device", poll_cq = "ops.poll_cq", req_notify_cq = "ops.req_notify_cq",
             post_send = "ops.post_send", post_recv = "ops.post_recv",
+            vectors = "num_comp_vectors",
         };
         CompletionChannel = "ibv_comp_channel" { context = "context", fd = "fd", count = "refcnt" } size "ibv_comp_channel";
         CompletionQueue = "ibv_cq" { context = "context" };
