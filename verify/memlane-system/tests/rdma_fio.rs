@@ -176,9 +176,10 @@ under_fire $disk
 kill -9 $server
 ends
 [ $(cat /tmp/fio.went) = badly ]
+becomes /sys/block/rnbd0/rnbd/state closed
 serve
 for path in $paths/*; do
-    becomes $path/state connected || echo 1 >$path/reconnect
+    [ "$(cat $path/state)" = connected ] || echo 1 >$path/reconnect
 done
 both_become connected
 becomes /sys/block/rnbd0/rnbd/state open
