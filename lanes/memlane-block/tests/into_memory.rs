@@ -4,7 +4,7 @@ use memlane_block::client::{Access, Client, RemoteVolume};
 use memlane_block::server::{ServerConfig as Served, Shared};
 use memlane_block::store::StoreKind;
 use memlane_block::volume::local::{LocalVolume, Options};
-use memlane_block::volume::{Done, Errno, Io, Lease, Memory, Op, Queue, Volume};
+use memlane_block::volume::{Detour, Done, Errno, Io, Lease, Memory, Op, Queue, Volume};
 use memlane_core::access::SharedBytes;
 use memlane_core::region::Region;
 use memlane_sim::rng::Rng;
@@ -12,6 +12,7 @@ use memlane_transport::engine::client::{AfterRestart, Config as ClientEngine};
 use memlane_transport::engine::server::Config as ServerEngine;
 use memlane_transport::io::{Address, ClientConfig, PathAddr, Server, ServerConfig, open, serve};
 use memlane_transport::wire::Geometry;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -104,7 +105,7 @@ fn remote(folder: &Folder, listen: Address) -> Remote {
     let paths = vec![PathAddr::to(server.addresses()[0].clone())];
     let client = Client::new(open(ClientConfig { engine, paths }).unwrap()).unwrap();
     Remote {
-        volume: client.open("disk", Access::ReadOnly).unwrap(),
+        volume: client.open("disk", Access::ReadWrite).unwrap(),
         _client: client,
         _server: server,
     }
@@ -245,6 +246,59 @@ fn what_does_not_fit_is_refused_and_costs_no_lease() {
                 .is_some()
         );
     }
+}
+
+/// As a GPU's: a dma-buf, for which a memfd stands here, and nothing that is mapped.
+#[derive(Debug)]
+struct BeyondCpu(Region);
+
+impl Memory for BeyondCpu {
+    fn bytes(&self) -> SharedBytes {
+        // SAFETY: no bytes.
+        unsafe { SharedBytes::new(std::ptr::NonNull::dangling(), 0) }
+    }
+
+    fn dma_buf(&self) -> Option<(BorrowedFd<'_>, usize)> {
+        // SAFETY: open as long as the region is.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.fd()?) };
+        Some((fd, self.0.len()))
+    }
+}
+
+#[test]
+fn without_a_device_what_is_for_memory_beyond_the_cpu_comes_to_the_lease_which_says_why() {
+    let folder = Folder::new();
+    let memory = Region::create(c"test", SIZE, false).unwrap();
+    let memory: Arc<dyn Memory> = Arc::new(BeyondCpu(memory));
+    for listen in [tcp(), local()] {
+        let remote = remote(&folder, listen);
+        let mut queue = remote.volume.queue().unwrap();
+        let lease = queue.lease_in(&memory, (SIZE - 4096, 4096)).unwrap();
+        let read = Io::data(0, Op::Read, 8192, 4096, lease.expect("there are many"));
+        let mut done = ask(&mut *queue, vec![read]);
+        let lease = done.pop().and_then(|done| done.lease).expect("a lease");
+        assert_eq!(lease.detour(), Some(Detour::NoDevice));
+        assert!(bytes_of(&lease.bytes(), 0, 4096) == folder.1[8192..][..4096]);
+
+        let write = Io::data(0, Op::Write, 0, 4096, lease);
+        queue.submit(write);
+        let mut done = Vec::new();
+        while queue.reap(&mut done) == 0 {
+            queue.wait(None);
+        }
+        assert_eq!(done[0].result, Err(Errno(libc::EOPNOTSUPP)));
+        for place in [(SIZE - 1, 512), (usize::MAX, 1)] {
+            assert_eq!(queue.lease_in(&memory, place).err(), Some(EINVAL));
+        }
+        // Nor is a mapped lease thought to have made a detour.
+        let lease = queue.lease_in(&target(SIZE), (0, 512)).unwrap();
+        let read = Io::data(0, Op::Read, 0, 512, lease.expect("there are many"));
+        let done = ask(&mut *queue, vec![read]);
+        assert_eq!(done[0].lease.as_ref().expect("a lease").detour(), None);
+    }
+    let volume = LocalVolume::open(&folder.0.join("disk"), Options::default()).unwrap();
+    let refused = volume.queue().unwrap().lease_in(&memory, (0, 512)).err();
+    assert_eq!(refused, Some(Errno(libc::EOPNOTSUPP)));
 }
 
 #[test]

@@ -263,6 +263,8 @@ pub enum SubmitError {
     TooLong,
     /// The destination of a read is absent or shorter than the read.
     Destination,
+    /// A write of memory that the CPU does not reach.
+    BeyondCpu,
     /// The session is closed.
     Closed,
 }
@@ -274,6 +276,7 @@ impl fmt::Display for SubmitError {
             SubmitError::NoPath => "no path to the server",
             SubmitError::TooLong => "longer than a chunk of the server",
             SubmitError::Destination => "no room for what is to be read",
+            SubmitError::BeyondCpu => "only a device reaches what is to be written",
             SubmitError::Closed => "the session is closed",
         })
     }
@@ -294,6 +297,8 @@ pub enum RequestError {
     /// It was never sent: more data, or a longer message, than the server takes at a time, or a read without enough
     /// room for what it asks for.
     TooLong,
+    /// It was never sent: a write of memory that the CPU does not reach.
+    BeyondCpu,
     /// The server restarted; the request, which was meant for the one before, may or may not have been executed.
     OutcomeUnknown,
     /// The path died and the server has no memory for replays, so that a second copy is not safe.
@@ -309,6 +314,7 @@ impl fmt::Display for RequestError {
             RequestError::TimedOut => f.write_str("no path came back in time"),
             RequestError::NoPath => f.write_str("all paths are down"),
             RequestError::TooLong => f.write_str("longer than the server takes at a time"),
+            RequestError::BeyondCpu => f.write_str("only a device reaches what is to be written"),
             RequestError::OutcomeUnknown => f.write_str("the server restarted; outcome unknown"),
             RequestError::Aborted => f.write_str("the path died; the server cannot tell a replay"),
             RequestError::Closed => f.write_str("the session was closed"),

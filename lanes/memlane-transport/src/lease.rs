@@ -2,6 +2,7 @@
 
 use crate::io::Claim;
 use memlane_core::access::SharedBytes;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Who gets a lease's memory back.
@@ -14,8 +15,45 @@ pub trait Lender: Send + Sync {
 ///
 /// What a session was told of once stays mapped until the session is over, whatever a server sends late.
 pub trait Memory: Send + Sync + std::fmt::Debug {
-    /// All of it: the same, and mapped, as long as `self` lives.
+    /// All of it: the same, and mapped, as long as `self` lives. No bytes, if the CPU does not reach it.
     fn bytes(&self) -> SharedBytes;
+
+    /// The same memory as a dma-buf, from its beginning on, and how long it is. An RDMA device puts there what is read without
+    /// the CPU, if its driver can ([`Lease::detour`]). `None`: it is none.
+    fn dma_buf(&self) -> Option<(BorrowedFd<'_>, usize)> {
+        None
+    }
+}
+
+/// Why what was read did not go straight to a user's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detour {
+    /// It came by a socket, or from a server of this host; only an RDMA device reaches this memory.
+    NoDevice,
+    /// rdma-core is too old to register dma-bufs.
+    OldLibrary,
+    /// The device, or its driver, refused the memory: Linux's error number.
+    Refused(i32),
+}
+
+impl std::fmt::Display for Detour {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Detour::NoDevice => {
+                f.write_str("no RDMA device on this path, which could put data there")
+            }
+            Detour::OldLibrary => {
+                f.write_str("libibverbs registers no dma-bufs: install rdma-core 34 or later")
+            }
+            Detour::Refused(libc::EOPNOTSUPP) => {
+                f.write_str("the RDMA device's driver registers no dma-bufs")
+            }
+            Detour::Refused(errno) => {
+                let why = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "the RDMA device refused the memory: {why}")
+            }
+        }
+    }
 }
 
 /// A place in the chunks of a server of this host.
@@ -36,6 +74,11 @@ pub struct Lease {
     claim: Option<Claim>,
     /// Whose memory it is, if it is its user's.
     memory: Option<Arc<dyn Memory>>,
+    /// Where in that memory.
+    at: usize,
+    /// The CPU does not reach that memory: `bytes` is what a detour takes.
+    is_beyond_cpu: bool,
+    detour: Option<Detour>,
     copied: u32,
 }
 
@@ -49,6 +92,9 @@ impl Lease {
             owner,
             claim: None,
             memory: None,
+            at: 0,
+            is_beyond_cpu: false,
+            detour: None,
             copied: 0,
         }
     }
@@ -63,8 +109,46 @@ impl Lease {
     ) -> Option<Lease> {
         let bytes = memory.bytes().part(at, len)?;
         let mut lease = Lease::new(bytes, number, owner);
-        lease.memory = Some(Arc::clone(memory));
+        (lease.memory, lease.at) = (Some(Arc::clone(memory)), at);
         Some(lease)
+    }
+
+    /// The same, if only a device reaches that memory. `home`: as many bytes, which data comes to that does not come by a device.
+    pub(crate) fn beyond_cpu(
+        memory: &Arc<dyn Memory>,
+        at: usize,
+        home: SharedBytes,
+        number: u32,
+        owner: Arc<dyn Lender>,
+    ) -> Lease {
+        let mut lease = Lease::new(home, number, owner);
+        (lease.memory, lease.at) = (Some(Arc::clone(memory)), at);
+        lease.is_beyond_cpu = true;
+        lease
+    }
+
+    /// Does only a device reach its memory?
+    pub(crate) fn is_beyond_cpu(&self) -> bool {
+        self.is_beyond_cpu
+    }
+
+    /// Where in its user's memory it begins.
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Why what was read last did not go straight to its user's memory, as far as it concerns RDMA devices. `None`: it did, or it was
+    /// never to.
+    ///
+    /// Memory that is mapped has the data all the same, by a copy ([`copied`](Self::copied)). Memory that the CPU does not reach has not:
+    /// the data is in [`bytes`](Self::bytes), and its user takes it from there.
+    #[must_use]
+    pub fn detour(&self) -> Option<Detour> {
+        self.detour
+    }
+
+    pub(crate) fn note_detour(&mut self, detour: Option<Detour>) {
+        self.detour = detour;
     }
 
     /// Whose memory it is, if it is its user's.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use memlane_block::volume::local::{LocalVolume, Options};
-use memlane_block::volume::{Io, Lease, Memory, Op, Queue, Volume};
+use memlane_block::volume::{Detour, Io, Lease, Memory, Op, Queue, Volume};
 use memlane_core::access::SharedBytes;
 use memlane_devmem::DeviceRegion;
 use memlane_devmem::engine::chunks::CHUNK_MIN;
 use memlane_devmem::error::RegionError;
 use memlane_devmem::io::{Binding, Loan};
 use memlane_devmem::region::{Access, Spec};
+use memlane_transport::io::{Address, PathAddr};
 use serde::Serialize;
 
 use super::pattern::Pattern;
@@ -129,6 +131,11 @@ impl Memory for Target {
     fn bytes(&self) -> SharedBytes {
         self.0.region().bytes()
     }
+
+    fn dma_buf(&self) -> Option<(BorrowedFd<'_>, usize)> {
+        let region = self.0.region();
+        region.dma_buf().map(|dma_buf| (dma_buf, region.len()))
+    }
 }
 
 /// Which memory that is: the kernel's numbers.
@@ -155,12 +162,23 @@ struct Part {
     lease: Option<Lease>,
 }
 
+impl Args {
+    /// Is there a path that has a device?
+    fn is_by_rdma(&self) -> bool {
+        let paths = self.server.split(',').map(str::parse::<PathAddr>);
+        let mut paths = paths.flatten();
+        paths.any(|path| matches!(path.dst, Address::Rdma(_)))
+    }
+}
+
 /// Counters of the run.
 #[derive(Default)]
 struct Counts {
     reads: u64,
     bytes: u64,
     bounced: u64,
+    /// Why bytes did not come straight to the region, which has a device that could have put them there.
+    detour: Option<Detour>,
 }
 
 struct Reader {
@@ -168,6 +186,8 @@ struct Reader {
     queue: Box<dyn Queue>,
     parts: VecDeque<Part>,
     place: Destination,
+    /// What makes a detour is an error.
+    must_be_direct: bool,
     counts: Counts,
 }
 
@@ -201,6 +221,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         queue,
         parts: VecDeque::new(),
         place,
+        must_be_direct: args.require == Some(Way::Direct),
         counts: Counts::default(),
     };
     let began = Instant::now();
@@ -260,8 +281,12 @@ impl Destination {
         let way = match file {
             Some(_) => Way::Chunks,
             None if args.require == Some(Way::Staged) => Way::Staged,
-            // Memory that the CPU cannot reach.
-            None if target.bytes().is_empty() => Way::Staged,
+            // Memory that the CPU cannot reach; an RDMA device may.
+            None if target.bytes().is_empty()
+                && !(args.is_by_rdma() && target.dma_buf().is_some()) =>
+            {
+                Way::Staged
+            }
             None => Way::Direct,
         };
         if let Some(wanted) = args.require.filter(|wanted| *wanted != way) {
@@ -392,6 +417,7 @@ impl Reader {
             return Ok(());
         };
         self.counts.bounced += u64::from(lease.copied());
+        self.note_detour(&lease)?;
         let region = self.place.region();
         let offset = match (&part.loan, lease.in_chunks()) {
             (Some(loan), _) => loan.offset(),
@@ -401,7 +427,8 @@ impl Reader {
                 return Err(fail(Exit::FellBack, text));
             }
         };
-        if self.place.way == Way::Staged {
+        let lacks_it = lease.detour().is_some() && !region.is_mapped();
+        if self.place.way == Way::Staged || lacks_it {
             let bytes = lease.bytes().part(0, part.len as usize);
             let bytes = bytes.context("a lease that is too short")?;
             region.write_shared(offset, &bytes)?;
@@ -413,11 +440,23 @@ impl Reader {
         Ok(())
     }
 
+    fn note_detour(&mut self, lease: &Lease) -> anyhow::Result<()> {
+        let Some(detour) = lease.detour() else {
+            return Ok(());
+        };
+        if self.must_be_direct {
+            return Err(fail(Exit::FellBack, format!("--require direct: {detour}")));
+        }
+        self.counts.detour = Some(detour);
+        Ok(())
+    }
+
     fn say(&self, took: Duration, args: &Args) -> anyhow::Result<()> {
         let Counts {
             reads,
             bytes,
             bounced,
+            detour,
         } = self.counts;
         let document = Document {
             schema: "memlane.vol-read/1",
@@ -427,6 +466,7 @@ impl Reader {
             bytes,
             reads,
             bounced_per_byte: bounced as f64 / bytes.max(1) as f64,
+            detour: detour.map(|detour| detour.to_string()),
             validated: args.validate.is_some(),
         };
         match args.json {
@@ -446,6 +486,9 @@ struct Document {
     reads: u64,
     /// Bytes that were copied between two places of host memory here, for each byte.
     bounced_per_byte: f64,
+    /// Why they were, if an RDMA device might have put them there itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detour: Option<String>,
     validated: bool,
 }
 
@@ -465,8 +508,11 @@ impl Document {
             (
                 "bounced",
                 format!(
-                    "{:.2} bytes through host memory for each byte",
-                    self.bounced_per_byte
+                    "{:.2} bytes through host memory for each byte{}",
+                    self.bounced_per_byte,
+                    self.detour
+                        .as_ref()
+                        .map_or(String::new(), |why| format!(": {why}"))
                 ),
             ),
             (

@@ -188,7 +188,9 @@ pub(super) fn of_request(error: RequestError) -> OpenError {
         }
         RequestError::NoPath => OpenError::NoPath,
         // A name is refused before; these chunks take nothing.
-        RequestError::TooLong => OpenError::Nonsense(WireError::Field("max_io_size")),
+        RequestError::TooLong | RequestError::BeyondCpu => {
+            OpenError::Nonsense(WireError::Field("max_io_size"))
+        }
         RequestError::Closed => OpenError::Closed,
     }
 }

@@ -164,6 +164,7 @@ pub(super) fn result_of(result: Result<(), RequestError>) -> Option<Result<(), E
             _ => libc::EIO,
         },
         Err(RequestError::TooLong) => libc::EINVAL,
+        Err(RequestError::BeyondCpu) => libc::EOPNOTSUPP,
         Err(RequestError::Closed) => libc::ENODEV,
         Err(RequestError::TimedOut | RequestError::NoPath | RequestError::Aborted) => libc::EIO,
     };

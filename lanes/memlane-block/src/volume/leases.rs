@@ -53,6 +53,9 @@ impl Leases {
         memory: &Arc<dyn Memory>,
         (at, len): (usize, u32),
     ) -> Result<Option<Lease>, Errno> {
+        if memory.bytes().is_empty() && memory.dma_buf().is_some() {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
         if memory.bytes().part(at, len as usize).is_none() {
             return Err(Errno::INVAL);
         }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use memlane_sys::Errno;
-pub use memlane_transport::lease::{InChunks, Lease, Lender, Memory};
+pub use memlane_transport::lease::{Detour, InChunks, Lease, Lender, Memory};
 pub use memlane_transport::port::ChunkFile;
 
 /// What a volume is and can do. Only `size` may change while it is open.
@@ -202,9 +202,58 @@ pub trait Queue: Send {
     /// A lease like [`lease`](Self::lease), whose data lies in `memory`, from this offset on for this many bytes: a
     /// read puts them there, and nowhere else before. The volume knows that memory, and keeps it, until it is closed.
     ///
+    /// Memory that the CPU does not reach, a GPU's say, is read into by an RDMA device, if it is a dma-buf and the device's driver
+    /// can ([`Memory::dma_buf`]). Where that cannot be, the data of the read comes to [`Lease::bytes`], and
+    /// [`Lease::detour`] says why. Nothing is written from such memory: `EOPNOTSUPP`.
+    ///
+    /// ```
+    /// use memlane_block::volume::{Errno, Io, Memory, Op, Queue};
+    /// use memlane_core::access::SharedBytes;
+    /// use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    /// use std::ptr::NonNull;
+    /// use std::sync::Arc;
+    ///
+    /// /// Memory of a GPU, as its driver exports it.
+    /// #[derive(Debug)]
+    /// struct OfAGpu {
+    ///     dma_buf: OwnedFd,
+    ///     len: usize,
+    /// }
+    ///
+    /// impl Memory for OfAGpu {
+    ///     fn bytes(&self) -> SharedBytes {
+    ///         // SAFETY: no bytes: it is not mapped.
+    ///         unsafe { SharedBytes::new(NonNull::dangling(), 0) }
+    ///     }
+    ///
+    ///     fn dma_buf(&self) -> Option<(BorrowedFd<'_>, usize)> {
+    ///         Some((self.dma_buf.as_fd(), self.len))
+    ///     }
+    /// }
+    ///
+    /// /// Reads the first 64 KiB of a volume to the beginning of a GPU's memory.
+    /// fn load(queue: &mut dyn Queue, gpu: &Arc<dyn Memory>, copy: impl Fn(SharedBytes)) -> Result<(), Errno> {
+    ///     let lease = queue.lease_in(gpu, (0, 65536))?.expect("nothing else is lent");
+    ///     queue.submit(Io::data(0, Op::Read, 0, 65536, lease));
+    ///     let mut done = Vec::new();
+    ///     while queue.reap(&mut done) == 0 {
+    ///         queue.wait(None);
+    ///     }
+    ///     let done = done.remove(0);
+    ///     done.result?;
+    ///     if let Some(lease) = done.lease
+    ///         && let Some(why) = lease.detour()
+    ///     {
+    ///         eprintln!("copied by the CPU: {why}");
+    ///         copy(lease.bytes());
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// `EINVAL`: more than `max_io`, or beyond the memory's end; `ENOSPC`: too many memories; `EOPNOTSUPP`: this
-    /// queue's leases lie in its own.
+    /// queue's leases lie in its own, or the CPU does not reach the memory and this volume is none of a server's.
     fn lease_in(
         &mut self,
         memory: &Arc<dyn Memory>,

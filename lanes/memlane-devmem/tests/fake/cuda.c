@@ -1,6 +1,6 @@
 /* As much of CUDA's driver as the lane calls, without a device. Its "device memory" has addresses at which nothing is
  * mapped, so that a byte that the CPU copies there ends the test; asynchronous copies are done when somebody waits for
- * them and not before. What is built in by -D: VERSION, DEVICES, INIT (cuInit's answer), DMA_BUF (an attribute),
+ * them and not before. What it exports is that memory, though no dma-buf. What is built in by -D: VERSION, DEVICES, INIT (cuInit's answer), DMA_BUF (an attribute),
  * LACKING (no events), OLD (no export). What a test sets: fake_fail_copy, fake_fail_wait, fake_room; what it reads:
  * fake_live (handles and memory that are not given back). */
 #define _GNU_SOURCE
@@ -31,6 +31,8 @@ typedef int R;
 struct copy { char *to; const char *from; size_t len; struct copy *next; };
 struct stream { struct copy *first, **last; };
 struct event { struct stream *of; };
+/* The page before memory: what it is, which others may map. */
+struct head { size_t len; int fd; };
 
 int fake_fail_copy, fake_fail_wait, fake_live, fake_copies, fake_waits, fake_registered;
 size_t fake_room = 1ull << 30;
@@ -68,16 +70,21 @@ static void count(int by) { __atomic_fetch_add(&fake_live, by, __ATOMIC_SEQ_CST)
 R cuMemAlloc_v2(uint64_t *at, size_t len) {
     if (!depth) return 201;
     if (len > fake_room) return 2;
-    void *p = mmap(0, len + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int fd = memfd_create("fake", 1);
+    if (fd < 0 || ftruncate(fd, (len + 4095) & ~4095ul)) return 2;
+    char *p = mmap(0, len + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return 2;
-    *(size_t *)p = len;
+    if (mmap(p + 4096, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) return 2;
+    *(struct head *)p = (struct head){len, fd};
     *at = (uintptr_t)p + 4096 + FAR;
     count(1);
     return 0;
 }
 R cuMemFree_v2(uint64_t at) {
     char *p = (char *)near(at) - 4096;
-    munmap(p, *(size_t *)p + 4096);
+    struct head head = *(struct head *)p;
+    close(head.fd);
+    munmap(p, head.len + 4096);
     count(-1);
     return 0;
 }
@@ -154,7 +161,7 @@ R cuMemHostUnregister(void *at) { (void)at; count(-1); return 0; }
 #ifndef OLD
 R cuMemGetHandleForAddressRange(int *fd, uint64_t at, size_t len, int kind, unsigned long long flags) {
     if (!depth || kind != 1 || flags || ((at | len) & 4095)) return 1;
-    *fd = memfd_create("fake", 1);
+    *fd = dup(((struct head *)((char *)near(at) - 4096))->fd);
     return *fd < 0 ? 999 : 0;
 }
 #endif

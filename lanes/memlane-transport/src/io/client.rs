@@ -23,7 +23,7 @@ use crate::engine::path::{Conn, PathId};
 use crate::engine::permits::Ticket;
 use crate::engine::{Direction, Inbound, Time};
 use crate::error::{PathError, RequestError, SubmitError};
-use crate::lease::Lease;
+use crate::lease::{Detour, Lease};
 use crate::port::{Completion, News, Submission};
 use crate::wire::{CONN_LEN, Geometry, MAX_REQUEST_HEADER};
 use memlane_core::region::Pages;
@@ -256,6 +256,7 @@ impl Core {
                 queued.fails(match error {
                     SubmitError::NoPermit | SubmitError::NoPath => RequestError::NoPath,
                     SubmitError::TooLong | SubmitError::Destination => RequestError::TooLong,
+                    SubmitError::BeyondCpu => RequestError::BeyondCpu,
                     SubmitError::Closed => RequestError::Closed,
                 });
             }
@@ -270,13 +271,16 @@ impl Core {
         if lent.map_or(0, |lease| lease.bytes().len()) < submission.len as usize {
             return Some((SubmitError::Destination, queued));
         }
+        let reads = submission.direction == Direction::Read;
+        if !reads && lent.is_some_and(Lease::is_beyond_cpu) {
+            return Some((SubmitError::BeyondCpu, queued));
+        }
         if submission.usr.len() + MAX_REQUEST_HEADER > MAX_TAIL {
             return Some((SubmitError::TooLong, queued));
         }
         let pool = self.pool.as_ref();
         let describe =
             |lease: &Lease| pool.map(|pool| pool.describe(lease.number(), submission.len));
-        let reads = submission.direction == Direction::Read;
         let request = Request {
             direction: submission.direction,
             usr: submission.usr.clone(),
@@ -508,6 +512,10 @@ impl Core {
                 into: lease.bytes(),
                 in_place,
                 by_slot: by_device.is_some_and(|data| data.by_slot),
+                detour: match by_device {
+                    Some(data) => data.detour,
+                    None => lease.is_beyond_cpu().then_some(Detour::NoDevice),
+                },
             });
         }
         let data = lease.map(Lease::bytes).filter(|_| !in_place);

@@ -7,7 +7,7 @@ use super::link_error::LinkError;
 use super::port_state::PortState;
 use super::verbs::Reach;
 use crate::engine::path::Conn;
-use crate::lease::{Lease, Lender, Memory};
+use crate::lease::{Detour, Lease, Lender, Memory};
 use crate::port::LeaseError;
 use crate::wire::{Geometry, SgDesc};
 use memlane_core::access::SharedBytes;
@@ -110,13 +110,24 @@ impl Pool {
         memory: &Arc<dyn Memory>,
         (at, len): (usize, usize),
     ) -> Result<Option<Lease>, LeaseError> {
-        if memory.bytes().part(at, len).is_none() {
+        let is_beyond_cpu = memory.bytes().is_empty() && memory.dma_buf().is_some();
+        let has = match memory.dma_buf() {
+            Some((_, has)) if is_beyond_cpu => has,
+            _ => memory.bytes().len(),
+        };
+        if at.checked_add(len).is_none_or(|end| end > has) {
             return Err(LeaseError::Outside);
         }
         self.know(memory)?;
         let Some(number) = self.number(port) else {
             return Ok(None);
         };
+        let home = self.bytes(number).and_then(|home| home.part(0, len));
+        if let Some(home) = home.filter(|_| is_beyond_cpu) {
+            let owner = Arc::clone(self) as _;
+            let lease = Lease::beyond_cpu(memory, at, home, number, owner);
+            return Ok(Some(lease));
+        }
         let lease = Lease::of(memory, (at, len), number, Arc::clone(self) as _);
         if lease.is_none() {
             self.give_back(number);
@@ -305,6 +316,8 @@ pub(super) struct Reading {
     pub(super) in_place: bool,
     /// It comes to the lease's slot, and is to be copied to the lease.
     pub(super) by_slot: bool,
+    /// Why it does not go straight to its user's memory.
+    pub(super) detour: Option<Detour>,
 }
 
 /// What a server may write by one connection: slots of reads that were sent by it and are not over.

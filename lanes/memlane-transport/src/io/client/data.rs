@@ -9,9 +9,8 @@ use super::super::verbs::Reach;
 use super::{Core, Link};
 use crate::engine::client::Post;
 use crate::engine::path::PathId;
-use crate::lease::Lease;
+use crate::lease::{Detour, Lease};
 use memlane_core::access::SharedBytes;
-use std::sync::Arc;
 
 /// A request's data, as a device has it.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +19,8 @@ pub(super) struct DeviceData {
     pub(super) bytes: Option<SharedBytes>,
     /// What is read comes to the lease's slot, and is to be copied to the lease.
     pub(super) by_slot: bool,
+    /// Why it does not go straight to its user's memory.
+    pub(super) detour: Option<Detour>,
 }
 
 /// The data of a request that goes out by a device. Where it reads, the request then says where to.
@@ -37,46 +38,73 @@ pub(super) fn for_device(
     } else {
         post.data
     };
-    let part = lease.bytes().part(0, len as usize);
     let home = pool.bytes(lease.number());
     let home = home.and_then(|home| home.part(0, len as usize));
-    let reached = part.filter(|part| can_reach(reach, lease, part));
-    if let (Some(at), Some(into)) = (post.into_at, reached.or(home)) {
-        say_where(reach, &into, &mut post.tail, usize::from(at.get()));
-        return Ok(DeviceData {
-            bytes: None,
-            by_slot: reached.is_none(),
-        });
+    match post.into_at {
+        Some(at) => Ok(to_read(
+            reach,
+            lease,
+            home,
+            (usize::from(at.get()), len),
+            post,
+        )),
+        None => Ok(to_write(reach, lease, home, len)),
     }
+}
+
+/// Data to be read into the lease, which the request describes at `at`.
+fn to_read(
+    reach: &Reach,
+    lease: &Lease,
+    home: Option<SharedBytes>,
+    (at, len): (usize, u32),
+    post: &mut Post,
+) -> DeviceData {
+    let named = match lease.memory() {
+        Some(memory) => reach
+            .name_in(memory, (lease.at(), len as usize))
+            .map_err(Some),
+        None => {
+            let part = lease.bytes().part(0, len as usize);
+            part.and_then(|part| reach.name(&part)).ok_or(None)
+        }
+    };
+    let by_home = || home.and_then(|home| reach.name(&home));
+    if let Some(named) = named.ok().or_else(by_home) {
+        say_where(named, &mut post.tail, at);
+    }
+    DeviceData {
+        bytes: None,
+        // A lease beyond the CPU lies in its slot already.
+        by_slot: named.is_err() && !lease.is_beyond_cpu(),
+        detour: named.err().flatten(),
+    }
+}
+
+/// Data that is written from the lease.
+fn to_write(reach: &Reach, lease: &Lease, home: Option<SharedBytes>, len: u32) -> DeviceData {
+    let part = lease.bytes().part(0, len as usize);
+    let reached = part.filter(|part| {
+        // Memory of a user's own is registered when it is first met.
+        let known = lease
+            .memory()
+            .is_none_or(|memory| reach.know(memory).is_ok());
+        known && reach.piece(part).is_some()
+    });
     if let (None, Some(part), Some(home)) = (reached, part, home) {
         // SAFETY: both are mapped for their lengths; a lease that lies elsewhere is no part of its slot.
         unsafe { home.copy_in(0, part.as_ptr(), part.len()) };
     }
-    let bytes = reached.or(home).filter(|bytes| !bytes.is_empty());
-    Ok(DeviceData {
-        bytes,
+    DeviceData {
+        bytes: reached.or(home).filter(|bytes| !bytes.is_empty()),
         by_slot: false,
-    })
-}
-
-/// Memory of a user's own is registered when it is first met.
-fn can_reach(reach: &Reach, lease: &Lease, part: &SharedBytes) -> bool {
-    if reach.piece(part).is_some() {
-        return true;
+        detour: None,
     }
-    let Some(memory) = lease.memory() else {
-        return false;
-    };
-    // SAFETY: what a session was told of stays mapped as long as it lives (`lease::Memory`).
-    let added = unsafe { reach.add(memory.bytes(), None, Arc::new(Arc::clone(memory))) };
-    added.is_ok() && reach.piece(part).is_some()
 }
 
-/// Writes name and key of `into` where the request describes its destination.
-fn say_where(reach: &Reach, into: &SharedBytes, tail: &mut [u8], at: usize) {
-    if let Some((name, key)) = reach.name(into)
-        && let Some(described) = tail.get_mut(at..at + 12)
-    {
+/// Writes a name and its key where the request describes its destination.
+fn say_where((name, key): (u64, u32), tail: &mut [u8], at: usize) {
+    if let Some(described) = tail.get_mut(at..at + 12) {
         described[..8].copy_from_slice(&name.to_le_bytes());
         described[8..].copy_from_slice(&key.to_le_bytes());
     }

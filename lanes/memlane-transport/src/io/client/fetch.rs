@@ -23,6 +23,8 @@ impl Core {
         let flight = self.flights.get_mut(id as usize).and_then(Option::as_mut);
         if let Some(lease) = flight.and_then(|flight| flight.lease.as_mut()) {
             lease.note_copied(u32::try_from(copied).unwrap_or(u32::MAX));
+            let reading = self.reading.get(lease.number() as usize).copied().flatten();
+            lease.note_detour(reading.and_then(|reading| reading.detour));
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //!
 //! One protection domain to each session and device: what a peer guesses, it cannot use for another session's memory.
 
+use crate::lease::{Detour, Memory};
 use memlane_core::access::SharedBytes;
 use memlane_core::token::Token;
 use memlane_verbs::{Domain, Id, Piece, Registration, VerbsError};
@@ -17,6 +18,8 @@ const PAGE: u64 = 4096;
 pub(in crate::io) struct Reach {
     domain: Arc<Domain>,
     known: RwLock<Vec<Registration>>,
+    /// Memories of the session's user, and which registration is whose.
+    memories: RwLock<Vec<(Arc<dyn Memory>, Result<usize, Detour>)>>,
 }
 
 impl Reach {
@@ -25,6 +28,7 @@ impl Reach {
         Ok(Reach {
             domain: Domain::new(id)?,
             known: RwLock::default(),
+            memories: RwLock::default(),
         })
     }
 
@@ -50,13 +54,59 @@ impl Reach {
         if known.iter().any(|known| known.name(&bytes).is_some()) {
             return Ok(());
         }
-        // An address of no process, so that it says nothing about this one.
-        let within_page = bytes.as_ptr().addr() as u64 % PAGE;
-        let random = Token::fresh().map_or(PAGE, |token| (token.bits() >> 1) & !(PAGE - 1));
-        let named = named.unwrap_or(random + within_page);
+        let named = named.unwrap_or_else(|| fresh_name(&bytes));
         // SAFETY: as the caller promises.
         known.push(unsafe { self.domain.register(bytes, named, owner)? });
         Ok(())
+    }
+
+    /// What a peer calls `len` bytes of a user's memory from `at` on, and what opens them. The memory is registered when it is first
+    /// asked for: as a dma-buf, if it is one and the device can, else where it is mapped.
+    pub(in crate::io) fn name_in(
+        &self,
+        memory: &Arc<dyn Memory>,
+        (at, len): (usize, usize),
+    ) -> Result<(u64, u32), Detour> {
+        let number = self.know(memory)?;
+        let known = read(&self.known);
+        let named = known
+            .get(number)
+            .and_then(|r| Some((r.name_at(at, len)?, r.key())));
+        named.ok_or(Detour::Refused(libc::ERANGE))
+    }
+
+    /// The number of a memory's registration.
+    pub(in crate::io) fn know(&self, memory: &Arc<dyn Memory>) -> Result<usize, Detour> {
+        let is_it = |(known, _): &&(Arc<dyn Memory>, _)| Arc::ptr_eq(known, memory);
+        if let Some((_, number)) = read(&self.memories).iter().find(is_it) {
+            return *number;
+        }
+        let number = self.register(memory).map(|registration| {
+            let mut known = write(&self.known);
+            known.push(registration);
+            known.len() - 1
+        });
+        write(&self.memories).push((Arc::clone(memory), number));
+        number
+    }
+
+    fn register(&self, memory: &Arc<dyn Memory>) -> Result<Registration, Detour> {
+        let (bytes, owner) = (memory.bytes(), || Arc::new(Arc::clone(memory)) as _);
+        let as_dma_buf = memory.dma_buf().map(|(dma_buf, len)| {
+            let named = fresh_name(&bytes) & !(PAGE - 1);
+            // SAFETY: what a session was told of stays mapped as long as it lives (`lease::Memory`).
+            unsafe { (self.domain).register_dma_buf(dma_buf, len, bytes, named, owner()) }
+        });
+        let refused = match as_dma_buf {
+            Some(Ok(registration)) => return Ok(registration),
+            Some(Err(error)) if bytes.is_empty() => return Err(detour(&error)),
+            None if bytes.is_empty() => return Err(Detour::Refused(libc::EFAULT)),
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        // SAFETY: as above.
+        let mapped = unsafe { self.domain.register(bytes, fresh_name(&bytes), owner()) };
+        mapped.map_err(|error| detour(refused.as_ref().unwrap_or(&error)))
     }
 
     /// These bytes for a work request, if the device reaches them.
@@ -72,6 +122,20 @@ impl Reach {
         known
             .iter()
             .find_map(|known| Some((known.name(bytes)?, known.key())))
+    }
+}
+
+/// An address of no process, so that it says nothing about this one.
+fn fresh_name(bytes: &SharedBytes) -> u64 {
+    let within_page = bytes.as_ptr().addr() as u64 % PAGE;
+    let random = Token::fresh().map_or(PAGE, |token| (token.bits() >> 1) & !(PAGE - 1));
+    random + within_page
+}
+
+fn detour(error: &VerbsError) -> Detour {
+    match error {
+        VerbsError::Missing(_) => Detour::OldLibrary,
+        VerbsError::Failed { errno, .. } => Detour::Refused(*errno),
     }
 }
 
