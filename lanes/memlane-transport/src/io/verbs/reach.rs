@@ -13,13 +13,16 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 /// Memory is named as from a page's beginning.
 const PAGE: u64 = 4096;
 
+/// A memory of the session's user, and the number of its registration, or why it has none.
+type Met = (Arc<dyn Memory>, Result<usize, Detour>);
+
 /// What one device may reach for one session.
 #[derive(Debug)]
 pub(in crate::io) struct Reach {
     domain: Arc<Domain>,
     known: RwLock<Vec<Registration>>,
-    /// Memories of the session's user, and which registration is whose.
-    memories: RwLock<Vec<(Arc<dyn Memory>, Result<usize, Detour>)>>,
+    /// Of the session's user.
+    memories: RwLock<Vec<Met>>,
 }
 
 impl Reach {
@@ -77,7 +80,7 @@ impl Reach {
 
     /// The number of a memory's registration.
     pub(in crate::io) fn know(&self, memory: &Arc<dyn Memory>) -> Result<usize, Detour> {
-        let is_it = |(known, _): &&(Arc<dyn Memory>, _)| Arc::ptr_eq(known, memory);
+        let is_it = |(known, _): &&Met| Arc::ptr_eq(known, memory);
         if let Some((_, number)) = read(&self.memories).iter().find(is_it) {
             return *number;
         }
