@@ -282,6 +282,8 @@ fails_and_says "too few huge pages are free on this machine: the session's memor
 has_pages 8
 map
 [ $(used_pages) = 8 ]
+fails_and_says "its memory is made of huge pages" \
+    memlane map --memory plain rdma://192.0.2.1 disk --as fuse:/tmp/other
 dd if=/tmp/disk of=/tmp/back bs=128k 2>/dev/null
 cmp /tmp/back /vols/disk
 dd if=/dev/urandom of=/tmp/data bs=1M count=4 2>/dev/null

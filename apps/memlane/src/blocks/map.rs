@@ -147,12 +147,14 @@ fn map_request(process: &ProcessSpec, spec: MapSpec) -> Request {
             spec,
             paths: host.paths.clone(),
             tls: host.tls.clone(),
+            memory: host.memory,
             wait: host.wait,
         },
         ProcessSpec::File(_) => Request::Map {
             spec,
             paths: Vec::new(),
             tls: None,
+            memory: None,
             wait: Duration::ZERO,
         },
     }
@@ -236,7 +238,7 @@ fn host_spec(args: &Args) -> anyhow::Result<HostSpec> {
         connections: args
             .connections
             .unwrap_or(u16::try_from(cpus).unwrap_or(64).min(64)),
-        memory: args.memory.unwrap_or_default(),
+        memory: args.memory,
         metrics: args.metrics,
     })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use memlane_observe::control::Question;
 use serde::{Deserialize, Serialize};
 
-use super::spec::{MapSpec, PathSpec};
+use super::spec::{MapSpec, Memory, PathSpec};
 use super::tls::TlsSpec;
 
 /// How long an answer may take, beside what it says itself.
@@ -23,6 +23,8 @@ pub(crate) enum Request {
         paths: Vec<PathSpec>,
         #[serde(default)]
         tls: Option<TlsSpec>,
+        #[serde(default)]
+        memory: Option<Memory>,
         wait: Duration,
     },
     /// End a mapping.

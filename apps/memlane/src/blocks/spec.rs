@@ -209,6 +209,13 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Memory::Plain => "plain pages",
+            Memory::Hugetlb => "huge pages",
+        }
+    }
+
     pub(super) fn pages(self) -> Pages {
         match self {
             Memory::Plain => Pages::Plain,
@@ -227,8 +234,9 @@ pub(super) struct HostSpec {
     pub(super) heartbeat: Duration,
     pub(super) wait: Duration,
     pub(super) connections: u16,
+    /// Plain, if nobody has asked for anything.
     #[serde(default)]
-    pub(super) memory: Memory,
+    pub(super) memory: Option<Memory>,
     pub(super) tls: Option<TlsSpec>,
     pub(super) metrics: Option<std::net::SocketAddr>,
 }

@@ -127,6 +127,11 @@ fn found(program: &str) -> PathBuf {
     PathBuf::from(must(which).trim())
 }
 
+/// A program of this machine, in `/opt`.
+pub(crate) fn with_program(guest: Guest, name: &str) -> Result<Guest, String> {
+    guest.program(&found(name), &format!("/opt/{name}"))
+}
+
 /// rdma-core, as far as it is loaded at run time.
 fn rdma_core(mut guest: Guest) -> Result<Guest, String> {
     for library in [
@@ -169,7 +174,7 @@ pub(crate) fn guest(kernel: &Kernel, more: &[&str], folder: &Path) -> Result<Gue
         "rping",
     ];
     for program in programs {
-        guest = guest.program(&found(program), &format!("/opt/{program}"))?;
+        guest = with_program(guest, program)?;
     }
     rdma_core(guest)
 }

@@ -48,7 +48,7 @@ impl SessionHost {
         };
         let means = Means {
             tls: tls.as_ref().map(|(tls, _)| tls.clone()),
-            pages: spec.memory.pages(),
+            pages: spec.memory.unwrap_or_default().pages(),
         };
         let session = memlane_transport::io::open_with(config, means)?;
         let changes = Arc::new(Changes::new()?);
@@ -96,6 +96,19 @@ impl SessionHost {
         };
         let name = &self.spec.session;
         let text = format!("session {name:?} {text}; or choose another --session");
+        Err(fail(Exit::Usage, text))
+    }
+
+    /// Memory is made once in a session's life.
+    fn must_have(&self, memory: Option<Memory>) -> anyhow::Result<()> {
+        let has = self.spec.memory.unwrap_or_default();
+        if memory.is_none_or(|asked| asked == has) {
+            return Ok(());
+        }
+        let (name, has) = (&self.spec.session, has.words());
+        let text = format!(
+            "session {name:?} is open, and its memory is made of {has}: choose another --session"
+        );
         Err(fail(Exit::Usage, text))
     }
 
@@ -252,10 +265,15 @@ impl Host for SessionHost {
         match request {
             Request::Describe => Ok(serde_json::to_value(self.describe())?),
             Request::Map {
-                spec, paths, tls, ..
+                spec,
+                paths,
+                tls,
+                memory,
+                wait: _,
             } => {
                 self.must_go_to(&paths)?;
                 self.must_be_as_secure(tls.as_ref())?;
+                self.must_have(memory)?;
                 let mapped = self.map(spec);
                 // If nothing came of it, whoever tries again may want another session.
                 self.ends_at_once = mapped.is_err() && self.mappings.is_empty();
@@ -427,7 +445,7 @@ pub(crate) fn open_one(
         heartbeat: crate::blocks::spec::HEARTBEAT,
         wait: Duration::from_secs(10),
         connections,
-        memory: Memory::Plain,
+        memory: None,
         tls: None,
         metrics: None,
     };
