@@ -70,7 +70,7 @@ impl Memory {
         let reach = self.reaches.of(id)?;
         let (bytes, owner) = (self.region.bytes(), Arc::clone(&self.region));
         // SAFETY: the region is mapped as long as it lives.
-        unsafe { reach.add(bytes, Some(self.base), owner)? };
+        unsafe { reach.add(bytes, self.base, owner)? };
         Ok(reach)
     }
 

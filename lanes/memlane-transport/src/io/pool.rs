@@ -252,7 +252,7 @@ impl Pool {
     pub(super) fn let_reach(&self, reach: &Reach) -> Result<(), LinkError> {
         let (bytes, owner) = (self.region.bytes(), Arc::clone(&self.region));
         // SAFETY: the region is mapped as long as it lives.
-        unsafe { reach.add(bytes, Some(self.base), owner) }.map_err(LinkError::from)
+        unsafe { reach.add(bytes, self.base, owner) }.map_err(LinkError::from)
     }
 
     /// How a server is told of a slot.

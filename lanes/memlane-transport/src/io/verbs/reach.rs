@@ -43,21 +43,20 @@ impl Reach {
         self.domain.is_for(id)
     }
 
-    /// Lets peers write `bytes` from now on, and calls the first one `named`, if it has a name already.
+    /// Lets peers write `bytes` from now on, and calls the first one `named`.
     ///
     /// # Safety
     /// They stay mapped as long as `owner` lives.
     pub(in crate::io) unsafe fn add(
         &self,
         bytes: SharedBytes,
-        named: Option<u64>,
+        named: u64,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<(), VerbsError> {
         let mut known = write(&self.known);
         if known.iter().any(|known| known.name(&bytes).is_some()) {
             return Ok(());
         }
-        let named = named.unwrap_or_else(|| fresh_name(&bytes));
         // SAFETY: as the caller promises.
         known.push(unsafe { self.domain.register(bytes, named, owner)? });
         Ok(())
@@ -102,14 +101,15 @@ impl Reach {
         });
         let refused = match as_dma_buf {
             Some(Ok(registration)) => return Ok(registration),
-            Some(Err(error)) if bytes.is_empty() => return Err(detour(&error)),
-            None if bytes.is_empty() => return Err(Detour::Refused(libc::EFAULT)),
-            Some(Err(error)) => Some(error),
+            Some(Err(error)) => Some(detour(&error)),
             None => None,
         };
+        if bytes.is_empty() {
+            return Err(refused.unwrap_or(Detour::Refused(libc::EFAULT)));
+        }
         // SAFETY: as above.
         let mapped = unsafe { self.domain.register(bytes, fresh_name(&bytes), owner()) };
-        mapped.map_err(|error| detour(refused.as_ref().unwrap_or(&error)))
+        mapped.map_err(|error| refused.unwrap_or(detour(&error)))
     }
 
     /// These bytes for a work request, if the device reaches them.
