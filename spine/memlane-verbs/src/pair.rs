@@ -239,9 +239,10 @@ impl Pair {
         posted_well("ibv_req_notify_cq", armed)
     }
 
-    /// Takes what has made the [channel](Self::channel) readable.
-    pub fn hush(&mut self) {
-        self.queue.hush();
+    /// Takes one of the events that have made the [channel](Self::channel) readable; there is one for each [`arm`](Self::arm)
+    /// at most. `false`: there was none.
+    pub fn hush(&mut self) -> bool {
+        self.queue.hush()
     }
 
     /// Readable after an [`arm`](Self::arm), when something is completed.
@@ -302,6 +303,8 @@ fn next_vector(device: NonNull<Context>) -> c_int {
 #[derive(Debug)]
 struct Completions {
     raw: NonNull<CompletionQueue>,
+    /// Where the device writes what it has: a look that finds nothing must cost next to nothing.
+    found: Box<[WorkCompletion; BATCH]>,
     /// Dropped after `raw`, by this type's `drop`.
     channel: Channel,
 }
@@ -328,33 +331,40 @@ impl Completions {
         // SAFETY: as above; the channel lives longer than the queue.
         let raw = unsafe { create(device.as_ptr(), most, null_mut(), bell, vector) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_create_cq"))?;
-        Ok(Completions { raw, channel })
+        Ok(Completions {
+            raw,
+            found: Box::new([WorkCompletion::default(); BATCH]),
+            channel,
+        })
     }
 
     fn poll(&mut self, into: &mut impl Extend<Completion>) -> Result<usize, VerbsError> {
         const MOST: c_int = 32;
         const { assert!(MOST as usize == BATCH) };
-        let mut found = [WorkCompletion::default(); BATCH];
         let queue = self.raw.as_ptr();
-        // SAFETY: the device's own function; it writes at most so many entries.
-        let count = unsafe { ((*(*queue).context).poll_cq)(queue, MOST, found.as_mut_ptr()) };
+        let found = self.found.as_mut_ptr();
+        // SAFETY: the device's own function; it writes at most `MOST` entries, and there are as many.
+        let count = unsafe { ((*(*queue).context).poll_cq)(queue, MOST, found) };
         let count = usize::try_from(count).map_err(|_| VerbsError::Failed {
             function: "ibv_poll_cq",
             errno: libc::EIO,
         })?;
-        into.extend(found.iter().take(count).map(understand));
+        into.extend(self.found.iter().take(count).map(understand));
         Ok(count)
     }
 
-    fn hush(&mut self) {
+    fn hush(&mut self) -> bool {
         let functions = &self.channel.id.verbs().functions;
         let (mut queue, mut context) = (null_mut(), null_mut());
         let bell = self.channel.raw.as_ptr();
         // SAFETY: the channel is ours and does not block; it writes two pointers on success.
-        while unsafe { (functions.ibv_get_cq_event)(bell, &raw mut queue, &raw mut context) } == 0 {
-            // SAFETY: one event of the one queue of this channel.
-            unsafe { (functions.ibv_ack_cq_events)(queue, 1) };
+        let got = unsafe { (functions.ibv_get_cq_event)(bell, &raw mut queue, &raw mut context) };
+        if got != 0 {
+            return false;
         }
+        // SAFETY: one event of the one queue of this channel.
+        unsafe { (functions.ibv_ack_cq_events)(queue, 1) };
+        true
     }
 }
 

@@ -108,7 +108,11 @@ impl Port for ClientPort {
     fn reap(&mut self, into: &mut Vec<Completion>) -> usize {
         self.push();
         match self.state.sleeps.load(Ordering::Relaxed) {
-            true => drop(self.inner.drive_woken()),
+            true => {
+                // Awake: what comes by the pass below need not be signalled to this very thread.
+                self.state.take(None);
+                self.inner.drive_woken();
+            }
             false => self.inner.drive(),
         }
         let count = self.state.take(Some(into));
@@ -147,6 +151,8 @@ impl Port for ClientPort {
                 break;
             }
             self.state.epoll.wait(left, &mut self.ready);
+            // This thread is awake, and looks at its results below: nobody, itself included, need signal them.
+            self.state.take(None);
             let led = self.inner.drive_woken();
             if self.state.has_done() || (!led && self.takes_turns(left)) {
                 break;

@@ -38,6 +38,8 @@ const MOST: u32 = 4096;
 const INLINE: u32 = 96;
 /// Fetches of completions in one go.
 const TURN: usize = 32;
+/// A connection whose completions ring all the time is asked for its own events once in so many rings.
+const ASK_EVERY: u32 = 32;
 /// How long the last message of a connection may take to leave.
 const LAST_WORD: Duration = Duration::from_millis(5);
 
@@ -75,6 +77,8 @@ pub(in crate::io) struct VerbsLink {
     is_up: bool,
     /// The next completion makes the channel readable.
     is_armed: bool,
+    /// How often it was made readable by one.
+    rings: u32,
     /// A message was sent, and may be the last thing that is.
     has_last_word: bool,
     came: VecDeque<Received>,
@@ -114,6 +118,7 @@ impl VerbsLink {
             cid: ConnReq::decode(private).map_or(0, |req| req.cid),
             is_up: false,
             is_armed: false,
+            rings: 0,
             has_last_word: false,
             came: VecDeque::new(),
             moved: false,
@@ -260,9 +265,15 @@ impl VerbsLink {
         if !readable {
             return;
         }
-        if let Some(queues) = &mut self.queues {
-            queues.pair.hush();
+        let queues = self.queues.as_mut();
+        let rang = queues.is_some_and(|queues| queues.pair.hush());
+        if rang {
             self.is_armed = false;
+            self.rings = self.rings.wrapping_add(1);
+        }
+        // What has happened to the connection itself stays readable until it is asked for.
+        if rang && self.is_up && !self.rings.is_multiple_of(ASK_EVERY) {
+            return;
         }
         loop {
             let happened = match self.id.event() {
