@@ -40,7 +40,7 @@ use clap::Parser;
 
 use exit::Exit;
 use runner::options::Options;
-use suites::{blocks, containers, counted, devmem, packets, sockets};
+use suites::{blocks, containers, counted, devmem, guest, kernels, packets, sockets};
 
 /// Measures memlane beside what else there is, on this machine.
 #[derive(Parser, Debug)]
@@ -85,6 +85,8 @@ enum Suite {
     Containers,
     /// The socket lane, TCP and the kernel's SMC-D loopback by instructions, on one CPU of an emulated machine.
     Counted,
+    /// Volumes over a network and sockets beside the kernel's own, by instructions, on one CPU of an emulated machine.
+    Kernels,
     /// The block lane: volumes, and the network block devices of others.
     Blocks(blocks::Blocks),
     /// The packet lane: three modes, TCP between namespaces, DPDK's testpmd.
@@ -104,8 +106,8 @@ enum Peer {
     Hose(devmem::hose::Hose),
     /// One end of memory that is handed over.
     Hand(sockets::native::hand::Hand),
-    /// The half of `run counted` that is in the guest.
-    Counted(counted::inside::Inside),
+    /// The half of `run counted` and `run kernels` that is in the guest.
+    Guest(guest::inside::Inside),
     /// Two TAP devices, joined in the simplest way.
     Copier(packets::copier::Copier),
     /// Both ends of one hot path, in one thread.
@@ -144,6 +146,7 @@ fn run(suite: &Suite, options: &Options, output: &render::Output) -> anyhow::Res
         Suite::Sockets(more) => sockets::run(options, more),
         Suite::Containers => containers::run(options),
         Suite::Counted => counted::run(options),
+        Suite::Kernels => kernels::run(options),
         Suite::Blocks(more) => blocks::run(options, more),
         Suite::Packets(more) => packets::run(options, more),
         Suite::Devmem(more) => devmem::run(options, more),
@@ -161,7 +164,7 @@ fn be(peer: &Peer) -> anyhow::Result<ExitCode> {
         Peer::Embedded { half } => sockets::peer::run(half),
         Peer::Pump(pump) => packets::pump::run(pump),
         Peer::Hand(hand) => sockets::native::hand::run(hand),
-        Peer::Counted(inside) => counted::inside::run(inside),
+        Peer::Guest(inside) => guest::inside::run(inside),
         Peer::Copier(copier) => packets::copier::run(copier),
         Peer::Hose(hose) => devmem::hose::run(hose),
         Peer::Load(load) => blocks::load::run(load),

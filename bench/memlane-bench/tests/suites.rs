@@ -147,6 +147,7 @@ fn nothing_is_measured_for_an_unknown_name_or_a_value_that_cannot_be() {
         ("blocks", "--seconds", "0", "0.2"),
         ("counted", "--only", "rr-1", "not one of"),
         ("counted", "--rounds", "0", "1..=1000"),
+        ("kernels", "--only", "nbd", "not one of"),
         ("packets", "--only", "ovs", "not one of"),
         ("packets", "--seconds", "0", "0.2"),
         ("devmem", "--only", "netcat", "not one of"),
@@ -432,6 +433,11 @@ fn each_suite_names_the_rows_that_it_has_always_had() {
             "counted",
             5 + 3 + 12,
             "bulk smc nocopy sockperf-pp nginx-16 redis-set-c50 iperf3-p4",
+        ),
+        (
+            "kernels",
+            4 + 6 + 3 + 12 + 4 + 1 + 9,
+            "volumes sockets rnbd nvme-rdma memlane-ublk smc randwrite-x16 two-seqread gap-cut-2 iperf3-p4",
         ),
         (
             "blocks",

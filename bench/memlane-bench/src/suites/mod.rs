@@ -1,20 +1,23 @@
-//! The six suites: what each measures, and its drivers.
+//! The seven suites: what each measures, and its drivers.
 
 pub(crate) mod blocks;
 pub(crate) mod containers;
 pub(crate) mod counted;
 pub(crate) mod devmem;
+pub(crate) mod guest;
+pub(crate) mod kernels;
 pub(crate) mod packets;
 pub(crate) mod sockets;
 
 use crate::catalogue::Catalogue;
 
 /// What each suite shows, in the order of `bench/RESULTS.md`.
-pub(crate) fn catalogues() -> [Catalogue; 6] {
+pub(crate) fn catalogues() -> [Catalogue; 7] {
     [
         sockets::catalogue::catalogue(),
         containers::catalogue::catalogue(),
         counted::catalogue::catalogue(),
+        kernels::catalogue::catalogue(),
         blocks::catalogue::catalogue(),
         packets::catalogue::catalogue(),
         devmem::catalogue::catalogue(),

@@ -74,7 +74,7 @@ pub(super) fn fixed_cost(scratch: &crate::runner::proc::Scratch) -> anyhow::Resu
 fn command(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::Result<Command> {
     match target {
         Target::Api(at) => Ok(own(bench, at, row, seconds)),
-        _ => by_fio(bench, target, row, seconds),
+        _ => by_fio(target, row, (bench.size, seconds)),
     }
 }
 
@@ -102,7 +102,12 @@ fn connections(row: &Work) -> u32 {
     row.jobs.min(u32::try_from(cpus).unwrap_or(1)).max(1)
 }
 
-fn by_fio(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::Result<Command> {
+/// fio with a row; `size`: bytes of the volume that it uses.
+pub(in crate::suites) fn by_fio(
+    target: &Target,
+    row: &Work,
+    (size, seconds): (u64, f64),
+) -> anyhow::Result<Command> {
     let fio = find_program("fio").context("not installed: fio")?;
     let mut command = confined(fio);
     command.args(["--name=bench", "--time_based", "--thread"]);
@@ -115,24 +120,28 @@ fn by_fio(bench: &Bench, target: &Target, row: &Work, seconds: f64) -> anyhow::R
     command.arg(format!("--iodepth={}", row.depth));
     command.arg(format!("--numjobs={}", row.jobs));
     command.arg(format!("--runtime={:.0}ms", seconds * 1000.0));
-    command.arg(format!("--size={}", bench.size));
+    command.arg(format!("--size={size}"));
     match target {
         Target::Nbd(uri) => command.arg("--ioengine=nbd").arg(format!("--uri={uri}")),
         Target::File(path) => command
             .args(["--ioengine=libaio", "--direct=1"])
             .arg(format!("--filename={}", path.display())),
-        Target::Engine { library, at } => command
+        Target::Engine {
+            library,
+            at,
+            volume,
+        } => command
             .arg(format!("--ioengine=external:{}", library.display()))
             .arg(format!("--address={at}"))
             .arg(format!("--connections={}", connections(row)))
-            .arg(format!("--volume={}", volume(bench.size))),
+            .arg(format!("--volume={volume}")),
         Target::Api(_) => &mut command,
     };
     Ok(command)
 }
 
-/// The figures in fio's document: of the side, reads or writes, that did something.
-fn fio_outcome(text: &str) -> anyhow::Result<Outcome> {
+/// What fio's document says of the side, reads or writes, that did something.
+fn side(text: &str) -> anyhow::Result<serde_json::Value> {
     // It may say something before its document.
     let json = text.find('{').map_or("", |at| &text[at..]);
     let document: serde_json::Value = serde_json::from_str(json).context("fio's document")?;
@@ -142,7 +151,18 @@ fn fio_outcome(text: &str) -> anyhow::Result<Outcome> {
     let did = |side: &&serde_json::Value| side["total_ios"].as_u64() > Some(0);
     let sides = [&job["read"], &job["write"]];
     let side = sides.into_iter().find(did);
-    let side = side.context("fio completed no request")?;
+    side.context("fio completed no request").cloned()
+}
+
+/// How long the slowest request took, in milliseconds, by fio's document.
+pub(in crate::suites) fn slowest_ms(text: &str) -> anyhow::Result<f64> {
+    let nanos = side(text)?["lat_ns"]["max"].as_f64();
+    Ok(nanos.context("fio's longest latency")? / 1e6)
+}
+
+/// The figures in fio's document.
+pub(in crate::suites) fn fio_outcome(text: &str) -> anyhow::Result<Outcome> {
+    let side = side(text)?;
     let micros = |percentile: &str| {
         let nanos = side["lat_ns"]["percentile"][percentile].as_f64();
         nanos.map(|nanos| nanos / 1000.0)
@@ -176,7 +196,7 @@ mod tests {
         let text = r#"fio: hello
             {"jobs": [{"error": 0, "read": {"total_ios": 0},
              "write": {"total_ios": 5, "iops": 12.5,
-                       "lat_ns": {"percentile": {"50.000000": 2000, "99.000000": 9000}}}}]}"#;
+                       "lat_ns": {"max": 8000000, "percentile": {"50.000000": 2000, "99.000000": 9000}}}}]}"#;
         let outcome = fio_outcome(text).expect("figures");
         assert_eq!(
             (
@@ -187,6 +207,7 @@ mod tests {
             ),
             (5, 12.5, 2.0, 9.0)
         );
+        assert_eq!(slowest_ms(text).expect("a latency"), 8.0);
     }
 
     #[test]

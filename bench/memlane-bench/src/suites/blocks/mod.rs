@@ -9,14 +9,14 @@
 //! | `gap`, `proxy` | the time without I/O when a path dies |
 
 pub(crate) mod catalogue;
-mod fio;
+pub(in crate::suites) mod fio;
 mod gap;
 pub(crate) mod load;
-mod ours;
+pub(in crate::suites) mod ours;
 mod peers;
 mod proxy;
-mod rows;
-mod running;
+pub(in crate::suites) mod rows;
+pub(in crate::suites) mod running;
 mod systems;
 mod volume;
 

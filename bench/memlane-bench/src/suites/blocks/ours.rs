@@ -9,7 +9,7 @@ use crate::runner::proc::{Service, confined, free_port, listens};
 use crate::runner::programs::Programs;
 
 /// memlane's engine for fio, where a build leaves it: beside this program, or (a build of tests) in `deps`.
-pub(super) fn library(programs: &Programs) -> PathBuf {
+pub(in crate::suites) fn library(programs: &Programs) -> PathBuf {
     let beside = programs.memlane.with_file_name("libmemlane_fio.so");
     let deps = programs.memlane.with_file_name("deps/libmemlane_fio.so");
     match !beside.exists() && deps.exists() {
@@ -19,7 +19,7 @@ pub(super) fn library(programs: &Programs) -> PathBuf {
 }
 
 /// Why fio could not use it, if so.
-pub(super) fn no_engine(library: &Path) -> Option<String> {
+pub(in crate::suites) fn no_engine(library: &Path) -> Option<String> {
     let shown = library.display();
     let Ok(bytes) = std::fs::read(library) else {
         return Some(format!("not built: {shown} (`./dev build` makes it)"));
@@ -95,7 +95,13 @@ pub(super) fn api(bench: &Bench, local: bool) -> anyhow::Result<Running> {
 pub(super) fn engine(bench: &Bench, local: bool) -> anyhow::Result<Running> {
     let (service, at) = local_or_tcp(bench, local)?;
     let (library, held) = (library(&bench.programs), hold(bench, &at)?);
-    let mut running = Running::new(Target::Engine { library, at }, vec![service]);
+    let volume = volume(bench.size);
+    let target = Target::Engine {
+        library,
+        at,
+        volume,
+    };
+    let mut running = Running::new(target, vec![service]);
     running.held = Some(held);
     Ok(running)
 }

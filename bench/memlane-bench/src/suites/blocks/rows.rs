@@ -22,7 +22,7 @@ pub(crate) enum Pattern {
 
 impl Pattern {
     /// As fio calls it, and our own generator.
-    pub(super) fn word(self) -> &'static str {
+    pub(in crate::suites) fn word(self) -> &'static str {
         match self {
             Pattern::Randread => "randread",
             Pattern::Randwrite => "randwrite",
@@ -145,18 +145,18 @@ impl plan::Row for Row {
 
 /// A workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Work {
+pub(in crate::suites) struct Work {
     /// None, if it is a step of the sweep.
     name: &'static str,
-    pub(super) pattern: Pattern,
-    pub(super) block: u32,
-    pub(super) depth: u32,
-    pub(super) jobs: u32,
+    pub(in crate::suites) pattern: Pattern,
+    pub(in crate::suites) block: u32,
+    pub(in crate::suites) depth: u32,
+    pub(in crate::suites) jobs: u32,
 }
 
 impl Work {
     /// For `--only`.
-    pub(super) fn id(&self) -> String {
+    pub(in crate::suites) fn id(&self) -> String {
         match self.name {
             "" => format!("{}-x{}", self.pattern.word(), self.jobs),
             name => name.to_owned(),
@@ -168,7 +168,7 @@ impl Work {
     }
 
     /// For people.
-    pub(super) fn about(&self) -> String {
+    pub(in crate::suites) fn about(&self) -> String {
         let size = match self.block {
             LARGE => "1 MiB",
             _ => "4 KiB",
@@ -187,7 +187,12 @@ impl Work {
     }
 }
 
-const fn work(name: &'static str, pattern: Pattern, [block, depth, jobs]: [u32; 3]) -> Work {
+/// A workload of that name; without one, a step of the sweep over jobs.
+pub(in crate::suites) const fn work(
+    name: &'static str,
+    pattern: Pattern,
+    [block, depth, jobs]: [u32; 3],
+) -> Work {
     Work {
         name,
         pattern,
@@ -197,8 +202,8 @@ const fn work(name: &'static str, pattern: Pattern, [block, depth, jobs]: [u32; 
     }
 }
 
-const SMALL: u32 = 4096;
-const LARGE: u32 = 1 << 20;
+pub(in crate::suites) const SMALL: u32 = 4096;
+pub(in crate::suites) const LARGE: u32 = 1 << 20;
 
 pub(super) const WORKS: [Work; 10] = [
     work("randread-qd1", Pattern::Randread, [SMALL, 1, 1]),
@@ -218,7 +223,7 @@ const QUICK: [&str; 4] = ["randread-qd1", "randread-qd32", "randwrite-qd32", "se
 pub(super) const FILL: Work = work("fill", Pattern::Write, [LARGE, 8, 1]);
 
 /// Requests that each job of the sweep has under way: 64 jobs fill half of a server's queue.
-const SWEEP_DEPTH: u32 = 4;
+pub(in crate::suites) const SWEEP_DEPTH: u32 = 4;
 /// One volume, more and more jobs: where mainline's RNBD falls behind. The steps of the seed's tables.
 const JOBS: [u32; 9] = [1, 8, 16, 24, 32, 40, 48, 56, 64];
 const QUICK_SWEEP: [u32; 3] = [1, 16, 64];
@@ -303,7 +308,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn figures(&self) -> [Figure; 4] {
+    pub(in crate::suites) fn figures(&self) -> [Figure; 4] {
         [
             ("rate", "req/s", self.per_second),
             ("p50", "µs", self.p50),

@@ -20,7 +20,7 @@ pub(super) struct Bench {
 }
 
 /// What a load generator is given.
-pub(super) enum Target {
+pub(in crate::suites) enum Target {
     /// fio's NBD engine.
     Nbd(String),
     /// fio on a file, without the page cache.
@@ -33,6 +33,8 @@ pub(super) enum Target {
         library: PathBuf,
         /// The server's address.
         at: String,
+        /// What it is called there.
+        volume: String,
     },
 }
 

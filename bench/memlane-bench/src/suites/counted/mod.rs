@@ -5,15 +5,15 @@
 //! |---|---|
 //! | `rows` | what is measured, of whom |
 //! | `catalogue` | what the tables show; what should be reached |
-//! | `machine` | the guest in QEMU |
-//! | `inside` | the half of this program that runs in it |
+//! | `inside` | the half in the guest, where the rooms of `sockets` drive the programs |
 //!
-//! In the guest, the programs are driven by the rooms of `sockets`.
+//! The machine itself is in `guest`.
 
 pub(crate) mod catalogue;
 pub(crate) mod inside;
-mod machine;
-mod rows;
+pub(in crate::suites) mod rows;
+
+use std::collections::BTreeSet;
 
 use memlane_guest::Kernel;
 
@@ -28,13 +28,14 @@ use crate::runner::programs::Programs;
 use crate::runner::sys;
 use crate::runner::turn::{self, Suite, Turn};
 use crate::sample::Run;
-use crate::suites::sockets;
+use crate::suites::guest::machine::{CPU, Machine, Outfit, SmcPeer};
+use crate::suites::sockets::works::Work;
+use crate::suites::{guest, sockets};
 use inside::Request;
-use machine::{Machine, SmcPeer};
 use rows::{Part, Row, SMC, WORKS};
 
 /// The kernel of the guest: a name for the newest of Debian's that `bench/peers/smc` can build SMC for.
-const KERNEL: &str = "linux-image-6.12-amd64";
+pub(in crate::suites) const KERNEL: &str = "linux-image-6.12-amd64";
 
 struct Measured {
     machine: Machine,
@@ -59,22 +60,16 @@ impl Measured {
     /// Boots the guest; without SMC, if nobody asked for it, or it is not built, or the guest does not come up with it.
     fn new(programs: &Programs, kernel: &Kernel, plan: &Plan<Row>) -> anyhow::Result<Measured> {
         let scratch = Scratch::new()?;
-        let works = WORKS.iter().flat_map(|work| work.programs);
-        let mut others: Vec<&str> = works
-            .copied()
-            .filter(|name| find_program(name).is_some())
-            .collect();
-        others.sort_unstable();
-        others.dedup();
+        let others = programs_of(&WORKS);
         let boot = |smc: Option<&SmcPeer>| {
             out::stderr("booting the guest\n");
-            Machine::boot(
-                (programs, &scratch),
-                kernel,
+            let outfit = Outfit {
                 smc,
-                &others,
-                plan.wish.seconds,
-            )
+                others: &others,
+                seconds: plan.wish.seconds,
+                more: &Ok,
+            };
+            Machine::boot((programs, &scratch), kernel, &outfit)
         };
         let asked = plan.measures(|_, system| system.id == SMC);
         let smc = match asked {
@@ -96,6 +91,13 @@ impl Measured {
     }
 }
 
+/// Programs that works are made of, as far as they are installed, each once.
+pub(in crate::suites) fn programs_of(works: &[Work]) -> Vec<&'static str> {
+    let names = works.iter().flat_map(|work| work.programs).copied();
+    let there: BTreeSet<&str> = names.filter(|name| find_program(name).is_some()).collect();
+    there.into_iter().collect()
+}
+
 impl Suite for Measured {
     type Row = Row;
     const NAME: &'static str = "counted";
@@ -112,7 +114,7 @@ impl Suite for Measured {
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![
             ("guest's kernel", self.kernel.clone()),
-            ("guest's CPU", machine::CPU.to_owned()),
+            ("guest's CPU", CPU.to_owned()),
             ("guest's clock", "1 ns an instruction".to_owned()),
         ]
     }
@@ -133,6 +135,7 @@ impl Suite for Measured {
             work: rows[0].part().0,
             rows: rows.iter().map(Row::id).collect(),
         };
+        let request = guest::Request::Sockets(request);
         self.machine.measure(&request, |id, figures| {
             if let Some(row) = rows.iter().find(|row| row.id() == id) {
                 turn.keep(row, system, figures);

@@ -4,15 +4,15 @@ use crate::catalogue::System;
 use crate::runner::plan;
 use crate::suites::sockets::works::{By, Line, Side, Work, line, swept};
 
-pub(super) const TCP: &str = Side::Tcp.id();
-pub(super) const SMC: &str = Side::Smc.id();
-pub(super) const MEMLANE: &str = Side::Nocopy.id();
+pub(in crate::suites) const TCP: &str = Side::Tcp.id();
+pub(in crate::suites) const SMC: &str = Side::Smc.id();
+pub(in crate::suites) const MEMLANE: &str = Side::Nocopy.id();
 
 /// The columns, from left to right.
-pub(super) const COLUMNS: [Side; 3] = [Side::Tcp, Side::Smc, Side::Nocopy];
+pub(in crate::suites) const COLUMNS: [Side; 3] = [Side::Tcp, Side::Smc, Side::Nocopy];
 
 /// The column of that name.
-pub(super) fn column(system: &str) -> Option<Side> {
+pub(in crate::suites) fn column(system: &str) -> Option<Side> {
     COLUMNS.into_iter().find(|side| side.id() == system)
 }
 
@@ -29,9 +29,12 @@ const fn program(
     }
 }
 
+/// From this one of [`WORKS`] on, programs sleep most of the time.
+pub(in crate::suites) const PACED: usize = 5;
+
 /// Rows of programs, in the order of the tables. Names are those of the socket suite's rows; a test compares them.
 #[rustfmt::skip]
-pub(super) static WORKS: [Work; 6] = [
+pub(in crate::suites) static WORKS: [Work; 6] = [
     program("sockperf", By::Sockperf, &["sockperf"], &[
         line("sockperf-pp", "sockperf ping-pong, 14 B (one way)", &["ping-pong", "14"]),
     ]),
@@ -60,7 +63,7 @@ pub(super) static WORKS: [Work; 6] = [
 
 /// A part of the run: one of [`WORKS`], by its place.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Part(pub(super) usize);
+pub(in crate::suites) struct Part(pub(in crate::suites) usize);
 
 impl plan::Part for Part {
     const ALL: &'static [Self] = &[Part(0), Part(1), Part(2), Part(3), Part(4), Part(5)];
@@ -89,10 +92,10 @@ impl plan::Part for Part {
 
 /// A row.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Row {
+pub(in crate::suites) struct Row {
     /// Of [`WORKS`].
-    pub(super) work: usize,
-    pub(super) line: &'static Line,
+    pub(in crate::suites) work: usize,
+    pub(in crate::suites) line: &'static Line,
 }
 
 impl plan::Row for Row {
@@ -120,22 +123,22 @@ impl plan::Row for Row {
 
 impl Row {
     /// For people.
-    pub(super) fn about(&self) -> String {
+    pub(in crate::suites) fn about(&self) -> String {
         WORKS[self.work].about(self.line)
     }
 
     /// Whether the row says above all how a copy is coded.
-    pub(super) fn is_bulk(&self) -> bool {
+    pub(in crate::suites) fn is_bulk(&self) -> bool {
         WORKS[self.work].group == "bulk"
     }
 
     /// Whether the programs sleep most of the time.
-    pub(super) fn is_paced(&self) -> bool {
+    pub(in crate::suites) fn is_paced(&self) -> bool {
         WORKS[self.work].group == "paced"
     }
 
     /// What is aimed at.
-    pub(super) fn metric(&self) -> &'static str {
+    pub(in crate::suites) fn metric(&self) -> &'static str {
         match self.line.id {
             "sockperf-pp" => "p50",
             _ if self.is_paced() => "cpu",

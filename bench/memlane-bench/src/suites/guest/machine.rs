@@ -1,4 +1,4 @@
-//! The emulated machine: what is in it, and its clock, which counts instructions.
+//! The guest in QEMU: what is in it, and its clock, which counts instructions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use memlane_guest::{Guest, Heard, Kernel, Running};
 
-use super::inside::{Answer, MARK, Request};
+use super::inside::MARK;
+use super::{Answer, Request, Told};
 use crate::runner::proc::{Scratch, find_program};
 use crate::runner::programs::Programs;
 use crate::runner::sys;
 
 /// QEMU's most capable model, without fast `rep movsb`, which the clock counts by bytes.
-pub(super) const CPU: &str = "max,-erms,-fsrm";
+pub(in crate::suites) const CPU: &str = "max,-erms,-fsrm";
 /// An instruction takes 2^0 ns, and an idle machine does not wait.
 const CLOCK: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 /// Its memory, in MiB: the programs are in it twice.
@@ -48,14 +49,14 @@ export HOME=/
 
 /// SMC with its loopback device, as `bench/peers/smc/build.sh` makes it for one kernel.
 #[derive(Clone, Debug)]
-pub(super) struct SmcPeer {
+pub(in crate::suites) struct SmcPeer {
     module: PathBuf,
     library: PathBuf,
 }
 
 impl SmcPeer {
     /// The one for `kernel`, in the target folder that this program is in. `Err`: what to do.
-    pub(super) fn find(programs: &Programs, kernel: &Kernel) -> Result<SmcPeer, String> {
+    pub(in crate::suites) fn find(programs: &Programs, kernel: &Kernel) -> Result<SmcPeer, String> {
         let target = programs.bench.parent().and_then(Path::parent);
         let folder = target.unwrap_or(Path::new("")).join("peers/smc");
         let folder = folder.join(kernel.release());
@@ -73,8 +74,19 @@ impl SmcPeer {
     }
 }
 
+/// What is in a machine beside memlane.
+pub(in crate::suites) struct Outfit<'a> {
+    pub(in crate::suites) smc: Option<&'a SmcPeer>,
+    /// Programs of this machine.
+    pub(in crate::suites) others: &'a [&'a str],
+    /// The length of each measurement.
+    pub(in crate::suites) seconds: f64,
+    /// Whatever else a suite puts there.
+    pub(in crate::suites) more: &'a dyn Fn(Guest) -> Result<Guest, String>,
+}
+
 /// A machine that waits for requests.
-pub(super) struct Machine {
+pub(in crate::suites) struct Machine {
     running: Running,
     seconds: f64,
 }
@@ -84,17 +96,16 @@ impl Machine {
     ///
     /// # Errors
     /// A program is missing, or it does not come up.
-    pub(super) fn boot(
+    pub(in crate::suites) fn boot(
         (programs, scratch): (&Programs, &Scratch),
         kernel: &Kernel,
-        smc: Option<&SmcPeer>,
-        others: &[&str],
-        seconds: f64,
+        outfit: &Outfit<'_>,
     ) -> anyhow::Result<Machine> {
-        let guest = guest(programs, scratch, kernel, smc, others);
+        let guest = guest(programs, scratch, kernel, outfit).and_then(outfit.more);
+        let seconds = outfit.seconds;
         let mut script = format!("{PREPARE}export MEMLANE_PRELOAD={LIBRARY}\n");
-        script += &format!("exec memlane-bench peer counted --seconds {seconds}");
-        if smc.is_some() {
+        script += &format!("exec memlane-bench peer guest --seconds {seconds}");
+        if outfit.smc.is_some() {
             script += &format!(" --smc {SMC_LIBRARY}");
         }
         let running = guest.and_then(|guest| guest.try_start(&script));
@@ -110,13 +121,13 @@ impl Machine {
     ///
     /// # Errors
     /// What went wrong with the first row that was not kept.
-    pub(super) fn measure(
+    pub(in crate::suites) fn measure(
         &mut self,
         request: &Request,
-        mut keep: impl FnMut(&str, &[(String, String, f64)]),
+        mut keep: impl FnMut(&str, &[Told]),
     ) -> anyhow::Result<()> {
         self.running.types(&serde_json::to_string(request)?);
-        let rows = f64::from(u16::try_from(request.rows.len())?);
+        let rows = f64::from(u16::try_from(request.rows())?);
         let until = Instant::now() + ROW_LIMIT.mul_f64(self.seconds.ceil() * rows);
         loop {
             match self.answer(until)? {
@@ -156,10 +167,9 @@ fn guest(
     programs: &Programs,
     scratch: &Scratch,
     kernel: &Kernel,
-    smc: Option<&SmcPeer>,
-    others: &[&str],
+    outfit: &Outfit<'_>,
 ) -> Result<Guest, String> {
-    let (kernel, modules) = match smc {
+    let (kernel, modules) = match outfit.smc {
         Some(smc) => (kernel.clone().with_module(&smc.module), &["smc"][..]),
         None => (kernel.clone(), &[][..]),
     };
@@ -175,10 +185,10 @@ fn guest(
         .file(&stripped(&preload(programs), scratch), LIBRARY)
         .program(&stripped(&programs.memlane, scratch), "/bin/memlane")?
         .program(&stripped(&programs.bench, scratch), "/bin/memlane-bench")?;
-    if let Some(smc) = smc {
+    if let Some(smc) = outfit.smc {
         guest = guest.file(&smc.library, SMC_LIBRARY);
     }
-    for name in others {
+    for name in outfit.others {
         let program = find_program(name).ok_or_else(|| format!("not installed: {name}"))?;
         guest = guest.program(&program, &format!("/bin/{name}"))?;
     }
@@ -192,7 +202,7 @@ fn preload(programs: &Programs) -> PathBuf {
 }
 
 /// A program without what only a debugger needs, as all of it is in the guest's memory; as it is, if that cannot be done.
-fn stripped(file: &Path, scratch: &Scratch) -> PathBuf {
+pub(in crate::suites) fn stripped(file: &Path, scratch: &Scratch) -> PathBuf {
     let small = scratch.name("stripped");
     let mut strip = Command::new("strip");
     strip.arg("-o").arg(&small).arg(file);
