@@ -15,6 +15,7 @@
 mod numbers;
 mod search;
 mod stdio;
+mod stdio_musl;
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::ptr::NonNull;
@@ -32,7 +33,7 @@ use memlane_socket::hooks::start;
 use memlane_socket::hooks::wait::{epoll, poll as polls};
 use memlane_socket::real;
 use memlane_socket::state::process;
-use memlane_socket::state::thread::Thread;
+use memlane_socket::state::thread::{self, Thread};
 
 const _: () = assert!(size_of::<Thread>() <= 2048 && align_of::<Thread>() <= 64); // see shim.c
 
@@ -46,6 +47,8 @@ unsafe extern "C" {
         parent: extern "C" fn(),
         child: extern "C" fn(),
     ) -> c_int;
+    fn memlane_is_musl() -> c_int;
+    fn memlane_is_alone_in_musl() -> c_int;
     static environ: *const *const u8;
 }
 
@@ -112,18 +115,36 @@ fn initialise() {
     });
     // SAFETY: libc passes on what the kernel told this process.
     unsafe { memlane_sys::time::use_vdso(vdso()) };
-    memlane_socket::state::thread::set_locator(memlane_thread);
-    memlane_socket::state::thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
-    // The library is written for glibc. Under another libc (musl) it passes every call on.
-    let is_glibc = find(c"gnu_get_libc_version").is_some();
-    start::start(is_glibc);
-    if !READY.swap(true, Ordering::AcqRel) && is_glibc {
+    thread::set_locator(memlane_thread);
+    learn_who_is_alone();
+    memlane_socket::message::set_padded(is_musl());
+    // Under a libc that is neither of the two, every call is passed on.
+    let is_known = is_musl() || find(c"gnu_get_libc_version").is_some();
+    start::start(is_known);
+    if !READY.swap(true, Ordering::AcqRel) && is_known {
         // SAFETY: the handlers live as long as the process: a preloaded library is never unloaded.
         unsafe { memlane_atfork(before_fork, after_fork_parent, after_fork_child) };
         // SAFETY: the callback has the type that the call expects.
         unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
-        stdio::replace_stdin();
+        stdio::cover_stdin();
     }
+}
+
+/// Finds out how this libc tells whether a process has a second thread.
+fn learn_who_is_alone() {
+    if !is_musl() {
+        return thread::set_alone(find(c"__libc_single_threaded").map(NonNull::cast));
+    }
+    // SAFETY: compares words of this thread's own block.
+    if unsafe { memlane_is_alone_in_musl() } != 0 {
+        thread::set_asked_alone(memlane_is_alone_in_musl);
+    }
+}
+
+/// Is the program's libc musl?
+fn is_musl() -> bool {
+    // SAFETY: compares an address.
+    unsafe { memlane_is_musl() != 0 }
 }
 
 /// Where the kernel's own library (vDSO) lies; 0: there is none, or no way to ask. `getauxval` is younger (glibc 2.16) than
@@ -425,38 +446,48 @@ fn pwait2_body(
 /// `fdopen`: stdio reads and writes past every hook. A connection on the memory lane
 /// gets a stream whose reads and writes come to us; any other stays on TCP.
 fn fdopen_body(fd: c_int, how: *const u8) -> *mut c_void {
-    let Some(open) = real::fdopen() else {
-        return core::ptr::null_mut();
-    };
     if let Some(conn) = process::conn_of(fd) {
-        if conn.upgraded() {
+        if conn.upgraded() && stdio::can_cover() {
             return stdio::stream(fd, how);
         }
-        pass::to_stdio(&conn);
+        if pass::to_stdio(&conn) {
+            real::set_errno(libc::EBUSY);
+            return core::ptr::null_mut();
+        }
         drop(conn);
         process::forget(fd);
     }
-    // SAFETY: the program's own arguments.
-    unsafe { open(fd, how) }
+    match real::fdopen() {
+        // SAFETY: the program's own arguments.
+        Some(open) => unsafe { open(fd, how) },
+        None => core::ptr::null_mut(),
+    }
 }
 
 /// `fclose`: stdio closes the descriptor past every hook, so the connection ends here first.
 fn fclose_body(stream: *mut c_void) -> c_int {
     unsafe extern "C" {
         fn fileno(stream: *mut c_void) -> c_int;
-        fn fflush(stream: *mut c_void) -> c_int;
     }
     if !stream.is_null() && process::fd_high() > 0 {
         // SAFETY: the program's stream.
         let fd = unsafe { fileno(stream) };
         if fd >= 0 && process::known(fd) && !process::is_borrowed() {
-            // SAFETY: the program's stream, open as `fileno` showed. Its buffer is flushed before the close is prepared.
-            unsafe { fflush(stream) };
-            life::before_close(fd);
-            process::forget(fd);
+            end_stream(fd, stream);
         }
     }
     memlane_socket::real!(fclose(stream))
+}
+
+/// Ends a connection before stdio closes or replaces its descriptor.
+fn end_stream(fd: c_int, stream: *mut c_void) {
+    unsafe extern "C" {
+        fn fflush(stream: *mut c_void) -> c_int;
+    }
+    // SAFETY: the program's stream, open as `fileno` showed. Its buffer is flushed before the close is prepared.
+    unsafe { fflush(stream) };
+    life::before_close(fd);
+    process::forget(fd);
 }
 
 fn preadv2_body(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> ssize_t {

@@ -34,8 +34,9 @@ void *memlane_thread(void) { return &state; }
 __attribute__((visibility("hidden"))) int rust_eh_personality(void) { return 8; }
 
 /* The library is inherited by every program that its user's programs start, so it must load under any libc. It wants no
- * library but libc. Its symbols are those of glibc 2.14 and of musl. What musl lacks is weak, and so is dlsym: glibc has it
- * in libc since 2.34 (where its oldest version is still found), and before in libdl, which not every process loads. */
+ * library but libc. Its symbols are those of glibc 2.14 and of musl. What one of the two lacks is weak, and so is dlsym:
+ * glibc has it in libc since 2.34 (where its oldest version is still found), and before in libdl, which not every process
+ * loads. */
 #if defined(__x86_64__)
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
 #elif defined(__aarch64__)
@@ -58,6 +59,23 @@ void *memlane_dlsym(void *handle, const char *name)
 
 __attribute__((weak)) void __chk_fail(void);
 __attribute__((weak)) int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+/* A step of musl's loader, which looks it up by this name. */
+__attribute__((weak)) void __dls3(void);
+
+int memlane_is_musl(void) { return __dls3 != NULL; }
+
+/* Is this thread of a program with musl certainly the only one? musl's block of a thread begins with its own address, has
+ * those of the threads before and behind it at the third word and the fourth, and all are in a circle. */
+int memlane_is_alone_in_musl(void)
+{
+#if defined(__x86_64__)
+    void *volatile *self;
+    __asm__ volatile("mov %%fs:0, %0" : "=r"(self));
+    return self[0] == self && self[2] == self && self[3] == self;
+#else
+    return 0; /* the blocks' length is not known */
+#endif
+}
 
 __attribute__((noreturn)) void memlane_chk_fail(void)
 {
@@ -66,10 +84,14 @@ __attribute__((noreturn)) void memlane_chk_fail(void)
     abort();
 }
 
-/* A shared libc does not export pthread_atfork; this is what it calls. */
+/* glibc's pthread_atfork is linked into each program and calls __register_atfork; musl exports it. */
 int memlane_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void))
 {
-    return __register_atfork ? __register_atfork(prepare, parent, child, NULL) : -1;
+    int (*atfork)(void (*)(void), void (*)(void), void (*)(void));
+    if (__register_atfork)
+        return __register_atfork(prepare, parent, child, NULL);
+    atfork = (int (*)(void (*)(void), void (*)(void), void (*)(void)))memlane_dlsym(RTLD_NEXT, "pthread_atfork");
+    return atfork ? atfork(prepare, parent, child) : -1;
 }
 
 int memlane_c_fcntl(int fd, int cmd, ...)

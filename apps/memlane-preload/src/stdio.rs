@@ -1,8 +1,11 @@
 //! A stdio stream over a connection on the memory lane.
 //!
 //! libc's own streams call the kernel from inside libc, past every hook. glibc's
-//! `fopencookie` makes a stream that calls given functions instead.
+//! `fopencookie` makes a stream that calls given functions instead. musl's would
+//! do so without a descriptor number and with other rules for errors: see
+//! `stdio_musl`.
 
+use crate::{is_musl, stdio_musl};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{size_t, ssize_t};
 use memlane_socket::hooks::calls::{io, life};
@@ -43,8 +46,16 @@ extern "C" fn close(cookie: *mut c_void) -> c_int {
     life::close(fd_of(cookie))
 }
 
+/// Can a stream be made that reads and writes through the library?
+pub(crate) fn can_cover() -> bool {
+    !is_musl() || stdio_musl::can_cover()
+}
+
 /// `fdopen` for a connection on the memory lane.
 pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
+    if is_musl() {
+        return stdio_musl::stream(fd, how);
+    }
     let functions = Functions {
         read,
         write,
@@ -71,7 +82,8 @@ pub(crate) fn stream(fd: c_int, how: *const u8) -> *mut c_void {
     stream
 }
 
-/// Refuses `freopen` of such a stream: glibc cannot turn it into a file's.
+/// `freopen`. glibc cannot turn a stream of ours into a file's: that is refused. musl can; the connection ends here, because
+/// musl replaces its descriptor past every hook.
 pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *mut c_void {
     let fd = if stream.is_null() {
         -1
@@ -80,8 +92,13 @@ pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *m
         unsafe { fileno(stream) }
     };
     if fd >= 0 && memlane_socket::state::process::conn_of(fd).is_some() {
-        real::set_errno(libc::EOPNOTSUPP);
-        return core::ptr::null_mut();
+        if !is_musl() {
+            real::set_errno(libc::EOPNOTSUPP);
+            return core::ptr::null_mut();
+        }
+        if !path.is_null() {
+            crate::end_stream(fd, stream);
+        }
     }
     match real::freopen() {
         // SAFETY: the program's own arguments.
@@ -92,16 +109,19 @@ pub(crate) fn reopen(path: *const u8, how: *const u8, stream: *mut c_void) -> *m
 
 /// Makes `stdin` read through the library, in a program that starts with a connection as
 /// descriptor 0 whose unread bytes lie in a ring that the previous program left.
-pub(crate) fn replace_stdin() {
+pub(crate) fn cover_stdin() {
     unsafe extern "C" {
         static mut stdin: *mut c_void;
     }
-    if !memlane_socket::state::process::known(0) {
-        return;
-    }
-    let stream = stream(0, c"r".as_ptr().cast());
-    if !stream.is_null() {
-        // SAFETY: libc's variable, which programs may set; nobody reads from it before `main`.
-        unsafe { stdin = stream };
+    let inherited = memlane_socket::state::process::known(0);
+    if is_musl() {
+        // SAFETY: libc's variable; nobody reads from the stream before `main`.
+        unsafe { stdio_musl::learn(stdin, inherited) };
+    } else if inherited {
+        let stream = stream(0, c"r".as_ptr().cast());
+        if !stream.is_null() {
+            // SAFETY: libc's variable, which programs may set; nobody reads from it before `main`.
+            unsafe { stdin = stream };
+        }
     }
 }

@@ -38,7 +38,7 @@
 //! | [`hooks`] | what libc's calls become: bytes, waits, forks, execs |
 //! | [`protocol`] | what two processes do together: the handshake, the shared memory, the two lanes of a connection |
 //! | [`state`] | what is kept: per connection, process, thread, epoll set; what is shown and traced of it |
-//! | [`config`], [`mod@real`], [`iov`], [`faults`] | settings, libc's own functions, the program's buffers, where tests make a process fail |
+//! | [`config`], [`mod@real`], [`iov`], [`message`], [`faults`] | settings, libc's own functions, the program's buffers and message headers, where tests make a process fail |
 //!
 //! Each room uses only those below it, and no module of a room uses another in a circle: `verify/memlane-system` checks it.
 //!
@@ -53,6 +53,7 @@ pub mod config;
 pub mod faults;
 pub mod hooks;
 pub mod iov;
+pub mod message;
 pub mod native;
 pub mod protocol;
 pub mod real;

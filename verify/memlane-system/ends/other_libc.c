@@ -3,6 +3,7 @@
  *   other_libc pair           a connection of its own, threads, a child; says what came
  *   other_libc read FD        what waits on a descriptor that it inherits
  *   other_libc hand OTHER     a connection with unread bytes, handed to OTHER by exec
+ *   other_libc maps           what is mapped
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -80,6 +81,13 @@ static void hands_over(const char *other) {
     printf("kept: %d\n", (int)read(server, got, sizeof got));
 }
 
+static int shows_maps(void) {
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) fputs(line, stdout);
+    return !maps;
+}
+
 int main(int count, char **words) {
     const char *verb = count > 1 ? words[1] : "";
     if (!strcmp(verb, "read") && count > 2) {
@@ -88,6 +96,7 @@ int main(int count, char **words) {
         printf("read: %d\n", (int)n);
         return 0;
     }
+    if (!strcmp(verb, "maps")) return shows_maps();
     connects();
     answers();
     if (!strcmp(verb, "hand") && count > 2) hands_over(words[2]);

@@ -4,6 +4,7 @@
 //! - [`harness`]: finding the built files, running a command in a [`harness::Mode`]
 //!   with a time limit, temporary directories, free ports.
 //! - [`cases`]: the hard-case programs of `cases/*.c` and the comparison of what they saw.
+//! - [`musl`]: the same programs, linked with musl.
 //! - [`callgrind`]: instructions that a program executes, by source file.
 //! - [`real`]: stock programs (nginx, redis, …).
 //! - [`faulty`]: the preload library with fault points, and programs that are to survive a peer with it.
@@ -26,6 +27,7 @@ pub mod documents;
 pub mod faulty;
 pub mod harness;
 pub mod kills;
+pub mod musl;
 pub mod packets;
 pub mod pair;
 pub mod real;

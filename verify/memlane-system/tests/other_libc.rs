@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use memlane_system::harness::{Built, Mode, Outcome, TempDir, command, run};
+use memlane_system::harness::{Built, Mode, Outcome, command, run};
+use memlane_system::musl;
 
 /// The newest symbol version that the library may need: that of `memcpy`, glibc 2.14 (2011).
 const NEWEST: (u32, u32) = (2, 14);
@@ -15,7 +16,6 @@ const MUSL: [&str; 3] = [
     "/lib/ld-musl-aarch64.so.1",
     "/usr/lib/musl/lib/libc.so",
 ];
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ends/other_libc.c");
 
 #[test]
 fn the_library_needs_no_symbol_newer_than_glibc_2_14() {
@@ -85,12 +85,14 @@ fn a_program_that_defines_names_of_libc_itself_runs_as_without_the_library() {
 
 #[test]
 fn a_musl_program_runs_as_the_child_of_a_program_under_memlane() {
-    let Some(built) = musl_program() else { return };
+    if !musl::is_here() {
+        return;
+    }
     for mode in [Mode::Plain, Mode::Eager, Mode::Auto] {
         let mut shell = command(mode, "sh");
         shell
             .args(["-c", "\"$0\" pair; echo ended: $?"])
-            .arg(&built.program);
+            .arg(musl::end("other_libc"));
         let outcome = run(shell, LIMIT);
         assert_eq!(
             said(&outcome),
@@ -104,56 +106,27 @@ fn a_musl_program_runs_as_the_child_of_a_program_under_memlane() {
 }
 
 #[test]
-fn unread_bytes_are_not_handed_to_a_program_that_would_not_find_them() {
-    let Some(built) = musl_program() else { return };
+fn unread_bytes_are_handed_to_a_program_of_either_libc() {
     let glibc = PathBuf::from(concat!(env!("OUT_DIR"), "/other_libc"));
-    let hands = |mode: Mode, to: &Path| {
-        let mut program = command(mode, &glibc);
-        program.arg("hand").arg(to);
-        run(program, LIMIT)
-    };
-    let plain = hands(Mode::Plain, &built.program);
-    assert_eq!(said(&plain), "bytes: 1000\nread: 6\n", "{}", plain.report());
-    let kept = hands(Mode::Eager, &built.program);
-    let refused = "bytes: 1000\nexec: Device or resource busy\nkept: 6\n";
-    let by_tcp = "bytes: 1000\nread: 6\n";
-    assert!(
-        [refused, by_tcp].contains(&said(&kept)),
-        "{}",
-        kept.report()
-    );
-    let handed = hands(Mode::Eager, &glibc);
-    assert_eq!(said(&handed), by_tcp, "{}", handed.report());
+    let mut programs = vec![glibc];
+    if musl::is_here() {
+        programs.push(musl::end("other_libc"));
+    }
+    for from in &programs {
+        for to in &programs {
+            for mode in [Mode::Plain, Mode::Eager] {
+                let mut program = command(mode, from);
+                program.arg("hand").arg(to);
+                let outcome = run(program, LIMIT);
+                let report = outcome.report();
+                assert_eq!(said(&outcome), "bytes: 1000\nread: 6\n", "{report}");
+            }
+        }
+    }
 }
 
 fn said(outcome: &Outcome) -> &str {
     &outcome.stdout
-}
-
-struct MuslProgram {
-    program: PathBuf,
-    _place: TempDir,
-}
-
-/// `ends/other_libc.c`, linked with musl.
-fn musl_program() -> Option<MuslProgram> {
-    let place = TempDir::new("musl");
-    let program = place.path().join("other_libc");
-    let compiled = Command::new("musl-gcc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([program.as_path(), Path::new(SOURCE)])
-        .status();
-    match compiled {
-        Ok(status) => assert!(status.success(), "musl-gcc: {status}"),
-        Err(_) => {
-            skip("no musl-gcc (package musl-tools)");
-            return None;
-        }
-    }
-    Some(MuslProgram {
-        program,
-        _place: place,
-    })
 }
 
 fn skip(why: &str) {

@@ -135,7 +135,7 @@ fn program_of(pid: u32) -> Found {
         None => Ok(shown),
         Some(why) => Err((
             format!("{shown} is {why}"),
-            "it stays on TCP; a dynamically linked build for glibc does not",
+            "it stays on TCP; a dynamically linked build does not",
         )),
     }
 }

@@ -91,16 +91,8 @@ pub(crate) fn obstacle(program: &Path) -> Option<String> {
     }
     match elf.interp {
         None => Some("statically linked".to_owned()),
-        Some(interp) if is_musl(&interp) => Some("linked with musl instead of glibc".to_owned()),
         Some(_) => privileged(program),
     }
-}
-
-fn is_musl(interp: &str) -> bool {
-    interp
-        .rsplit('/')
-        .next()
-        .is_some_and(|name| name.starts_with("ld-musl-"))
 }
 
 /// The loader drops LD_PRELOAD when exec raises privileges.
@@ -173,11 +165,5 @@ mod tests {
     fn an_ordinary_program_has_no_obstacle() {
         assert_eq!(stays_on_tcp(OsStr::new("sh")), None);
         assert_eq!(stays_on_tcp(OsStr::new("no-such-program-anywhere")), None);
-    }
-
-    #[test]
-    fn musl_is_known_by_its_loader() {
-        assert!(is_musl("/lib/ld-musl-x86_64.so.1"));
-        assert!(!is_musl("/lib64/ld-linux-x86-64.so.2"));
     }
 }

@@ -3,6 +3,7 @@
 //! A thread's state lies in the preload library's thread-local block (initial exec: one instruction reaches it, without
 //! an allocation). The library's C shim owns the block; this crate reaches it through a function pointer.
 
+use core::ffi::c_int;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use memlane_sys::proc;
@@ -85,12 +86,26 @@ pub fn set_alone(flag: Option<NonNull<u8>>) {
     ALONE.store(flag.map_or(0, |at| at.as_ptr() as usize), Ordering::Relaxed);
 }
 
+/// A function that is asked instead; 0: there is none.
+static ASKED_ALONE: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets a function that says, if it does not return 0, that the calling thread is the only one now.
+pub fn set_asked_alone(ask: unsafe extern "C" fn() -> c_int) {
+    ASKED_ALONE.store(ask as usize, Ordering::Relaxed);
+}
+
 /// Is it certain that no other thread can close a descriptor while this one sleeps on it? Only the kernel keeps a
 /// socket open under a sleeper. After a piece of a split sleep, the number might be closed, or belong to another file.
 pub fn is_alone() -> bool {
     let flag = ALONE.load(Ordering::Relaxed) as *const u8;
-    // SAFETY: null, or a byte that lives as long as the process (`set_alone`).
-    !flag.is_null() && unsafe { flag.read_volatile() } != 0
+    if !flag.is_null() {
+        // SAFETY: a byte that lives as long as the process (`set_alone`).
+        return unsafe { flag.read_volatile() } != 0;
+    }
+    let ask = ASKED_ALONE.load(Ordering::Relaxed);
+    // SAFETY: a function of this type (`set_asked_alone`).
+    ask != 0
+        && unsafe { core::mem::transmute::<usize, unsafe extern "C" fn() -> c_int>(ask)() } != 0
 }
 
 /// The calling thread's id.

@@ -1,4 +1,4 @@
-//! POSIX aio: glibc's threads read and write without calling a hook, so the lane ends. This module reads what is still
+//! POSIX aio: libc's threads read and write without calling a hook, so the lane ends. This module reads what is still
 //! in the ring.
 
 use super::{io, pass};
@@ -7,7 +7,8 @@ use crate::state::process::conn_of;
 use core::ffi::{c_int, c_void};
 use memlane_sys::{Errno, proc};
 
-/// `struct aiocb`, as far as it matters here (glibc, rt/aio.h; the layout is part of its ABI on 64-bit machines).
+/// `struct aiocb`, as far as it matters here (glibc, rt/aio.h; the layout is part of
+/// its ABI on 64-bit machines, and musl's has the same).
 #[repr(C)]
 #[derive(Debug)]
 struct Control {
@@ -37,7 +38,7 @@ fn concerning<'a>(
     Some((control, conn))
 }
 
-/// `aio_read(3)`. `None`: glibc may make the call.
+/// `aio_read(3)`. `None`: libc may make the call.
 pub fn read(control: *mut c_void) -> Option<c_int> {
     let (control, conn) = concerning(control)?;
     if !pass::to_stdio(&conn) {
@@ -60,14 +61,14 @@ pub fn read(control: *mut c_void) -> Option<c_int> {
     Some(0)
 }
 
-/// `aio_write(3)`: ends the lane, so that glibc writes by TCP.
+/// `aio_write(3)`: ends the lane, so that libc writes by TCP.
 pub fn write(control: *mut c_void) {
     if let Some((_, conn)) = concerning(control) {
         pass::to_stdio(&conn);
     }
 }
 
-/// `lio_listio(3)`. `None`: glibc may make the call.
+/// `lio_listio(3)`. `None`: libc may make the call.
 pub fn list(list: *const *mut c_void, count: c_int) -> Option<c_int> {
     let mut unread = false;
     for i in 0..usize::try_from(count).unwrap_or(0) {

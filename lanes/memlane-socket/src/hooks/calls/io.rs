@@ -9,6 +9,7 @@
 
 use super::{inq, touch};
 use crate::iov::{IOV_MAX, is_nowhere};
+use crate::message::count;
 use crate::protocol::lane;
 use crate::protocol::upgrade;
 use crate::real;
@@ -184,7 +185,8 @@ fn is_message(msg: *const msghdr) -> bool {
     }
     // SAFETY: the program's message, as it promised its call.
     let m = unsafe { &*msg };
-    m.msg_iovlen <= IOV_MAX && !is_nowhere(m.msg_iov.cast(), m.msg_iovlen * size_of::<iovec>())
+    let n = count(m.msg_iovlen);
+    n <= IOV_MAX && !is_nowhere(m.msg_iov.cast(), n * size_of::<iovec>())
 }
 
 /// `recvmsg(2)`.
@@ -199,11 +201,11 @@ fn recvmsg_lane(conn: &ConnRef, msg: *mut msghdr, flags: c_int) -> ssize_t {
     let fd = conn.fd.load(core::sync::atomic::Ordering::Relaxed);
     // SAFETY: the program's message, as it promised its call.
     let m = unsafe { &mut *msg };
-    if m.msg_iov.is_null() || m.msg_iovlen > IOV_MAX {
+    if m.msg_iov.is_null() || count(m.msg_iovlen) > IOV_MAX {
         return real!(recvmsg(fd, msg, flags));
     }
     // SAFETY: the program's message, as it promised its call.
-    let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, m.msg_iovlen) };
+    let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, count(m.msg_iovlen)) };
     let by_kernel = core::cell::Cell::new(false);
     let n = receive(conn, buffers, flags, || {
         by_kernel.set(true);
@@ -317,12 +319,13 @@ pub fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
         Some(conn) if is_message(msg) && !odd_send(&conn, flags) => {
             // SAFETY: the program's message, as it promised its call.
             let m = unsafe { &*msg };
-            if m.msg_iov.is_null() || m.msg_iovlen > IOV_MAX || m.msg_controllen != 0 {
+            let n = count(m.msg_iovlen);
+            if m.msg_iov.is_null() || n > IOV_MAX || count(m.msg_controllen) != 0 {
                 upgrade::bar(&conn, Reason::OPTION);
                 return real!(sendmsg(fd, msg, flags));
             }
             // SAFETY: the program's message, as it promised its call.
-            let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, m.msg_iovlen) };
+            let buffers = unsafe { core::slice::from_raw_parts(m.msg_iov, n) };
             send_lanes(&conn, buffers, flags, || real!(sendmsg(fd, msg, flags)))
         }
         Some(_) => real!(sendmsg(fd, msg, flags)),

@@ -3,6 +3,7 @@
 
 use crate::hooks::handoff::target::Target;
 use crate::hooks::handoff::{self, Handoff};
+use crate::message::count;
 use crate::protocol::lane::{self, Patience};
 use crate::state::conn::{Conn, SEEN_TO_CHILD};
 use crate::state::process::ConnRef;
@@ -25,17 +26,18 @@ fn give_away(conn: &Conn, why: Reason) {
 pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
     // SAFETY: the program's message, as it promised its call.
     let m = unsafe { &*msg };
-    let (base, len) = (m.msg_control.cast::<u8>(), m.msg_controllen);
+    let (base, len) = (m.msg_control.cast::<u8>(), count(m.msg_controllen));
     let head = size_of::<libc::cmsghdr>();
     let (mut at, mut patience) = (0usize, Patience::fresh());
     while !base.is_null() && at + head <= len {
         // SAFETY: inside the program's control data.
         let hdr = unsafe { base.add(at).cast::<libc::cmsghdr>().read_unaligned() };
-        if hdr.cmsg_len < head || at + hdr.cmsg_len > len {
+        let cmsg_len = count(hdr.cmsg_len);
+        if cmsg_len < head || at + cmsg_len > len {
             return Ok(()); // the kernel will refuse the message
         }
         if hdr.cmsg_level == libc::SOL_SOCKET && hdr.cmsg_type == libc::SCM_RIGHTS {
-            for i in 0..(hdr.cmsg_len - head) / 4 {
+            for i in 0..(cmsg_len - head) / 4 {
                 // SAFETY: inside this control message.
                 let fd = unsafe { base.add(at + head + 4 * i).cast::<c_int>().read_unaligned() };
                 if let Some(conn) = conn_of(fd) {
@@ -46,7 +48,7 @@ pub fn hands_over(msg: *const msghdr) -> Result<(), UnreadInRing> {
                 }
             }
         }
-        at += hdr.cmsg_len.next_multiple_of(8);
+        at += cmsg_len.next_multiple_of(8);
     }
     Ok(())
 }

@@ -158,8 +158,8 @@ fn interpreter(line: &[u8]) -> Option<Fd> {
     open(CStr::from_bytes_until_nul(&path).ok()?)
 }
 
-/// Is it an ELF program for this machine that asks for glibc's dynamic loader? Programs with another loader load the
-/// library too, but there it passes every call on.
+/// Is it an ELF program for this machine that asks for the dynamic loader of glibc or of musl? Programs with another loader
+/// load the library too, but there it passes every call on.
 fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
     let word = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
@@ -176,21 +176,21 @@ fn is_dynamic(file: &Fd, head: &[u8]) -> Option<bool> {
             && header[..4] == PT_INTERP.to_le_bytes()
         {
             let name = u64::from_le_bytes(header[8..].try_into().ok()?);
-            return Some(is_glibcs_loader(file, name));
+            return Some(is_known_loader(file, name));
         }
     }
     Some(false)
 }
 
-/// Does the file name glibc's loader at this offset: `ld-linux-x86-64.so.2` or `ld-linux-aarch64.so.1`, in any
-/// directory?
-fn is_glibcs_loader(file: &Fd, at: u64) -> bool {
+/// Does the file name a loader of glibc (`ld-linux-x86-64.so.2`, `ld-linux-aarch64.so.1`) or of musl (`ld-musl-x86_64.so.1`,
+/// `ld-musl-aarch64.so.1`) at this offset, in any directory?
+fn is_known_loader(file: &Fd, at: u64) -> bool {
     let mut path = [0u8; LINE];
     let Ok(read) = fd::read_at(file.raw(), &mut path, at) else {
         return false;
     };
     CStr::from_bytes_until_nul(&path[..read]).is_ok_and(|path| {
         let name = path.to_bytes().rsplit(|&b| b == b'/').next();
-        name.is_some_and(|name| name.starts_with(b"ld-linux"))
+        name.is_some_and(|name| name.starts_with(b"ld-linux") || name.starts_with(b"ld-musl"))
     })
 }
