@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use memlane_system::harness::{Built, TempDir, plain_only};
+use memlane_system::musl;
 
 fn memlane(args: &[&str]) -> (bool, String, String) {
     let built = Built::find();
@@ -45,7 +46,7 @@ fn install_writes_a_device_that_names_what_it_has_laid_out() {
     let spec: serde_json::Value = serde_json::from_str(&spec).expect("JSON");
     let edits = &spec["devices"][0]["containerEdits"];
     let host = edits["mounts"][0]["hostPath"].as_str().expect("a path");
-    for folder in ["lib", "lib64", "lib/x86_64-linux-gnu"] {
+    for folder in ["lib", "lib64", "lib/x86_64-linux-gnu", "$LIB"] {
         let library = dir
             .path()
             .join(&host[1..])
@@ -91,6 +92,12 @@ fn enable_writes_a_drop_in_and_disable_takes_it_away() {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "not loaded: {said}");
     assert_eq!(said, "");
+    if musl::is_here() {
+        let mut program = Command::new(musl::end("other_libc"));
+        let done = program.arg("maps").env("LD_PRELOAD", preload).output();
+        let said = String::from_utf8_lossy(&done.expect("it runs").stdout).into_owned();
+        assert!(said.contains("libmemlane_preload"), "with musl: {said}");
+    }
     let (well, _, error) = memlane(&["disable", "redis", "--drop-ins", &drop_ins, "--tree", &tree]);
     assert!(well && !file.exists(), "{error}");
     let (well, _, error) = memlane(&["disable", "redis", "--drop-ins", &drop_ins, "--tree", &tree]);

@@ -21,8 +21,8 @@ const PACKAGED: &[&str] = &["/usr/lib/systemd/system", "/usr/local/lib/systemd/s
 /// Set this host up for containers: the agent's service, and a device for container engines.
 ///
 /// Writes the unit memlane-agent.service, unless a package has brought it; the CDI file by which docker, podman and containerd
-/// know the device memlane.dev/lane=on; and the library, laid out so that every glibc image finds it. Images with musl ignore
-/// it. Run it again after an upgrade of memlane.
+/// know the device memlane.dev/lane=on; and the library, laid out so that every image finds it, with glibc or musl. Run it again
+/// after an upgrade of memlane.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Install {
     /// The domain of containers that get the device

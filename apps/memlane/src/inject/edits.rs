@@ -37,8 +37,8 @@ pub(crate) enum Place {
 impl Edits {
     /// What a program needs that finds the library's tree and the agent's domain at these places of the host.
     ///
-    /// The path of the library has `$LIB` in it. glibc puts the name of its library directory there; musl does not, finds no
-    /// such file, and goes on without a word.
+    /// The path of the library has `$LIB` in it. glibc puts the name of its library directory there, so that a program of
+    /// another word size does not find the library; musl does not, and finds a folder of this very name.
     pub(crate) fn new(place: Place, tree: &Path, domain: &Path) -> Edits {
         let mount = |host: &Path, seen_at: &Path| Mount {
             host: host.to_owned(),

@@ -1,6 +1,7 @@
 //! The library, where every image's `$LIB` leads to it.
 //!
-//! `$LIB` is `lib/x86_64-linux-gnu` on Debian, `lib64` on Fedora, `lib` elsewhere.
+//! glibc takes `$LIB` for `lib/x86_64-linux-gnu` on Debian, `lib64` on Fedora, `lib` elsewhere. musl takes it as it is
+//! written: for a folder of this name.
 
 use std::fs;
 use std::io;
@@ -12,15 +13,25 @@ const FILE: &str = "libmemlane_preload.so";
 /// The path to preload, from the tree's root.
 pub(crate) const PRELOAD_IN_TREE: &str = "$LIB/libmemlane_preload.so";
 
+const AS_WRITTEN: &str = "$LIB";
+
 /// Lays the library out in a directory. Programs that run keep the file that they have loaded.
 pub(crate) fn lay_out(library: &Path, root: &Path) -> io::Result<()> {
     let triplet = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
     fs::create_dir_all(root.join(&triplet))?;
-    fs::create_dir_all(root.join("lib64"))?;
+    for folder in ["lib64", AS_WRITTEN] {
+        fs::create_dir_all(root.join(folder))?;
+    }
     let new = root.join(format!("{FILE}.new"));
     fs::copy(library, &new)?;
     fs::rename(&new, root.join(FILE))?;
-    for (folder, way_back) in [("lib64", ".."), ("lib", ".."), (&triplet, "../..")] {
+    let folders = [
+        ("lib64", ".."),
+        ("lib", ".."),
+        (&triplet, "../.."),
+        (AS_WRITTEN, ".."),
+    ];
+    for (folder, way_back) in folders {
         link(&root.join(folder).join(FILE), &format!("{way_back}/{FILE}"))?;
     }
     Ok(())
@@ -49,6 +60,7 @@ mod tests {
                 "lib".to_owned(),
                 "lib64".to_owned(),
                 format!("lib/{}-linux-gnu", std::env::consts::ARCH),
+                "$LIB".to_owned(),
             ] {
                 let read = fs::read_to_string(root.join(&folder).join(FILE)).unwrap();
                 assert_eq!(read, content, "{folder}");
