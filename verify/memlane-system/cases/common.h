@@ -2,6 +2,7 @@
  *
  *   FAMILY --list                    names of the cases, one a line, with flags
  *   FAMILY CASE [--warm N|bulk] [--swap] [--thread]
+ *   CASE_PEER=PROGRAM FAMILY …       the peers run that program, another build of the family
  *
  * `main` forks once: the parent supervises (and prints the transcript, also of a
  * hang), the child runs the case as actor A. Each actor writes its lines into
@@ -15,12 +16,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -49,8 +50,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "musl.h"
+
 enum { ACTORS = 8, PEERS = 4, SEMS = 32, TEXT = 48 * 1024 };
 enum { DEFAULT_SECONDS = 20, PATIENCE_MS = 3000 };
+enum { NEEDS_OWN_PEER = 77 }; /* exit code: the case cannot be played with a peer of another build */
+#define PEER "_peer"          /* the word that makes a program such a peer */
 
 enum case_flags {
     NEEDS_ROOT = 1,
@@ -74,8 +79,11 @@ struct actor {
     char text[TEXT];
 };
 
+/* A semaphore that programs of different libcs can share. */
+struct semaphore { _Atomic int count; };
+
 struct peer {
-    sem_t order, done, warm_to, warm_from;
+    struct semaphore order, done, warm_to, warm_from;
     int op;
     long arg;
     char text[256]; /* copied: after an exec, addresses differ */
@@ -89,7 +97,7 @@ struct peer {
 };
 
 struct arena {
-    sem_t sems[SEMS];
+    struct semaphore sems[SEMS];
     _Atomic long values[32];
     struct peer peers[PEERS];
     struct actor actors[ACTORS];
@@ -127,8 +135,20 @@ EXPORT __attribute__((format(printf, 1, 2))) void say(const char *format, ...) {
 }
 
 EXPORT const char *errname(int e) {
-    const char *name = e ? strerrorname_np(e) : "";
-    return name ? name : "E?";
+#define NAME(n) case n: return #n
+    switch (e) {
+        NAME(E2BIG); NAME(EACCES); NAME(EADDRINUSE); NAME(EADDRNOTAVAIL); NAME(EAFNOSUPPORT); NAME(EAGAIN);
+        NAME(EALREADY); NAME(EBADF); NAME(EBUSY); NAME(ECANCELED); NAME(ECHILD); NAME(ECONNABORTED);
+        NAME(ECONNREFUSED); NAME(ECONNRESET); NAME(EDESTADDRREQ); NAME(EEXIST); NAME(EFAULT); NAME(EFBIG);
+        NAME(EHOSTUNREACH); NAME(EINPROGRESS); NAME(EINTR); NAME(EINVAL); NAME(EIO); NAME(EISCONN); NAME(ELOOP);
+        NAME(EMFILE); NAME(EMSGSIZE); NAME(ENETUNREACH); NAME(ENFILE); NAME(ENOBUFS); NAME(ENODEV); NAME(ENOENT);
+        NAME(ENOEXEC); NAME(ENOMEM); NAME(ENOPROTOOPT); NAME(ENOSPC); NAME(ENOSYS); NAME(ENOTCONN); NAME(ENOTSOCK);
+        NAME(ENOTTY); NAME(EOPNOTSUPP); NAME(EPERM); NAME(EPIPE); NAME(EPROTO); NAME(EPROTONOSUPPORT); NAME(ERANGE);
+        NAME(ESPIPE); NAME(ESRCH); NAME(ETIME); NAME(ETIMEDOUT);
+    case 0: return "";
+    default: return "E?";
+    }
+#undef NAME
 }
 
 EXPORT void say_result(const char *what, long r, int e) {
@@ -180,10 +200,25 @@ EXPORT const char *events(unsigned ev) {
 
 /* --- waiting out of band ------------------------------------------------ */
 
-EXPORT void post(int sem) { sem_post(&arena->sems[sem]); }
-EXPORT void sem_take(sem_t *s) {
-    while (sem_wait(s) < 0 && errno == EINTR) {}
+EXPORT void sem_give(struct semaphore *s) {
+    int kept = errno;
+    atomic_fetch_add(&s->count, 1);
+    syscall(SYS_futex, &s->count, FUTEX_WAKE, 1, NULL, NULL, 0);
+    errno = kept;
 }
+EXPORT void sem_take(struct semaphore *s) {
+    int kept = errno;
+    for (;;) {
+        int n = s->count;
+        while (n > 0)
+            if (atomic_compare_exchange_weak(&s->count, &n, n - 1)) {
+                errno = kept;
+                return;
+            }
+        syscall(SYS_futex, &s->count, FUTEX_WAIT, 0, NULL, NULL, 0);
+    }
+}
+EXPORT void post(int sem) { sem_give(&arena->sems[sem]); }
 EXPORT void await(int sem) { sem_take(&arena->sems[sem]); }
 
 EXPORT void nap_ms(long ms) {

@@ -407,7 +407,9 @@ static void bad_pointers(void) {
     R(writev(fd, &v, 1));
     R(readv(fd, &v, minus_one));
     R(writev(fd, &v, five_thousand));
+#ifdef __GLIBC__ /* musl reads the header itself */
     R(sendmsg(fd, nowhere, 0));
+#endif
     exchange(fd);
     finish();
 }

@@ -9,7 +9,7 @@ static char scratch[4096];
 
 static void pass_fd(int channel, int fd) {
     char control[CMSG_SPACE(sizeof fd)];
-    memset(control, 0, sizeof control);
+    memset(control, 0xa5, sizeof control); /* musl has padding in the header */
     struct iovec v = {"f", 1};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);

@@ -83,10 +83,10 @@ EXPORT void warm_round(struct peer *p, int fd, bool starts, int round, bool told
     char out[64], in[64];
     fill(out, sizeof out, (unsigned)round);
     for (int half = 0; half < 2; half++) {
-        sem_t *arrived = half ? &p->warm_from : &p->warm_to;
+        struct semaphore *arrived = half ? &p->warm_from : &p->warm_to;
         if (starts == (half == 0)) {
             if (send_all(fd, out, sizeof out) < 0) die("warm-up send");
-            if (told) sem_post(arrived);
+            if (told) sem_give(arrived);
         } else {
             /* Told rounds: the receiver does not wait in the kernel when bytes come. */
             if (told) sem_take(arrived);
@@ -186,18 +186,43 @@ EXPORT void *peer_main(void *which) {
     p->fd = opt_swap ? accept_one(p->listener) : connect_port(bound_port(p->listener));
     if (!p->is_thread) close(p->listener);
     warm_up(p, p->fd, !opt_swap);
-    sem_post(&p->done);
+    sem_give(&p->done);
     for (;;) {
         sem_take(&p->order);
         int op = p->op;
         peer_obey(p, op, p->arg);
         if (op == P_EXIT) break;
-        sem_post(&p->done);
+        sem_give(&p->done);
     }
     report_lane();
     if (!p->is_thread) _exit(0);
     if (p->fd >= 0) close(p->fd);
     return NULL;
+}
+
+/* What an exec'ed program finds: it is this actor, and this is its argument. */
+EXPORT void set_exec_env(int actor, long arg) {
+    char text[32];
+    snprintf(text, sizeof text, "%d", arena_fd);
+    setenv("CASE_ARENA", text, 1);
+    snprintf(text, sizeof text, "%d", actor);
+    setenv("CASE_ACTOR", text, 1);
+    snprintf(text, sizeof text, "%ld", arg);
+    setenv("CASE_ARG", text, 1);
+}
+
+/* The peer as the forked process that this is, or as another build of this program. */
+EXPORT void be_peer(struct peer *p) {
+    const char *program = getenv("CASE_PEER");
+    char warm[32];
+    if (!program) peer_main(p);
+    for (int fd = 3; fd < 900; fd++)
+        if (fd != p->listener) close(fd);
+    if (fcntl(p->listener, F_SETFD, 0) < 0) die("F_SETFD");
+    set_exec_env(p->actor, p - arena->peers);
+    snprintf(warm, sizeof warm, opt_bulk ? "bulk" : "%d", opt_warm);
+    execl(program, "case", PEER, "--warm", warm, opt_swap ? "--swap" : (char *)NULL, (char *)NULL);
+    die(program);
 }
 
 /* A new connection to a new peer (the first one is actor 1); our end. */
@@ -211,7 +236,7 @@ EXPORT int pair(void) {
     } else {
         int pid = fork();
         if (pid < 0) die("fork");
-        if (pid == 0) peer_main(p);
+        if (pid == 0) be_peer(p);
         p->pid = pid; /* here only: the peer shares this memory */
     }
     int fd = opt_swap ? connect_port(bound_port(p->listener)) : accept_one(p->listener);
@@ -227,7 +252,7 @@ EXPORT void order_at(int i, int op, long arg) {
     struct peer *p = peer_at(i);
     p->op = op;
     p->arg = arg;
-    sem_post(&p->order);
+    sem_give(&p->order);
 }
 EXPORT void done_at(int i) { sem_take(&peer_at(i)->done); }
 EXPORT void tell_at(int i, int op, long arg) {
@@ -244,6 +269,7 @@ EXPORT void tell_text(const char *text) {
     tell(P_TEXT, 0);
 }
 EXPORT void order_call(void (*call)(int)) {
+    if (getenv("CASE_PEER") && !peer_at(0)->is_thread) _exit(NEEDS_OWN_PEER); /* another program: another address */
     peer_at(0)->call = call;
     order(P_CALL, 0);
 }

@@ -1,4 +1,4 @@
-/* FILE streams over a connection: glibc's own reads and writes pass no hook. */
+/* FILE streams over a connection: libc's own reads and writes pass no hook. */
 #include "common.h"
 
 #include <aio.h>

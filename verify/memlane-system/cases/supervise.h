@@ -2,17 +2,6 @@
 
 extern const struct one_case cases[]; /* ends with a NULL name */
 
-/* Runs the hidden case `name` of this program in place of this one, as the same or another actor. */
-EXPORT void set_exec_env(int actor, long arg) {
-    char text[32];
-    snprintf(text, sizeof text, "%d", arena_fd);
-    setenv("CASE_ARENA", text, 1);
-    snprintf(text, sizeof text, "%d", actor);
-    setenv("CASE_ACTOR", text, 1);
-    snprintf(text, sizeof text, "%ld", arg);
-    setenv("CASE_ARG", text, 1);
-}
-
 EXPORT const char *self_path(void) {
     static char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -21,6 +10,7 @@ EXPORT const char *self_path(void) {
     return path;
 }
 
+/* Runs the hidden case `name` of this program in place of this one, as the same or another actor. */
 EXPORT void exec_self(const char *name, int actor, long arg) {
     set_exec_env(actor, arg);
     report_lane();
@@ -47,14 +37,6 @@ static void new_arena(void) {
     if (high < 0) die("F_DUPFD");
     close(fd);
     map_arena(high);
-    for (int i = 0; i < SEMS; i++) sem_init(&arena->sems[i], 1, 0);
-    for (int i = 0; i < PEERS; i++) {
-        struct peer *p = &arena->peers[i];
-        sem_init(&p->order, 1, 0);
-        sem_init(&p->done, 1, 0);
-        sem_init(&p->warm_to, 1, 0);
-        sem_init(&p->warm_from, 1, 0);
-    }
 }
 
 static void print_transcript(void) {
@@ -127,10 +109,30 @@ static void list_cases(void) {
                    c->flags & LANE ? " lane" : "");
 }
 
+static bool parse_options(int argc, char **argv) {
+    for (int i = 2; i < argc; i++) {
+        if (!strcmp(argv[i], "--swap")) opt_swap = true;
+        else if (!strcmp(argv[i], "--thread")) opt_thread = true;
+        else if (!strcmp(argv[i], "--warm") && i + 1 < argc) {
+            opt_bulk = !strcmp(argv[++i], "bulk");
+            opt_warm = atoi(argv[i]);
+        } else {
+            dprintf(2, "what is %s?\n", argv[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2 || !strcmp(argv[1], "--list")) {
         list_cases();
         return 0;
+    }
+    if (!strcmp(argv[1], PEER)) { /* exec'ed by another build of this program */
+        if (!parse_options(argc, argv)) return 2;
+        map_arena(atoi(getenv("CASE_ARENA")));
+        peer_main(peer_at((int)exec_arg()));
     }
     const struct one_case *c = find_case(argv[1]);
     if (!c) {
@@ -144,17 +146,7 @@ int main(int argc, char **argv) {
         report_lane();
         _exit(0);
     }
-    for (int i = 2; i < argc; i++) {
-        if (!strcmp(argv[i], "--swap")) opt_swap = true;
-        else if (!strcmp(argv[i], "--thread")) opt_thread = true;
-        else if (!strcmp(argv[i], "--warm") && i + 1 < argc) {
-            opt_bulk = !strcmp(argv[++i], "bulk");
-            opt_warm = atoi(argv[i]);
-        } else {
-            dprintf(2, "what is %s?\n", argv[i]);
-            return 2;
-        }
-    }
+    if (!parse_options(argc, argv)) return 2;
     if (opt_thread && (c->flags & NO_THREAD)) {
         dprintf(2, "%s: needs the peer in a process of its own\n", c->name);
         return 2;

@@ -60,6 +60,29 @@ static void sendmsg_and_recvmsg(void) {
     finish();
 }
 
+/* musl has padding there. */
+static void junk_between_the_fields_of_a_header(void) {
+    int fd = pair();
+    struct iovec out = {"clean", 5}, in = {scratch, 20};
+    struct msghdr m;
+    memset(&m, 0xa5, sizeof m);
+    m.msg_name = m.msg_control = NULL;
+    m.msg_namelen = 0;
+    m.msg_controllen = 0;
+    m.msg_iov = &out;
+    m.msg_iovlen = 1;
+    R(sendmsg(fd, &m, 0));
+    tell(P_TAKE, 5);
+    tell_text("as clean");
+    settle(fd, 8);
+    m.msg_iov = &in;
+    long n = R(recvmsg(fd, &m, 0));
+    say_bytes("came", scratch, n);
+    say("flags %x control %zu", m.msg_flags, (size_t)m.msg_controllen);
+    exchange(fd);
+    finish();
+}
+
 static void sendmmsg_and_recvmmsg(void) {
     int fd = pair();
     struct iovec v[] = {{"first,", 6}, {"second,", 7}, {"third", 5}};
@@ -420,6 +443,7 @@ const struct one_case cases[] = {
     CASE(writev_and_readv),
     CASE(big_vectors),
     CASE(sendmsg_and_recvmsg),
+    CASE(junk_between_the_fields_of_a_header),
     CASE(sendmmsg_and_recvmmsg),
     CASE(sendfile_by_position),
     CASE(sendfile_by_offset),

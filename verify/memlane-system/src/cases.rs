@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::harness::{self, Mode, Outcome};
+use crate::musl;
 
 /// Exceptions of a family's cases, each with its reason.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +122,38 @@ impl Case {
     }
 }
 
+/// The libc that each end of a case's connections is linked with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Libcs {
+    /// The system's at both ends.
+    System,
+    /// musl's at both ends.
+    Musl,
+    /// musl's, and the system's in peers that are processes.
+    MuslWithSystem,
+    /// The system's, and musl's in peers that are processes.
+    SystemWithMusl,
+}
+
+impl Libcs {
+    /// The program of `family` that plays the case.
+    fn program(self, family: &str, fortified: bool) -> PathBuf {
+        match self {
+            Libcs::System | Libcs::SystemWithMusl => program(family, fortified),
+            Libcs::Musl | Libcs::MuslWithSystem => musl::case(family),
+        }
+    }
+
+    /// The program that its peers run, if it is another.
+    fn peer(self, family: &str) -> Option<PathBuf> {
+        match self {
+            Libcs::System | Libcs::Musl => None,
+            Libcs::MuslWithSystem => Some(program(family, false)),
+            Libcs::SystemWithMusl => Some(musl::case(family)),
+        }
+    }
+}
+
 /// Runs every case of `family` in every variant and mode.
 ///
 /// # Panics
@@ -140,6 +173,27 @@ pub fn compare_copied(
 ) {
     let mut run = FamilyRun::of(family, exceptions);
     run.modes = &[Mode::Copy];
+    run.ways = Some(ways);
+    compare_in(run);
+}
+
+/// Runs every case of `family` with these libcs, with `--upgrade eager` and in these ways (variants) only. Cases that cannot
+/// be played with a peer of another libc are left out. Does nothing where no program can be linked with musl.
+///
+/// # Panics
+/// As [`compare`].
+pub fn compare_libcs(
+    family: &'static str,
+    libcs: Libcs,
+    ways: &'static [&'static str],
+    exceptions: &[Exception],
+) {
+    if !musl::is_here() {
+        return;
+    }
+    let mut run = FamilyRun::of(family, exceptions);
+    run.libcs = libcs;
+    run.modes = &[Mode::Eager];
     run.ways = Some(ways);
     compare_in(run);
 }
@@ -220,6 +274,9 @@ fn check_names(cases: &[Case], exceptions: &[Exception]) {
     }
 }
 
+/// The exit code of a case that cannot be played with a peer of another build (common.h).
+const NEEDS_OWN_PEER: i32 = 77;
+
 /// Milliseconds by mode, and ring bytes, over all variants of a case.
 struct Row {
     case: String,
@@ -230,6 +287,7 @@ struct Row {
 
 struct FamilyRun<'a> {
     family: &'static str,
+    libcs: Libcs,
     modes: &'static [Mode],
     /// Only these variants.
     ways: Option<&'static [&'static str]>,
@@ -243,6 +301,7 @@ impl<'a> FamilyRun<'a> {
     fn of(family: &'static str, exceptions: &'a [Exception]) -> FamilyRun<'a> {
         FamilyRun {
             family,
+            libcs: Libcs::System,
             modes: &Mode::UNDER_MEMLANE,
             ways: None,
             exceptions,
@@ -288,6 +347,10 @@ impl<'a> FamilyRun<'a> {
         }
         let plain = self.play(case, variant, Mode::Plain);
         row.plain_ms += plain.took.as_millis();
+        if plain.status.code() == Some(NEEDS_OWN_PEER) && self.libcs.peer(self.family).is_some() {
+            row.verdict = "left out: its peer must be the same program";
+            return;
+        }
         if !plain.is_ok() {
             self.fail(case, variant, Mode::Plain, &plain.report());
             return;
@@ -310,9 +373,13 @@ impl<'a> FamilyRun<'a> {
     }
 
     fn command_line(&self, case: &Case, variant: &Variant) -> String {
-        let program = program(self.family, variant.fortified);
+        let program = self.libcs.program(self.family, variant.fortified);
+        let peer = self.libcs.peer(self.family);
+        let peer = peer.map_or(String::new(), |peer| {
+            format!("CASE_PEER={} ", peer.display())
+        });
         format!(
-            "{} {} {}",
+            "{peer}{} {} {}",
             program.display(),
             case.name,
             variant.args.join(" ")
@@ -321,9 +388,13 @@ impl<'a> FamilyRun<'a> {
 
     fn play(&mut self, case: &Case, variant: &Variant, mode: Mode) -> Outcome {
         const CASE_SECONDS: u64 = 10;
-        let mut command = harness::command(mode, program(self.family, variant.fortified));
+        let program = self.libcs.program(self.family, variant.fortified);
+        let mut command = harness::command(mode, program);
         command.arg(&case.name).args(variant.args);
         command.env("CASE_SECONDS", CASE_SECONDS.to_string());
+        if let Some(peer) = self.libcs.peer(self.family) {
+            command.env("CASE_PEER", peer);
+        }
         // The program has its own time limit and then still prints its transcript.
         let outcome = harness::run(command, Duration::from_secs(CASE_SECONDS + 10));
         if outcome.hung || outcome.stdout.contains("HANG:") {
