@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use memlane_system::blocks::skip;
 use memlane_system::containers::{Engine, Lane, upgraded};
 use memlane_system::harness::{Built, free_port, plain_only};
+use memlane_system::musl;
 use serde_json::Value;
 
 /// `None`, and a word on standard error, where there can be none.
@@ -29,6 +30,25 @@ fn two_containers_on_a_bridge_get_lanes() {
     let Some(engine) = engine("bridge") else {
         return;
     };
+    let server = engine.server(Lane::On, &[]);
+    server.is_up();
+    assert!(engine.talks(&[], &server.address(), "6379") >= 4);
+}
+
+/// As those of Alpine.
+#[test]
+fn containers_with_musl_get_lanes_to_each_other_and_to_one_with_glibc() {
+    if !musl::has(&["redis-cli", "redis-benchmark", "redis-server"]) {
+        return;
+    }
+    let Some(engine) = engine("musl") else {
+        return;
+    };
+    let glibc = engine.server(Lane::On, &[]);
+    glibc.is_up();
+    engine.turn_to_musl();
+    assert!(engine.talks(&[], &glibc.address(), "6379") >= 4);
+    drop(glibc);
     let server = engine.server(Lane::On, &[]);
     server.is_up();
     assert!(engine.talks(&[], &server.address(), "6379") >= 4);

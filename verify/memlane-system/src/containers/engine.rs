@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::blocks::has;
 use crate::containers::Agent;
 use crate::harness::{Built, TempDir, is_root};
+use crate::musl;
 
 /// As an administrator would write it; limits that may be raised nowhere are those of the test machine.
 const CONFIGURATION: &str = r#"
@@ -138,6 +139,24 @@ impl Engine {
                 copy(Path::new(library), &root.join(&library[1..]));
             }
         }
+    }
+
+    /// Puts programs that are linked with musl into the containers' root, and takes glibc away. What runs goes on.
+    ///
+    /// # Panics
+    /// If they have not been built: see [`musl::has`].
+    pub fn turn_to_musl(&self) {
+        let root = self.dir.path().join("root");
+        for folder in ["lib", "lib64", "usr"] {
+            let _ = std::fs::remove_dir_all(root.join(folder));
+        }
+        for program in INSIDE {
+            let place = root.join("bin").join(program);
+            std::fs::remove_file(&place).expect("glibc's");
+            copy(&musl::program(program), &place);
+        }
+        let loader = format!("lib/ld-musl-{}.so.1", std::env::consts::ARCH);
+        copy(&Path::new("/").join(&loader), &root.join(&loader));
     }
 
     /// The device that `memlane agent install` writes, by a name of the test's.

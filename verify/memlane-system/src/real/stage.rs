@@ -13,6 +13,7 @@ use super::lane::Missed;
 use super::proc::{Done, Proc, note};
 use crate::containers::Container;
 use crate::harness::{self, Mode, TempDir};
+use crate::musl;
 
 /// Set to 1, a missing program is a failure.
 const REQUIRE_ALL: &str = "MEMLANE_TEST_REQUIRE_ALL";
@@ -95,6 +96,7 @@ impl Story {
             dir,
             serial: Rc::default(),
             container: None,
+            with_musl: false,
         }
     }
 
@@ -168,9 +170,18 @@ pub struct Stage {
     dir: PathBuf,
     serial: Rc<Cell<u32>>,
     container: Option<Container>,
+    with_musl: bool,
 }
 
 impl Stage {
+    /// The same stage, but its programs are those that are linked with musl.
+    pub fn with_musl(&self) -> Stage {
+        Stage {
+            with_musl: true,
+            ..self.clone()
+        }
+    }
+
     /// The same stage, but its programs run in a network namespace.
     pub fn inside(&self, container: &Container) -> Stage {
         Stage {
@@ -210,7 +221,7 @@ impl Stage {
 
     /// A command in this stage's mode.
     pub fn command(&self, name: impl AsRef<OsStr>) -> Command {
-        let mut command = harness::command(self.mode, resolve(name.as_ref()));
+        let mut command = harness::command(self.mode, self.resolve(name.as_ref()));
         command.current_dir(&self.dir);
         self.placed(command, None)
     }
@@ -229,7 +240,7 @@ impl Stage {
 
     /// A command that is never under memlane.
     pub fn plain_command(&self, name: impl AsRef<OsStr>) -> Command {
-        let mut command = harness::command(Mode::Plain, resolve(name.as_ref()));
+        let mut command = harness::command(Mode::Plain, self.resolve(name.as_ref()));
         command.current_dir(&self.dir);
         self.placed(command, None)
     }
@@ -262,6 +273,14 @@ impl Stage {
         self.start(name, command).wait(limit).success()
     }
 
+    fn resolve(&self, name: &OsStr) -> PathBuf {
+        match name.to_str() {
+            Some(plain) if self.with_musl => musl::program(plain),
+            Some(plain) if !plain.contains('/') => program(plain),
+            _ => PathBuf::from(name),
+        }
+    }
+
     fn next(&self) -> u32 {
         self.serial.set(self.serial.get() + 1);
         self.serial.get()
@@ -271,13 +290,6 @@ impl Stage {
 fn package(program: &str) -> &str {
     let found = PACKAGES.iter().find(|(name, _)| *name == program);
     found.map_or(program, |(_, package)| package)
-}
-
-fn resolve(name: &OsStr) -> PathBuf {
-    match name.to_str() {
-        Some(plain) if !plain.contains('/') => program(plain),
-        _ => PathBuf::from(name),
-    }
 }
 
 /// Path of a program that the story has named among its needs.
