@@ -12,6 +12,7 @@
 )]
 #![allow(missing_docs)] // the names are libc's: their manual pages document them
 
+mod golang;
 mod numbers;
 mod search;
 mod stdio;
@@ -127,6 +128,9 @@ fn initialise() {
         // SAFETY: the callback has the type that the call expects.
         unsafe { libc::dl_iterate_phdr(Some(look_for_io_uring), core::ptr::null_mut()) };
         stdio::cover_stdin();
+        if process::enabled() {
+            golang::start();
+        }
     }
 }
 

@@ -27,6 +27,11 @@ static __thread struct { unsigned char bytes[2048]; } state __attribute__((align
 
 void *memlane_thread(void) { return &state; }
 
+/* The stack on which a thread of a Go program serves its system calls (golang/stack.rs); the door reads it too. */
+__attribute__((visibility("hidden"), tls_model("initial-exec"))) __thread void *memlane_go_stack;
+
+void memlane_forget_go_stack(void) { memlane_go_stack = NULL; }
+
 /* A build without optimisation keeps functions of Rust's own library that refer
  * to this one; without it, no program could start with such a library. Only a
  * cancelled thread unwinds here, and our frames have nothing to clean up

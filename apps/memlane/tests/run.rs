@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{Dir, clean, memlane, stderr, stdout};
@@ -363,15 +363,50 @@ fn a_static_program_is_named_and_runs() {
     }
 }
 
-#[test]
-fn a_go_program_is_named_and_runs() {
-    let dir = Dir::new();
-    let source = format!(
-        "__attribute__((section(\".note.go.buildid\"), used)) static const char id[] = \"x\";\n{EXIT_42}"
+/// A program that looks to the launcher as if this Go release had built it.
+fn like_go(dir: &Dir, name: &str, version: &str, flags: &[&str]) -> PathBuf {
+    let record = format!(
+        "__attribute__((section(\".go.buildinfo\"), aligned(16), used)) static struct {{ char head[16], rest[16], len, text[40]; }} \
+         record = {{ \"\\xff Go buildinf:\\x08\\x02\", \"\", {}, \"{version}\" }};\n",
+        version.len()
     );
-    let program = dir.cc("like-go", &source, &[]);
-    let said = says(&program, "a Go program: it makes its system calls itself");
-    assert_eq!(verdict(&dir, &program), (said, Some(42)));
+    let note =
+        "__attribute__((section(\".note.go.buildid\"), used)) static const char id[] = \"x\";\n";
+    dir.cc(name, &format!("{note}{record}{EXIT_42}"), flags)
+}
+
+#[test]
+fn a_go_program_that_stays_on_tcp_is_named_and_runs() {
+    let dir = Dir::new();
+    for (name, version, flag, why) in [
+        (
+            "old",
+            "go1.19.13",
+            "-O1",
+            "a Go program built by go1.19.13, a release that memlane does not know",
+        ),
+        (
+            "new",
+            "devel go1.99",
+            "-O1",
+            "a Go program built by devel go1.99, a release that memlane does not know",
+        ),
+        (
+            "alone",
+            "go1.26.8",
+            "-O1",
+            "a Go program without libc's threads (CGO_ENABLED=0)",
+        ),
+        (
+            "static",
+            "go1.26.8",
+            "-static",
+            "a Go program that was built without libc (CGO_ENABLED=0 or -static)",
+        ),
+    ] {
+        let program = like_go(&dir, name, version, &[flag]);
+        assert_eq!(verdict(&dir, &program), (says(&program, why), Some(42)));
+    }
 }
 
 #[test]

@@ -62,6 +62,7 @@ pub mod access;
 pub mod bell;
 mod copy;
 pub mod device;
+pub mod golang;
 pub mod layout;
 pub mod marks;
 pub mod nap;

@@ -93,6 +93,8 @@ reasons! {
     NOT_TRUSTED = 0x0a10_0000, "NOT_TRUSTED", "the two network namespaces belong to different users";
     /// Ours: the agent is gone, busy, or does not see this process.
     AGENT = 0x0a11_0000, "AGENT", "the agent is gone or busy, or does not see this process";
+    /// Ours: a Go program whose system calls the library does not see.
+    GO = 0x0a12_0000, "GO", "the process is a Go program whose system calls the library cannot see";
     /// The receiver of a lane in device memory keeps more than its ring holds.
     RING_KEPT = 0x0a0e_0000, "RING_KEPT", "the receiver keeps more than the ring holds";
 }

@@ -8,6 +8,7 @@ use core::ffi::{CStr, c_char};
 pub const PT_DYNAMIC: u32 = 2;
 const DT_STRTAB: usize = 5;
 const DT_SYMTAB: usize = 6;
+const DT_STRSZ: usize = 10;
 const DT_VERSYM: usize = 0x6fff_fff0;
 const DT_GNU_HASH: usize = 0x6fff_fef5;
 /// Type of a symbol (`st_info & 15`): a variable, a function.
@@ -52,27 +53,63 @@ impl<'a> Name<'a> {
     }
 }
 
+/// The value of the entry with this tag; 0: there is none.
+///
+/// # Safety
+/// At `dynamic` lies the dynamic section of a library that is loaded, and stays loaded during the call.
+unsafe fn entry(dynamic: usize, wanted: usize) -> usize {
+    let mut entry = dynamic as *const Dynamic;
+    // SAFETY: within the section: the entry of zeros has not been passed.
+    while let Dynamic { tag, value } = unsafe { &*entry }
+        && *tag != 0
+    {
+        if *tag == wanted {
+            return *value;
+        }
+        // SAFETY: as above.
+        entry = unsafe { entry.add(1) };
+    }
+    0
+}
+
+/// The address of a table. The linker writes addresses into the section; the kernel's own library (vDSO) has offsets.
+///
+/// # Safety
+/// As [`entry`]; the library is loaded at `base`.
+unsafe fn address(base: usize, dynamic: usize, wanted: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let value = unsafe { entry(dynamic, wanted) };
+    if value != 0 && value < base {
+        base + value
+    } else {
+        value
+    }
+}
+
+/// The names of a library's or program's dynamic symbols, those that it defines and those that it wants, each with a zero
+/// behind it.
+///
+/// # Safety
+/// At `dynamic` lies the dynamic section of what is loaded at `base`, and stays loaded.
+#[must_use]
+pub unsafe fn names(base: usize, dynamic: usize) -> &'static [u8] {
+    // SAFETY: the caller's promise.
+    let (at, len) = unsafe { (address(base, dynamic, DT_STRTAB), entry(dynamic, DT_STRSZ)) };
+    if at == 0 {
+        return &[];
+    }
+    // SAFETY: the string table of this size, which stays loaded and which nobody writes to.
+    unsafe { core::slice::from_raw_parts(at as *const u8, len) }
+}
+
 /// The address that a library defines for the name; 0: none.
 ///
 /// # Safety
 /// At `dynamic` lies the dynamic section of a library that is loaded at `base`, and stays loaded during the call.
 #[must_use]
 pub unsafe fn define(base: usize, dynamic: usize, name: Name<'_>) -> usize {
-    // The linker writes addresses into the section; the kernel's own library (vDSO) has offsets.
-    let table = |wanted: usize| {
-        let mut entry = dynamic as *const Dynamic;
-        // SAFETY: within the section: the entry of zeros has not been passed.
-        while let Dynamic { tag, value } = unsafe { &*entry }
-            && *tag != 0
-        {
-            if *tag == wanted {
-                return if *value < base { base + value } else { *value };
-            }
-            // SAFETY: as above.
-            entry = unsafe { entry.add(1) };
-        }
-        0
-    };
+    // SAFETY: the caller's promise.
+    let table = |tag| unsafe { address(base, dynamic, tag) };
     let (strings, symbols) = (table(DT_STRTAB), table(DT_SYMTAB));
     let (hashes, versions) = (table(DT_GNU_HASH), table(DT_VERSYM));
     if strings == 0 || symbols == 0 || hashes == 0 {

@@ -212,6 +212,36 @@ pub unsafe fn unmap(addr: NonNull<u8>, len: usize) {
     let _ = unsafe { syscall!(libc::SYS_munmap, addr.as_ptr(), len) };
 }
 
+/// Writes `bytes` into the program's code at `at`. If the system does not allow that, nothing has changed.
+///
+/// The pages are writable and executable for a moment: a system that refuses this refuses it before the first byte is written.
+/// In two steps, the second might be refused, and the code could not be executed any more.
+///
+/// # Safety
+/// All of it is code of this process that no thread executes and no reference points to, and what is there afterwards is code
+/// that means what the caller wants.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn patch_text(at: usize, bytes: &[u8]) -> Result<()> {
+    const PAGE: usize = 4096;
+    let first = at - at % PAGE;
+    let len = (at + bytes.len()).next_multiple_of(PAGE) - first;
+    let executable = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: the pages keep their content, and no right is taken from them.
+    unsafe {
+        syscall!(
+            libc::SYS_mprotect,
+            first,
+            len,
+            executable | libc::PROT_WRITE
+        )
+    }?;
+    // SAFETY: writable now, and nobody's but the caller's, as it promises.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+    // SAFETY: code needs no right to be written. If this is refused, the code is as good.
+    let _ = unsafe { syscall!(libc::SYS_mprotect, first, len, executable) };
+    Ok(())
+}
+
 /// Asks that `addr..addr+len` reads as zeroes in the child of any fork.
 pub fn wipe_on_fork(addr: NonNull<u8>, len: usize) -> Result<()> {
     // SAFETY: advice on a mapping; the contents change only in a child.

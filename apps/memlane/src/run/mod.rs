@@ -2,6 +2,7 @@
 
 pub(crate) mod elf;
 mod exec;
+mod golang;
 pub(crate) mod library;
 pub(crate) mod options;
 pub(crate) mod program;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::elf::Elf;
-use super::exec;
+use super::{exec, golang};
 
 /// The kernel follows no more `#!` lines than this.
 const MAX_SCRIPTS: usize = 5;
@@ -86,8 +86,10 @@ pub(crate) fn obstacle(program: &Path) -> Option<String> {
             false => "built for another word size".to_owned(),
         });
     }
-    if elf.go {
-        return Some("a Go program: it makes its system calls itself".to_owned());
+    if elf.go
+        && let Some(why) = golang::obstacle(program, elf.interp.is_some())
+    {
+        return Some(why);
     }
     match elf.interp {
         None => Some("statically linked".to_owned()),

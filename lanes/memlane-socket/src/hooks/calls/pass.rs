@@ -125,6 +125,11 @@ pub fn still_draining(conn: &ConnRef) -> bool {
     conn.rx_mode() == crate::state::conn::RxMode::Drain
 }
 
+/// Is this a connection that has a lane, or may still get one?
+pub fn may_have_lane(fd: c_int) -> bool {
+    conn_of(fd).is_some_and(|conn| conn.barred.load(Ordering::Relaxed) == 0)
+}
+
 /// Sends a connection back to TCP after `fd` got a copy whose number is not tracked: calls on the copy reach no hook.
 /// The copy exists already, so unread bytes in the ring do not prevent it.
 pub fn out_of_range(fd: c_int) {

@@ -1,0 +1,145 @@
+//! Go programs: the second door to the lane, beside libc's names.
+//!
+//! Go makes its system calls itself. When this library is loaded into a program that Go has linked with libc, it puts a jump
+//! into the one function that makes them (`Syscall6`), before the program runs. From then on the calls come to [`door`]. The
+//! file of the program stays as it is. [0029](../../../../docs/decisions/0029-go.md) has the reasons.
+
+#[cfg(target_arch = "x86_64")]
+mod door;
+#[cfg(target_arch = "x86_64")]
+mod served;
+#[cfg(target_arch = "x86_64")]
+mod stack;
+
+use core::ffi::{c_int, c_void};
+use libc::size_t;
+use memlane_core::golang::{self, Syscall6};
+use memlane_core::reason::Reason;
+use memlane_sys::elf::{self, PT_DYNAMIC};
+
+/// A segment that is loaded, and its rights (`elf.h`).
+const PT_LOAD: u32 = 1;
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+/// The record of Go's linker lies no further from the beginning of its segment.
+const RECORD_WITHIN: usize = 16 << 20;
+
+/// `memlane run` tells of everything else beforehand.
+#[cfg(target_arch = "x86_64")]
+const REFUSED: &[u8] =
+    b"memlane: the system does not allow memlane to change this Go program's code: it stays on TCP\n";
+
+/// Opens the door if this is a Go program that the library knows. If it is one that the library does not know, no
+/// connection of this process gets a lane.
+pub(crate) fn start() {
+    let Some(program) = Program::this() else {
+        return;
+    };
+    let Some(version) = program.go_version() else {
+        return;
+    };
+    if !is_served(&program, version) {
+        memlane_socket::protocol::upgrade::freeze(Reason::GO);
+    }
+}
+
+/// Opens the door; `false`: it stays closed.
+#[cfg(target_arch = "x86_64")]
+fn is_served(program: &Program, version: &str) -> bool {
+    // Without libc's threads, FS is Go's, and the library has no thread-local memory. A program that loads plugins gets
+    // other copies of the function later.
+    let suits = program.imports(b"pthread_create") && !program.imports(b"dlopen");
+    let place = || program.place_of(Syscall6::of(version)?);
+    let Some(place) = suits.then(place).flatten() else {
+        return false;
+    };
+    let is_open = stack::prepare() && door::open(place);
+    if !is_open {
+        memlane_sys::proc::write_stderr(REFUSED);
+    }
+    is_open
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_served(_: &Program, _: &str) -> bool {
+    false
+}
+
+/// The program itself, without its libraries, as the dynamic linker has loaded it.
+struct Program {
+    base: usize,
+    segments: &'static [libc::Elf64_Phdr],
+}
+
+impl Program {
+    fn this() -> Option<Program> {
+        let mut found: Option<Program> = None;
+        // SAFETY: the callback has the type that the call expects, and gets a pointer to `found` while that lives.
+        unsafe { libc::dl_iterate_phdr(Some(take_first), (&raw mut found).cast()) };
+        found
+    }
+
+    /// The bytes from the file in the loaded segments whose rights satisfy `wanted`.
+    fn loaded(&self, wanted: fn(u32) -> bool) -> impl Iterator<Item = &'static [u8]> {
+        let base = self.base;
+        let segments = self.segments.iter();
+        let loaded = segments.filter(move |s| s.p_type == PT_LOAD && wanted(s.p_flags));
+        loaded.map(move |s| {
+            let from = base.wrapping_add(s.p_vaddr as usize);
+            let aligned = from.next_multiple_of(golang::FUNCTIONS_EVERY);
+            let len = (s.p_filesz as usize).saturating_sub(aligned - from);
+            // SAFETY: the segment is mapped as long as the process lives. Nobody writes to it: the program has not begun.
+            unsafe { core::slice::from_raw_parts(aligned as *const u8, len) }
+        })
+    }
+
+    fn go_version(&self) -> Option<&'static str> {
+        let mut data = self.loaded(|rights| rights & PF_W != 0);
+        data.find_map(|bytes| golang::version(&bytes[..bytes.len().min(RECORD_WITHIN)]))
+    }
+
+    /// Where the function begins, if it is there once.
+    #[cfg(target_arch = "x86_64")]
+    fn place_of(&self, function: Syscall6) -> Option<usize> {
+        let mut at = None;
+        let mut times = 0;
+        for text in self.loaded(|rights| rights & PF_X != 0) {
+            let (count, first) = function.find(text);
+            times += count;
+            if count > 0 {
+                at = Some(text.as_ptr() as usize + first);
+            }
+        }
+        at.filter(|_| times == 1)
+    }
+
+    /// Is this among the names of the program's dynamic symbols?
+    #[cfg(target_arch = "x86_64")]
+    fn imports(&self, name: &[u8]) -> bool {
+        let dynamic = self.segments.iter().find(|s| s.p_type == PT_DYNAMIC);
+        dynamic.is_some_and(|s| {
+            let section = self.base.wrapping_add(s.p_vaddr as usize);
+            // SAFETY: the dynamic section of the program, which stays loaded.
+            let names = unsafe { elf::names(self.base, section) };
+            names.split(|&byte| byte == 0).any(|other| other == name)
+        })
+    }
+}
+
+/// `dl_iterate_phdr` callback: the first that it is called for is the program.
+unsafe extern "C" fn take_first(
+    info: *mut libc::dl_phdr_info,
+    _: size_t,
+    found: *mut c_void,
+) -> c_int {
+    // SAFETY: the dynamic linker passes a valid record, and what `Program::this` gave it. A program's headers are mapped as
+    // long as it runs.
+    unsafe {
+        let info = &*info;
+        *found.cast::<Option<Program>>() = Some(Program {
+            base: info.dlpi_addr as usize,
+            segments: core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)),
+        });
+    }
+    1
+}
