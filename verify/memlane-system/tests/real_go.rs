@@ -1,11 +1,17 @@
-//! Go makes its own system calls: it stays on TCP, and so do its peers.
+//! Go programs: those linked with libc get the lane, all others stay on TCP and say why.
 
+use std::cell::OnceCell;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use memlane_system::harness::Built;
-use memlane_system::real::http::PEER_OUTSIDE;
-use memlane_system::real::lang::{EchoServer, Load, echo, go_build, python_echo};
-use memlane_system::real::{Reason, Story};
+use memlane_system::real::http::{Nginx, PEER_OUTSIDE, Site};
+use memlane_system::real::kv::Redis;
+use memlane_system::real::lang::{EchoServer, GoBuild, Load, echo, go_build, python_echo};
+use memlane_system::real::{
+    Done, Reason, SHORT_LIVED, Stage, Story, free_port, note, wait_listening, wait_until,
+};
 
 /// Each connection makes more than the 80 calls after which a peer counts as one without memlane.
 const LOAD: Load = Load {
@@ -13,56 +19,554 @@ const LOAD: Load = Load {
     rounds: 100,
     most: 60_000,
 };
+const LIMIT: Duration = Duration::from_secs(90);
 
-fn go_talks_to_go_and_to_python(name: &str, cgo: bool) {
-    let Some(story) = Story::new(name, &["go", "python3"]) else {
-        return;
-    };
-    // With the library loaded, the Go process may exist for its peer, but not answer.
-    let unaware: &[Reason] = if cgo {
-        &[Reason::TIMEOUT_CL, Reason::TIMEOUT_AL]
-    } else {
-        &[]
-    };
-    let program = go_build(&story, "echo.go", cgo);
-    story.in_each_mode(|stage| {
-        let go = |role: &str| -> Command {
-            let mut command = stage.command(&program);
-            command.arg(role);
-            command
-        };
-        let server = EchoServer::start(stage, go("server"), &[]);
-        let done = echo(stage, go("client"), server.port, LOAD, &[]);
-        done.lane.must_stay_on_tcp(&[]);
-        if !cgo && stage.under_memlane() && Built::find().memlane.is_some() {
-            let said = done.stderr();
-            assert!(
-                said.contains("stays on TCP"),
-                "the launcher says nothing: {said}"
-            );
-        }
+/// Every release from the oldest that is asked about to the newest, and whether the library knows it.
+const RELEASES: &[(&str, bool)] = &[
+    ("go1.18.10", false),
+    ("go1.19.13", false),
+    ("go1.20.14", true),
+    ("go1.21.13", true),
+    ("go1.22.12", true),
+    ("go1.23.12", true),
+    ("go1.24.11", true),
+    ("go1.25.5", true),
+    ("go1.26.8", true),
+    ("go1.27.0", true),
+];
 
-        let done = python_echo(stage, server.port, LOAD, &[]);
-        done.lane.must_stay_on_tcp(&[PEER_OUTSIDE, unaware]);
-        if !cgo {
-            done.lane.must_say(Reason::PEER_NO_MEMLANE);
-        }
-        server.finish().must_stay_on_tcp(&[]);
+fn with_role(stage: &Stage, program: &Path, role: &str) -> Command {
+    let mut command = stage.command(program);
+    command.arg(role);
+    command
+}
 
-        let server = EchoServer::python(stage, "thread", &[]);
-        echo(stage, go("client"), server.port, LOAD, &[])
-            .lane
-            .must_stay_on_tcp(&[]);
-        server.finish().must_stay_on_tcp(&[PEER_OUTSIDE, unaware]);
-    });
+/// Runs the program as an echo server and as its client.
+fn echo_with_itself(stage: &Stage, program: &Path, load: Load) -> (EchoServer, Done) {
+    let server = EchoServer::start(stage, with_role(stage, program, "server"), &[]);
+    let done = echo(
+        stage,
+        with_role(stage, program, "client"),
+        server.port,
+        load,
+        &[],
+    );
+    (server, done)
+}
+
+/// What `memlane run` says when it starts the program.
+fn said(done: &Done, stage: &Stage) -> Option<String> {
+    (stage.under_memlane() && Built::find().memlane.is_some()).then(|| done.stderr())
 }
 
 #[test]
 fn a_static_go_program_works_and_stays_on_tcp() {
-    go_talks_to_go_and_to_python("go-static", false);
+    let Some(story) = Story::new("go-static", &["go", "python3"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", false);
+    story.in_each_mode(|stage| {
+        let (server, done) = echo_with_itself(stage, &program, LOAD);
+        done.lane.must_stay_on_tcp(&[]);
+        if let Some(said) = said(&done, stage) {
+            assert!(
+                said.contains("stays on TCP: a Go program that was built without libc"),
+                "{said}"
+            );
+        }
+        let done = python_echo(stage, server.port, LOAD, &[]);
+        done.lane.must_stay_on_tcp(&[PEER_OUTSIDE]);
+        done.lane.must_say(Reason::PEER_NO_MEMLANE);
+        server.finish().must_stay_on_tcp(&[]);
+        let server = EchoServer::python(stage, "thread", &[]);
+        let client = with_role(stage, &program, "client");
+        echo(stage, client, server.port, LOAD, &[])
+            .lane
+            .must_stay_on_tcp(&[]);
+        server.finish().must_stay_on_tcp(&[PEER_OUTSIDE]);
+    });
 }
 
 #[test]
-fn a_go_program_that_loads_the_library_but_bypasses_it_stays_on_tcp() {
-    go_talks_to_go_and_to_python("go-cgo", true);
+fn a_go_program_that_is_linked_with_libc_gets_the_lane_with_go_and_with_python() {
+    let Some(story) = Story::new("go-cgo", &["go", "python3"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", true);
+    story.in_each_mode(|stage| {
+        let (server, done) = echo_with_itself(stage, &program, LOAD);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        if let Some(said) = said(&done, stage) {
+            assert_eq!(
+                said, "",
+                "a program that gets the lane is started without a word"
+            );
+        }
+        let done = python_echo(stage, server.port, LOAD, &[]);
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+        let server = EchoServer::python(stage, "thread", &[]);
+        let client = with_role(stage, &program, "client");
+        echo(stage, client, server.port, LOAD, &[])
+            .lane
+            .must_use_ring(&[SHORT_LIVED]);
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+/// A small message there and back on one connection: the lane must carry nearly all of it.
+#[test]
+fn small_messages_of_go_programs_take_the_lane() {
+    let Some(story) = Story::new("go-small", &["go"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", true);
+    let load = Load {
+        connections: 1,
+        rounds: 5000,
+        most: 100,
+    };
+    story.in_each_mode(|stage| {
+        let (server, done) = echo_with_itself(stage, &program, load);
+        // 5,000 messages of 50 bytes on average, both ways: half a megabyte.
+        done.lane.must_use_ring_for(200_000, &[SHORT_LIVED]);
+        server.finish().must_use_ring_for(200_000, &[SHORT_LIVED]);
+    });
+}
+
+/// Runs parts of `many.go` against an echo server, with one processor and with many.
+fn parts(name: &str, build: GoBuild<'_>, parts: &[&str], allowed: &[&[Reason]]) {
+    parts_of(name, build, &["many.go"], parts, allowed);
+}
+
+fn parts_of(
+    name: &str,
+    build: GoBuild<'_>,
+    sources: &[&str],
+    parts: &[&str],
+    allowed: &[&[Reason]],
+) {
+    let Some(story) = Story::new(name, &["go"]) else {
+        return;
+    };
+    let server_program = go_build(&story, "echo.go", true);
+    let program = build.build(&story, sources, "many");
+    story.in_each_mode(|stage| {
+        for part in parts {
+            for processors in ["1", "8"] {
+                let server =
+                    EchoServer::start(stage, with_role(stage, &server_program, "server"), &[]);
+                let mut command = with_role(stage, &program, part);
+                command
+                    .arg(server.port.to_string())
+                    .env("GOMAXPROCS", processors);
+                let done = stage.run(part, command, LIMIT);
+                assert_eq!(done.stdout(), "done\n", "{part}");
+                done.lane.must_use_ring(&[&[SHORT_LIVED], allowed].concat());
+                server
+                    .finish()
+                    .must_use_ring(&[&[SHORT_LIVED], allowed].concat());
+            }
+        }
+    });
+}
+
+#[test]
+fn large_messages_deadlines_and_half_closes_are_as_without_memlane() {
+    parts("go-life", GoBuild::USUAL, &["plain", "deadlines"], &[]);
+}
+
+#[test]
+fn copies_of_descriptors_and_children_are_as_without_memlane() {
+    // A connection and its copies are in Go's one epoll set together.
+    let shared = &[Reason::PASSED_ON, Reason::SHARED_FD, Reason::WAIT_KIND];
+    parts(
+        "go-files",
+        GoBuild::USUAL,
+        &["files", "children", "again"],
+        &[shared],
+    );
+}
+
+#[test]
+fn signals_preemption_profiles_collections_and_ending_threads_disturb_nothing() {
+    parts("go-signals", GoBuild::USUAL, &["signals", "threads"], &[]);
+}
+
+#[test]
+fn go_and_c_code_of_one_program_use_one_connection() {
+    let sources = ["many.go", "cdoor.go"];
+    parts_of("go-both", GoBuild::USUAL, &sources, &["both", "libc"], &[]);
+}
+
+#[test]
+fn a_program_built_for_the_race_detector_is_served() {
+    let race = GoBuild {
+        flags: &["-race"],
+        ..GoBuild::USUAL
+    };
+    parts("go-race", race, &["plain", "signals"], &[]);
+}
+
+#[test]
+fn position_independent_stripped_and_externally_linked_programs_are_served() {
+    let bare = GoBuild {
+        flags: &["-buildmode=pie", "-ldflags=-s -w -buildid="],
+        ..GoBuild::USUAL
+    };
+    parts("go-bare", bare, &["deadlines"], &[]);
+    let external = GoBuild {
+        flags: &["-ldflags=-linkmode=external"],
+        ..GoBuild::USUAL
+    };
+    parts("go-external", external, &["deadlines"], &[]);
+}
+
+/// io.Copy between two connections, which splices where the kernel lets it.
+#[test]
+fn a_relay_keeps_both_its_connections_on_the_lane() {
+    let Some(story) = Story::new("go-relay", &["go"]) else {
+        return;
+    };
+    let echo_program = go_build(&story, "echo.go", true);
+    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
+    story.in_each_mode(|stage| {
+        let server = EchoServer::start(stage, with_role(stage, &echo_program, "server"), &[]);
+        let port = free_port();
+        let mut relay = with_role(stage, &program, "relay");
+        relay.args([port.to_string(), server.port.to_string()]);
+        let relay = stage.start("relay", relay);
+        wait_listening(port, "the relay");
+        let mut client = with_role(stage, &program, "plain");
+        client.arg(port.to_string());
+        let done = stage.run("client", client, LIMIT);
+        assert_eq!(done.stdout(), "done\n");
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        // 4 connections of 200 messages of 50 KB on average, in and out on both sides.
+        relay.lane().must_use_ring_for(80_000_000, &[SHORT_LIVED]);
+        relay.stop();
+        server.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn what_a_program_has_sent_arrives_after_it_has_left() {
+    let Some(story) = Story::new("go-leave", &["go"]) else {
+        return;
+    };
+    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
+    story.in_each_mode(|stage| {
+        let sink = EchoServer::start(stage, with_role(stage, &program, "sink"), &[]);
+        for _ in 0..9 {
+            let mut leaves = with_role(stage, &program, "leave");
+            leaves.arg(sink.port.to_string());
+            let done = stage.run("leave", leaves, LIMIT);
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+        }
+        let told = "700000 <nil>\n".repeat(9);
+        wait_until("the rest has come", LIMIT, || {
+            sink.proc.stdout().len() >= told.len()
+        });
+        assert_eq!(sink.proc.stdout(), told);
+        sink.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn net_http_serves_and_gets_bodies_files_and_sums() {
+    let Some(story) = Story::new("go-http", &["go"]) else {
+        return;
+    };
+    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
+    story.in_each_mode(|stage| {
+        let port = free_port();
+        let start = |role: &str| {
+            let mut command = with_role(stage, &program, role);
+            command.arg(port.to_string());
+            command
+        };
+        let server = stage.start("web", start("web"));
+        wait_listening(port, "the web server");
+        let done = stage.run("ask", start("ask"), LIMIT);
+        assert_eq!(done.stdout(), "done\n");
+        done.lane.must_use_ring_for(10_000_000, &[SHORT_LIVED]);
+        server.lane().must_use_ring_for(10_000_000, &[SHORT_LIVED]);
+        server.stop();
+    });
+}
+
+#[test]
+fn a_server_that_is_killed_and_started_again_is_found_again() {
+    let Some(story) = Story::new("go-killed", &["go"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", true);
+    story.in_each_mode(|stage| {
+        for _ in 0..3 {
+            let (server, done) = echo_with_itself(stage, &program, LOAD);
+            done.lane.must_use_ring(&[SHORT_LIVED]);
+            let mut busy = with_role(stage, &program, "client");
+            busy.arg(server.port.to_string())
+                .args(["4", "1000000", "1000"]);
+            let busy = stage.start("busy", busy);
+            std::thread::sleep(Duration::from_millis(300));
+            server.proc.kill();
+            let done = busy.wait(LIMIT);
+            assert!(!done.status.success(), "its server was killed");
+        }
+    });
+}
+
+#[test]
+fn go_talks_to_nginx_and_to_redis() {
+    let Some(story) = Story::new("go-c-peers", &["go", "nginx", "redis-server", "redis-cli"])
+    else {
+        return;
+    };
+    let program = GoBuild::USUAL.build(&story, &["many.go"], "many");
+    let site = Site::new(&story);
+    story.in_each_mode(|stage| {
+        let nginx = Nginx::start(stage, &site);
+        let mut fetch = with_role(stage, &program, "fetch");
+        fetch.arg(nginx.url("big.bin")).arg("2");
+        let done = stage.run("fetch", fetch, LIMIT);
+        assert_eq!(done.stdout(), format!("{0}\n{0}\n", site.big_hash));
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        nginx.finish().must_use_ring(&[SHORT_LIVED]);
+
+        let redis = Redis::start(stage);
+        let mut store = with_role(stage, &program, "redis");
+        store.arg(redis.port.to_string());
+        let done = stage.run("store", store, LIMIT);
+        assert_eq!(done.stdout(), "done\n");
+        done.lane.must_use_ring(&[SHORT_LIVED]);
+        redis.finish().must_use_ring(&[SHORT_LIVED]);
+    });
+}
+
+#[test]
+fn each_known_release_gets_the_lane_and_no_other() {
+    let Some(story) = Story::new("go-releases", &["go"]) else {
+        return;
+    };
+    let load = Load {
+        connections: 4,
+        rounds: 200,
+        most: 3000,
+    };
+    let mut tested = 0;
+    for (release, known) in RELEASES {
+        let build = GoBuild {
+            release: Some(release),
+            ..GoBuild::USUAL
+        };
+        if !build.is_there() {
+            note(&format!(
+                "SKIPPED {release}: the go command could not get it"
+            ));
+            continue;
+        }
+        tested += 1;
+        let program = build.build(&story, &["echo.go"], release);
+        story.in_each_mode(|stage| {
+            let (server, done) = echo_with_itself(stage, &program, load);
+            if *known {
+                done.lane.must_use_ring(&[SHORT_LIVED]);
+                server.finish().must_use_ring(&[SHORT_LIVED]);
+                return;
+            }
+            done.lane.must_stay_on_tcp(&[]);
+            server.finish().must_stay_on_tcp(&[]);
+            if let Some(said) = said(&done, stage) {
+                let why = format!("built by {release}, a release that memlane does not know");
+                assert!(said.contains(&why), "{said}");
+            }
+        });
+    }
+    assert!(tested > 0, "not even the release that is installed");
+}
+
+/// Runs it under memlane; it must work, by TCP, and `memlane run` must say `why`.
+fn must_stay_on_tcp(story: &Story, program: &Path, why: &str) {
+    let load = Load {
+        connections: 2,
+        rounds: 200,
+        most: 3000,
+    };
+    story.in_each_mode(|stage| {
+        let (server, done) = echo_with_itself(stage, program, load);
+        done.lane.must_stay_on_tcp(&[]);
+        server.finish().must_stay_on_tcp(&[]);
+        if let Some(said) = said(&done, stage) {
+            assert!(said.contains(why), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_program_that_has_been_changed_stays_on_tcp() {
+    let Some(story) = Story::new("go-changed", &["go"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", true);
+    let mut bytes = std::fs::read(&program).expect("the program");
+    let head = b"\x49\x89\xf2\x48\x89\xfa\x48\x89\xce\x48\x89\xdf\x0f\x05";
+    let places: Vec<usize> = (0..bytes.len() - head.len())
+        .filter(|&at| bytes[at..].starts_with(head))
+        .collect();
+    assert_eq!(places.len(), 1, "not the function that is looked for");
+    // The first two moves in another order: it means the same.
+    let first = &mut bytes[places[0]..places[0] + 6];
+    first.copy_from_slice(b"\x48\x89\xfa\x49\x89\xf2");
+    std::fs::write(&program, bytes).expect("the changed program");
+    must_stay_on_tcp(
+        &story,
+        &program,
+        "the function for system calls 0 times instead of once",
+    );
+}
+
+#[test]
+fn a_program_that_has_the_function_twice_stays_on_tcp() {
+    let Some(story) = Story::new("go-twice", &["go"]) else {
+        return;
+    };
+    let program = GoBuild::USUAL.build(&story, &["echo.go", "twice.go", "twice.s"], "twice");
+    must_stay_on_tcp(
+        &story,
+        &program,
+        "the function for system calls 2 times instead of once",
+    );
+}
+
+#[test]
+fn a_program_that_can_load_plugins_or_has_threads_of_its_own_stays_on_tcp() {
+    let Some(story) = Story::new("go-others", &["go"]) else {
+        return;
+    };
+    let program = GoBuild::USUAL.build(&story, &["echo.go", "dlopen.go"], "dlopen");
+    must_stay_on_tcp(&story, &program, "can load plugins");
+    let own = GoBuild {
+        cgo: false,
+        flags: &["-buildmode=pie"],
+        ..GoBuild::USUAL
+    };
+    let program = own.build(&story, &["echo.go"], "own-threads");
+    must_stay_on_tcp(&story, &program, "without libc's threads");
+}
+
+/// Its C code calls libc, where the library sees it. But Go code may use the same descriptors.
+#[test]
+fn c_code_of_a_go_program_that_is_not_served_says_why_it_stays_on_tcp() {
+    let Some(story) = Story::new("go-c-code", &["go", "python3"]) else {
+        return;
+    };
+    let sources = ["many.go", "cdoor.go", "dlopen.go"];
+    let program = GoBuild::USUAL.build(&story, &sources, "many");
+    story.in_each_mode(|stage| {
+        let server = EchoServer::python(stage, "thread", &[]);
+        let mut command = with_role(stage, &program, "libc");
+        command.arg(server.port.to_string());
+        let done = stage.run("libc", command, LIMIT);
+        done.lane.must_stay_on_tcp(&[&[Reason::GO], SHORT_LIVED]);
+        done.lane.must_say(Reason::GO);
+        server
+            .finish()
+            .must_stay_on_tcp(&[PEER_OUTSIDE, SHORT_LIVED, &[Reason::TIMEOUT_AL]]);
+    });
+}
+
+/// The kernel refuses memory that is writable and executable (`PR_SET_MDWE`), as services that are locked down ask for.
+#[test]
+fn a_program_whose_code_may_not_be_changed_stays_on_tcp() {
+    let Some(story) = Story::new("go-locked", &["go", "python3"]) else {
+        return;
+    };
+    let program = go_build(&story, "echo.go", true);
+    let locked = "import ctypes, os, sys\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        if libc.prctl(65, 1, 0, 0, 0) != 0: sys.exit('prctl: %d' % ctypes.get_errno())\n\
+        os.execv(sys.argv[1], sys.argv[1:])\n";
+    let probe = Command::new("python3")
+        .args(["-c", locked, "/bin/true"])
+        .output();
+    if !probe.is_ok_and(|out| out.status.success()) {
+        note("SKIPPED go-locked: the kernel has no PR_SET_MDWE (Linux 6.3)");
+        return;
+    }
+    let load = Load {
+        connections: 2,
+        rounds: 200,
+        most: 3000,
+    };
+    story.in_each_mode(|stage| {
+        let run = |role: &str| {
+            let mut command = stage.command("python3");
+            command.args(["-c", locked]).arg(&program).arg(role);
+            command
+        };
+        let server = EchoServer::start(stage, run("server"), &[]);
+        let done = echo(stage, run("client"), server.port, load, &[]);
+        done.lane.must_stay_on_tcp(&[]);
+        server.finish().must_stay_on_tcp(&[]);
+        if stage.under_memlane() {
+            let said = done.stderr();
+            assert!(
+                said.contains("does not allow memlane to change this Go program's code"),
+                "{said}"
+            );
+        }
+    });
+}
+
+/// Runs Go's own tests of a package: each must have the same result as without memlane.
+fn go_tests(name: &str, package: &str, more: &[&str]) {
+    let Some(story) = Story::new(name, &["go"]) else {
+        return;
+    };
+    let tests = story.dir().join("package.test");
+    let go = memlane_system::real::program("go");
+    let root = Command::new(&go).args(["env", "GOROOT"]).output();
+    let root = String::from_utf8(root.expect("go env").stdout).expect("a path");
+    let source = Path::new(root.trim()).join("src").join(package);
+    let mut build = Command::new(&go);
+    build.args(["test", "-c", "-o"]).arg(&tests).arg(package);
+    build.env("CGO_ENABLED", "1").env("GOFLAGS", "");
+    build.env("GOTOOLCHAIN", "local").current_dir(&source);
+    assert!(
+        build.status().is_ok_and(|status| status.success()),
+        "it does not compile"
+    );
+    let results = OnceCell::new();
+    story.in_each_mode(|stage| {
+        let mut command = stage.command(&tests);
+        command
+            .args(["-test.short", "-test.v"])
+            .args(more)
+            .current_dir(&source);
+        let done = stage.start("tests", command).wait(Duration::from_secs(300));
+        let text = done.stdout();
+        let lines = text
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("--- "));
+        let mut verdicts: Vec<&str> = lines.filter_map(|line| line.split(" (").next()).collect();
+        verdicts.sort_unstable();
+        assert!(verdicts.len() > 100, "{text}");
+        let verdicts = verdicts.join("\n");
+        assert_eq!(&verdicts, results.get_or_init(|| verdicts.clone()));
+        if stage.under_memlane() {
+            assert!(done.lane.ring_bytes() > 0, "nothing took the lane");
+        }
+    });
+}
+
+/// All but one, which looks at whether the kernel spliced.
+#[test]
+fn the_tests_of_package_net_have_the_same_results() {
+    go_tests("go-test-net", "net", &["-test.skip=^TestSplice$"]);
+}
+
+#[test]
+fn the_tests_of_package_net_http_have_the_same_results() {
+    go_tests("go-test-http", "net/http", &[]);
 }

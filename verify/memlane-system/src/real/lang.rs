@@ -93,8 +93,67 @@ pub fn javac(story: &Story, source: &str) -> PathBuf {
     let classes = story.dir().join("classes");
     let mut command = Command::new(program("javac"));
     command.arg("-d").arg(&classes).arg(script(source));
-    must_build(command);
+    must_build(&mut command);
     classes
+}
+
+/// How a Go source is compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct GoBuild<'a> {
+    /// Linked with libc?
+    pub cgo: bool,
+    /// The release, such as `go1.21.13`; `None`: the one that is installed.
+    pub release: Option<&'a str>,
+    /// More flags of `go build`.
+    pub flags: &'a [&'a str],
+}
+
+impl GoBuild<'_> {
+    /// As `go build` does where there is a C compiler.
+    pub const USUAL: GoBuild<'static> = GoBuild {
+        cgo: true,
+        release: None,
+        flags: &[],
+    };
+
+    /// Compiles these files of `src/real/programs` into the program `name`.
+    ///
+    /// # Panics
+    /// If they do not compile.
+    pub fn build(self, story: &Story, sources: &[&str], name: &str) -> PathBuf {
+        let module = story.dir().join(format!("{name}-module"));
+        std::fs::create_dir_all(&module).expect("directory of the module");
+        std::fs::write(
+            module.join("go.mod"),
+            "module example.com/test\n\ngo 1.18\n",
+        )
+        .expect("go.mod");
+        for source in sources {
+            std::fs::copy(script(source), module.join(source)).expect("the source");
+        }
+        let output = story.dir().join(name);
+        let mut command = self.go();
+        command.args(["build", "-o"]).arg(&output).args(self.flags);
+        must_build(command.arg(".").current_dir(&module));
+        output
+    }
+
+    /// Can this release be had? The go command gets it from its module proxy and keeps it in its module cache.
+    pub fn is_there(self) -> bool {
+        let out = self.go().arg("version").current_dir("/").output();
+        let wanted = self.release.unwrap_or("go1");
+        out.is_ok_and(|out| String::from_utf8_lossy(&out.stdout).contains(wanted))
+    }
+
+    fn go(self) -> Command {
+        let mut command = Command::new(program("go"));
+        command.env("CGO_ENABLED", if self.cgo { "1" } else { "0" });
+        command
+            .env("GO111MODULE", "on")
+            .env("GOFLAGS", "")
+            .env("GOTOOLCHAIN", self.release.unwrap_or("local"));
+        command
+    }
 }
 
 /// Compiles a Go source; `cgo` links it with libc.
@@ -103,20 +162,11 @@ pub fn javac(story: &Story, source: &str) -> PathBuf {
 /// If it does not compile.
 pub fn go_build(story: &Story, source: &str, cgo: bool) -> PathBuf {
     let name = if cgo { "with-cgo" } else { "static" };
-    let output = story.dir().join(name);
-    let mut command = Command::new(program("go"));
-    command.env("CGO_ENABLED", if cgo { "1" } else { "0" });
-    command
-        .env("GO111MODULE", "off")
-        .env("GOFLAGS", "")
-        .env("GOTOOLCHAIN", "local");
-    command
-        .args(["build", "-o"])
-        .arg(&output)
-        .arg(script(source))
-        .current_dir(story.dir());
-    must_build(command);
-    output
+    GoBuild {
+        cgo,
+        ..GoBuild::USUAL
+    }
+    .build(story, &[source], name)
 }
 
 /// A certificate for 127.0.0.1 and its key.
@@ -136,11 +186,11 @@ pub fn certificate(story: &Story) -> (PathBuf, PathBuf) {
         "subjectAltName=IP:127.0.0.1",
     ]);
     command.arg("-keyout").arg(&key).arg("-out").arg(&cert);
-    must_build(command);
+    must_build(&mut command);
     (cert, key)
 }
 
-fn must_build(mut command: Command) {
+fn must_build(command: &mut Command) {
     let out = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));

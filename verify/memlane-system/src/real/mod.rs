@@ -31,5 +31,5 @@ pub use crate::harness::Mode;
 pub use data::{blob, counts, sha256_of_bytes, sha256_of_file};
 pub use lane::{LaneReport, Reason, SHORT_LIVED};
 pub use net::{free_port, wait_listening, wait_until};
-pub use proc::{Done, Proc};
+pub use proc::{Done, Proc, note};
 pub use stage::{Stage, Story, program, script, story};

@@ -330,7 +330,7 @@ fn tail(path: &Path) -> String {
 }
 
 /// Writes a note that is seen even when the test passes.
-pub(super) fn note(text: &str) {
+pub fn note(text: &str) {
     // Not eprintln!: the test runner hides what that prints.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -222,3 +222,22 @@ fn the_library_needs_libc_alone_and_its_code_stays_read_only() {
         "preload library, stripped: {bytes} bytes"
     );
 }
+
+/// System calls that a file of the preload library names.
+fn numbers(file: &str) -> BTreeSet<String> {
+    let source = text(&format!("apps/memlane-preload/src/{file}")).unwrap_or_default();
+    let names = source.split("libc::SYS_").skip(1).map(|rest| {
+        let end = rest.find(|c: char| c != '_' && !c.is_ascii_alphanumeric());
+        rest[..end.unwrap_or(rest.len())].to_owned()
+    });
+    names.collect()
+}
+
+/// A number with a body that Go's door does not know would pass an open lane by.
+#[test]
+fn the_door_for_go_programs_serves_each_number_that_has_a_body() {
+    let mut bodies = numbers("numbers.rs");
+    assert!(bodies.len() > 30, "{bodies:?}");
+    bodies.insert("execve".to_owned());
+    assert_eq!(numbers("golang/served.rs"), bodies);
+}
