@@ -1,6 +1,7 @@
 //! `TCP_INQ`: each `recvmsg` tells in a control message how many bytes can be read next. gRPC asks for it, to save a read
 //! that would find nothing.
 
+use crate::message::count;
 use crate::protocol::lane;
 use crate::state::conn::{Conn, SEEN_INQ};
 use core::ffi::c_int;
@@ -32,7 +33,7 @@ pub fn tell(conn: &Conn, m: &mut msghdr) {
     let room = if m.msg_control.is_null() {
         0
     } else {
-        m.msg_controllen
+        count(m.msg_controllen)
     };
     if room < LEN {
         m.msg_flags |= libc::MSG_CTRUNC;
@@ -60,7 +61,7 @@ pub fn tell(conn: &Conn, m: &mut msghdr) {
 
 /// Corrects the number in a message that came by TCP: the kernel does not know of bytes in the ring.
 pub fn correct(conn: &Conn, m: &msghdr) {
-    let (base, len) = (m.msg_control.cast::<u8>(), m.msg_controllen);
+    let (base, len) = (m.msg_control.cast::<u8>(), count(m.msg_controllen));
     let mut at = 0;
     while !base.is_null() && at + LEN <= len {
         // SAFETY: inside the control data that the kernel has just written.
