@@ -2,14 +2,18 @@
 
 mod common;
 
-use common::{memlane_bench, stderr, stdout};
+use common::{memlane_bench, preload, stderr, stdout};
 use serde_json::Value;
 
 #[test]
 #[ignore = "fetches a kernel, needs mainline's modules: ./dev test-kernels"]
 fn mainlines_volume_and_ours_are_measured_beside_each_other_and_a_busy_machine_is_seen() {
+    let Some(library) = preload() else {
+        return eprintln!("SKIPPED: no preload library: cargo build --release -p memlane-preload");
+    };
     let systems = ["rnbd", "memlane-ublk"];
     let output = memlane_bench()
+        .env("MEMLANE_PRELOAD", library)
         .args(["run", "kernels", "--json"])
         .args(["--only", "randread-qd32,two-randwrite-qd32,gap-cut-2"])
         .args(["--only", &systems.join(",")])
