@@ -397,6 +397,16 @@ pub struct ConnRsp {
 }
 
 impl ConnRsp {
+    /// The bytes of a refusal with this error number.
+    #[must_use]
+    pub fn refusal(errno: u16) -> [u8; CONN_LEN] {
+        let rsp = ConnRsp {
+            errno,
+            ..ConnRsp::default()
+        };
+        rsp.encode()
+    }
+
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; CONN_LEN] {

@@ -114,7 +114,7 @@ impl Machine {
     }
 
     /// What is on its way to be right is looked at again.
-    fn shows(&mut self, command: &str, is_right: IsRight) {
+    fn shows(&mut self, command: &str, is_right: fn(&str) -> bool) {
         for _ in 0..10 {
             let (well, said) = self.does(command);
             println!("{command}\n{said}");
@@ -152,11 +152,10 @@ fn joined(guest: Guest, folder: &Path, me: u8) -> Guest {
     guest.arguments(&["-netdev", &netdev, "-device", &device])
 }
 
-/// Whether a command has said what it must.
-type IsRight = fn(&str) -> bool;
+/// The beginning of a command that shows something, and whether it is what the guide says.
+type Shown = (&'static str, fn(&str) -> bool);
 
-/// Commands that show something, and what it must be.
-const SHOWS: [(&str, IsRight); 3] = [
+const SHOWS: [Shown; 3] = [
     ("ibv_devices", |said| said.contains("rxe0")),
     ("memlane session show two", |said| {
         let is_up = |line: &&str| line.split_whitespace().nth(1) == Some("connected");

@@ -14,7 +14,6 @@ use super::link::Link;
 use super::link_error::LinkError;
 use super::pool::{self, ByReads, Pool, Reading};
 use super::port_state::PortState;
-use super::session::Means;
 use super::stream::StreamLink;
 use super::tls::{ClientTls, Tls};
 use super::verbs::{Reaches, VerbsLink};
@@ -119,15 +118,19 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: Config, epoll: Arc<Epoll>, means: Means) -> Core {
+    pub(super) fn new(
+        config: Config,
+        epoll: Arc<Epoll>,
+        (tls, pages): (Option<ClientTls>, Pages),
+    ) -> Core {
         Core {
             all_down: config.all_down,
             after_restart: config.after_restart,
             engine: Client::new(config),
             started: Instant::now(),
             addresses: BTreeMap::new(),
-            tls: means.tls,
-            pages: means.pages,
+            tls,
+            pages,
             links: Vec::new(),
             next_serial: 0,
             epoll,

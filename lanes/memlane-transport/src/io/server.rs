@@ -460,7 +460,7 @@ impl Acceptor {
         let host = Peer::Host(peer.ip());
         let Some(place) = ConnectionSlot::take(&self.counts, host, &self.limits) else {
             // A client that has gone does not hear it.
-            let _ = id.reject(&no(EBUSY));
+            let _ = id.reject(&ConnRsp::refusal(EBUSY));
             return;
         };
         if let Ok(link) = VerbsLink::asked(id, private) {
@@ -581,10 +581,10 @@ impl Acceptor {
         match why {
             LinkError::Tls(TlsError::NotTls) => {
                 link.gives_up_tls();
-                link.step(Step::Reject, &no(ENOKEY));
+                link.step(Step::Reject, &ConnRsp::refusal(ENOKEY));
             }
             LinkError::Frame(_) if link.waiting().starts_with(&TLS_HANDSHAKE) => {
-                link.step(Step::Reject, &no(EPROTONOSUPPORT));
+                link.step(Step::Reject, &ConnRsp::refusal(EPROTONOSUPPORT));
             }
             LinkError::Tls(_) => link.say_why(),
             _ => {
@@ -625,15 +625,6 @@ impl Acceptor {
             mailbox.bring(arrival);
         }
     }
-}
-
-/// A refusal, with this error number.
-pub(super) fn no(errno: u16) -> [u8; CONN_LEN] {
-    let rsp = ConnRsp {
-        errno,
-        ..ConnRsp::default()
-    };
-    rsp.encode()
 }
 
 /// Is it about one connection only, or nothing at all?

@@ -111,7 +111,11 @@ pub fn open_with(config: ClientConfig, means: Means) -> io::Result<Arc<ClientSes
     let sockets = Arc::new(Epoll::new()?);
     let inner = Arc::new(Inner {
         leadership: Leadership::new(AtomicU64::new(0)),
-        core: Mutex::new(Core::new(config.engine, Arc::clone(&sockets), means)),
+        core: Mutex::new(Core::new(
+            config.engine,
+            Arc::clone(&sockets),
+            (means.tls, means.pages),
+        )),
         queue: Mutex::default(),
         pool: OnceLock::new(),
         ports: Mutex::default(),

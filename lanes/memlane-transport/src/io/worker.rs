@@ -7,14 +7,13 @@ use super::inflow::Received;
 use super::link::Link;
 use super::link_error::LinkError;
 use super::memory::{Memories, Memory};
-use super::server::no;
 use super::verbs::Reach;
 use crate::engine::server::{Action, Chunks, Config, Event, Job, LinkId, Server, SessionId};
 use crate::engine::{Inbound, Time};
 use crate::error::{ENOMEM, PathError};
 use crate::port::{Finished, Identity, Service};
 use crate::stats::ServerStats;
-use crate::wire::{CONN_LEN, ConnReq, SgDesc};
+use crate::wire::{CONN_LEN, ConnReq, ConnRsp, SgDesc};
 use memlane_core::region::Pages;
 use memlane_wait::event::EventFd;
 use memlane_wait::mutex::lock;
@@ -671,7 +670,7 @@ impl<S: Service> Worker<S> {
     /// Refuses a connection that the engine would accept.
     fn refuse(&mut self, link: LinkId, errno: u16) {
         if let Some(entry) = self.entry(link) {
-            entry.link.step(Step::Reject, &no(errno));
+            entry.link.step(Step::Reject, &ConnRsp::refusal(errno));
             entry.dirty = true;
         }
         self.failed.push((link, PathError::Refused(errno)));
