@@ -84,6 +84,14 @@ pub fn version(bytes: &[u8]) -> Option<&str> {
     Some(core::str::from_utf8(text).unwrap_or("an unknown release"))
 }
 
+/// Is the function that loads plugins among the functions that these bytes of a program name? Go's linker names all functions
+/// that can be called, also where symbols are stripped.
+#[must_use]
+pub fn names_plugins(bytes: &[u8]) -> bool {
+    const NAME: &[u8] = b"\0plugin.open\0";
+    bytes.windows(NAME.len()).any(|name| name == NAME)
+}
+
 /// What `Syscall6` looks like in one release or more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Syscall6 {

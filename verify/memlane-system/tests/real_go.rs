@@ -200,6 +200,18 @@ fn go_and_c_code_of_one_program_use_one_connection() {
 }
 
 #[test]
+fn a_program_that_opens_libraries_but_no_plugins_is_served() {
+    let sources = ["many.go", "dlopen.go"];
+    parts_of(
+        "go-dlopen",
+        GoBuild::USUAL,
+        &sources,
+        &["files"],
+        &[&[Reason::WAIT_KIND]],
+    );
+}
+
+#[test]
 fn a_program_built_for_the_race_detector_is_served() {
     let race = GoBuild {
         flags: &["-race"],
@@ -444,7 +456,7 @@ fn a_program_that_can_load_plugins_or_has_threads_of_its_own_stays_on_tcp() {
     let Some(story) = Story::new("go-others", &["go"]) else {
         return;
     };
-    let program = GoBuild::USUAL.build(&story, &["echo.go", "dlopen.go"], "dlopen");
+    let program = GoBuild::USUAL.build(&story, &["echo.go", "plugins.go"], "plugins");
     must_stay_on_tcp(&story, &program, "can load plugins");
     let own = GoBuild {
         cgo: false,
@@ -461,7 +473,7 @@ fn c_code_of_a_go_program_that_is_not_served_says_why_it_stays_on_tcp() {
     let Some(story) = Story::new("go-c-code", &["go", "python3"]) else {
         return;
     };
-    let sources = ["many.go", "cdoor.go", "dlopen.go"];
+    let sources = ["many.go", "cdoor.go", "plugins.go"];
     let program = GoBuild::USUAL.build(&story, &sources, "many");
     story.in_each_mode(|stage| {
         let server = EchoServer::python(stage, "thread", &[]);

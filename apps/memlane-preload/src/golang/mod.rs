@@ -21,6 +21,7 @@ use memlane_sys::elf::{self, PT_DYNAMIC};
 const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
+const PF_R: u32 = 4;
 /// The record of Go's linker lies no further from the beginning of its segment.
 const RECORD_WITHIN: usize = 16 << 20;
 
@@ -48,7 +49,7 @@ pub(crate) fn start() {
 fn is_served(program: &Program, version: &str) -> bool {
     // Without libc's threads, FS is Go's, and the library has no thread-local memory. A program that loads plugins gets
     // other copies of the function later.
-    let suits = program.imports(b"pthread_create") && !program.imports(b"dlopen");
+    let suits = program.imports(b"pthread_create") && !program.loads_plugins();
     let place = || program.place_of(Syscall6::of(version)?);
     let Some(place) = suits.then(place).flatten() else {
         return false;
@@ -79,11 +80,12 @@ impl Program {
         found
     }
 
-    /// The bytes from the file in the loaded segments whose rights satisfy `wanted`.
+    /// The bytes from the file in the loaded segments that can be read and whose rights satisfy `wanted`.
     fn loaded(&self, wanted: fn(u32) -> bool) -> impl Iterator<Item = &'static [u8]> {
         let base = self.base;
         let segments = self.segments.iter();
-        let loaded = segments.filter(move |s| s.p_type == PT_LOAD && wanted(s.p_flags));
+        let loaded = segments
+            .filter(move |s| s.p_type == PT_LOAD && s.p_flags & PF_R != 0 && wanted(s.p_flags));
         loaded.map(move |s| {
             let from = base.wrapping_add(s.p_vaddr as usize);
             let aligned = from.next_multiple_of(golang::FUNCTIONS_EVERY);
@@ -113,7 +115,13 @@ impl Program {
         at.filter(|_| times == 1)
     }
 
-    /// Is this among the names of the program's dynamic symbols?
+    /// A plugin brings its own copy of the function. Other libraries that a program opens with `dlopen` do not matter.
+    #[cfg(target_arch = "x86_64")]
+    fn loads_plugins(&self) -> bool {
+        self.imports(b"dlopen") && self.loaded(|_| true).any(golang::names_plugins)
+    }
+
+    /// Is this among the names of the program's dynamic symbols? A linker lets a name lie in the end of a longer one.
     #[cfg(target_arch = "x86_64")]
     fn imports(&self, name: &[u8]) -> bool {
         let dynamic = self.segments.iter().find(|s| s.p_type == PT_DYNAMIC);
@@ -121,7 +129,9 @@ impl Program {
             let section = self.base.wrapping_add(s.p_vaddr as usize);
             // SAFETY: the dynamic section of the program, which stays loaded.
             let names = unsafe { elf::names(self.base, section) };
-            names.split(|&byte| byte == 0).any(|other| other == name)
+            names
+                .split(|&byte| byte == 0)
+                .any(|other| other.ends_with(name))
         })
     }
 }

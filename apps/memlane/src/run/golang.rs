@@ -28,11 +28,11 @@ fn why(file: &[u8]) -> Option<String> {
         ));
     };
     let names = |name: &[u8]| file.windows(name.len()).any(|window| window == name);
-    if !names(b"\0pthread_create\0") {
+    if !names(b"pthread_create\0") {
         return Some("a Go program without libc's threads (CGO_ENABLED=0)".to_owned());
     }
-    if names(b"\0dlopen\0") {
-        return Some("a Go program that can load plugins (dlopen)".to_owned());
+    if names(b"dlopen\0") && golang::names_plugins(file) {
+        return Some("a Go program that can load plugins".to_owned());
     }
     let (times, _) = syscall6.find(file);
     (times != 1).then(|| {
@@ -55,8 +55,8 @@ mod tests {
         file.extend_from_slice(b"\x08go1.26.8\0dynamic\0");
         assert!(why(&file).is_some_and(|why| why.contains("libc's threads")));
         file.extend_from_slice(b"pthread_create\0dlopen\0");
-        assert!(why(&file).is_some_and(|why| why.contains("plugins")));
-        file.truncate(file.len() - b"dlopen\0".len());
         assert!(why(&file).is_some_and(|why| why.contains("0 times")));
+        file.extend_from_slice(b"plugin.open\0");
+        assert!(why(&file).is_some_and(|why| why.contains("plugins")));
     }
 }

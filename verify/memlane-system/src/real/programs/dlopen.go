@@ -1,6 +1,6 @@
 package main
 
-// Added to a program: it imports dlopen, as those that load plugins do.
+// Added to a program: its C code opens a library.
 
 /*
 #cgo LDFLAGS: -ldl
