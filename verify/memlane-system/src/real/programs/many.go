@@ -82,8 +82,8 @@ func deadlines(port string) {
 	for n := 0; n < 40; n++ {
 		converse(conn, r, 20, 500)
 		wait := time.Duration(n%4) * 5 * time.Millisecond
-		must(conn.SetReadDeadline(time.Now().Add(wait)))
 		began := time.Now()
+		must(conn.SetReadDeadline(began.Add(wait)))
 		_, err := conn.Read(one)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			log.Fatal("not the end of the wait: ", err)
