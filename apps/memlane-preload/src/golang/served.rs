@@ -2,7 +2,7 @@
 
 /// The numbers that `numbers::call` does not merely pass on.
 #[rustfmt::skip]
-const HOOKED: [i64; 42] = [
+const HOOKED: [i64; 44] = [
     // bytes
     libc::SYS_read, libc::SYS_write, libc::SYS_readv, libc::SYS_writev, libc::SYS_preadv2, libc::SYS_pwritev2,
     libc::SYS_recvfrom, libc::SYS_sendto, libc::SYS_sendfile, libc::SYS_splice,
@@ -19,7 +19,8 @@ const HOOKED: [i64; 42] = [
     libc::SYS_epoll_create1, libc::SYS_epoll_create, libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
     // other
-    libc::SYS_seccomp, libc::SYS_prctl, libc::SYS_io_uring_setup,
+    libc::SYS_seccomp, libc::SYS_prctl, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
 ];
 
 /// Numbers beyond this one have no hook.
