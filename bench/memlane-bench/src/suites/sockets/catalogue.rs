@@ -11,9 +11,9 @@ const TCP: To = To::System(Side::Tcp.id());
 /// The columns under `memlane run`.
 const OURS: [&str; 2] = [Side::Copy.id(), Side::Nocopy.id()];
 /// Groups of the programs' rows.
-const PROGRAMS: [&str; 11] = [
-    "embedded", "sockperf", "iperf3", "nginx", "redis", "pgbench", "haproxy", "netty", "nc", "ssh",
-    "one-cpu",
+const PROGRAMS: [&str; 12] = [
+    "embedded", "sockperf", "iperf3", "nginx", "redis", "pgbench", "haproxy", "netty", "go", "nc",
+    "ssh", "one-cpu",
 ];
 /// Rings of fixed sizes.
 const FIXED: [&str; 6] = {
@@ -100,6 +100,7 @@ pub(crate) fn catalogue() -> Catalogue {
                 "pgbench",
                 "haproxy",
                 "netty",
+                "go-proxy",
                 "ssh",
                 "one-cpu-msg100",
                 "one-cpu-iperf3",
@@ -320,7 +321,11 @@ fn aim(id: &str, metric: &str) -> Option<Aim> {
         ("iperf3-bidir" | "nginx-16m" | "nc", _, "throughput")
         | ("redis-set-1m" | "redis-get-1m", _, "rate") => AtLeast(2.0),
         // The program or the encryption takes most of the time.
-        ("ssh", _, "throughput") | ("pgbench" | "haproxy" | "netty", _, "rate") => AtLeast(1.0),
+        ("ssh", _, "throughput") | ("pgbench" | "haproxy" | "netty" | "go-proxy", _, "rate") => {
+            AtLeast(1.0)
+        }
+        ("go-echo", _, "rate") if pinned => AtLeast(5.0),
+        ("go-http", _, "rate") => AtLeast(1.3),
         ("sockperf-pp", _, "p50" | "p99") if pinned => AtMost(0.01),
         ("sockperf-tp" | "iperf3", _, "throughput") => AtLeast(3.0),
         ("iperf3-4" | "iperf3-8" | "iperf3-back" | "iperf3-zero", _, "throughput") => AtLeast(2.0),

@@ -6,7 +6,7 @@ use super::works::{
 };
 
 /// How many works there are.
-pub(super) const WORKS_COUNT: usize = 26;
+pub(super) const WORKS_COUNT: usize = 29;
 
 /// All of them, in the order of the table.
 #[rustfmt::skip]
@@ -39,6 +39,21 @@ pub(super) static WORKS: [Work; WORKS_COUNT] = [
     ]),
     several("netty", By::Netty, &["java", "javac", NETTY, "nginx", "wrk"], &[
         line("netty", "wrk, a Netty proxy, nginx: 64 connections", &["1", "64"]).long(),
+    ]),
+    Work {
+        programs: &["go", "cc"],
+        sides: OF_TCP,
+        ..work("go", By::Go, &[line("go-echo", "Go echo, 100 B, 1 connection", &["echo"]).long()])
+    },
+    Work {
+        programs: &["go", "cc", "wrk"],
+        sides: OF_TCP,
+        ..work("go", By::Go, &[
+            line("go-http", "wrk, Go's net/http, 16 connections", &["http", "1", "16"]).long(),
+        ])
+    },
+    several("go", By::Go, &["go", "cc", "nginx", "wrk"], &[
+        line("go-proxy", "wrk, Go's proxy, nginx: 64 connections", &["proxy", "1", "64"]).long(),
     ]),
     Work {
         pinning: &[Pinning::Apart],

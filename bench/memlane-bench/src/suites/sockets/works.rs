@@ -127,6 +127,8 @@ pub(in crate::suites) enum By {
     Haproxy,
     /// Arguments: wrk's threads, connections.
     Netty,
+    /// Arguments: what the server does; wrk's threads, connections.
+    Go,
     /// `dd | nc`.
     Netcat,
     /// iperf3 through `ssh -L`.

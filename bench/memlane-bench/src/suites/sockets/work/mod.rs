@@ -2,6 +2,7 @@
 
 mod connections;
 mod embedded;
+mod go;
 mod haproxy;
 mod iperf3;
 mod netcat;
@@ -26,6 +27,8 @@ pub(in crate::suites) struct Kept {
     cluster: Option<pgbench::Cluster>,
     /// Of the proxy in Java.
     classes: Option<PathBuf>,
+    /// Of the ends in Go.
+    program: Option<PathBuf>,
     keys: Option<tunnel::Keys>,
 }
 
@@ -52,6 +55,7 @@ pub(in crate::suites) fn measure(
         By::Paced => |trial, _, line| paced::measure(trial, line),
         By::Haproxy => |trial, _, line| haproxy::measure(trial, line),
         By::Netty => |trial, kept, line| netty::measure(trial, &mut kept.classes, line),
+        By::Go => |trial, kept, line| go::measure(trial, &mut kept.program, line),
         By::Netcat => |trial, _, line| netcat::measure(trial, line),
         By::Tunnel => |trial, kept, line| tunnel::measure(trial, &mut kept.keys, line),
     };
