@@ -69,7 +69,7 @@ pub enum PathError {
     Requested,
     /// No encrypted connection came about, or it ended.
     Tls(TlsError),
-    /// This machine has too few huge pages for the session's memory: so many are needed.
+    /// This machine has too few huge pages for the session's memory, which needs this number.
     HugePages(u32),
     /// The RDMA device, or what is needed for it, says no.
     Rdma(RdmaError),

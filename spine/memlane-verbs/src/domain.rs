@@ -158,7 +158,7 @@ impl Registration {
         self.keys.1
     }
 
-    /// How peers call `len` bytes from `at` on. `None`: so many are not registered.
+    /// How peers call `len` bytes from `at` on. `None`: not all of them are registered.
     #[must_use]
     pub fn name_at(&self, at: usize, len: usize) -> Option<u64> {
         let inside = at.checked_add(len)? <= self.len;

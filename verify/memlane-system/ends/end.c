@@ -149,7 +149,7 @@ static void wait_exclusively(void) {
     if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll");
 }
 
-/* The connection is in so many sets. */
+/* Puts the connection into this number of sets. */
 static void wait_in(int sets) {
     struct epoll_event event = {.events = EPOLLIN};
     for (int i = 0; i < sets; i++) {

@@ -38,7 +38,7 @@ const MOST: u32 = 4096;
 const INLINE: u32 = 96;
 /// Fetches of completions in one go.
 const TURN: usize = 32;
-/// A connection whose completions ring all the time is asked for its own events once in so many rings.
+/// While completions ring all the time, a connection is asked for its own events only when this number of rings have gone by.
 const ASK_EVERY: u32 = 32;
 /// How long the last message of a connection may take to leave.
 const LAST_WORD: Duration = Duration::from_millis(5);

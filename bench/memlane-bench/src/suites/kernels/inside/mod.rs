@@ -49,7 +49,7 @@ const GAP_SECONDS: f64 = 2.0;
 /// From fio's start until a path is cut.
 const BEFORE: Duration = Duration::from_millis(1000);
 
-/// What is asked for: rows of one system over so many paths.
+/// What is asked for: rows of one system, and over how many paths.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(in crate::suites) struct Request {
     pub(in crate::suites) system: String,
