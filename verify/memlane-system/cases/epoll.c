@@ -472,51 +472,6 @@ static void in_two_sets(void) {
     finish();
 }
 
-/* As many as the library follows. */
-static void in_four_sets(void) {
-    static const unsigned kinds[4] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLOUT};
-    int fd = pair(), sets[4];
-    for (int i = 0; i < 4; i++) add(sets[i] = epoll_create1(0), fd, kinds[i], (uint64_t)i);
-    tell_text("abc");
-    settle(fd, 3);
-    for (int turn = 0; turn < 2; turn++)
-        for (int i = 0; i < 4; i++) wait_says(sets[i], turn ? 0 : 1000);
-    take(fd, 3);
-    for (int i = 0; i < 4; i++) wait_says(sets[i], 0);
-    R(ctl(sets[2], EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2));
-    R(ctl(sets[3], EPOLL_CTL_MOD, fd, EPOLLIN, 3));
-    pthread_t threads[4];
-    for (int i = 0; i < 4; i++) threads[i] = thread_actor(4 + i, sleeps_in_set, sets[i]);
-    for (int i = 0; i < 4; i++) until_asleep(4 + i);
-    tell_text("def");
-    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-    take(fd, 3);
-    for (int i = 0; i < 4; i++) R(ctl(sets[i], EPOLL_CTL_DEL, fd, 0, 0));
-    for (int i = 0; i < 4; i++) close(sets[i]);
-    int later = epoll_create1(0);
-    add(later, fd, EPOLLIN, 9);
-    tell_text("ghi");
-    wait_says(later, 1000);
-    take(fd, 3);
-    tell(P_SEND, 60000);
-    settle(fd, 60000);
-    take(fd, 60000);
-    finish();
-}
-
-static void in_six_sets(void) {
-    int fd = pair(), sets[6];
-    for (int i = 0; i < 6; i++) add(sets[i] = epoll_create1(0), fd, EPOLLIN, (uint64_t)i);
-    tell_text("abc");
-    for (int i = 0; i < 6; i++) wait_says(sets[i], 1000);
-    take(fd, 3);
-    for (int i = 0; i < 6; i++) wait_says(sets[i], 0);
-    tell(P_SEND, 60000);
-    settle(fd, 60000);
-    take(fd, 60000);
-    finish();
-}
-
 static void added_while_another_thread_sleeps(void) {
     int fd = pair(), ep = epoll_create1(0);
     tell_text("already here");
@@ -869,8 +824,6 @@ const struct one_case cases[] = {
     ALONE(set_inherited_and_the_parent_closes),
     ALONE(closed_and_reused_number_is_not_in_the_set),
     CASE(in_two_sets),
-    CASE(in_four_sets),
-    CASE(in_six_sets),
     CASE(added_while_another_thread_sleeps),
     CASE(added_while_a_thread_of_a_child_sleeps),
     CASE(modified_while_another_thread_sleeps),

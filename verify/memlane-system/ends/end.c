@@ -149,15 +149,6 @@ static void wait_exclusively(void) {
     if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll");
 }
 
-/* Puts the connection into this number of sets. */
-static void wait_in(int sets) {
-    struct epoll_event event = {.events = EPOLLIN};
-    for (int i = 0; i < sets; i++) {
-        int set = epoll_create1(0);
-        if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll");
-    }
-}
-
 /* Not one descriptor more than there are. */
 static void no_descriptors(void) {
     int next = dup(0);
@@ -266,10 +257,6 @@ static void spoil(const char *what) {
         if (dup2(fd, 2) != 2) die("dup2");
     } else if (strcmp(what, "exclusive") == 0) {
         wait_exclusively();
-    } else if (strcmp(what, "four-sets") == 0) {
-        wait_in(4);
-    } else if (strcmp(what, "five-sets") == 0) {
-        wait_in(5);
     } else if (strcmp(what, "unseen") == 0) {
         send_unseen();
     } else if (strcmp(what, "sandbox") == 0) {

@@ -60,21 +60,6 @@ fn an_exclusive_wait_keeps_a_connection_on_tcp() {
 }
 
 #[test]
-fn more_sets_than_the_library_follows_keep_a_connection_on_tcp() {
-    client_gives(Reason::WAIT_KIND, "five-sets");
-}
-
-#[test]
-fn as_many_sets_as_the_library_follows_do_not_keep_a_lane_shut() {
-    if plain_only() {
-        return;
-    }
-    let mut pair = Pair::start(&DEFAULT, &DEFAULT);
-    pair.client.does("spoil four-sets");
-    pair.open();
-}
-
-#[test]
 fn bytes_that_the_library_did_not_see_keep_a_connection_on_tcp() {
     client_gives(Reason::COUNTS, "unseen");
 }

@@ -169,7 +169,7 @@ pub const REG_BELL: u32 = 256;
 pub const REG_BELLED: u32 = 512;
 
 /// The number of registrations that one connection can have; with more, it stays on TCP.
-pub const REGS: usize = 4;
+pub const REGS: usize = 2;
 
 pub(crate) fn reg_ref<'a>(p: *mut Reg) -> Option<&'a Reg> {
     // SAFETY: null, or a Reg inside the pool of connections, which is never unmapped.
