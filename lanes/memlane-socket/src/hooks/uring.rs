@@ -12,13 +12,12 @@ use super::wait::epoll;
 use crate::protocol::lane::{self, Patience};
 use crate::protocol::upgrade::{bar, freeze};
 use crate::real::errno;
-use crate::state::process::{self, ConnRef, conn_of, ep_of};
-use crate::state::uring::{self, Entry, Params, op};
+use crate::state::process::{self, ConnRef, PROCESS, conn_of, ep_of};
+use crate::state::uring::{self, Entry, Params, op, stand_in};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{iovec, msghdr};
 use memlane_core::reason::Reason;
-use memlane_sys::fd::{self, Fd};
 
 /// `IORING_ENTER_REGISTERED_RING`: the descriptor is an index of registered instances.
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
@@ -53,7 +52,8 @@ pub fn before_enter(fd: c_int, count: u32, flags: u32) {
         0 => uring::each_pending(fd, count, look),
         _ => None,
     };
-    if seen.is_none() {
+    // A process that is frozen has no lane to end, and this may come with each of its operations.
+    if seen.is_none() && PROCESS.frozen.load(Ordering::Relaxed) == 0 {
         freeze(Reason::IO_URING);
     }
     crate::real::set_errno(keep);
@@ -167,10 +167,9 @@ fn epoll_ctl(entry: Entry) {
 /// Makes a change of a set fail with `error`: it is tried where it must. Errors that epoll_ctl(2) does not have for a
 /// registered connection become `EBADF`.
 fn fail_change(entry: Entry, fd: c_int, error: c_int) {
-    let never = stand_in(&NEVER, fd::event);
-    let set = stand_in(&SET, || set_with(never));
+    let set = stand_in::set();
     match error {
-        libc::EEXIST => entry.becomes_change(set, libc::EPOLL_CTL_ADD, never),
+        libc::EEXIST => entry.becomes_change(set, libc::EPOLL_CTL_ADD, stand_in::never()),
         libc::ENOENT => entry.becomes_change(set, libc::EPOLL_CTL_DEL, fd),
         libc::EINVAL => entry.becomes_change(set, libc::EPOLL_CTL_DEL, set),
         _ => entry.becomes_change(-1, libc::EPOLL_CTL_DEL, -1),
@@ -218,7 +217,7 @@ fn take_from_ring(entry: Entry, fd: c_int) {
     match n.map(u32::try_from) {
         Some(Ok(n)) => tell(entry, n),
         // Neither now nor by the kernel: EAGAIN. A later operation, or a read of the program's own, gets the bytes.
-        _ => entry.becomes_read(stand_in(&NEVER, fd::event), addr, 8),
+        _ => entry.becomes_read(stand_in::never(), addr, 8),
     }
 }
 
@@ -231,43 +230,5 @@ fn read_list(fd: c_int, list: *mut iovec, count: usize) -> isize {
 }
 
 fn tell(entry: Entry, result: u32) {
-    let null = || fd::open_write(c"/dev/null");
-    entry.becomes_result(stand_in(&NULL, null), entry.addr(), result);
-}
-
-/// /dev/null, which takes as many bytes as are to be told; 0: not open.
-static NULL: AtomicI32 = AtomicI32::new(0);
-/// A descriptor with nothing to read, which does not wait; 0: not open.
-static NEVER: AtomicI32 = AtomicI32::new(0);
-
-/// A set with `NEVER` in it alone, where changes fail; 0: not made.
-static SET: AtomicI32 = AtomicI32::new(0);
-
-/// An epoll set in which `fd` is.
-fn set_with(fd: c_int) -> memlane_sys::Result<Fd> {
-    let mut event = libc::epoll_event { events: 0, u64: 0 };
-    let set = fd::epoll()?;
-    // SAFETY: `event` lives until the call returns.
-    unsafe {
-        memlane_sys::syscall!(
-            libc::SYS_epoll_ctl,
-            set.raw(),
-            libc::EPOLL_CTL_ADD,
-            fd,
-            &raw mut event
-        )
-    }?;
-    Ok(set)
-}
-
-/// A hidden descriptor that stands in for a connection. It is looked up anew each time, because the program may want its
-/// number. Without one, the operation fails with `EBADF`.
-fn stand_in(place: &AtomicI32, open: impl Fn() -> memlane_sys::Result<Fd>) -> c_int {
-    let known = place.load(Ordering::Relaxed);
-    if known > 0 && process::is_hidden(known) {
-        return known;
-    }
-    let made = open().map_or(-1, process::hide);
-    place.store(made.max(0), Ordering::Relaxed);
-    made
+    entry.becomes_result(stand_in::null(), entry.addr(), result);
 }

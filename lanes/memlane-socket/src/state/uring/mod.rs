@@ -4,6 +4,7 @@
 //! entries are for, this library maps the same memory and looks before that call. Offsets are those of linux/io_uring.h.
 
 mod entry;
+pub mod stand_in;
 
 pub use entry::{Entry, op};
 
@@ -155,6 +156,8 @@ impl Mapped {
 
 /// A place for one queue.
 struct Place {
+    /// Held while entries are looked at, so that no other thread's `close` unmaps them. Ending a lane may take system calls
+    /// and some ms: only threads that use the same instance at the same time wait for that.
     lock: Lock,
     /// Descriptor + 1 of the queue in it; 0: none. Written under `lock`, read without it to find the place.
     fd: AtomicU32,
@@ -239,6 +242,7 @@ pub fn forget(fd: i32) {
 
 /// Forgets all instances in the child of a fork, which has one thread and none of the mappings.
 pub fn forget_all() {
+    stand_in::forget_all();
     for place in &PLACES {
         place.lock.reset();
         place.fd.store(0, Ordering::Relaxed);
