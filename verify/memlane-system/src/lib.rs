@@ -24,6 +24,7 @@ pub mod containers;
 pub mod crowd;
 pub mod devmem;
 pub mod documents;
+pub mod exceptions;
 pub mod faulty;
 pub mod harness;
 pub mod kills;

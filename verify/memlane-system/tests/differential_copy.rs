@@ -1,25 +1,10 @@
 //! Mode `copy`: data that goes through the sender's own buffer behaves as on TCP, whenever the connection ends.
 
-use memlane_system::cases::{Exception, compare_copied};
+use memlane_system::cases::compare_copied;
+use memlane_system::exceptions::DEATH;
 
 /// The lane is there from the case's beginning.
 const WARM: &[&str] = &["warm20", "once"];
-
-/// As in `differential_death`.
-const UNREAD: &[Exception] = &[
-    Exception::Limit {
-        case: "killed_with_unread_bytes",
-        plain: "[A] poll: IN|OUT|ERR|HUP|RDHUP",
-        memlane: "[A] poll: IN|OUT|RDHUP",
-        because: "the kernel sends FIN where it would send RST: it does not know of ring bytes",
-    },
-    Exception::Limit {
-        case: "killed_after_an_answer_with_unread_bytes",
-        plain: "[A] poll: IN|OUT|ERR|HUP|RDHUP",
-        memlane: "[A] poll: IN|OUT|RDHUP",
-        because: "likewise",
-    },
-];
 
 #[test]
 fn every_way_to_move_bytes_moves_the_same_bytes() {
@@ -38,7 +23,7 @@ fn streams_end_as_tcp_streams_end() {
 
 #[test]
 fn a_peer_that_dies_is_noticed_as_on_tcp() {
-    compare_copied("death", WARM, UNREAD);
+    compare_copied("death", WARM, DEATH);
 }
 
 #[test]

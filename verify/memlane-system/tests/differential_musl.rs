@@ -1,56 +1,12 @@
 //! Programs that are linked with musl see on the lane what they see on plain TCP, also with peers that are linked with glibc.
 
 use memlane_system::cases::{Exception, Libcs, compare_libcs};
+use memlane_system::exceptions::{DEATH, DUP, HANDOVER};
 
 /// With the peer in a process and in a thread, whose stack is small in musl.
 const WAYS: &[&str] = &["warm20", "thread", "once"];
 /// The peer is a process that runs the other program.
 const MIXED: &[&str] = &["warm20", "swapped"];
-/// As in the tests of the families.
-const EXCEPTIONS: &[(&str, &[Exception])] = &[
-    (
-        "handover",
-        &[
-            Exception::NoLane {
-                case: "new_connection_in_a_chroot",
-                because: "no /proc there",
-            },
-            Exception::Gap {
-                case: "passed_with_unread_bytes",
-                because: "EBUSY",
-            },
-            Exception::Gap {
-                case: "passed_in_mid_stream",
-                because: "EBUSY",
-            },
-        ],
-    ),
-    (
-        "dup",
-        &[Exception::NoLane {
-            case: "connection_is_descriptor_1",
-            because: "descriptors 0 to 2 are stdio's",
-        }],
-    ),
-    (
-        "death",
-        &[
-            Exception::Limit {
-                case: "killed_with_unread_bytes",
-                plain: "[A] poll: IN|OUT|ERR|HUP|RDHUP",
-                memlane: "[A] poll: IN|OUT|RDHUP",
-                because: "the kernel sends FIN where it would send RST: it does not know of ring bytes",
-            },
-            Exception::Limit {
-                case: "killed_after_an_answer_with_unread_bytes",
-                plain: "[A] poll: IN|OUT|ERR|HUP|RDHUP",
-                memlane: "[A] poll: IN|OUT|RDHUP",
-                because: "likewise",
-            },
-        ],
-    ),
-];
-
 fn with_musl(family: &'static str) {
     compare_libcs(family, Libcs::Musl, WAYS, exceptions(family));
 }
@@ -62,8 +18,12 @@ fn mixed(family: &'static str) {
 }
 
 fn exceptions(family: &str) -> &'static [Exception] {
-    let found = EXCEPTIONS.iter().find(|(name, _)| *name == family);
-    found.map_or(&[], |(_, exceptions)| exceptions)
+    match family {
+        "death" => DEATH,
+        "dup" => DUP,
+        "handover" => HANDOVER,
+        _ => &[],
+    }
 }
 
 macro_rules! families {
