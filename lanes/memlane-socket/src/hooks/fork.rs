@@ -76,6 +76,7 @@ pub fn after_fork_child() {
     crate::protocol::group::forget_all();
     crate::state::foreign::forget_all();
     crate::state::uring::forget_all();
+    crate::state::process::stand_in::forget_all();
     crate::protocol::upgrade::forget_all();
     PROCESS.mailbox.store(-1, Ordering::Relaxed);
     PROCESS.agent.store(-1, Ordering::Relaxed);

@@ -28,7 +28,7 @@ use crate::runner::programs::Programs;
 use crate::runner::sys;
 use crate::runner::turn::{self, Suite, Turn};
 use crate::sample::Run;
-use crate::suites::guest::machine::{CPU, Machine, Outfit, SmcPeer};
+use crate::suites::guest::machine::{self, Machine, Outfit, SmcPeer};
 use crate::suites::sockets::works::Work;
 use crate::suites::{guest, sockets};
 use inside::Request;
@@ -112,11 +112,7 @@ impl Suite for Measured {
     const MINDS_LOAD: bool = false;
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("guest's kernel", self.kernel.clone()),
-            ("guest's CPU", CPU.to_owned()),
-            ("guest's clock", "1 ns an instruction".to_owned()),
-        ]
+        machine::settings(&self.kernel)
     }
 
     fn lacks(&self, Part(place): Part, system: &System) -> Option<String> {

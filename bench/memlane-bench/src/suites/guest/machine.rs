@@ -14,7 +14,16 @@ use crate::runner::programs::Programs;
 use crate::runner::sys;
 
 /// QEMU's most capable model, without fast `rep movsb`, which the clock counts by bytes.
-pub(in crate::suites) const CPU: &str = "max,-erms,-fsrm";
+const CPU: &str = "max,-erms,-fsrm";
+
+/// What a run in such a machine says of it.
+pub(in crate::suites) fn settings(kernel: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("guest's kernel", kernel.to_owned()),
+        ("guest's CPU", CPU.to_owned()),
+        ("guest's clock", "1 ns an instruction".to_owned()),
+    ]
+}
 /// An instruction takes 2^0 ns, and an idle machine does not wait.
 const CLOCK: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 /// Its memory, in MiB: the programs are in it twice.

@@ -26,7 +26,7 @@ use crate::runner::programs::Programs;
 use crate::runner::turn::{self, Suite, Turn};
 use crate::sample::Run;
 use crate::suites::guest::Request;
-use crate::suites::guest::machine::{CPU, Machine, Outfit, SmcPeer};
+use crate::suites::guest::machine::{self, Machine, Outfit, SmcPeer};
 use crate::suites::sockets::works::Work;
 use crate::suites::{counted, guest, sockets};
 use rows::{Part, Row, works};
@@ -95,11 +95,7 @@ impl Suite for Measured {
     const MINDS_LOAD: bool = false;
 
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("guest's kernel", self.kernel.clone()),
-            ("guest's CPU", CPU.to_owned()),
-            ("guest's clock", "1 ns an instruction".to_owned()),
-        ]
+        machine::settings(&self.kernel)
     }
 
     fn lacks(&self, part: Part, system: &System) -> Option<String> {

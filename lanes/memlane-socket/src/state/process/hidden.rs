@@ -100,7 +100,7 @@ pub fn evade(n: i32) -> Option<i32> {
     let moved = moved.unwrap_or(-1);
     files::renumbered(n, moved);
     bells::renumbered(n, moved);
-    uring::stand_in::renumbered(n, moved);
+    stand_in::renumbered(n, moved);
     each_ep(|ep| {
         ep.bells.renumbered(n, moved);
         let bell = &ep.bell;

@@ -14,6 +14,7 @@ mod files;
 mod hidden;
 pub mod memory;
 pub mod payback;
+pub mod stand_in;
 
 pub use bells::{drop_bell, keep_bell, most_bells, ring};
 pub use conn_ref::ConnRef;

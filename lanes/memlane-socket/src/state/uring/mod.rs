@@ -4,7 +4,6 @@
 //! entries are for, this library maps the same memory and looks before that call. Offsets are those of linux/io_uring.h.
 
 mod entry;
-pub mod stand_in;
 
 pub use entry::{Entry, op};
 
@@ -242,7 +241,6 @@ pub fn forget(fd: i32) {
 
 /// Forgets all instances in the child of a fork, which has one thread and none of the mappings.
 pub fn forget_all() {
-    stand_in::forget_all();
     for place in &PLACES {
         place.lock.reset();
         place.fd.store(0, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Hidden descriptors that stand in for a connection or a set where an entry is to have a certain result.
+//! Hidden descriptors that stand in for a connection or a set where an entry of io_uring is to have a certain result.
 //!
 //! Each is made when it is first asked for. If the program wants its number it moves, as all hidden descriptors do.
 
-use crate::state::process::{hide, unhide};
+use super::hidden::{hide, unhide};
 use core::sync::atomic::{AtomicI32, Ordering};
 use memlane_sys::Result;
 use memlane_sys::fd::{self, Fd};
@@ -75,7 +75,7 @@ pub fn renumbered(n: i32, new: i32) {
 }
 
 /// Forgets all of them in the child of a fork, whose hidden descriptors are about to be closed.
-pub(super) fn forget_all() {
+pub fn forget_all() {
     for place in [&NULL, &NEVER, &SET] {
         place.store(0, Ordering::Relaxed);
     }
